@@ -1,0 +1,258 @@
+"""From a resolved table to the runs that fill it: data, chains, distinct stages, shared texts, and what it would cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.bench.resolve import ResolvedTable
+from harness.bench.table import Row
+from harness.encoders import Located
+from harness.encoders.flops import TRAIN, forward_flops, mlm_head_flops
+from harness.errors import UserError, unknown
+from harness.methods import METHODS, hyperparameters, warm_up_stage
+from harness.specs import UNRESOLVED, Data, Encoder, Optim, Parent, RowSet, Run, Selection, Stage, Status, Target
+from harness.tasks import (
+    NotAtHand,
+    Rows,
+    Task,
+    TextSource,
+    load_corpus,
+    protocol_named,
+    shared_texts,
+    task_named,
+)
+
+CHARS_PER_TOKEN = 4.3
+"""English text under a 30k to 50k vocabulary; used for cost alone."""
+TYPICAL_CHARS = {"cola": 41, "sst2": 60, "mrpc": 238, "qqp": 120, "stsb": 115, "mnli": 180, "qnli": 220, "rte": 310}
+TYPICAL_ROWS = {"cola": 8551, "sst2": 67349, "mrpc": 3668, "qqp": 363846, "mnli": 392702, "qnli": 104743, "rte": 2490}
+"""Published GLUE train sizes and typical text lengths: what a plan assumes for data that are not at hand."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Rows of an evaluation set with a text that also stands in training text: the most over training sets, and all."""
+
+    training: str
+    evaluation: str
+    most: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """One task's evaluation sets as row sets: dev, tests by evaluation name, and why they are not the paper's."""
+
+    task: Task
+    dev: RowSet
+    tests: Mapping[str, RowSet]
+    note: str = ""
+
+
+@dataclass
+class Plan:
+    """What a table needs. `stages` by key, parents before children; `library` holds the rows of every row set."""
+
+    resolved: ResolvedTable
+    located: Located
+    source: str
+    runs: tuple[Run, ...]
+    stages: dict[str, Stage]
+    skipped: tuple[tuple[str, str, str], ...]
+    tasks: dict[str, TaskData]
+    shared: tuple[Shared, ...]
+    library: dict[str, Rows] = field(default_factory=dict)
+
+    @property
+    def unresolved(self) -> tuple[str, ...]:
+        missing: dict[str, None] = {}
+        for stage in self.stages.values():
+            missing.update(dict.fromkeys(stage.unresolved))
+        return tuple(missing)
+
+    def names(self) -> dict[str, list[str]]:
+        """Run names by the keys of their chains: which runs a stage serves."""
+        serves: dict[str, list[str]] = {}
+        for run in self.runs:
+            for stage in run.stage.chain:
+                serves.setdefault(stage.key, []).append(run.name)
+        return serves
+
+    def stage_flops(self, stage: Stage) -> float:
+        """Estimated FLOPs of one stage, from text lengths in characters."""
+        return stage_flops(stage, self.located.config)
+
+    def pending(self, statuses: Mapping[str, tuple[Status, int]], retry: bool) -> list[Stage]:
+        """Stages to train for their numbers: those without a record, failed ones, and with `retry` diverged ones."""
+        again = {"failed", "diverged"} if retry else {"failed"}
+        return [s for k, s in self.stages.items() if k not in statuses or statuses[k][0] in again]
+
+
+def make_plan(
+    resolved: ResolvedTable,
+    source: TextSource | None,
+    located: Located,
+    *,
+    user_tasks: Mapping[str, Task] | None = None,
+) -> Plan:
+    """All runs of a table. Without a source nothing is read and every row set is unresolved: enough for a cost.
+
+    Raises UserError for unknown tasks, methods and hyperparameters, and for data that are wrong.
+    """
+    library: dict[str, Rows] = {}
+    base, corpus = _base(resolved, located, library, bool(source))
+    runs: list[Run] = []
+    skipped: list[tuple[str, str, str]] = []
+    shared: list[Shared] = []
+    tasks: dict[str, TaskData] = {}
+    rows = [(row, _checked(resolved, row)) for row in resolved.rows]
+    for row, made in rows:
+        if made is None:
+            skipped.append((row.name, "", row.skip))
+    for name in resolved.tasks:
+        task = (user_tasks or {}).get(name) or task_named(name)
+        reader = _Reader(resolved, task, source, library)
+        tasks[name] = reader.evaluations()
+        targets = list(_targets(resolved, reader, tasks[name], base))
+        for row, made in rows:
+            if made is None:
+                continue
+            method, values = METHODS[row.method], made
+            reason = method.skip(targets[0]) if targets else None
+            if reason:
+                skipped.append((row.name, name, reason))
+                continue
+            for target in targets:
+                leaf = method.stages(values, target)[-1]
+                runs.append(Run(leaf, row.name, method.name, name, target.size, target.subset, target.seed))
+        shared += reader.shared(corpus)
+    stages = {stage.key: stage for run in runs for stage in run.stage.chain}
+    described = source.describe() if source else "not read"
+    return Plan(resolved, located, described, tuple(runs), stages, tuple(skipped), tasks, tuple(shared), library)
+
+
+def _checked(resolved: ResolvedTable, row: Row) -> Any:
+    """A row's hyperparameters, or None when the row is skipped by the table."""
+    if row.skip:
+        return None
+    if row.method not in METHODS:
+        raise unknown("method", row.method, METHODS, f"table {resolved.table.name}, row {row.name}")
+    return hyperparameters(METHODS[row.method], resolved.hyperparameters(row), f"method {row.method} (row {row.name})")
+
+
+def _base(
+    resolved: ResolvedTable, located: Located, library: dict[str, Rows], read: bool
+) -> tuple[Encoder | Parent, Rows | None]:
+    """Where every chain begins, and the warm-up corpus when there is a warm-up."""
+    warm_up = located.warm_up
+    steps = resolved.warm_up_steps if resolved.warm_up_steps is not None else (warm_up.steps if warm_up else 0)
+    if not steps:
+        return located.encoder, None
+    if warm_up is None:
+        raise UserError(
+            f"warm_up.steps is {steps}, but {located.name} has its own MLM head and declares no warm-up; leave it out."
+        )
+    corpus: Rows | None = None
+    row_set = RowSet(f"{UNRESOLVED}{warm_up.corpus}", warm_up.corpus, 9000, 500.0)
+    if read:
+        corpus = load_corpus(warm_up.corpus)
+        row_set = corpus.row_set(warm_up.corpus)
+        library[row_set.digest] = corpus
+    optim = Optim(warm_up.lr, warm_up.batch_size, steps)
+    stage = warm_up_stage(located.encoder, row_set, optim, warm_up.max_length, warm_up.seed)
+    return Parent(stage), corpus
+
+
+class _Reader:
+    """One task's rows: read when a source is given and has them, unresolved otherwise."""
+
+    def __init__(
+        self, resolved: ResolvedTable, task: Task, source: TextSource | None, library: dict[str, Rows]
+    ) -> None:
+        self.resolved, self.task, self.source, self.library = resolved, task, source, library
+        self.protocol = protocol_named(resolved.table.protocol)
+        self.sets: dict[str, Rows] = {}
+        self.training: list[Rows] = []
+
+    def evaluations(self) -> TaskData:
+        if self.source is not None:
+            try:
+                found = self.protocol.evaluation_sets(self.task, self.source)
+            except NotAtHand:
+                self.source = None
+            else:
+                self.sets = {"dev": found.dev, **found.tests}
+                made = {role: self.keep(rows, role) for role, rows in self.sets.items()}
+                return TaskData(self.task, made.pop("dev"), made, "" if found.comparable else found.note)
+        roles = {c.evaluation for c in self.resolved.columns.values() if c.task == self.task.name}
+        return TaskData(self.task, self.unread("dev", 500), {role: self.unread(role, 1000) for role in sorted(roles)})
+
+    def unread(self, role: str, rows: int) -> RowSet:
+        name = f"{self.task.name}/{role}"
+        return RowSet(f"{UNRESOLVED}{name}", name, rows, float(TYPICAL_CHARS.get(self.task.name, 110)))
+
+    def keep(self, rows: Rows, role: str) -> RowSet:
+        row_set = rows.row_set(f"{self.task.name}/{role}")
+        self.library[row_set.digest] = rows
+        return row_set
+
+    def training_sets(self, size: int, subset: int) -> tuple[RowSet, RowSet]:
+        """The labelled rows and the same texts without labels."""
+        role = f"train-n{size}-subset{subset}" if size else "train"
+        if self.source is None:
+            rows = size or TYPICAL_ROWS.get(self.task.name, 10000)
+            return self.unread(role, rows), self.unread(f"{role}-texts", rows)
+        labelled = self.protocol.training_set(self.task, self.source, size, subset)
+        self.training.append(labelled)
+        return self.keep(labelled, role), self.keep(labelled.unlabelled(), f"{role}-texts")
+
+    def shared(self, corpus: Rows | None) -> Iterator[Shared]:
+        """Texts of dev and test sets that also stand in a training set of this task, or in the warm-up's corpus."""
+        for role, evaluation in self.sets.items():
+            name = f"{self.task.name}/{role}"
+            counts = [shared_texts(train, evaluation) for train in self.training]
+            yield Shared("training sets", name, max(counts, default=0), len(evaluation))
+            if corpus is not None:
+                yield Shared(corpus.name, name, shared_texts(corpus, evaluation), len(evaluation))
+
+
+def _targets(resolved: ResolvedTable, reader: _Reader, found: TaskData, base: Encoder | Parent) -> Iterator[Target]:
+    for size in resolved.sizes:
+        for subset in resolved.subsets if size else resolved.subsets[:1]:
+            train, texts = reader.training_sets(size, subset)
+            data = Data(
+                train,
+                num_labels=found.task.num_labels,
+                max_length=resolved.max_length,
+                dev=found.dev,
+                tests=tuple(found.tests.values()),
+            )
+            fine_tune = resolved.fine_tune_optim(size, train.rows)
+            post_train = resolved.post_train_optim(size, texts.rows)
+            selection: Selection = resolved.selection(found.task.name)
+            for seed in resolved.seeds:
+                yield Target(found.task.name, size, subset, seed, data, texts, fine_tune, post_train, selection, base)
+
+
+def stage_flops(stage: Stage, config: Mapping[str, Any]) -> float:
+    """FLOPs of one stage by arithmetic; 0 when the encoder's shape is not known."""
+    if "hidden_size" not in config:
+        return 0.0
+
+    def length(rows: RowSet) -> float:
+        return min(stage.data.max_length, rows.mean_chars / CHARS_PER_TOKEN + 2.5)
+
+    optim, params = stage.optim, stage.objective.params
+    mean = length(stage.data.train)
+    rows = min(optim.batch_size, max(1, stage.data.train.rows)) * (1 + int(params.get("num_views", 0)))
+    masked = rows * mean * float(params.get("p_m", 0.0)) if params.get("mlm", True) else 0.0
+    step = forward_flops(config, rows * mean, rows * mean * mean) + mlm_head_flops(config, masked)
+    total = TRAIN * step * optim.steps
+    if stage.selection and stage.data.dev:
+        evaluations = -(-optim.steps // stage.selection.every)
+        for rows_of, times in [(stage.data.dev, evaluations), *((t, 1) for t in stage.data.tests)]:
+            each = length(rows_of)
+            total += times * rows_of.rows * forward_flops(config, each, each * each)
+    return total

@@ -1,0 +1,284 @@
+"""A grid of cells as Markdown, LaTeX, plain text, CSV or JSON. Pure: the same grid and caption give the same bytes.
+
+The three texts show points (x100) with two decimals; CSV and JSON hold every number unrounded on the metric's own scale,
+and every replicate.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from harness.bench.aggregate import Cell, Grid, Note
+from harness.bench.caption import Caption, caption_lines, footnotes, points
+from harness.errors import unknown
+
+Format = Literal["md", "latex", "csv", "json", "text"]
+FORMATS: tuple[Format, ...] = ("md", "latex", "csv", "json", "text")
+SHORT = {"accuracy": "acc"}
+
+
+@dataclass(frozen=True)
+class _Style:
+    """How one format marks text: every function takes escaped text."""
+
+    plus_minus: str
+    dash: str
+
+    def escape(self, text: str) -> str:
+        return " ".join(text.split())
+
+    def best(self, text: str) -> str:
+        return f"{text}*"
+
+    def mark(self, letters: str) -> str:
+        return f" [{letters}]"
+
+
+class _Markdown(_Style):
+    def escape(self, text: str) -> str:
+        return "".join(f"\\{c}" if c in "\\|*_<>`[]~" else c for c in " ".join(text.split()))
+
+    def best(self, text: str) -> str:
+        return f"**{text}**"
+
+    def mark(self, letters: str) -> str:
+        return f"<sup>{letters}</sup>"
+
+
+class _Latex(_Style):
+    def escape(self, text: str) -> str:
+        return escape_latex(text)
+
+    def best(self, text: str) -> str:
+        return f"\\textbf{{{text}}}"
+
+    def mark(self, letters: str) -> str:
+        return f"\\textsuperscript{{{letters}}}"
+
+
+_STYLES: dict[str, _Style] = {
+    "text": _Style(" ± ", "—"),
+    "md": _Markdown(" ± ", "—"),
+    "latex": _Latex(" $\\pm$ ", "---"),
+}
+
+_LATEX = {
+    "\\": "\\textbackslash{}",
+    "~": "\\textasciitilde{}",
+    "^": "\\textasciicircum{}",
+    "±": "$\\pm$",
+    "×": "$\\times$",
+    "−": "$-$",
+    "–": "--",
+    "—": "---",
+    "…": "\\dots{}",
+    "<": "$<$",
+    ">": "$>$",
+    "|": "$|$",
+    '"': "''",
+    "*": "{*}",
+    "[": "{[}",
+    "]": "{]}",
+    **{c: f"\\{c}" for c in "&%$#_{}"},
+}
+
+
+def escape_latex(text: str) -> str:
+    """Text that LaTeX prints as it stands; characters that plain pdflatex cannot print become '?'."""
+    out = []
+    for c in " ".join(text.split()):
+        printable = c.isascii() and c.isprintable()
+        out.append(_LATEX.get(c, c if printable or (ord(c) < 0x180 and c.isalpha()) else "?"))
+    return "".join(out)
+
+
+def render(grid: Grid, caption: Caption, format: str) -> str:
+    """The grid in one of md, latex, csv, json, text; ends with a newline. Raises UserError for another format."""
+    if format == "csv":
+        return _csv(grid)
+    if format == "json":
+        return _json(grid, caption)
+    if format not in _STYLES:
+        raise unknown("format", format, FORMATS)
+    style = _STYLES[format]
+    letters, marks = footnotes(grid)
+    blocks = [(_size_name(size), _block(grid, size, letters, style)) for size in grid.resolved.sizes]
+    header = ["Method", *(_column_name(grid, column) for column in grid.columns)]
+    header = [style.escape(name) for name in header]
+    lines = [style.escape(line) for line in caption_lines(grid, caption, bold=format != "text")]
+    notes = [style.escape(line) for line in marks]
+    if format == "latex":
+        return _latex(grid, header, blocks, lines, notes)
+    parts = []
+    for name, body in blocks:
+        widths = [max(len(row[i]) for row in [header, *body]) for i in range(len(header))]
+        parts.append(f"### {name}\n" if format == "md" else name)
+        if format == "md":
+            parts.append(_pipe(header, widths))
+            parts.append(
+                "|"
+                + "|".join(":" + "-" * (w + 1) if i == 0 else "-" * (w + 1) + ":" for i, w in enumerate(widths))
+                + "|"
+            )
+            parts += [_pipe(row, widths) for row in body]
+        else:
+            parts.append(_spaced(header, widths))
+            parts.append("  ".join("-" * w for w in widths))
+            parts += [_spaced(row, widths) for row in body]
+        parts.append("")
+    bullet = "- " if format == "md" else ""
+    parts += [bullet + line for line in [*notes, *lines]]
+    return "\n".join(parts) + "\n"
+
+
+def _block(grid: Grid, size: int, letters: Mapping[Note, str], style: _Style) -> list[list[str]]:
+    """The rows of one size; under a comparable preset each with the paper's own row below."""
+    body = []
+    spread = grid.resolved.aggregate.spread != "none"
+    for row in grid.resolved.rows:
+        cells = [grid.cells[size, row.name, column] for column in grid.columns]
+        body.append([style.escape(row.name), *(_cell_text(cell, letters, style, spread) for cell in cells)])
+        if grid.resolved.comparable and any(cell.paper is not None for cell in cells):
+            paper = [_number(cell.paper, cell.paper_spread, style) for cell in cells]
+            body.append([style.escape(f"{row.name} (paper)"), *paper])
+    return body
+
+
+def _cell_text(cell: Cell, letters: Mapping[Note, str], style: _Style, spread: bool) -> str:
+    if cell.skip:
+        text = style.dash
+    elif not cell.complete or cell.value is None:
+        text = f"{cell.done}/{cell.expected}"
+    else:
+        text = _number(cell.value, cell.spread if spread else None, style)
+        text = style.best(text) if cell.best else text
+    marks = ",".join(letters[note] for note in cell.notes)
+    return text + (style.mark(marks) if marks else "")
+
+
+def _number(value: float | None, spread: float | None, style: _Style) -> str:
+    if value is None:
+        return ""
+    text = points(value)
+    if isinstance(style, _Latex):
+        text = text.replace("-", "$-$")
+    return text + (f"{style.plus_minus}{points(spread)}" if spread is not None else "")
+
+
+def _size_name(size: int) -> str:
+    return f"{size} training examples" if size else "Full training set"
+
+
+def _column_name(grid: Grid, column: str) -> str:
+    spec = grid.resolved.columns.get(column)
+    return f"{spec.title} ({SHORT.get(spec.metric, spec.metric)})" if spec else grid.title(column)
+
+
+def _pipe(row: Sequence[str], widths: Sequence[int]) -> str:
+    return (
+        "| "
+        + " | ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        + " |"
+    )
+
+
+def _spaced(row: Sequence[str], widths: Sequence[int]) -> str:
+    cells = [c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+    return "  ".join(cells).rstrip()
+
+
+def _latex(
+    grid: Grid, header: Sequence[str], blocks: Iterable[tuple[str, list[list[str]]]], lines: list[str], notes: list[str]
+) -> str:
+    """A table environment that needs the package booktabs and nothing else."""
+    width = len(header)
+    out = ["% \\usepackage{booktabs}", "\\begin{table}", "\\centering", "\\small"]
+    out += [f"\\begin{{tabular}}{{l{'r' * (width - 1)}}}", "\\toprule", " & ".join(header) + " \\\\"]
+    for name, body in blocks:
+        out += ["\\midrule", f"\\multicolumn{{{width}}}{{c}}{{{name}}} \\\\", "\\midrule"]
+        out += [" & ".join(row) + " \\\\" for row in body]
+    out += ["\\bottomrule", "\\end{tabular}"]
+    if notes:
+        out += ["\\par\\smallskip", "{\\footnotesize " + "\\\\\n".join(notes) + "\\par}"]
+    label = "".join(c for c in grid.resolved.table.name if c.isascii() and (c.isalnum() or c in "-_"))
+    out += [f"\\caption{{{' '.join(lines)}}}", f"\\label{{tab:{label}}}", "\\end{table}"]
+    return "\n".join(out) + "\n"
+
+
+def _records(grid: Grid) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Cells and replicates as flat records, in the order of the grid."""
+    cells, replicates = [], []
+    for (size, row, column), cell in grid.cells.items():
+        spec = grid.resolved.columns.get(column)
+        place = {"size": size, "row": row, "column": column, "task": spec.task if spec else ""}
+        place |= {"metric": spec.metric if spec else "", "evaluation": spec.evaluation if spec else ""}
+        cells.append({**place, **asdict(cell), "notes": [f"{n.kind}: {n.reason}" for n in cell.notes]})
+    for r in grid.replicates:
+        spec = grid.resolved.columns[r.column]
+        value = r.value if r.value is not None and math.isfinite(r.value) else None
+        place = {"task": spec.task, "metric": spec.metric, "evaluation": spec.evaluation}
+        replicates.append({**asdict(r), **place, "value": value})
+    return cells, replicates
+
+
+def _csv(grid: Grid) -> str:
+    """One row a cell (kind 'cell'), then one a replicate (kind 'replicate'); empty where a column does not apply."""
+    cells, replicates = _records(grid)
+    names = ["kind", "size", "row", "column", "task", "metric", "evaluation", "subset", "seed", "value", "spread"]
+    names += ["spread_between", "without_collapsed", "done", "expected", "collapsed", "best", "paper", "paper_spread"]
+    names += ["verdict", "half_width", "why", "skip", "notes", "status", "reason", "key"]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, names, lineterminator="\n")
+    writer.writeheader()
+    for kind, records in (("cell", cells), ("replicate", replicates)):
+        for record in records:
+            flat = {k: "; ".join(v) if isinstance(v, (list, tuple)) else v for k, v in record.items()}
+            writer.writerow({"kind": kind, **{k: _csv_value(v) for k, v in flat.items()}})
+    return out.getvalue()
+
+
+def _csv_value(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return repr(value) if isinstance(value, float) else value
+
+
+def _json(grid: Grid, caption: Caption) -> str:
+    r = grid.resolved
+    cells, replicates = _records(grid)
+    body = {
+        "table": r.table.name,
+        "title": r.table.title,
+        "source": r.table.source.model_dump(),
+        "protocol": r.table.protocol,
+        "preset": r.preset,
+        "encoder": r.encoder,
+        "data": r.data,
+        "sizes": list(r.sizes),
+        "subsets": list(r.subsets),
+        "seeds": list(r.seeds),
+        "rows": [{**row.model_dump(), "set": r.hyperparameters(row)} for row in r.rows],
+        "recipe": r.recipe.model_dump(exclude_none=True),
+        "max_length": r.max_length,
+        "selection_every": r.selection_every,
+        "warm_up_steps": r.warm_up_steps,
+        "aggregate": r.aggregate.model_dump(),
+        "comparable": r.comparable,
+        "incomparable": list(r.incomparable),
+        "deviations": list(r.deviations),
+        "caption": {
+            **asdict(caption),
+            "hardware": sorted(set(caption.hardware)),
+            "lines": caption_lines(grid, caption),
+        },
+        "footnotes": footnotes(grid)[1],
+        "cells": cells,
+        "replicates": replicates,
+    }
+    return json.dumps(body, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"

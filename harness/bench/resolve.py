@@ -1,0 +1,329 @@
+"""A table under one preset and the command line's overrides: one flat, frozen object that the planner reads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import ValidationError
+
+from harness import specs
+from harness.bench.table import Aggregation, Column, Phase, Recipe, Row, Table, Value, WarmUp
+from harness.errors import UserError, unknown
+from harness.yaml_files import describe_errors, parse_value
+
+if TYPE_CHECKING:
+    from harness.tasks.table import Task
+
+PHASES = ("fine_tune", "post_train")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What the command line changes. None keeps the preset's list; `subsets` are indices from 0; `set`: KEY=VALUE texts.
+
+    `methods` takes names of rows as written ('w/ SimCLR'), or of methods ('cmlm': all its rows).
+    """
+
+    methods: tuple[str, ...] | None = None
+    tasks: tuple[str, ...] | None = None
+    sizes: tuple[int, ...] | None = None
+    subsets: tuple[int, ...] | None = None
+    seeds: tuple[int, ...] | None = None
+    set: tuple[str, ...] = ()
+    encoder: str | None = None
+    data: str | None = None
+
+
+@dataclass(frozen=True)
+class ResolvedTable:
+    """A table as it is run: flat and frozen.
+
+    `columns` by id, in order; `subsets` indices; `sizes` total labelled examples, 0 the full training set; `warm_up_steps`
+    None leaves the encoder's default; `incomparable`: why no cell here can be held against the paper's (empty: it can);
+    `deviations`: every value that differs from the paper's recipe; `settings`: hyperparameters by method from `--set`.
+    """
+
+    table: Table
+    preset: str
+    encoder: str
+    data: str
+    rows: tuple[Row, ...]
+    tasks: tuple[str, ...]
+    columns: Mapping[str, Column]
+    sizes: tuple[int, ...]
+    subsets: tuple[int, ...]
+    seeds: tuple[int, ...]
+    recipe: Recipe
+    max_length: int
+    selection_every: int
+    warm_up_steps: int | None
+    aggregate: Aggregation
+    incomparable: tuple[str, ...] = ()
+    deviations: tuple[str, ...] = ()
+    settings: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+
+    @property
+    def comparable(self) -> bool:
+        return not self.incomparable
+
+    @property
+    def replicates(self) -> tuple[tuple[int, int], ...]:
+        """The crossed design: every (subset, seed), subsets slowest."""
+        return tuple((subset, seed) for subset in self.subsets for seed in self.seeds)
+
+    def hyperparameters(self, row: Row) -> dict[str, Value]:
+        """What a row sets: `--set METHOD.key=value` first, then the row's own `set`, which makes it this row."""
+        return {**self.settings.get(row.method, {}), **row.set}
+
+    def row_incomparable(self, row: Row) -> str:
+        """Why this row gets no verdict, or ''."""
+        changed = ", ".join(f"{row.method}.{k}={v}" for k, v in sorted(self.settings.get(row.method, {}).items()))
+        return row.incomparable or (f"--set {changed}" if changed else "")
+
+    def selection(self, task: str) -> specs.Selection:
+        """The checkpoint rule of a task: its first column's metric on dev, every `selection_every` updates."""
+        metric = next(column.metric for column in self.columns.values() if column.task == task)
+        return specs.Selection(metric=metric, every=self.selection_every)
+
+    def fine_tune_optim(self, size: int, num_rows: int) -> specs.Optim:
+        """The fine-tuning recipe at `size`; steps = epochs * ceil(num_rows / batch_size), `num_rows` the labelled rows.
+
+        Raises UserError when the recipe has no epochs for this size.
+        """
+        return self._optim("fine_tune", size, num_rows)
+
+    def post_train_optim(self, size: int, num_rows: int) -> specs.Optim:
+        """The post-training recipe at `size`, as `fine_tune_optim`; `num_rows` counts the unlabelled rows."""
+        return self._optim("post_train", size, num_rows)
+
+    def _optim(self, phase: str, size: int, num_rows: int) -> specs.Optim:
+        values: dict[str, Any] = getattr(self.recipe, phase).model_dump(exclude_none=True)
+        key = "steps" if "steps" in values else "epochs"
+        length = values.pop(key)
+        if isinstance(length, dict):
+            if size not in length:
+                have = ", ".join(map(str, sorted(length)))
+                raise UserError(
+                    f"table {self.table.name}, key recipe.{phase}.{key}: no {key} for size {size} (given for {have}); "
+                    f"add one, or give --set {phase}.{key}=NUMBER."
+                )
+            length = length[size]
+        if key == "epochs":
+            length = max(1, round(length * math.ceil(num_rows / values["batch_size"])))
+        return specs.Optim(steps=int(length), **values)
+
+    def paper_value(self, size: int, row: str, column: str) -> tuple[float, float | None] | None:
+        """The paper's (value, spread), both with 1 for 100 %, whatever its units; None where it prints none."""
+        pair = self.table.paper.get(size, {}).get(row, {}).get(column)
+        if pair is None:
+            return None
+        value, spread = pair
+        unit = self.table.paper_unit
+        return round(value * unit.value, 10), None if spread is None else round(spread * unit.spread, 10)
+
+
+def resolve(table: Table, preset: str, overrides: Overrides, tasks: Mapping[str, Task] | None) -> ResolvedTable:
+    """`table` under `preset` with the command line's `overrides`.
+
+    `tasks`: the known tasks by name, for those the table has no column for (one column for each evaluation, the task's
+    first metric); None means `harness.tasks.table.TASKS`.
+    Raises UserError for an unknown name, a number out of range, or a bad `--set`.
+    """
+    if preset not in table.presets:
+        raise unknown("preset", preset, table.presets, f"--preset of table {table.name}")
+    base = table.presets[preset]
+    paper = next((p for p in table.presets.values() if p.comparable), base)
+
+    by_name = {row.name: row for row in table.rows}
+    rows = tuple(by_name[name] for name in base.methods) if base.methods is not None else table.rows
+    if overrides.methods is not None:
+        rows = _pick_rows(table, overrides.methods)
+    sizes = base.sizes if base.sizes is not None else table.sizes
+    if overrides.sizes is not None:
+        for size in overrides.sizes:
+            if size not in table.sizes:
+                raise unknown("size", str(size), map(str, table.sizes), "--sizes")
+        sizes = _distinct(overrides.sizes)
+    subsets: Sequence[int] = range(base.subsets or table.subsets)
+    if overrides.subsets is not None:
+        subsets = _in_range(overrides.subsets, max(table.subsets, base.subsets or 0), "--subsets")
+    seeds = base.seeds or table.seeds
+    if overrides.seeds is not None:
+        seeds = _in_range(overrides.seeds, 2**32, "--seeds")
+    chosen_tasks = base.tasks or table.tasks
+    if overrides.tasks is not None:
+        chosen_tasks = _distinct(overrides.tasks)
+    columns = _columns(table, chosen_tasks, tasks, "--tasks" if overrides.tasks is not None else f"preset {preset}")
+
+    recipe, settings, single = _apply_sets(table, table.recipe.patched(base.recipe), overrides.set)
+    result = ResolvedTable(
+        table=table,
+        preset=preset,
+        encoder=overrides.encoder or base.encoder,
+        data=overrides.data or base.data,
+        rows=rows,
+        tasks=tuple(chosen_tasks),
+        columns=columns,
+        sizes=tuple(sizes),
+        subsets=tuple(subsets),
+        seeds=tuple(seeds),
+        recipe=recipe,
+        max_length=single.get("max_length", base.max_length or table.max_length),
+        selection_every=base.selection_every or table.selection_every,
+        warm_up_steps=single.get("warm_up.steps", base.warm_up.steps if base.warm_up else None),
+        aggregate=table.aggregate,
+        settings=settings,
+    )
+    deviations = _deviations(result, paper.encoder, paper.data)
+    incomparable = [] if base.comparable else [f"preset {preset} is not the paper's setting"]
+    incomparable += [] if not base.comparable else deviations
+    if sorted(result.subsets) != list(range(table.subsets)) or sorted(result.seeds) != sorted(table.seeds):
+        deviations += [
+            f"subsets x seeds {len(result.subsets)} x {len(result.seeds)} instead of {table.subsets} x {len(table.seeds)}"
+        ]
+        incomparable += [deviations[-1]] if base.comparable else []
+    chosen = {row.method for row in rows}
+    deviations += [
+        f"{method}.{name} set to {value}"
+        for method, values in sorted(settings.items())
+        if method in chosen
+        for name, value in sorted(values.items())
+    ]
+    return replace(result, deviations=tuple(deviations), incomparable=tuple(incomparable))
+
+
+def _distinct(values: Iterable[T]) -> tuple[T, ...]:
+    return tuple(dict.fromkeys(values))
+
+
+def _in_range(values: Iterable[int], stop: int, flag: str) -> tuple[int, ...]:
+    for value in values:
+        if not 0 <= value < stop:
+            raise UserError(f"{flag}: {value} is out of range; allowed are 0 to {stop - 1}.")
+    return _distinct(values)
+
+
+def _pick_rows(table: Table, names: Iterable[str]) -> tuple[Row, ...]:
+    """Rows by row name or method name, in the table's order."""
+    chosen: set[str] = set()
+    for name in names:
+        found = [row for row in table.rows if row.name == name]
+        found = found or [row for row in table.rows if row.method and row.method.lower() == name.lower()]
+        found = found or [row for row in table.rows if row.name.lower() == name.lower()]
+        if not found:
+            known = {text.lower() for row in table.rows for text in (row.name, row.method) if text}
+            raise unknown("method", name.lower(), known, "--methods")
+        chosen |= {row.name for row in found}
+    return tuple(row for row in table.rows if row.name in chosen)
+
+
+def _columns(table: Table, tasks: Iterable[str], known: Mapping[str, Task] | None, where: str) -> dict[str, Column]:
+    """The table's columns of the chosen tasks in its order, then automatic ones for each task it lacks."""
+    tasks = tuple(tasks)
+    columns = {name: column for name, column in table.columns.items() if column.task in tasks}
+    extra = [task for task in tasks if task not in table.tasks]
+    if extra and known is None:
+        from harness.tasks.table import TASKS
+
+        known = TASKS
+    for name in extra:
+        if known is None or name not in known:
+            raise unknown("task", name, {*table.tasks, *(known or ())}, where)
+        task = known[name]
+        for evaluation, title in task.columns_of_table.items():
+            column = name if len(task.evaluations) == 1 else f"{name}_{evaluation}"
+            columns[column] = Column(task=name, metric=task.metrics[0], evaluation=evaluation, title=title)
+    return columns
+
+
+def _apply_sets(
+    table: Table, recipe: Recipe, texts: Iterable[str]
+) -> tuple[Recipe, dict[str, dict[str, Value]], dict[str, int]]:
+    """`--set KEY=VALUE`: the patched recipe, hyperparameters by method, and single values (max_length, warm_up.steps)."""
+    methods = sorted({row.method for row in table.rows if row.method})
+    settings: dict[str, dict[str, Value]] = {}
+    single: dict[str, int] = {}
+    for text in texts:
+        key, equals, raw = text.partition("=")
+        key, value = key.strip(), parse_value(raw.strip())
+        if not equals or not key or value is None:
+            raise UserError(f"--set {text}: should be KEY=VALUE, for example fine_tune.lr=1e-5.")
+        group, _, name = key.partition(".")
+        if key == "max_length":
+            single[key] = _whole(value, 8, 512, text)
+        elif group == "warm_up":
+            if name not in WarmUp.model_fields:
+                raise unknown("key", key, [f"warm_up.{n}" for n in WarmUp.model_fields], f"--set {text}")
+            single[key] = _whole(value, 0, None, text)
+        elif group in ("optim", *PHASES) and name:
+            if name not in Phase.model_fields:
+                raise unknown("key", key, [f"{group}.{n}" for n in Phase.model_fields], f"--set {text}")
+            try:
+                patch = Phase.model_validate({name: value})
+            except ValidationError as error:
+                raise UserError(describe_errors(error, Phase, f"--set {text}")) from None
+            for phase in PHASES if group == "optim" else (group,):
+                recipe = recipe.patched(Recipe.model_validate({phase: patch}))
+        elif group in methods and name:
+            if not isinstance(value, (bool, int, float, str)):
+                raise UserError(f"--set {text}: should be a number, a word, true or false, not {value!r}.")
+            settings.setdefault(group, {})[name] = value
+        elif group in (*methods, "optim", *PHASES):
+            raise UserError(f"--set {text}: '{group}' needs a field, for example {group}.{_example(group)}.")
+        else:
+            known = [
+                "max_length",
+                "warm_up.steps",
+                *(f"{g}.{n}" for g in ("optim", *PHASES) for n in Phase.model_fields),
+            ]
+            close = unknown("key", key, [*known, *(f"{m}.{name or 'HYPERPARAMETER'}" for m in methods)])
+            hint = str(close).partition(" Known:")[0]
+            groups = ", ".join(["max_length", "warm_up.steps", "optim.*", "fine_tune.*", "post_train.*"])
+            raise UserError(f"--set {text}: {hint} Known: {groups}, {', '.join(m + '.*' for m in methods)}.")
+    return recipe, settings, single
+
+
+def _example(group: str) -> str:
+    return "lr=1e-5" if group in ("optim", *PHASES) else "HYPERPARAMETER=VALUE"
+
+
+def _whole(value: Any, low: int, high: int | None, text: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
+        allowed = f"{low} to {high}" if high is not None else f"at least {low}"
+        raise UserError(f"--set {text}: should be a whole number, {allowed}, not {value!r}.")
+    return value
+
+
+def _deviations(resolved: ResolvedTable, encoder: str, data: str) -> list[str]:
+    """Every value that differs from the table's own setting, as 'fine_tune.lr 0.0001 instead of 1e-05'."""
+    table, found = resolved.table, []
+    for name, ours, theirs in (("encoder", resolved.encoder, encoder), ("data", resolved.data, data)):
+        if ours != theirs:
+            found.append(f"{name} {ours} instead of {theirs}")
+    for phase in PHASES:
+        ours_of = getattr(resolved.recipe, phase).model_dump()
+        theirs_of = getattr(table.recipe, phase).model_dump()
+        for name in Phase.model_fields:
+            if ours_of[name] != theirs_of[name] and not (name in ("epochs", "steps") and ours_of[name] is None):
+                found.append(f"{phase}.{name} {_show(ours_of[name])} instead of {_show(theirs_of[name])}")
+    for name in ("max_length", "selection_every"):
+        if getattr(resolved, name) != getattr(table, name):
+            found.append(f"{name} {getattr(resolved, name)} instead of {getattr(table, name)}")
+    if resolved.warm_up_steps:
+        found.append(f"an MLM warm-up of {resolved.warm_up_steps} steps before every method")
+    extra = [task for task in resolved.tasks if task not in table.tasks]
+    if extra:
+        found.append(f"tasks that the paper's table lacks: {', '.join(extra)}")
+    return found
+
+
+def _show(value: Any) -> str:
+    if value is None:
+        return "unset"
+    if isinstance(value, dict):
+        return ", ".join(f"{v:g} at {k}" for k, v in value.items())
+    return f"{value:g}" if isinstance(value, (int, float)) else str(value)

@@ -1,0 +1,79 @@
+"""Test scores from recorded predictions, after selection: the replicates that a table is aggregated from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from harness.bench.aggregate import Replicate
+from harness.bench.plan import Plan
+from harness.specs import Record, Run, Stage
+from harness.store import Store
+from harness.tasks import score
+
+CHUNK = 100
+"""Runs whose predictions are held in memory at a time."""
+
+
+def replicates(plan: Plan, store: Store) -> list[Replicate]:
+    """One replicate a run and column, with the test score of a finished run or the reason why there is none.
+
+    Runs that were never tried are left out: their cells say how many are missing.
+    """
+    found: list[Replicate] = []
+    ancestors = {s.key: s for run in plan.runs for s in run.stage.chain[:-1]}
+    earlier = store.records(ancestors)
+    for start in range(0, len(plan.runs), CHUNK):
+        runs = plan.runs[start : start + CHUNK]
+        records = store.records([run.stage.key for run in runs], predictions=True)
+        for run in runs:
+            found += _of(plan, run, records.get(run.stage.key), earlier)
+    return found
+
+
+def _of(plan: Plan, run: Run, record: Record | None, earlier: Mapping[str, Record]) -> Iterator[Replicate]:
+    if record is None:
+        record = next(_blocking(run.stage, earlier), None)
+        if record is None:
+            return
+    for name, column in plan.resolved.columns.items():
+        if column.task != run.task:
+            continue
+        value = None
+        if record.status == "done":
+            row_set = plan.tasks[run.task].tests[column.evaluation]
+            predicted = record.predictions[row_set.digest]
+            value = score(column.metric, predicted.gold, predicted.logits)
+        yield Replicate(
+            run.row,
+            run.size,
+            name,
+            run.subset,
+            run.seed,
+            value,
+            record.status,
+            record.reason,
+            record.collapsed,
+            record.key,
+        )
+
+
+def _blocking(stage: Stage, earlier: Mapping[str, Record]) -> Iterator[Record]:
+    """An earlier stage of the chain that failed, said of the run that it keeps from running."""
+    for ancestor in stage.chain[:-1]:
+        record = earlier.get(ancestor.key)
+        if record and record.status != "done":
+            reason = f"{ancestor.phase} {record.status}: {record.reason}"
+            yield Record(stage.key, record.status, reason)
+
+
+def hardware(plan: Plan, store: Store) -> tuple[str, ...]:
+    """Every distinct kind of machine that the table's recorded stages ran on."""
+    kinds = set()
+    for record in store.records(plan.stages).values():
+        origin = record.provenance
+        if record.status == "done":
+            threads = origin.get("threads", 1)
+            kinds.add(
+                f"{origin.get('device', '?')}, {threads} thread{'s' if threads != 1 else ''} a run, torch {origin.get('torch', '?')}"
+            )
+    return tuple(sorted(kinds))

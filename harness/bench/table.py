@@ -1,0 +1,288 @@
+"""A published table as data: rows, columns, recipe, replicates, aggregation, the paper's own numbers, and presets.
+
+One YAML file under `benchmarks/` each, read by `load_table`. `Table.resolve` (in `resolve.py`) turns a table, a preset and
+the command line's overrides into one flat object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+
+import harness
+from harness.errors import UserError, unknown
+from harness.yaml_files import MisplacedError, Strict, load_yaml
+
+if TYPE_CHECKING:
+    from harness.bench.resolve import Overrides, ResolvedTable
+    from harness.tasks.table import Task
+
+Value = bool | int | float | str
+"""What a method's hyperparameter may be in YAML; the method validates it."""
+
+
+def _not_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError(f"should be a number, not {'true' if value else 'false'}")
+    return value
+
+
+def _kind(value: object) -> str:
+    return "sizes" if isinstance(value, Mapping) else "number"
+
+
+Number = Annotated[float, BeforeValidator(_not_bool), Field(allow_inf_nan=False)]
+Positive = Annotated[float, BeforeValidator(_not_bool), Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, BeforeValidator(_not_bool), Field(ge=1)]
+Size = Annotated[int, BeforeValidator(_not_bool), Field(ge=0)]
+Seed = Annotated[int, BeforeValidator(_not_bool), Field(ge=0, lt=2**32)]
+Epochs = Annotated[
+    Annotated[Positive, Tag("number")] | Annotated[dict[Size, Positive], Tag("sizes")], Discriminator(_kind)
+]
+Steps = Annotated[Annotated[Count, Tag("number")] | Annotated[dict[Size, Count], Tag("sizes")], Discriminator(_kind)]
+
+
+class Phase(Strict):
+    """One training phase's recipe. Unset fields are taken from the level below: table, then `specs.Optim`.
+
+    `lr`: peak learning rate. `batch_size`: rows per update. `epochs` or `steps` (updates): a number, or one by size.
+    `warmup`: fraction of the steps. `clip`: global gradient norm, 0 for none. `dropout`: probability.
+    """
+
+    lr: Positive | None = None
+    batch_size: Count | None = None
+    epochs: Epochs | None = None
+    steps: Steps | None = None
+    schedule: Literal["linear", "constant"] | None = None
+    warmup: Annotated[Number, Field(ge=0, le=1)] | None = None
+    weight_decay: Annotated[Number, Field(ge=0)] | None = None
+    clip: Annotated[Number, Field(ge=0)] | None = None
+    beta1: Annotated[Number, Field(ge=0, lt=1)] | None = None
+    beta2: Annotated[Number, Field(ge=0, lt=1)] | None = None
+    eps: Positive | None = None
+    dropout: Annotated[Number, Field(ge=0, lt=1)] | None = None
+    precision: Literal["fp32", "bf16"] | None = None
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Phase:
+        if self.epochs is not None and self.steps is not None:
+            raise MisplacedError(["steps"], "epochs and steps are both given; keep one")
+        return self
+
+    def patched(self, patch: Phase) -> Phase:
+        """This phase with the fields that `patch` sets; `steps` there replaces `epochs` here, and the reverse."""
+        old, new = self.model_dump(exclude_none=True), patch.model_dump(exclude_none=True)
+        if "steps" in new or "epochs" in new:
+            old.pop("steps", None)
+            old.pop("epochs", None)
+        return Phase.model_validate({**old, **new})
+
+
+class Recipe(Strict):
+    """Both phases' recipes; `post_train` serves every phase before fine-tuning that a method adds."""
+
+    fine_tune: Phase = Phase()
+    post_train: Phase = Phase()
+
+    def patched(self, patch: Recipe) -> Recipe:
+        return Recipe(
+            fine_tune=self.fine_tune.patched(patch.fine_tune), post_train=self.post_train.patched(patch.post_train)
+        )
+
+
+class WarmUp(Strict):
+    """The MLM warm-up that all methods share for encoders without an MLM head. `steps` in updates; 0 for none."""
+
+    steps: Annotated[int, BeforeValidator(_not_bool), Field(ge=0)]
+
+
+class Source(Strict):
+    """Where the table was published."""
+
+    paper: str
+    table: str
+    citation: str
+
+
+class Column(Strict):
+    """One column: `metric` of `task` on the named `evaluation` set. `test_rows`: the paper's number of test examples."""
+
+    task: str
+    metric: str
+    evaluation: str = "test"
+    title: str
+    test_rows: Count | None = None
+
+
+class Row(Strict):
+    """One row: a method with the hyperparameters that make it this row, or a reason why it is not run.
+
+    `incomparable`: why our row gets no verdict even under the paper's preset (for example values the paper leaves out).
+    """
+
+    name: str
+    method: str = ""
+    set: dict[str, Value] = Field(default_factory=dict)
+    skip: str = ""
+    incomparable: str = ""
+
+    @model_validator(mode="after")
+    def _runs_or_skips(self) -> Row:
+        if not self.method and not self.skip:
+            raise MisplacedError(["method"], "a row needs a method, or a skip with the reason")
+        return self
+
+
+class Aggregation(Strict):
+    """How replicates become a cell. `ddof` of the sd; `average`: an Avg column of each replicate's mean over columns."""
+
+    center: Literal["mean"] = "mean"
+    spread: Literal["std", "none"] = "std"
+    ddof: Literal[0, 1] = 1
+    average: Literal["per_replicate", "none"] = "none"
+
+
+def _pair(value: object) -> object:
+    return (value, None) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+
+
+PaperValue = Annotated[tuple[Number, Number | None], BeforeValidator(_pair)]
+
+
+class Preset(Strict):
+    """What a preset changes; a key left out is the table's. `subsets` is a count, `methods` names of rows."""
+
+    description: str
+    encoder: str
+    data: str = "glue"
+    methods: tuple[str, ...] | None = None
+    tasks: tuple[str, ...] | None = None
+    sizes: tuple[Size, ...] | None = None
+    subsets: Count | None = None
+    seeds: tuple[Seed, ...] | None = None
+    recipe: Recipe = Recipe()
+    warm_up: WarmUp | None = None
+    max_length: Annotated[int, Field(ge=8, le=512)] | None = None
+    selection_every: Count | None = None
+    comparable: bool = False
+
+
+class Table(Strict):
+    """One published table. `sizes`: total labelled examples, 0 the full training set; `columns` by column id.
+
+    `paper`: size -> row -> column -> [value, spread] in the paper's units; values times `paper_unit.value`, spreads times
+    `paper_unit.spread`, lie in [0, 1].
+    """
+
+    model_config = ConfigDict(protected_namespaces=())
+
+    class Unit(Strict):
+        value: Positive = 1.0
+        spread: Positive = 1.0
+
+    name: str
+    title: str
+    source: Source
+    protocol: str
+    recipe: Recipe
+    max_length: Annotated[int, Field(ge=8, le=512)] = 128
+    selection_every: Count = 100
+    sizes: tuple[Size, ...] = Field(min_length=1)
+    subsets: Count = 1
+    seeds: tuple[Seed, ...] = Field(min_length=1)
+    tasks: tuple[str, ...] = Field(min_length=1)
+    columns: dict[str, Column]
+    rows: tuple[Row, ...] = Field(min_length=1)
+    aggregate: Aggregation = Aggregation()
+    paper_unit: Unit = Unit()
+    paper: dict[Size, dict[str, dict[str, PaperValue]]] = Field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    default_preset: str = "quick"
+    presets: dict[str, Preset]
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> Table:
+        def check(loc: list[Any], name: Any, known: Any, kind: str) -> None:
+            if name not in known:
+                error = unknown(kind, str(name), map(str, known))
+                raise MisplacedError(loc, str(error))
+
+        names = [row.name for row in self.rows]
+        for index, row in enumerate(self.rows):
+            if row.name in names[:index]:
+                raise MisplacedError(["rows", index, "name"], f"the row '{row.name}' stands twice; keep one")
+        for column, spec in self.columns.items():
+            check(["columns", column, "task"], spec.task, self.tasks, "task")
+        for index, task in enumerate(self.tasks):
+            check(["tasks", index], task, {spec.task for spec in self.columns.values()}, "task with a column")
+        for size, rows in self.paper.items():
+            check(["paper", size], size, self.sizes, "size")
+            for name, cells in rows.items():
+                check(["paper", size, name], name, names, "row")
+                for column in cells:
+                    check(["paper", size, name, column], column, self.columns, "column")
+        check(["default_preset"], self.default_preset, self.presets, "preset")
+        for phase in ("fine_tune", "post_train"):
+            spec = getattr(self.recipe, phase)
+            for key in ("lr", "batch_size"):
+                if getattr(spec, key) is None:
+                    raise MisplacedError(["recipe", phase, key], f"the recipe needs {key}")
+            if spec.epochs is None and spec.steps is None:
+                raise MisplacedError(["recipe", phase, "epochs"], "the recipe needs epochs or steps")
+        for preset, changes in self.presets.items():
+            for index, size in enumerate(changes.sizes or ()):
+                check(["presets", preset, "sizes", index], size, self.sizes, "size")
+            for index, name in enumerate(changes.methods or ()):
+                check(["presets", preset, "methods", index], name, names, "row")
+        return self
+
+    def resolve(
+        self,
+        preset: str | None = None,
+        overrides: Overrides | None = None,
+        tasks: Mapping[str, Task] | None = None,
+    ) -> ResolvedTable:
+        """The table under a preset (None: its default) and the command line's overrides; see `resolve.resolve`."""
+        from harness.bench.resolve import Overrides, resolve
+
+        return resolve(self, preset or self.default_preset, overrides or Overrides(), tasks)
+
+
+def _folders() -> tuple[Path, ...]:
+    """Where tables are: `benchmarks/` of a checkout, then the copy inside the installed package."""
+    package = Path(harness.__file__).parent
+    return (package.parent / "benchmarks", package / "_benchmarks")
+
+
+def _table_files() -> dict[str, Path]:
+    files: dict[str, Path] = {}
+    for folder in _folders():
+        for path in sorted(folder.glob("*.yaml")):
+            files.setdefault(path.stem, path)
+    return files
+
+
+def table_names() -> tuple[str, ...]:
+    """The names of the packaged tables, sorted."""
+    return tuple(sorted(_table_files()))
+
+
+def load_table(name_or_path: str | Path) -> Table:
+    """A packaged table by name, or a user's own by path (it ends in .yaml or .yml, or holds a slash).
+
+    Raises UserError for an unknown name (with the closest one) and for a file that is no table (file, line, key).
+    """
+    text = str(name_or_path)
+    if isinstance(name_or_path, Path) or text.endswith((".yaml", ".yml")) or "/" in text or "\\" in text:
+        path = Path(name_or_path).expanduser()
+    else:
+        files = _table_files()
+        if not files:
+            raise UserError(f"no tables found in {' or '.join(map(str, _folders()))}; give a path to a YAML file.")
+        if text not in files:
+            raise unknown("table", text, files, "--table")
+        path = files[text]
+    return load_yaml(path, Table)

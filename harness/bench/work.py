@@ -1,0 +1,129 @@
+"""What is left to do of a plan, in stages, and how long it takes on this machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from harness.bench.plan import Plan
+from harness.specs import Stage, Status
+from harness.store import Speed
+
+PROBE_SHARE = 0.5
+"""Share of a plain matrix product's speed that a training step reaches; used until a stage was timed here."""
+
+
+@dataclass
+class Item:
+    """A stage to be trained. `remake`: it is recorded, and only its weights are wanted again."""
+
+    stage: Stage
+    name: str
+    cost: float
+    metrics: tuple[str, ...]
+    keep_product: bool
+    remake: bool
+    seen_attempt: int
+    deaths: int = 0
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """A stage that cannot be trained because an earlier one of its chain diverged, which is final without --retry."""
+
+    stage: Stage
+    ancestor: Stage
+
+
+def work(
+    plan: Plan, statuses: Mapping[str, tuple[Status, int]], has_product: Callable[[str], bool], retry: bool
+) -> tuple[list[Item], list[Blocked]]:
+    """The stages to train, parents first, and those that are blocked.
+
+    A stage without a `done` record is trained (a diverged one with `retry` only); a recorded parent is made again when
+    a stage that is trained needs its weights and they are gone.
+    """
+    pending = {stage.key for stage in plan.pending(statuses, retry)}
+    blocked: list[Blocked] = []
+    wanted: dict[str, Stage] = {}
+    parents: set[str] = set()
+
+    def want(stage: Stage) -> None:
+        if stage.key in wanted:
+            return
+        if stage.parent:
+            parents.add(stage.parent.key)
+            if stage.parent.key in pending or not has_product(stage.parent.key):
+                want(stage.parent)
+        wanted[stage.key] = stage
+
+    def dead_end(stage: Stage) -> Stage | None:
+        return next(
+            (
+                s
+                for s in stage.chain[:-1]
+                if s.key in statuses and s.key not in pending and statuses[s.key][0] != "done"
+            ),
+            None,
+        )
+
+    for key in plan.stages:
+        if key in pending:
+            ancestor = dead_end(plan.stages[key])
+            if ancestor:
+                blocked.append(Blocked(plan.stages[key], ancestor))
+            else:
+                want(plan.stages[key])
+    names = plan.names()
+    items = []
+    for key, stage in wanted.items():
+        serves = names[key]
+        name = serves[0] if len(serves) == 1 else f"{stage.phase} of {serves[0]} and {len(serves) - 1} more"
+        selection = (stage.selection.metric,) if stage.selection else ()
+        task = next((t for t in plan.tasks.values() if stage.data.dev and t.dev.digest == stage.data.dev.digest), None)
+        metrics = tuple(dict.fromkeys((*selection, *(task.task.metrics if task else ()))))
+        attempt = statuses[key][1] if key in statuses else 0
+        items.append(Item(stage, name, plan.stage_flops(stage), metrics, key in parents, key not in pending, attempt))
+    return items, blocked
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """FLOPs a second of one slot on this machine, and how that is known."""
+
+    flops: float
+    known_by: str
+
+
+def calibrate(speeds: Iterable[Speed], encoder: str) -> Calibration:
+    """From finished stages of this machine (of the same encoder where there are any), else from a matrix product."""
+    here = [s for s in speeds if s.host == platform.node() and s.flops > 0 and s.seconds > 0.5]
+    same = [s for s in here if s.encoder == encoder]
+    if same:
+        return Calibration(statistics.median(s.flops / s.seconds for s in same), f"{len(same)} finished stages here")
+    return Calibration(_probe() * PROBE_SHARE, "a matrix product timed now")
+
+
+def _probe() -> float:
+    import numpy as np
+    from threadpoolctl import threadpool_limits
+
+    left = np.ones((512, 512), dtype=np.float32)
+    with threadpool_limits(1):
+        best = min(_timed(lambda: left @ left) for _ in range(5))
+    return float(2 * 512**3 / best)
+
+
+def _timed(act: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    act()
+    return time.perf_counter() - started
+
+
+def hours(flops: float, calibration: Calibration, slots: int, stages: int) -> float:
+    """Hours that `stages` stages of `flops` in all take on `slots` slots."""
+    return flops / calibration.flops / max(1, min(slots or os.cpu_count() or 1, stages)) / 3600

@@ -1,0 +1,127 @@
+"""The command `harness`: arguments to one call. Heavy imports stay inside the handlers, so that --help is instant."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+import harness
+from harness.errors import UserError, unknown
+
+EXIT_INCOMPLETE, EXIT_USER, EXIT_INTERRUPTED = 1, 2, 130
+LISTED = ("methods", "tasks", "tables", "encoders")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One sentence, as for every other mistake; argparse alone would print the whole usage."""
+        raise UserError(f"{self.prog}: {message}; see '{self.prog} --help'.")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in _names(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list of whole numbers such as 20,100") from None
+
+
+def _table_flags(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_argument_group("what is compared")
+    what.add_argument("--table", required=True, help="a table by name ('harness list tables') or a YAML file of yours")
+    what.add_argument("--preset", help="paper, laptop or quick (the default)")
+    what.add_argument("--methods", type=_names, help="rows or methods, separated by commas")
+    what.add_argument("--tasks", type=_names, help="tasks by name, or YAML files of your own tasks")
+    what.add_argument("--sizes", type=_numbers, help="numbers of labelled examples")
+    what.add_argument("--subsets", type=_numbers, help="indices of training subsets, from 0")
+    what.add_argument("--seeds", type=_numbers, help="training seeds")
+    what.add_argument("--encoder", help="a packaged name, a folder, or a Hugging Face hub id")
+    what.add_argument("--data", help="'hub', or a folder with TASK/SPLIT.parquet, .csv or .jsonl")
+    what.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override, such as optim.lr=1e-5 or cmlm.alpha=0.3",
+    )
+    what.add_argument(
+        "--with", dest="with_file", metavar="FILE", help="a YAML file with a method's point (method, set)"
+    )
+    where = parser.add_argument_group("where it runs and what is kept")
+    where.add_argument("--store", metavar="URL", help="database of records (default sqlite:///.harness/harness.db)")
+    where.add_argument(
+        "--slots", type=int, default=0, help="runs at the same time (default: one a CPU core or GPU share)"
+    )
+    where.add_argument(
+        "--gpus-per-run", type=float, default=None, help="share of a GPU for each run (default: 1 if any)"
+    )
+    where.add_argument("--address", default="local", help="a Ray cluster: 'auto' or HOST:PORT (default: this machine)")
+    where.add_argument("--retry", action="store_true", help="train diverged runs again too (failed ones always are)")
+
+
+def _format_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--format", default="text", choices=("text", "md", "latex", "csv", "json"), help="of the table")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="harness", description="Train and compare contrastive objectives for language encoders.")
+    parser.add_argument("--version", action="version", version=f"harness {harness.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
+
+    bench = commands.add_parser("bench", help="fill a table: train what is missing, then print it")
+    _table_flags(bench)
+    _format_flag(bench)
+    bench.add_argument("--yes", action="store_true", help="do not ask before a plan of more than an hour")
+    bench.set_defaults(handler="harness.cli.bench:bench")
+
+    plan = commands.add_parser("plan", help="what would run, what is done, what it costs; trains nothing")
+    _table_flags(plan)
+    plan.set_defaults(handler="harness.cli.bench:plan")
+
+    report = commands.add_parser("report", help="print a table again from the store; trains nothing")
+    _table_flags(report)
+    _format_flag(report)
+    report.set_defaults(handler="harness.cli.bench:report")
+
+    listing = commands.add_parser("list", help=f"list {', '.join(LISTED)}")
+    listing.add_argument("what", metavar="|".join(LISTED))
+    listing.set_defaults(handler="harness.cli.show:listing")
+
+    show = commands.add_parser("show", help="one record in full: its numbers, its parents, how to make it again")
+    show.add_argument("key", help="a stage's key, or its beginning")
+    show.add_argument("--store", metavar="URL", help="database of records (default sqlite:///.harness/harness.db)")
+    show.set_defaults(handler="harness.cli.show:show")
+
+    doctor = commands.add_parser("doctor", help="check Python, torch, Ray, packages, data, store and disk")
+    doctor.add_argument("--store", metavar="URL", help="database of records (default sqlite:///.harness/harness.db)")
+    doctor.add_argument("--data", help="'hub', or a folder of data")
+    doctor.set_defaults(handler="harness.cli.doctor:run")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command. 0: complete; 1: the table is incomplete; 2: a mistake of the user's; 130: interrupted."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    commands = ("bench", "plan", "report", "list", "show", "doctor")
+    try:
+        if arguments and not arguments[0].startswith("-") and arguments[0] not in commands:
+            raise unknown("command", arguments[0], commands, "harness")
+        args = build_parser().parse_args(arguments)
+        module, name = args.handler.split(":")
+        status: int = getattr(import_module(module), name)(args)
+        return status
+    except UserError as error:
+        print(f"harness: {error}", file=sys.stderr)
+        return EXIT_USER
+    except KeyboardInterrupt:
+        print("harness: interrupted; what was recorded is kept, the same command goes on.", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output went away, as 'head' does
+        return 0

@@ -1,0 +1,327 @@
+"""`bench`, `plan` and `report`: one preparation (table, data, encoder, plan, what is done), three ends."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.bench.aggregate import Grid, aggregate
+from harness.bench.caption import Caption
+from harness.bench.plan import Plan, make_plan
+from harness.bench.render import render
+from harness.bench.resolve import Overrides, ResolvedTable
+from harness.bench.results import hardware, replicates
+from harness.bench.table import Table, Value, load_table
+from harness.bench.work import Blocked, Calibration, Item, calibrate, hours, work
+from harness.cli import EXIT_INCOMPLETE
+from harness.encoders import Located, locate
+from harness.errors import UserError
+from harness.specs import Execution, Status
+from harness.store import DEFAULT_URL, Store
+from harness.tasks import TASKS, Task, load_user_task, open_source
+from harness.yaml_files import Strict, load_yaml
+
+ASK_ABOVE_HOURS = 1.0
+
+
+class Point(Strict):
+    """A `--with` file: one method's hyperparameters, and optimiser settings under their own keys (fine_tune.lr, ...)."""
+
+    method: str
+    set: dict[str, Value]
+
+
+@dataclass
+class Prepared:
+    """A table ready to be run or shown."""
+
+    table: Table
+    resolved: ResolvedTable
+    plan: Plan
+    store: Store
+    statuses: dict[str, tuple[Status, int]]
+    items: list[Item]
+    blocked: list[Blocked]
+    calibration: Calibration
+    slots: int
+
+    @property
+    def hours(self) -> float:
+        return hours(sum(item.cost for item in self.items), self.calibration, self.slots, len(self.items))
+
+
+def prepare(args: argparse.Namespace, *, train: bool) -> Prepared:
+    """Read and check everything that the command names. With `train`, what a hub holds is fetched."""
+    table = load_table(args.table)
+    own = [load_user_task(text) for text in args.tasks or () if text.endswith((".yaml", ".yml"))]
+    user_tasks = {task.name: task for task in own}
+    if args.tasks:
+        files = iter(own)
+        args.tasks = tuple(next(files).name if t.endswith((".yaml", ".yml")) else t for t in args.tasks)
+    point = load_yaml(Path(args.with_file), Point) if args.with_file else None
+    settings = (
+        tuple(f"{k if '.' in k else f'{point.method}.{k}'}={_text(v)}" for k, v in point.set.items()) if point else ()
+    )
+    overrides = Overrides(
+        methods=args.methods,
+        tasks=args.tasks,
+        sizes=args.sizes,
+        subsets=args.subsets,
+        seeds=args.seeds,
+        set=(*settings, *args.set),
+        encoder=args.encoder,
+        data=args.data,
+    )
+    resolved = table.resolve(args.preset, overrides, tasks={**TASKS, **user_tasks})
+    source = open_source(args.data)
+    located = locate(resolved.encoder, download=train)
+    plan = make_plan(resolved, source, located, user_tasks=user_tasks)
+    if train and plan.unresolved:
+        raise UserError(_not_at_hand(plan, source, user_tasks))
+    store = Store(args.store or DEFAULT_URL, create=train)
+    statuses = store.statuses(plan.stages)
+    items, blocked = work(plan, statuses, lambda key: store.product(key).exists(), args.retry)
+    calibration = calibrate(store.speeds(), located.encoder.digest)
+    slots = args.slots or os.cpu_count() or 1
+    return Prepared(table, resolved, plan, store, statuses, items, blocked, calibration, slots)
+
+
+def _text(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _not_at_hand(plan: Plan, source: Any, user_tasks: dict[str, Task]) -> str:
+    """The reason why the first missing thing is missing, asked again of what holds it."""
+    for name, found in plan.tasks.items():
+        if not found.dev.resolved:
+            task = user_tasks.get(name) or TASKS[name]
+            try:
+                source.load(task, task.dev)
+            except UserError as error:
+                return str(error)
+    return f"Not at hand: {', '.join(plan.unresolved)}."
+
+
+# ---------------------------------------------------------------- plan
+
+
+def plan(args: argparse.Namespace) -> int:
+    """Print what would run; train nothing, write nothing."""
+    prepared = prepare(args, train=False)
+    print("\n".join([*_first_line(args, prepared), *describe(prepared)]))
+    return 0
+
+
+def _first_line(args: argparse.Namespace, prepared: Prepared) -> list[str]:
+    """What the other presets would cost here, said when none was asked for."""
+    if args.preset:
+        return []
+    costs = []
+    for name, preset in prepared.table.presets.items():
+        if name == prepared.resolved.preset:
+            continue
+        try:
+            located = locate(preset.encoder)
+        except UserError:
+            continue
+        other = make_plan(prepared.table.resolve(name), None, located)
+        flops = sum(other.stage_flops(stage) for stage in other.stages.values())
+        spent = hours(flops, prepared.calibration, prepared.slots, len(other.stages))
+        costs.append(f"{name} ({len(other.stages):,} stages) about {_duration(spent)} here")
+    return [f"Preset {prepared.resolved.preset}, the default. Others: {'; '.join(costs)}: ask with --preset NAME."]
+
+
+def describe(prepared: Prepared) -> list[str]:
+    """The plan in lines: cells, runs, stages, what is done, shared, skipped, unresolved, and what the rest costs."""
+    plan, resolved = prepared.plan, prepared.resolved
+    counts = {
+        status: sum(1 for s, _ in prepared.statuses.values() if s == status)
+        for status in ("done", "failed", "diverged")
+    }
+    distinct = {run.stage.key for run in plan.runs}
+    rows = len({run.row for run in plan.runs})
+    serves = plan.names()
+    shared = sum(1 for names in serves.values() if len(names) > 1)
+    remade = sum(item.remake for item in prepared.items)
+    lines = [
+        f"Table {resolved.table.name}, preset {resolved.preset}: {rows} methods x {len(resolved.columns)} columns x "
+        f"{len(resolved.sizes)} sizes = {rows * len(resolved.columns) * len(resolved.sizes)} cells, "
+        f"{len(resolved.subsets)} subsets x {len(resolved.seeds)} seeds.",
+        f"Encoder {resolved.encoder} ({plan.located.encoder.digest[:10]}), data: {plan.source}, store {prepared.store.shown}.",
+        f"Runs: {len(plan.runs):,} ({len(distinct):,} distinct). Stages: {len(plan.stages):,}, of which {shared:,} serve "
+        f"several runs; done {counts['done']:,}, failed {counts['failed']:,}, diverged {counts['diverged']:,}, "
+        f"to train {len(prepared.items):,}"
+        + (f" ({remade} of them recorded, their weights wanted again)" if remade else "")
+        + (
+            f", blocked {len(prepared.blocked)} by a diverged parent (--retry trains it again)"
+            if prepared.blocked
+            else ""
+        )
+        + ".",
+    ]
+    for name, task, reason in plan.skipped:
+        lines.append(f"Skipped: {name}{' on ' + task if task else ''}: {reason}.")
+    lines += [f"{name}: {found.note}" for name, found in plan.tasks.items() if found.note]
+    lines += [f"Texts on both sides: {sentence}." for sentence in shared_sentences(plan)]
+    if plan.unresolved:
+        shown = ", ".join(plan.unresolved[:4]) + (
+            f" and {len(plan.unresolved) - 4} more" if len(plan.unresolved) > 4 else ""
+        )
+        lines.append(f"Unresolved (not at hand; keys are provisional): {shown}.")
+    flops = sum(item.cost for item in prepared.items)
+    lines.append(
+        f"To do: {len(prepared.items):,} stages, {flops:.2g} FLOPs, about {_duration(prepared.hours)} on {prepared.slots} "
+        f"slots here ({prepared.calibration.flops / 1e9:.0f} GFLOP/s a slot, known by {prepared.calibration.known_by})."
+        if prepared.items
+        else "To do: nothing."
+    )
+    return lines
+
+
+def shared_sentences(plan: Plan) -> list[str]:
+    """Which evaluation rows have a text that also stands in training text."""
+    found = [s for s in plan.shared if s.most]
+    sentences = []
+    for each in found:
+        training = "one of the training sets" if each.training == "training sets" else f"the corpus {each.training}"
+        sentences.append(f"{each.most} of {each.rows:,} rows of {each.evaluation} share a text with {training}")
+    if not found and plan.shared:
+        sentences.append("none, in any dev or test set of this table")
+    return sentences
+
+
+def _duration(value: float) -> str:
+    if value < 1 / 60:
+        return f"{max(1, round(value * 3600))} s"
+    if value < 1:
+        return f"{round(value * 60)} min"
+    return f"{value:.1f} h" if value < 48 else f"{value / 24:.1f} days"
+
+
+# ---------------------------------------------------------------- report
+
+
+def report(args: argparse.Namespace) -> int:
+    """Print the table from the store."""
+    return _print_table(prepare(args, train=False), args.format)
+
+
+def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
+    """The table's cells and caption from what the store holds now."""
+    plan, store, resolved = prepared.plan, prepared.store, prepared.resolved
+    test_rows = {
+        name: plan.tasks[column.task].tests[column.evaluation].rows for name, column in resolved.columns.items()
+    }
+    not_comparable = {
+        name: plan.tasks[column.task].note for name, column in resolved.columns.items() if plan.tasks[column.task].note
+    }
+    skipped = {(row, task): reason for row, task, reason in plan.skipped if task}
+    grid = aggregate(resolved, replicates(plan, store), test_rows, not_comparable, skipped)
+    notes = [f"Texts on both sides: {sentence}." for sentence in shared_sentences(plan)]
+    seen = sorted(set(plan.located.contaminated) & set(resolved.tasks))
+    if seen:
+        notes.append(f"The encoder {resolved.encoder} saw labelled pairs of {', '.join(seen)} in its own training.")
+    keys = {run.stage.key for run in plan.runs}
+    return grid, Caption(len(keys), plan.source, {}, hardware(plan, store), tuple(notes))
+
+
+def _print_table(prepared: Prepared, format: str) -> int:
+    grid, caption = grid_of(prepared)
+    print(render(grid, caption, format), end="")
+    complete = all(cell.complete for cell in grid.cells.values() if not cell.skip)
+    return 0 if complete else EXIT_INCOMPLETE
+
+
+# ---------------------------------------------------------------- bench
+
+
+def bench(args: argparse.Namespace) -> int:
+    """Show the plan, train what is missing, print the table. 1 when a cell stays incomplete."""
+    prepared = prepare(args, train=True)
+    say: list[str] = [*_first_line(args, prepared), *describe(prepared)]
+    print("\n".join(say), file=sys.stderr)
+    if prepared.items:
+        _agree(args, prepared)
+        _train(args, prepared)
+        prepared.statuses = prepared.store.statuses(prepared.plan.stages)
+    prepared.store.label(prepared.resolved.table.name, prepared.plan.runs)
+    return _print_table(prepared, args.format)
+
+
+def _agree(args: argparse.Namespace, prepared: Prepared) -> None:
+    if args.yes or prepared.hours <= ASK_ABOVE_HOURS:
+        return
+    if not sys.stdin.isatty():
+        raise UserError(
+            f"This plan takes about {_duration(prepared.hours)} here; add --yes to run it, or narrow it with --tasks, "
+            "--sizes, --subsets, --seeds or --methods."
+        )
+    print(f"This takes about {_duration(prepared.hours)} here. Go on? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise UserError("Nothing was trained.")
+
+
+def _train(args: argparse.Namespace, prepared: Prepared) -> None:
+    """Everything that needs ray and torch."""
+    from harness.cli.live import Live
+    from harness.cluster.session import session
+    from harness.encoders.tokens import Tokeniser
+
+    plan, located = prepared.plan, prepared.plan.located
+    assert located.folder is not None  # unresolved encoders were refused
+    check_lengths(prepared, located)
+    tokeniser = Tokeniser(located.folder)
+    check_masks(prepared.items, tokeniser, located)
+
+    def tokenised(row_set: Any, max_length: int) -> tuple[Any, Any]:
+        rows = plan.library[row_set.digest]
+        return tokeniser(rows.texts, max_length), rows.labels
+
+    execution = Execution(args.address, args.slots, args.gpus_per_run if args.gpus_per_run is not None else -1.0)
+    name = prepared.resolved.table.name
+    metadata = {"table": name, "preset": prepared.resolved.preset, "encoder": located.name, "runs": str(len(plan.runs))}
+    prepared.store.label(name, plan.runs)
+    with session(execution, metadata) as (dashboard, settled):
+        from harness.cluster.pool import Pool
+        from harness.running import Workplace
+
+        workplace = Workplace(located.folder.resolve(), prepared.store.products.resolve(), settled.threads)
+        pool = Pool(prepared.store, workplace, tokeniser.vocabulary, tokenised, settled, name)
+        try:
+            with Live(len(prepared.items), _reused(prepared), dashboard, prepared.hours) as live:
+                for event in pool.run(prepared.items):
+                    live.show(event)
+        finally:
+            pool.close()
+
+
+def _reused(prepared: Prepared) -> int:
+    return sum(1 for status, _ in prepared.statuses.values() if status == "done")
+
+
+def check_lengths(prepared: Prepared, located: Located) -> None:
+    """Sequences must fit the encoder's positions."""
+    config = located.config
+    positions = int(config.get("max_position_embeddings", 512))
+    usable = (
+        positions
+        if config.get("model_type") in ("bert", "electra")
+        else positions - int(config.get("pad_token_id", 1)) - 1
+    )
+    if prepared.resolved.max_length > usable:
+        raise UserError(
+            f"max_length is {prepared.resolved.max_length}, but {located.name} has {usable} positions; use --set "
+            f"max_length={usable}."
+        )
+
+
+def check_masks(items: Iterable[Item], tokeniser: Any, located: Located) -> None:
+    """An objective that masks needs a mask token."""
+    masking = next((item for item in items if "p_m" in item.stage.objective.params), None)
+    if masking and tokeniser.vocabulary.mask_id is None:
+        raise UserError(f"{masking.name} masks tokens, but the tokenizer of {located.name} has no mask token.")

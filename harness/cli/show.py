@@ -1,0 +1,162 @@
+"""`list` and `show`: what the harness knows, and one record in full."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import shlex
+from typing import Any
+
+from harness.cli import LISTED
+from harness.errors import UserError, unknown
+from harness.specs import Parent, Record, Stage
+from harness.store import DEFAULT_URL, Store
+
+
+def listing(args: argparse.Namespace) -> int:
+    """One line each: methods with their hyperparameters, tasks, tables, encoders."""
+    makers = {"methods": _methods, "tasks": _tasks, "tables": _tables, "encoders": _encoders}
+    if args.what not in makers:
+        raise unknown("list", args.what, LISTED, "harness list")
+    rows = makers[args.what]()
+    width = max(len(name) for name, _ in rows)
+    print("\n".join(f"{name:<{width}}  {text}" for name, text in rows))
+    return 0
+
+
+def _methods() -> list[tuple[str, str]]:
+    from harness.methods import METHODS
+
+    rows = []
+    for name, method in METHODS.items():
+        rows.append((name, f"{method.title}: {method.citation}"))
+        for field, info in method.Hyperparameters.model_fields.items():
+            rows.append(
+                (f"  {name}.{field}", f"default {info.default}{'; ' + info.description if info.description else ''}")
+            )
+    return rows
+
+
+def _tasks() -> list[tuple[str, str]]:
+    from harness.tasks import TASKS
+
+    rows = []
+    for name, task in TASKS.items():
+        kind = "regression" if task.regression else f"{len(task.classes)} classes"
+        origin = "packaged" if task.packaged else "nyu-mll/glue"
+        rows.append(
+            (name, f"{task.title}: {kind}, {', '.join(task.metrics)}, texts {' + '.join(task.columns)}, {origin}")
+        )
+    return rows
+
+
+def _tables() -> list[tuple[str, str]]:
+    from harness.bench.table import load_table, table_names
+
+    rows = []
+    for name in table_names():
+        table = load_table(name)
+        rows.append((name, f"{table.title} ({table.source.paper}, {table.source.table})"))
+        rows += [(f"  --preset {preset}", text.description) for preset, text in table.presets.items()]
+    return rows
+
+
+def _encoders() -> list[tuple[str, str]]:
+    from harness.encoders import PACKAGED
+
+    rows = []
+    for name, packaged in PACKAGED.items():
+        here = "" if importlib.util.find_spec(packaged.module) else " (not installed: make packaged)"
+        rows.append((name, f"{packaged.note}; from {packaged.requirement}{here}"))
+    return [
+        *rows,
+        ("FOLDER", "any BERT, RoBERTa, ELECTRA or MPNet in a folder"),
+        ("ORG/NAME", "any of them on the hub"),
+    ]
+
+
+def show(args: argparse.Namespace) -> int:
+    """One record: what was trained, what it found, where it comes from, which runs it serves, how to make it again."""
+    store = Store(args.store or DEFAULT_URL, create=False)
+    if not store.exists:
+        raise UserError(f"There is no store at {store.shown} yet; run 'harness bench' first, or name it with --store.")
+    keys = store.keys_like(args.key)
+    if not keys:
+        raise UserError(f"The store {store.shown} has no record whose key begins with '{args.key}'.")
+    if len(keys) > 1:
+        raise UserError(
+            f"Several keys begin with '{args.key}': {', '.join(key[:12] for key in keys)}; write more of it."
+        )
+    key = keys[0]
+    stage, record = store.stage(key), store.records([key], predictions=True)[key]
+    assert stage is not None
+    print("\n".join([*_record_lines(key, stage, record), *_origin_lines(store, stage), *_run_lines(store, key)]))
+    return 0
+
+
+def _record_lines(key: str, stage: Stage, record: Record) -> list[str]:
+    lines = [f"{key}  {stage.phase}  {record.status}" + (f": {record.reason}" if record.reason else "")]
+    settings = ", ".join(f"{k}={v}" for k, v in sorted(stage.objective.params.items()))
+    lines.append(f"objective   {stage.objective.name} v{stage.objective.version}{'  ' + settings if settings else ''}")
+    for role, rows in [("train", stage.data.train), ("dev", stage.data.dev), *(("test", t) for t in stage.data.tests)]:
+        if rows:
+            lines.append(f"{role:<11} {rows.name}, {rows.rows:,} rows, digest {rows.digest}")
+    optim = stage.optim
+    lines.append(
+        f"optim       AdamW lr {optim.lr:g}, batch {optim.batch_size}, {optim.steps} steps, {optim.schedule}, warm-up "
+        f"{optim.warmup:g}, decay {optim.weight_decay:g}, clip {optim.clip:g}, dropout {optim.dropout:g}, {optim.precision}"
+    )
+    lines.append(f"seed        {stage.seed}")
+    if stage.selection:
+        lines.append(
+            f"selected    step {record.selected_step} by {stage.selection.metric} on dev (every {stage.selection.every}; "
+            f"{record.tied} evaluation{'s' if record.tied != 1 else ''} share the best score): {_scores(record.dev_scores)}"
+        )
+        lines.append(f"dev classes {record.histogram}{'  collapsed: one class only' if record.collapsed else ''}")
+    for entry in record.history:
+        terms = {k: v for k, v in entry.items() if k not in ("step", "dev")}
+        dev = f"  dev {_scores(entry['dev'])}" if "dev" in entry else ""
+        lines.append(f"  step {entry['step']:>6}  {_scores(terms)}{dev}")
+    lines.append(f"cost        {record.flops:.3g} FLOPs, {record.seconds:.1f} s")
+    lines += [f"{name:<11} {value}" for name, value in sorted(record.provenance.items())]
+    if record.product:
+        lines.append(f"weights     digest {record.product}")
+    if record.predictions:
+        kept = ", ".join(f"{digest[:10]} ({len(p.gold):,})" for digest, p in record.predictions.items())
+        lines.append(f"predictions kept for {kept}; test scores are computed by 'harness report'")
+    return lines
+
+
+def _scores(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value:.4f}" for name, value in values.items())
+
+
+def _origin_lines(store: Store, stage: Stage) -> list[str]:
+    """The chain below this stage, down to the encoder."""
+    lines = ["parents"]
+    known = store.statuses([s.key for s in stage.chain])
+    current = stage
+    while isinstance(current.init, Parent):
+        parent = current.init.stage
+        weights = "weights kept" if store.product(parent.key).exists() else "weights deleted, made again when needed"
+        status = known.get(parent.key, ("not recorded", 0))[0]
+        parts = " and ".join(current.init.parts)
+        lines.append(f"  {parent.key}  {parent.phase}  {parent.objective.name}  {status}; takes {parts}; {weights}")
+        current = parent
+    lines.append(f"  encoder {stage.encoder.name}, digest {stage.encoder.digest}")
+    return lines
+
+
+def _run_lines(store: Store, key: str) -> list[str]:
+    labels = store.labels(key)
+    if not labels:
+        return ["runs        none of its own: later stages start from it"]
+    lines = ["runs"]
+    for label in labels:
+        size = f"--sizes {label['size']} " if label["size"] else ""
+        lines.append(
+            f"  table {label['table']}, {label['row']}: harness bench --table {label['table']} --methods "
+            f"{shlex.quote(label['row'])} --tasks {label['task']} {size}--subsets {label['subset']} --seeds {label['seed']} "
+            "(with the same --preset, --encoder, --data and --set)"
+        )
+    return lines

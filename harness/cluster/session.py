@@ -1,0 +1,68 @@
+"""A Ray session: local on loopback by default, or an existing cluster by address, with Ray's own noise kept away."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from harness.errors import UserError
+from harness.specs import Execution
+
+
+def quiet_environment() -> None:
+    """Before `import ray`: every listener on loopback (ray.md, section 0), no usage pings, no notices."""
+    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_TRAIN_ENABLE_STATE_TRACKING", "0")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+
+
+@contextmanager
+def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[str, Execution]]:
+    """Start or join Ray; yields the dashboard's address ('' when there is none) and the execution with `gpus_per_run`
+    settled (negative asks for 1 where the cluster has GPUs, else 0). `metadata` is shown for the job."""
+    quiet_environment()
+    import ray
+    from ray.job_config import JobConfig
+
+    common: dict[str, Any] = {
+        "logging_level": logging.ERROR,
+        "log_to_driver": False,
+        "configure_logging": True,
+        "namespace": "harness",
+        "job_config": JobConfig(metadata={f"harness_{k}": v for k, v in metadata.items()}),
+    }
+    if execution.address == "local":
+        slots = execution.slots or os.cpu_count() or 1
+        context = ray.init(
+            address="local",
+            num_cpus=max(1, round(slots * execution.cpus_per_run)),
+            include_dashboard=True,
+            dashboard_host="127.0.0.1",
+            **common,
+        )
+    else:
+        try:
+            context = ray.init(address=execution.address, **common)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise UserError(
+                f"--address {execution.address}: no Ray cluster answers there ({str(error).splitlines()[0]}); start one "
+                "with 'ray start --head', or leave the flag out to run on this machine."
+            ) from None
+    for name in ("ray", "ray.train", "ray.data"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    gpus = execution.gpus_per_run
+    if gpus < 0:
+        gpus = 1.0 if ray.cluster_resources().get("GPU", 0) >= 1 else 0.0
+    elif gpus > 0 and not ray.cluster_resources().get("GPU"):
+        ray.shutdown()
+        raise UserError(f"--gpus-per-run {gpus:g}: this cluster has no GPU; leave the flag out.")
+    try:
+        yield context.dashboard_url or "", replace(execution, gpus_per_run=gpus)
+    finally:
+        ray.shutdown()

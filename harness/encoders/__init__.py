@@ -1,0 +1,5 @@
+"""Pre-trained encoders: where they come from and what identifies them (no torch here), and the model that runs them."""
+
+from harness.encoders.sources import PACKAGED, Located, WarmUp, locate
+
+__all__ = ["PACKAGED", "Located", "WarmUp", "locate"]

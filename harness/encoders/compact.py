@@ -1,0 +1,62 @@
+"""Compact vocabulary: in fine-tuning only the embedding rows that occur in the training set are trained.
+
+The other rows have zero gradient and zero Adam moments, so without weight decay leaving them out changes nothing, and
+the optimizer and the snapshots need not touch tens of thousands of rows. Evaluation reads the full table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class CompactEmbedding(nn.Module):
+    """Stands in for an embedding [V, d]: `rows` [U, d] are trained, `full` [V, d] is read in evaluation."""
+
+    full: Tensor
+    used: Tensor
+    place: Tensor
+
+    def __init__(self, embedding: nn.Embedding, used: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("full", embedding.weight.detach())
+        self.register_buffer("used", used)
+        place = torch.full((embedding.num_embeddings,), -1, dtype=torch.long, device=used.device)
+        self.register_buffer("place", place.index_copy(0, used, torch.arange(len(used), device=used.device)))
+        self.rows = nn.Parameter(embedding.weight.detach()[used].clone())
+
+    def forward(self, ids: Tensor) -> Tensor:
+        if self.training:
+            return nn.functional.embedding(self.place[ids], self.rows)
+        return nn.functional.embedding(ids, self.full)
+
+    def train(self, mode: bool = True) -> CompactEmbedding:
+        if not mode:
+            self.write()
+        super().train(mode)
+        return self
+
+    def write(self) -> None:
+        """Put the trained rows into the full table."""
+        with torch.no_grad():
+            self.full.index_copy_(0, self.used, self.rows)
+
+
+def compact(base: nn.Module, ids: Tensor) -> Callable[[], None]:
+    """Replace the word embeddings of an encoder by a compact table of the ids [T] that training will see.
+
+    Returns what puts the library's own embedding back, with the trained rows in it.
+    """
+    owner: Any = base.embeddings
+    original = owner.word_embeddings
+    replacement = CompactEmbedding(original, torch.unique(ids))
+    owner.word_embeddings = replacement
+
+    def restore() -> None:
+        replacement.write()  # into the original's own storage
+        owner.word_embeddings = original
+
+    return restore

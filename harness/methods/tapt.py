@@ -1,0 +1,26 @@
+"""TAPT: masked language modelling on the task's own texts, then fine-tuning (Gururangan et al., ACL 2020).
+
+Deviations. The settings are those of CMLM's comparison (learning rate, 200/50/5 epochs, batch 8), not Gururangan's
+(100 epochs, learning rate 1e-4, batch 256). It is the same computation as CMLM with alpha = 0 and has the same key.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from harness.methods.base import Method, fine_tune, post_train
+from harness.objectives import objective
+from harness.specs import Stage, Target
+from harness.yaml_files import Strict
+
+
+class Hyperparameters(Strict):
+    p_m: Annotated[float, Field(gt=0, le=1, description="masking probability")] = 0.15
+
+
+def stages(hyperparameters: Hyperparameters, target: Target) -> tuple[Stage, ...]:
+    first = post_train(objective("mlm", p_m=hyperparameters.p_m), target, mlm_head=True)
+    return first, fine_tune(objective("cross_entropy"), target, first)
+
+
+TAPT = Method("tapt", "TAPT", "Gururangan et al., Don't Stop Pretraining, ACL 2020", Hyperparameters, stages)

@@ -1,0 +1,94 @@
+"""What every objective is: it makes its views on the host, turns them into named terms, and owns its heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from harness.encoders.flops import TRAIN, forward_flops, mlm_head_flops
+from harness.encoders.model import Batch, TextEncoder
+from harness.encoders.tokens import Tokens, Vocabulary
+from harness.streams import seed_of
+
+Draw = Callable[..., np.random.Generator]
+"""`draw(purpose, *more)`: the stream of this step for a purpose; equal for every objective at equal seed and step."""
+
+
+@dataclass(frozen=True)
+class Views:
+    """One step's host side: the token ids that go through the encoder, and what the loss needs besides.
+
+    `tokens`: the sequences of all views end to end, `ids` [T] their (corrupted) ids; `flops` of the training step.
+    """
+
+    tokens: Tokens
+    ids: NDArray[Any]
+    labels: NDArray[Any] | None
+    flops: float
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+class TrainingObjective(nn.Module):
+    """Base of the objectives. `weights` are the terms' coefficients: loss = sum of weight x term."""
+
+    supervised = False
+
+    def __init__(
+        self,
+        encoder: TextEncoder,
+        vocabulary: Vocabulary,
+        num_labels: int,
+        dropout: float,
+        seed: int,
+        params: Mapping[str, Any],
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.vocabulary = vocabulary
+        self.num_labels = num_labels
+        self.dropout = dropout
+        self.seed = seed
+        self.params = dict(params)
+        self.weights: dict[str, float] = {}
+        self.build()
+
+    def build(self) -> None:
+        """Make the heads and set the weights."""
+        raise NotImplementedError
+
+    def prepare(self, tokens: Tokens, labels: NDArray[Any] | None, draw: Draw) -> Views:
+        """The views of a batch of B sequences with T tokens."""
+        raise NotImplementedError
+
+    def forward(self, batch: Batch, views: Views) -> dict[str, Tensor]:
+        """Named terms, each a scalar."""
+        raise NotImplementedError
+
+    def predict(self, batch: Batch) -> Tensor:
+        """Logits [B, num_labels]; supervised objectives only."""
+        raise NotImplementedError
+
+    def loss(self, terms: Mapping[str, Tensor]) -> Tensor:
+        return torch.stack([self.weights[name] * term for name, term in terms.items()]).sum()
+
+    def step_flops(self, tokens: Tokens, masked: int = 0) -> float:
+        config = self.encoder.config.to_dict()
+        lengths = tokens.lengths.astype(np.float64)
+        return TRAIN * (
+            forward_flops(config, float(lengths.sum()), float((lengths**2).sum())) + mlm_head_flops(config, masked)
+        )
+
+    def draw_linear(self, layer: nn.Linear, purpose: str) -> nn.Linear:
+        """Normal with the encoder's initialiser range, bias 0, from the stream (seed, purpose)."""
+        generator = torch.Generator().manual_seed(seed_of(self.seed, purpose))
+        with torch.no_grad():
+            layer.weight.normal_(0.0, self.encoder.config.initializer_range, generator=generator)
+            if layer.bias is not None:
+                layer.bias.zero_()
+        return layer

@@ -1,0 +1,84 @@
+"""Fine-tuning objectives: cross-entropy (squared error for regression), and the supervised contrastive loss beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from harness.encoders.model import Batch
+from harness.encoders.tokens import Tokens
+from harness.objectives.base import Draw, TrainingObjective, Views
+from harness.objectives.losses import supervised_contrastive
+
+
+class CrossEntropy(TrainingObjective):
+    """Mean cross-entropy of a head on the first token: dropout, dense, tanh, dropout, linear (RoBERTa's own head, for
+    every encoder: papers.md, section 3). One label means regression with mean squared error."""
+
+    supervised = True
+
+    def build(self) -> None:
+        size = self.encoder.hidden_size
+        self.weights = {"cross_entropy": 1.0}
+        self.drop = nn.Dropout(self.dropout)
+        self.dense = self.draw_linear(nn.Linear(size, size), "classification_dense")
+        self.out = self.draw_linear(nn.Linear(size, self.num_labels), "classification_out")
+
+    def prepare(self, tokens: Tokens, labels: NDArray[Any] | None, draw: Draw) -> Views:
+        return Views(tokens, tokens.ids, labels, self.step_flops(tokens))
+
+    def represent(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Raw first-token state, pooled state, logits: [B, d], [B, d], [B, C]."""
+        first = self.encoder(batch).index_select(0, batch.packing.first)
+        pooled = torch.tanh(self.dense(self.drop(first)))
+        return first, pooled, self.out(self.drop(pooled))
+
+    def predict(self, batch: Batch) -> Tensor:
+        return self.represent(batch)[2]
+
+    def classify(self, logits: Tensor, labels: Tensor) -> Tensor:
+        if self.num_labels == 1:
+            return nn.functional.mse_loss(logits[:, 0].float(), labels.float())
+        return nn.functional.cross_entropy(logits.float(), labels)
+
+    def forward(self, batch: Batch, views: Views) -> dict[str, Tensor]:
+        _, _, logits = self.represent(batch)
+        return {"cross_entropy": self.classify(logits, self.labels(batch, views))}
+
+    def labels(self, batch: Batch, views: Views) -> Tensor:
+        return torch.as_tensor(views.labels).to(batch.ids.device)
+
+
+class SupervisedContrast(CrossEntropy):
+    """(1 - lambda) cross-entropy + lambda supervised contrastive loss (SCL, equations 1-3).
+
+    params: lam, temperature, reduction ('mean', 'mean_valid' or 'sum'), representation ('first_token': the raw state of
+    the first token, taken with dropout active; 'pooled': after dense and tanh), contrast_group.
+    """
+
+    def build(self) -> None:
+        super().build()
+        lam = self.params["lam"]
+        self.weights = {"cross_entropy": 1.0 - lam, "supervised_contrastive": lam}
+
+    def forward(self, batch: Batch, views: Views) -> dict[str, Tensor]:
+        first, pooled, logits = self.represent(batch)
+        labels = self.labels(batch, views)
+        features = first if self.params["representation"] == "first_token" else pooled
+        size, group = len(labels), self.params["contrast_group"]
+        parts = [
+            supervised_contrastive(
+                features[i : i + group],
+                labels[i : i + group],
+                temperature=self.params["temperature"],
+                reduction=self.params["reduction"],
+            )
+            for i in range(0, size, group)
+        ]
+        sizes = [min(group, size - i) for i in range(0, size, group)]
+        summed = self.params["reduction"] == "sum"
+        contrast = torch.stack([p * (1.0 if summed else n / size) for p, n in zip(parts, sizes, strict=True)]).sum()
+        return {"cross_entropy": self.classify(logits, labels), "supervised_contrastive": contrast}

@@ -1,0 +1,123 @@
+"""Post-training objectives over masked views: masked language modelling, and CMLM, which contrasts views as well.
+
+Both mask view 0 from the same streams, so that at equal seed TAPT and CMLM see the same view 0 at every step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from harness.encoders.model import Batch
+from harness.encoders.tokens import Tokens
+from harness.objectives.base import Draw, TrainingObjective, Views
+from harness.objectives.losses import masked_lm, simclr, simsiam
+from harness.objectives.masking import corrupt, select
+
+
+class MaskedLM(TrainingObjective):
+    """Masked language modelling with dynamic random masking, token mean. params: p_m.
+
+    Each token is selected with probability p_m (Bernoulli as printed: CMLM equation 1; fairseq selects a fixed number),
+    80/10/10; special tokens never.
+    """
+
+    def build(self) -> None:
+        self.weights = {"masked_lm": 1.0}
+
+    def mask(
+        self,
+        tokens: Tokens,
+        probability: float,
+        draw: Draw,
+        view: int,
+        excluded: NDArray[np.bool_] | None = None,
+        mask_only: bool = False,
+    ) -> tuple[NDArray[np.bool_], NDArray[Any]]:
+        """(selected [T], corrupted ids [T]) of one view of T tokens."""
+        size = len(tokens.ids)
+        if self.vocabulary.mask_id is None:
+            raise ValueError("the encoder's tokenizer has no mask token")
+        selected = select(~tokens.special, probability, draw("mask", view).random(size), excluded)
+        actions = draw("mask_action", view).random(size)
+        random_ids = draw("mask_random", view).integers(0, self.vocabulary.size, size)
+        return selected, corrupt(tokens.ids, selected, actions, random_ids, self.vocabulary.mask_id, mask_only)
+
+    def prepare(self, tokens: Tokens, labels: NDArray[Any] | None, draw: Draw) -> Views:
+        selected, ids = self.mask(tokens, self.params["p_m"], draw, 0)
+        return self.views(tokens, ids, tokens.ids, selected)
+
+    def views(self, tokens: Tokens, ids: NDArray[Any], original: NDArray[Any], selected: NDArray[np.bool_]) -> Views:
+        """`original` and `selected` [T0] are view 0's, which lies first in `tokens`."""
+        where = np.flatnonzero(selected)
+        extra = {"where": where, "targets": original[where].astype(np.int64)}
+        return Views(tokens, ids, None, self.step_flops(tokens, len(where)), extra)
+
+    def forward(self, batch: Batch, views: Views) -> dict[str, Tensor]:
+        return {"masked_lm": self.token_term(self.encoder(batch), batch, views)}
+
+    def token_term(self, hidden: Tensor, batch: Batch, views: Views) -> Tensor:
+        device = batch.ids.device
+        where = torch.from_numpy(views.extra["where"]).to(device)
+        targets = torch.from_numpy(views.extra["targets"]).to(device)
+        return masked_lm(self.encoder.mlm_logits(hidden.index_select(0, where)), targets)
+
+
+class ContrastiveMaskedLM(MaskedLM):
+    """CMLM (equations 1-12): MLM on view 0 + alpha x contrast between view 0 and K complementary views.
+
+    params: alpha, p_m, p_c, num_views (K), mlm, mask_only (views k only), masking of the views ('complementary', or
+    'independent' with p_c: 'w/o CRM'), contrast ('simsiam', or 'simclr' with temperature and contrast_group).
+    """
+
+    def build(self) -> None:
+        super().build()
+        self.weights = {"contrast": float(self.params["alpha"])}
+        if self.params["mlm"]:
+            self.weights = {"masked_lm": 1.0, **self.weights}
+        if self.params["contrast"] == "simsiam":
+            size = self.encoder.hidden_size
+            # Equation 10: no bias, no normalisation, d to d; the paper does not say how they are drawn.
+            self.inner = self.draw_linear(nn.Linear(size, size, bias=False), "predictor_inner")
+            self.outer = self.draw_linear(nn.Linear(size, size, bias=False), "predictor_outer")
+
+    def prepare(self, tokens: Tokens, labels: NDArray[Any] | None, draw: Draw) -> Views:
+        num_views, rows = self.params["num_views"], len(tokens)
+        selected, first = self.mask(tokens, self.params["p_m"], draw, 0)
+        excluded = selected if self.params["masking"] == "complementary" else None
+        ids = [first]
+        for view in range(1, num_views + 1):
+            ids.append(self.mask(tokens, self.params["p_c"], draw, view, excluded, self.params["mask_only"])[1])
+        whole = tokens.take(np.tile(np.arange(rows), num_views + 1))
+        if not self.params["mlm"]:
+            selected = np.zeros_like(selected)
+        return self.views(whole, np.concatenate(ids), tokens.ids, selected)
+
+    def predict_view(self, first: Tensor) -> Tensor:
+        """z = W2 gelu(W1 h), equation 10."""
+        return self.outer(nn.functional.gelu(self.inner(first)))  # type: ignore[no-any-return]
+
+    def forward(self, batch: Batch, views: Views) -> dict[str, Tensor]:
+        hidden = self.encoder(batch)
+        first = hidden.index_select(0, batch.packing.first)
+        by_view = first.view(self.params["num_views"] + 1, -1, first.shape[-1])
+        h0, hk = by_view[0], by_view[1:]
+        if self.params["contrast"] == "simsiam":
+            z = self.predict_view(by_view)
+            contrast = simsiam(h0, hk, z[0], z[1:])
+        else:
+            size, group = h0.shape[0], self.params["contrast_group"]
+            parts = [
+                simclr(h0[i : i + group], hk[:, i : i + group], temperature=self.params["temperature"])
+                * (min(group, size - i) / size)
+                for i in range(0, size, group)
+            ]
+            contrast = torch.stack(parts).sum()
+        terms = {"contrast": contrast}
+        if self.params["mlm"]:
+            terms = {"masked_lm": self.token_term(hidden, batch, views), **terms}
+        return terms

@@ -1,0 +1,138 @@
+"""Runs one stage: loads what it starts from, trains, keeps its weights, and returns a Record whatever happens.
+
+No ray and no database: `launch` wraps the training function (Ray Train, in cluster/), inputs and paths come in.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+import harness
+from harness.encoders.model import load_encoder, load_product, save_product, weights_digest
+from harness.encoders.tokens import Vocabulary
+from harness.objectives import build
+from harness.specs import Parent, Record, Stage
+from harness.training.loop import DivergedError, Inputs, Outcome, Report, train
+
+Launch = Callable[[Callable[[], Outcome]], Outcome]
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """Where a stage runs: the encoder's folder, the products' folder, the device and its threads."""
+
+    encoder_folder: Path
+    products: Path
+    threads: int = 1
+    device: str = "cpu"
+
+    def product(self, key: str) -> Path:
+        return self.products / f"{key}.safetensors"
+
+
+def run_stage(
+    stage: Stage,
+    inputs: Inputs,
+    vocabulary: Vocabulary,
+    metrics: tuple[str, ...],
+    workplace: Workplace,
+    *,
+    keep_product: bool,
+    launch: Launch = lambda train_function: train_function(),
+    report: Report = lambda _: None,
+) -> Record:
+    """Train one stage; never raises for what the stage itself does wrong, but records it with its reason.
+
+    `metrics` are scored on dev; `keep_product` says that a later stage starts from these weights.
+    """
+    started = time.perf_counter()
+    record = Record(stage.key, "failed", provenance=provenance(workplace) | {"encoder": stage.encoder.digest})
+    try:
+        encoder = load_encoder(workplace.encoder_folder, stage.encoder.digest, seed=stage.seed)
+        if isinstance(stage.init, Parent):
+            tensors = load_product(workplace.product(stage.init.stage.key))
+            record.provenance["parent_product"] = weights_digest(tensors)
+            encoder.load_parts(tensors, stage.init.parts)
+        objective = build(stage.objective, encoder, vocabulary, stage.data.num_labels, stage.optim.dropout, stage.seed)
+        device = torch.device(workplace.device)
+
+        def train_function() -> Outcome:
+            return train(
+                objective,
+                inputs,
+                stage.optim,
+                stage.seed,
+                selection=stage.selection,
+                dev=stage.data.dev.digest if stage.data.dev else None,
+                metrics=metrics,
+                device=device,
+                report=report,
+            )
+
+        outcome = launch(train_function)
+        if keep_product:
+            record.product = save_product(encoder.parts(), workplace.product(stage.key))
+        fill(record, outcome, stage)
+        record.status = "done"
+    except DivergedError as error:
+        record.status, record.reason = "diverged", str(error)
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        record.reason = f"out of memory: {first_line(error)}"
+    except Exception as error:  # a stage must become a record whatever a model, a batch or a library does
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        record.reason = f"{type(error).__name__}: {first_line(error)} ({Path(place.filename).name}:{place.lineno})"
+    record.seconds = time.perf_counter() - started
+    return record
+
+
+def fill(record: Record, outcome: Outcome, stage: Stage) -> None:
+    record.selected_step = outcome.selected_step
+    record.tied = outcome.tied
+    record.dev_scores = outcome.dev_scores
+    record.history = outcome.history
+    record.flops = outcome.flops
+    record.predictions = outcome.predictions
+    if stage.data.dev and stage.data.num_labels > 1:
+        classes = outcome.predictions[stage.data.dev.digest].logits.argmax(axis=1)
+        record.histogram = np.bincount(classes, minlength=stage.data.num_labels).tolist()
+        record.collapsed = int(np.count_nonzero(record.histogram)) == 1
+
+
+def provenance(workplace: Workplace) -> dict[str, Any]:
+    """What the stage ran on. Kept beside the numbers, never part of the key."""
+    device = torch.cuda.get_device_name() if workplace.device.startswith("cuda") else cpu_name()
+    return {
+        "harness": harness.__version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "host": platform.node(),
+        "device": device,
+        "threads": workplace.threads,
+        "workers": 1,
+        "started_at": time.time(),
+    }
+
+
+def cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0][:300] if text else "no message"

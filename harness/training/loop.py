@@ -1,0 +1,223 @@
+"""One loop for every stage: batches in a keyed order, AdamW, linear schedule, clipping, evaluation on dev, best state.
+
+Randomness comes from streams keyed (seed, purpose, step): two stages with equal seed see the same batches and, where
+they draw the same thing, the same draws, whatever runs beside them and in whichever order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from harness.encoders.compact import compact
+from harness.encoders.flops import forward_flops
+from harness.encoders.model import Batch
+from harness.encoders.tokens import Tokens
+from harness.objectives.base import TrainingObjective
+from harness.specs import Optim, Predictions, Selection
+from harness.streams import seed_of, stream
+from harness.tasks.metrics import score
+
+EVALUATION_BATCH = 16
+LOG_EVERY = 100
+
+Report = Callable[[dict[str, Any]], None]
+
+
+class DivergedError(Exception):
+    """The loss is not finite: a result, not a failure of the machine."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a stage reads, tokenised: training sequences with labels [n] (None when unlabelled), and by digest of the
+    row set the evaluation sequences with their gold labels."""
+
+    train: Tokens
+    labels: NDArray[Any] | None = None
+    evaluations: dict[str, tuple[Tokens, NDArray[Any]]] = field(default_factory=dict)
+
+
+@dataclass
+class Outcome:
+    """What the loop found. `predictions` by digest: dev and test of the selected state."""
+
+    selected_step: int
+    tied: int = 0
+    dev_scores: dict[str, float] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    flops: float = 0.0
+    predictions: dict[str, Predictions] = field(default_factory=dict)
+
+
+def train(
+    objective: TrainingObjective,
+    inputs: Inputs,
+    optim: Optim,
+    seed: int,
+    *,
+    selection: Selection | None = None,
+    dev: str | None = None,
+    metrics: tuple[str, ...] = (),
+    device: torch.device | None = None,
+    report: Report = lambda _: None,
+) -> Outcome:
+    """Train `objective` in place and return what was found; the weights are left in the selected state.
+
+    With `selection`, dev (a digest in `inputs.evaluations`) is scored every `selection.every` updates and at the end,
+    the first best state is kept in memory, and only then is everything else in `inputs.evaluations` predicted.
+    Raises DivergedError when a loss is not finite.
+    """
+    device = device or torch.device("cpu")
+    objective.to(device)
+    objective.encoder.set_dropout(optim.dropout)
+    # Rows that no training sequence holds have no gradient; decay would still move them, so then the table stays whole.
+    restore = None
+    if objective.supervised and optim.weight_decay == 0 and objective.encoder.kind != "mpnet":
+        restore = compact(objective.encoder.base, torch.from_numpy(inputs.train.ids.astype(np.int64)).to(device))
+    trained = trainable(objective)
+    optimizer = torch.optim.AdamW(
+        decay_groups(trained, optim.weight_decay),
+        lr=optim.lr,
+        betas=(optim.beta1, optim.beta2),
+        eps=optim.eps,
+        fused=True,
+    )
+    parameters = list(trained.values())
+    every = selection.every if selection else LOG_EVERY
+    outcome = Outcome(selected_step=optim.steps)
+    best: dict[str, Tensor] = {}
+    best_score = -math.inf
+    pending: list[tuple[int, dict[str, Tensor]]] = []
+    order = batch_order(len(inputs.train), optim.batch_size, seed)
+    objective.train()
+    for step in range(1, optim.steps + 1):
+        rows = next(order)
+
+        def draw(purpose: str, *more: int, _step: int = step) -> np.random.Generator:
+            return stream(seed, purpose, _step, *more)
+
+        views = objective.prepare(inputs.train.take(rows), None if inputs.labels is None else inputs.labels[rows], draw)
+        torch.manual_seed(seed_of(seed, "dropout", step))
+        with autocast(device, optim.precision):
+            terms = objective(Batch.of(views.tokens, device, views.ids), views)
+            loss = objective.loss(terms)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if optim.clip > 0:
+            torch.nn.utils.clip_grad_norm_(parameters, optim.clip, foreach=True)
+        for group in optimizer.param_groups:
+            group["lr"] = optim.lr * schedule(optim, step - 1)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        outcome.flops += views.flops
+        pending.append((step, {"loss": loss.detach(), **{k: t.detach() for k, t in terms.items()}}))
+        if step % every and step != optim.steps:
+            continue
+        entry: dict[str, Any] = {"step": step, **mean_terms(pending)}
+        pending = []
+        if selection and dev:
+            found, flops = predict(objective, inputs.evaluations[dev], optim.precision, device)
+            outcome.flops += flops
+            if not np.isfinite(found.logits).all():
+                raise DivergedError(f"the dev predictions are not finite at step {step}")
+            entry["dev"] = {name: score(name, found.gold, found.logits) for name in metrics}
+            chosen = entry["dev"][selection.metric]
+            outcome.tied = outcome.tied + 1 if chosen == best_score else outcome.tied
+            if chosen > best_score:
+                best_score, outcome.tied = chosen, 1
+                outcome.selected_step, outcome.dev_scores = step, entry["dev"]
+                outcome.predictions[dev] = found
+                best = {name: parameter.detach().clone() for name, parameter in trained.items()}
+            objective.train()
+        outcome.history.append(entry)
+        report(entry)
+    if selection:
+        with torch.no_grad():
+            for name, parameter in trained.items():
+                parameter.copy_(best[name])
+        for digest, evaluation in inputs.evaluations.items():
+            if digest != dev:
+                outcome.predictions[digest], flops = predict(objective, evaluation, optim.precision, device)
+                outcome.flops += flops
+    if restore:
+        restore()
+    return outcome
+
+
+def trainable(objective: TrainingObjective) -> dict[str, torch.nn.Parameter]:
+    """Parameters by name: the encoder's, the objective's own heads, the MLM head only where the objective uses it."""
+    base = {id(p) for p in objective.encoder.base.parameters()}
+    uses_head = "masked_lm" in objective.weights
+    return {
+        name: p
+        for name, p in objective.named_parameters()
+        if uses_head or not name.startswith("encoder.") or id(p) in base
+    }
+
+
+def decay_groups(parameters: dict[str, torch.nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+    """Biases and norms are not decayed, as in Hugging Face's run_glue."""
+    free = [p for n, p in parameters.items() if p.dim() < 2]
+    decayed = [p for n, p in parameters.items() if p.dim() >= 2]
+    return [{"params": decayed, "weight_decay": weight_decay}, {"params": free, "weight_decay": 0.0}]
+
+
+def schedule(optim: Optim, step: int) -> float:
+    """Factor on the learning rate at 0-based `step`: linear rise over the warm-up, then linear fall to 0, or constant."""
+    warmup = math.ceil(optim.warmup * optim.steps)
+    if step < warmup:
+        return (step + 1) / warmup
+    if optim.schedule == "constant":
+        return 1.0
+    return (optim.steps - step) / max(1, optim.steps - warmup)
+
+
+def batch_order(size: int, batch_size: int, seed: int) -> Any:
+    """Endless batches of row indices: epoch e is a permutation from the stream (seed, 'order', e); a last small batch
+    is kept."""
+    epoch = 0
+    while True:
+        permutation = stream(seed, "order", epoch).permutation(size)
+        for start in range(0, size, batch_size):
+            yield permutation[start : start + batch_size]
+        epoch += 1
+
+
+def mean_terms(pending: list[tuple[int, dict[str, Tensor]]]) -> dict[str, float]:
+    """Mean of each term since the last evaluation; raises DivergedError at the first step whose loss is not finite."""
+    names = list(pending[0][1])
+    values = torch.stack([torch.stack([terms[n].float() for n in names]) for _, terms in pending]).cpu().numpy()
+    bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
+    if len(bad):
+        name = names[int(np.flatnonzero(~np.isfinite(values[bad[0]]))[-1])]
+        raise DivergedError(f"the loss is not finite at step {pending[int(bad[0])][0]} (term {name})")
+    return {n: float(v) for n, v in zip(names, values.mean(axis=0), strict=True)}
+
+
+def predict(
+    objective: TrainingObjective, evaluation: tuple[Tokens, NDArray[Any]], precision: str, device: torch.device
+) -> tuple[Predictions, float]:
+    """Logits of every sequence in their own order, computed sorted by length in packed batches; and the FLOPs spent."""
+    tokens, gold = evaluation
+    objective.eval()
+    by_length = np.argsort(tokens.lengths, kind="stable")
+    logits = np.empty((len(tokens), objective.num_labels), dtype=np.float32)
+    with torch.inference_mode(), autocast(device, precision):
+        for start in range(0, len(by_length), EVALUATION_BATCH):
+            rows = by_length[start : start + EVALUATION_BATCH]
+            logits[rows] = objective.predict(Batch.of(tokens.take(rows), device)).float().cpu().numpy()
+    lengths = tokens.lengths.astype(np.float64)
+    flops = forward_flops(objective.encoder.config.to_dict(), float(lengths.sum()), float((lengths**2).sum()))
+    return Predictions(logits, gold), flops
+
+
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+    return torch.autocast(device.type, dtype=torch.bfloat16) if precision == "bf16" else nullcontext()

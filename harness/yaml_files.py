@@ -1,0 +1,211 @@
+"""YAML files read into pydantic models, with errors that name file, line and key.
+
+YAML 1.2 by ruamel's round-trip loader: `1e-5` is a float, `no` a string, a key written twice an error. No torch, no ray.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from harness.errors import UserError
+
+SHOWN_ERRORS = 3
+
+
+class Strict(BaseModel):
+    """A frozen model that rejects keys it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class MisplacedError(ValueError):
+    """Raised by a model's own validator to say which key below it is wrong: `loc` as keys from that model down."""
+
+    def __init__(self, loc: Sequence[int | str], message: str) -> None:
+        super().__init__(message)
+        self.loc = tuple(loc)
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def load_yaml(path: Path, model: type[M]) -> M:
+    """The YAML file at `path` as a validated `model`.
+
+    Raises UserError when the file is missing, empty, not UTF-8, not YAML, or does not fit the model; for the latter the
+    first three errors, each as 'FILE, line N, key a.b.c: what is wrong and what is allowed.'
+    """
+    try:
+        raw = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file.") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{path}, line {line}: the file is not UTF-8 text; save it as UTF-8.") from None
+    return parse_yaml(text, model, str(path))
+
+
+def parse_yaml(text: str, model: type[M], where: str) -> M:
+    """YAML text as a validated `model`; `where` names the text in errors. Raises UserError as `load_yaml` does."""
+    tree = _parse(text, where)
+    if tree is None:
+        keys = ", ".join(name for name, field in model.model_fields.items() if field.is_required())
+        raise UserError(f"{where}: the file is empty; it needs the keys {keys or 'of ' + model.__name__}.")
+    try:
+        return model.model_validate(_plain(tree))
+    except RecursionError:
+        raise UserError(f"{where}: a value contains itself through an alias; write it out.") from None
+    except ValidationError as error:
+        raise UserError(describe_errors(error, model, where, tree)) from None
+
+
+def parse_value(text: str) -> Any:
+    """One value as typed on a command line, read as YAML 1.2: `1e-5` a float, `true` a bool, `[1, 2]` a list.
+
+    Text that is not YAML comes back as it is.
+    """
+    try:
+        return _plain(_parse(text, "value"))
+    except UserError:
+        return text
+
+
+def describe_errors(error: ValidationError, model: type[BaseModel], where: str, tree: Any = None) -> str:
+    """The first three errors of a ValidationError, a sentence each and a line each.
+
+    `tree`: what `model` was validated from; a ruamel tree adds line numbers. `where` names the file or flag.
+    """
+    found = []
+    for item in error.errors(include_url=False):
+        cause = item.get("ctx", {}).get("error")
+        loc = (*item["loc"], *cause.loc) if isinstance(cause, MisplacedError) else item["loc"]
+        path, line = _locate(tree, loc)
+        if item["type"] == "missing":
+            path.append(str(loc[-1]))
+        place = where + (f", line {line}" if line else "") + (f", key {'.'.join(path)}" if path else "")
+        found.append((line or 0, f"{place}: {_sentence(item, model)}"))
+    lines = [text for _, text in sorted(found, key=lambda pair: pair[0])]
+    more = [f"{where}: and {len(lines) - SHOWN_ERRORS} more."] if len(lines) > SHOWN_ERRORS else []
+    return "\n".join(lines[:SHOWN_ERRORS] + more)
+
+
+def _parse(text: str, where: str) -> Any:
+    """A ruamel tree that knows the line of each key. Raises UserError for what is not YAML."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.constructor import DuplicateKeyError
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+    try:
+        return YAML(typ="rt").load(text)
+    except DuplicateKeyError as error:
+        mark = error.problem_mark
+        problem = str(error.problem).partition(" with value")[0].replace("found duplicate key", "the key")
+        problem = problem.replace('"', "'")
+        raise UserError(f"{where}, line {mark.line + 1}: {problem} stands twice; keep one.") from None
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        problem = " ".join(str(error.problem or error.context).split())
+        raise UserError(f"{where}{place}: not valid YAML ({problem}).") from None
+    except (YAMLError, ValueError, RecursionError) as error:
+        problem = " ".join(str(error).split())
+        raise UserError(f"{where}: not valid YAML ({problem}).") from None
+
+
+def _plain(node: Any) -> Any:
+    """Ruamel's annotated values as plain dict, list, str, bool, int, float."""
+    if isinstance(node, Mapping):
+        return {_plain(key): _plain(value) for key, value in node.items()}
+    if isinstance(node, (list, tuple)):
+        return [_plain(value) for value in node]
+    if type(node).__name__ == "ScalarBoolean":
+        return bool(node)
+    for kind in (bool, int, float, str):
+        if isinstance(node, kind):
+            return kind(node)
+    return node
+
+
+def _locate(tree: Any, loc: Sequence[int | str]) -> tuple[list[str], int | None]:
+    """The keys of `loc` that stand in the tree (pydantic adds names of union members) and the line of the last one."""
+    node, line, path = tree, None, []
+    for part in loc:
+        marks = getattr(node, "lc", None)
+        if isinstance(node, Mapping):
+            key = next((k for k in node if k == part or str(k) == str(part)), None)
+            if key is None:
+                continue
+            path.append(str(key))
+        elif isinstance(node, list) and isinstance(part, int) and part < len(node):
+            key = part
+            path.append(str(part))
+        else:
+            continue
+        # a key merged in by `<<`, or a tree not read from a file, has no mark: the line of the parent stands
+        with contextlib.suppress(AttributeError, KeyError, TypeError):
+            line = (marks.key(key) if isinstance(node, Mapping) else marks.item(key))[0] + 1  # type: ignore[union-attr]
+        node = node[key]
+    if line is None and getattr(tree, "lc", None) is not None:
+        line = tree.lc.line + 1
+    return path, line
+
+
+def _sentence(item: Any, model: type[BaseModel]) -> str:
+    kind, loc, message = item["type"], item["loc"], str(item["msg"])
+    if kind == "extra_forbidden":
+        names = sorted({n for m in _models(model, loc[:-1]) for n in _keys(m)})
+        close = difflib.get_close_matches(str(loc[-1]), names, n=1, cutoff=0.5)
+        hint = f" Did you mean '{close[0]}'?" if close else ""
+        return f"unknown key.{hint} Known here: {', '.join(names) or 'none'}."
+    if kind == "missing":
+        return "this key is missing and is required."
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return f"should be a mapping of keys to values, not {_show(item['input'])}."
+    if kind in ("value_error", "assertion_error"):
+        message = message.partition(", ")[2]
+        return message if message.endswith(".") else message + "."
+    message = message.replace("Input should", "should", 1).replace("valid tuple", "list").replace("valid list", "list")
+    message = message[:1].lower() + message[1:]
+    return f"{message}, not {_show(item['input'])}."
+
+
+def _show(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _keys(model: type[BaseModel]) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        yield field.alias or name
+
+
+def _models(annotation: Any, loc: Sequence[int | str]) -> set[type[BaseModel]]:
+    """The models that may stand at `loc` below `annotation`."""
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _models(typing.get_args(annotation)[0], loc)
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        here = {m for member in typing.get_args(annotation) for m in _models(member, loc)}
+        return here or (_models(annotation, loc[1:]) if loc else set())
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        if not loc:
+            return {annotation}
+        for name, field in annotation.model_fields.items():
+            if loc[0] in (name, field.alias):
+                return _models(field.annotation, loc[1:])
+        return _models(annotation, loc[1:]) if loc[0] == annotation.__name__ else set()
+    members = [a for a in typing.get_args(annotation) if a is not Ellipsis]
+    if members and loc:
+        return _models(members[-1], loc[1:])
+    return set()

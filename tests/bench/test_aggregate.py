@@ -1,0 +1,265 @@
+"""Cells against a naive loop, incomplete cells, Avg, verdicts, and rendering that is the same for any order."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.bench.aggregate import Grid, Replicate, aggregate
+from harness.bench.caption import Caption
+from harness.bench.render import FORMATS, escape_latex, render
+from harness.bench.resolve import Overrides, ResolvedTable
+from harness.bench.table import Aggregation, load_table
+from harness.errors import UserError
+
+CAPTION = Caption(num_runs=9, shared_texts={"sst2": 2}, hardware=("CPU b", "CPU a"))
+
+
+def resolved(preset: str = "paper", average: bool = False, ddof: int = 1, **overrides: Any) -> ResolvedTable:
+    overrides = {"tasks": ("mnli", "sst2"), "sizes": (20, 100), **overrides}
+    found = load_table("few_shot").resolve(preset, Overrides(**overrides))
+    return replace(found, aggregate=Aggregation(average="per_replicate" if average else "none", ddof=ddof))
+
+
+def replicates(r: ResolvedTable, seed: int = 0) -> list[Replicate]:
+    draw = random.Random(seed)
+    return [
+        Replicate(row.name, size, column, *place, value=draw.random(), key=f"{draw.getrandbits(64):x}")
+        for row in r.rows
+        if not row.skip
+        for size in r.sizes
+        for column in r.columns
+        for place in r.replicates
+    ]
+
+
+def rows_of(r: ResolvedTable) -> dict[str, int]:
+    return {name: column.test_rows or 1 for name, column in r.columns.items()}
+
+
+def drop(runs: Sequence[Replicate], **place: Any) -> list[Replicate]:
+    return [x for x in runs if any(getattr(x, k) != v for k, v in place.items())]
+
+
+@pytest.mark.parametrize("ddof", [0, 1])
+def test_cells_agree_with_a_naive_loop(ddof: int) -> None:
+    r = resolved(ddof=ddof, average=True)
+    runs = replicates(r)
+    grid = aggregate(r, runs, rows_of(r))
+    for row in ("FT", "CMLM"):
+        for size in r.sizes:
+            for column in r.columns:
+                scores = np.zeros((5, 3))
+                for x in runs:
+                    if (x.row, x.size, x.column) == (row, size, column):
+                        scores[x.subset, r.seeds.index(x.seed)] = x.value
+                cell = grid.cells[size, row, column]
+                assert cell.value == pytest.approx(scores.mean(), abs=1e-14)
+                assert cell.spread == pytest.approx(scores.std(ddof=ddof), abs=1e-14)
+                assert cell.spread_between == pytest.approx(scores.mean(1).std(ddof=1), abs=1e-14)
+                assert (cell.done, cell.expected) == (15, 15)
+
+
+def test_the_average_is_taken_within_each_replicate() -> None:
+    r = resolved(average=True)
+    runs = replicates(r)
+    grid = aggregate(r, runs)
+    assert grid.columns == ("sst2", "mnli", "mnli_mm", "avg")
+    by_place: dict[tuple[int, int], list[float]] = {}
+    for x in runs:
+        if (x.row, x.size) == ("TAPT", 100):
+            by_place.setdefault((x.subset, x.seed), []).append(x.value or 0)
+    means = [np.mean(v) for v in by_place.values()]
+    cell = grid.cells[100, "TAPT", "avg"]
+    assert cell.value == pytest.approx(np.mean(means), abs=1e-14)
+    assert cell.spread == pytest.approx(np.std(means, ddof=1), abs=1e-14)
+    partly = aggregate(r, drop(runs, row="TAPT", size=100, column="mnli", subset=0)).cells
+    assert (partly[100, "TAPT", "avg"].value, partly[100, "TAPT", "avg"].done) == (None, 12)
+    assert partly[20, "TAPT", "avg"].value is not None
+    assert "avg" not in aggregate(resolved(average=True, tasks=("sst2",)), []).columns
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"status": "failed", "value": None, "reason": "out of\nmemory"},
+        {"status": "diverged", "value": None, "reason": "loss is NaN"},
+        {"value": float("nan")},
+        {"status": "failed", "value": 0.9},
+        None,
+    ],
+)
+def test_an_incomplete_cell_has_no_mean(broken: dict[str, Any] | None) -> None:
+    r = resolved()
+    first, *others = replicates(r)
+    runs = [replace(first, **broken), *others] if broken else others
+    grid = aggregate(r, runs, rows_of(r))
+    cell = grid.cells[first.size, first.row, first.column]
+    assert (cell.value, cell.spread, cell.done, cell.verdict) == (None, None, 14, "incomplete")
+    assert not cell.best
+    assert len(cell.notes) == (1 if broken else 0)
+    text = render(grid, CAPTION, "text")
+    assert "14/15" in text
+    assert ("subset0 seed31" in text) == bool(broken)
+
+
+def test_best_is_among_complete_cells_only() -> None:
+    r = resolved(methods=("FT", "SCL", "TAPT"), sizes=(20,), tasks=("sst2",))
+    values = {"FT": 0.9, "SCL": 0.8, "TAPT": 0.8}
+    runs = [Replicate(n, 20, "sst2", *p, value=v) for n, v in values.items() for p in r.replicates]
+    best = {k[1] for k, cell in aggregate(r, runs[1:]).cells.items() if cell.best}
+    assert best == {"SCL", "TAPT"}
+    assert {k[1] for k, cell in aggregate(r, runs).cells.items() if cell.best} == {"FT"}
+
+
+def constant(r: ResolvedTable, row: str, shift: float, noise: float = 0.01) -> list[Replicate]:
+    """Runs of one row whose subset means spread by `noise` around the paper's value plus `shift`."""
+    paper = r.paper_value(20, row, "sst2")
+    assert paper
+    return [Replicate(row, 20, "sst2", s, t, value=paper[0] + shift + noise * (s - 2)) for s, t in r.replicates]
+
+
+def test_verdicts() -> None:
+    r = resolved(tasks=("sst2",), sizes=(20,))
+    runs = constant(r, "FT", 0.005) + constant(r, "TAPT", 0.2) + constant(r, "CMLM", -0.2) + constant(r, "SCL", 0)
+    cells = aggregate(r, runs, {"sst2": 372}).cells
+    assert {k[1]: c.verdict for k, c in cells.items()} == {
+        "FT": "agrees",
+        "SCL": "not comparable",
+        "CSSL": "",
+        "TAPT": "higher",
+        "CMLM": "lower",
+    }
+    # t(0.975, 4) = 2.7764; the sd of -2..2 with ddof 1 is sqrt(2.5)
+    assert cells[20, "FT", "sst2"].half_width == pytest.approx(
+        2.776445 * 0.01 * np.sqrt(2.5) * np.sqrt(2 / 5), rel=1e-6
+    )
+    for given, part in (({"sst2": 436}, "436 test examples instead of 372"), (None, "not known")):
+        cell = aggregate(r, runs, given).cells[20, "FT", "sst2"]
+        assert cell.verdict == "not comparable"
+        assert part in cell.why[0]
+    cell = aggregate(r, runs, {"sst2": 372}, {"sst2": "another split"}).cells[20, "FT", "sst2"]
+    assert cell.why == ("another split",)
+    few = resolved("laptop", tasks=("sst2",), sizes=(20,))
+    assert aggregate(few, [], {"sst2": 372}).cells[20, "FT", "sst2"].verdict == "not comparable"
+
+
+def test_collapsed_runs_count_and_are_reported_with_and_without() -> None:
+    r = resolved(tasks=("sst2",), sizes=(20,), methods=("FT",))
+    runs = replicates(r)
+    runs[3] = replace(runs[3], collapsed=True)
+    cell = aggregate(r, runs).cells[20, "FT", "sst2"]
+    values = [x.value for x in runs]
+    assert (cell.collapsed, cell.done) == (1, 15)
+    assert cell.value == pytest.approx(np.mean(values))
+    assert cell.without_collapsed == pytest.approx(np.mean(values[:3] + values[4:]))
+    assert "a: 1 run collapsed" in render(aggregate(r, runs), CAPTION, "md")
+
+
+def messy(r: ResolvedTable) -> list[Replicate]:
+    runs = replicates(r)
+    for i in range(0, len(runs), 17):
+        runs[i] = replace(runs[i], status="failed", value=None, reason=f"reason {i % 3} & 5% of_it | *x*")
+    for i in range(5, len(runs), 23):
+        runs[i] = replace(runs[i], collapsed=True)
+    return runs
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("preset", ["paper", "laptop"])
+def test_the_order_of_replicates_changes_no_byte(format: str, preset: str) -> None:
+    r = resolved(preset, average=True)
+    runs = messy(r)
+    first = render(aggregate(r, runs, rows_of(r)), CAPTION, format)
+    twice = runs + [replace(x, status="failed", value=None, reason="an older try") for x in runs if x.done]
+    for seed in range(3):
+        random.Random(seed).shuffle(twice)
+        other = replace(CAPTION, hardware=CAPTION.hardware[::-1])
+        assert render(aggregate(r, twice, rows_of(r)), other, format) == first
+    assert first.endswith("\n")
+
+
+def test_two_scores_at_one_place_are_refused_and_strangers_left_out() -> None:
+    r = resolved()
+    runs = replicates(r)
+    with pytest.raises(ValueError, match="two different scores"):
+        aggregate(r, [*runs, replace(runs[0], value=2.0)])
+    strange = [replace(runs[0], seed=99), replace(runs[0], row="XX"), replace(runs[0], column="rte")]
+    assert aggregate(r, runs + strange) == aggregate(r, runs)
+
+
+def test_tables_show_points_with_two_decimals_and_the_papers_row() -> None:
+    r = resolved(tasks=("sst2",), sizes=(20,))
+    text = render(aggregate(r, constant(r, "FT", 0, noise=0), {"sst2": 372}), CAPTION, "text")
+    assert re.search(r"^FT +66\.04 ± 0\.00$", text, re.M)
+    assert re.search(r"^FT \(paper\) +66\.04 ± 6\.38$", text, re.M)
+    assert re.search(r"^CSSL +— \[a\]$", text, re.M)
+    assert "a: 1 row skipped (needs back-translation" in text
+    assert "(ddof 1) over 5 subsets x 3 seeds" in text
+    assert "Mixed provenance" in text
+    assert "(paper)" not in render(aggregate(resolved("laptop"), []), CAPTION, "text")
+
+
+def grid_with_specials() -> Grid:
+    r = resolved(methods=("FT",), sizes=(20,))
+    return aggregate(
+        r, [replace(x, status="failed", value=None, reason="a_b & 5% {x} \\y ~^# $1 [q] 漢") for x in replicates(r)]
+    )
+
+
+def test_latex_escapes() -> None:
+    assert escape_latex("a_b & 5% #1 $x {y}") == r"a\_b \& 5\% \#1 \$x \{y\}"
+    assert escape_latex("\\~^±") == r"\textbackslash{}\textasciitilde{}\textasciicircum{}$\pm$"
+    assert escape_latex("é 漢\n\tx") == "é ? x"
+    text = render(grid_with_specials(), CAPTION, "latex")
+    assert text.count("{") - text.count("\\{") == text.count("}") - text.count("\\}")
+    body = text[text.index("\\begin{table}") :]
+    assert not re.search(r"(?<!\\)[%#_^~]", body.replace("tab:few_shot", ""))
+    assert not re.search(r"\\\\\n?[\[*]", body)
+    assert all(
+        line.count("&") - line.count("\\&") == 3 for line in body.split("\n") if line.startswith(("FT", "Method"))
+    )
+    assert set(re.findall(r"\\([a-z]+rule)", body)) == {"toprule", "midrule", "bottomrule"}
+
+
+def test_markdown_rows_have_one_cell_a_column() -> None:
+    r = resolved(average=True)
+    text = render(aggregate(r, messy(r), rows_of(r)), CAPTION, "md")
+    lines = [line for line in text.split("\n") if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {6}
+    assert len({len(line) for line in lines[:7]}) == 1
+
+
+def test_csv_and_json_hold_every_number_unrounded() -> None:
+    r = resolved(average=True)
+    runs = messy(r)
+    grid = aggregate(r, runs, rows_of(r))
+    table = list(csv.DictReader(io.StringIO(render(grid, CAPTION, "csv"))))
+    body = json.loads(render(grid, CAPTION, "json"))
+    assert len(table) == len(grid.cells) + len(runs)
+    for record in (x for x in table if x["kind"] == "cell"):
+        cell = grid.cells[int(record["size"]), record["row"], record["column"]]
+        for name in ("value", "spread", "spread_between", "without_collapsed", "paper", "paper_spread", "half_width"):
+            assert (float(record[name]) if record[name] else None) == getattr(cell, name)
+    values = {(x.row, x.size, x.column, x.subset, x.seed): x.value for x in runs}
+    for x in body["replicates"]:
+        assert x["value"] == values[x["row"], x["size"], x["column"], x["subset"], x["seed"]]
+    assert len(body["cells"]) == len(grid.cells)
+    assert body["aggregate"]["ddof"] == 1
+
+
+def test_an_empty_table_and_an_unknown_format() -> None:
+    grid = aggregate(resolved("quick", tasks=("sst2",)), [])
+    for format in FORMATS:
+        assert render(grid, Caption(num_runs=0), format)
+    with pytest.raises(UserError, match="Did you mean 'latex'"):
+        render(grid, CAPTION, "latx")

@@ -1,0 +1,213 @@
+"""The packaged tables: the paper's numbers and step counts, presets, and what the command line may change."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.bench.resolve import Overrides
+from harness.bench.table import load_table, table_names
+from harness.errors import UserError
+
+PAPER = Path("/work/shared/papers/cmlm.txt")
+COLUMNS = {
+    "cola": "cola", "sst-2": "sst2", "mnli": "mnli", "mnli-mm": "mnli_mm",
+    "qnli": "qnli", "rte": "rte", "mrpc": "mrpc", "qqp": "qqp",
+}  # fmt: skip
+
+
+def printed(number: int) -> dict[tuple[int, str, str], list[float]]:
+    """The numbers of one table of the paper, read from its text: (size, row, column) -> value and, if printed, spread."""
+    lines = PAPER.read_text().splitlines()
+    end = next(i for i, line in enumerate(lines) if line.startswith(f"Table {number}:"))
+    start = max(i for i in range(end) if lines[i].startswith("\t") and "RTE" in lines[i])
+    heads = [COLUMNS[c.strip().lower()] for c in lines[start].split("\t")[1:]]
+    size, found = 0, {}
+    for line in lines[start + 1 : end]:
+        at_size = re.search(r"size\s*=\s*\$?(\d+)", line)
+        size = int(at_size[1]) if at_size else size
+        name, *cells = [c.strip() for c in line.split("\t")]
+        numbers = [[float(x) for x in re.findall(r"\d+\.\d+", c)] for c in cells]
+        if not at_size and len(numbers) == len(heads) and all(numbers) and name and "size" not in name:
+            for column, values in zip(heads, numbers, strict=True):
+                found[size, name.replace(" (ours)", ""), column] = values
+    return found
+
+
+def packaged(name: str) -> dict[tuple[int, str, str], list[float]]:
+    return {
+        (size, row, column): [v for v in pair if v is not None]
+        for size, rows in load_table(name).paper.items()
+        for row, cells in rows.items()
+        for column, pair in cells.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "cells", "total"), [("few_shot", 120, 72.0878), ("full_size", 25, 19.6521), ("ablation", 40, 26.3304)]
+)
+def test_the_papers_numbers_are_all_there(name: str, cells: int, total: float) -> None:
+    found = packaged(name)
+    assert len(found) == cells
+    assert sum(values[0] for values in found.values()) == pytest.approx(total, abs=1e-9)
+    assert all(len(values) == (2 if name == "few_shot" else 1) for values in found.values())
+
+
+@pytest.mark.skipif(not PAPER.exists(), reason="the paper's text is not here")
+@pytest.mark.parametrize(("name", "number"), [("few_shot", 1), ("full_size", 2), ("ablation", 3)])
+def test_the_papers_numbers_are_the_papers(name: str, number: int) -> None:
+    assert packaged(name) == printed(number)
+
+
+def test_step_counts_of_the_paper() -> None:
+    resolved = load_table("few_shot").resolve("paper")
+    assert [resolved.fine_tune_optim(n, n).steps for n in resolved.sizes] == [700, 700, 630]
+    assert [resolved.post_train_optim(n, n).steps for n in resolved.sizes] == [600, 650, 625]
+    full = load_table("full_size").resolve("paper")
+    assert full.fine_tune_optim(0, 2490).steps == 3 * 156
+    assert full.post_train_optim(0, 2490).steps == 3 * 312
+    optim = resolved.fine_tune_optim(20, 20)
+    assert (optim.lr, optim.batch_size, optim.schedule, optim.warmup, optim.clip) == (1e-5, 16, "linear", 0, 1)
+    assert full.fine_tune_optim(0, 20).lr == 3e-5
+
+
+def test_every_preset_resolves_and_only_the_papers_is_comparable() -> None:
+    assert table_names() == ("ablation", "few_shot", "full_size")
+    for name in table_names():
+        table = load_table(name)
+        assert table.default_preset == "quick"
+        for preset in ("paper", "laptop", "quick"):
+            resolved = table.resolve(preset)
+            assert resolved.comparable == (preset == "paper")
+            assert bool(resolved.deviations) == (preset != "paper")
+            assert {c.task for c in resolved.columns.values()} == set(resolved.tasks)
+    assert table.resolve().preset == "quick"
+
+
+def test_rows_are_rows_of_known_methods() -> None:
+    methods = pytest.importorskip("harness.methods")
+    for name in table_names():
+        for row in load_table(name).rows:
+            if not row.skip:
+                methods.hyperparameters(methods.METHODS[row.method], row.set, f"{name}, row {row.name}")
+
+
+def test_paper_values_have_one_unit() -> None:
+    resolved = load_table("few_shot").resolve("paper")
+    assert resolved.paper_value(20, "FT", "cola") == (0.0751, 0.0626)
+    assert resolved.paper_value(20, "FT", "movies") is None
+    assert load_table("full_size").resolve("paper").paper_value(0, "FT", "rte") == (0.7403, None)
+
+
+def change(preset: str = "quick", table: str = "few_shot", **overrides: Any) -> Any:
+    return load_table(table).resolve(preset, Overrides(**overrides))
+
+
+def test_narrowing_keeps_the_comparison_and_fewer_replicates_end_it() -> None:
+    narrow = change("paper", methods=("cmlm", "FT"), tasks=("mnli",), sizes=(100,))
+    assert narrow.comparable
+    assert [row.name for row in narrow.rows] == ["FT", "CMLM"]
+    assert list(narrow.columns) == ["mnli", "mnli_mm"]
+    fewer = change("paper", subsets=(0, 2), seeds=(42, 31, 42))
+    assert not fewer.comparable
+    assert (fewer.subsets, fewer.seeds) == ((0, 2), (42, 31))
+    assert fewer.replicates == ((0, 42), (0, 31), (2, 42), (2, 31))
+    own = change("paper", tasks=("cola", "stsb"))
+    assert list(own.columns) == ["cola", "stsb"]
+    assert own.columns["stsb"].metric == "spearman"
+    assert not own.comparable
+    assert [row.name for row in change("paper", "ablation", methods=("cmlm",)).rows][1] == "w/ SimCLR"
+
+
+def test_set_reaches_the_recipe_and_the_methods() -> None:
+    both = change("paper", set=("optim.lr=1e-4", "post_train.lr=2e-4", "fine_tune.steps=50", "max_length=64"))
+    assert both.fine_tune_optim(20, 20).lr == 1e-4
+    assert both.post_train_optim(20, 20).lr == 2e-4
+    assert both.fine_tune_optim(20, 20).steps == 50
+    assert both.post_train_optim(20, 20).steps == 600
+    assert both.max_length == 64
+    assert not both.comparable
+    assert change("paper", set=("fine_tune.epochs={20: 2}",)).fine_tune_optim(20, 20).steps == 4
+    assert change(set=("warm_up.steps=5",)).warm_up_steps == 5
+    alpha = change("paper", "ablation", set=("cmlm.alpha=1e-2",))
+    rows = {row.name: alpha.hyperparameters(row) for row in alpha.rows}
+    assert rows["CMLM"] == {"alpha": 0.01}
+    assert rows["w/o CL"] == {"alpha": 0}
+    assert alpha.comparable
+    assert "alpha" in alpha.row_incomparable(alpha.rows[0])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "parts"),
+    [
+        ({"methods": ("CMML",)}, ["--methods", "Did you mean 'cmlm'?"]),
+        ({"tasks": ("sst",)}, ["--tasks", "Did you mean 'sst2'?"]),
+        ({"sizes": (200,)}, ["--sizes", ["20", "100", "1000"][1]]),
+        ({"subsets": (5,)}, ["--subsets: 5", "0 to 4"]),
+        ({"seeds": (-1,)}, ["--seeds: -1"]),
+        ({"set": ("optim.lrr=1",)}, ["Did you mean 'optim.lr'?"]),
+        ({"set": ("optim.lr=fast",)}, ["--set optim.lr=fast", "number"]),
+        ({"set": ("optim.lr=.nan",)}, ["--set optim.lr=.nan"]),
+        ({"set": ("optim.batch_size=true",)}, ["should be a number"]),
+        ({"set": ("optim.batch_size=0",)}, ["greater than or equal to 1"]),
+        ({"set": ("optim.schedule=cosine",)}, ["'linear' or 'constant'"]),
+        ({"set": ("cml.alpha=1",)}, ["Did you mean 'cmlm.alpha'?"]),
+        ({"set": ("cmlm.alpha=[1]",)}, ["cmlm.alpha"]),
+        ({"set": ("max_len=1",)}, ["Did you mean 'max_length'?"]),
+        ({"set": ("max_length=1000",)}, ["8 to 512"]),
+        ({"set": ("optim",)}, ["KEY=VALUE"]),
+        ({"set": ("optim=3",)}, ["needs a field"]),
+        ({"set": ("warm_up.step=3",)}, ["Did you mean 'warm_up.steps'?"]),
+    ],
+)
+def test_wrong_overrides_get_a_sentence(overrides: dict[str, Any], parts: list[str]) -> None:
+    with pytest.raises(UserError) as caught:
+        change(**overrides)
+    assert all(part in str(caught.value) for part in parts), caught.value
+
+
+def test_unknown_tables_and_presets() -> None:
+    with pytest.raises(UserError, match="Did you mean 'few_shot'"):
+        load_table("fewshot")
+    with pytest.raises(UserError, match="Did you mean 'laptop'"):
+        change("labtop")
+    with pytest.raises(UserError, match="no such file"):
+        load_table("no/such.yaml")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "parts"),
+    [
+        ("    CMLM:\n", "    CMLN:\n", ["key paper.20.CMLN", "Did you mean 'CMLM'?"]),
+        ("mrpc: [0.6747", "mprc: [0.6747", ["key paper.20.FT.mprc", "Did you mean 'mrpc'?"]),
+        ("default_preset: quick", "default_preset: quack", ["key default_preset", "Did you mean 'quick'?"]),
+        ("    batch_size: 16 ", "    batchsize: 16 ", ["key recipe.fine_tune.batchsize", "Did you mean 'batch_size'?"]),
+        ("epochs: {20: 350", "epochs: {20: x", ["key recipe.fine_tune.epochs.20", "'x'"]),
+        ("{name: TAPT, method: tapt}", "{name: FT, method: tapt}", ["key rows.3.name", "stands twice"]),
+        ("{name: TAPT, method: tapt}", "{name: TAPT}", ["key rows.3", "needs a method"]),
+    ],
+)
+def test_a_users_own_table_with_a_mistake(tmp_path: Path, old: str, new: str, parts: list[str]) -> None:
+    text = (Path(__file__).parents[2] / "benchmarks" / "few_shot.yaml").read_text()
+    assert old in text
+    changed = text.replace(old, new, 1)
+    path = tmp_path / "own.yaml"
+    path.write_text(changed)
+    line = 1 + changed[: changed.index(new)].count("\n")
+    with pytest.raises(UserError) as caught:
+        load_table(path)
+    message = str(caught.value).split("\n")[0]
+    assert message.startswith(f"{path}, line {line}, ")
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_a_size_without_epochs_is_named(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "benchmarks" / "few_shot.yaml").read_text()
+    path = tmp_path / "own.yaml"
+    path.write_text(text.replace("sizes: [20, 100, 1000] ", "sizes: [20, 50, 100, 1000] "))
+    with pytest.raises(UserError, match="no epochs for size 50"):
+        load_table(path).resolve("paper").fine_tune_optim(50, 50)

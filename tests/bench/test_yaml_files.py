@@ -1,0 +1,110 @@
+"""Errors in YAML files name file, line and key, and the mend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import model_validator
+
+from harness.errors import UserError
+from harness.yaml_files import MisplacedError, Strict, load_yaml, parse_value, parse_yaml
+
+
+class Row(Strict):
+    name: str
+    set: dict[str, bool | int | float | str] = {}  # noqa: RUF012
+
+
+class Inner(Strict):
+    sizes: tuple[int, ...] = ()
+
+    @model_validator(mode="after")
+    def _no_seven(self) -> Inner:
+        if 7 in self.sizes:
+            raise MisplacedError(["sizes", self.sizes.index(7)], "7 is not allowed; take 8")
+        return self
+
+
+class Outer(Strict):
+    name: str
+    lr: float = 1.0
+    rows: tuple[Row, ...] = ()
+    presets: dict[str, Inner] = {}  # noqa: RUF012
+
+
+def error_of(text: str) -> str:
+    with pytest.raises(UserError) as caught:
+        parse_yaml(text, Outer, "x.yaml")
+    return str(caught.value)
+
+
+def test_scientific_notation_is_a_float_and_words_stay_words() -> None:
+    found = parse_yaml(
+        "name: no\nlr: 1e-5\nrows:\n- name: a\n  set: {alpha: 1e-3, k: 2, mlm: false, c: simclr}\n", Outer, "x"
+    )
+    assert found.lr == 1e-5
+    assert found.name == "no"
+    values = found.rows[0].set
+    assert values == {"alpha": 1e-3, "k": 2, "mlm": False, "c": "simclr"}
+    assert [type(v) for v in values.values()] == [float, int, bool, str]
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("name: a\nlrr: 1\n", ["x.yaml, line 2, key lrr:", "Did you mean 'lr'?"]),
+        (
+            "name: a\nrows:\n- name: b\n  sett: {}\n",
+            ["line 4, key rows.0.sett:", "Did you mean 'set'?", "Known here: name, set"],
+        ),
+        (
+            "name: a\npresets:\n  quick:\n    sizes: [1,\n      b]\n",
+            ["line 5, key presets.quick.sizes.1:", "integer", "'b'"],
+        ),
+        ("name: a\npresets:\n  quick:\n    size: 3\n", ["line 4, key presets.quick.size:", "Did you mean 'sizes'?"]),
+        ("name: a\npresets:\n  quick:\n    sizes: [1, 7]\n", ["line 4, key presets.quick.sizes.1:", "take 8"]),
+        ("lr: 3\n", ["key name:", "missing"]),
+        ("name: a\nname: b\n", ["line 2", "'name' stands twice"]),
+        ("name: [a\nb: c\n", ["line 2", "not valid YAML"]),
+        ("name: a\n\tlr: 3\n", ["line 2", "not valid YAML"]),
+        ("", ["x.yaml: the file is empty", "name"]),
+        ("# only a comment\n", ["empty"]),
+        ("- 1\n", ["mapping"]),
+        ("name: a\npresets: &x {a: *x}\n", ["x.yaml"]),
+        ("name: a\nlr: 2021-13-45\n", ["not valid YAML"]),
+        ("name: a\x00", ["not valid YAML"]),
+    ],
+)
+def test_errors_name_the_place_and_the_mend(text: str, parts: list[str]) -> None:
+    message = error_of(text)
+    for part in parts:
+        assert part in message
+    assert "\n" not in message
+
+
+def test_only_the_first_few_errors_in_the_order_of_the_file() -> None:
+    lines = error_of("a: 1\nb: 1\nc: 1\nd: 1\ne: 1\nname: x\n").split("\n")
+    assert [line.split(", key ")[0] for line in lines[:3]] == [f"x.yaml, line {n}" for n in (1, 2, 3)]
+    assert lines[3] == "x.yaml: and 2 more."
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such file"):
+        load_yaml(tmp_path / "none.yaml", Outer)
+    with pytest.raises(UserError, match="cannot be read"):
+        load_yaml(tmp_path, Outer)
+    bad = tmp_path / "latin.yaml"
+    bad.write_bytes(b"name: a\nlr: \xe9\n")
+    with pytest.raises(UserError, match="line 2: the file is not UTF-8"):
+        load_yaml(bad, Outer)
+    bad.write_bytes(b"\xef\xbb\xbfname: a\r\nlr: 2\r\n")
+    assert load_yaml(bad, Outer).lr == 2
+
+
+def test_values_from_the_command_line() -> None:
+    assert parse_value("1e-5") == 1e-5
+    assert parse_value("true") is True
+    assert parse_value("{20: 3}") == {20: 3}
+    assert parse_value("simclr") == "simclr"
+    assert parse_value("a: b: c") == "a: b: c"

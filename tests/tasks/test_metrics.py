@@ -1,0 +1,89 @@
+"""Metrics agree with scikit-learn and scipy, and are defined where those are not."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn import metrics
+
+from harness.errors import UserError
+from harness.tasks import METRICS, score
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("classes", [2, 3])
+def test_class_metrics_agree_with_scikit_learn(seed: int, classes: int) -> None:
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(50, classes)).astype(np.float32)
+    gold = rng.integers(0, classes, 50)
+    predicted = logits.argmax(1)
+    assert score("accuracy", gold, logits) == pytest.approx(metrics.accuracy_score(gold, predicted))
+    assert score("mcc", gold, logits) == pytest.approx(metrics.matthews_corrcoef(gold, predicted))
+    if classes == 2:
+        assert score("f1", gold, logits) == pytest.approx(metrics.f1_score(gold, predicted))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_correlations_agree_with_scipy_with_ties(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    gold = rng.integers(0, 6, 40).astype(np.float32)
+    logits = np.round(rng.normal(size=(40, 1)), 1).astype(np.float32)
+    assert score("spearman", gold, logits) == pytest.approx(stats.spearmanr(gold, logits[:, 0])[0])
+    assert score("pearson", gold, logits) == pytest.approx(stats.pearsonr(gold, logits[:, 0])[0], rel=1e-5)
+
+
+def test_perfect_and_reversed_predictions() -> None:
+    gold = np.array([0, 1, 1, 0])
+    right = np.eye(2)[gold]
+    assert [score(m, gold, right) for m in ("accuracy", "f1", "mcc")] == [1, 1, 1]
+    assert [score(m, gold, -right) for m in ("accuracy", "f1", "mcc")] == [0, 0, -1]
+    scores = np.array([[1.0], [2.0], [4.0]])
+    assert score("spearman", [1, 2, 3], scores) == pytest.approx(1)
+    assert score("pearson", [-1, -2, -4], scores) == pytest.approx(-1)
+
+
+@pytest.mark.parametrize("metric", ["f1", "mcc"])
+def test_one_predicted_class_is_zero(metric: str) -> None:
+    collapsed = np.tile([1.0, 0.0], (4, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert score(metric, [0, 1, 1, 0], collapsed) == 0.0
+        assert score(metric, [0, 0, 0, 0], collapsed) == 0.0
+
+
+@pytest.mark.parametrize("metric", ["spearman", "pearson"])
+def test_constant_or_single_scores_are_zero(metric: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert score(metric, [1.0, 2.0, 3.0], np.ones((3, 1))) == 0.0
+        assert score(metric, [2.0, 2.0, 2.0], np.arange(3.0)[:, None]) == 0.0
+        assert score(metric, [1.0], np.ones((1, 1))) == 0.0
+
+
+def test_ties_go_to_the_lowest_class() -> None:
+    assert score("accuracy", [0, 0], np.zeros((2, 3))) == 1.0
+
+
+def test_what_has_no_score_is_refused() -> None:
+    with pytest.raises(UserError, match=r"unknown metric 'acuracy'. Did you mean 'accuracy'"):
+        score("acuracy", [0], np.zeros((1, 2)))
+    for metric, gold, logits in [
+        ("accuracy", [0], np.array([[np.nan, 0.0]])),
+        ("pearson", [0.0, 1.0], np.array([[np.inf], [0.0]])),
+        ("accuracy", [0, 1], np.zeros((1, 2))),
+        ("accuracy", [], np.zeros((0, 2))),
+        ("accuracy", [0], np.zeros(2)),
+        ("accuracy", [0], np.zeros((1, 1))),
+        ("pearson", [0.0], np.zeros((1, 2))),
+        ("f1", [0], np.zeros((1, 3))),
+    ]:
+        with pytest.raises(ValueError, match=metric):
+            score(metric, gold, logits)
+
+
+def test_every_metric_is_named_by_its_key() -> None:
+    assert all(name == metric.name for name, metric in METRICS.items())
+    assert set(METRICS) == {"accuracy", "f1", "mcc", "spearman", "pearson"}

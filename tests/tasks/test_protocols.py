@@ -1,0 +1,262 @@
+"""Protocols: the paper's sizes, splits that share nothing, subsets that depend on content alone."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tasks.task_files import pairs, single, write_file
+
+from harness.errors import UserError
+from harness.tasks import PROTOCOLS, TASKS, Protocol, Rows, Task, TextSource, open_source, protocol_named, shared_texts
+from harness.tasks.protocols import dev_size, draw_two, smallest
+
+FEW, FULL = PROTOCOLS["cmlm_few_shot"], PROTOCOLS["cmlm_full_size"]
+SST2 = TASKS["sst2"]
+
+
+def folder_of(
+    place: Path, train: list[dict[str, Any]], validation: list[dict[str, Any]], task: str = "sst2"
+) -> TextSource:
+    write_file(place / f"{task}/train.jsonl", train)
+    write_file(place / f"{task}/validation.jsonl", validation)
+    return open_source(place)
+
+
+def sizes(protocol: Protocol, task: str, source: TextSource) -> tuple[int, dict[str, int], bool]:
+    sets = protocol.evaluation_sets(TASKS[task], source)
+    return len(sets.dev), {name: len(rows) for name, rows in sets.tests.items()}, sets.comparable
+
+
+def keys(rows: Rows) -> set[tuple[str, ...]]:
+    return set(rows.texts)
+
+
+@pytest.mark.parametrize(
+    ("task", "dev", "test"),
+    [("cola", 500, 543), ("sst2", 500, 372), ("qnli", 500, 4963), ("rte", 200, 77), ("mrpc", 500, 1225)],
+)
+def test_the_papers_sizes_on_the_official_files(task: str, dev: int, test: int, glue: TextSource) -> None:
+    assert sizes(FEW, task, glue) == (dev, {"test": test}, True)
+    assert FEW.evaluation_sets(TASKS[task], glue).note == ""
+    full = FULL.evaluation_sets(TASKS[task], glue)
+    assert full.dev.digest == FEW.evaluation_sets(TASKS[task], glue).dev.digest
+    whole = len(FULL.training_set(TASKS[task], glue, 0, 0)) == dict(TASKS[task].official)["train"]
+    assert full.comparable is whole
+
+
+def test_samples_of_the_official_files_are_not_comparable(glue: TextSource) -> None:
+    assert sizes(FEW, "qqp", glue) == (500, {"test": 2000}, False)
+    assert sizes(FEW, "mnli", glue) == (500, {"matched": 9090, "mismatched": 499}, False)
+    assert "validation has 7,598 of 40,430 rows" in FEW.evaluation_sets(TASKS["qqp"], glue).note
+    assert "train has 12,096 of 104,743" in FULL.evaluation_sets(TASKS["qnli"], glue).note
+    assert not FEW.evaluation_sets(TASKS["stsb"], glue).comparable
+
+
+def test_whole_mnli_and_qqp_have_the_papers_sizes(tmp_path: Path) -> None:
+    columns = TASKS["mnli"].columns
+    for split, rows in (("validation_matched", 9815), ("validation_mismatched", 9832)):
+        write_file(tmp_path / f"mnli/{split}.parquet", pairs(rows, *columns, classes=3))
+    write_file(tmp_path / "qqp/validation.parquet", pairs(40430, *TASKS["qqp"].columns))
+    source = open_source(tmp_path)
+    assert sizes(FEW, "mnli", source) == (500, {"matched": 9315, "mismatched": 9332}, True)
+    assert sizes(FEW, "qqp", source) == (500, {"test": 2000}, True)
+
+
+def test_mrpc_without_the_msr_test_file_says_so(tmp_path: Path) -> None:
+    write_file(tmp_path / "mrpc/validation.parquet", pairs(408, "sentence1", "sentence2"))
+    source = open_source(tmp_path)
+    assert sizes(FEW, "mrpc", source) == (200, {"test": 208}, False)
+    assert "without the msr test file" in FEW.evaluation_sets(TASKS["mrpc"], source).note
+
+
+@pytest.mark.parametrize("task", ["cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte"])
+def test_dev_and_tests_share_no_text(task: str, glue: TextSource) -> None:
+    sets = FEW.evaluation_sets(TASKS[task], glue)
+    for rows in sets.tests.values():
+        assert not keys(sets.dev) & keys(rows)
+        assert not np.isin(sets.dev.ids, rows.ids).any()
+
+
+def test_dev_and_test_are_all_of_the_source_rows(tmp_path: Path) -> None:
+    rows = single(800) + single(40)  # 40 rows stand twice
+    source = folder_of(tmp_path, single(5), rows)
+    sets = FEW.evaluation_sets(SST2, source)
+    both = Rows(sets.dev.texts + sets.tests["test"].texts, np.r_[sets.dev.gold, sets.tests["test"].gold])
+    assert both.digest == source.load(SST2, "validation").digest
+    assert len(sets.dev) == 500
+    assert not keys(sets.dev) & keys(sets.tests["test"])
+
+
+@pytest.mark.parametrize(
+    ("rows", "dev"), [(2, 1), (3, 2), (100, 72), (269, 193), (270, 200), (277, 200), (408, 200), (699, 200), (700, 500)]
+)
+def test_small_development_sets(rows: int, dev: int, tmp_path: Path) -> None:
+    assert dev_size(rows) == dev
+    source = folder_of(tmp_path, single(5), single(rows))
+    assert sizes(FEW, "sst2", source) == (dev, {"test": rows - dev}, False)
+
+
+@pytest.mark.parametrize("rows", [single(1), single(1) * 10])
+def test_what_cannot_be_split_is_refused(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^task sst2: .*validation.*\.$"):
+        FEW.evaluation_sets(SST2, folder_of(tmp_path, single(5), rows))
+
+
+def test_a_test_split_of_ones_own_is_the_test_set(tmp_path: Path) -> None:
+    task = Task("mine", "Mine", ("sentence",), ("a", "b"), ("accuracy",), tests=(("test", "held"),), own=True)
+    for split, rows in (("train", single(9)), ("validation", single(30)), ("held", single(12, start=25))):
+        write_file(tmp_path / f"mine/{split}.csv", rows)
+    source = open_source(tmp_path)
+    sets = FEW.evaluation_sets(task, source)
+    assert sets.dev.digest == source.load(task, "validation").digest
+    assert sets.tests["test"].digest == source.load(task, "held").digest
+    assert "5 test rows have a text of dev" in sets.note
+    assert not sets.comparable
+
+
+def test_nothing_depends_on_files_and_their_order(tmp_path: Path) -> None:
+    train, validation = single(300) + single(20), single(900)
+    first = folder_of(tmp_path / "a", train, validation)
+    write_file(tmp_path / "b/sst2/train.parquet", train[::-1])
+    write_file(tmp_path / "b/sst2/validation.csv", validation[450:] + validation[:450])
+    second = open_source(tmp_path / "b")
+    for protocol in PROTOCOLS.values():
+        one, two = (protocol.evaluation_sets(SST2, source) for source in (first, second))
+        assert one.dev.digest == two.dev.digest
+        assert one.dev.texts == two.dev.texts
+        assert one.tests["test"].texts == two.tests["test"].texts
+        for size, subset in ((0, 0), (20, 0), (20, 4), (100, 2)):
+            a, b = (protocol.training_set(SST2, source, size, subset) for source in (first, second))
+            assert a.digest == b.digest
+            assert a.texts == b.texts
+            assert np.array_equal(a.gold, b.gold)
+
+
+def test_subsets_have_their_size_and_come_from_train(tmp_path: Path) -> None:
+    source = folder_of(tmp_path, single(400) + single(100), single(20))
+    train = Counter(source.load(SST2, "train").texts)
+    seen = set()
+    for size in (2, 20, 499, 500):
+        for subset in range(5):
+            rows = FEW.training_set(SST2, source, size, subset)
+            assert len(rows) == size
+            assert not Counter(rows.texts) - train
+            assert set(rows.gold.tolist()) == {0, 1}
+            assert rows.name == f"sst2/n{size}/subset{subset}"
+            assert rows.texts == rows.sorted().texts
+            seen.add(rows.digest)
+    assert len(seen) >= 16  # all 500 rows are one subset
+    assert FEW.training_set(SST2, source, 0, 3).digest == source.load(SST2, "train").digest
+
+
+def test_a_subset_can_be_had_alone(tmp_path: Path) -> None:
+    train, validation = single(500), single(20)
+    ordered = folder_of(tmp_path, train, validation)
+    drawn = [FEW.training_set(SST2, ordered, 20, subset).digest for subset in range(8)]
+    alone = open_source(tmp_path)
+    assert FEW.training_set(SST2, alone, 20, 7).digest == drawn[7]
+    assert len(set(drawn)) == 8
+
+
+def test_subsets_overlap_as_chance_has_it(tmp_path: Path) -> None:
+    """Across subsets and across sizes: the mean overlap of two draws of 100 of 1,000 rows is 10."""
+    source = folder_of(tmp_path, single(1000), single(20))
+    draws = [keys(FEW.training_set(SST2, source, 100, subset)) for subset in range(20)]
+    overlaps = [len(a & b) for i, a in enumerate(draws) for b in draws[:i]]
+    assert 9 < np.mean(overlaps) < 11
+    small = [len(keys(FEW.training_set(SST2, source, 50, subset)) & draws[subset]) for subset in range(20)]
+    assert 3.5 < np.mean(small) < 6.5
+    assert len(set().union(*draws)) > 800
+
+
+def test_task_and_protocol_have_subsets_of_their_own(tmp_path: Path) -> None:
+    source = folder_of(tmp_path, single(500), single(20))
+    folder_of(tmp_path, single(500), single(20), "cola")
+    digests = {protocol.training_set(SST2, source, 50, 0).digest for protocol in PROTOCOLS.values()}
+    digests.add(FEW.training_set(TASKS["cola"], source, 50, 0).digest)
+    assert len(digests) == 3
+
+
+def test_every_class_is_in_every_subset(tmp_path: Path) -> None:
+    rows = [{"sentence": f"row {i}", "label": int(i < 6)} for i in range(300)]
+    source = folder_of(tmp_path, rows, single(20))
+    ordered = folder_of(tmp_path / "again", rows[::-1], single(20))
+    for subset in range(20):
+        drawn = FEW.training_set(SST2, source, 10, subset)
+        assert set(drawn.gold.tolist()) == {0, 1}
+        assert drawn.digest == FEW.training_set(SST2, ordered, 10, subset).digest
+
+
+def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
+    source = folder_of(tmp_path, single(30), single(20))
+    for size, words in (
+        (31, "31 training examples are asked for and there are 30"),
+        (1, "2 classes"),
+        (-1, "counted from 0"),
+    ):
+        with pytest.raises(UserError, match=words) as caught:
+            FEW.training_set(SST2, source, size, 0)
+        assert str(caught.value).startswith("task sst2: ")
+    with pytest.raises(UserError, match="counted from 0"):
+        FEW.training_set(SST2, source, 5, -1)
+    one = folder_of(tmp_path / "one", [{**row, "label": 0} for row in single(30)], single(20))
+    with pytest.raises(UserError, match=r"no training example has the class 1 \(positive\)"):
+        FEW.training_set(SST2, one, 5, 0)
+    rare = folder_of(tmp_path / "rare", [{"sentence": str(i), "label": int(i == 0)} for i in range(30_000)], single(20))
+    with pytest.raises(UserError, match=r"class 1 \(positive\) has 1 of 30,000"):
+        FEW.training_set(SST2, rare, 2, 0)
+
+
+def test_regression_subsets(tmp_path: Path) -> None:
+    rows = [{"sentence1": "a", "sentence2": str(i), "label": 2.5} for i in range(40)]
+    source = folder_of(tmp_path, rows, rows, "stsb")
+    drawn = FEW.training_set(TASKS["stsb"], source, 20, 0)
+    assert drawn.gold.dtype == np.float32
+    assert len(drawn) == 20
+
+
+def test_fifteen_subsets_of_sst2_are_fast(glue: TextSource) -> None:
+    glue.load(SST2, "train")
+    start = time.perf_counter()
+    for size in (20, 100, 1000):
+        for subset in range(5):
+            FEW.training_set(SST2, glue, size, subset)
+    assert time.perf_counter() - start < 2.0  # 0.05 s measured; a loaded machine is given room
+
+
+def test_a_source_is_read_and_split_once(tmp_path: Path) -> None:
+    source = folder_of(tmp_path, single(30), single(20))
+    sets = FEW.evaluation_sets(SST2, source)
+    train = source.load(SST2, "train")
+    for path in (tmp_path / "sst2").iterdir():
+        path.unlink()
+    assert FEW.evaluation_sets(SST2, source) is sets
+    assert source.load(SST2, "train") is train
+
+
+def test_smallest_and_draw_two() -> None:
+    hashes = np.array([5, 1, 9, 1, 3], dtype=np.uint64)
+    assert smallest(hashes, 2).tolist() == [1, 3]
+    assert smallest(hashes, 9).tolist() == [0, 1, 2, 3, 4]
+    assert [part.tolist() for part in draw_two(hashes, 3, None)] == [[1, 3, 4], [0, 2]]
+    assert [part.tolist() for part in draw_two(hashes, 1, 2)] == [[4], [1, 3]]  # the equal ones stay together
+    assert [part.tolist() for part in draw_two(hashes, 2, 1)] == [[1, 3], [4]]
+
+
+def test_unknown_names_get_the_closest() -> None:
+    with pytest.raises(UserError, match=r"unknown protocol 'cmlm_fewshot'. Did you mean 'cmlm_few_shot'"):
+        protocol_named("cmlm_fewshot")
+    assert protocol_named("cmlm_full_size") is FULL
+
+
+def test_training_rows_in_glue_that_stand_in_evaluation_are_counted(glue: TextSource) -> None:
+    """papers.md: 16 CoLA and 6 STS-B validation rows stand in train as they are; normalised it is a few more."""
+    cola = TASKS["cola"]
+    assert shared_texts(glue.load(cola, "train"), glue.load(cola, "validation")) == pytest.approx(16, abs=5)
+    stsb = TASKS["stsb"]
+    assert shared_texts(glue.load(stsb, "train"), glue.load(stsb, "validation")) == pytest.approx(6, abs=2)

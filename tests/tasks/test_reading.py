@@ -1,0 +1,233 @@
+"""Files: the three formats give the same rows; whatever is wrong is one sentence with the file and the row."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tasks.task_files import pairs, single, write_file
+
+from harness.errors import UserError
+from harness.tasks import TASKS, Task, open_source
+
+ENDINGS = ("parquet", "csv", "jsonl")
+AWKWARD = ['commas, "quotes"', "line\nbreak", " spaces ", "Ünïcode 漢字 🎈", "tab\there", "NA", "null", "007"]
+
+
+def load(folder: Path, task: Task = TASKS["sst2"], split: str = "train") -> Any:
+    return open_source(folder).load(task, split)
+
+
+def refused(folder: Path, *words: str, task: Task = TASKS["sst2"]) -> str:
+    with pytest.raises(UserError) as caught:
+        load(folder, task)
+    message = str(caught.value)
+    for word in words:
+        assert word in message
+    assert "\n" not in message
+    assert message.endswith(".")
+    assert message.count(". ") - message.count("Did you mean") <= 1
+    return message
+
+
+def test_formats_and_orders_give_the_same_rows(tmp_path: Path) -> None:
+    rows = [{"sentence": text, "label": i % 2} for i, text in enumerate(AWKWARD)] + single(30) + single(5)
+    digests = set()
+    for number, ending in enumerate(ENDINGS):
+        for order in (1, -1):
+            folder = tmp_path / f"{ending}{order}"
+            write_file(folder / f"sst2/train.{ending}", rows[::order])
+            loaded = load(folder)
+            digests.add((loaded.digest, loaded.texts, tuple(loaded.gold)))
+            assert (len(loaded), number >= 0) == (len(rows), True)
+    assert len(digests) == 1
+
+
+def test_labels_by_name_and_by_number_are_one(tmp_path: Path) -> None:
+    names = [{**row, "label": TASKS["sst2"].classes[row["label"]]} for row in single(10)]
+    numbers = [{**row, "label": float(row["label"])} for row in single(10)]
+    texts = [{**row, "label": str(row["label"])} for row in single(10)]
+    for name, rows in (("a", names), ("b", numbers), ("c", texts), ("d", single(10))):
+        write_file(tmp_path / name / "sst2/train.jsonl", rows)
+    assert len({load(tmp_path / name).digest for name in "abcd"}) == 1
+
+
+def test_class_names_that_are_numbers_are_names(tmp_path: Path) -> None:
+    task = Task("stars", "Stars", ("sentence",), ("1", "2"), ("accuracy",), own=True)
+    rows = [{"sentence": "a", "label": 1}, {"sentence": "b", "label": 2}]
+    write_file(tmp_path / "stars/train.parquet", rows)
+    loaded = load(tmp_path, task)
+    assert dict(zip(loaded.texts, loaded.gold.tolist(), strict=True)) == {("a",): 0, ("b",): 1}
+    write_file(tmp_path / "stars/train.parquet", [*rows, {"sentence": "c", "label": 0}])
+    refused(tmp_path, "row 3", "label 0", "one of 0 (1), 1 (2)", task=task)
+
+
+def test_pairs_and_scores(tmp_path: Path) -> None:
+    write_file(tmp_path / "rte/train.parquet", pairs(9, "sentence1", "sentence2"))
+    assert load(tmp_path, TASKS["rte"]).columns == 2
+    rows = [{"sentence1": "a", "sentence2": str(i), "label": value} for i, value in enumerate([0, 5, 2.4])]
+    for ending in ENDINGS:
+        write_file(tmp_path / ending / f"stsb/train.{ending}", [{**row, "label": float(row["label"])} for row in rows])
+    loaded = [load(tmp_path / ending, TASKS["stsb"]) for ending in ENDINGS]
+    assert len({rows.digest for rows in loaded}) == 1
+    assert loaded[0].gold.dtype == np.float32
+    assert sorted(loaded[0].gold.tolist()) == [0, np.float32(2.4), 5]
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_read(tmp_path: Path) -> None:
+    (tmp_path / "sst2").mkdir()
+    (tmp_path / "sst2/train.csv").write_bytes("\ufeffsentence,label\r\né,1\r\n\r\nb,0\r\n".encode())
+    assert sorted(load(tmp_path).texts) == [("b",), ("é",)]
+
+
+BAD_LINES = [
+    ("csv", "sentence,label\na,0\n", "b\n", "line 3", "1 fields under a header of 2"),
+    ("csv", "sentence,label\na,0\n", "b,c,0\n", "line 3", "double quotes"),
+    ("csv", "sentence,label\na,0\n", '"b"c,0\n', "line 3", "is not CSV"),
+    (
+        "csv",
+        "sentence,label\na,0\n",
+        "b,7\n",
+        "line 3",
+        "label '7' is unknown to task sst2",
+        "0 (negative), 1 (positive)",
+    ),
+    ("csv", "sentence,label\na,0\n", "b,\n", "line 3", "the label is missing"),
+    ("csv", "sentence,label\na,0\n", "b,-1\n", "line 3", "hidden"),
+    ("csv", "sentence,label\na,0\n", " ,1\n", "line 3", "blank"),
+    ("csv", "text,label\na,0\n", "", "no column 'sentence'", "text, label"),
+    ("csv", "sentence,labels\na,0\n", "", "no column 'label'", "did you mean 'labels'?"),
+    ("csv", "sentence,label,label\na,0,1\n", "", "'label' stands in it twice"),
+    ("csv", "", "", "is empty"),
+    ("csv", "sentence,label\n", "", "no rows"),
+    ("jsonl", '{"sentence": "a", "label": 0}\n\n', '{"sentence": "b", "label": 0\n', "line 3", "is not JSON"),
+    ("jsonl", '{"sentence": "a", "label": 0}\n\n', "[1]\n", "line 3", "is not an object"),
+    (
+        "jsonl",
+        '{"sentence": "a", "label": 0}\n\n',
+        '{"sentense": "b", "label": 0}\n',
+        "line 3",
+        "did you mean 'sentense'?",
+    ),
+    ("jsonl", '{"sentence": "a", "label": 0}\n\n', '{"sentence": null, "label": 0}\n', "line 3", "is null"),
+    ("jsonl", '{"sentence": "a", "label": 0}\n\n', '{"sentence": 5, "label": 0}\n', "line 3", "not text"),
+    ("jsonl", '{"sentence": "a", "label": 0}\n\n', '{"sentence": "\\ud800", "label": 0}\n', "line 3", "surrogate"),
+    ("jsonl", '{"sentence": "a", "label": 0}\n\n', '{"sentence": "b", "label": [0]}\n', "line 3", "label [0]"),
+    ("jsonl", '{"sentence": "a", "label": 0}\n\n', '{"sentence": "b", "label": 0.5}\n', "line 3", "label 0.5"),
+    ("jsonl", '{"sentence": "a", "label": 0}\n\n', '{"sentence": "b", "label": NaN}\n', "line 3", "label nan"),
+    ("jsonl", '{"sentence": "a", "label": 0}\n\n', '{"sentence": "b", "label": null}\n', "line 3", "label is missing"),
+    ("jsonl", '{"sentence": "a", "label": 0}\n\n', '{"sentence": "b", "label": -1}\n', "line 3", "hidden"),
+    ("jsonl", "\n", "", "no rows"),
+]
+
+
+@pytest.mark.parametrize("case", BAD_LINES, ids=lambda case: f"{case[0]}-{case[-1][:20]}")
+def test_bad_text_files_are_refused_with_file_and_line(case: tuple[str, ...], tmp_path: Path) -> None:
+    ending, good, bad, *words = case
+    path = tmp_path / f"sst2/train.{ending}"
+    path.parent.mkdir()
+    path.write_text(good + bad, encoding="utf-8")
+    refused(tmp_path, str(path), *words)
+
+
+BAD_COLUMNS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+    ({"sentence": ["a", None], "label": [0, 1]}, ("row 2", "'sentence' is null")),
+    ({"sentence": ["a", ""], "label": [0, 1]}, ("row 2", "blank")),
+    ({"sentence": ["a", "b"], "label": [0, 2]}, ("row 2", "label 2 is unknown")),
+    ({"sentence": ["a", "b"], "label": [0, -1]}, ("row 2", "hidden")),
+    ({"sentence": ["a", "b"], "label": [0, None]}, ("row 2", "label is missing")),
+    ({"sentence": ["a", "b"], "label": ["positive", "neutral"]}, ("row 2", "label 'neutral'")),
+    ({"sentence": [1, 2], "label": [0, 1]}, ("column 'sentence' holds int64, not text",)),
+    ({"sentence": ["a", "b"], "label": [[0], [1]]}, ("column 'label' holds list",)),
+    ({"sentenc": ["a", "b"], "label": [0, 1]}, ("no column 'sentence'", "did you mean 'sentenc'?")),
+    ({"sentence": ["a", "b"]}, ("no column 'label'", "its columns are sentence")),
+]
+
+
+@pytest.mark.parametrize(("columns", "words"), BAD_COLUMNS, ids=lambda value: str(value)[:30])
+def test_bad_parquet_is_refused_with_file_and_row(
+    columns: dict[str, Any], words: tuple[str, ...], tmp_path: Path
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "sst2/train.parquet"
+    path.parent.mkdir()
+    pq.write_table(pa.table(columns), path)
+    refused(tmp_path, str(path), *words)
+
+
+def test_an_empty_parquet_file_is_refused(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    (tmp_path / "sst2").mkdir()
+    schema = pa.schema([("sentence", pa.string()), ("label", pa.int64())])
+    pq.write_table(schema.empty_table(), tmp_path / "sst2/train.parquet")
+    refused(tmp_path, "train.parquet", "no rows")
+
+
+@pytest.mark.parametrize("keep", [0, 3, 20, -10])
+def test_broken_parquet_is_refused(keep: int, tmp_path: Path) -> None:
+    path = write_file(tmp_path / "sst2/train.parquet", single(50))
+    path.write_bytes(path.read_bytes()[:keep])
+    refused(tmp_path, str(path), "is not a whole Parquet file")
+
+
+def test_corrupt_pages_of_parquet_are_refused(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "sst2/train.parquet", single(500))
+    raw = bytearray(path.read_bytes())
+    raw[8:200] = bytes(192)
+    path.write_bytes(raw)
+    refused(tmp_path, str(path), "is not a whole Parquet file")
+
+
+def test_parquet_strings_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    (tmp_path / "sst2").mkdir()
+    bad = pa.array([b"fine", b"\xff\xfe"], type=pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"sentence": bad, "label": [0, 1]}), tmp_path / "sst2/train.parquet")
+    refused(tmp_path, "row 2", "not UTF-8")
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_text_that_is_not_utf8_is_refused_with_its_line(ending: str, tmp_path: Path) -> None:
+    path = write_file(tmp_path / f"sst2/train.{ending}", single(9))
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[4] = lines[4].replace(b"told", "caf\u00e9".encode("latin-1"))
+    path.write_bytes(b"".join(lines))
+    refused(tmp_path, str(path), "line 5", "0xe9 is not UTF-8")
+
+
+@pytest.mark.parametrize(("label", "word"), [("six", "'six'"), (5.5, "5.5"), (-1.0, "hidden"), (float("nan"), "nan")])
+def test_regression_labels_out_of_range_are_refused(label: Any, word: str, tmp_path: Path) -> None:
+    path = tmp_path / "stsb/train.jsonl"
+    path.parent.mkdir()
+    rows = [{"sentence1": "a", "sentence2": "b", "label": value} for value in (1.0, label)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    refused(tmp_path, str(path), "line 2", word, "a number from 0 to 5", task=TASKS["stsb"])
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    write_file(tmp_path / "cola/train.csv", single(4))
+    refused(tmp_path, "no folder 'sst2'", "cola")
+    write_file(tmp_path / "sst2/validation.csv", single(4))
+    refused(tmp_path, "no train.parquet", "validation.csv")
+    for ending in ENDINGS[:2]:
+        write_file(tmp_path / f"sst2/train.{ending}", single(4))
+    refused(tmp_path, "train.parquet and train.csv", "keep one")
+
+
+def test_every_order_of_a_small_file_is_one_row_set(tmp_path: Path) -> None:
+    rows = [*single(3), single(1)[0]]
+    digests = set()
+    for number, order in enumerate(itertools.permutations(rows)):
+        write_file(tmp_path / str(number) / "sst2/train.jsonl", order)
+        digests.add(load(tmp_path / str(number)).digest)
+    assert len(digests) == 1

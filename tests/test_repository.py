@@ -1,0 +1,273 @@
+"""Laws about the repository itself: who imports whom, how light the command is, and that its files agree with each other."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import harness
+from harness.cli import doctor
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PACKAGE = REPOSITORY / "harness"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+PROJECT: dict[str, Any] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+
+LEAVES = {"specs", "errors", "streams", "yaml_files"}
+"""Importable by every room; among themselves only `errors` and `specs` are imported."""
+ROOMS = ["cli", "cluster", "bench", "running", "training", "methods", "objectives", "encoders", "tasks", "store"]
+"""From the top of the house to its ground: a room imports from rooms below it, never from one above."""
+MAX_LINES = 450
+
+
+def room_of(path: Path) -> str:
+    first = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return {"__init__": "harness", "__main__": "cli"}.get(first, first)
+
+
+def imports(path: Path) -> Iterator[tuple[str, int, bool]]:
+    """(dotted name, line, at module level) of every import, those for the type checker alone left out."""
+
+    def walk(node: ast.AST, top: bool) -> Iterator[tuple[str, int, bool]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                for other in child.orelse:
+                    yield from walk(other, top)
+            elif isinstance(child, ast.Import):
+                for alias in child.names:
+                    yield alias.name, child.lineno, top
+            elif isinstance(child, ast.ImportFrom):
+                package = ["harness", *path.relative_to(PACKAGE).parts[:-1]]
+                base = package[: len(package) - child.level + 1] if child.level else []
+                base += child.module.split(".") if child.module else []
+                if base == ["harness"]:
+                    for alias in child.names:
+                        yield f"harness.{alias.name}", child.lineno, top
+                else:
+                    yield ".".join(base), child.lineno, top
+            else:
+                inner = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+                yield from walk(child, top and not inner)
+
+    yield from walk(ast.parse(path.read_text()), True)
+
+
+def where(path: Path, line: int) -> str:
+    return f"{path.relative_to(REPOSITORY)}:{line}"
+
+
+def bare_python(*arguments: str) -> str:
+    done = subprocess.run([sys.executable, *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    complaint = "\n".join(line for line in done.stderr.splitlines() if not line.startswith("import time:"))
+    assert done.returncode == 0, complaint
+    return done.stdout + done.stderr
+
+
+def imported_by(*arguments: str) -> set[str]:
+    """Every module that a fresh interpreter imports for this command line."""
+    lines = bare_python("-X", "importtime", *arguments).splitlines()
+    return {line.rsplit("|", 1)[1].strip() for line in lines if line.startswith("import time:")}
+
+
+def test_every_module_has_a_room() -> None:
+    unknown = {room_of(path) for path in MODULES} - LEAVES - set(ROOMS) - {"harness"}
+    assert not unknown, f"say in ROOMS where {unknown} stands"
+
+
+def test_imports_go_downward() -> None:
+    wrong = []
+    for path in MODULES:
+        room = room_of(path)
+        for name, line, _ in imports(path):
+            parts = name.split(".")
+            if parts[0] != "harness" or len(parts) == 1 or parts[1].startswith("__"):
+                continue
+            target = parts[1]
+            if target == room:
+                continue
+            if room in LEAVES or room == "harness":
+                allowed = target in {"errors", "specs"}
+            else:
+                allowed = target in LEAVES or (target in ROOMS and ROOMS.index(target) > ROOMS.index(room))
+            if not allowed:
+                wrong.append(f"{where(path, line)}: {room} imports {target}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("rooms", "forbidden"),
+    [
+        pytest.param(set(ROOMS) - {"cluster"} | LEAVES, {"ray"}, id="only cluster imports ray"),
+        pytest.param({"bench"} | LEAVES, {"torch", "ray", "transformers"}, id="bench is pure"),
+        pytest.param({"store"}, {"torch", "ray", "transformers"}, id="store holds no torch"),
+        pytest.param({"methods"}, {"harness.bench", "harness.tasks", "harness.store"}, id="a method is data"),
+        pytest.param({"running"}, {"sqlalchemy", "harness.store"}, id="running knows no database"),
+        pytest.param({"training"}, {"sqlalchemy", "harness.store"}, id="training knows no disk"),
+    ],
+)
+def test_a_room_never_imports(rooms: set[str], forbidden: set[str]) -> None:
+    wrong = [
+        f"{where(path, line)}: {name}"
+        for path in MODULES
+        if room_of(path) in rooms
+        for name, line, _ in imports(path)
+        if any(name == ban or name.startswith(f"{ban}.") for ban in forbidden)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_methods_import_no_torch_at_module_level() -> None:
+    wrong = [
+        f"{where(path, line)}: {name}"
+        for path in MODULES
+        if room_of(path) == "methods"
+        for name, line, top in imports(path)
+        if top and name.split(".")[0] in {"torch", "transformers"}
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_planning_needs_neither_torch_nor_ray() -> None:
+    """What the import of every pure module really pulls in, through whatever path."""
+    pure = [path for path in MODULES if room_of(path) in LEAVES | {"bench", "methods", "store"}]
+    names = [".".join(path.relative_to(REPOSITORY).with_suffix("").parts) for path in pure]
+    statement = "import " + ", ".join(name.removesuffix(".__init__") for name in names)
+    heavy = {"torch", "ray", "transformers", "optuna"} & imported_by("-c", statement)
+    assert not heavy
+
+
+def test_help_imports_nothing_but_the_standard_library() -> None:
+    modules = imported_by("-m", "harness", "--help") - imported_by("-c", "")
+    foreign = {m.split(".")[0] for m in modules} - set(sys.stdlib_module_names) - {"harness"}
+    assert not foreign, f"`harness --help` imports {sorted(foreign)}: import them inside the handlers"
+    assert "harness.cli.doctor" not in modules
+    assert len(modules) < 200, f"`harness --help` imports {len(modules)} modules"
+
+
+def test_no_module_grows_too_long() -> None:
+    long = {where(path, n): n for path in MODULES if (n := len(path.read_text().splitlines())) > MAX_LINES}
+    assert not long, f"split them: {long}"
+
+
+def test_version_is_one() -> None:
+    assert PROJECT["project"]["dynamic"] == ["version"]
+    assert PROJECT["tool"]["hatch"]["version"]["path"] == "harness/__init__.py"
+    assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+|rc\d+)?", harness.__version__)
+    try:
+        installed = importlib.metadata.version(PROJECT["project"]["name"])
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("the distribution is not installed")
+    assert installed == harness.__version__, "install again: make install"
+
+
+def test_constraints_pin_every_dependency() -> None:
+    pins = {}
+    for line in (REPOSITORY / "constraints.txt").read_text().splitlines():
+        if line and not line.startswith("#"):
+            name, _, version = line.partition("==")
+            assert re.fullmatch(r"[0-9][0-9a-z.]*", version), f"not an exact public version: {line}"
+            pins[canonicalize_name(name)] = version
+    groups = PROJECT["project"]["optional-dependencies"].values()
+    declared = [Requirement(text) for group in [PROJECT["project"]["dependencies"], *groups] for text in group]
+    missing = [r.name for r in declared if canonicalize_name(r.name) not in pins]
+    assert not missing, f"not in constraints.txt: {missing}; make constraints"
+    outside = [str(r) for r in declared if not r.specifier.contains(pins[canonicalize_name(r.name)])]
+    assert not outside, f"the pin is not admitted by pyproject.toml: {outside}"
+
+
+def test_every_import_is_declared() -> None:
+    """A package that the code imports is a declared dependency, not a guest of one."""
+    distributions = {"sklearn": "scikit-learn", "ruamel": "ruamel.yaml", "yaml": "pyyaml"}
+    declared = {canonicalize_name(Requirement(text).name) for text in PROJECT["project"]["dependencies"]}
+    used = {(name.split(".")[0], where(path, line)) for path in MODULES for name, line, _ in imports(path)}
+    missing = [
+        f"{place}: {name}"
+        for name, place in sorted(used)
+        if name not in sys.stdlib_module_names and name != "harness"
+        if canonicalize_name(distributions.get(name, name)) not in declared
+    ]
+    assert not missing, "\n".join(missing)
+
+
+def test_packaged_requirements_are_pinned_by_hash() -> None:
+    text = (REPOSITORY / "packaged-requirements.txt").read_text()
+    pins = re.findall(r"^([a-z0-9-]+)==\S+ \\\n    --hash=sha256:[0-9a-f]{64}$", text, flags=re.MULTILINE)
+    assert set(pins) == {*doctor.PACKAGED_ENCODERS.values(), *doctor.PACKAGED_TEXTS.values()}
+    assert text.count("==") == len(pins)
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "benchmarks").rglob("*.yaml")), ids=lambda path: path.stem)
+def test_every_table_loads(path: Path) -> None:
+    table = pytest.importorskip("harness.bench.table")
+    assert table.load_table(path)
+
+
+def test_no_data_in_the_repository() -> None:
+    if shutil.which("git") is None or not (REPOSITORY / ".git").exists():
+        pytest.skip("not a git checkout")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    tracked = [REPOSITORY / name for name in listed.stdout.split("\0") if name]
+    banned = {".parquet", ".arrow", ".safetensors", ".bin", ".pt", ".ckpt", ".npz", ".sqlite", ".db", ".tsv", ".zip"}
+    data = [str(path) for path in tracked if path.suffix in banned]
+    assert not data, f"data or weights are tracked: {data}"
+    large = [str(path) for path in tracked if path.is_file() and path.stat().st_size > 500_000]
+    assert not large, f"too large for source text: {large}"
+
+
+class TestDoctor:
+    """Each check names what it found and, unless all is well, the mend."""
+
+    def test_all_checks_answer(self, workdir: Path) -> None:
+        results = doctor.checks()
+        assert len({check.name for check in results}) == len(results)
+        for check in results:
+            assert check.found
+            assert check.ok is not False or check.mend, check
+        assert not any(workdir.iterdir()), "doctor writes nothing"
+
+    def test_a_broken_installation_is_a_line_not_a_traceback(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def broken(name: str) -> None:
+            raise OSError("libtorch_cpu.so: cannot open shared object file\nand more")
+
+        monkeypatch.setattr(doctor.importlib, "import_module", broken)
+        check = doctor._torch()
+        assert check.ok is False
+        assert check.found == "OSError: libtorch_cpu.so: cannot open shared object file"
+        assert check.mend
+
+    def test_data_folder(self, tmp_path: Path) -> None:
+        for split in ("train", "validation"):
+            (tmp_path / "cola").mkdir(exist_ok=True)
+            (tmp_path / "cola" / f"{split}.parquet").touch()
+        (tmp_path / "mnli").mkdir()
+        (tmp_path / "mnli" / "train.parquet").touch()
+        check = doctor._data(str(tmp_path))
+        assert check.ok is None
+        assert "cola" in check.found.split("missing")[0]
+        assert "mnli (validation_matched, validation_mismatched)" in check.found
+        assert doctor._data(str(tmp_path / "nowhere")).ok is False
+
+    def test_store(self, tmp_path: Path) -> None:
+        assert doctor._store(f"sqlite:///{tmp_path}/new/harness.db").ok
+        assert not (tmp_path / "new").exists()
+        damaged = tmp_path / "damaged.db"
+        damaged.write_text("not a database" * 100)
+        check = doctor._store(f"sqlite:///{damaged}")
+        assert check.ok is False
+        assert "not a database" in check.found
+        assert doctor._store(str(tmp_path)).ok is False
+        hidden = doctor._store("postgresql+psycopg://me:secret@127.0.0.1:1/none")
+        assert hidden.ok is False
+        assert "secret" not in hidden.found + hidden.mend
