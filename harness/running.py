@@ -89,8 +89,11 @@ def run_stage(
     except (torch.OutOfMemoryError, MemoryError) as error:
         record.reason = f"out of memory: {first_line(error)}"
     except Exception as error:  # a stage must become a record whatever a model, a batch or a library does
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        record.reason = f"{type(error).__name__}: {first_line(error)} ({Path(place.filename).name}:{place.lineno})"
+        if "DefaultCPUAllocator: can't allocate memory" in str(error):  # torch has no type for it on the CPU
+            record.reason = f"out of memory: {first_line(error)}"
+        else:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            record.reason = f"{type(error).__name__}: {first_line(error)} ({Path(place.filename).name}:{place.lineno})"
     record.seconds = time.perf_counter() - started
     return record
 

@@ -38,12 +38,7 @@ def canonical(value: Any) -> Any:
     if isinstance(value, Stage):
         return value.key
     if is_dataclass(value) and not isinstance(value, type):
-        return {
-            f.name: canonical(getattr(value, f.name))
-            for f in fields(value)
-            if not f.metadata.get("label")
-            and not ("neutral" in f.metadata and getattr(value, f.name) == f.metadata["neutral"])
-        }
+        return {name: canonical(each) for name, each in _hashed(value).items()}
     if isinstance(value, Mapping):
         return {str(k): canonical(v) for k, v in sorted(value.items())}
     if isinstance(value, (tuple, list)):
@@ -58,6 +53,21 @@ def canonical(value: Any) -> Any:
         rounded = float(f"{float(value):.12g}")
         return 0.0 if rounded == 0 else rounded
     raise ValueError(f"{type(value).__name__} has no canonical form")
+
+
+def _hashed(value: Any) -> dict[str, Any]:
+    """A dataclass's fields that count, without labels and neutral values; `1` in a float field is 1.0, and so on."""
+    found: dict[str, Any] = {}
+    for f in fields(value):
+        each = getattr(value, f.name)
+        if f.metadata.get("label") or ("neutral" in f.metadata and each == f.metadata["neutral"]):
+            continue
+        if f.type in ("float", float) and isinstance(each, (int, np.integer)):
+            each = float(each)
+        elif f.type in ("int", int) and isinstance(each, (float, np.floating)) and float(each).is_integer():
+            each = int(each)
+        found[f.name] = each
+    return found
 
 
 def digest_of(value: Any) -> str:
@@ -165,8 +175,7 @@ class Stage:
 
     @cached_property
     def key(self) -> str:
-        body = {f.name: getattr(self, f.name) for f in fields(self) if not f.metadata.get("label")}
-        return digest_of({"loop": LOOP_VERSION, **body})
+        return digest_of({"loop": LOOP_VERSION, **_hashed(self)})
 
     @property
     def parent(self) -> Stage | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import socket
 import time
 import uuid
@@ -113,12 +114,12 @@ class Store:
         self.url = url
         try:
             self._parsed = sa.engine.make_url(url)
-        except sa.exc.ArgumentError:
+        except (sa.exc.ArgumentError, ValueError):
             raise UserError(
-                f"--store '{url}' is not a database URL; write for example sqlite:///results/harness.db or "
+                f"--store '{_masked(url)}' is not a database URL; write for example sqlite:///results/harness.db or "
                 "postgresql+psycopg://user@host/name."
             ) from None
-        self.shown = self._parsed.render_as_string(hide_password=True)
+        self.shown = _masked(self._parsed.render_as_string(hide_password=True))
         self.exists = True
         if self._parsed.get_backend_name() == "sqlite":
             database = self._parsed.database
@@ -382,10 +383,18 @@ def _engine(url: sa.engine.URL) -> Engine:
     return engine
 
 
+def _masked(url: str) -> str:
+    """A URL, or what was meant as one, without its password: between ':' and the last '@', or in the query."""
+    return re.sub(r"(?i)((?:password|passwd|pwd)=)[^&]*", r"\1***", re.sub(r":(?!/).*@", ":***@", url))
+
+
 def _alive(lease: Mapping[Any, Any], now: float) -> bool:
     if lease["host"] == _host():
         try:
-            return bool(abs(psutil.Process(lease["pid"]).create_time() - lease["started"]) < 1.0)
+            process = psutil.Process(lease["pid"])
+            same = abs(process.create_time() - lease["started"]) < 1.0
+            # A killed process stays in the table as a zombie until its parent asks for its exit status.
+            return bool(same and process.status() != psutil.STATUS_ZOMBIE)
         except psutil.Error:
             return False
     return bool(now - lease["renewed_at"] < LEASE_SECONDS)

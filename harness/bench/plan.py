@@ -27,7 +27,16 @@ from harness.tasks import (
 CHARS_PER_TOKEN = 4.3
 """English text under a 30k to 50k vocabulary; used for cost alone."""
 TYPICAL_CHARS = {"cola": 41, "sst2": 60, "mrpc": 238, "qqp": 120, "stsb": 115, "mnli": 180, "qnli": 220, "rte": 310}
-TYPICAL_ROWS = {"cola": 8551, "sst2": 67349, "mrpc": 3668, "qqp": 363846, "mnli": 392702, "qnli": 104743, "rte": 2490}
+TYPICAL_ROWS = {
+    "cola": 8551,
+    "sst2": 67349,
+    "mrpc": 3668,
+    "qqp": 363846,
+    "stsb": 5749,
+    "mnli": 392702,
+    "qnli": 104743,
+    "rte": 2490,
+}
 """Published GLUE train sizes and typical text lengths: what a plan assumes for data that are not at hand."""
 
 
@@ -129,7 +138,9 @@ def make_plan(
                 runs.append(Run(leaf, row.name, method.name, name, target.size, target.subset, target.seed))
         shared += reader.shared(corpus)
     stages = {stage.key: stage for run in runs for stage in run.stage.chain}
-    described = source.describe() if source else "not read"
+    described = "not read"
+    if source:
+        described = "; ".join(dict.fromkeys(source.describe(found.task) for found in tasks.values()))
     return Plan(resolved, located, described, tuple(runs), stages, tuple(skipped), tasks, tuple(shared), library)
 
 

@@ -313,8 +313,6 @@ def _deviations(resolved: ResolvedTable, encoder: str, data: str) -> list[str]:
     for name in ("max_length", "selection_every"):
         if getattr(resolved, name) != getattr(table, name):
             found.append(f"{name} {getattr(resolved, name)} instead of {getattr(table, name)}")
-    if resolved.warm_up_steps:
-        found.append(f"an MLM warm-up of {resolved.warm_up_steps} steps before every method")
     extra = [task for task in resolved.tasks if task not in table.tasks]
     if extra:
         found.append(f"tasks that the paper's table lacks: {', '.join(extra)}")

@@ -6,23 +6,45 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
+from itertools import takewhile
+from typing import Any, NoReturn
 
 import harness
 from harness.errors import UserError, unknown
 
 EXIT_INCOMPLETE, EXIT_USER, EXIT_INTERRUPTED = 1, 2, 130
 LISTED = ("methods", "tasks", "tables", "encoders")
+FORMATS = ("text", "md", "latex", "csv", "json")
 
 
 class _Parser(argparse.ArgumentParser):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+
+    @property
+    def _place(self) -> str:
+        """'bench' of 'harness bench'."""
+        return self.prog.partition(" ")[2]
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """An unknown flag is said first, with the closest one: what is missing is often what was misspelt."""
+        for text in takewhile(lambda text: text.startswith("-"), args) if self._subparsers else args:
+            flag = text.partition("=")[0]
+            if flag.startswith("--") and flag != "--" and flag not in self._option_string_actions:
+                known = [name for name in self._option_string_actions if name.startswith("--")]
+                raise unknown("flag", flag, known, self._place)
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
         """One sentence, as for every other mistake; argparse alone would print the whole usage."""
-        raise UserError(f"{self.prog}: {message}; see '{self.prog} --help'.")
+        raise UserError(f"{self._place}{': ' if self._place else ''}{message}; see '{self.prog} --help'.")
 
 
 def _names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not names:
+        raise argparse.ArgumentTypeError(f"'{text}' names nothing; leave the flag out for all")
+    return names
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -30,6 +52,32 @@ def _numbers(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in _names(text))
     except ValueError:
         raise argparse.ArgumentTypeError(f"'{text}' is not a list of whole numbers such as 20,100") from None
+
+
+def _slots(text: str) -> int:
+    try:
+        slots = int(text)
+    except ValueError:
+        slots = -1
+    if slots < 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of slots such as 2")
+    return slots
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < float("inf"):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of GPUs such as 1 or 0.5")
+    return share
+
+
+def _format(text: str) -> str:
+    if text not in FORMATS:
+        raise unknown("format", text, FORMATS, "--format")
+    return text
 
 
 def _table_flags(parser: argparse.ArgumentParser) -> None:
@@ -56,17 +104,17 @@ def _table_flags(parser: argparse.ArgumentParser) -> None:
     where = parser.add_argument_group("where it runs and what is kept")
     where.add_argument("--store", metavar="URL", help="database of records (default sqlite:///.harness/harness.db)")
     where.add_argument(
-        "--slots", type=int, default=0, help="runs at the same time (default: one a CPU core or GPU share)"
+        "--slots", type=_slots, default=0, help="runs at the same time (default: one a CPU core or GPU share)"
     )
     where.add_argument(
-        "--gpus-per-run", type=float, default=None, help="share of a GPU for each run (default: 1 if any)"
+        "--gpus-per-run", type=_share, default=None, help="share of a GPU for each run (default: 1 if any)"
     )
     where.add_argument("--address", default="local", help="a Ray cluster: 'auto' or HOST:PORT (default: this machine)")
     where.add_argument("--retry", action="store_true", help="train diverged runs again too (failed ones always are)")
 
 
 def _format_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--format", default="text", choices=("text", "md", "latex", "csv", "json"), help="of the table")
+    parser.add_argument("--format", type=_format, default="text", metavar="|".join(FORMATS), help="of the table")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -111,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = ("bench", "plan", "report", "list", "show", "doctor")
     try:
         if arguments and not arguments[0].startswith("-") and arguments[0] not in commands:
-            raise unknown("command", arguments[0], commands, "harness")
+            raise unknown("command", arguments[0], commands)
         args = build_parser().parse_args(arguments)
         module, name = args.handler.split(":")
         status: int = getattr(import_module(module), name)(args)

@@ -20,10 +20,11 @@ from harness.bench.table import Table, Value, load_table
 from harness.bench.work import Blocked, Calibration, Item, calibrate, hours, work
 from harness.cli import EXIT_INCOMPLETE
 from harness.encoders import Located, locate
-from harness.errors import UserError
+from harness.errors import UserError, unknown
+from harness.methods import METHODS
 from harness.specs import Execution, Status
 from harness.store import DEFAULT_URL, Store
-from harness.tasks import TASKS, Task, load_user_task, open_source
+from harness.tasks import TASKS, Task, load_user_task, open_source, protocol_named
 from harness.yaml_files import Strict, load_yaml
 
 ASK_ABOVE_HOURS = 1.0
@@ -64,6 +65,8 @@ def prepare(args: argparse.Namespace, *, train: bool) -> Prepared:
         files = iter(own)
         args.tasks = tuple(next(files).name if t.endswith((".yaml", ".yml")) else t for t in args.tasks)
     point = load_yaml(Path(args.with_file), Point) if args.with_file else None
+    if point and point.method not in METHODS:
+        raise unknown("method", point.method, METHODS, f"{args.with_file}, key method")
     settings = (
         tuple(f"{k if '.' in k else f'{point.method}.{k}'}={_text(v)}" for k, v in point.set.items()) if point else ()
     )
@@ -83,7 +86,7 @@ def prepare(args: argparse.Namespace, *, train: bool) -> Prepared:
     plan = make_plan(resolved, source, located, user_tasks=user_tasks)
     if train and plan.unresolved:
         raise UserError(_not_at_hand(plan, source, user_tasks))
-    store = Store(args.store or DEFAULT_URL, create=train)
+    store = Store(args.store or DEFAULT_URL, create=False)  # made only once there is something to train
     statuses = store.statuses(plan.stages)
     items, blocked = work(plan, statuses, lambda key: store.product(key).exists(), args.retry)
     calibration = calibrate(store.speeds(), located.encoder.digest)
@@ -101,7 +104,7 @@ def _not_at_hand(plan: Plan, source: Any, user_tasks: dict[str, Task]) -> str:
         if not found.dev.resolved:
             task = user_tasks.get(name) or TASKS[name]
             try:
-                source.load(task, task.dev)
+                protocol_named(plan.resolved.table.protocol).evaluation_sets(task, source)
             except UserError as error:
                 return str(error)
     return f"Not at hand: {', '.join(plan.unresolved)}."
@@ -223,6 +226,12 @@ def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
     skipped = {(row, task): reason for row, task, reason in plan.skipped if task}
     grid = aggregate(resolved, replicates(plan, store), test_rows, not_comparable, skipped)
     notes = [f"Texts on both sides: {sentence}." for sentence in shared_sentences(plan)]
+    root = plan.runs[0].stage.chain[0] if plan.runs else None
+    if root and root.phase == "warm-up":
+        notes.append(
+            f"Every method starts from the same MLM warm-up of {root.optim.steps} steps on {root.data.train.name}: the "
+            "packaged encoder has no usable MLM head."
+        )
     seen = sorted(set(plan.located.contaminated) & set(resolved.tasks))
     if seen:
         notes.append(f"The encoder {resolved.encoder} saw labelled pairs of {', '.join(seen)} in its own training.")
@@ -243,13 +252,13 @@ def _print_table(prepared: Prepared, format: str) -> int:
 def bench(args: argparse.Namespace) -> int:
     """Show the plan, train what is missing, print the table. 1 when a cell stays incomplete."""
     prepared = prepare(args, train=True)
-    say: list[str] = [*_first_line(args, prepared), *describe(prepared)]
-    print("\n".join(say), file=sys.stderr)
+    print("\n".join([*_first_line(args, prepared), *describe(prepared)]), file=sys.stderr)
     if prepared.items:
         _agree(args, prepared)
         _train(args, prepared)
         prepared.statuses = prepared.store.statuses(prepared.plan.stages)
-    prepared.store.label(prepared.resolved.table.name, prepared.plan.runs)
+    if prepared.plan.runs:
+        prepared.store.label(prepared.resolved.table.name, prepared.plan.runs)
     return _print_table(prepared, args.format)
 
 
@@ -277,6 +286,7 @@ def _train(args: argparse.Namespace, prepared: Prepared) -> None:
     check_lengths(prepared, located)
     tokeniser = Tokeniser(located.folder)
     check_masks(prepared.items, tokeniser, located)
+    check_gpus(args)
 
     def tokenised(row_set: Any, max_length: int) -> tuple[Any, Any]:
         rows = plan.library[row_set.digest]
@@ -285,6 +295,7 @@ def _train(args: argparse.Namespace, prepared: Prepared) -> None:
     execution = Execution(args.address, args.slots, args.gpus_per_run if args.gpus_per_run is not None else -1.0)
     name = prepared.resolved.table.name
     metadata = {"table": name, "preset": prepared.resolved.preset, "encoder": located.name, "runs": str(len(plan.runs))}
+    prepared.store = Store(prepared.store.url)
     prepared.store.label(name, plan.runs)
     with session(execution, metadata) as (dashboard, settled):
         from harness.cluster.pool import Pool
@@ -293,7 +304,7 @@ def _train(args: argparse.Namespace, prepared: Prepared) -> None:
         workplace = Workplace(located.folder.resolve(), prepared.store.products.resolve(), settled.threads)
         pool = Pool(prepared.store, workplace, tokeniser.vocabulary, tokenised, settled, name)
         try:
-            with Live(len(prepared.items), _reused(prepared), dashboard, prepared.hours) as live:
+            with Live(prepared.items, _reused(prepared), dashboard, prepared.hours * 3600) as live:
                 for event in pool.run(prepared.items):
                     live.show(event)
         finally:
@@ -318,6 +329,18 @@ def check_lengths(prepared: Prepared, located: Located) -> None:
             f"max_length is {prepared.resolved.max_length}, but {located.name} has {usable} positions; use --set "
             f"max_length={usable}."
         )
+
+
+def check_gpus(args: argparse.Namespace) -> None:
+    """On this machine a share of a GPU needs one; of another cluster its session tells."""
+    if args.gpus_per_run and args.address == "local":
+        import torch
+
+        if torch.cuda.device_count() < args.gpus_per_run:
+            raise UserError(
+                f"--gpus-per-run {args.gpus_per_run:g}: torch {torch.__version__} sees {torch.cuda.device_count()} GPUs on "
+                "this machine; leave the flag out to train with what there is."
+            )
 
 
 def check_masks(items: Iterable[Item], tokeniser: Any, located: Located) -> None:

@@ -184,12 +184,11 @@ def _data(data: str | None) -> Check:
 
 
 def _store_url(store: str | None) -> str:
-    """What `harness.store` makes of the argument, where it says so; a plain path is an SQLite file."""
+    """The store that is asked about: a URL, as `harness.store` wants it."""
     module: Any
     module, _ = _imported("harness.store")
     default = getattr(module, "DEFAULT_URL", "sqlite:///.harness/store.sqlite")
-    url = store or str(default)
-    return url if "://" in url else f"sqlite:///{url}"
+    return store or str(default)
 
 
 def _nearest(path: Path) -> Path:

@@ -1,48 +1,47 @@
-"""What is seen while a bench runs: a live panel on a terminal, plain lines elsewhere."""
+"""What is seen while a bench runs: a progress bar on a terminal, a plain line now and then elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
+
+from harness.bench.work import Item
+
+if TYPE_CHECKING:
+    from harness.cluster.pool import Event
 
 LINE_EVERY_SECONDS = 10.0
 _ENDS = ("done", "failed", "diverged", "elsewhere")
 
 
 class Live:
-    """Counts stages as they start and end. Use as a context manager; give it every event of the pool."""
+    """Counts stages as they start and end, on standard error. Use as a context manager; give it every event."""
 
-    def __init__(self, total: int, reused: int, dashboard: str, expected_hours: float) -> None:
-        self._total, self._reused = total, reused
-        self._expected = expected_hours * 3600
+    def __init__(self, items: Sequence[Item], reused: int, dashboard: str, expected_seconds: float) -> None:
+        self._total, self._reused = len(items), reused
+        self._whole_cost = sum(item.cost for item in items)
+        self._expected = expected_seconds
         self._counts = dict.fromkeys((*_ENDS, "retried"), 0)
         self._running: dict[str, str] = {}
-        self._spent = 0.0
         self._cost = 0.0
-        self._console = Console(stderr=True)
         self._started = self._spoke = time.monotonic()
-        self._total_cost = 0.0
         self._progress: Progress | None = None
         self._dashboard = dashboard
 
     def __enter__(self) -> Self:
-        where = f"http://{self._dashboard} (log in with the token that 'ray get-auth-token' prints)"
-        self._console.print(f"Ray dashboard: {where if self._dashboard else 'none'}", highlight=False, markup=False)
-        if self._console.is_terminal:
-            self._progress = Progress(
-                TextColumn("stages"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.description}"),
-                TimeElapsedColumn(),
-                console=self._console,
-            )
+        if self._dashboard:
+            self._line(f"Ray dashboard: http://{self._dashboard} (its token: ray get-auth-token)")
+        console = Console(stderr=True)
+        if console.is_terminal:
+            columns = (TextColumn("stages"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+            self._progress = Progress(*columns, TimeElapsedColumn(), console=console)
             self._task = self._progress.add_task(self._state(), total=self._total)
             self._progress.start()
         return self
@@ -52,9 +51,18 @@ class Live:
     ) -> None:
         if self._progress:
             self._progress.stop()
-        self._line(f"{self._state()}, {time.monotonic() - self._started:.0f} s")
+            self._progress = None
+        self._line(f"{self._ended}/{self._total} stages in {_clock(self._elapsed)}: {self._state()}")
 
-    def show(self, event: Any) -> None:
+    @property
+    def _ended(self) -> int:
+        return sum(self._counts[kind] for kind in _ENDS)
+
+    @property
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._started
+
+    def show(self, event: Event) -> None:
         """Take in one event of the pool."""
         key = event.item.stage.key
         if event.kind == "started":
@@ -65,22 +73,20 @@ class Live:
             self._cost += event.item.cost if event.kind in _ENDS else 0
         if event.kind in ("failed", "diverged", "retried"):
             self._line(f"{event.kind}: {event.item.name}: {event.reason}")
-        ended = sum(self._counts[kind] for kind in _ENDS)
         if self._progress:
-            self._progress.update(self._task, completed=ended, description=self._state())
+            self._progress.update(self._task, completed=self._ended, description=self._state())
         elif time.monotonic() - self._spoke > LINE_EVERY_SECONDS:
             self._spoke = time.monotonic()
-            self._line(f"{ended}/{self._total} stages: {self._state()}")
+            self._line(f"{self._ended}/{self._total} stages: {self._state()}")
 
     def _state(self) -> str:
         parts = [f"{self._counts['done']} done", f"{len(self._running)} running", f"{self._reused} reused"]
         parts += [f"{self._counts[k]} {k}" for k in ("failed", "diverged", "elsewhere", "retried") if self._counts[k]]
-        ended = sum(self._counts[kind] for kind in _ENDS)
-        if 0 < ended < self._total:
-            elapsed = time.monotonic() - self._started
-            parts.append(f"about {_clock(elapsed * (self._total - ended) / ended)} left")
-        elif not ended:
+        if not self._ended:
             parts.append(f"about {_clock(self._expected)} in all")
+        elif self._ended < self._total and self._cost:
+            # Stages differ a hundredfold in cost, so what is left is judged by cost and not by count.
+            parts.append(f"about {_clock(self._elapsed * (self._whole_cost - self._cost) / self._cost)} left")
         return ", ".join(parts)
 
     def _line(self, text: str) -> None:

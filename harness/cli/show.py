@@ -17,7 +17,7 @@ def listing(args: argparse.Namespace) -> int:
     """One line each: methods with their hyperparameters, tasks, tables, encoders."""
     makers = {"methods": _methods, "tasks": _tasks, "tables": _tables, "encoders": _encoders}
     if args.what not in makers:
-        raise unknown("list", args.what, LISTED, "harness list")
+        raise unknown("list", args.what, LISTED)
     rows = makers[args.what]()
     width = max(len(name) for name, _ in rows)
     print("\n".join(f"{name:<{width}}  {text}" for name, text in rows))

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import ray
-from ray.exceptions import OutOfMemoryError, RayActorError
+from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError
 from ray.util.metrics import Gauge
 
 from harness.bench.work import Item
 from harness.cluster.ledger import Ledger
 from harness.encoders.tokens import Tokens, Vocabulary
+from harness.errors import UserError
 from harness.running import Workplace
 from harness.specs import Execution, Record, RowSet, Stage, Status
 from harness.store import Owner, Store
@@ -38,6 +39,19 @@ class Event:
     reason: str = ""
 
 
+def _answer(reference: Any) -> Any:
+    """`ray.get`, with a user's error said as it was said first and not wrapped in another process's trace."""
+    try:
+        return ray.get(reference)
+    except RayTaskError as error:
+        cause: Any = error
+        while isinstance(cause, RayTaskError):
+            cause = cause.cause
+        if isinstance(cause, UserError):
+            raise UserError(str(cause)) from None
+        raise
+
+
 @ray.remote
 class Worker:
     """Imports torch once, then trains one stage after another."""
@@ -49,7 +63,6 @@ class Worker:
         if workplace.device == "cpu" and torch.cuda.is_available() and ray.get_gpu_ids():
             workplace = Workplace(workplace.encoder_folder, workplace.products, workplace.threads, "cuda")
         self._workplace, self._ledger, self._index = workplace, ledger, index
-        self._doing = "idle"
 
     def __repr__(self) -> str:
         return f"harness-worker-{self._index}"
@@ -73,7 +86,7 @@ class Worker:
             keep_product=item.keep_product,
             launch=launch,
         )
-        if item.remake and record.status == "done":
+        if item.remake:  # its record stands, whatever became of the weights this time
             ray.get(self._ledger.release.remote(item.stage.key))
             return record.status, record.reason, True
         return record.status, record.reason, bool(ray.get(self._ledger.commit.remote(item.stage, record)))
@@ -134,7 +147,7 @@ class Pool:
         self._ledger: Any = ledger.options(name=f"harness-ledger-{self._owner.token[:6]}").remote(
             store.url, self._owner
         )
-        ray.get(self._ledger.ready.remote())
+        _answer(self._ledger.ready.remote())
         self._references: dict[tuple[str, int], Any] = {}
         self._made = 0
         self._gauge = Gauge("harness_stages", "Stages of a bench by state.", ("table", "state"))
@@ -216,7 +229,7 @@ class Pool:
                 asked_at = time.monotonic()
             while schedule.ready and idle:
                 item = heapq.heappop(schedule.ready)[2]
-                grant = ray.get(self._ledger.lease.remote(item.stage.key, item.seen_attempt, item.remake))
+                grant = _answer(self._ledger.lease.remote(item.stage.key, item.seen_attempt, item.remake))
                 if grant == "held":
                     held.append(item)
                     yield Event("waiting", item, "another driver is training it")
@@ -235,7 +248,7 @@ class Pool:
                 item, worker = busy.pop(reference)
                 self._count("running", -1)
                 try:
-                    status, reason, ours = ray.get(reference)
+                    status, reason, ours = _answer(reference)
                     idle.append(worker)
                     if ours:
                         yield from finish(Event(status, item, reason))
@@ -247,7 +260,7 @@ class Pool:
 
     def _settled(self, item: Item, schedule: _Schedule, finish: Callable[[Event], Iterator[Event]]) -> Iterator[Event]:
         """Another driver recorded this stage first. Its weights, if wanted, may be gone by now: then make them again."""
-        found = ray.get(self._ledger.status.remote(item.stage.key))
+        found = _answer(self._ledger.status.remote(item.stage.key))
         if found and found[0] != "done":
             yield from finish(Event(found[0], item, "recorded by another driver"))
         elif item.keep_product and not self._store.product(item.stage.key).exists():
@@ -260,7 +273,7 @@ class Pool:
         self, item: Item, error: Exception, schedule: _Schedule, finish: Callable[[Event], Iterator[Event]]
     ) -> Iterator[Event]:
         """A worker process died: the stage goes back, up to a cap; a record that it wrote before dying stands."""
-        found = ray.get(self._ledger.status.remote(item.stage.key))
+        found = _answer(self._ledger.status.remote(item.stage.key))
         if found and found[0] == "done" and not item.remake:
             yield from finish(Event("done", item))
             return
@@ -270,12 +283,12 @@ class Pool:
             schedule.push(item)
             yield Event("retried", item, reason)
             return
-        ray.get(self._ledger.commit.remote(item.stage, Record(item.stage.key, "failed", reason)))
+        _answer(self._ledger.commit.remote(item.stage, Record(item.stage.key, "failed", reason)))
         yield from finish(Event("failed", item, reason))
 
     def _discard(self, stage: Stage) -> None:
         """Weights whose children are all done go; those of a root stage (a warm-up) stay, every table shares them."""
-        if not ray.get(self._ledger.others_alive.remote()):
+        if not _answer(self._ledger.others_alive.remote()):
             self._store.product(stage.key).unlink(missing_ok=True)
 
     def close(self) -> None:

@@ -59,9 +59,9 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
     gpus = execution.gpus_per_run
     if gpus < 0:
         gpus = 1.0 if ray.cluster_resources().get("GPU", 0) >= 1 else 0.0
-    elif gpus > 0 and not ray.cluster_resources().get("GPU"):
+    elif gpus > (there := ray.cluster_resources().get("GPU", 0)):
         ray.shutdown()
-        raise UserError(f"--gpus-per-run {gpus:g}: this cluster has no GPU; leave the flag out.")
+        raise UserError(f"--gpus-per-run {gpus:g}: this cluster has {there:g} GPUs; leave the flag out.")
     try:
         yield context.dashboard_url or "", replace(execution, gpus_per_run=gpus)
     finally:

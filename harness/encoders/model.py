@@ -11,10 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM
@@ -75,19 +77,20 @@ class TextEncoder(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         """Last hidden states [T, d]."""
         lying = batch.packing
+        # Given, not left to the library: it would count from the ids, where a random replacement may be a padding id.
+        positions = lying.positions + (0 if self.kind in ("bert", "electra") else self.config.pad_token_id + 1)
         if self.kind in _PADDED_ONLY:
             rows, width = lying.shape
-            ids = batch.ids.new_full((rows * width,), self.config.pad_token_id).index_copy(0, lying.slots, batch.ids)
-            real = torch.zeros_like(ids).index_fill(0, lying.slots, 1)
-            hidden = self.base(input_ids=ids.view(rows, width), attention_mask=real.view(rows, width))[0]
+            padding = batch.ids.new_full((rows * width,), self.config.pad_token_id)
+            hidden = self.base(
+                input_ids=padding.index_copy(0, lying.slots, batch.ids).view(rows, width),
+                attention_mask=torch.zeros_like(padding).index_fill(0, lying.slots, 1).view(rows, width),
+                position_ids=padding.index_copy(0, lying.slots, positions).view(rows, width),
+            )[0]
             return hidden.reshape(rows * width, -1).index_select(0, lying.slots)  # type: ignore[no-any-return]
-        offset = 0 if self.kind in ("bert", "electra") else self.config.pad_token_id + 1
         types = batch.types if self.config.type_vocab_size > 1 else torch.zeros_like(batch.types)
         hidden = self.base(
-            input_ids=batch.ids[None],
-            token_type_ids=types[None],
-            position_ids=lying.positions[None] + offset,
-            packing=lying,
+            input_ids=batch.ids[None], token_type_ids=types[None], position_ids=positions[None], packing=lying
         )[0]
         return hidden[0]  # type: ignore[no-any-return]
 
@@ -157,7 +160,7 @@ def _template(folder: str, digest: str) -> TextEncoder:
                 weights_only=True,
                 output_loading_info=True,
             )
-        except (OSError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError, SafetensorError, UnpicklingError) as error:
             first = str(error).strip().splitlines()[0]
             raise UserError(f"The encoder in {folder} cannot be loaded: {first}") from None
     heads = _HEAD_PREFIXES[model.config.model_type]

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,14 @@ _TOKENIZER = (
     "tokenizer_config.json",
     "special_tokens_map.json",
 )
+_TOKENIZER_SETTINGS = {
+    "do_lower_case": True,
+    "strip_accents": None,
+    "tokenize_chinese_chars": True,
+    "add_prefix_space": False,
+    "truncation_side": "right",
+}
+"""What the library takes from tokenizer_config.json over tokenizer.json, with its own defaults; hashed where it differs."""
 _CONFIG_NOISE = (
     "_name_or_path",
     "transformers_version",
@@ -110,7 +119,11 @@ def locate(name: str, *, download: bool = False) -> Located:
         raise UserError(f"--encoder {name}: there is no such folder.")
     if name.count("/") > 1 or " " in name:
         raise unknown("encoder", name, PACKAGED, "--encoder")
-    found = _hub_folder(name, download)
+    found = _hub_folder(name, download=False)
+    if found is None and "/" not in name and get_close_matches(name.lower(), PACKAGED, n=1, cutoff=0.75):
+        raise unknown("encoder", name, PACKAGED, "--encoder")  # no model of the hub is called nearly like ours
+    if found is None and download:
+        found = _hub_folder(name, download=True)
     if found is None:
         return Located(Encoder(f"{UNRESOLVED}{name}", name), None, _HUB_SHAPES.get(name, {}), None)
     return Located(Encoder(_digest(found), name), found, _config(found), None)
@@ -176,10 +189,19 @@ def _config(folder: Path) -> dict[str, Any]:
         raise UserError(f"The encoder folder {folder} has no config.json.") from None
     except ValueError as error:
         raise UserError(f"{path} is not valid JSON: {error}.") from None
+    if not isinstance(config, dict):
+        raise UserError(f"{path} is not the configuration of a model: it should hold a JSON object.")
     kind = str(config.get("model_type"))
     if kind not in MODEL_TYPES:
         raise unknown("model_type", kind, MODEL_TYPES, str(path))
     return config
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON: {error}.") from None
 
 
 @lru_cache(maxsize=32)
@@ -192,8 +214,13 @@ def _digest_cached(folder: str, stamp: tuple[tuple[str, int, int], ...]) -> str:
         if (path / name).exists() and name not in ("tokenizer_config.json", "special_tokens_map.json"):
             content = (path / name).read_text(encoding="utf-8")
             if name.endswith(".json"):
-                content = json.dumps(json.loads(content), sort_keys=True)
+                content = json.dumps(_json(path / name), sort_keys=True)
             whole.update(name.encode() + content.encode())
+    if (path / "tokenizer_config.json").exists():
+        settings = _json(path / "tokenizer_config.json")
+        unusual = {k: settings[k] for k, usual in _TOKENIZER_SETTINGS.items() if settings.get(k, usual) != usual}
+        if unusual:
+            whole.update(json.dumps(unusual, sort_keys=True).encode())
     for name, part in sorted(_tensor_digests(path)):
         whole.update(f"{name}:{part}".encode())
     return whole.hexdigest()[:KEY_LENGTH]
@@ -209,25 +236,41 @@ def _digest(folder: Path) -> str:
     return _digest_cached(os.fspath(folder.resolve()), stamp)
 
 
+def _shard_digests(shard: Path) -> list[tuple[str, str]]:
+    digests = []
+    whole = shard.stat().st_size
+    with shard.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        if size > whole:
+            raise ValueError("the header is longer than the file")
+        for name, entry in json.loads(file.read(size)).items():
+            if name == "__metadata__":
+                continue
+            begin, end = entry["data_offsets"]
+            if not 0 <= begin <= end <= whole - 8 - size:
+                raise ValueError("a tensor lies outside the file")
+            file.seek(8 + size + begin)
+            part = hashlib.sha256(f"{entry['dtype']}{entry['shape']}".encode())
+            part.update(file.read(end - begin))
+            digests.append((name, part.hexdigest()))
+    return digests
+
+
 def _tensor_digests(folder: Path) -> list[tuple[str, str]]:
     """(name, digest of dtype, shape and bytes) of every tensor, the same for one file and for shards."""
     shards = sorted(folder.glob("*.safetensors"))
+    index = folder / "model.safetensors.index.json"
+    if index.exists() and not (folder / "model.safetensors").exists():
+        listed = {str(shard) for shard in _json(index)["weight_map"].values()}
+        missing = sorted(listed - {shard.name for shard in shards})
+        if missing:
+            raise UserError(f"The encoder folder {folder} lacks {missing[0]}, which its index lists; fetch it again.")
     digests = []
     for shard in shards:
-        with shard.open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            try:
-                header = json.loads(file.read(size))
-            except ValueError:
-                raise UserError(f"{shard} is not a safetensors file; fetch it again.") from None
-            for name, entry in header.items():
-                if name == "__metadata__":
-                    continue
-                begin, end = entry["data_offsets"]
-                file.seek(8 + size + begin)
-                part = hashlib.sha256(f"{entry['dtype']}{entry['shape']}".encode())
-                part.update(file.read(end - begin))
-                digests.append((name, part.hexdigest()))
+        try:
+            digests += _shard_digests(shard)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise UserError(f"{shard} is not a safetensors file, or not a whole one; fetch it again.") from None
     if digests:
         return digests
     pickle = folder / "pytorch_model.bin"

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from harness.errors import UserError
 from harness.objectives import objective
 from harness.specs import Data, Encoder, Objective, Optim, Parent, RowSet, Stage, Target
 from harness.yaml_files import Strict, describe_errors
@@ -27,8 +28,10 @@ class Method:
 
 def hyperparameters(method: Method, values: Mapping[str, Any], where: str) -> Strict:
     """The method's hyperparameters with `values` set. Raises UserError naming `where`, the key and what is allowed."""
-    from harness.errors import UserError
-
+    known = method.Hyperparameters.model_fields
+    for name, value in values.items():
+        if isinstance(value, bool) and name in known and known[name].annotation in (int, float):
+            raise UserError(f"{where}: {name} should be a number, not {str(value).lower()}.")
     try:
         return method.Hyperparameters(**values)
     except ValidationError as error:

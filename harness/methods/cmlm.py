@@ -22,12 +22,14 @@ from harness.yaml_files import Strict
 
 
 class Hyperparameters(Strict):
-    alpha: Annotated[float, Field(ge=0, description="weight of the contrastive term (equation 12)")] = 0.5
+    alpha: Annotated[
+        float, Field(ge=0, allow_inf_nan=False, description="weight of the contrastive term (equation 12)")
+    ] = 0.5
     p_m: Annotated[float, Field(gt=0, le=1, description="masking probability of view 0 (equation 1)")] = 0.15
     p_c: Annotated[float, Field(gt=0, le=1, description="masking probability of views 1..K (equation 2)")] = 0.7
     num_views: Annotated[int, Field(ge=1, description="K, the number of complementary views (equation 4)")] = 1
     contrast: Literal["simsiam", "simclr"] = "simsiam"
-    temperature: Annotated[float, Field(gt=0, description="tau of equation 7")] = 0.07
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False, description="tau of equation 7")] = 0.07
     masking: Literal["complementary", "independent"] = "complementary"
     mask_only: bool = False
     mlm: bool = True

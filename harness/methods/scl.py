@@ -23,7 +23,7 @@ from harness.yaml_files import Strict
 
 class Hyperparameters(Strict):
     lam: Annotated[float, Field(ge=0, le=1, description="lambda, weight of the contrastive term (equation 1)")] = 0.9
-    temperature: Annotated[float, Field(gt=0, description="tau (equation 3)")] = 0.3
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False, description="tau (equation 3)")] = 0.3
     reduction: Literal["mean", "mean_valid", "sum"] = "mean"
     representation: Literal["first_token", "pooled"] = "first_token"
     contrast_group: Annotated[int, Field(ge=2, description="sequences that are contrasted with one another")] = 16

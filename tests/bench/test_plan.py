@@ -1,0 +1,556 @@
+"""From tables to runs and stages: how many, which are one, what changes a key, and what is named as missing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tasks.task_files import write_file
+
+from harness import specs
+from harness.bench.plan import Plan, make_plan, stage_flops
+from harness.bench.resolve import Overrides
+from harness.bench.table import Row, load_table
+from harness.encoders import Located, WarmUp, locate
+from harness.errors import UserError
+from harness.specs import Encoder, Parent, Selection, Stage
+from harness.tasks import TASKS, NotAtHand, TextSource, load_user_task, open_source
+from harness.tasks.table import Task
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+SHAPE = {"hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072, "vocab_size": 50265}
+SMALL = {"hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 512, "vocab_size": 30522}
+ROBERTA = Located(Encoder("unresolved:roberta-base", "roberta-base"), None, SHAPE, None)
+TINY = Located(Encoder("7" * 32, "tiny"), None, SMALL, WarmUp("boolq_prose", steps=100, lr=1e-3))
+
+
+def plan(table: str, preset: str = "paper", located: Located = ROBERTA, **overrides: Any) -> Plan:
+    """A plan without a source: every row set is unresolved, and keys are those of names."""
+    return make_plan(load_table(table).resolve(preset, Overrides(**overrides)), None, located)
+
+
+@pytest.fixture(scope="module")
+def few_shot() -> Plan:
+    return plan("few_shot")
+
+
+@pytest.fixture(scope="module")
+def ablation() -> Plan:
+    return plan("ablation")
+
+
+@pytest.fixture(scope="module")
+def full_size() -> Plan:
+    return plan("full_size")
+
+
+def phases(made: Plan) -> Counter[str]:
+    return Counter(stage.phase for stage in made.stages.values())
+
+
+# ---------------------------------------------------------------------------------------------- the papers' arithmetic
+
+
+def test_few_shot_has_the_papers_runs(few_shot: Plan) -> None:
+    """papers.md 2.1, T1: 5 rows x 7 tasks x 3 sizes x 15 runs = 1,575 fine-tunings and 3 x 7 x 3 x 15 = 945
+    post-trainings; without CSSL 4 x 7 x 3 x 15 = 1,260 and 2 x 7 x 3 x 15 = 630."""
+    assert len(few_shot.runs) == 4 * 7 * 3 * 15 == 1260
+    assert phases(few_shot) == {"fine-tune": 1260, "post-train": 2 * 7 * 3 * 15}
+    assert len(few_shot.stages) == 1890
+    assert Counter(run.row for run in few_shot.runs) == dict.fromkeys(("FT", "SCL", "TAPT", "CMLM"), 315)
+    assert len({run.name for run in few_shot.runs}) == 1260
+    assert [(row, task) for row, task, _ in few_shot.skipped] == [("CSSL", "")]
+    # papers.md's steps of the five rows: 1.07 M and 0.59 M
+    steps: Counter[str] = Counter()
+    for stage in few_shot.stages.values():
+        steps[stage.phase] += stage.optim.steps
+    assert steps == {"fine-tune": 4 * 7 * 15 * (700 + 700 + 630), "post-train": 2 * 7 * 15 * (600 + 650 + 625)}
+
+
+def test_ablation_has_the_papers_runs(ablation: Plan) -> None:
+    """T3: 5 rows x 4 tasks x 2 sizes x 15 runs = 600, each with a post-training of its own."""
+    assert len(ablation.runs) == 5 * 4 * 2 * 15 == 600
+    assert phases(ablation) == {"fine-tune": 600, "post-train": 600}
+    assert ablation.skipped == ()
+
+
+def test_full_size_has_the_papers_runs(full_size: Plan) -> None:
+    """T2: 5 rows x 5 tasks x 3 seeds = 75 and 3 x 5 x 3 = 45; without CSSL 60 and 30."""
+    assert len(full_size.runs) == 4 * 5 * 3 == 60
+    assert phases(full_size) == {"fine-tune": 60, "post-train": 2 * 5 * 3}
+    assert {(run.size, run.subset) for run in full_size.runs} == {(0, 0)}
+    rte = next(run.stage for run in full_size.runs if run.task == "rte" and run.row == "TAPT")
+    assert (rte.optim.steps, rte.chain[0].optim.steps) == (3 * 156, 3 * 312)
+
+
+def test_one_mnli_run_serves_two_columns(few_shot: Plan) -> None:
+    columns = [name for name, column in few_shot.resolved.columns.items() if column.task == "mnli"]
+    runs = [run for run in few_shot.runs if run.task == "mnli"]
+    assert columns == ["mnli", "mnli_mm"]
+    assert len(runs) == 4 * 3 * 15
+    assert all([rows.name for rows in run.stage.data.tests] == ["mnli/matched", "mnli/mismatched"] for run in runs)
+    assert {run.stage.data.dev.name for run in runs if run.stage.data.dev} == {"mnli/dev"}
+
+
+def test_tables_share_what_is_one_computation(few_shot: Plan, ablation: Plan) -> None:
+    """papers.md 2.1 and 2.5: of T3's 600 runs 240 are T1's (CMLM is CMLM, w/o CL is TAPT): 2 x 4 tasks x 2 sizes x 15;
+    360 fine-tunings and as many post-trainings are new."""
+
+    def leaves(made: Plan, row: str) -> dict[Any, Stage]:
+        return {
+            (r.task, r.size, r.subset, r.seed): r.stage
+            for r in made.runs
+            if r.row == row and r.size in (100, 1000) and r.task in ablation.resolved.tasks
+        }
+
+    for ours, theirs in (("CMLM", "CMLM"), ("w/o CL", "TAPT")):
+        here, there = leaves(ablation, ours), leaves(few_shot, theirs)
+        assert len(here) == 120
+        assert {cell: [s.key for s in leaf.chain] for cell, leaf in here.items()} == {
+            cell: [s.key for s in leaf.chain] for cell, leaf in there.items()
+        }
+    shared = [few_shot.stages[key] for key in ablation.stages if key in few_shot.stages]
+    assert Counter(stage.phase for stage in shared) == {"fine-tune": 240, "post-train": 240}
+    assert len(ablation.stages) - len(shared) == 360 + 360
+
+
+def test_a_plan_takes_bounded_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[Any] = []
+
+    def counted(value: Any, digest: Callable[[Any], str] = specs.digest_of) -> str:
+        computed.append(value)
+        return digest(value)
+
+    monkeypatch.setattr(specs, "digest_of", counted)
+    started = time.perf_counter()
+    made = plan("few_shot")
+    assert time.perf_counter() - started < 10
+    assert len(computed) == 1890  # one a stage
+    made.names()
+    made.pending({}, False)
+    assert made.unresolved
+    assert len(computed) == 1890
+
+
+def test_a_plan_imports_neither_torch_nor_ray() -> None:
+    code = (
+        "import sys; from harness.bench.table import load_table; from harness.bench.plan import make_plan;"
+        "from harness.bench import work, results; from harness.encoders import locate;"
+        "p = make_plan(load_table('few_shot').resolve('paper'), None, locate('roberta-base'));"
+        "print(len(p.runs), [m for m in ('torch', 'ray', 'transformers', 'optuna') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, env=os.environ, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "1260 []"
+
+
+def test_stages_are_in_order_and_no_key_stands_for_two(few_shot: Plan) -> None:
+    seen: set[str] = set()
+    for key, stage in few_shot.stages.items():
+        assert stage.key == key
+        assert stage.parent is None or stage.parent.key in seen
+        seen.add(key)
+    bodies = {str(stage.to_json()) for stage in few_shot.stages.values()}
+    assert len(bodies) == len(seen)
+
+
+def test_names_say_which_runs_a_stage_serves() -> None:
+    made = plan("few_shot", located=TINY, tasks=("sst2",), sizes=(20,), subsets=(0,), seeds=(31,))
+    names = made.names()
+    assert set(names) == set(made.stages)
+    for run in made.runs:
+        assert names[run.stage.key] == [run.name]
+        assert all(run.name in names[stage.key] for stage in run.stage.chain)
+
+
+# ------------------------------------------------------------------------------------- narrowing and overriding
+
+ONE = {"tasks": ("sst2",), "sizes": (20,), "subsets": (0,), "seeds": (31,)}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "runs"),
+    [
+        ({"methods": ("cmlm", "FT")}, 630),
+        ({"tasks": ("rte", "mnli")}, 360),
+        ({"sizes": (1000,)}, 420),
+        ({"subsets": (4, 1)}, 504),
+        ({"seeds": (53,)}, 420),
+        ({"methods": ("tapt",), **ONE}, 1),
+    ],
+    ids=str,
+)
+def test_narrowing_gives_some_of_the_same_keys(few_shot: Plan, overrides: dict[str, Any], runs: int) -> None:
+    narrow = plan("few_shot", **overrides)
+    whole = {run.name: run.stage.key for run in few_shot.runs}
+    assert len(narrow.runs) == runs
+    assert set(narrow.stages) < set(few_shot.stages)
+    for run in narrow.runs:
+        assert whole[run.name] == run.stage.key
+
+
+def keyed(made: Plan) -> dict[tuple[str, str], str]:
+    return {(run.row, stage.phase): stage.key for run in made.runs for stage in run.stage.chain}
+
+
+FT, SCL = ("FT", "fine-tune"), ("SCL", "fine-tune")
+TAPT_1, TAPT_2 = ("TAPT", "post-train"), ("TAPT", "fine-tune")
+CMLM_1, CMLM_2 = ("CMLM", "post-train"), ("CMLM", "fine-tune")
+ALL = {FT, SCL, TAPT_1, TAPT_2, CMLM_1, CMLM_2}
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        ("fine_tune.lr=2e-5", ALL - {TAPT_1, CMLM_1}),
+        ("fine_tune.epochs=7", ALL - {TAPT_1, CMLM_1}),
+        ("post_train.lr=2e-5", ALL - {FT, SCL}),
+        ("post_train.steps=7", ALL - {FT, SCL}),
+        ("optim.dropout=0", ALL),
+        ("optim.precision=bf16", ALL),
+        ("max_length=64", ALL),
+        ("cmlm.p_c=0.5", {CMLM_1, CMLM_2}),
+        ("cmlm.p_m=0.2", {CMLM_1, CMLM_2}),
+        ("tapt.p_m=0.2", {TAPT_1, TAPT_2}),
+        ("scl.temperature=0.1", {SCL}),
+        # no effect, or the value that is there already, however written
+        ("cmlm.temperature=1", set()),
+        ("cmlm.alpha=0.50", set()),
+        ("fine_tune.lr=0.00001", set()),
+        ("fine_tune.epochs=350.0", set()),
+        ("fine_tune.steps=700", set()),
+        ("post_train.warmup=0", set()),
+        ("max_length=128", set()),
+    ],
+)
+def test_an_override_changes_the_keys_it_should(text: str, changed: set[tuple[str, str]]) -> None:
+    before, after = keyed(plan("few_shot", **ONE)), keyed(plan("few_shot", **ONE, set=(text,)))
+    assert set(before) == set(after) == ALL
+    assert {stage for stage in before if before[stage] != after[stage]} == changed
+
+
+def test_alpha_0_makes_cmlm_tapt_in_the_plan_and_lambda_0_makes_scl_ft() -> None:
+    made = plan("few_shot", **ONE, set=("cmlm.alpha=0", "scl.lam=0"))
+    found = keyed(made)
+    assert (found[CMLM_1], found[CMLM_2], found[SCL]) == (found[TAPT_1], found[TAPT_2], found[FT])
+    assert (len(made.runs), len(made.stages)) == (4, 3)
+
+
+def test_a_rows_own_setting_wins_over_the_command_line() -> None:
+    def leaves(**more: Any) -> dict[str, str]:
+        return {run.row: run.stage.key for run in plan("ablation", **{**ONE, "sizes": (100,)}, **more).runs}
+
+    before, after = leaves(), leaves(set=("cmlm.alpha=0.3",))
+    assert {row for row in before if before[row] != after[row]} == {"CMLM", "w/ SimCLR", "w/o MLM", "w/o CRM"}
+
+
+def test_another_encoder_or_seed_is_another_stage_throughout() -> None:
+    before = plan("few_shot", **ONE)
+    assert not set(before.stages) & set(plan("few_shot", located=TINY, **ONE).stages)
+    assert not set(before.stages) & set(plan("few_shot", **{**ONE, "seeds": (42,)}).stages)
+
+
+def test_the_full_training_set_has_one_subset() -> None:
+    resolved = replace(load_table("full_size").resolve("paper", Overrides(tasks=("rte",))), subsets=(0, 1, 2))
+    made = make_plan(resolved, None, ROBERTA)
+    assert len(made.runs) == 4 * 3
+    assert {run.subset for run in made.runs} == {0}
+
+
+# ------------------------------------------------------------------------------------------------------- warm-up
+
+
+def test_the_warm_up_is_one_stage_for_all_runs() -> None:
+    made = plan("few_shot", located=TINY)
+    warm = [stage for stage in made.stages.values() if stage.phase == "warm-up"]
+    assert len(warm) == 1
+    assert len(made.stages) == 1891
+    assert next(iter(made.stages)) == warm[0].key
+    assert all(run.stage.chain[0].key == warm[0].key for run in made.runs)
+    assert made.names()[warm[0].key] == [run.name for run in made.runs]
+    assert (warm[0].optim.steps, warm[0].optim.lr, warm[0].optim.batch_size, warm[0].seed) == (100, 1e-3, 32, 0)
+    assert (warm[0].data.max_length, warm[0].data.train.name) == (64, "boolq_prose")
+    for run in made.runs:
+        first = run.stage.chain[1]
+        assert isinstance(first.init, Parent)
+        assert first.init.parts == (("encoder", "mlm_head") if first.phase == "post-train" else ("encoder",))
+
+
+def test_the_warm_ups_length_is_in_every_key_and_0_leaves_it_out() -> None:
+    stages = {
+        steps: set(plan("few_shot", located=TINY, **ONE, set=(f"warm_up.steps={steps}",)).stages)
+        for steps in (0, 50, 100)
+    }
+    assert stages[100] == set(plan("few_shot", located=TINY, **ONE).stages)
+    assert {steps: len(keys) for steps, keys in stages.items()} == {0: 6, 50: 7, 100: 7}
+    assert len(set.union(*stages.values())) == 20
+
+
+def test_an_encoder_without_a_warm_up_refuses_one() -> None:
+    with pytest.raises(UserError, match=r"warm_up.steps is 50, but roberta-base has its own MLM head"):
+        plan("few_shot", **ONE, set=("warm_up.steps=50",))
+    assert set(plan("few_shot", **ONE, set=("warm_up.steps=0",)).stages) == set(plan("few_shot", **ONE).stages)
+
+
+# -------------------------------------------------------------------------------------- what is missing or wrong
+
+
+def test_what_is_not_at_hand_is_named(few_shot: Plan) -> None:
+    made = plan("few_shot", methods=("ft", "tapt"), **{**ONE, "tasks": ("mnli",)})
+    assert made.unresolved == (
+        "encoder roberta-base",
+        "data mnli/train-n20-subset0",
+        "data mnli/dev",
+        "data mnli/matched",
+        "data mnli/mismatched",
+        "data mnli/train-n20-subset0-texts",
+    )
+    assert (made.source, made.library, made.shared) == ("not read", {}, ())
+    # 7 tasks x (15 training sets with and without labels + dev + test), MNLI's second test set, the encoder
+    assert len(few_shot.unresolved) == 7 * (2 * 15 + 2) + 1 + 1
+
+
+class Absent:
+    """A source that has nothing at hand."""
+
+    def load(self, task: Task, split: str) -> Any:
+        raise NotAtHand(f"{task.name}/{split} is not here")
+
+    def has(self, task: Task, split: str) -> bool:
+        return True
+
+    def at_hand(self, task: Task, split: str) -> bool:
+        return False
+
+    def describe(self, task: Task | None = None) -> str:
+        return "nowhere"
+
+
+def test_a_source_without_the_files_gives_the_plan_of_no_source() -> None:
+    resolved = load_table("few_shot").resolve("paper", Overrides(**ONE))
+    made = make_plan(resolved, Absent(), ROBERTA)
+    assert list(made.stages) == list(plan("few_shot", **ONE).stages)
+    assert made.source == "nowhere"
+    assert "data sst2/dev" in made.unresolved
+
+
+def test_selection_is_by_the_tasks_own_metric(few_shot: Plan) -> None:
+    found = {run.task: run.stage.selection for run in few_shot.runs}
+    assert found == {task: Selection("mcc" if task == "cola" else "accuracy", 100) for task in few_shot.resolved.tasks}
+    assert {run.task: run.stage.data.num_labels for run in few_shot.runs} == {
+        task: 3 if task == "mnli" else 2 for task in few_shot.resolved.tasks
+    }
+    assert all(
+        s.selection is None and s.data.num_labels == 0 for s in few_shot.stages.values() if s.phase != "fine-tune"
+    )
+
+
+def test_scl_skips_a_regression_and_says_why() -> None:
+    made = plan("few_shot", **{**ONE, "tasks": ("stsb", "sst2")})
+    assert ("SCL", "stsb", "SCL contrasts classes, and this task is a regression") in made.skipped
+    assert {(row, task) for row, task, _ in made.skipped} == {("CSSL", ""), ("SCL", "stsb")}
+    assert {(run.row, run.task) for run in made.runs} == {
+        (row, task) for row in ("FT", "SCL", "TAPT", "CMLM") for task in ("stsb", "sst2")
+    } - {("SCL", "stsb")}
+    leaf = next(run.stage for run in made.runs if run.task == "stsb")
+    assert (leaf.selection, leaf.data.num_labels) == (Selection("spearman", 100), 1)
+    assert [name for name, c in made.resolved.columns.items() if c.task == "stsb"] == ["stsb"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("cmlm.alpa=1", ["method cmlm (row CMLM)", "Did you mean 'alpha'?"]),
+        ("cmlm.p_c=1.5", ["method cmlm (row CMLM)", "less than or equal to 1", "1.5"]),
+        ("cmlm.alpha=.inf", ["method cmlm (row CMLM)", "finite"]),
+        ("scl.temperature=0", ["method scl (row SCL)", "greater than 0"]),
+        ("ft.lr=1", ["method ft (row FT)", "Known here: none"]),
+    ],
+)
+def test_a_wrong_hyperparameter_is_told_before_anything_is_read(text: str, words: list[str]) -> None:
+    resolved = load_table("few_shot").resolve("paper", Overrides(set=(text,)))
+    with pytest.raises(UserError) as caught:
+        make_plan(resolved, Absent(), ROBERTA)
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_an_unknown_method_in_a_table_is_told_with_its_row() -> None:
+    table = load_table("few_shot").model_copy(update={"rows": (Row(name="Ours", method="clml"),)})
+    with pytest.raises(UserError, match=r"table few_shot, row Ours: unknown method 'clml'. Did you mean 'cmlm'\?"):
+        make_plan(table.resolve("paper"), None, ROBERTA)
+
+
+def test_pending(few_shot: Plan) -> None:
+    first, second, third, fourth, *rest = few_shot.stages
+    statuses: dict[str, Any] = {
+        first: ("done", 1),
+        second: ("failed", 3),
+        third: ("diverged", 1),
+        "of others": ("done", 1),
+    }
+    assert [s.key for s in few_shot.pending(statuses, retry=False)] == [second, fourth, *rest]
+    assert [s.key for s in few_shot.pending(statuses, retry=True)] == [second, third, fourth, *rest]
+    assert len(few_shot.pending({}, retry=False)) == 1890
+    assert few_shot.pending(dict.fromkeys(few_shot.stages, ("done", 1)), retry=True) == []
+
+
+# -------------------------------------------------------------------------------------------------- real rows
+
+
+@pytest.fixture(scope="module")
+def source(packaged: dict[str, Path]) -> TextSource:
+    return open_source(None)
+
+
+@pytest.fixture(scope="module")
+def quick(source: TextSource) -> Plan:
+    return make_plan(load_table("few_shot").resolve("quick"), source, locate("bert-tiny"))
+
+
+def test_a_quick_plan_has_everything_at_hand(quick: Plan, source: TextSource) -> None:
+    assert quick.unresolved == ()
+    assert (len(quick.runs), phases(quick)) == (24, {"warm-up": 1, "post-train": 12, "fine-tune": 24})
+    for stage in quick.stages.values():
+        for rows in stage.row_sets:
+            assert rows.resolved
+            assert quick.library[rows.digest].digest == rows.digest
+            assert (len(quick.library[rows.digest]), rows.mean_chars > 0) == (rows.rows, True)
+    for name in ("ablation", "full_size"):
+        made = make_plan(load_table(name).resolve("quick"), source, locate("bert-tiny"))
+        assert (made.unresolved, bool(made.runs)) == ((), True)
+
+
+def test_subset_k_is_the_same_for_all_methods_and_tables(quick: Plan, source: TextSource) -> None:
+    sets: dict[tuple[int, int], set[str]] = {}
+    for run in quick.runs:
+        sets.setdefault((run.size, run.subset), set()).add(run.stage.data.train.digest)
+    assert {cell: len(found) for cell, found in sets.items()} == {(n, k): 1 for n in (100, 1000) for k in range(3)}
+    assert len(set.union(*sets.values())) == 6
+    ablation = make_plan(load_table("ablation").resolve("quick"), source, locate("bert-tiny"))
+    for run in ablation.runs:
+        assert sets[run.size, run.subset] == {run.stage.data.train.digest}
+    # subset 2 does not depend on subsets 0 and 1
+    alone = make_plan(load_table("few_shot").resolve("quick", Overrides(subsets=(2,))), source, locate("bert-tiny"))
+    assert set(alone.stages) < set(quick.stages)
+    assert {r.stage.data.train.digest for r in alone.runs} == sets[100, 2] | sets[1000, 2]
+
+
+def test_post_training_reads_the_texts_of_the_subset_without_labels(quick: Plan) -> None:
+    for run in quick.runs:
+        for stage in run.stage.chain:
+            if stage.phase == "post-train":
+                texts, labelled = quick.library[stage.data.train.digest], quick.library[run.stage.data.train.digest]
+                assert texts.labels is None
+                assert sorted(texts.texts) == sorted(labelled.texts)
+    tests = quick.tasks["movies"].tests["test"]
+    assert all(tests not in stage.row_sets for stage in quick.stages.values() if stage.phase != "fine-tune")
+
+
+def test_no_row_is_trained_on_and_scored(quick: Plan) -> None:
+    for run in quick.runs:
+        data = run.stage.data
+        assert data.dev
+        ids = [set(quick.library[r.digest].ids.tolist()) for r in (data.train, data.dev, *data.tests)]
+        assert sum(map(len, ids)) == len(set.union(*ids))
+
+
+USERS_TASK = "name: reviews\ntitle: Reviews\ncolumns: [text]\nclasses: ['no', 'yes', 'so']\nmetrics: [accuracy, mcc]\n"
+
+
+def test_a_users_task(tmp_path: Path) -> None:
+    (tmp_path / "task.yaml").write_text(USERS_TASK)
+    for split, count in (("train", 90), ("validation", 100)):
+        rows = [{"text": f"{split} {i}", "label": ("no", "yes", "so")[i % 3]} for i in range(count)]
+        if split == "train":
+            rows[0]["text"] = "Validation  7"  # a text of dev or test, but for case and space
+        write_file(tmp_path / f"reviews/{split}.csv", rows)
+    task = load_user_task(tmp_path / "task.yaml")
+    overrides = Overrides(tasks=("reviews",), sizes=(20,), subsets=(0, 1), seeds=(31,))
+    resolved = load_table("few_shot").resolve("paper", overrides, {**TASKS, "reviews": task})
+    made = make_plan(resolved, open_source(tmp_path), ROBERTA, user_tasks={"reviews": task})
+    assert made.unresolved == ("encoder roberta-base",)
+    assert (len(made.runs), len(made.stages), made.source) == (8, 12, f"folder {tmp_path}")
+    assert {(r.stage.data.num_labels, r.stage.selection) for r in made.runs} == {(3, Selection("accuracy", 100))}
+    dev, test = made.tasks["reviews"].dev, made.tasks["reviews"].tests["test"]
+    assert (dev.rows, test.rows, dev.name) == (72, 28, "reviews/dev")
+    assert "does not use this task" in made.tasks["reviews"].note
+    assert [(s.training, s.evaluation, s.rows) for s in made.shared] == [
+        ("training sets", "reviews/dev", 72),
+        ("training sets", "reviews/test", 28),
+    ]
+    # on the full training set the text in common is counted
+    full = load_table("full_size").resolve("paper", Overrides(tasks=("reviews",)), {**TASKS, "reviews": task})
+    whole = make_plan(full, open_source(tmp_path), ROBERTA, user_tasks={"reviews": task})
+    assert sum(s.most for s in whole.shared) == 1
+    # without a source it can still be costed
+    costed = make_plan(resolved, None, ROBERTA, user_tasks={"reviews": task})
+    assert len(costed.stages) == 12
+    assert costed.stage_flops(costed.runs[0].stage) > 0
+
+
+def test_a_users_task_without_its_files_says_so(tmp_path: Path) -> None:
+    (tmp_path / "task.yaml").write_text(USERS_TASK)
+    task = load_user_task(tmp_path / "task.yaml")
+    resolved = load_table("few_shot").resolve("paper", Overrides(tasks=("reviews",)), {"reviews": task})
+    with pytest.raises(UserError, match="there is no folder 'reviews'"):
+        make_plan(resolved, open_source(tmp_path), ROBERTA, user_tasks={"reviews": task})
+
+
+# --------------------------------------------------------------------------------------------------------- cost
+
+
+def test_estimated_flops(few_shot: Plan) -> None:
+    assert all(few_shot.stage_flops(stage) > 0 for stage in few_shot.stages.values())
+    post, fine = next(run.stage.chain for run in few_shot.runs if run.row == "CMLM")
+
+    def flops(stage: Stage, config: dict[str, Any] = SHAPE, **changes: Any) -> float:
+        return stage_flops(replace(stage, **changes), config)
+
+    def longer(stage: Stage, factor: int) -> float:
+        return flops(stage, optim=replace(stage.optim, steps=factor * stage.optim.steps))
+
+    assert longer(post, 2) == pytest.approx(2 * flops(post))
+    assert flops(fine) < longer(fine, 2) < 2 * flops(fine)  # the test set is predicted once
+    assert flops(post, optim=replace(post.optim, batch_size=16)) == pytest.approx(2 * flops(post))
+    assert flops(fine, selection=None) < flops(fine, selection=Selection("accuracy", 350)) < flops(fine)
+    views = replace(post.objective, params={**post.objective.params, "num_views": 3})
+    assert flops(post, objective=views) > 1.5 * flops(post)
+    without = replace(post.objective, params={**post.objective.params, "mlm": False})
+    assert flops(post, objective=without) < flops(post)
+    assert flops(fine, SMALL) < flops(fine) / 50
+    assert stage_flops(fine, {}) == 0.0
+    # 6 FLOPs a parameter and token, of 85 M parameters outside the embeddings: within a factor of two
+    tokens = fine.optim.steps * 16 * (41 / 4.3 + 2.5)
+    assert 0.5 < flops(fine, selection=None) / (6 * 85e6 * tokens) < 2
+
+
+def test_longer_texts_cost_more_up_to_the_maximum_length(few_shot: Plan) -> None:
+    cost = {run.task: few_shot.stage_flops(run.stage) for run in few_shot.runs if run.row == "FT" and run.size == 100}
+    assert cost["cola"] < cost["sst2"] < cost["qnli"]
+    leaf = next(run.stage for run in few_shot.runs if run.task == "rte" and run.row == "FT")
+
+    def at(chars: float) -> float:
+        rows = replace(leaf.data.train, mean_chars=chars)
+        return stage_flops(replace(leaf, data=replace(leaf.data, train=rows)), SHAPE)
+
+    assert at(100) < at(300) < at(10_000) == at(100_000)
+
+
+def test_all_glue_tasks_have_typical_sizes_for_a_cost() -> None:
+    """Every task of the packaged tables that is not read from a package."""
+    from harness.bench.plan import TYPICAL_CHARS, TYPICAL_ROWS
+
+    used = {task for name in ("few_shot", "ablation", "full_size") for task in load_table(name).tasks}
+    assert used <= set(TYPICAL_CHARS) & set(TYPICAL_ROWS)
+    assert set(TYPICAL_ROWS) == set(TYPICAL_CHARS)
+    for task, rows in TYPICAL_ROWS.items():
+        assert TASKS[task].official_rows("train") == rows

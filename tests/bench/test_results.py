@@ -1,0 +1,238 @@
+"""Test scores come from recorded predictions, after selection and nowhere else."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sqlite3
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import harness
+from harness.bench import results
+from harness.bench.plan import Plan, make_plan
+from harness.bench.resolve import Overrides
+from harness.bench.results import hardware, replicates
+from harness.bench.table import load_table
+from harness.encoders import Located, WarmUp
+from harness.specs import Encoder, Predictions, Record, Stage
+from harness.store import Owner, Store
+from harness.tasks import score
+
+TINY = Located(Encoder("7" * 32, "tiny"), None, {}, WarmUp("boolq_prose", steps=100, lr=1e-3))
+OWNER = Owner.current()
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    """4 rows x (CoLA, MNLI) x 2 seeds: 16 runs, 8 post-trainings, a warm-up; 3 columns."""
+    overrides = Overrides(tasks=("cola", "mnli"), sizes=(20,), subsets=(0,), seeds=(31, 42))
+    return make_plan(load_table("few_shot").resolve("paper", overrides), None, TINY)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(f"sqlite:///{tmp_path}/harness.db")
+
+
+def commit(store: Store, stage: Stage, status: Any = "done", reason: str = "", **more: Any) -> Record:
+    """A record of a stage, with made-up predictions of dev and each test set where it is done."""
+    rng = np.random.default_rng(int(stage.key[:8], 16))
+    record = Record(stage.key, status, reason, **more)
+    if status == "done" and stage.selection and stage.data.dev:
+        for rows, count in zip((stage.data.dev, *stage.data.tests), (59, 61, 67), strict=False):
+            logits = rng.normal(size=(count, stage.data.num_labels)).astype(np.float32)
+            record.predictions[rows.digest] = Predictions(logits, rng.integers(0, stage.data.num_labels, count))
+        record.dev_scores = {stage.selection.metric: 0.5}
+    assert store.lease(stage.key, OWNER) == "granted"
+    assert store.commit(stage, record, OWNER)
+    return record
+
+
+def test_scores_are_those_of_the_recorded_predictions(plan: Plan, store: Store) -> None:
+    records = {stage.key: commit(store, stage) for stage in plan.stages.values()}
+    found = replicates(plan, store)
+    # CoLA is one column, MNLI two: 4 rows x 2 seeds x 3
+    assert len(found) == 24
+    assert all(r.done and r.status == "done" and r.reason == "" for r in found)
+    runs = {(run.row, run.task, run.size, run.subset, run.seed): run for run in plan.runs}
+    for each in found:
+        column = plan.resolved.columns[each.column]
+        run = runs[each.row, column.task, each.size, each.subset, each.seed]
+        rows = plan.tasks[column.task].tests[column.evaluation]
+        predicted = records[run.stage.key].predictions[rows.digest]
+        assert each.value == score(column.metric, predicted.gold, predicted.logits)
+        assert each.key == run.stage.key
+    assert {r.column for r in found} == {"cola", "mnli", "mnli_mm"}
+    assert len({r.value for r in found}) > 12
+
+
+def test_one_run_of_mnli_gives_two_columns_from_its_two_test_sets(plan: Plan, store: Store) -> None:
+    run = next(r for r in plan.runs if r.task == "mnli" and r.row == "FT")
+    record = commit(store, run.stage)
+    found = {r.column: r for r in replicates(plan, store)}
+    assert set(found) == {"mnli", "mnli_mm"}
+    assert {(r.key, r.row, r.seed) for r in found.values()} == {(run.stage.key, "FT", run.seed)}
+    # numbers of different denominators: no two of the three sets can give the same accuracy
+    matched, mismatched = (record.predictions[f"unresolved:mnli/{name}"] for name in ("matched", "mismatched"))
+    assert (len(matched.gold), len(mismatched.gold)) == (61, 67)
+    assert found["mnli"].value == score("accuracy", matched.gold, matched.logits)
+    assert found["mnli_mm"].value == score("accuracy", mismatched.gold, mismatched.logits)
+    dev = run.stage.data.dev
+    assert dev
+    on_dev = score("accuracy", record.predictions[dev.digest].gold, record.predictions[dev.digest].logits)
+    assert on_dev not in (found["mnli"].value, found["mnli_mm"].value)
+
+
+def test_a_perfect_and_a_hopeless_run(plan: Plan, store: Store) -> None:
+    stage = next(r.stage for r in plan.runs if r.task == "cola")
+    gold = np.array([0, 1] * 10)
+    right = np.stack([1.0 - gold, gold], axis=1).astype(np.float32)
+    assert stage.data.dev
+    record = Record(stage.key, "done", predictions={stage.data.tests[0].digest: Predictions(right, gold)})
+    store.lease(stage.key, OWNER)
+    store.commit(stage, record, OWNER)
+    assert [r.value for r in replicates(plan, store)] == [1.0]
+
+
+def test_what_was_never_tried_is_left_out(plan: Plan, store: Store) -> None:
+    assert replicates(plan, store) == []
+    first = plan.runs[0]
+    for ancestor in first.stage.chain:
+        commit(store, ancestor)
+    # every run's warm-up is done now, and of the runs one
+    assert [(r.row, r.column, r.seed) for r in replicates(plan, store)] == [(first.row, "cola", first.seed)]
+
+
+def test_a_store_that_does_not_exist_has_no_replicates(plan: Plan, tmp_path: Path) -> None:
+    nowhere = Store(f"sqlite:///{tmp_path}/none/harness.db", create=False)
+    assert replicates(plan, nowhere) == []
+    assert hardware(plan, nowhere) == ()
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("status", ["failed", "diverged"])
+def test_a_run_that_ended_badly_gives_its_reason_and_no_score(plan: Plan, store: Store, status: str) -> None:
+    run = next(r for r in plan.runs if r.task == "mnli")
+    commit(store, run.stage, status, "loss is nan at step 7")
+    found = replicates(plan, store)
+    assert [(r.column, r.value, r.status, r.reason, r.done) for r in found] == [
+        (column, None, status, "loss is nan at step 7", False) for column in ("mnli", "mnli_mm")
+    ]
+
+
+@pytest.mark.parametrize("status", ["failed", "diverged"])
+def test_a_run_whose_parent_ended_badly_says_so(plan: Plan, store: Store, status: str) -> None:
+    run = next(r for r in plan.runs if r.row == "CMLM" and r.task == "cola")
+    warm, post, leaf = run.stage.chain
+    commit(store, warm)
+    commit(store, post, status, "loss is nan at step 7")
+    (only,) = replicates(plan, store)
+    assert (only.row, only.seed, only.column, only.value) == ("CMLM", run.seed, "cola", None)
+    assert (only.status, only.reason) == (status, f"post-train {status}: loss is nan at step 7")
+    assert only.key == leaf.key
+
+
+def test_a_warm_up_that_diverged_is_the_reason_of_every_run(plan: Plan, store: Store) -> None:
+    commit(store, plan.runs[0].stage.chain[0], "diverged", "loss is nan at step 2")
+    found = replicates(plan, store)
+    assert len(found) == 24
+    assert {(r.status, r.reason) for r in found} == {("diverged", "warm-up diverged: loss is nan at step 2")}
+
+
+def test_a_done_run_counts_whatever_became_of_its_parent(plan: Plan, store: Store) -> None:
+    """Weights that could not be made again do not take back numbers that are recorded."""
+    run = next(r for r in plan.runs if r.row == "TAPT" and r.task == "cola")
+    commit(store, run.stage.chain[1], "failed", "disk is full")
+    commit(store, run.stage)
+    found = replicates(plan, store)
+    assert [r.done for r in found] == [True]
+
+
+def test_collapse_is_passed_on(plan: Plan, store: Store) -> None:
+    commit(store, plan.runs[0].stage, collapsed=True)
+    assert [r.collapsed for r in replicates(plan, store)] == [True]
+
+
+def test_two_rows_of_one_computation_share_a_record(store: Store) -> None:
+    overrides = Overrides(tasks=("cola",), sizes=(20,), subsets=(0,), seeds=(31,), set=("cmlm.alpha=0",))
+    made = make_plan(load_table("few_shot").resolve("paper", overrides), None, TINY)
+    commit(store, next(r.stage for r in made.runs if r.row == "TAPT"))
+    found = replicates(made, store)
+    assert [r.row for r in found] == ["TAPT", "CMLM"]
+    assert len({(r.key, r.value) for r in found}) == 1
+
+
+def test_chunks_do_not_change_anything(plan: Plan, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for index, stage in enumerate(plan.stages.values()):
+        if index % 3:
+            commit(store, stage, "done" if index % 5 else "failed")
+    whole = replicates(plan, store)
+    assert whole
+    for size in (1, 2, 7):
+        monkeypatch.setattr(results, "CHUNK", size)
+        assert replicates(plan, store) == whole
+
+
+# ----------------------------------------------------------------------------------- law 3: after selection only
+
+
+def test_a_record_has_no_place_for_a_test_score() -> None:
+    names = {f.name for f in fields(Record)}
+    assert not [name for name in names if "test" in name]
+    assert [name for name in names if "score" in name] == ["dev_scores"]
+
+
+def test_nothing_of_the_test_sets_is_committed_but_predictions(plan: Plan, store: Store, tmp_path: Path) -> None:
+    """The record's JSON names no test set and holds no number that was computed from one."""
+    run = next(r for r in plan.runs if r.task == "mnli")
+    record = commit(store, run.stage)
+    (each, other) = (r.value for r in replicates(plan, store))
+    with sqlite3.connect(tmp_path / "harness.db") as connection:
+        (body,) = connection.execute("select record from records where key = ?", (record.key,)).fetchone()
+    connection.close()
+    assert "test" not in body
+    assert not any(rows.digest in body or rows.name in body for rows in run.stage.data.tests)
+    assert str(each) not in body
+    assert str(other) not in body
+    assert json.loads(body)["predictions"] == {}
+    assert json.loads(body)["dev_scores"] == {"accuracy": 0.5}
+
+
+def test_scores_are_computed_in_two_places() -> None:
+    """`score` is called in the loop (of dev, to select) and in `bench.results` (of the tests, after selection)."""
+    package = Path(harness.__file__).parent
+    users = set()
+    for path in sorted(package.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            called = node.func if isinstance(node, ast.Call) else None
+            name = (
+                called.id if isinstance(called, ast.Name) else called.attr if isinstance(called, ast.Attribute) else ""
+            )
+            if name == "score":
+                users.add(path.relative_to(package).as_posix())
+    assert users == {"bench/results.py", "training/loop.py"}
+
+
+# ------------------------------------------------------------------------------------------------------ hardware
+
+
+def test_hardware_lists_each_kind_once(plan: Plan, store: Store) -> None:
+    def origin(device: str, threads: int) -> dict[str, Any]:
+        return {"device": device, "threads": threads, "torch": "2.9", "host": "a"}
+
+    kinds = [origin("CPU x", 1), origin("CPU x", 1) | {"host": "b"}, origin("CPU x", 4), origin("H100", 1)]
+    for stage, kind in zip(plan.stages.values(), kinds, strict=False):
+        commit(store, stage, provenance=kind)
+    failed = list(plan.stages.values())[len(kinds)]
+    commit(store, failed, "failed", "no memory", provenance=origin("abacus", 1))
+    assert hardware(plan, store) == (
+        "CPU x, 1 thread a run, torch 2.9",
+        "CPU x, 4 threads a run, torch 2.9",
+        "H100, 1 thread a run, torch 2.9",
+    )
+    assert len(hardware(replace(plan, stages={}), store)) == 0

@@ -1,0 +1,280 @@
+"""What is left to do of a plan under any state of the store, and how long it is said to take."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable
+from itertools import combinations
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.bench import work as working
+from harness.bench.plan import Plan, make_plan
+from harness.bench.resolve import Overrides
+from harness.bench.table import load_table
+from harness.bench.work import Blocked, Calibration, Item, calibrate, hours, work
+from harness.encoders import Located, WarmUp
+from harness.specs import Encoder, Status
+from harness.store import Speed
+
+CONFIG = {"hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 512, "vocab_size": 30522}
+TINY = Located(Encoder("7" * 32, "tiny"), None, CONFIG, WarmUp("boolq_prose", steps=100, lr=1e-3))
+
+WARM, FT, SCL, TAPT_1, TAPT_2, CMLM_1, CMLM_2 = "warm", "FT", "SCL", "TAPT 1", "TAPT 2", "CMLM 1", "CMLM 2"
+PARENT = {FT: WARM, SCL: WARM, TAPT_1: WARM, CMLM_1: WARM, TAPT_2: TAPT_1, CMLM_2: CMLM_1}
+EVERY = (WARM, *PARENT)
+
+
+def small(tasks: tuple[str, ...] = ("cola",), seeds: tuple[int, ...] = (31,), **more: Any) -> Plan:
+    overrides = Overrides(tasks=tasks, sizes=(20,), subsets=(0,), seeds=seeds, **more)
+    return make_plan(load_table("few_shot").resolve("paper", overrides), None, TINY)
+
+
+PLAN = small()
+KEYS = {WARM: PLAN.runs[0].stage.chain[0].key}
+for run in PLAN.runs:
+    *_, leaf = run.stage.chain
+    if len(run.stage.chain) == 3:
+        KEYS |= {f"{run.row} 1": run.stage.chain[1].key, f"{run.row} 2": leaf.key}
+    else:
+        KEYS[run.row] = leaf.key
+NAMES = {key: name for name, key in KEYS.items()}
+
+
+def statuses(**states: Iterable[str]) -> dict[str, tuple[Status, int]]:
+    """`statuses(done=[FT], failed=[WARM])`; every record is of a second attempt."""
+    return {KEYS[name]: (status, 2) for status, names in states.items() for name in names}  # type: ignore[misc]
+
+
+def left(
+    states: dict[str, tuple[Status, int]], products: Iterable[str] = (), retry: bool = False
+) -> tuple[dict[str, Item], dict[str, str]]:
+    """Items by name in order, and the blocked ones with the ancestor that blocks them."""
+    have = {KEYS[name] for name in products}
+    items, blocked = work(PLAN, states, have.__contains__, retry)
+    return (
+        {NAMES[item.stage.key]: item for item in items},
+        {NAMES[b.stage.key]: NAMES[b.ancestor.key] for b in blocked},
+    )
+
+
+def test_the_plan_of_these_tests() -> None:
+    assert set(KEYS) == set(EVERY)
+    assert {NAMES[s.key]: NAMES[s.parent.key] for s in PLAN.stages.values() if s.parent} == PARENT
+
+
+def test_with_an_empty_store_everything_is_trained_parents_first() -> None:
+    items, blocked = left({})
+    order = list(items)
+    assert (set(order), blocked) == (set(EVERY), {})
+    assert all(order.index(parent) < order.index(child) for child, parent in PARENT.items())
+    assert {name for name, item in items.items() if item.keep_product} == {WARM, TAPT_1, CMLM_1}
+    assert not any(item.remake or item.seen_attempt or item.deaths for item in items.values())
+
+
+def test_with_everything_done_nothing_is_trained_products_or_not() -> None:
+    for products in ((), EVERY):
+        assert left(statuses(done=EVERY), products) == ({}, {})
+        assert left(statuses(done=EVERY), products, retry=True) == ({}, {})
+
+
+def test_what_is_done_is_not_trained_again() -> None:
+    items, _ = left(statuses(done=[WARM, FT, TAPT_1]), products=[WARM, TAPT_1])
+    assert list(items) == [SCL, TAPT_2, CMLM_1, CMLM_2]
+    assert {name for name, item in items.items() if item.keep_product} == {CMLM_1}
+    assert not any(item.remake for item in items.values())
+
+
+def test_what_failed_is_trained_again_and_knows_its_attempt() -> None:
+    items, blocked = left(statuses(done=set(EVERY) - {SCL, CMLM_1}, failed=[SCL, CMLM_1]), products=[WARM])
+    assert ({name: item.seen_attempt for name, item in items.items()}, blocked) == ({SCL: 2, CMLM_1: 2}, {})
+    # CMLM's leaf is done: nobody needs the weights of its post-training
+    assert not any(item.keep_product for item in items.values())
+
+
+def test_what_diverged_is_trained_again_on_request_only() -> None:
+    states = statuses(done=set(EVERY) - {SCL}, diverged=[SCL])
+    assert left(states, products=[WARM]) == ({}, {})
+    items, blocked = left(states, products=[WARM], retry=True)
+    assert ([*items], items[SCL].seen_attempt, blocked) == ([SCL], 2, {})
+
+
+def test_a_done_parent_is_made_again_exactly_when_a_child_needs_it() -> None:
+    """And its own parent in turn, when its weights are gone as well."""
+    states = statuses(done=[WARM, FT, SCL, TAPT_1, TAPT_2, CMLM_1])
+    assert [*left(states, products=[CMLM_1])[0]] == [CMLM_2]
+    assert [*left(states, products=[WARM, CMLM_1])[0]] == [CMLM_2]
+    for products, remade in (
+        ([WARM], [CMLM_1]),
+        ([WARM, TAPT_1], [CMLM_1]),
+        ([], [WARM, CMLM_1]),
+        ([TAPT_1], [WARM, CMLM_1]),
+    ):
+        items, blocked = left(states, products)
+        assert ([*items], blocked) == ([*remade, CMLM_2], {})
+        assert {name for name, item in items.items() if item.remake} == set(remade)
+        assert {name for name, item in items.items() if item.keep_product} == set(remade)
+        assert {name: item.seen_attempt for name, item in items.items()} == {**dict.fromkeys(remade, 2), CMLM_2: 0}
+
+
+def test_a_shared_parent_is_made_again_once() -> None:
+    items, _ = left(statuses(done=[WARM]))
+    assert [*items].count(WARM) == 1
+    assert items[WARM].remake
+    assert len(items) == 7
+
+
+def test_children_of_what_diverged_are_blocked() -> None:
+    items, blocked = left(statuses(done=[WARM], diverged=[CMLM_1]), products=[WARM])
+    assert ([*items], blocked) == ([FT, SCL, TAPT_1, TAPT_2], {CMLM_2: CMLM_1})
+    items, blocked = left(statuses(diverged=[WARM]))
+    assert ([*items], blocked) == ([], dict.fromkeys(PARENT, WARM))
+    # with retry both are trained
+    items, blocked = left(statuses(done=[WARM], diverged=[CMLM_1]), products=[WARM], retry=True)
+    assert (set(items), blocked) == (set(PARENT), {})
+    assert items[CMLM_1].keep_product
+    # a child that is done already is not said to be blocked
+    assert left(statuses(done=set(EVERY) - {CMLM_1}, diverged=[CMLM_1])) == ({}, {})
+
+
+def test_children_of_what_failed_are_not_blocked() -> None:
+    items, blocked = left(statuses(failed=[WARM]))
+    assert (set(items), blocked) == (set(EVERY), {})
+    assert items[WARM].keep_product
+
+
+def test_a_blocked_stage_asks_for_no_parents() -> None:
+    """CMLM 1 diverged: nothing else is to be done, so the warm-up is not made again for it."""
+    assert left(statuses(done=set(EVERY) - {CMLM_1, CMLM_2}, diverged=[CMLM_1])) == ({}, {CMLM_2: CMLM_1})
+
+
+def test_names_metrics_and_costs() -> None:
+    items, _ = left({})
+    assert items[WARM].name == "warm-up of FT/cola/n20/subset0/seed31 and 3 more"
+    assert items[CMLM_2].name == items[CMLM_1].name == "CMLM/cola/n20/subset0/seed31"
+    assert {name: item.metrics for name, item in items.items() if item.metrics} == dict.fromkeys(
+        (FT, SCL, TAPT_2, CMLM_2), ("mcc", "accuracy")
+    )
+    assert all(item.cost == PLAN.stage_flops(item.stage) > 0 for item in items.values())
+
+
+def test_metrics_are_those_of_the_stages_own_task() -> None:
+    made = small(("cola", "mrpc", "mnli", "stsb"))
+    items, _ = work(made, {}, lambda key: False, False)
+    found = {item.stage.data.dev.name: item.metrics for item in items if item.stage.data.dev}
+    assert found == {
+        "cola/dev": ("mcc", "accuracy"),
+        "mrpc/dev": ("accuracy", "f1"),
+        "mnli/dev": ("accuracy",),
+        "stsb/dev": ("spearman", "pearson"),
+    }
+
+
+def test_a_leaf_of_two_rows_is_trained_once_under_a_name_for_both() -> None:
+    made = small(set=("cmlm.alpha=0",))
+    items, _ = work(made, {}, lambda key: False, False)
+    assert len(items) == 5
+    assert [item.name for item in items if item.stage.phase == "fine-tune"] == [
+        "FT/cola/n20/subset0/seed31",
+        "SCL/cola/n20/subset0/seed31",
+        "fine-tune of TAPT/cola/n20/subset0/seed31 and 1 more",
+    ]
+
+
+def test_records_of_other_plans_do_not_matter() -> None:
+    others: dict[str, tuple[Status, int]] = {"f" * 32: ("diverged", 1), "0" * 32: ("done", 4)}
+    items, blocked = work(PLAN, others, lambda key: key in others, True)
+    assert (len(items), blocked) == (7, [])
+
+
+STATES = st.sampled_from([None, "done", "failed", "diverged"])
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(st.tuples(*[STATES] * 7), st.sets(st.sampled_from(EVERY)), st.booleans())
+def test_laws_of_work_in_any_state(states: tuple[Any, ...], products: set[str], retry: bool) -> None:
+    state = dict(zip(EVERY, states, strict=True))
+    items, blocked = left({KEYS[n]: (s, 1) for n, s in state.items() if s}, products, retry)
+    order = list(items)
+    wanted = {n for n, s in state.items() if s in (None, "failed") or (retry and s == "diverged")}
+    fatal = {n for n, s in state.items() if s == "diverged" and not retry}
+
+    def ancestors(name: str) -> list[str]:
+        return [PARENT[name], *ancestors(PARENT[name])] if name in PARENT else []
+
+    # each wanted stage is either trained or blocked, and blocked by an ancestor that diverged
+    assert wanted == {n for n, i in items.items() if not i.remake} | set(blocked)
+    assert not set(items) & set(blocked)
+    for name in wanted:
+        assert (name in blocked) == any(a in fatal for a in ancestors(name))
+    assert all(ancestor in fatal and ancestor in ancestors(name) for name, ancestor in blocked.items())
+    # a recorded stage is made again only for a child that is trained, and where its weights are gone
+    children = {n: [c for c in items if PARENT.get(c) == n] for n in EVERY}
+    for name, item in items.items():
+        assert item.keep_product == bool(children[name])
+        if item.remake:
+            assert state[name] == "done"
+            assert name not in products
+            assert children[name]
+        assert item.seen_attempt == (1 if state[name] else 0)
+    # every trained stage finds the weights it starts from: made before it in this very list, or there
+    for name in order:
+        if name in PARENT:
+            before = PARENT[name] in order[: order.index(name)]
+            assert before or (state[PARENT[name]] == "done" and PARENT[name] in products)
+
+
+def test_interrupted_at_any_point_the_same_command_goes_on() -> None:
+    """Whatever prefix of the list is done, with its products there or deleted, exactly the rest is trained."""
+    order = [*left({})[0]]
+    for count in range(len(order) + 1):
+        done = order[:count]
+        for kept in (n for size in range(2) for n in combinations([WARM, TAPT_1, CMLM_1], size)):
+            items, blocked = left(statuses(done=done), products=set(kept) & set(done))
+            assert {n for n, item in items.items() if not item.remake} == set(order) - set(done)
+            assert blocked == {}
+
+
+def test_work_on_a_whole_table_is_linear() -> None:
+    made = make_plan(load_table("few_shot").resolve("paper"), None, TINY)
+    items, blocked = work(made, {}, lambda key: False, False)
+    assert (len(items), blocked, len({item.stage.key for item in items})) == (1891, [], 1891)
+    assert items[0].name == "warm-up of FT/cola/n20/subset0/seed31 and 1259 more"
+    assert Blocked(items[1].stage, items[0].stage).ancestor.phase == "warm-up"
+
+
+# --------------------------------------------------------------------------------------------------------- time
+
+
+def test_calibration_is_of_this_machine_and_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = platform.node()
+    speeds = [
+        Speed(here, "a", 4e10, 2.0),
+        Speed(here, "a", 2e10, 1.0),
+        Speed(here, "b", 9e10, 1.0),
+        Speed("elsewhere", "a", 9e12, 1.0),
+        Speed(here, "a", 9e12, 0.1),  # too short to be a measurement
+        Speed(here, "a", 0.0, 5.0),
+    ]
+    found = calibrate(speeds, "a")
+    assert (found.flops, found.known_by) == (pytest.approx(2e10), "2 finished stages here")
+    monkeypatch.setattr(working, "_probe", lambda: 1e11)
+    for none in ([], speeds[3:], [Speed("elsewhere", "c", 1e12, 5.0)]):
+        assert calibrate(none, "c").flops == pytest.approx(5e10)
+        assert "matrix product" in calibrate(none, "c").known_by
+
+
+def test_the_probe_times_something() -> None:
+    assert 1e8 < working._probe() < 1e15
+
+
+def test_hours() -> None:
+    known = Calibration(1e9, "")
+    assert hours(3.6e12, known, 1, 10) == pytest.approx(1.0)
+    assert hours(3.6e12, known, 4, 10) == pytest.approx(0.25)
+    assert hours(3.6e12, known, 4, 2) == pytest.approx(0.5)  # no more slots are busy than there are stages
+    assert hours(0.0, known, 4, 0) == 0.0
+    assert 0 < hours(3.6e12, known, 0, 1000) <= 1.0

@@ -1,0 +1,56 @@
+"""The command in this process, and small folders of data for it."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from harness.cli import main
+
+MOVIES = "--table few_shot --tasks movies --sizes 20 --subsets 0 --methods ft"
+SST2 = "--table few_shot --tasks sst2 --sizes 20 --subsets 0 --methods ft"
+
+
+class TrainingStartedError(Exception):
+    """A test's stand-in for a Ray session."""
+
+
+@dataclass(frozen=True)
+class Said:
+    status: int
+    out: str
+    err: str
+
+
+def command(capsys: pytest.CaptureFixture[str], *words: str) -> Said:
+    """One string is split at spaces."""
+    capsys.readouterr()
+    try:
+        status = main(words[0].split() if len(words) == 1 else words)
+    except SystemExit as error:  # --help and --version
+        status = int(error.code or 0)
+    out, err = capsys.readouterr()
+    return Said(status, out, err)
+
+
+def sst2(count: int, start: int = 0) -> list[tuple[str, str]]:
+    """Rows of (sentence, label)."""
+    return [(f"Sentence number {i}, told plainly.", str(i % 2)) for i in range(start, start + count)]
+
+
+def write_csv(path: Path, rows: Sequence[Sequence[str]], header: Sequence[str] = ("sentence", "label")) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+    return path
+
+
+def data_folder(root: Path) -> Path:
+    """A folder with a small, good sst2."""
+    write_csv(root / "sst2" / "train.csv", sst2(40))
+    write_csv(root / "sst2" / "validation.csv", sst2(30, 1000))
+    return root

@@ -1,0 +1,177 @@
+"""What is wrong in the user's files names the file, the line and the key, and nothing is trained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli.command import MOVIES, SST2, Said, TrainingStartedError, data_folder, sst2, write_csv
+
+import harness.bench.table as table_module
+
+Refused = Callable[..., str]
+Harness = Callable[..., Said]
+FEW_SHOT = table_module._table_files()["few_shot"]
+
+
+def own_table(old: str, new: str) -> str:
+    """A table of the user's: few_shot with one place changed. Answers the line of the change."""
+    text = FEW_SHOT.read_text(encoding="utf-8")
+    assert text.count(old) >= 1
+    Path("mine.yaml").write_text(text.replace(old, new, 1), encoding="utf-8")
+    return f"line {text[: text.index(old)].count(chr(10)) + 1}"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "parts"),
+    [
+        ("lr: 1e-5 ", "lrr: 1e-5 ", ["key recipe.fine_tune.lrr: unknown key. Did you mean 'lr'?"]),
+        ("lr: 1e-5 ", "lr: fast ", ["key recipe.fine_tune.lr", "valid number", "not 'fast'"]),
+        ("subsets: 5 ", "subsets: many ", ["key subsets", "valid integer", "not 'many'"]),
+        ("metric: mcc", "metric: [mcc]", ["key columns.cola.metric", "valid string"]),
+        ("schedule: linear", "schedule: cosine", ["key recipe.fine_tune.schedule", "'linear' or 'constant'"]),
+        ("default_preset: quick", "default_preset: quik", ["key default_preset", "Did you mean 'quick'?"]),
+        ("title: Few-shot", "title: [Few-shot", ["not valid YAML"]),
+    ],
+)
+@pytest.mark.usefixtures("workdir")
+def test_a_table_of_the_users_with_an_error(refused: Refused, old: str, new: str, parts: list[str]) -> None:
+    line = own_table(old, new)
+    said = refused("bench --table mine.yaml")
+    assert "mine.yaml, line" in said
+    assert line in said or "not valid YAML" in parts[0]
+    assert all(part in said for part in parts), said
+
+
+@pytest.mark.usefixtures("workdir")
+def test_a_number_in_scientific_notation_is_a_number(harness: Harness) -> None:
+    own_table("lr: 1e-5 ", "lr: 3e-4 ")
+    said = harness("report --table mine.yaml --preset paper --tasks cola --methods ft --format json")
+    assert json.loads(said.out)["recipe"]["fine_tune"]["lr"] == 3e-4
+    Path("point.yaml").write_text("method: cmlm\nset: {alpha: 1e-3, fine_tune.lr: 7e-4}\n", encoding="utf-8")
+    said = harness(f"report {MOVIES.replace('ft', 'cmlm')} --with point.yaml --set post_train.lr=2e-3 --format json")
+    body = json.loads(said.out)
+    assert (body["recipe"]["fine_tune"]["lr"], body["recipe"]["post_train"]["lr"]) == (7e-4, 2e-3)
+    assert body["rows"][0]["set"] == {"alpha": 1e-3}
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        (None, ["point.yaml: there is no such file"]),
+        ("", ["point.yaml: the file is empty; it needs the keys method, set"]),
+        (
+            "method: cmlm\nset: {}\nsett: {alpha: 1}\n",
+            ["point.yaml, line 3, key sett: unknown key. Did you mean 'set'?"],
+        ),
+        ("method: cmlm\nset: [1]\n", ["point.yaml, line 2, key set"]),
+        ("method: cmml\nset: {alpha: 1}\n", ["point.yaml, key method: unknown method 'cmml'. Did you mean 'cmlm'?"]),
+        ("method: cmlm\nmethod: ft\nset: {}\n", ["point.yaml, line 2", "stands twice"]),
+        ("method: cmlm\nset: {optim.lrr: 1}\n", ["'optim.lrr'", "Did you mean 'optim.lr'?"]),
+    ],
+)
+@pytest.mark.usefixtures("workdir")
+def test_a_wrong_file_of_a_point(refused: Refused, content: str | None, parts: list[str]) -> None:
+    if content is not None:
+        Path("point.yaml").write_text(content, encoding="utf-8")
+    said = refused("bench --table few_shot --tasks movies --with point.yaml")
+    assert all(part in said for part in parts), said
+
+
+@pytest.mark.usefixtures("workdir")
+def test_other_files_that_are_not_there_or_no_task(refused: Refused) -> None:
+    assert "nowhere.yaml: there is no such file" in refused("bench --table nowhere.yaml")
+    assert "nowhere.yaml: there is no such file" in refused("bench --table few_shot --tasks nowhere.yaml")
+    assert "there is no such folder" in refused(f"bench {MOVIES} --encoder ./nowhere")
+    Path("task.yaml").write_text("name: reviews\ncolumns: [text]\nmetrics: [accurracy]\nclasses: [a, b]\n")
+    said = refused("bench --table few_shot --tasks task.yaml")
+    assert "task.yaml, line 3, key metrics.0" in said
+    assert "Did you mean 'accuracy'?" in said
+
+
+# ---------------------------------------------------------------- data
+
+
+@pytest.mark.usefixtures("workdir")
+def test_good_data_come_to_training(harness: Harness, tmp_path: Path) -> None:
+    data_folder(tmp_path / "data")
+    with pytest.raises(TrainingStartedError):
+        harness(f"bench {SST2} --data data")
+
+
+def test_no_data_folder(refused: Refused, workdir: Path) -> None:
+    assert "nowhere: there is no such folder; --data takes 'hub', or a folder" in refused(
+        f"bench {SST2} --data nowhere"
+    )
+    (workdir / "file").touch()
+    assert "file: is a file, not a folder" in refused(f"bench {SST2} --data file")
+
+
+@pytest.mark.usefixtures("workdir")
+def test_data_that_are_nowhere(refused: Refused) -> None:
+    said = refused(f"bench {SST2}")
+    assert "task sst2" in said
+    assert "HF_HUB_OFFLINE is set" in said
+    assert "--data DIR" in said
+
+
+def broken_parquet(folder: Path) -> None:
+    (folder / "train.csv").unlink()
+    (folder / "train.parquet").write_bytes(b"PAR1 and then nothing")
+
+
+def not_utf8(folder: Path) -> None:
+    (folder / "train.csv").write_bytes(b"sentence,label\nplain,0\ncaf\xe9,1\n")
+
+
+def rows(*changed: tuple[str, str], split: str = "train", count: int = 40) -> Callable[[Path], None]:
+    """Writes a split that ends with `changed`."""
+    return lambda folder: write_csv(folder / f"{split}.csv", [*sst2(count), *changed]) and None
+
+
+DATA: dict[str, tuple[Callable[[Path], None], list[str]]] = {
+    "missing task": (
+        lambda folder: folder.rename(folder.with_name("sst3")) and None,
+        ["there is no folder 'sst2' (folders: sst3)", "add sst2/"],
+    ),
+    "missing split": (
+        lambda folder: (folder / "train.csv").unlink(),
+        ["there is no train.parquet, train.csv or train.jsonl (there: validation.csv)"],
+    ),
+    "missing column": (
+        lambda folder: write_csv(folder / "train.csv", sst2(40), ("sentense", "label")) and None,
+        ["train.csv: there is no column 'sentence' (did you mean 'sentense'?)"],
+    ),
+    "unknown label": (rows(("A text", "7")), ["train.csv, line 42: label '7' is unknown to task sst2", "0 (", "1 ("]),
+    "hidden label": (rows(("A text", "-1")), ["train.csv, line 42: label -1 means that the label is hidden"]),
+    "no label": (rows(("A text", "")), ["train.csv, line 42: the label is missing"]),
+    "blank text": (rows(("  ", "1")), ["train.csv, line 42: sentence blank"]),
+    "empty split": (rows(split="validation", count=0), ["validation.csv: there are no rows in it"]),
+    "empty file": (lambda folder: (folder / "train.csv").write_bytes(b"") and None, ["train.csv: is empty"]),
+    "fewer than N": (rows(count=19), ["task sst2: 20 training examples are asked for and there are 19"]),
+    "one class": (
+        lambda folder: write_csv(folder / "train.csv", [(f"Text {i}", "0") for i in range(40)]) and None,
+        ["task sst2: no training example has the class 1"],
+    ),
+    "not UTF-8": (not_utf8, ["train.csv, line 3: byte 0xe9 is not UTF-8; save the file as UTF-8"]),
+    "broken Parquet": (broken_parquet, ["train.parquet: is not a whole Parquet file"]),
+    "broken JSON": (
+        lambda folder: (folder / "train.csv").rename(folder / "train.jsonl") and None,
+        ["train.jsonl, line 1: is not JSON"],
+    ),
+    "two files": (
+        lambda folder: (folder / "train.jsonl").write_text("{}\n") and None,
+        ["holds train.csv and train.jsonl for one split"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DATA)
+def test_wrong_data_name_the_file_and_the_row(refused: Refused, tmp_path: Path, kind: str) -> None:
+    spoil, parts = DATA[kind]
+    spoil(data_folder(tmp_path / "data") / "sst2")
+    said = refused(f"bench {SST2} --data data")
+    assert all(part in said for part in parts), said
+    assert "sst2" in said

@@ -1,0 +1,137 @@
+"""Store, GPUs, length and time: refused before anything is trained, and no store is made."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli.command import MOVIES, Said, TrainingStartedError
+
+from harness.store import DEFAULT_URL, Store
+
+Refused = Callable[..., str]
+Harness = Callable[..., Said]
+LONG = f"{MOVIES} --set fine_tune.steps=50000000"
+
+
+@pytest.mark.parametrize("words", ["bench", "plan", "report"])
+@pytest.mark.parametrize(
+    ("url", "parts"),
+    [
+        ("harness.db", ["--store 'harness.db' is not a database URL", "sqlite:///results/harness.db"]),
+        ("sqlite://", ["--store 'sqlite://' names no file"]),
+        ("mysqll://host/x", ["asks for a database that is not known"]),
+        ("postgresql+psycopg://someone:hush@127.0.0.1:1/x", ["someone:***@127.0.0.1"]),
+        ("sqlite:///letter.txt", ["sqlite:///letter.txt is not a database; move that file away"]),
+        ("sqlite:///newer.db", ["newer harness (schema 999", "name another --store"]),
+    ],
+)
+def test_a_store_that_cannot_be_used(refused: Refused, workdir: Path, words: str, url: str, parts: list[str]) -> None:
+    (workdir / "letter.txt").write_text("this is a letter and no database" * 40)
+    newer = Store(f"sqlite:///{workdir / 'newer.db'}")
+    with newer._engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE meta SET value = '999'")
+    newer._engine.dispose()
+    said = refused(f"{words} {MOVIES} --store {url}")
+    assert all(part in said for part in parts), said
+    assert "hush" not in said
+
+
+def test_a_locked_store(refused: Refused, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sqlalchemy
+
+    import harness.store as store_module
+
+    create = sqlalchemy.create_engine
+    monkeypatch.setattr(
+        store_module.sa, "create_engine", lambda *a, **o: create(*a, **{**o, "connect_args": {"timeout": 0.1}})
+    )
+    Store(f"sqlite:///{workdir / 'x.db'}")
+    other = sqlite3.connect(workdir / "x.db", isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    assert "sqlite:///x.db stayed locked by another program" in refused(f"bench {MOVIES} --store sqlite:///x.db")
+    other.close()
+
+
+def test_a_store_in_a_folder_that_cannot_be_made(harness: Harness, workdir: Path) -> None:
+    (workdir / "file").touch()
+    said = harness(f"bench {MOVIES} --store sqlite:///file/x.db")
+    assert said.status == 2
+    assert "The store's folder file cannot be made: File exists." in said.err
+    assert sorted(p.name for p in workdir.iterdir()) == ["file"]
+
+
+def test_gpus_on_a_machine_without(harness: Harness, workdir: Path) -> None:
+    import torch
+
+    asked = torch.cuda.device_count() + 1
+    said = harness(f"bench {MOVIES} --gpus-per-run {asked}")
+    assert said.status == 2
+    last = said.err.strip().splitlines()[-1]
+    assert f"--gpus-per-run {asked}: torch {torch.__version__} sees {asked - 1} GPUs" in last
+    assert list(workdir.iterdir()) == []
+
+
+def test_no_gpu_asked_for_is_none(harness: Harness) -> None:
+    with pytest.raises(TrainingStartedError):
+        harness(f"bench {MOVIES} --gpus-per-run 0")
+
+
+def test_sequences_longer_than_the_encoders_positions(
+    harness: Harness, workdir: Path, packaged: dict[str, Path]
+) -> None:
+    weights = next(packaged["cognition"].rglob("model.safetensors"))
+    shutil.copytree(weights.parent, workdir / "short")
+    config = json.loads((workdir / "short" / "config.json").read_text())
+    (workdir / "short" / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 100}))
+    said = harness(f"bench {MOVIES} --encoder ./short")
+    assert said.status == 2
+    last = said.err.strip().splitlines()[-1]
+    assert last == "harness: max_length is 128, but short has 100 positions; use --set max_length=100."
+    assert [p.name for p in workdir.iterdir()] == ["short"]
+    with pytest.raises(TrainingStartedError):
+        harness(f"bench {MOVIES} --encoder ./short --set max_length=100")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_long_plan_without_a_terminal_is_refused(harness: Harness, workdir: Path) -> None:
+    said = harness(f"bench {LONG}")
+    assert said.status == 2
+    assert "To do: 2 stages" in said.err, "the plan is shown first"
+    last = said.err.strip().splitlines()[-1]
+    assert last.startswith("harness: This plan takes about")
+    assert "add --yes to run it, or narrow it with --tasks" in last
+    assert said.out == ""
+    assert list(workdir.iterdir()) == []
+    with pytest.raises(TrainingStartedError):
+        harness(f"bench {LONG} --yes")
+
+
+def test_a_long_plan_is_asked_about_on_a_terminal(
+    harness: Harness, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for answer in ("n\n", "\n", ""):
+        monkeypatch.setattr("sys.stdin", Terminal(answer))
+        said = harness(f"bench {LONG}")
+        assert (said.status, said.out) == (2, "")
+        assert "Go on? [y/N]" in said.err
+        assert "Nothing was trained." in said.err
+        assert list(workdir.iterdir()) == []
+    monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+    with pytest.raises(TrainingStartedError):
+        harness(f"bench {LONG}")
+
+
+def test_a_short_plan_is_not_asked_about(harness: Harness, workdir: Path) -> None:
+    with pytest.raises(TrainingStartedError):
+        harness(f"bench {MOVIES}")
+    assert DEFAULT_URL.removeprefix("sqlite:///") in {str(p.relative_to(workdir)) for p in workdir.rglob("*.db")}

@@ -1,0 +1,100 @@
+"""`plan` says what would run and what it costs; it trains nothing, writes nothing and asks no network."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.command import MOVIES, SST2, Said, data_folder
+
+Harness = Callable[..., Said]
+
+
+@pytest.fixture
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a plan asked the network")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket, "create_connection", refuse)
+
+
+@pytest.mark.usefixtures("_no_network")
+def test_the_papers_plan_without_data_or_network(harness: Harness, workdir: Path) -> None:
+    said = harness("plan --table few_shot --preset paper")
+    assert (said.status, said.err) == (0, "")
+    assert "Runs: 1,260 (1,260 distinct). Stages: 1,890" in said.out
+    assert "to train 1,890" in said.out
+    assert "Skipped: CSSL: needs back-translation" in said.out
+    assert "Unresolved (not at hand; keys are provisional): encoder roberta-base, data " in said.out
+    assert "FLOPs, about" in said.out
+    assert list(workdir.iterdir()) == []
+
+
+def test_the_papers_plan_on_real_data(harness: Harness, workdir: Path, glue_dir: Path) -> None:
+    """Resolved keys: the number of distinct stages is still the same."""
+    said = harness("plan", "--table", "few_shot", "--preset", "paper", "--data", str(glue_dir))
+    assert said.status == 0
+    assert "Stages: 1,890" in said.out
+    assert "Texts on both sides:" in said.out
+    assert "Unresolved (not at hand; keys are provisional): encoder roberta-base." in said.out
+    assert list(workdir.iterdir()) == []
+
+
+@pytest.mark.usefixtures("_no_network", "packaged")
+def test_a_plan_of_what_is_at_hand(harness: Harness, workdir: Path) -> None:
+    said = harness(f"plan {MOVIES.replace('ft', 'ft,tapt,cmlm')} --seeds 31,42 --set cmlm.alpha=0")
+    assert said.status == 0
+    assert said.out.startswith("Preset quick, the default. Others: paper (1,890 stages) about ")
+    assert "laptop (" in said.out.splitlines()[0]
+    # FT 2 runs; TAPT and CMLM with alpha 0 are one computation: 2 post-trainings, 2 fine-tunings; 1 warm-up
+    assert "Runs: 6 (4 distinct). Stages: 7, of which 5 serve several runs; done 0" in said.out
+    assert "Unresolved" not in said.out
+    assert list(workdir.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", ["plan", "report"])
+def test_wrong_data_are_said_by_a_plan_too(harness: Harness, tmp_path: Path, words: str) -> None:
+    data_folder(tmp_path / "data")
+    (tmp_path / "data" / "sst2" / "train.csv").write_text("sentence,label\nplain,5\n")
+    said = harness(f"{words} {SST2} --data data")
+    assert said.status == 2
+    assert "train.csv, line 2: label '5' is unknown" in said.err
+
+
+def test_a_report_without_a_store_is_an_empty_table(harness: Harness, workdir: Path) -> None:
+    said = harness(f"report {MOVIES}")
+    assert said.status == 1
+    assert "0/1" in said.out
+    assert list(workdir.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "line", ["list methods", "list tables", f"plan {MOVIES}", f"report {MOVIES}", "show abc", "plan --table nothing"]
+)
+def test_these_commands_import_neither_torch_nor_ray(workdir: Path, line: str) -> None:
+    code = (
+        "import sys; from harness.cli import main\n"
+        f"main({line.split()!r})\n"
+        "heavy = {'torch', 'ray', 'transformers', 'optuna'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=workdir, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_imports_nothing_that_takes_time(workdir: Path) -> None:
+    code = (
+        "import sys; from harness.cli import build_parser\n"
+        "build_parser().format_help()\n"
+        "heavy = {'torch', 'ray', 'numpy', 'pydantic', 'sqlalchemy', 'rich'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=workdir, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,103 @@
+"""`list` and `show` say what there is; `doctor`'s exit status says whether something needed is missing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli.command import Said
+from store.samples import committed, run, stage
+
+from harness.methods import METHODS
+from harness.store import Store
+from harness.tasks import TASKS
+
+Harness = Callable[..., Said]
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def keys(workdir: Path) -> list[str]:
+    """A store with 20 records, one of them failed."""
+    store = Store(f"sqlite:///{workdir / 'x.db'}")
+    stages = [stage(seed) for seed in range(20)]
+    for of in stages:
+        committed(store, of, "failed" if of.seed == 7 else "done")
+    store.label("few_shot", [run(stages[0]), run(stages[0], "w/o CL")])
+    return [of.key for of in stages]
+
+
+def test_show_a_record_in_full(harness: Harness, keys: list[str]) -> None:
+    said = harness(f"show {keys[0][:10]} --store sqlite:///x.db")
+    assert (said.status, said.err) == (0, "")
+    for part in (
+        f"{keys[0]}  fine-tune  done",
+        "objective   cross_entropy v1",
+        "train       toy/train, 20 rows",
+        "test        toy/test, 3 rows",
+        "lr 2e-05, batch 16, 20 steps",
+        "selected    step 20 by accuracy on dev (every 50; 1 evaluation share",
+        "dev classes [3, 1]",
+        f"{stage().chain[1].key}  post-train  cmlm  not recorded; takes encoder; weights deleted",
+        "takes encoder and mlm_head",
+        f"encoder tiny, digest {'e' * 32}",
+        "harness bench --table few_shot --methods FT --tasks toy --sizes 20 --subsets 0 --seeds 0",
+        "--methods 'w/o CL'",
+    ):
+        assert part in said.out
+
+
+def test_show_a_failed_record_with_its_reason(harness: Harness, keys: list[str]) -> None:
+    said = harness(f"show {keys[7]} --store sqlite:///x.db")
+    assert said.status == 0
+    assert f"{keys[7]}  fine-tune  failed: it broke" in said.out
+
+
+def test_show_an_unknown_or_ambiguous_key(refused: Refused, keys: list[str]) -> None:
+    assert "has no record whose key begins with 'zz'" in refused("show zz --store sqlite:///x.db")
+    by_digit = defaultdict(list)
+    for key in keys:
+        by_digit[key[0]].append(key)
+    digit, several = next((digit, found) for digit, found in by_digit.items() if len(found) > 1)
+    said = refused(f"show {digit} --store sqlite:///x.db")
+    assert f"Several keys begin with '{digit}'" in said
+    assert all(key[:12] in said for key in several)
+
+
+@pytest.mark.usefixtures("workdir")
+def test_show_without_a_store(refused: Refused) -> None:
+    assert "There is no store at sqlite:///.harness/harness.db yet; run 'harness bench' first" in refused("show abc")
+
+
+def test_lists(harness: Harness) -> None:
+    for what, names in {
+        "methods": [*METHODS, "cmlm.alpha", "scl.temperature"],
+        "tasks": TASKS,
+        "tables": ["few_shot", "full_size", "ablation", "--preset laptop"],
+        "encoders": ["bert-tiny", "minilm", "FOLDER", "ORG/NAME"],
+    }.items():
+        said = harness(f"list {what}")
+        assert (said.status, said.err) == (0, "")
+        assert set(names) <= {line.strip().partition("  ")[0] for line in said.out.splitlines()}
+
+
+def test_doctor_says_by_its_exit_status_whether_something_is_missing(harness: Harness, workdir: Path) -> None:
+    said = harness("doctor")
+    assert said.status == 0, said.out
+    assert "Nothing that is needed is missing." in said.out
+    for name in ("python", "torch", "ray", "transformers", "optuna", "store", "disk", "memory", "model hub"):
+        assert name in said.out
+    assert list(workdir.iterdir()) == []
+    (workdir / "letter.txt").write_text("this is a letter and no database" * 40)
+    for flags, missing in {
+        "--store nonsense": "store",
+        "--store sqlite:///letter.txt": "store",
+        "--store postgresql+psycopg://someone:hush@127.0.0.1:1/x": "store",
+        "--data nowhere": "data folder",
+    }.items():
+        said = harness(f"doctor {flags}")
+        assert said.status == 1
+        assert f"Needed and missing: {missing}." in said.out
+        assert "hush" not in said.out

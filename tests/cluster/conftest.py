@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from cluster.driver import BENCH, Driver, Kept, kept, numbers, started, waited
+
+
+@dataclass
+class Undisturbed:
+    """A bench on two slots that nobody disturbed, and what was seen of it while it ran."""
+
+    folder: Path
+    driver: Driver
+    records: dict[str, Kept]
+    listeners: dict[tuple[str, int], str] = field(default_factory=dict)
+    """(address, port) of every listening socket -> command line."""
+    actors: list[dict[str, Any]] = field(default_factory=list)
+    jobs: list[dict[str, Any]] = field(default_factory=list)
+
+
+def asked(driver: Driver, path: str) -> Any:
+    """An answer of the session's dashboard; None while it does not answer."""
+    address = re.search(r"Ray dashboard: (http://127\.0\.0\.1:\d+)", driver.err)
+    assert address, driver.err
+    token = os.environ.get("RAY_AUTH_TOKEN") or (Path.home() / ".ray" / "auth_token").read_text().strip()
+    request = urllib.request.Request(address[1] + path, headers={"Authorization": f"Bearer {token}"})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+    except OSError:
+        return None
+
+
+def look(driver: Driver, seen: Undisturbed) -> None:
+    for process in driver.processes():
+        try:
+            title = " ".join(process.cmdline())[:100]
+            for socket in process.net_connections(kind="inet"):
+                if socket.status == psutil.CONN_LISTEN:
+                    seen.listeners[socket.laddr.ip, socket.laddr.port] = title
+        except psutil.Error:
+            continue
+    actors = asked(driver, "/api/v0/actors?detail=1")
+    seen.actors = actors["data"]["result"]["result"] if actors else seen.actors
+    seen.jobs = asked(driver, "/api/jobs/") or seen.jobs
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, packaged: dict[str, Path]) -> Iterator[Undisturbed]:
+    """Run once; the other tests hold theirs against it, or go on from a copy of its store."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    with started(folder, f"{BENCH} --slots 2") as driver:
+        driver.recorded(1)
+        seen = Undisturbed(folder, driver, {})
+        look(driver, seen)
+        assert driver.wait() == 0, driver.err
+        waited("the end of all its processes", lambda: not driver.processes(), 60)
+        seen.records = kept(folder)
+        yield seen
+
+
+@pytest.fixture
+def copied(undisturbed: Undisturbed, tmp_path: Path) -> Path:
+    """A folder with a copy of the undisturbed store and its weights."""
+    shutil.copytree(undisturbed.folder / ".harness", tmp_path / ".harness")
+    return tmp_path
+
+
+@pytest.fixture
+def same_table(undisturbed: Undisturbed) -> Callable[[Driver], None]:
+    """Asserts that a driver printed the undisturbed table and that its store holds the undisturbed numbers."""
+
+    def check(driver: Driver) -> None:
+        assert driver.table == undisturbed.driver.table
+        found = kept(driver.folder)
+        assert numbers(found) == numbers(undisturbed.records)
+        assert {(each.status, each.attempt) for each in found.values()} == {("done", 1)}
+
+    return check

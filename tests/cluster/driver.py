@@ -1,0 +1,191 @@
+"""The command as a real process with its own Ray, watched through its database and its processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from harness.store import Store
+
+BENCH = (
+    "bench --table few_shot --tasks movies --sizes 20 --subsets 0 --seeds 31,42 --methods ft,scl,tapt --format json "
+    "--set warm_up.steps=3 --set fine_tune.steps=12 --set post_train.steps=6"
+)
+STAGES = 9
+"""A warm-up; for each of two seeds FT, SCL, TAPT's post-training and its fine-tuning."""
+PATIENCE = 300.0
+"""Seconds after which something that must come is given up: long, since the machine may be busy."""
+TAG = "TESTED_DRIVER"
+
+
+def waited(what: str, found: Callable[[], Any], seconds: float = PATIENCE) -> Any:
+    """Ask until the answer is true."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        answer = found()
+        if answer:
+            return answer
+        time.sleep(0.02)
+    raise AssertionError(f"waited {seconds:g} s in vain for {what}")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the store holds of one stage. `numbers` are all that training found, to the last bit."""
+
+    status: str
+    attempt: int
+    committed_at: float
+    numbers: tuple[Any, ...]
+
+
+def kept(folder: Path) -> dict[str, Kept]:
+    """Every record of the folder's store, by key; empty while there is none."""
+    store = Store(f"sqlite:///{folder / '.harness' / 'harness.db'}", create=False)
+    if not store.exists:
+        return {}
+    with store._read() as connection:
+        rows = {row[0]: row for row in connection.exec_driver_sql("SELECT key, committed_at FROM records")}
+    statuses, records = store.statuses(rows), store.records(rows, predictions=True)
+    store._engine.dispose()
+    found = {}
+    for key, record in records.items():
+        numbers = (
+            record.selected_step,
+            record.tied,
+            record.dev_scores,
+            record.histogram,
+            record.history,
+            record.product,
+            {
+                digest: (p.logits.dtype, p.logits.tobytes(), p.gold.tobytes())
+                for digest, p in record.predictions.items()
+            },
+        )
+        found[key] = Kept(*statuses[key], rows[key][1], numbers)
+    return found
+
+
+def numbers(records: dict[str, Kept]) -> dict[str, tuple[Any, ...]]:
+    return {key: each.numbers for key, each in records.items()}
+
+
+class Driver:
+    """One running command. Its processes are known by a mark in their environment, also when their parent is dead."""
+
+    def __init__(self, folder: Path, line: str) -> None:
+        self.folder, self.mark = folder, uuid.uuid4().hex
+        self._out, self._err = (folder / f"{self.mark}.{name}" for name in ("out", "err"))
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.popen = subprocess.Popen(
+                [sys.executable, "-m", "harness", *line.split()],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=os.environ | {TAG: self.mark},
+                start_new_session=True,
+            )
+
+    @property
+    def out(self) -> str:
+        return self._out.read_text()
+
+    @property
+    def err(self) -> str:
+        return self._err.read_text()
+
+    @property
+    def table(self) -> dict[str, Any]:
+        body: dict[str, Any] = json.loads(self.out)
+        return body
+
+    def processes(self) -> list[psutil.Process]:
+        """Every living process of this command: its own, Ray's, the workers."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(TAG) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    def training(self) -> list[psutil.Process]:
+        """Worker processes that train a stage now: Ray shows the run's name as the title."""
+        found = []
+        for process in self.processes():
+            try:
+                title = " ".join(process.cmdline())
+            except psutil.Error:
+                continue
+            if title.startswith("ray::") and "/movies/n20/" in title:
+                found.append(process)
+        return found
+
+    def recorded(self, count: int) -> dict[str, Kept]:
+        """Wait until the store holds this many records."""
+
+        def enough() -> dict[str, Kept] | None:
+            assert self.popen.poll() is None, f"ended with {self.popen.returncode} too early:\n{self.err}"
+            found = kept(self.folder)
+            return found if len(found) >= count else None
+
+        found: dict[str, Kept] = waited(f"{count} records", enough)
+        return found
+
+    def signal(self, number: signal.Signals, group: bool = False) -> None:
+        (os.killpg if group else os.kill)(self.popen.pid, number)
+
+    def wait(self) -> int:
+        try:
+            return self.popen.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the command does not end:\n{self.err}") from None
+
+    def clean(self) -> None:
+        """Kill what is left, which is all ours."""
+        for process in self.processes():
+            try:
+                process.kill()
+            except psutil.Error:
+                continue
+        self.popen.wait()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Of its last line: how many stages were done, elsewhere, ... by this driver."""
+        line = [line for line in self.err.splitlines() if re.search(r"\d+/\d+ stages in ", line)][-1]
+        return {
+            state: int(count) for count, state in re.findall(r"(\d+) (done|elsewhere|failed|diverged|retried)", line)
+        }
+
+
+@contextmanager
+def started(folder: Path, line: str = BENCH) -> Iterator[Driver]:
+    """A command that runs; whatever it leaves behind is killed at the end."""
+    driver = Driver(folder, line)
+    try:
+        yield driver
+    finally:
+        driver.clean()
+
+
+def finished(folder: Path, line: str = BENCH, status: int = 0) -> Driver:
+    """A command run to its end."""
+    with started(folder, line) as driver:
+        assert driver.wait() == status, driver.err
+    return driver

@@ -1,0 +1,109 @@
+"""The bench with a real Ray: what it prints, what it keeps, what it leaves behind, and that nothing is trained twice."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cluster.conftest import Undisturbed
+from cluster.driver import BENCH, STAGES, Driver, finished, kept, started
+
+pytestmark = pytest.mark.ray
+
+IN_ONE_PROCESS = """
+import sys
+from harness.cli import main
+status = main(sys.argv[1:])
+heavy = {"torch", "ray", "transformers"} & set(sys.modules)
+sys.exit(f"imported {heavy}" if heavy else status)
+"""
+
+
+def test_a_bench_fills_its_table(undisturbed: Undisturbed) -> None:
+    table = undisturbed.driver.table
+    cells = {(cell["row"], cell["column"]): cell for cell in table["cells"]}
+    assert set(cells) == {(row, "movies") for row in ("FT", "SCL", "TAPT")} | {
+        (row, "avg") for row in ("FT", "SCL", "TAPT") if (row, "avg") in cells
+    }
+    for (row, _), cell in cells.items():
+        assert (cell["done"], cell["expected"]) == (2, 2), row
+        assert 0 <= cell["value"] <= 1
+    assert sorted((r["row"], r["seed"]) for r in table["replicates"]) == [
+        (row, seed) for row in ("FT", "SCL", "TAPT") for seed in (31, 42)
+    ]
+    assert len(undisturbed.records) == STAGES
+    assert {(each.status, each.attempt) for each in undisturbed.records.values()} == {("done", 1)}
+    assert len({r["key"] for r in table["replicates"]} & set(undisturbed.records)) == 6
+
+
+def test_what_was_said_while_it_ran(undisturbed: Undisturbed) -> None:
+    said = undisturbed.driver.err
+    assert f"to train {STAGES}." in said
+    assert "(its token: ray get-auth-token)" in said
+    assert f"{STAGES}/{STAGES} stages in " in said
+    assert undisturbed.driver.counts["done"] == STAGES
+    for noise in ("Traceback", "WARNING", "Warning", "INFO", "(raylet)", "pid="):
+        assert noise not in said, "Ray's own noise is kept away"
+
+
+def test_every_listener_is_on_loopback(undisturbed: Undisturbed) -> None:
+    assert len(undisturbed.listeners) >= 5, "Ray's processes were not seen"
+    addresses = {place: ipaddress.ip_address(place[0]) for place in undisturbed.listeners}
+    outside = {
+        place: undisturbed.listeners[place]
+        for place, address in addresses.items()
+        if not (getattr(address, "ipv4_mapped", None) or address).is_loopback
+    }
+    assert outside == {}
+
+
+def test_names_are_seen_in_the_dashboard(undisturbed: Undisturbed) -> None:
+    names = {actor["name"] for actor in undisturbed.actors}
+    assert any(name.startswith("harness-ledger-") for name in names), names
+    assert any(name.startswith("harness-worker-1-") for name in names), names
+    assert any(name.startswith("harness-worker-2-") for name in names), names
+    metadata = [job["metadata"] for job in undisturbed.jobs if "harness_table" in (job.get("metadata") or {})]
+    assert metadata, undisturbed.jobs
+    assert metadata[0]["harness_table"] == "few_shot"
+    assert metadata[0]["harness_preset"] == "quick"
+
+
+def test_the_same_command_again_trains_nothing_and_imports_neither_torch_nor_ray(
+    undisturbed: Undisturbed, copied: Path
+) -> None:
+    before, bytes_before = kept(copied), (copied / ".harness" / "harness.db").read_bytes()
+    done = subprocess.run(
+        [sys.executable, "-c", IN_ONE_PROCESS, *BENCH.split()], capture_output=True, text=True, cwd=copied, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "To do: nothing." in done.stderr
+    assert json.loads(done.stdout) == undisturbed.driver.table
+    assert kept(copied) == before
+    assert (copied / ".harness" / "harness.db").read_bytes() == bytes_before
+
+
+def test_more_of_the_same_table_trains_only_what_is_missing(undisturbed: Undisturbed, copied: Path) -> None:
+    """CMLM with alpha 0 is the computation of TAPT, so its runs are there; a third seed of FT is not."""
+    before = kept(copied)
+    again = BENCH.replace("ft,scl,tapt", "cmlm") + " --set cmlm.alpha=0"
+    driver = finished(copied, again)
+    tapt = [r["value"] for r in undisturbed.driver.table["replicates"] if r["row"] == "TAPT"]
+    assert [r["value"] for r in driver.table["replicates"]] == tapt
+    assert kept(copied) == before
+
+
+def test_two_drivers_at_once_share_the_work(tmp_path: Path, same_table: Callable[[Driver], None]) -> None:
+    with started(tmp_path, f"{BENCH} --slots 1") as first, started(tmp_path, f"{BENCH} --slots 1") as second:
+        statuses = [first.wait(), second.wait()]
+    assert statuses == [0, 0], first.err + second.err
+    assert first.out == second.out
+    same_table(first)
+    for driver in (first, second):
+        if "stages in" in driver.err:  # the other may have done all before this one planned
+            assert driver.counts["done"] + driver.counts.get("elsewhere", 0) <= STAGES
+            assert "failed" not in driver.counts

@@ -1,0 +1,88 @@
+"""A stage that diverges or fails is a record with its reason; the others finish, and the exit status says it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster.conftest import Undisturbed
+from cluster.driver import BENCH, STAGES, Driver, finished, kept
+
+from harness.store import Store
+
+pytestmark = pytest.mark.ray
+
+DIVERGING = f"{BENCH} --set post_train.lr=1e30".replace("31,42", "31,42,53")
+
+
+def cells(driver: Driver) -> dict[str, dict[str, Any]]:
+    return {cell["row"]: cell for cell in driver.table["cells"] if cell["column"] == "movies"}
+
+
+def reasons(folder: Path, keys: set[str]) -> dict[str, str]:
+    store = Store(f"sqlite:///{folder / '.harness' / 'harness.db'}")
+    return {key: record.reason for key, record in store.records(keys).items()}
+
+
+def test_a_diverged_parent(undisturbed: Undisturbed, copied: Path) -> None:
+    """At this learning rate TAPT's post-training overflows; FT and SCL have no such stage, and get a third seed here."""
+    driver = finished(copied, f"{DIVERGING} --slots 2", status=1)
+    found = kept(copied)
+    new = {key: each for key, each in found.items() if key not in undisturbed.records}
+    assert {key: found[key] for key in undisturbed.records} == undisturbed.records
+    diverged = {key for key, each in new.items() if each.status == "diverged"}
+    assert len(diverged) == 3
+    assert sorted(each.status for each in new.values()) == ["diverged"] * 3 + ["done"] * 2
+    assert all("is not finite at step" in reason for reason in reasons(copied, diverged).values())
+
+    cell = cells(driver)
+    assert [(cell[row]["done"], cell[row]["expected"]) for row in ("FT", "SCL", "TAPT")] == [(3, 3), (3, 3), (0, 3)]
+    assert cell["TAPT"]["value"] is None
+    assert any("diverged" in note and "not finite" in note for note in driver.table["footnotes"])
+    assert driver.err.count("diverged: post-train of TAPT/") + driver.err.count("diverged: TAPT/") == 3
+    children = [line for line in driver.err.splitlines() if line.startswith("failed: TAPT/movies")]
+    assert len(children) == 3
+    assert all("its parent stage" in line and "diverged" in line for line in children)
+
+    # The same command again: final, so nothing is trained and the table is the same.
+    again = finished(copied, DIVERGING, status=1)
+    assert again.table == driver.table
+    assert "Ray dashboard" not in again.err
+    assert "blocked 3 by a diverged parent (--retry trains it again)" in again.err
+    assert kept(copied) == found
+
+    retried = finished(copied, f"{DIVERGING} --retry --slots 2", status=1)
+    assert retried.table == driver.table
+    after = kept(copied)
+    assert {after[key].attempt for key in diverged} == {2}
+    assert {key: each for key, each in after.items() if key not in diverged} == {
+        key: each for key, each in found.items() if key not in diverged
+    }
+
+
+def test_a_failed_stage_is_tried_again_by_the_next_command(undisturbed: Undisturbed, copied: Path) -> None:
+    """The warm-up's weights are half a file: every stage that starts from them fails and says so."""
+    line = BENCH.replace("31,42", "31,42,53").replace("ft,scl,tapt", "ft,tapt")
+    (weights,) = (copied / ".harness" / "products").iterdir()
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    driver = finished(copied, f"{line} --slots 2", status=1)
+    found = kept(copied)
+    new = {key for key in found if key not in undisturbed.records}
+    assert {found[key].status for key in new} == {"failed"}
+    assert len(new) == 2, "FT's fine-tuning and TAPT's post-training; TAPT's fine-tuning was not begun"
+    assert all("SafetensorError" in reason for reason in reasons(copied, new).values())
+    assert [(cell["done"], cell["expected"], cell["value"]) for cell in cells(driver).values()] == [(2, 3, None)] * 2
+    assert any("SafetensorError" in note for note in driver.table["footnotes"])
+
+    weights.unlink()  # then they are made again
+    mended = finished(copied, f"{line} --slots 2")
+    assert "1 of them recorded, their weights wanted again" in mended.err
+    assert [(cell["done"], cell["expected"]) for cell in cells(mended).values()] == [(3, 3)] * 2
+    after = kept(copied)
+    assert {after[key].status for key in new} == {"done"}
+    assert {after[key].attempt for key in new} == {2}
+    assert {key: after[key] for key in undisturbed.records} == undisturbed.records
+    assert len(after) == STAGES + 3
+    assert weights.read_bytes() == whole, "to the last bit"

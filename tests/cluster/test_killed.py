@@ -1,0 +1,68 @@
+"""Killed or interrupted at any moment, the same command goes on: nothing recorded is trained again, no number differs."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from cluster.driver import BENCH, STAGES, Driver, Kept, finished, kept, started, waited
+
+pytestmark = pytest.mark.ray
+
+SameTable = Callable[[Driver], None]
+
+
+def went_on(folder: Path, before: dict[str, Kept]) -> None:
+    """Records that were there before the end stayed as they were."""
+    assert 0 < len(before) < STAGES
+    after = kept(folder)
+    assert {key: after[key] for key in before} == before
+    assert len(after) == STAGES
+
+
+def test_kill_9_on_the_driver(tmp_path: Path, same_table: SameTable) -> None:
+    with started(tmp_path, f"{BENCH} --slots 2") as driver:
+        driver.recorded(2)
+        driver.signal(signal.SIGKILL)
+        assert driver.wait() == -signal.SIGKILL
+        before = kept(tmp_path)
+        # Its workers may still be there: the new driver takes over at once all the same.
+        again = finished(tmp_path, f"{BENCH} --slots 2")
+    went_on(tmp_path, before)
+    assert again.counts["done"] == STAGES - len(before)
+    same_table(again)
+
+
+def test_kill_9_on_a_worker(tmp_path: Path, same_table: SameTable) -> None:
+    with started(tmp_path, f"{BENCH} --slots 2") as driver:
+        driver.recorded(1)
+        victim: psutil.Process = waited("a worker that trains", driver.training)[0]
+        before = kept(tmp_path)
+        victim.kill()
+        assert driver.wait() == 0, driver.err
+    assert "retried: " in driver.err
+    assert "its worker process died 1 times" in driver.err
+    went_on(tmp_path, before)
+    same_table(driver)
+
+
+def test_ctrl_c_then_on_one_slot(tmp_path: Path, same_table: SameTable) -> None:
+    """Interrupted as a terminal does it, the whole group at once. On one slot, the numbers are those of two."""
+    with started(tmp_path, f"{BENCH} --slots 1") as driver:
+        driver.recorded(2)
+        driver.signal(signal.SIGINT, group=True)
+        assert driver.wait() == 130, driver.err
+        assert "harness: interrupted; what was recorded is kept, the same command goes on." in driver.err
+        assert "Traceback" not in driver.err
+        waited("the end of all its processes", lambda: not driver.processes(), 60)
+    before = kept(tmp_path)
+    connection = sqlite3.connect(tmp_path / ".harness" / "harness.db")
+    assert connection.execute("SELECT count(*) FROM leases").fetchone() == (0,)
+    connection.close()
+    again = finished(tmp_path, f"{BENCH} --slots 1")
+    went_on(tmp_path, before)
+    same_table(again)

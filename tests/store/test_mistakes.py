@@ -1,0 +1,262 @@
+"""What can be wrong with a store is one sentence with the place and the mend, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from store.samples import committed, record, run, same, stage
+
+import harness.store as store_module
+from harness.errors import UserError
+from harness.store import Owner, Store
+
+
+def error_of(act: Callable[[], object]) -> str:
+    """The one sentence."""
+    with pytest.raises(UserError) as caught:
+        act()
+    text = str(caught.value)
+    assert text.endswith(".")
+    assert "\n" not in text
+    assert "Traceback" not in text
+    return text
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    """As a user who may not write everywhere, where the tests run as root."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def open_folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder that another user can reach; pytest's own is closed to them."""
+    closed = [p for p in (tmp_path, *tmp_path.parents) if not p.stat().st_mode & 0o001]
+    modes = [p.stat().st_mode for p in closed]
+    for path in closed:
+        path.chmod(0o755)
+    yield tmp_path
+    for path, mode in zip(closed, modes, strict=True):
+        path.chmod(mode)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits for a lock for a moment instead of half a minute."""
+    create = sa.create_engine
+
+    monkeypatch.setattr(
+        store_module.sa, "create_engine", lambda *a, **o: create(*a, **{**o, "connect_args": {"timeout": 0.1}})
+    )
+
+
+@pytest.mark.parametrize("text", ["harness.db", "results/harness.db", "://", "c:\\x.db"])
+def test_not_a_url(text: str) -> None:
+    found = error_of(lambda: Store(text))
+    assert f"--store '{text}' is not a database URL" in found
+    assert "sqlite:///results/harness.db" in found
+
+
+@pytest.mark.parametrize("text", ["sqlite://", "sqlite:///", "sqlite:///:memory:"])
+def test_no_file(text: str) -> None:
+    assert f"--store '{text}' names no file" in error_of(lambda: Store(text))
+
+
+def test_unknown_backend_and_missing_driver() -> None:
+    assert "asks for a database that is not known" in error_of(lambda: Store("mysqll://host/name"))
+    found = error_of(lambda: Store("mysql+nodriver://host/name"))
+    assert "not known" in found
+    assert "sqlite:///FILE" in found
+
+
+def test_a_server_that_is_not_there_or_a_driver_that_is_not_installed() -> None:
+    found = error_of(lambda: Store("postgresql+psycopg://someone:hush@127.0.0.1:1/name"))
+    assert "psycopg" in found
+    assert "hush" not in found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "postgresql+psycopg://someone:hush@127.0.0.1:1/name",
+        "postgresql+psycopg://127.0.0.1:1/name?user=someone&password=hush",
+        "mysqll://someone:hush@host/name",
+        "postgresql//someone:hush@host/name",
+        "postgresql:/someone:hush@host/name",
+        "someone:hush@host",
+        "someone:hu@hush@host:5432/name",
+        "postgresql://someone:hush@host:port/name",
+    ],
+)
+def test_a_password_is_never_said(text: str) -> None:
+    found = error_of(lambda: Store(text))
+    assert "hush" not in found
+    assert "host" in found or "127.0.0.1" in found
+
+
+@pytest.mark.parametrize("content", [b"this is a letter and no database" * 40, b"SQLite format 4\x00" + b"x" * 4000])
+def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "letter.txt"
+    path.write_bytes(content)
+    found = error_of(lambda: Store(f"sqlite:///{path}"))
+    assert f"{path} is not a database; move that file away" in found
+    assert path.read_bytes() == content
+
+
+def test_a_folder_is_no_database(tmp_path: Path) -> None:
+    assert f"{tmp_path} cannot be opened" in error_of(lambda: Store(f"sqlite:///{tmp_path}"))
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    found = error_of(lambda: Store(f"sqlite:///{tmp_path / 'file' / 'deep' / 'harness.db'}"))
+    assert f"{tmp_path / 'file' / 'deep'} cannot be made: Not a directory" in found
+
+
+def test_a_newer_schema_is_not_touched(store: Store, url: str) -> None:
+    of = stage()
+    committed(store, of)
+    with store._engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE meta SET value = '999' WHERE name = 'schema_version'")
+    before = Path(url.removeprefix("sqlite:///")).read_bytes()
+    found = error_of(lambda: Store(url))
+    assert "newer harness (schema 999, this one knows" in found
+    assert "upgrade glue-harness or name another --store" in found
+    assert Path(url.removeprefix("sqlite:///")).read_bytes() == before
+
+
+def test_read_only(open_folder: Path) -> None:
+    """A file that may be read: reading goes on, each write is refused in a sentence."""
+    of, path = stage(), open_folder / "harness.db"
+    committed(Store(f"sqlite:///{path}"), of)
+    for mode, folder_mode in ((0o444, 0o555), (0o666, 0o555)):
+        path.chmod(mode)
+        open_folder.chmod(folder_mode)
+        try:
+            with nobody():
+                store = Store(f"sqlite:///{path}")
+                assert store.statuses([of.key]) == {of.key: ("done", 1)}
+                for act in (partial(store.lease, "a" * 32, Owner.current()), partial(store.label, "t", [run(of)])):
+                    found = error_of(act)
+                    assert (
+                        "read-only; make it writable" in found
+                        or "check that its folder exists and is writable" in found
+                    )
+        finally:
+            open_folder.chmod(0o755)
+    assert same(Store(f"sqlite:///{path}").records([of.key], predictions=True)[of.key], record(of))
+
+
+def test_a_file_that_may_not_be_read(open_folder: Path) -> None:
+    path = open_folder / "harness.db"
+    Store(f"sqlite:///{path}")
+    path.chmod(0)
+    with nobody():
+        assert f"{path} cannot be opened" in error_of(lambda: Store(f"sqlite:///{path}"))
+
+
+def test_a_folder_that_may_not_be_written(open_folder: Path) -> None:
+    open_folder.chmod(0o555)
+    try:
+        with nobody():
+            assert "cannot be opened" in error_of(lambda: Store(f"sqlite:///{open_folder / 'harness.db'}"))
+            found = error_of(lambda: Store(f"sqlite:///{open_folder / 'new' / 'harness.db'}"))
+            assert "cannot be made: Permission denied" in found
+    finally:
+        open_folder.chmod(0o755)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_locked_by_another_program(store: Store, url: str) -> None:
+    of, owner = stage(), Owner.current()
+    store.lease(of.key, owner)
+    other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    for act in (
+        lambda: Store(url),
+        lambda: store.statuses([of.key]),
+        lambda: store.commit(of, record(of), owner),
+        lambda: store.lease("b" * 32, owner),
+    ):
+        found = error_of(act)
+        assert "stayed locked by another program" in found
+        assert "run the same command again" in found
+    other.execute("ROLLBACK")
+    other.close()
+    assert store.commit(of, record(of), owner), "nothing is lost once it is free again"
+
+
+def test_a_lock_of_a_moment_is_waited_for(store: Store, url: str) -> None:
+    other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN EXCLUSIVE")
+    timer = threading.Timer(0.3, lambda: other.execute("ROLLBACK"))
+    timer.start()
+    assert store.lease("a" * 32, Owner.current()) == "granted"
+    timer.join()
+    other.close()
+
+
+def fill_until_full(store: Store) -> tuple[int, str]:
+    """Commit until the disk is full: how many were committed, and what was said."""
+    for seed in range(1, 1000):
+        owner = Owner.current()
+        try:
+            store.lease(stage(seed).key, owner)
+            assert store.commit(stage(seed), record(stage(seed)), owner)
+        except UserError as error:
+            return seed - 1, str(error)
+    raise AssertionError("the disk was never full")
+
+
+def check_full(store: Store, url: str, count: int, said: str) -> None:
+    assert "is on a full disk; free some space" in said
+    assert "what was recorded is kept" in said
+    kept = Store(url).statuses([stage(seed).key for seed in range(1, 1000)])
+    assert len(kept) == count
+    connection = sqlite3.connect(url.removeprefix("sqlite:///"))
+    assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+    connection.close()
+
+
+def test_full_disk_by_a_database_that_may_not_grow(store: Store, url: str) -> None:
+    store._engine.dispose()
+    pages = os.path.getsize(url.removeprefix("sqlite:///")) // 4096 + 20
+    sa.event.listen(store._engine, "connect", lambda c, _: c.execute(f"PRAGMA max_page_count = {pages}"))
+    count, said = fill_until_full(store)
+    assert count > 1
+    check_full(store, url, count, said)
+
+
+def test_full_disk(tmp_path: Path) -> None:
+    """A real file system of 256 kB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(place)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"no small file system can be mounted here: {mounted.stderr.strip()}")
+    try:
+        url = f"sqlite:///{place / 'harness.db'}"
+        store = Store(url)
+        count, said = fill_until_full(store)
+        check_full(store, url, count, said)
+        store._engine.dispose()
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)

@@ -1,0 +1,144 @@
+"""The laws hold between real processes, and when one is killed at any moment."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import pytest
+from store import samples
+
+from harness.store import Owner, Store
+
+SPAWN = multiprocessing.get_context("spawn")
+KEY = "a" * 32
+
+
+@contextmanager
+def process(target: Any, *arguments: Any) -> Iterator[tuple[BaseProcess, Any]]:
+    """A process of its own and the end of its pipe; killed at the end."""
+    here, there = SPAWN.Pipe()
+    made = SPAWN.Process(target=target, args=(*arguments, there), daemon=True)
+    made.start()
+    there.close()
+    try:
+        yield made, here
+    finally:
+        made.kill()
+        made.join()
+
+
+@contextmanager
+def several(count: int, target: Any, *arguments: Any) -> Iterator[list[Any]]:
+    """The pipes of `count` processes that share a barrier."""
+    barrier = SPAWN.Barrier(count)
+    pipes: list[Any] = []
+    made = []
+    try:
+        for _ in range(count):
+            here, there = SPAWN.Pipe()
+            made.append(SPAWN.Process(target=target, args=(*arguments, barrier, there), daemon=True))
+            made[-1].start()
+            there.close()
+            pipes.append(here)
+        yield pipes
+    finally:
+        for each in made:
+            each.join(30)
+            each.kill()
+
+
+def received(pipe: Any) -> Any:
+    assert pipe.poll(60), "the other process said nothing"
+    return pipe.recv()
+
+
+def integrity(url: str) -> str:
+    connection = sqlite3.connect(url.removeprefix("sqlite:///"))
+    try:
+        return str(connection.execute("PRAGMA integrity_check").fetchone()[0])
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("reaped", [True, False], ids=["reaped", "zombie"])
+def test_the_lease_of_a_killed_process_is_free_at_once(store: Store, url: str, reaped: bool) -> None:
+    """Also while nobody has asked for the dead process's exit status: it stays in the process table until then."""
+    with process(samples.hold, url, KEY) as (holder, pipe):
+        assert received(pipe) == "granted"
+        me = Owner.current()
+        assert store.lease(KEY, me) == "held"
+        assert store.others_alive(me)
+        assert holder.pid is not None
+        os.kill(holder.pid, signal.SIGKILL)
+        if reaped:
+            holder.join()
+        else:
+            os.waitid(os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)
+        assert not store.others_alive(me)
+        assert store.lease(KEY, me) == "granted"
+
+
+def test_of_processes_that_ask_at_once_exactly_one_is_granted(store: Store, url: str) -> None:
+    keys = [f"{i:032x}" for i in range(40)]
+    with several(4, samples.race, url, keys) as pipes:
+        answers = [received(pipe) for pipe in pipes]
+        for grants in zip(*answers, strict=True):
+            assert sorted(grants) == ["granted", "held", "held", "held"]
+
+
+def test_processes_on_a_store_that_is_not_there_yet_make_it_together(url: str) -> None:
+    keys = [f"{i:032x}" for i in range(3)]
+    with several(4, samples.race, url, keys) as pipes:
+        assert all(len(received(pipe)) == len(keys) for pipe in pipes)
+
+
+def test_processes_with_the_same_work_write_one_record_each(store: Store, url: str) -> None:
+    seeds = list(range(40))
+    with several(4, samples.work_off, url, seeds) as pipes:
+        written = [received(pipe) for pipe in pipes]
+    owners = [[seed for seed, ours in each.items() if ours] for each in written]
+    assert sorted(seed for each in owners for seed in each) == seeds
+    assert all(all(each.values()) for each in written), "a commit under a live lease is not refused"
+    stages = [samples.stage(seed) for seed in seeds]
+    assert set(store.statuses([s.key for s in stages]).values()) == {("done", 1)}
+    assert not store.others_alive(Owner.current())
+    assert integrity(url) == "ok"
+
+
+def test_killed_in_the_middle_of_commits_nothing_that_was_said_is_lost(store: Store, url: str) -> None:
+    """Twelve processes, each killed at a random moment: every commit that was answered is there, whole."""
+    moments = random.Random(7)
+    answered: set[int] = set()
+    for round_ in range(12):
+        with process(samples.commit_until_killed, url, round_ * 100_000) as (writer, pipe):
+            answered.add(received(pipe))
+            writer.join(moments.uniform(0.0, 0.15))
+            writer.kill()
+            writer.join()
+            while pipe.poll(0):
+                try:
+                    answered.add(pipe.recv())
+                except EOFError:
+                    break
+        assert integrity(url) == "ok"
+    me = Owner.current()
+    assert not store.others_alive(me)
+    for seed in answered:
+        of = samples.stage(seed)
+        assert samples.same(store.records([of.key], predictions=True)[of.key], samples.record(of))
+    unfinished = [samples.stage(max(s for s in answered if s // 100_000 == r) + 1) for r in range(12)]
+    for of in unfinished:
+        # Killed before, within or after its commit: either all of it is there or the stage is free to be trained.
+        found = store.records([of.key], predictions=True)
+        if found:
+            assert samples.same(found[of.key], samples.record(of))
+        else:
+            assert store.lease(of.key, me) == "granted"

@@ -1,0 +1,138 @@
+"""Records and labels come back as they were written, one a key, and a done one stays."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from store.samples import DEV, committed, record, run, same, stage
+
+from harness.specs import Stage
+from harness.store import Owner, Store
+
+
+def test_a_record_comes_back_to_the_last_bit(store: Store, url: str) -> None:
+    of = stage(1)
+    assert committed(store, of)
+    again = Store(url)
+    assert same(again.records([of.key], predictions=True)[of.key], record(of))
+    assert again.records([of.key])[of.key].predictions == {}
+    assert again.statuses([of.key, "0" * 32]) == {of.key: ("done", 1)}
+
+
+def test_a_record_without_predictions_comes_back(store: Store) -> None:
+    of, owner = stage(1), Owner.current()
+    kept = record(of, "diverged")
+    kept.predictions = {}
+    store.lease(of.key, owner)
+    assert store.commit(of, kept, owner)
+    assert same(store.records([of.key], predictions=True)[of.key], kept)
+
+
+def test_the_stage_comes_back_with_its_chain_labels_and_key(store: Store) -> None:
+    of = stage(1)
+    committed(store, of)
+    found = store.stage(of.key)
+    assert found is not None
+    assert [s.key for s in found.chain] == [s.key for s in of.chain]
+    assert found == of
+    assert [s.phase for s in found.chain] == ["warm-up", "post-train", "fine-tune"]
+    assert (found.data.dev and found.data.dev.name, found.encoder.name) == ("toy/dev", "tiny")
+    assert Stage.from_json(json.loads(json.dumps(of.to_json()))).to_json() == of.to_json()
+    assert store.stage("0" * 32) is None
+
+
+def test_only_the_holder_of_the_lease_commits(store: Store) -> None:
+    of, owner, other = stage(), Owner.current(), Owner.current()
+    assert not store.commit(of, record(of), owner)
+    assert store.lease(of.key, other) == "granted"
+    assert not store.commit(of, record(of), owner)
+    assert store.statuses([of.key]) == {}
+    assert store.commit(of, record(of), other)
+    assert not store.commit(of, record(of), other), "the lease was given back with the commit"
+
+
+def test_a_done_record_is_never_overwritten(store: Store) -> None:
+    of, owner = stage(), Owner.current()
+    committed(store, of, mark=1)
+    assert store.lease(of.key, owner, remake=True) == "granted"
+    assert not store.commit(of, record(of, "failed", mark=2), owner)
+    assert same(store.records([of.key], predictions=True)[of.key], record(of, mark=1))
+    assert store.statuses([of.key]) == {of.key: ("done", 1)}
+    assert store.lease(of.key, Owner.current(), remake=True) == "granted", "the refused commit gave its lease back"
+
+
+@pytest.mark.parametrize("status", ["failed", "diverged"])
+def test_a_failed_record_is_replaced_and_its_attempt_counted(store: Store, status: str) -> None:
+    of = stage()
+    assert committed(store, of, status, 1)
+    assert committed(store, of, status, 2, seen=1)
+    assert store.statuses([of.key]) == {of.key: (status, 2)}
+    assert committed(store, of, "done", 3, seen=2)
+    assert store.statuses([of.key]) == {of.key: ("done", 3)}
+    assert same(store.records([of.key], predictions=True)[of.key], record(of, mark=3))
+
+
+def test_more_keys_than_one_query_takes(store: Store) -> None:
+    stages = [stage(seed) for seed in range(3)]
+    for of in stages:
+        committed(store, of)
+    keys = [f"{i:032x}" for i in range(1200)]
+    wanted = [keys[0], stages[0].key, *keys, stages[1].key, stages[2].key, stages[0].key]
+    assert set(store.statuses(wanted)) == set(store.records(wanted)) == {of.key for of in stages}
+
+
+def test_keys_by_prefix_take_no_wildcards(store: Store) -> None:
+    keys = sorted(stage(seed).key for seed in range(30))
+    for seed in range(30):
+        committed(store, stage(seed))
+    assert store.keys_like(keys[0][:12]) == [keys[0]]
+    assert store.keys_like("%") == store.keys_like("_") == store.keys_like("x") == []
+    assert len(store.keys_like("")) == 20
+
+
+def test_speeds_are_those_of_finished_stages(store: Store) -> None:
+    committed(store, stage(1), mark=1)
+    committed(store, stage(2), "failed", 2)
+    committed(store, stage(3), mark=3)
+    assert [s.flops for s in store.speeds()] == [1e12 + 3, 1e12 + 1]
+    assert {(s.host, s.encoder, s.seconds) for s in store.speeds()} == {("here", "e" * 32, 2.5)}
+
+
+def test_labels_are_kept_once_and_beside_the_key(store: Store) -> None:
+    runs = [run(stage(1)), run(stage(1), "TAPT"), run(stage(2))]
+    store.label("few_shot", runs)
+    store.label("few_shot", [*runs, run(stage(3))])
+    store.label("ablation", runs[:1])
+    found = store.labels(stage(1).key)
+    assert sorted((label["table"], label["row"]) for label in found) == [
+        ("ablation", "FT"),
+        ("few_shot", "FT"),
+        ("few_shot", "TAPT"),
+    ]
+    assert found[0] | {"table": "", "row": ""} == {
+        "key": stage(1).key,
+        "table": "",
+        "row": "",
+        "method": "ft",
+        "task": "toy",
+        "size": 20,
+        "subset": 0,
+        "seed": 1,
+    }
+    assert len(store.labels(stage(3).key)) == 1
+    assert store.labels("0" * 32) == []
+
+
+def test_without_create_a_missing_store_reads_as_empty_and_is_not_made(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'folder' / 'harness.db'}", create=False)
+    assert not store.exists
+    assert (store.statuses(["a"]), store.records(["a"]), store.labels("a")) == ({}, {}, [])
+    assert (store.keys_like(""), store.speeds(), store.stage("a")) == ([], [], None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_products_lie_beside_the_database(store: Store, tmp_path: Path) -> None:
+    assert store.product("abc") == tmp_path / "folder" / "products" / "abc.safetensors"
+    assert DEV.digest not in str(store.products)

@@ -1,0 +1,469 @@
+"""Laws of identity: whatever can change a number changes the key, and nothing else does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness import specs
+from harness.specs import (
+    UNRESOLVED,
+    Data,
+    Encoder,
+    Execution,
+    Objective,
+    Optim,
+    Parent,
+    RowSet,
+    Run,
+    Selection,
+    Stage,
+    canonical,
+    digest_of,
+)
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+ENCODER = Encoder("e" * 32, "tiny")
+CORPUS = RowSet("c" * 32, "prose", 9000, 500.0)
+TEXTS = RowSet("a" * 32, "toy/train-texts", 100, 50.0)
+TRAIN = RowSet("b" * 32, "toy/train", 100, 50.0)
+DEV = RowSet("d" * 32, "toy/dev", 500, 50.0)
+OTHERS = RowSet("9" * 32, "toy/others", 1, 1.0)
+TESTS = (RowSet("f" * 32, "toy/matched", 300, 50.0), RowSet("0" * 32, "toy/mismatched", 200, 50.0))
+
+WARM_UP = Stage(Objective("mlm", 1, {"p_m": 0.15}), Data(CORPUS, max_length=64), Optim(1e-3, 32, 100), 0, ENCODER)
+POST = Stage(
+    Objective("cmlm", 1, {"alpha": 0.5, "num_views": 1, "contrast": "simsiam", "mlm": True}),
+    Data(TEXTS),
+    Optim(1e-5, 8, 650),
+    31,
+    Parent(WARM_UP, parts=("encoder", "mlm_head")),
+    phase="post-train",
+)
+FINE = Stage(
+    Objective("scl", 1, {"lam": 0.9, "temperature": 0.3}),
+    Data(TRAIN, num_labels=2, dev=DEV, tests=TESTS),
+    Optim(1e-5, 16, 700),
+    31,
+    Parent(POST),
+    Selection("accuracy"),
+    "fine-tune",
+)
+PLAIN = replace(FINE, objective=Objective("cross_entropy", 1), init=ENCODER)
+CHAINS = {"from the encoder": PLAIN, "warm-up": WARM_UP, "post-training": POST, "three stages": FINE}
+
+
+# ------------------------------------------------------------------------------------------------- every field by name
+
+OTHER: dict[type, dict[str, Any]] = {
+    Stage: {
+        "objective": Objective("cross_entropy", 1),
+        "data": Data(TRAIN, num_labels=3, dev=DEV, tests=TESTS),
+        "optim": Optim(2e-5, 16, 700),
+        "seed": 42,
+        "init": ENCODER,
+        "selection": None,
+        "phase": "another phase",
+    },
+    Objective: {"name": "other", "version": 2, "params": {"lam": 0.8, "temperature": 0.3}},
+    Data: {"train": OTHERS, "num_labels": 1, "max_length": 64, "dev": OTHERS, "tests": (OTHERS,)},
+    RowSet: {"digest": "9" * 32, "name": "renamed", "rows": 7, "mean_chars": 1.5},
+    Optim: {
+        "lr": 2e-5,
+        "batch_size": 32,
+        "steps": 701,
+        "warmup": 0.06,
+        "schedule": "constant",
+        "weight_decay": 0.01,
+        "clip": 0.0,
+        "beta1": 0.8,
+        "beta2": 0.98,
+        "eps": 1e-6,
+        "dropout": 0.0,
+        "precision": "bf16",
+    },
+    Selection: {"metric": "mcc", "every": 50},
+    Encoder: {"digest": "8" * 32, "name": "renamed"},
+    Parent: {"stage": PLAIN, "step": "selected", "parts": ("mlm_head",)},
+}
+"""A value of each field that no chain here has. A field without one fails: add it, and with it the field's test."""
+LABELS = {(Stage, "phase"), (RowSet, "name"), (RowSet, "rows"), (RowSet, "mean_chars"), (Encoder, "name")}
+EVERY = [(kind, f.name) for kind in OTHER for f in fields(kind)]
+NUMBERS = [(kind, name) for kind, name in EVERY if isinstance(OTHER[kind].get(name), (int, float))]
+
+
+def altered(value: Any, kind: type, name: str, new: Any) -> Any:
+    """`value` with field `name` of its first `kind` (itself, or one below it) set to `new`."""
+    if type(value) is kind:
+        return replace(value, **{name: new})
+    if isinstance(value, tuple):
+        for index, each in enumerate(value):
+            other = altered(each, kind, name, new)
+            if other is not each:
+                return (*value[:index], other, *value[index + 1 :])
+    elif is_dataclass(value):
+        for f in fields(value):
+            each = getattr(value, f.name)
+            other = altered(each, kind, name, new)
+            if other is not each:
+                return replace(value, **{f.name: other})
+    return value
+
+
+def parts(value: Any) -> Iterator[Any]:
+    """Every dataclass in a chain."""
+    if isinstance(value, tuple):
+        for each in value:
+            yield from parts(each)
+    elif is_dataclass(value):
+        yield value
+        for f in fields(value):
+            yield from parts(getattr(value, f.name))
+
+
+def test_every_field_of_a_chain_has_another_value_here() -> None:
+    assert {type(part) for part in parts(FINE)} == set(OTHER)
+    for kind, values in OTHER.items():
+        assert set(values) == {f.name for f in fields(kind)}, kind
+    assert {(kind, f.name) for kind in OTHER for f in fields(kind) if f.metadata.get("label")} == LABELS
+
+
+@pytest.mark.parametrize(("kind", "name"), EVERY, ids=lambda x: x if isinstance(x, str) else x.__name__)
+def test_every_field_but_labels_changes_the_key(kind: type, name: str) -> None:
+    other = altered(FINE, kind, name, OTHER[kind][name])
+    assert other is not FINE
+    assert (other.key == FINE.key) == ((kind, name) in LABELS)
+
+
+@pytest.mark.parametrize(("kind", "name"), EVERY, ids=lambda x: x if isinstance(x, str) else x.__name__)
+def test_an_earlier_stage_counts_as_much(kind: type, name: str) -> None:
+    """Changed in the parent, every field but labels changes the child's key; the grandparent's stays."""
+    if (kind, name) in {(Selection, "metric"), (Selection, "every"), (Stage, "selection")}:
+        parent = altered(replace(POST, selection=Selection("accuracy")), kind, name, OTHER[kind][name])
+        before = replace(FINE, init=Parent(replace(POST, selection=Selection("accuracy"))))
+    else:
+        parent, before = altered(POST, kind, name, OTHER[kind][name]), FINE
+    after = replace(FINE, init=Parent(parent))
+    assert (after.key == before.key) == ((kind, name) in LABELS)
+
+
+@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
+def test_no_label_anywhere_changes_a_key(chain: Stage) -> None:
+    def relabelled(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(relabelled(each) for each in value)
+        if not is_dataclass(value):
+            return value
+        changed = {
+            f.name: OTHER[type(value)][f.name] if f.metadata.get("label") else relabelled(getattr(value, f.name))
+            for f in fields(value)
+        }
+        return replace(value, **changed)
+
+    other = relabelled(chain)
+    assert other.data.train.name == "renamed"
+    assert other.key == chain.key
+    assert other == chain  # labels are left out of comparisons as well
+
+
+def test_execution_and_labels_of_a_run_are_no_part_of_a_stage() -> None:
+    run = Run(FINE, "CMLM", "cmlm", "toy", 100, 2, 31)
+    assert replace(run, row="w/o CL", method="tapt", task="x", size=0, subset=9, seed=1).stage.key == FINE.key
+    assert (run.name, replace(run, size=0).name) == ("CMLM/toy/n100/subset2/seed31", "CMLM/toy/full/subset2/seed31")
+    assert not {f.name for f in fields(Execution)} & {f.name for f in fields(Stage)}
+
+
+# --------------------------------------------------------------------------------------------------- numbers as declared
+
+
+@pytest.mark.parametrize(("kind", "name"), NUMBERS, ids=lambda x: x if isinstance(x, str) else x.__name__)
+def test_numbers_are_coerced_by_the_declared_type(kind: type, name: str) -> None:
+    """1 in a float field is 1.0, and 1.0 in an int field is 1."""
+    whole = altered(FINE, kind, name, 1)
+    for same in (1.0, np.float32(1.0), np.float64(1.0), np.int64(1)):
+        assert altered(FINE, kind, name, same).key == whole.key
+    assert (altered(FINE, kind, name, 2).key == whole.key) == ((kind, name) in LABELS)
+
+
+def test_a_stage_built_from_whole_numbers() -> None:
+    assert digest_of(Optim(1, 16, 10, warmup=0, clip=1)) == digest_of(Optim(1.0, 16, 10, warmup=0.0, clip=1.0))
+    assert digest_of(Optim(1.0, 16, 10)) != digest_of(Optim(1.5, 16, 10))
+    assert replace(FINE, seed=np.int64(31)).key == FINE.key
+    assert canonical(Optim(1, 16, 10))["lr"] == 1.0
+    assert type(canonical(Optim(1, 16, 10))["lr"]) is float
+    # what is no whole number is not made one
+    assert canonical(Optim(1, 16.5, 10))["batch_size"] == 16.5
+
+
+def test_floats_have_twelve_digits_and_one_zero() -> None:
+    def key(lr: float) -> str:
+        return replace(FINE, optim=replace(FINE.optim, lr=lr)).key
+
+    assert 0.1 + 0.2 != 0.3
+    assert key(0.1 + 0.2) == key(0.3)
+    assert key(-0.0) == key(0.0) == key(0)
+    assert key(1e-5) == key(0.00001) == key(float(np.float64("1e-5")))
+    assert key(1e-5) != key(1.00000001e-5)
+    assert str(canonical(-0.0)) == "0.0"
+    assert canonical(np.float32(0.5)) == 0.5
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), np.float32("nan")])
+def test_what_is_not_finite_is_refused(bad: float) -> None:
+    for value in (bad, {"a": bad}, [bad], Optim(bad, 16, 10), Objective("scl", 1, {"lam": bad})):
+        with pytest.raises(ValueError, match="no canonical form"):
+            canonical(value)
+    with pytest.raises(ValueError, match="no canonical form"):
+        _ = replace(FINE, optim=replace(FINE.optim, lr=bad)).key
+
+
+@pytest.mark.parametrize("bad", [object(), {1, 2}, b"bytes", 1j, Optim, np.zeros(2)])
+def test_what_has_no_canonical_form_is_refused(bad: Any) -> None:
+    with pytest.raises(ValueError, match="no canonical form"):
+        canonical(bad)
+
+
+@pytest.mark.parametrize(("name", "new"), [("dev", None), ("tests", ()), ("tests", TESTS[::-1]), ("tests", TESTS[:1])])
+def test_an_evaluation_set_more_or_less_is_another_stage(name: str, new: Any) -> None:
+    assert altered(FINE, Data, name, new).key != FINE.key
+
+
+def test_true_is_not_one_and_text_is_no_number() -> None:
+    assert len({digest_of({"x": value}) for value in (True, 1, "1", "true", None, "", [], {})}) == 8
+
+
+# --------------------------------------------------------------------------------------------------------- later fields
+
+
+def test_a_later_field_leaves_old_keys_alone_at_its_neutral_value() -> None:
+    @dataclass(frozen=True)
+    class Old:
+        lr: float
+
+    @dataclass(frozen=True)
+    class New:
+        lr: float
+        momentum: float = specs.neutral(0.0)
+        sampler: str | None = specs.neutral(None)
+
+    assert digest_of(New(0.1)) == digest_of(New(0.1, 0, None)) == digest_of(Old(0.1))
+    assert len({digest_of(v) for v in (New(0.1), New(0.1, 0.9), New(0.1, 0.0, "x"), New(0.2))}) == 4
+
+
+def test_a_later_field_of_a_stage_and_of_what_it_holds() -> None:
+    @dataclass(frozen=True)
+    class LaterStage(Stage):
+        accumulate: int = specs.neutral(1)
+
+    @dataclass(frozen=True)
+    class LaterOptim(Optim):
+        layer_decay: float = specs.neutral(1.0)
+
+    values = {f.name: getattr(FINE, f.name) for f in fields(Stage)}
+    optim = {f.name: getattr(FINE.optim, f.name) for f in fields(Optim)}
+    assert LaterStage(**values).key == FINE.key
+    assert LaterStage(**values, accumulate=2).key != FINE.key
+    assert replace(FINE, optim=LaterOptim(**optim)).key == FINE.key
+    assert replace(FINE, optim=LaterOptim(**optim, layer_decay=0.9)).key != FINE.key
+    assert replace(FINE, init=Parent(LaterStage(**{f.name: getattr(POST, f.name) for f in fields(Stage)}))).key == (
+        FINE.key
+    )
+
+
+# ------------------------------------------------------------------------------------------------------- stable for good
+
+
+GOLDEN = {
+    "from the encoder": "d2107d2d05b4d71400445c2e3d8b6fe3",
+    "warm-up": "dd7323fbf693bb1b5b359d0b1ce3d2ca",
+    "post-training": "f2cba1a63b6cb20c1900f7e0db8cd457",
+    "three stages": "aba6119e408ba54ed9cd911af79e22bb",
+}
+"""Frozen. They may change only together with `specs.LOOP_VERSION`, or when the canonical form itself is changed on
+purpose: either way every store of every user is trained anew, and CHANGELOG.md must say so. A new field declares a
+neutral value instead and leaves these alone; an objective's new version changes only that objective's keys."""
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_golden_keys(name: str) -> None:
+    assert specs.LOOP_VERSION == 1
+    assert CHAINS[name].key == GOLDEN[name]
+
+
+def test_the_loops_version_is_in_every_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(specs, "LOOP_VERSION", specs.LOOP_VERSION + 1)
+    for chain in CHAINS.values():
+        assert Stage.from_json(chain.to_json()).key not in GOLDEN.values()
+
+
+@pytest.mark.parametrize("hash_seed", ["0", "4711"])
+def test_keys_are_the_same_in_another_process(hash_seed: str) -> None:
+    code = "import json, sys; from harness.specs import Stage; print(Stage.from_json(json.load(sys.stdin)).key)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=json.dumps(FINE.to_json()),
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == FINE.key
+
+
+def test_a_chains_keys_are_computed_once_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[Any] = []
+
+    def counted(value: Any, digest: Callable[[Any], str] = digest_of) -> str:
+        computed.append(value)
+        return digest(value)
+
+    monkeypatch.setattr(specs, "digest_of", counted)
+    warm = replace(WARM_UP)
+    leaves = []
+    for seed in range(20):
+        post = replace(POST, init=Parent(warm), seed=seed)
+        leaves += [replace(FINE, init=Parent(post), seed=seed), replace(PLAIN, init=Parent(warm), seed=seed)]
+    for _ in range(3):
+        assert len({stage.key for leaf in leaves for stage in leaf.chain}) == 1 + 20 * 3
+    assert len(computed) == 1 + 20 * 3
+
+
+# ---------------------------------------------------------------------------------------------------- there and back
+
+
+@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
+def test_json_keeps_the_chain_with_its_labels(chain: Stage) -> None:
+    again = Stage.from_json(json.loads(json.dumps(chain.to_json())))
+    assert again == chain
+    assert [s.key for s in again.chain] == [s.key for s in chain.chain]
+    assert again.to_json() == chain.to_json()
+    assert [s.phase for s in again.chain] == [s.phase for s in chain.chain]
+    assert again.encoder.name == "tiny"
+    assert [r.name for r in again.row_sets] == [r.name for r in chain.row_sets]
+
+
+@pytest.mark.parametrize(("kind", "name"), EVERY, ids=lambda x: x if isinstance(x, str) else x.__name__)
+def test_json_keeps_every_field(kind: type, name: str) -> None:
+    other = altered(FINE, kind, name, OTHER[kind][name])
+    again = Stage.from_json(json.loads(json.dumps(other.to_json())))
+    assert (again, again.key, again.to_json()) == (other, other.key, other.to_json())
+
+
+numbers = st.floats(allow_nan=False, allow_infinity=False, width=64)
+digests = st.text("0123456789abcdef", min_size=1, max_size=32)
+params = st.dictionaries(
+    st.text(max_size=8), st.booleans() | st.integers(-(2**60), 2**60) | numbers | st.text(max_size=8)
+)
+row_sets = st.builds(RowSet, digests, st.text(max_size=5), st.integers(0, 10**6), numbers)
+optims = st.builds(
+    Optim,
+    numbers,
+    st.integers(1, 4096),
+    st.integers(1, 10**7),
+    numbers,
+    st.sampled_from(["linear", "constant"]),
+    weight_decay=numbers,
+    dropout=numbers,
+    precision=st.sampled_from(["fp32", "bf16"]),
+)
+datas = st.builds(
+    Data,
+    row_sets,
+    st.integers(0, 5),
+    st.integers(8, 512),
+    st.none() | row_sets,
+    st.lists(row_sets, max_size=2).map(tuple),
+)
+selections = st.none() | st.builds(Selection, st.text(max_size=5), st.integers(1, 1000))
+
+
+def stages_from(init: st.SearchStrategy[Any]) -> st.SearchStrategy[Stage]:
+    objectives = st.builds(Objective, st.text(min_size=1, max_size=8), st.integers(1, 9), params)
+    return st.builds(Stage, objectives, datas, optims, st.integers(0, 2**32), init, selections, st.text(max_size=5))
+
+
+def parents_of(stage: st.SearchStrategy[Stage]) -> st.SearchStrategy[Parent]:
+    which = st.sampled_from([("encoder",), ("encoder", "mlm_head")])
+    return st.builds(Parent, stage, st.sampled_from(["last", "selected"]), which)
+
+
+roots = stages_from(st.builds(Encoder, digests, st.text(max_size=5)))
+chains = roots | stages_from(parents_of(roots | stages_from(parents_of(roots))))
+
+
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(chains)
+def test_any_chain_goes_through_json(chain: Stage) -> None:
+    again = Stage.from_json(json.loads(json.dumps(chain.to_json())))
+    assert again == chain
+    assert [s.key for s in again.chain] == [s.key for s in chain.chain]
+    assert all(len(s.key) == specs.KEY_LENGTH for s in chain.chain)
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(numbers)
+def test_the_canonical_float_is_its_own_canonical_form(x: float) -> None:
+    once = canonical(x)
+    assert canonical(once) == once
+    assert canonical(json.loads(json.dumps(once))) == once
+    assert once == pytest.approx(x, rel=1e-11)
+    assert digest_of(Optim(x, 1, 1)) == digest_of(Optim(once, 1, 1))
+
+
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(st.integers(-(2**53), 2**53))
+def test_any_whole_number_is_the_same_as_a_float_in_a_float_field(n: int) -> None:
+    assert digest_of(Optim(n, 16, 1)) == digest_of(Optim(float(n), 16, 1))
+    assert digest_of(Optim(0.1, 16, n)) == digest_of(Optim(0.1, 16, float(n)))
+
+
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(params, st.randoms(use_true_random=False))
+def test_the_order_of_a_mapping_does_not_matter(values: dict[str, Any], random: Any) -> None:
+    items = list(values.items())
+    random.shuffle(items)
+    assert digest_of(Objective("x", 1, dict(items))) == digest_of(Objective("x", 1, values))
+
+
+# ------------------------------------------------------------------------------------------------------ chains
+
+
+def test_chain_parent_and_encoder() -> None:
+    assert FINE.chain == (WARM_UP, POST, FINE)
+    assert all(child.parent is parent for parent, child in pairwise(FINE.chain))
+    assert (FINE.parent, WARM_UP.parent, PLAIN.chain) == (POST, None, (PLAIN,))
+    assert FINE.encoder == PLAIN.encoder == ENCODER
+    assert list(FINE.row_sets) == [TRAIN, DEV, *TESTS]
+    assert list(POST.row_sets) == [TEXTS]
+
+
+def test_stages_are_frozen() -> None:
+    for part in parts(FINE):
+        with pytest.raises(AttributeError):
+            setattr(part, fields(part)[0].name, None)
+
+
+def test_what_is_not_at_hand_is_named_once() -> None:
+    assert FINE.unresolved == ()
+    absent = RowSet(f"{UNRESOLVED}toy/train", "toy/train")
+    encoder = Encoder(f"{UNRESOLVED}roberta-base", "roberta-base")
+    assert not absent.resolved
+    assert not encoder.resolved
+    data = Data(absent, num_labels=2, dev=absent, tests=(TESTS[0], RowSet(f"{UNRESOLVED}toy/mm", "toy/mm")))
+    leaf = replace(FINE, data=data, init=Parent(replace(POST, data=Data(absent), init=encoder)))
+    assert leaf.unresolved == ("encoder roberta-base", "data toy/train", "data toy/mm")
+    assert leaf.key != FINE.key

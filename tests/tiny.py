@@ -1,0 +1,216 @@
+"""Tiny random encoders of each model type, with a small real tokenizer, as folders a stage can start from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import (
+    AutoModelForMaskedLM,
+    BertConfig,
+    ElectraConfig,
+    MPNetConfig,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+)
+
+from harness.encoders.model import TextEncoder, load_encoder
+from harness.encoders.sources import locate
+from harness.encoders.tokens import Tokeniser, Tokens, Vocabulary
+from harness.objectives import objective
+from harness.running import Workplace
+from harness.specs import Data, Encoder, Objective, Optim, Parent, RowSet, Selection, Stage
+from harness.training.loop import Inputs
+
+KINDS = ("bert", "roberta", "electra", "mpnet")
+WORDS = (*(f"w{i}" for i in range(40)), "good", "bad", "##ish")
+_SHAPE: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "initializer_range": 0.1,
+}
+
+
+def tokenizer(kind: str) -> PreTrainedTokenizerFast:
+    """WordPiece over `WORDS`, with the special tokens, their places and the token types of the model type."""
+    if kind in ("bert", "electra"):
+        first, last, pad, unknown, mask = "[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]"
+        special = [pad, unknown, first, last, mask]
+        pair = f"{first}:0 $A:0 {last}:0 $B:1 {last}:1"
+    else:
+        first, last, pad, unknown, mask = "<s>", "</s>", "<pad>", "<unk>", "<mask>"
+        special = [first, pad, last, unknown, mask]
+        pair = f"{first}:0 $A:0 {last}:0 {last}:0 $B:0 {last}:0"
+    ids = {token: i for i, token in enumerate((*special, *WORDS))}
+    made = Tokenizer(models.WordPiece(ids, unk_token=unknown))
+    made.normalizer = normalizers.Lowercase()
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.post_processor = processors.TemplateProcessing(
+        single=f"{first}:0 $A:0 {last}:0", pair=pair, special_tokens=[(first, ids[first]), (last, ids[last])]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made, cls_token=first, sep_token=last, pad_token=pad, unk_token=unknown, mask_token=mask
+    )
+
+
+def model(kind: str, seed: int = 0) -> Any:
+    """A random masked-language model of the type; biases and norms are random too, so that none can go unnoticed."""
+    words = len(tokenizer(kind))
+    shape = {**_SHAPE, "vocab_size": words}
+    config: Any = {
+        "bert": lambda: BertConfig(**shape, max_position_embeddings=64),
+        "electra": lambda: ElectraConfig(**shape, embedding_size=16, max_position_embeddings=64),
+        "roberta": lambda: RobertaConfig(**shape, max_position_embeddings=66, type_vocab_size=1, pad_token_id=1),
+        "mpnet": lambda: MPNetConfig(**shape, max_position_embeddings=66, pad_token_id=1),
+    }[kind]()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        made = AutoModelForMaskedLM.from_config(config)
+        with torch.no_grad():
+            for parameter in made.parameters():
+                parameter.add_(torch.randn_like(parameter) * 0.05)
+    return made
+
+
+def encoder_folder(root: Path, kind: str) -> Path:
+    """A folder with a tiny encoder of the model type, as save_pretrained writes it."""
+    folder = root / f"tiny-{kind}"
+    model(kind).save_pretrained(str(folder))
+    tokenizer(kind).save_pretrained(str(folder))
+    return folder
+
+
+def plain_model(folder: Path, attention: str = "eager") -> Any:
+    """The library's own model on padded batches, without dropout."""
+    made = AutoModelForMaskedLM.from_pretrained(str(folder), attn_implementation=attention, dtype=torch.float32)
+    for module in made.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    return made
+
+
+def texts(count: int, seed: int = 0, pairs: bool = False) -> tuple[list[tuple[str, ...]], NDArray[np.int64]]:
+    """Rows of one or two texts of 1 to 12 words, and labels that the words tell (`good` or `bad` somewhere)."""
+    generator = np.random.default_rng(seed)
+    labels = generator.integers(0, 2, count)
+
+    def sentence(label: int) -> str:
+        words = [f"w{i}" for i in generator.integers(0, 30, generator.integers(1, 12))]
+        words.insert(int(generator.integers(0, len(words) + 1)), ("bad", "good")[label])
+        return " ".join(words)
+
+    rows: list[tuple[str, ...]] = [
+        (sentence(int(label)), sentence(int(label))) if pairs else (sentence(int(label)),) for label in labels
+    ]
+    return rows, labels
+
+
+@lru_cache(maxsize=8)
+def tokeniser(folder: Path) -> Tokeniser:
+    return Tokeniser(folder)
+
+
+def tokens(folder: Path, rows: Sequence[tuple[str, ...]], max_length: int = 64) -> Tokens:
+    return tokeniser(folder)(rows, max_length)
+
+
+def vocabulary(folder: Path) -> Vocabulary:
+    return tokeniser(folder).vocabulary
+
+
+def encoder(folder: Path, seed: int = 0) -> TextEncoder:
+    return load_encoder(folder, locate(str(folder)).encoder.digest, seed=seed)
+
+
+def padded(batch: Tokens, ids: NDArray[Any] | None = None, pad: int = 0) -> dict[str, torch.Tensor]:
+    """An ordinary padded batch [B, L]: input_ids, token_type_ids, attention_mask."""
+    flat, width = batch.ids if ids is None else ids, int(batch.lengths.max())
+    out = {
+        "input_ids": torch.full((len(batch), width), pad, dtype=torch.long),
+        "token_type_ids": torch.zeros(len(batch), width, dtype=torch.long),
+        "attention_mask": torch.zeros(len(batch), width, dtype=torch.long),
+    }
+    for i, (start, stop) in enumerate(zip(batch.offsets[:-1], batch.offsets[1:], strict=True)):
+        out["input_ids"][i, : stop - start] = torch.as_tensor(flat[start:stop].astype(np.int64))
+        out["token_type_ids"][i, : stop - start] = torch.as_tensor(batch.types[start:stop].astype(np.int64))
+        out["attention_mask"][i, : stop - start] = 1
+    return out
+
+
+OBJECTIVES: dict[str, Objective] = {
+    "cross_entropy": objective("cross_entropy"),
+    "scl": objective(
+        "scl", lam=0.5, temperature=0.3, reduction="mean", representation="first_token", contrast_group=16
+    ),
+    "mlm": objective("mlm", p_m=0.15),
+    "cmlm-simsiam": objective(
+        "cmlm",
+        alpha=0.5,
+        p_m=0.15,
+        p_c=0.7,
+        num_views=2,
+        contrast="simsiam",
+        masking="complementary",
+        mask_only=False,
+        mlm=True,
+    ),
+    "cmlm-simclr": objective(
+        "cmlm",
+        alpha=0.5,
+        p_m=0.15,
+        p_c=0.7,
+        num_views=2,
+        contrast="simclr",
+        temperature=0.2,
+        contrast_group=4,
+        masking="complementary",
+        mask_only=False,
+        mlm=True,
+    ),
+}
+SUPERVISED = ("cross_entropy", "scl")
+METRICS = ("accuracy",)
+
+
+def optim(**changes: Any) -> Optim:
+    return Optim(**{"lr": 1e-3, "batch_size": 8, "steps": 12, "dropout": 0.1, **changes})
+
+
+def fine_tuning(
+    folder: Path,
+    spec: Objective = OBJECTIVES["cross_entropy"],
+    *,
+    seed: int = 1,
+    every: int = 4,
+    pairs: bool = False,
+    init: Parent | None = None,
+    **changes: Any,
+) -> tuple[Stage, Inputs]:
+    """A supervised stage on 20 rows with a dev set of 30 and a test set of 25, and what it reads."""
+    rows = {"train": texts(20, 1, pairs), "dev": texts(30, 2, pairs), "test": texts(25, 3, pairs)}
+    read = {name: (tokens(folder, found), labels) for name, (found, labels) in rows.items()}
+    data = Data(RowSet("train", "train"), 2, 64, RowSet("dev", "dev"), (RowSet("test", "test"),))
+    start = init or Encoder(locate(str(folder)).encoder.digest, folder.name)
+    stage = Stage(spec, data, optim(**changes), seed, start, Selection("accuracy", every), "fine-tune")
+    return stage, Inputs(*read["train"], {"dev": read["dev"], "test": read["test"]})
+
+
+def post_training(
+    folder: Path, spec: Objective = OBJECTIVES["mlm"], *, seed: int = 1, **changes: Any
+) -> tuple[Stage, Inputs]:
+    """An unsupervised stage on 20 texts, and what it reads."""
+    start = Encoder(locate(str(folder)).encoder.digest, folder.name)
+    stage = Stage(spec, Data(RowSet("texts", "texts"), max_length=64), optim(**changes), seed, start, None, "post")
+    return stage, Inputs(tokens(folder, texts(20, 1)[0]))
+
+
+def workplace(folder: Path, products: Path) -> Workplace:
+    return Workplace(folder, products)

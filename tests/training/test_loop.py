@@ -1,0 +1,452 @@
+"""Laws of the training loop: order, schedule, selection, compact vocabulary, determinism, evaluation."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.encoders.model import weights_digest
+from harness.encoders.tokens import Tokens
+from harness.objectives import build
+from harness.objectives.base import TrainingObjective
+from harness.specs import Objective, Predictions, Stage
+from harness.training import loop
+from harness.training.loop import (
+    DivergedError,
+    Inputs,
+    Outcome,
+    batch_order,
+    decay_groups,
+    mean_terms,
+    predict,
+    schedule,
+    train,
+    trainable,
+)
+
+CPU = torch.device("cpu")
+
+
+def objective_of(folder: Path, stage: Stage) -> TrainingObjective:
+    return build(
+        stage.objective,
+        tiny.encoder(folder, stage.seed),
+        tiny.vocabulary(folder),
+        stage.data.num_labels,
+        stage.optim.dropout,
+        stage.seed,
+    )
+
+
+def run(folder: Path, stage: Stage, inputs: Inputs, **options: Any) -> tuple[TrainingObjective, Outcome]:
+    objective = objective_of(folder, stage)
+    dev = stage.data.dev.digest if stage.data.dev else None
+    settings = {"selection": stage.selection, "dev": dev, "metrics": tiny.METRICS, **options}
+    return objective, train(objective, inputs, stage.optim, stage.seed, **settings)
+
+
+class TestOrder:
+    @settings(max_examples=50, deadline=None)
+    @given(size=st.integers(1, 30), batch=st.integers(1, 12), seed=st.integers(0, 5))
+    def test_every_epoch_is_a_permutation(self, size: int, batch: int, seed: int) -> None:
+        per_epoch = math.ceil(size / batch)
+        order: Iterator[Any] = batch_order(size, batch, seed)
+        for _ in range(3):
+            rows = list(itertools.islice(order, per_epoch))
+            assert [len(r) for r in rows[:-1]] == [batch] * (per_epoch - 1)
+            assert len(rows[-1]) == size - batch * (per_epoch - 1)  # the small last batch is kept
+            assert sorted(np.concatenate(rows)) == list(range(size))
+
+    def test_epochs_and_seeds_differ(self) -> None:
+        orders = [list(itertools.islice(batch_order(20, 20, seed), 2)) for seed in (1, 2)]
+        assert len({tuple(rows) for order in orders for rows in order}) == 4
+
+    def test_the_order_does_not_depend_on_the_batch_size(self) -> None:
+        whole = next(batch_order(20, 20, 1))
+        assert np.array_equal(np.concatenate(list(itertools.islice(batch_order(20, 8, 1), 3))), whole)
+
+
+class TestSchedule:
+    def test_linear_without_warm_up(self) -> None:
+        assert [schedule(tiny.optim(steps=4), step) for step in range(5)] == [1.0, 0.75, 0.5, 0.25, 0.0]
+
+    def test_warm_up(self) -> None:
+        optim = tiny.optim(steps=10, warmup=0.35)  # 4 steps, rounded up
+        factors = [schedule(optim, step) for step in range(10)]
+        assert factors == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])
+
+    def test_constant(self) -> None:
+        optim = tiny.optim(steps=4, warmup=0.5, schedule="constant")
+        assert [schedule(optim, step) for step in range(4)] == [0.5, 1.0, 1.0, 1.0]
+
+    @pytest.mark.parametrize("changes", [{"warmup": 0.0}, {"warmup": 0.5}, {"schedule": "constant"}])
+    def test_the_optimizer_follows_it(self, changes: Any, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        rates = []
+        step = torch.optim.AdamW.step
+
+        def spy(self: torch.optim.AdamW, *arguments: Any, **options: Any) -> Any:
+            rates.append({group["lr"] for group in self.param_groups})
+            return step(self, *arguments, **options)
+
+        monkeypatch.setattr(torch.optim.AdamW, "step", spy)
+        stage, inputs = tiny.post_training(bert, steps=4, **changes)
+        run(bert, stage, inputs)
+        assert rates == [{stage.optim.lr * schedule(stage.optim, i)} for i in range(4)]
+
+
+class TestParameters:
+    def test_biases_and_norms_are_not_decayed(self, bert: Path) -> None:
+        stage, _ = tiny.fine_tuning(bert)
+        parameters = trainable(objective_of(bert, stage))
+        decayed, free = decay_groups(parameters, 0.1)
+        assert (decayed["weight_decay"], free["weight_decay"]) == (0.1, 0.0)
+        names = {id(p): n for n, p in parameters.items()}
+        for parameter in free["params"]:
+            assert names[id(parameter)].endswith("bias") or "LayerNorm" in names[id(parameter)]
+        for parameter in decayed["params"]:
+            assert names[id(parameter)].endswith("weight")
+            assert "LayerNorm" not in names[id(parameter)]
+        assert len(decayed["params"]) + len(free["params"]) == len(parameters)
+
+    @pytest.mark.parametrize("name", tiny.OBJECTIVES)
+    @pytest.mark.parametrize("kind", tiny.KINDS)
+    def test_what_is_trained_moves_and_nothing_else(self, kind: str, name: str, folders: dict[str, Path]) -> None:
+        """The MLM head is trained where the objective uses it, the tied word embeddings once."""
+        spec = tiny.OBJECTIVES[name]
+        if spec.name in tiny.SUPERVISED:
+            stage, inputs = tiny.fine_tuning(folders[kind], spec, steps=2, every=1)
+        else:
+            stage, inputs = tiny.post_training(folders[kind], spec, steps=2)
+        objective = objective_of(folders[kind], stage)
+        before = {n: p.detach().clone() for n, p in objective.named_parameters()}
+        chosen = trainable(objective)
+        assert len({id(p) for p in chosen.values()}) == len(chosen)
+        head = {f"encoder.model.{n.split('/')[1]}" for n in objective.encoder.parts() if n.startswith("mlm_head/")}
+        assert head
+        assert (head <= chosen.keys()) == (spec.name not in tiny.SUPERVISED)
+        assert before.keys() - chosen.keys() == (head if spec.name in tiny.SUPERVISED else set())
+        train(objective, inputs, stage.optim, stage.seed)
+        after = dict(objective.named_parameters())
+        still = {n for n in before if torch.equal(before[n], after[n])}
+        assert still == before.keys() - chosen.keys()
+
+    def test_a_contrast_without_mlm_leaves_the_head_alone(self, bert: Path) -> None:
+        spec = tiny.OBJECTIVES["cmlm-simsiam"]
+        stage, _ = tiny.post_training(bert, Objective(spec.name, spec.version, {**spec.params, "mlm": False}))
+        assert not any(".cls." in name for name in trainable(objective_of(bert, stage)))
+
+
+class TestCompact:
+    KINDS = ("bert", "roberta", "electra")
+
+    @staticmethod
+    def words(objective: TrainingObjective) -> Any:
+        return objective.encoder.model.get_input_embeddings()
+
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("every", [4, 100])
+    def test_changes_nothing(
+        self, kind: str, every: int, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stage, inputs = tiny.fine_tuning(folders[kind], every=every)
+        compact, found = run(folders[kind], stage, inputs)
+        monkeypatch.setattr(loop, "compact", lambda base, ids: lambda: None)
+        whole, expected = run(folders[kind], stage, inputs)
+        assert found.selected_step == expected.selected_step
+        for digest in ("dev", "test"):
+            np.testing.assert_allclose(
+                found.predictions[digest].logits, expected.predictions[digest].logits, atol=1e-5, rtol=0
+            )
+        states = compact.state_dict(), whole.state_dict()
+        assert states[0].keys() == states[1].keys()
+        for name, tensor in states[0].items():
+            # The key biases have no gradient but rounding, which Adam blows up to steps of the learning rate.
+            if "key.bias" not in name:
+                torch.testing.assert_close(tensor, states[1][name], atol=1e-5, rtol=0, msg=name)
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_the_librarys_embedding_is_back(self, kind: str, folders: dict[str, Path]) -> None:
+        stage, inputs = tiny.fine_tuning(folders[kind])
+        objective = objective_of(folders[kind], stage)
+        words = self.words(objective)
+        before, names = words.weight.detach().clone(), set(dict(objective.named_parameters()))
+        train(objective, inputs, stage.optim, 1, selection=stage.selection, dev="dev", metrics=tiny.METRICS)
+        assert self.words(objective) is words
+        assert type(words) is torch.nn.Embedding
+        assert set(dict(objective.named_parameters())) == names
+        assert objective.encoder.model.get_output_embeddings().weight is words.weight
+        seen = torch.zeros(len(words.weight), dtype=torch.bool)
+        seen[torch.as_tensor(inputs.train.ids.astype(np.int64))] = True
+        moved = (words.weight != before).any(dim=1)
+        assert not moved[~seen].any()
+        assert moved[seen].all()
+        assert 0 < int(seen.sum()) < len(seen)
+
+    def test_evaluation_reads_rows_that_training_never_saw(self, bert: Path) -> None:
+        """Else the test on predictions above would say nothing of them."""
+        _, inputs = tiny.fine_tuning(bert)
+        extra = tiny.tokens(bert, [("w35 ##ish w39",)])
+        assert set(extra.ids.tolist()) - set(inputs.train.ids.tolist())
+        labels = np.array([0])
+        stage, _ = tiny.fine_tuning(bert)
+        wide = Inputs(inputs.train, inputs.labels, {**inputs.evaluations, "extra": (extra, labels)})
+        objective, outcome = run(bert, stage, wide)
+        again, _ = predict(objective, (extra, labels), "fp32", CPU)
+        assert np.array_equal(again.logits, outcome.predictions["extra"].logits)
+
+    def test_with_weight_decay_the_table_stays_whole(self, bert: Path) -> None:
+        stage, inputs = tiny.fine_tuning(bert, weight_decay=0.1, lr=1e-2)
+        before = objective_of(bert, stage)
+        after, _ = run(bert, stage, inputs)
+        moved = (self.words(after).weight != self.words(before).weight).any(dim=1)
+        assert moved.all()
+
+    def test_with_mlm_the_table_stays_whole(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(loop, "compact", lambda *_: pytest.fail("compacted"))
+        run(bert, *tiny.post_training(bert, steps=2))
+
+
+class TestDeterminism:
+    @pytest.mark.parametrize("name", tiny.OBJECTIVES)
+    def test_twice_the_same_bits(self, name: str, bert: Path) -> None:
+        spec = tiny.OBJECTIVES[name]
+        supervised = spec.name in tiny.SUPERVISED
+
+        def once(seed: int, noise: int) -> tuple[str, list[Any], list[bytes]]:
+            stage, inputs = (tiny.fine_tuning if supervised else tiny.post_training)(bert, spec, seed=seed, steps=9)
+            torch.manual_seed(noise)
+            np.random.seed(noise)
+            torch.randn(noise)
+            objective, outcome = run(bert, stage, inputs)
+            logits = [p.logits.tobytes() for p in outcome.predictions.values()]
+            return weights_digest(objective.encoder.parts()), outcome.history, logits
+
+        first = once(1, 3)
+        assert once(1, 77) == first
+        other = once(2, 3)
+        assert other[0] != first[0]
+        assert [e["loss"] for e in other[1]] != [e["loss"] for e in first[1]]
+
+    def test_dropout_has_a_stream_of_its_own_at_each_step(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        seeds: list[int] = []
+        seeded = torch.manual_seed
+        monkeypatch.setattr(torch, "manual_seed", lambda seed: (seeds.append(seed), seeded(seed))[1])
+        for seed in (1, 2):
+            stage, inputs = tiny.post_training(bert, seed=seed, steps=4)
+            train(objective_of(bert, stage), inputs, stage.optim, seed)
+        assert len(set(seeds)) == len(seeds) == 8
+
+    def test_evaluating_more_often_changes_no_weight(self, bert: Path) -> None:
+        ends = []
+        for every in (2, 3, 100):
+            stage, inputs = tiny.fine_tuning(bert, every=every)
+            _, outcome = run(bert, stage, inputs)
+            ends.append(outcome.history[-1]["dev"])
+            assert outcome.history[-1]["step"] == stage.optim.steps
+        assert ends[0] == ends[1] == ends[2]
+
+    def test_reporting_changes_nothing(self, bert: Path) -> None:
+        entries: list[Any] = []
+        stage, inputs = tiny.fine_tuning(bert)
+        _, silent = run(bert, stage, inputs)
+        _, loud = run(bert, stage, inputs, report=entries.append)
+        assert entries == loud.history == silent.history
+
+
+class TestSelection:
+    @pytest.fixture
+    def events(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """'dev' or 'test' for each evaluation, 'step' for each update, in their order."""
+        found: list[str] = []
+        step, predicted = torch.optim.AdamW.step, loop.predict
+
+        def stepped(self: torch.optim.AdamW, *arguments: Any, **options: Any) -> Any:
+            found.append("step")
+            return step(self, *arguments, **options)
+
+        def evaluated(
+            objective: TrainingObjective, evaluation: tuple[Tokens, Any], *rest: Any
+        ) -> tuple[Predictions, float]:
+            found.append({30: "dev", 25: "test"}[len(evaluation[0])])
+            return predicted(objective, evaluation, *rest)
+
+        monkeypatch.setattr(torch.optim.AdamW, "step", stepped)
+        monkeypatch.setattr(loop, "predict", evaluated)
+        return found
+
+    @pytest.mark.parametrize(
+        ("steps", "every", "expected"),
+        [(12, 4, [4, 8, 12]), (14, 4, [4, 8, 12, 14]), (5, 1, [1, 2, 3, 4, 5]), (3, 100, [3])],
+    )
+    def test_when_it_is_evaluated(
+        self, steps: int, every: int, expected: list[int], bert: Path, events: list[str]
+    ) -> None:
+        stage, inputs = tiny.fine_tuning(bert, steps=steps, every=every)
+        _, outcome = run(bert, stage, inputs)
+        assert [entry["step"] for entry in outcome.history] == expected
+        wanted = [e for i in range(1, steps + 1) for e in (["step", "dev"] if i in expected else ["step"])]
+        assert events == [*wanted, "test"]  # the test set once, after everything else
+
+    @pytest.mark.parametrize(
+        ("scores", "chosen", "tied"),
+        [
+            ([0.5, 0.7, 0.7, 0.6, 0.7], 2, 3),
+            ([0.5, 0.5, 0.6], 3, 1),
+            ([0.9, 0.5, 0.5], 1, 1),
+            ([0.0, 0.0, 0.0], 1, 3),
+            ([-0.2, -0.1, -0.1], 2, 2),
+        ],
+    )
+    def test_the_first_best_is_kept(
+        self, scores: list[float], chosen: int, tied: int, bert: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        coming = iter(scores)
+        monkeypatch.setattr(loop, "score", lambda *_: next(coming))
+        stage, inputs = tiny.fine_tuning(bert, steps=2 * len(scores), every=2)
+        objective, outcome = run(bert, stage, inputs)
+        assert (outcome.selected_step, outcome.tied) == (2 * chosen, tied)
+        assert outcome.dev_scores == {"accuracy": scores[chosen - 1]}
+        assert [entry["dev"]["accuracy"] for entry in outcome.history] == scores
+        self.assert_is_the_selected_state(objective, outcome, inputs)
+        # The same steps without a choice: the state right after the selected step.
+        monkeypatch.setattr(loop, "score", lambda *_: float(next(rising)))
+        rising = itertools.count()
+        stopped = {**inputs.evaluations}
+        states: dict[int, Any] = {}
+
+        def keep(entry: dict[str, Any]) -> None:
+            states[entry["step"]] = predict(other, stopped["dev"], "fp32", CPU)[0].logits
+            other.train()
+
+        other = objective_of(bert, stage)
+        train(other, inputs, stage.optim, 1, selection=stage.selection, dev="dev", metrics=tiny.METRICS, report=keep)
+        assert np.array_equal(states[2 * chosen], outcome.predictions["dev"].logits)
+        assert chosen == len(scores) or not np.array_equal(states[2 * len(scores)], states[2 * chosen])
+
+    @staticmethod
+    def assert_is_the_selected_state(objective: TrainingObjective, outcome: Outcome, inputs: Inputs) -> None:
+        for digest, evaluation in inputs.evaluations.items():
+            again, _ = predict(objective, evaluation, "fp32", CPU)
+            assert np.array_equal(again.logits, outcome.predictions[digest].logits), digest
+            assert np.array_equal(outcome.predictions[digest].gold, evaluation[1])
+
+    def test_without_selection_the_last_state_is_kept_and_nothing_predicted(
+        self, bert: Path, events: list[str]
+    ) -> None:
+        stage, inputs = tiny.post_training(bert, steps=5)
+        _, outcome = run(bert, stage, inputs)
+        assert outcome.selected_step == 5
+        assert events == ["step"] * 5
+        assert not outcome.predictions
+
+    def test_only_gold_of_dev_can_move_the_choice(self, bert: Path) -> None:
+        stage, inputs = tiny.fine_tuning(bert, steps=30, every=3)
+        _, outcome = run(bert, stage, inputs)
+        tokens, gold = inputs.evaluations["test"]
+        swapped = Inputs(inputs.train, inputs.labels, {**inputs.evaluations, "test": (tokens, 1 - gold)})
+        _, again = run(bert, stage, swapped)
+        assert (again.selected_step, again.history) == (outcome.selected_step, outcome.history)
+        assert np.array_equal(again.predictions["test"].logits, outcome.predictions["test"].logits)
+
+
+class TestEvaluation:
+    @pytest.mark.parametrize("precision", ["fp32", "bf16"])
+    def test_in_the_original_order(self, precision: str, bert: Path) -> None:
+        """Sorted by length inside; what comes back lies as the rows do, and dropout is off."""
+        stage, inputs = tiny.fine_tuning(bert)
+        objective = objective_of(bert, stage)
+        tokens, gold = inputs.evaluations["dev"]
+        assert len(set(tokens.lengths.tolist())) > 4
+        found, flops = predict(objective, (tokens, gold), precision, CPU)
+        alone = [predict(objective, (tokens.take([i]), gold[[i]]), precision, CPU) for i in range(len(tokens))]
+        expected = np.concatenate([prediction.logits for prediction, _ in alone])
+        np.testing.assert_allclose(found.logits, expected, atol=2e-6 if precision == "fp32" else 2e-2, rtol=0)
+        assert found.logits.dtype == np.float32
+        assert np.array_equal(found.gold, gold)
+        assert flops == pytest.approx(sum(spent for _, spent in alone))
+
+    def test_bfloat16(self, bert: Path) -> None:
+        """It trains, stays finite, keeps float32 weights, and is another computation than float32, but not by far."""
+        outcomes = {}
+        for precision in ("fp32", "bf16"):
+            stage, inputs = tiny.fine_tuning(bert, precision=precision)
+            objective, outcomes[precision] = run(bert, stage, inputs)
+            assert {p.dtype for p in objective.parameters()} == {torch.float32}
+        exact, half = (outcomes[p].predictions["test"].logits for p in ("fp32", "bf16"))
+        assert np.isfinite(half).all()
+        assert not np.array_equal(half, exact)
+        assert np.abs(half - exact).max() < 0.5
+        for name in ("mlm", "cmlm-simsiam", "cmlm-simclr"):
+            stage, inputs = tiny.post_training(bert, tiny.OBJECTIVES[name], precision="bf16", steps=3)
+            assert np.isfinite(run(bert, stage, inputs)[1].history[-1]["loss"])
+
+    def test_flops_are_those_of_the_steps_and_evaluations(self, bert: Path) -> None:
+        stage, inputs = tiny.fine_tuning(bert, every=4)
+        objective, outcome = run(bert, stage, inputs)
+        spent = {d: predict(objective, e, "fp32", CPU)[1] for d, e in inputs.evaluations.items()}
+        order = batch_order(len(inputs.train), stage.optim.batch_size, stage.seed)
+        batches = [inputs.train.take(next(order)) for _ in range(stage.optim.steps)]
+        steps = sum(objective.step_flops(batch) for batch in batches)
+        assert outcome.flops == pytest.approx(steps + 3 * spent["dev"] + spent["test"])
+
+
+class TestDivergence:
+    @pytest.mark.parametrize("value", [math.nan, math.inf])
+    @pytest.mark.parametrize("first", [1, 3, 7, 12])
+    def test_the_first_step_is_named(
+        self, first: int, value: float, bert: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Evaluation is every 4 steps, and the loss is finite again after the bad step."""
+        stage, inputs = tiny.fine_tuning(bert, every=4)
+        objective = objective_of(bert, stage)
+        forward, count = objective.forward, itertools.count(1)
+
+        def spoiled(*arguments: Any) -> Any:
+            factor = value if next(count) == first else 1.0
+            return {name: term * factor for name, term in forward(*arguments).items()}
+
+        monkeypatch.setattr(objective, "forward", spoiled)
+        monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda parameters, *_, **__: zero(parameters))
+        with pytest.raises(DivergedError, match=rf"not finite at step {first} \(term cross_entropy\)"):
+            train(objective, inputs, stage.optim, 1, selection=stage.selection, dev="dev", metrics=tiny.METRICS)
+
+    def test_dev_predictions(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The loss is still finite, the update made the weights NaN: no score is computed of that."""
+        stage, inputs = tiny.fine_tuning(bert, every=1)
+        monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda parameters, *_, **__: spoil(parameters))
+        with pytest.raises(DivergedError, match="dev predictions are not finite at step 1"):
+            run(bert, stage, inputs)
+
+    def test_a_learning_rate_far_too_high(self, bert: Path) -> None:
+        with pytest.raises(DivergedError, match=r"not finite at step \d+"):
+            run(bert, *tiny.post_training(bert, lr=1e36, steps=20))
+
+    def test_mean_terms(self) -> None:
+        def terms(a: float, b: float) -> dict[str, torch.Tensor]:
+            return {"loss": torch.tensor(a + b), "a": torch.tensor(a), "b": torch.tensor(b)}
+
+        assert mean_terms([(1, terms(1.0, 2.0)), (2, terms(3.0, 5.0))]) == {"loss": 5.5, "a": 2.0, "b": 3.5}
+        with pytest.raises(DivergedError, match=r"step 8 \(term a\)"):
+            mean_terms([(7, terms(1.0, 1.0)), (8, terms(math.nan, 1.0)), (9, terms(1.0, math.inf))])
+
+
+def zero(parameters: Any) -> None:
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad.zero_()
+
+
+def spoil(parameters: Any) -> None:
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad.fill_(math.nan)

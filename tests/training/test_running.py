@@ -1,0 +1,207 @@
+"""run_stage: a stage becomes a record whatever happens, and its weights a product that a later stage starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from harness.encoders.model import load_product, weights_digest
+from harness.objectives.classification import CrossEntropy
+from harness.running import run_stage
+from harness.specs import Encoder, Objective, Parent, Record, Stage
+from harness.training.loop import Inputs, Outcome
+
+
+def record_of(folder: Path, products: Path, stage: Stage, inputs: Inputs, **options: Any) -> Record:
+    options = {"keep_product": False, **options}
+    return run_stage(stage, inputs, tiny.vocabulary(folder), tiny.METRICS, tiny.workplace(folder, products), **options)
+
+
+@pytest.mark.parametrize("kind", tiny.KINDS)
+class TestModelTypes:
+    def test_fine_tuning(self, kind: str, folders: dict[str, Path], tmp_path: Path) -> None:
+        stage, inputs = tiny.fine_tuning(folders[kind], pairs=True, steps=4, every=2)
+        record = record_of(folders[kind], tmp_path, stage, inputs)
+        assert (record.status, record.reason) == ("done", "")
+        assert record.key == stage.key
+        assert record.product is None
+        assert list(tmp_path.iterdir()) == []
+        assert record.predictions.keys() == {"dev", "test"}
+        assert record.predictions["test"].logits.shape == (25, 2)
+        assert sum(record.histogram) == 30
+        assert record.collapsed == (0 in record.histogram)
+        assert record.flops > 0
+        assert record.provenance["encoder"] == stage.encoder.digest
+
+    @pytest.mark.parametrize("name", ["mlm", "cmlm-simsiam", "cmlm-simclr"])
+    def test_post_training_then_fine_tuning(
+        self, kind: str, name: str, folders: dict[str, Path], tmp_path: Path
+    ) -> None:
+        folder = folders[kind]
+        stage, inputs = tiny.post_training(folder, tiny.OBJECTIVES[name], steps=3)
+        record = record_of(folder, tmp_path, stage, inputs, keep_product=True)
+        assert (record.status, record.reason) == ("done", "")
+        assert record.predictions == {}
+        path = tmp_path / f"{stage.key}.safetensors"
+        assert record.product == weights_digest(load_product(path))
+        child, inputs = tiny.fine_tuning(folder, init=Parent(stage), steps=2, every=1)
+        after = record_of(folder, tmp_path, child, inputs)
+        assert (after.status, after.reason) == ("done", "")
+        assert after.provenance["parent_product"] == record.product
+        plain, inputs = tiny.fine_tuning(folder, steps=2, every=1)
+        without = record_of(folder, tmp_path, plain, inputs)
+        assert not np.allclose(without.predictions["dev"].logits, after.predictions["dev"].logits, atol=1e-4)
+
+
+class TestChain:
+    def test_a_later_stage_starts_from_the_parents_weights(self, bert: Path, tmp_path: Path) -> None:
+        """With a learning rate of almost nothing the child's product is the parent's."""
+        parent, inputs = tiny.post_training(bert, steps=4)
+        first = record_of(bert, tmp_path, parent, inputs, keep_product=True)
+        for parts in (("encoder", "mlm_head"), ("encoder",)):
+            stage, inputs = tiny.post_training(bert, steps=1, lr=1e-30)
+            child = Stage(stage.objective, stage.data, stage.optim, 9, Parent(parent, parts=parts))
+            second = record_of(bert, tmp_path, child, inputs, keep_product=True)
+            assert second.status == "done"
+            mine, theirs = (load_product(tmp_path / f"{s.key}.safetensors") for s in (child, parent))
+            same = {name for name in mine if torch.equal(mine[name], theirs[name])}
+            carried = {name for name in mine if name.split("/")[0] in parts}
+            assert carried <= same
+            assert (second.product == first.product) == ("mlm_head" in parts)
+
+    def test_a_selected_product_is_the_selected_state(self, bert: Path, tmp_path: Path) -> None:
+        stage, inputs = tiny.fine_tuning(bert, steps=40, every=2)
+        record = record_of(bert, tmp_path, stage, inputs, keep_product=True)
+        assert record.selected_step is not None
+        assert record.selected_step < 40
+        short, inputs = tiny.fine_tuning(bert, steps=40, every=40)
+        other = record_of(bert, tmp_path, short, inputs, keep_product=True)
+        assert record.product != other.product
+
+    def test_a_missing_parent(self, bert: Path, tmp_path: Path) -> None:
+        parent, _ = tiny.post_training(bert)
+        stage, inputs = tiny.fine_tuning(bert, init=Parent(parent))
+        record = record_of(bert, tmp_path, stage, inputs)
+        assert record.status == "failed"
+        assert parent.key in record.reason
+
+    def test_a_parent_that_lacks_a_part(self, bert: Path, folders: dict[str, Path], tmp_path: Path) -> None:
+        parent, inputs = tiny.post_training(folders["electra"], steps=1)
+        assert record_of(folders["electra"], tmp_path, parent, inputs, keep_product=True).status == "done"
+        stage, inputs = tiny.fine_tuning(bert, init=Parent(parent))
+        record = record_of(bert, tmp_path, stage, inputs)
+        assert record.status == "failed"
+        assert "the parent's product lacks" in record.reason
+
+    def test_the_same_stage_twice(self, bert: Path, tmp_path: Path) -> None:
+        stage, inputs = tiny.fine_tuning(bert)
+        records = []
+        for place in ("a", "b"):
+            torch.randn(5)
+            records.append(record_of(bert, tmp_path / place, stage, inputs, keep_product=True))
+        first, second = records
+        assert first.product == second.product
+        assert first.history == second.history
+        assert (tmp_path / "a" / f"{stage.key}.safetensors").read_bytes() == (
+            tmp_path / "b" / f"{stage.key}.safetensors"
+        ).read_bytes()
+        for digest, predictions in first.predictions.items():
+            assert predictions.logits.tobytes() == second.predictions[digest].logits.tobytes()
+
+    def test_launch_wraps_the_training(self, bert: Path, tmp_path: Path) -> None:
+        stage, inputs = tiny.fine_tuning(bert, steps=2)
+        outcomes: list[Outcome] = []
+
+        def launch(train_function: Callable[[], Outcome]) -> Outcome:
+            outcomes.append(train_function())
+            return outcomes[-1]
+
+        record = record_of(bert, tmp_path, stage, inputs, launch=launch)
+        assert [outcome.history for outcome in outcomes] == [record.history]
+
+
+class TestWhatGoesWrong:
+    @pytest.fixture
+    def at_step_3(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[torch.Tensor], torch.Tensor]], None]:
+        """Replace the loss of the third batch."""
+
+        def install(act: Callable[[torch.Tensor], torch.Tensor]) -> None:
+            classify, calls = CrossEntropy.classify, [0]
+
+            def spoiled(self: CrossEntropy, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+                calls[0] += 1
+                loss = classify(self, logits, labels)
+                return act(loss) if calls[0] == 3 else loss
+
+            monkeypatch.setattr(CrossEntropy, "classify", spoiled)
+
+        return install
+
+    def failed(self, bert: Path, tmp_path: Path) -> Record:
+        stage, inputs = tiny.fine_tuning(bert)
+        record = record_of(bert, tmp_path, stage, inputs, keep_product=True)
+        assert record.key == stage.key
+        assert record.predictions == {}
+        assert record.product is None
+        assert record.selected_step is None
+        assert record.seconds > 0
+        assert record.provenance["host"]
+        assert list(tmp_path.iterdir()) == []
+        return record
+
+    @pytest.mark.parametrize("value", ["nan", "inf"])
+    def test_diverged(self, value: str, bert: Path, tmp_path: Path, at_step_3: Any) -> None:
+        at_step_3(lambda loss: loss * float(value))
+        record = self.failed(bert, tmp_path)
+        assert record.status == "diverged"
+        assert "at step 3 " in record.reason
+
+    def test_an_exception_in_a_batch(self, bert: Path, tmp_path: Path, at_step_3: Any) -> None:
+        def fail(loss: torch.Tensor) -> torch.Tensor:
+            raise IndexError("index 7 is out of range\nand more")
+
+        at_step_3(fail)
+        record = self.failed(bert, tmp_path)
+        line = fail.__code__.co_firstlineno + 1
+        assert record.status == "failed"
+        assert record.reason == f"IndexError: index 7 is out of range (test_running.py:{line})"
+
+    @pytest.mark.parametrize("kind", [torch.OutOfMemoryError, MemoryError])
+    def test_out_of_memory(self, kind: type[Exception], bert: Path, tmp_path: Path, at_step_3: Any) -> None:
+        def fail(loss: torch.Tensor) -> torch.Tensor:
+            raise kind("Tried to allocate 2 GiB.")
+
+        at_step_3(fail)
+        record = self.failed(bert, tmp_path)
+        assert (record.status, record.reason) == ("failed", "out of memory: Tried to allocate 2 GiB.")
+
+    def test_out_of_memory_on_the_cpu(self, bert: Path, tmp_path: Path, at_step_3: Any) -> None:
+        at_step_3(lambda loss: loss + torch.empty(1 << 60).sum())
+        record = self.failed(bert, tmp_path)
+        assert record.status == "failed"
+        assert record.reason.startswith("out of memory: ")
+
+    def test_another_version_of_the_objective(self, bert: Path, tmp_path: Path) -> None:
+        stage, inputs = tiny.fine_tuning(bert, Objective("cross_entropy", 99))
+        record = record_of(bert, tmp_path, stage, inputs)
+        assert record.status == "failed"
+        assert "version" in record.reason
+
+    def test_an_encoder_that_cannot_be_loaded(self, bert: Path, tmp_path: Path) -> None:
+        stage, inputs = tiny.fine_tuning(bert)
+        record = run_stage(
+            Stage(stage.objective, stage.data, stage.optim, 1, Encoder("other"), stage.selection),
+            inputs,
+            tiny.vocabulary(bert),
+            tiny.METRICS,
+            tiny.workplace(tmp_path / "nowhere", tmp_path),
+            keep_product=False,
+        )
+        assert record.status == "failed"
+        assert "nowhere" in record.reason
