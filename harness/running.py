@@ -60,6 +60,9 @@ def run_stage(
     try:
         encoder = load_encoder(workplace.encoder_folder, stage.encoder.digest, seed=stage.seed)
         if isinstance(stage.init, Parent):
+            kept = "selected" if stage.init.stage.selection else "last"
+            if stage.init.step != kept:
+                raise ValueError(f"the parent keeps its {kept} weights, and step '{stage.init.step}' is asked for")
             tensors = load_product(workplace.product(stage.init.stage.key))
             record.provenance["parent_product"] = weights_digest(tensors)
             encoder.load_parts(tensors, stage.init.parts)

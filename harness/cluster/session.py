@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +29,11 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
     settled (negative asks for 1 where the cluster has GPUs, else 0). `metadata` is shown for the job."""
     quiet_environment()
     import ray
+    import ray._private.worker
     from ray.job_config import JobConfig
+
+    # A dead worker is said by the raylet on the driver's standard output, log_to_driver or not (2.60); only tables go there.
+    ray._private.worker._worker_logs_enabled = False
 
     common: dict[str, Any] = {
         "logging_level": logging.ERROR,
@@ -63,6 +68,7 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
         ray.shutdown()
         raise UserError(f"--gpus-per-run {gpus:g}: this cluster has {there:g} GPUs; leave the flag out.")
     try:
-        yield context.dashboard_url or "", replace(execution, gpus_per_run=gpus)
+        with redirect_stdout(sys.stderr):
+            yield context.dashboard_url or "", replace(execution, gpus_per_run=gpus)
     finally:
         ray.shutdown()

@@ -139,6 +139,8 @@ def train(
             objective.train()
         outcome.history.append(entry)
         report(entry)
+    if not selection and not all(bool(torch.isfinite(parameter).all()) for parameter in parameters):
+        raise DivergedError(f"the weights are not finite after step {optim.steps}")
     if selection:
         with torch.no_grad():
             for name, parameter in trained.items():

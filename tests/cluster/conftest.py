@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from cluster.driver import BENCH, Driver, Kept, kept, numbers, started, waited
+from cluster.driver import BENCH, Driver, Kept, kept, numbers, started
 
 
 @dataclass
@@ -64,7 +64,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, packaged: dict[str, Pa
         seen = Undisturbed(folder, driver, {})
         look(driver, seen)
         assert driver.wait() == 0, driver.err
-        waited("the end of all its processes", lambda: not driver.processes(), 60)
+        driver.gone()
         seen.records = kept(folder)
         yield seen
 

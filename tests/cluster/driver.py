@@ -124,6 +124,14 @@ class Driver:
                 continue
         return found
 
+    def gone(self, seconds: float = 60.0) -> None:
+        """Wait until none of its processes is left."""
+        until = time.monotonic() + seconds
+        while left := self.processes():
+            if time.monotonic() > until:
+                raise AssertionError(f"left after {seconds:g} s: {[(p.pid, p.ppid(), p.cmdline()) for p in left]}")
+            time.sleep(0.2)
+
     def training(self) -> list[psutil.Process]:
         """Worker processes that train a stage now: Ray shows the run's name as the title."""
         found = []

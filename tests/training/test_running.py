@@ -13,6 +13,7 @@ import torch
 
 from harness.encoders.model import load_product, weights_digest
 from harness.objectives.classification import CrossEntropy
+from harness.objectives.masked import MaskedLM
 from harness.running import run_stage
 from harness.specs import Encoder, Objective, Parent, Record, Stage
 from harness.training.loop import Inputs, Outcome
@@ -83,6 +84,34 @@ class TestChain:
         short, inputs = tiny.fine_tuning(bert, steps=40, every=40)
         other = record_of(bert, tmp_path, short, inputs, keep_product=True)
         assert record.product != other.product
+
+    def test_weights_that_the_parent_does_not_keep(self, bert: Path, tmp_path: Path) -> None:
+        parent, inputs = tiny.post_training(bert, steps=1)
+        assert record_of(bert, tmp_path, parent, inputs, keep_product=True).status == "done"
+        stage, inputs = tiny.fine_tuning(bert, init=Parent(parent, step="selected"))
+        record = record_of(bert, tmp_path, stage, inputs)
+        assert record.status == "failed"
+        assert "keeps its last weights" in record.reason
+
+    def test_a_last_step_that_spoils_the_weights(self, bert: Path, tmp_path: Path) -> None:
+        """The loss of the last step is finite, its gradient is not: no product may come of it."""
+
+        def spoil(gradient: torch.Tensor) -> torch.Tensor:
+            return gradient * float("nan")
+
+        stage, inputs = tiny.post_training(bert, steps=1)
+        masked_lm = MaskedLM.token_term
+
+        def spoiled(self: MaskedLM, hidden: torch.Tensor, *more: Any) -> torch.Tensor:
+            hidden.register_hook(spoil)
+            return masked_lm(self, hidden, *more)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(MaskedLM, "token_term", spoiled)
+            record = record_of(bert, tmp_path, stage, inputs, keep_product=True)
+        assert record.status == "diverged"
+        assert "after step 1" in record.reason
+        assert list(tmp_path.iterdir()) == []
 
     def test_a_missing_parent(self, bert: Path, tmp_path: Path) -> None:
         parent, _ = tiny.post_training(bert)
