@@ -35,7 +35,7 @@ def hyperparameters(method: Method, values: Mapping[str, Any], where: str) -> St
     try:
         return method.Hyperparameters(**values)
     except ValidationError as error:
-        raise UserError(describe_errors(error, method.Hyperparameters, where)) from None
+        raise UserError(describe_errors(error, method.Hyperparameters, where, dict(values))) from None
 
 
 def warm_up_stage(encoder: Encoder, corpus: RowSet, optim: Optim, max_length: int, seed: int) -> Stage:

@@ -114,9 +114,6 @@ def test_a_wrong_value_names_the_flag_and_what_is_allowed(refused: Refused, line
         ("cmlm.num_views=many", ["num_views", "valid integer", "not 'many'"]),
     ],
 )
-@pytest.mark.xfail(
-    strict=False, reason="methods/base.py does not hand `values` to describe_errors: the key is not named"
-)
 def test_a_wrong_hyperparameter_names_its_key(refused: Refused, text: str, parts: list[str]) -> None:
     said = refused(f"bench --table few_shot --tasks movies --set {text}")
     method, _, rest = text.partition(".")

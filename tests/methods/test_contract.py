@@ -92,7 +92,7 @@ class TestMethodContract:
         assert issubclass(method.Hyperparameters, Strict)
         with pytest.raises(UserError) as caught:
             hyperparameters(method, {"learning_rate_of_mine": 1}, "table x, row Y")
-        assert str(caught.value).startswith("table x, row Y: unknown key.")
+        assert str(caught.value).startswith("table x, row Y, key learning_rate_of_mine: unknown key.")
         for name in method.Hyperparameters.model_fields:
             with pytest.raises(UserError, match=f"Did you mean '{name}'"):
                 hyperparameters(method, {name + "x": 1}, "here")
