@@ -153,6 +153,7 @@ class Pool:
         self._gauge = Gauge("harness_stages", "Stages of a bench by state.", ("table", "state"))
         self._counts: Counter[str] = Counter()
         self._table = table
+        self._children: Counter[str] = Counter()
 
     def _count(self, state: str, by: int = 1) -> None:
         self._counts[state] += by
@@ -194,10 +195,7 @@ class Pool:
         """Train all items, parents first; yields an event for each start and each end."""
         every = list(items)
         pending = {item.stage.key for item in every}
-        children: dict[str, int] = {}
-        for item in every:
-            if item.stage.parent:
-                children[item.stage.parent.key] = children.get(item.stage.parent.key, 0) + 1
+        self._children.update(item.stage.parent.key for item in every if item.stage.parent)
         schedule = _Schedule()
         for item in every:
             schedule.add(item, pending)
@@ -217,8 +215,8 @@ class Pool:
                     yield Event("failed", child, f"its parent stage {key[:10]} {event.kind}: {event.reason}")
             parent = event.item.stage.parent
             if parent and event.kind in ("done", "elsewhere"):
-                children[parent.key] -= 1
-                if not children[parent.key] and parent.parent:
+                self._children[parent.key] -= 1
+                if not self._children[parent.key] and parent.parent:
                     self._discard(parent)
 
         while schedule.ready or busy or held:
@@ -229,6 +227,8 @@ class Pool:
                 asked_at = time.monotonic()
             while schedule.ready and idle:
                 item = heapq.heappop(schedule.ready)[2]
+                if self._orphaned(item, schedule):
+                    continue
                 grant = _answer(self._ledger.lease.remote(item.stage.key, item.seen_attempt, item.remake))
                 if grant == "held":
                     held.append(item)
@@ -257,6 +257,18 @@ class Pool:
                 except (RayActorError, OutOfMemoryError) as error:
                     idle.append(self._worker())
                     yield from self._died(item, error, schedule, finish)
+
+    def _orphaned(self, item: Item, schedule: _Schedule) -> bool:
+        """Another driver may have deleted the weights that a stage starts from: then they are made again before it."""
+        parent = item.stage.parent
+        if parent is None or self._store.product(parent.key).exists():
+            return False
+        if parent.key not in schedule.waiting:
+            name = f"weights for {item.name}"
+            self._children.update([parent.parent.key] if parent.parent else [])
+            schedule.push(Item(parent, name, item.cost, (), keep_product=True, remake=True, seen_attempt=0))
+        schedule.waiting.setdefault(parent.key, []).append(item)
+        return True
 
     def _settled(self, item: Item, schedule: _Schedule, finish: Callable[[Event], Iterator[Event]]) -> Iterator[Event]:
         """Another driver recorded this stage first. Its weights, if wanted, may be gone by now: then make them again."""

@@ -28,7 +28,6 @@ STAGES = 9
 """A warm-up; for each of two seeds FT, SCL, TAPT's post-training and its fine-tuning."""
 PATIENCE = 300.0
 """Seconds after which something that must come is given up: long, since the machine may be busy."""
-TAG = "TESTED_DRIVER"
 
 
 def waited(what: str, found: Callable[[], Any], seconds: float = PATIENCE) -> Any:
@@ -84,11 +83,12 @@ def numbers(records: dict[str, Kept]) -> dict[str, tuple[Any, ...]]:
 
 
 class Driver:
-    """One running command. Its processes are known by a mark in their environment, also when their parent is dead."""
+    """One running command. Its processes are those that run in its folder: true also of one whose parent is dead, or
+    whose title has overwritten its environment, as Ray's do."""
 
     def __init__(self, folder: Path, line: str) -> None:
-        self.folder, self.mark = folder, uuid.uuid4().hex
-        self._out, self._err = (folder / f"{self.mark}.{name}" for name in ("out", "err"))
+        self.folder = folder
+        self._out, self._err = (folder / f"{uuid.uuid4().hex}.{name}" for name in ("out", "err"))
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.popen = subprocess.Popen(
                 [sys.executable, "-m", "harness", *line.split()],
@@ -96,7 +96,6 @@ class Driver:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                env=os.environ | {TAG: self.mark},
                 start_new_session=True,
             )
 
@@ -114,11 +113,12 @@ class Driver:
         return body
 
     def processes(self) -> list[psutil.Process]:
-        """Every living process of this command: its own, Ray's, the workers."""
+        """Every living process in the folder: the command's own, Ray's, the workers."""
+        folder = str(self.folder.resolve())
         found = []
         for process in psutil.process_iter():
             try:
-                if process.environ().get(TAG) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                if process.cwd() == folder and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
             except psutil.Error:
                 continue
