@@ -227,15 +227,13 @@ class Pool:
                 asked_at = time.monotonic()
             while schedule.ready and idle:
                 item = heapq.heappop(schedule.ready)[2]
-                if self._orphaned(item, schedule):
-                    continue
                 grant = _answer(self._ledger.lease.remote(item.stage.key, item.seen_attempt, item.remake))
                 if grant == "held":
                     held.append(item)
                     yield Event("waiting", item, "another driver is training it")
                 elif grant == "settled":
                     yield from self._settled(item, schedule, finish)
-                else:
+                elif not self._orphaned(item, schedule):  # asked last: a settled stage needs no weights
                     worker = idle.pop()
                     busy[self._submit(worker, item)] = (item, worker)
                     self._count("running")
