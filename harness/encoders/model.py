@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -216,7 +217,7 @@ def save_product(tensors: dict[str, Tensor], path: Path) -> str:
     """Write weights under a temporary name, then move them into place; returns their digest."""
     path.parent.mkdir(parents=True, exist_ok=True)
     digest = weights_digest(tensors)
-    temporary = path.with_name(f".{path.name}.{digest[:8]}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         save_file(tensors, str(temporary), metadata={"digest": digest})
         temporary.replace(path)
