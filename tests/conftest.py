@@ -59,3 +59,17 @@ def packaged() -> dict[str, Path]:
             pytest.skip(f"{module} is not installed (make packaged)")
         folders[module] = Path(next(iter(spec.submodule_search_locations or [])))
     return folders
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Tiny encoders, made once: a folder by model type. Tests that change one work on a copy."""
+    import tiny  # imports torch, which most tests do without
+
+    root = tmp_path_factory.mktemp("encoders")
+    return {kind: tiny.encoder_folder(root, kind) for kind in tiny.KINDS}
+
+
+@pytest.fixture(scope="session")
+def bert(folders: dict[str, Path]) -> Path:
+    return folders["bert"]

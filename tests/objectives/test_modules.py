@@ -26,17 +26,6 @@ from harness.training.loop import train
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("encoders")
-    return {kind: tiny.encoder_folder(root, kind) for kind in tiny.KINDS}
-
-
-@pytest.fixture(scope="module")
-def bert(folders: dict[str, Path]) -> Path:
-    return folders["bert"]
-
-
 def made(folder: Path, spec: Objective, *, seed: int = 1, num_labels: int = 2, dropout: float = 0.0) -> Any:
     encoder = tiny.encoder(folder)
     encoder.set_dropout(dropout)
