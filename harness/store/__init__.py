@@ -1,0 +1,22 @@
+"""What is kept of finished work, in one SQL database with the weights of stages as files beside it. No torch.
+
+database      the tables, transactions, errors as sentences
+leases        who trains a stage now
+records       the store: records and run labels under the leases' guard
+translations  back-translations, made once
+"""
+
+from harness.store.database import DEFAULT_URL, SCHEMA_VERSION
+from harness.store.leases import LEASE_SECONDS, RENEW_SECONDS, Grant, Owner
+from harness.store.records import Speed, Store
+
+__all__ = [
+    "DEFAULT_URL",
+    "LEASE_SECONDS",
+    "RENEW_SECONDS",
+    "SCHEMA_VERSION",
+    "Grant",
+    "Owner",
+    "Speed",
+    "Store",
+]

@@ -1,0 +1,100 @@
+"""Leases: who trains a stage now. A live lease is exclusive; it dies with its process, on another host with the clock."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import psutil
+import sqlalchemy as sa
+
+from harness.store.database import LEASES, RECORDS, Database
+
+LEASE_SECONDS = 60.0
+"""A lease of another host that was not renewed for this long is dead; one of this host dies with its process."""
+RENEW_SECONDS = 10.0
+
+Grant = Literal["granted", "held", "settled"]
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who holds leases: one driver process. It is alive on its own host as long as its process (pid and start) is."""
+
+    token: str
+    host: str
+    pid: int
+    started: float
+
+    @classmethod
+    def current(cls) -> Owner:
+        pid = os.getpid()
+        return cls(uuid.uuid4().hex, _host(), pid, psutil.Process(pid).create_time())
+
+
+def _host() -> str:
+    """Name and boot id: two containers may share a name, not the name and the process table."""
+    try:
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        namespace = ""
+    return f"{socket.gethostname()}{namespace}"
+
+
+class Leases(Database):
+    """Leases by key."""
+
+    def lease(self, key: str, owner: Owner, *, seen_attempt: int = 0, remake: bool = False) -> Grant:
+        """Ask to train a stage: 'granted', 'held' by another live owner, or 'settled' by a record newer than seen.
+
+        `remake` asks for the weights of a recorded stage again, which leaves its record alone.
+        """
+        now = time.time()
+        with self._write() as connection:
+            row = connection.execute(sa.select(RECORDS.c.attempt).where(RECORDS.c.key == key)).scalar()
+            if not remake and row is not None and row > seen_attempt:
+                return "settled"
+            held = connection.execute(sa.select(LEASES).where(LEASES.c.key == key).with_for_update()).mappings().first()
+            if held and held["owner"] != owner.token and _alive(held, now):
+                return "held"
+            connection.execute(sa.delete(LEASES).where(LEASES.c.key == key))
+            connection.execute(
+                sa.insert(LEASES).values(
+                    key=key, owner=owner.token, host=owner.host, pid=owner.pid, started=owner.started, renewed_at=now
+                )
+            )
+            return "granted"
+
+    def renew(self, owner: Owner) -> None:
+        with self._write() as connection:
+            connection.execute(sa.update(LEASES).where(LEASES.c.owner == owner.token).values(renewed_at=time.time()))
+
+    def release(self, owner: Owner, key: str | None = None) -> None:
+        """Give back one lease, or all of an owner's."""
+        condition = LEASES.c.owner == owner.token
+        with self._write() as connection:
+            connection.execute(sa.delete(LEASES).where(condition if key is None else condition & (LEASES.c.key == key)))
+
+    def others_alive(self, owner: Owner) -> bool:
+        """Whether another live owner holds a lease, so that products may be in use."""
+        now = time.time()
+        with self._read() as connection:
+            rows = connection.execute(sa.select(LEASES).where(LEASES.c.owner != owner.token)).mappings()
+            return any(_alive(row, now) for row in rows)
+
+
+def _alive(lease: Mapping[Any, Any], now: float) -> bool:
+    if lease["host"] == _host():
+        try:
+            process = psutil.Process(lease["pid"])
+            same = abs(process.create_time() - lease["started"]) < 1.0
+            # A killed process stays in the table as a zombie until its parent asks for its exit status.
+            return bool(same and process.status() != psutil.STATUS_ZOMBIE)
+        except psutil.Error:
+            return False
+    return bool(now - lease["renewed_at"] < LEASE_SECONDS)

@@ -1,0 +1,44 @@
+"""Back-translations that were made once, by digest of what was translated and by what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from harness.store.database import TRANSLATIONS, Database, parts
+
+
+class Translations(Database):
+    """Texts by key. What a key holds never changes: the first that was kept stays."""
+
+    def translations(self, keys: Sequence[str]) -> dict[str, str]:
+        """The texts of those keys that have one; none in a store that is not there or that never kept one."""
+        if not self.exists:
+            return {}
+        with self._read() as connection:
+            if not sa.inspect(connection).has_table(TRANSLATIONS.name):
+                return {}
+            found: dict[str, str] = {}
+            for part in parts(keys):
+                query = sa.select(TRANSLATIONS.c.digest, TRANSLATIONS.c.text).where(TRANSLATIONS.c.digest.in_(part))
+                found.update((digest, text) for digest, text in connection.execute(query))
+            return found
+
+    def keep_translations(self, texts: Mapping[str, str]) -> None:
+        """Keep texts by key, all or none of them; a key that has one already keeps its own."""
+        if not texts:
+            return
+        insert = sa.insert(TRANSLATIONS)
+        if self._parsed.get_backend_name() == "postgresql":
+            # SQLite locks out other writers between our look and our insert; PostgreSQL does not.
+            insert = postgresql.insert(TRANSLATIONS).on_conflict_do_nothing()
+        with self._write() as connection:
+            TRANSLATIONS.create(connection, checkfirst=True)
+            for part in parts(texts):
+                query = sa.select(TRANSLATIONS.c.digest).where(TRANSLATIONS.c.digest.in_(part))
+                known = set(connection.execute(query).scalars())
+                new = [{"digest": key, "text": texts[key]} for key in part if key not in known]
+                if new:
+                    connection.execute(insert, new)

@@ -1,0 +1,122 @@
+"""A translation that was kept stays as it was, whoever asks and whoever else writes it."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from store import samples
+from store.samples import committed, record, same, stage
+from store.test_mistakes import nobody
+from store.test_processes import SPAWN, process, received
+
+from harness.errors import UserError
+from harness.store import Owner, Store
+
+TEXTS = {"a": "one", "b": "", "c": "zwei\nZeilen 日本 😀 \u2028 'quoted' % ?", "d": "x" * 100_000}
+
+
+def test_translations_come_back(store: Store, url: str) -> None:
+    assert store.translations(list(TEXTS)) == {}
+    store.keep_translations(TEXTS)
+    store.keep_translations({})
+    assert Store(url).translations(["a", "nowhere", "d", "c", "b", "a"]) == TEXTS
+    assert store.translations([]) == {}
+
+
+def test_what_was_kept_first_stays(store: Store) -> None:
+    store.keep_translations({"a": "one"})
+    store.keep_translations({"a": "another", "b": "two"})
+    store.keep_translations({"a": "a third", "b": "another"})
+    assert store.translations(["a", "b"]) == {"a": "one", "b": "two"}
+
+
+def test_many_thousands(store: Store) -> None:
+    texts = {f"{i:032x}": f"text {i}" for i in range(20_000)}
+    store.keep_translations(texts)
+    assert store.translations([*texts, "nowhere"]) == texts
+
+
+def test_processes_that_write_the_same_keys_agree_on_them(store: Store, url: str) -> None:
+    keys = [f"{i:032x}" for i in range(500)]
+    barrier = SPAWN.Barrier(2)
+    with (
+        process(samples.translate, url, "A", keys, barrier) as (_, first),
+        process(samples.translate, url, "B", keys, barrier) as (_, second),
+    ):
+        answers = [received(first), received(second)]
+    assert answers[0] == answers[1] == store.translations(keys)
+    assert {text[1:] for text in answers[0].values()} == {f" {key}" for key in keys}
+
+
+def old(url: str) -> Path:
+    """Make a database as it was before there were translations."""
+    store = Store(url)
+    committed(store, stage())
+    with store._engine.begin() as connection:
+        connection.execute(sa.text("DROP TABLE translations"))
+    store._engine.dispose()
+    assert store.path
+    return store.path
+
+
+def test_an_older_database_gets_the_table_when_it_is_needed(url: str) -> None:
+    path = old(url)
+    store = Store(url, create=False)
+    assert store.translations(["a"]) == {}
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT name FROM sqlite_master WHERE name = 'translations'").fetchall() == []
+    connection.close()
+    Store(url).keep_translations(TEXTS)
+    assert store.translations(list(TEXTS)) == TEXTS
+    of = stage()
+    assert same(store.records([of.key], predictions=True)[of.key], record(of))
+
+
+def test_two_processes_on_an_older_database(store: Store, url: str) -> None:
+    old(url)
+    keys = [f"{i:032x}" for i in range(100)]
+    barrier = SPAWN.Barrier(2)
+    with (
+        process(samples.translate, url, "A", keys, barrier) as (_, first),
+        process(samples.translate, url, "B", keys, barrier) as (_, second),
+    ):
+        assert received(first) == received(second)
+
+
+def test_a_store_that_is_not_there(tmp_path: Path) -> None:
+    assert Store(f"sqlite:///{tmp_path / 'folder' / 'harness.db'}", create=False).translations(["a"]) == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("aged", [False, True], ids=["with the table", "without the table"])
+def test_a_store_that_may_only_be_read(tmp_path: Path, aged: bool) -> None:
+    closed = [p for p in (tmp_path, *tmp_path.parents) if not p.stat().st_mode & 0o001]
+    modes = [p.stat().st_mode for p in closed]
+    url = f"sqlite:///{tmp_path / 'harness.db'}"
+    path = old(url) if aged else tmp_path / "harness.db"
+    if not aged:
+        Store(url).keep_translations(TEXTS)
+    for each in closed:
+        each.chmod(0o755)
+    path.chmod(0o444)
+    tmp_path.chmod(0o555)
+    try:
+        with nobody():
+            store = Store(url, create=False)
+            assert store.translations(list(TEXTS)) == ({} if aged else TEXTS)
+            with pytest.raises(UserError, match=r"read-only; make it writable|check that its folder exists"):
+                store.keep_translations({"new": "text"})
+    finally:
+        for each, mode in zip(closed, modes, strict=True):
+            each.chmod(mode)
+
+
+def test_leases_and_records_go_on_beside_translations(store: Store) -> None:
+    of, owner = stage(), Owner.current()
+    store.keep_translations({of.key: "a text under a stage's key"})
+    assert store.lease(of.key, owner) == "granted"
+    assert store.commit(of, record(of), owner)
+    assert store.statuses([of.key]) == {of.key: ("done", 1)}

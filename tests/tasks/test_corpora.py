@@ -1,0 +1,448 @@
+"""Corpora as streams: identity by the texts in their order, whatever holds them; the hub by a stand-in on this machine."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import http.server
+import itertools
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.errors import UserError
+from harness.specs import KEY_LENGTH, RowSet
+from harness.tasks import CORPORA, Rows, load_corpus, open_corpus
+from harness.tasks.corpora import train_files
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TEXTS = ["One.", "Twö, three.", "One.", "«Four» \u4e94", "five  six", *(f"Sentence {i}." for i in range(3000))]
+
+
+def lines(path: Path, texts: Sequence[str], end: str = "\n") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    body = end.join(texts).encode()
+    path.write_bytes(gzip.compress(body) if path.suffix == ".gz" else body)
+    return path
+
+
+def jsonl(path: Path, texts: Sequence[str | None], column: str = "text") -> Path:
+    return lines(path, [json.dumps({"id": i, column: text}) for i, text in enumerate(texts)])
+
+
+def parquet(path: Path, texts: Sequence[str | None], column: str = "text", kind: Any = None) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pa.table({"id": pa.array(range(len(texts))), column: pa.array(texts, kind or pa.string())})
+    pq.write_table(table, path, row_group_size=700)
+    return path
+
+
+def shards(folder: Path, write: Callable[[Path, list[str]], Path], ending: str, texts: Sequence[str] = TEXTS) -> Path:
+    bounds = [0, 1, 4, 1500, 1500, len(texts)]
+    for i, (a, b) in enumerate(itertools.pairwise(bounds)):
+        write(folder / f"part-{i}{ending}", list(texts[a:b]))
+    return folder
+
+
+class TestIdentity:
+    def test_the_same_texts_in_any_wrapping(self, tmp_path: Path) -> None:
+        forms: list[str | Path] = [
+            lines(tmp_path / "a.txt", TEXTS),
+            lines(tmp_path / "noending", [*TEXTS, ""]),
+            lines(tmp_path / "b.txt", ["\ufeff", *(f" {text}\t" for text in TEXTS), " \t", ""], "\r\n\r\n"),
+            lines(tmp_path / "c.txt.gz", TEXTS),
+            jsonl(tmp_path / "d.jsonl", [*TEXTS, "  ", None]),
+            jsonl(tmp_path / "d.jsonl.gz", TEXTS),
+            parquet(tmp_path / "e.parquet", [None, *TEXTS, ""]),
+            parquet(tmp_path / "f.parquet", TEXTS, kind=pa.large_string()),
+            parquet(tmp_path / "g.parquet", TEXTS, kind=pa.dictionary(pa.int32(), pa.string())),
+            f"{parquet(tmp_path / 'h.parquet', TEXTS, 'sentence')}:sentence",
+            f"{jsonl(tmp_path / 'i.jsonl', TEXTS, 'content')}:content",
+            shards(tmp_path / "folder", lines, ".txt"),
+            str(shards(tmp_path / "zipped", lines, ".txt.gz")),
+            shards(tmp_path / "objects", jsonl, ".jsonl"),  # type: ignore[arg-type]
+            shards(tmp_path / "columns", parquet, ".parquet"),  # type: ignore[arg-type]
+            str(tmp_path / "folder" / "part-*"),
+            f"{tmp_path}/**/part-*.txt",
+        ]
+        (tmp_path / "columns" / "README.md").write_text("not a text of the corpus")
+        found = [open_corpus(form) for form in forms]
+        assert len({corpus.digest for corpus in found}) == 1
+        for corpus in found:
+            assert list(corpus.texts()) == list(corpus.texts()) == TEXTS
+            assert corpus.rows == len(TEXTS)
+            assert corpus.mean_chars == pytest.approx(sum(map(len, TEXTS)) / len(TEXTS))
+        assert [corpus.name for corpus in found] == [
+            *("a", "noending", "b", "c", "d", "d", "e", "f", "g", "h", "i", "folder", "zipped", "objects", "columns"),
+            *("part-*", "part-*.txt"),
+        ]
+
+    @settings(max_examples=50, deadline=None)
+    @given(texts=st.lists(st.text(min_size=1).map(str.strip).filter(bool), min_size=1, max_size=5), data=st.data())
+    def test_other_texts_or_another_order_are_another_corpus(
+        self, texts: list[str], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+    ) -> None:
+        other = data.draw(st.permutations(texts) | st.just(["".join(texts)]) | st.just([*texts, texts[0]]))
+        path = tmp_path_factory.mktemp("corpora")
+        one = open_corpus(parquet(path / "one.parquet", texts))
+        two = open_corpus(parquet(path / "two.parquet", other))
+        assert list(one.texts()) == texts
+        assert (one.digest == two.digest) == (texts == other)
+
+    def test_names_and_files_do_not_enter_and_the_row_set_says_what_it_is(self, tmp_path: Path) -> None:
+        corpus = open_corpus(lines(tmp_path / "prose.txt", ["ab", "abcd", "abc d"]))
+        assert corpus.row_set() == RowSet(corpus.digest)
+        assert (corpus.row_set().name, corpus.row_set().rows, corpus.row_set().mean_chars) == ("prose", 3, 3.67)
+        assert corpus.row_set("mine").name == "mine"
+        again = pickle.loads(pickle.dumps(corpus))
+        assert again == corpus
+        assert list(again.texts()) == ["ab", "abcd", "abc d"]
+
+    def test_the_digest_is_frozen(self, tmp_path: Path) -> None:
+        """It is part of keys: a change here retrains whatever was pre-trained."""
+        corpus = open_corpus(lines(tmp_path / "prose.txt", ["One.", "Twö."]))
+        body = "texts in order/1/" + "4:One." + "5:Twö."
+        assert corpus.digest == hashlib.sha256(body.encode()).hexdigest()[:KEY_LENGTH]
+
+    def test_a_named_corpus_is_its_rows(self, packaged: dict[str, Path], tmp_path: Path) -> None:
+        rows, corpus = load_corpus("boolq_prose"), open_corpus("boolq_prose", memo=tmp_path / "memo")
+        assert corpus.row_set() == rows.row_set()
+        assert (corpus.rows, corpus.mean_chars) == (len(rows), rows.mean_chars)
+        assert [(text,) for text in corpus.texts()] == list(rows.texts)
+        assert len(pickle.dumps(corpus)) < 500
+        assert not list(tmp_path.iterdir())
+
+    def test_a_name_comes_before_a_file_of_that_name(self, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(CORPORA, "ours", lambda: Rows((("named",),), None, "ours"))  # type: ignore[arg-type]
+        lines(workdir / "ours", ["filed"])
+        assert list(open_corpus("ours").texts()) == ["named"]
+        assert list(open_corpus(Path("ours")).texts()) == ["filed"]
+
+
+class TestMemo:
+    def test_files_that_have_not_changed_are_not_read_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        memo, path = tmp_path / "kept" / "memo.json", lines(tmp_path / "prose.txt", TEXTS)
+        table = parquet(tmp_path / "p.parquet", TEXTS, "a")
+        first = open_corpus(path, memo=memo)
+        assert open_corpus(f"{table}:a", memo=memo).digest == first.digest
+        with monkeypatch.context() as patched:
+            patched.setattr("harness.tasks.corpora._texts", lambda *_: pytest.fail("it is read again"))
+            assert open_corpus(path, memo=memo) == first
+            assert open_corpus(f"{table}:a", memo=memo).digest == first.digest
+        assert [each.name for each in memo.parent.iterdir()] == ["memo.json"]
+        with pytest.raises(UserError, match="no column 'b'"):
+            open_corpus(f"{table}:b", memo=memo)
+        lines(path, TEXTS[::-1])
+        os.utime(path, ns=(1, 1))
+        assert open_corpus(path, memo=memo).digest == open_corpus(path).digest != first.digest
+        for damage in ("", "{", "[]", '{"version": 1}', '{"version": 0, "corpora": 3}'):
+            memo.write_text(damage)
+            assert open_corpus(path, memo=memo).rows == first.rows
+            assert str(path) in memo.read_text()
+
+    def test_it_stays_small(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("harness.tasks.corpora._MEMO_ENTRIES", 3)
+        memo = tmp_path / "memo.json"
+        for i in range(6):
+            open_corpus(lines(tmp_path / f"{i}.txt", ["a"]), memo=memo)
+        kept = json.loads(memo.read_text())["corpora"].values()
+        assert [Path(each["first"]).name for each in kept] == ["3.txt", "4.txt", "5.txt"]
+
+    def test_without_it_nothing_is_written_and_a_change_is_noticed(self, tmp_path: Path) -> None:
+        path = lines(tmp_path / "prose.txt", ["a", "b"])
+        corpus = open_corpus(path)
+        assert [path.name for path in tmp_path.iterdir()] == ["prose.txt"]
+        lines(path, ["a", "b", "c"])
+        with pytest.raises(UserError, match="has changed while it was in use"):
+            list(corpus.texts())
+
+
+MEMORY = """
+import resource, sys
+from harness.tasks import open_corpus
+import pyarrow.parquet
+open_corpus(sys.argv[1])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+corpus = open_corpus(sys.argv[2])
+assert sum(1 for _ in corpus.texts()) == corpus.rows
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+"""
+
+
+@pytest.mark.parametrize("ending", [".txt", ".txt.gz", ".jsonl", ".parquet"])
+def test_memory_does_not_grow_with_the_corpus(ending: str, tmp_path: Path) -> None:
+    write: Any = {".jsonl": jsonl, ".parquet": parquet}.get(ending, lines)
+    texts = [f"{i} " + "many words of one text " * 20 for i in range(60_000)]  # 28 MB
+    write(tmp_path / f"small{ending}", texts[:2000])
+    write(tmp_path / f"large{ending}", texts)
+    command = [sys.executable, "-c", MEMORY, str(tmp_path / f"small{ending}"), str(tmp_path / f"large{ending}")]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 12
+
+
+class TestErrors:
+    def test_one_sentence_each(self, tmp_path: Path) -> None:
+        blank, latin = lines(tmp_path / "blank.txt", [" ", ""]), tmp_path / "latin.txt"
+        latin.write_bytes(b"\xef\xbb\xbffine\n\ncaf\xe9\n")
+        cut = tmp_path / "cut.txt.gz"
+        cut.write_bytes(lines(tmp_path / "whole.txt.gz", TEXTS).read_bytes()[:-200])
+        broken = tmp_path / "broken.parquet"
+        broken.write_bytes(parquet(tmp_path / "whole.parquet", ["a"] * 9).read_bytes()[:-3])
+        bytes_ = tmp_path / "bytes.parquet"
+        pq.write_table(pa.table({"text": pa.array([b"good", b"caf\xe9"]).view(pa.string())}), bytes_)
+        (tmp_path / "empty").mkdir()
+        lines(tmp_path / "mixed" / "a.txt", ["a"])
+        jsonl(tmp_path / "mixed" / "b.jsonl", ["a"])
+        lines(tmp_path / "other" / "a.md", ["a"])
+        whole = tmp_path / "whole.parquet"
+        for name, words in (
+            (blank, "blank.txt: there is no text in it"),
+            (jsonl(tmp_path / "blank.jsonl", [None, " "]), "blank.jsonl: there is no text in it"),
+            (latin, "latin.txt, line 3: byte 0xe9 is not UTF-8"),
+            (cut, "cut.txt.gz: cannot be read"),
+            (lines(tmp_path / "plain.txt", ["a"]).rename(tmp_path / "plain.gz"), "plain.gz: cannot be read"),
+            (broken, "broken.parquet: is not a whole Parquet file"),
+            (bytes_, "bytes.parquet, row 2: 'text' is not UTF-8"),
+            (
+                f"{whole}:txt",
+                r"no column 'txt' \(did you mean 'text'\?\); its columns are id, text: name one by PATH:COL",
+            ),
+            (f"{whole}:id", "column 'id' holds int64, not text"),
+            (parquet(tmp_path / "t.parquet", ["a"], "content"), "no column 'text'"),
+            (
+                lines(tmp_path / "t.jsonl", ['{"text": "a"}', "", '{"content": "a"}']),
+                "line 3: there is no column 'text'",
+            ),
+            (lines(tmp_path / "u.jsonl", ['{"text": "a"}', "{"]), "u.jsonl, line 2: is not JSON"),
+            (lines(tmp_path / "v.jsonl", ['"a"']), "v.jsonl, line 1: is not an object like"),
+            (lines(tmp_path / "w.jsonl", ['{"text": 3}']), "w.jsonl, line 1: 'text' is not text"),
+            (lines(tmp_path / "x.jsonl", ['{"text": "a\\ud800"}']), "line 1: 'text' holds half a character"),
+            (f"{latin}:text", "latin.txt: is text and has no column 'text'"),
+            (tmp_path / "empty", "holds no .txt, .jsonl or .parquet file"),
+            (tmp_path / "other", "name its files by a pattern"),
+            (tmp_path / "mixed", "holds jsonl and text files; name those meant"),
+            (tmp_path / "none.txt", "no such file"),
+            ("none.txt", "no such file"),
+            ("boolq_pros", "unknown corpus 'boolq_pros'. Did you mean 'boolq_prose'"),
+            ("hub:prose", r"hub:prose: is not a data set of the hub; write hub:OWNER/NAME\[:CONFIG\]\[@REVISION\]"),
+        ):
+            with pytest.raises(UserError, match=words) as caught:
+                open_corpus(name)
+            assert "\n" not in str(caught.value)
+            assert str(caught.value).endswith(".")
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+COPY = "89abcdef0123456789abcdef0123456789abcdef"
+
+
+class StandIn:
+    """Answers on loopback like the hub for data sets me/<name>, the folders below `root`; a folder <name>@copy is the
+    hub's own Parquet copy of it. `card` is what every data set declares; `asked` the requests so far."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.asked = root, list[str]()
+        self.card: dict[str, Any] = {}
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_HEAD(self) -> None:
+                self._answer(False)
+
+            def do_GET(self) -> None:
+                self._answer(True)
+
+            def _answer(self, body: bool) -> None:
+                outer.asked.append(f"{self.command} {self.path}")
+                status, headers, content = outer.answer(self.path.partition("?")[0].replace("%2F", "/"))
+                self.send_response(status)
+                for name, value in {**headers, "Content-Length": str(len(content))}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                if body:
+                    self.wfile.write(content)
+
+            def log_message(self, *_: Any) -> None: ...
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def answer(self, path: str) -> tuple[int, dict[str, str], bytes]:
+        api = path.startswith("/api/")
+        parts = path.removeprefix("/api").split("/")
+        name, rest = parts[3], "/".join(parts[4:])
+        folder, commit = self.root / name, COMMIT
+        if not folder.is_dir():
+            return 404, {"X-Error-Code": "RepoNotFound"}, b""
+        if COPY in rest or "refs/convert/parquet" in rest:
+            folder, commit = self.root / f"{name}@copy", COPY
+        elif "nowhere" in rest:
+            folder = self.root / "nowhere"
+        if not folder.is_dir():
+            return 404, {"X-Error-Code": "RevisionNotFound"}, b""
+        if api:
+            files = [str(p.relative_to(folder)) for p in sorted(folder.rglob("*")) if p.is_file()]
+            info = {"id": f"me/{name}", "sha": commit, "siblings": [{"rfilename": file} for file in files]}
+            return 200, {"Content-Type": "application/json"}, json.dumps({**info, "cardData": self.card}).encode()
+        file = folder / rest.partition(f"resolve/{commit}/")[2]
+        if not file.is_file():
+            return 404, {"X-Error-Code": "EntryNotFound"}, b""
+        content = file.read_bytes()
+        return 200, {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": commit}, content
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[StandIn]:
+    made = StandIn(tmp_path / "hub")
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+def opened(name: str, tmp_path: Path, *, download: bool = True, **variables: str) -> str:
+    """What opening `name` in a fresh process with its own hub cache says: the hub client reads its settings on import."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
+    environment |= {"HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "*", **variables}
+    code = f"""
+from harness.errors import UserError
+from harness.tasks import open_corpus
+try:
+    corpus = open_corpus({name!r}, download={download})
+    print(corpus.name, corpus.digest, corpus.rows, sum(1 for _ in corpus.texts()))
+except UserError as error:
+    print(type(error).__name__, error)
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 1
+    return done.stdout.strip()
+
+
+class TestHub:
+    def test_a_data_set_is_fetched_once_and_is_its_texts(self, hub: StandIn, tmp_path: Path) -> None:
+        shards(tmp_path / "hub/prose/data", parquet, ".parquet")  # type: ignore[arg-type]
+        for path in sorted((tmp_path / "hub/prose/data").iterdir()):
+            path.rename(path.with_name(path.name.replace("part", "train")))
+        parquet(tmp_path / "hub/prose/data/validation-0.parquet", ["not of the train split"])
+        digest = open_corpus(lines(tmp_path / "same.txt", TEXTS)).digest
+        missing = opened("hub:me/prose", tmp_path, download=False, HF_ENDPOINT=hub.address)
+        assert missing.startswith("NotAtHand corpus hub:me/prose: is not in the hub cache")
+        assert hub.asked == []
+        said = f"me/prose@{COMMIT[:7]} {digest} {len(TEXTS)} {len(TEXTS)}"
+        assert opened("hub:me/prose", tmp_path, HF_ENDPOINT=hub.address) == said
+        assert sum(request.startswith("GET") and "/resolve/" in request for request in hub.asked) == 5
+        before = len(hub.asked)
+        assert opened("hub:me/prose", tmp_path, HF_ENDPOINT=hub.address) == said
+        assert opened("hub:me/prose", tmp_path, download=False, HF_HUB_OFFLINE="1") == said
+        assert len(hub.asked) == before
+        found = next((tmp_path / "home").rglob("train-3.parquet"))
+        found.unlink()
+        lacking = opened("hub:me/prose", tmp_path, download=False, HF_HUB_OFFLINE="1")
+        assert lacking.startswith("NotAtHand corpus hub:me/prose: data/train-3.parquet is not in the hub cache")
+
+    def test_configurations_and_revisions(self, hub: StandIn, tmp_path: Path) -> None:
+        parquet(tmp_path / "hub/wiki/2024.en/train-0.parquet", ["english"])
+        parquet(tmp_path / "hub/wiki/2024.de/train-0.parquet", ["deutsch"])
+        several = opened("hub:me/wiki", tmp_path, HF_ENDPOINT=hub.address)
+        assert (
+            several
+            == "UserError hub:me/wiki: name one of its configurations (2024.de, 2024.en): hub:OWNER/NAME:CONFIG."
+        )
+        for name, label in (
+            ("hub:me/wiki:2024.en", f"me/wiki:2024.en@{COMMIT[:7]}"),
+            (f"hub:me/wiki:2024.en@{COMMIT}", f"me/wiki:2024.en@{COMMIT[:7]}"),
+            ("hub:me/wiki:2024.de@v1.0/x", f"me/wiki:2024.de@{COMMIT[:7]}"),
+        ):
+            assert opened(name, tmp_path, HF_ENDPOINT=hub.address).startswith(f"{label} ")
+        assert "unknown configuration '2024.fr'" in opened("hub:me/wiki:2024.fr", tmp_path, HF_ENDPOINT=hub.address)
+        assert "has no such revision" in opened("hub:me/wiki:2024.en@nowhere", tmp_path, HF_ENDPOINT=hub.address)
+        hub.card = {"configs": [{"config_name": "en", "data_files": [{"split": "train", "path": "2024.en/train-*"}]}]}
+        label, digest, *_ = opened("hub:me/wiki:en", tmp_path, HF_ENDPOINT=hub.address).split()
+        assert label == f"me/wiki:en@{COMMIT[:7]}"
+        assert digest == open_corpus(lines(tmp_path / "en.txt", ["english"])).digest
+
+    def test_the_hubs_own_copy_of_what_is_not_parquet(self, hub: StandIn, tmp_path: Path) -> None:
+        lines(tmp_path / "hub/old/old.py", ["a script, which is not run"])
+        parquet(tmp_path / "hub/old@copy/plain/train/0000.parquet", ["a", "b"])
+        parquet(tmp_path / "hub/old@copy/plain/test/0000.parquet", ["c"])
+        found = opened("hub:me/old", tmp_path, HF_ENDPOINT=hub.address).split()
+        assert (found[0], found[2]) == (f"me/old@{COPY[:7]}", "2")
+        lines(tmp_path / "hub/bare/README.md", ["nothing"])
+        assert "no Parquet copy" in opened("hub:me/bare", tmp_path, HF_ENDPOINT=hub.address)
+
+    def test_a_column_is_missed_after_one_file(self, hub: StandIn, tmp_path: Path) -> None:
+        for i in range(3):
+            parquet(tmp_path / f"hub/prose/train-{i}.parquet", ["a"], "content")
+        assert "there is no column 'text'" in opened("hub:me/prose", tmp_path, HF_ENDPOINT=hub.address)
+        assert {request.rsplit("/", 1)[1] for request in hub.asked if "/resolve/" in request} == {"train-0.parquet"}
+
+    def test_what_the_hub_has_not_got_and_a_hub_that_is_not_there(self, hub: StandIn, tmp_path: Path) -> None:
+        assert "the hub has no such data set" in opened("hub:me/none", tmp_path, HF_ENDPOINT=hub.address)
+        for variables in ({"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}):
+            said = opened("hub:me/prose", tmp_path, **variables)
+            assert said.startswith("NotAtHand corpus hub:me/prose: is not in the hub cache and cannot be fetched (")
+
+    def test_a_fetch_that_was_cut_off_goes_on(self, hub: StandIn, tmp_path: Path) -> None:
+        for i in range(3):
+            parquet(tmp_path / f"hub/prose/train-{i}.parquet", [f"text {i}"])
+        kept = tmp_path / "hub/prose/train-1.parquet"
+        answer = hub.answer
+        hub.answer = lambda path: (400, {}, b"") if path.endswith(kept.name) else answer(path)  # type: ignore[method-assign]
+        assert opened("hub:me/prose", tmp_path, HF_ENDPOINT=hub.address).startswith("NotAtHand")
+        assert opened("hub:me/prose", tmp_path, download=False, HF_HUB_OFFLINE="1").startswith("NotAtHand")
+        hub.answer = answer  # type: ignore[method-assign]
+        assert opened("hub:me/prose", tmp_path, HF_ENDPOINT=hub.address).split()[2] == "3"
+
+
+EN = {"config_name": "en", "default": True, "data_files": [{"split": "train", "path": "en/c4-train.*.json.gz"}]}
+TWO = {"config_name": "z", "data_files": [{"split": "train", "path": ["x/*", "y/*"]}, {"split": "test", "path": "z/*"}]}
+ANY = {"config_name": "default", "data_files": ["./**/*.parquet"]}
+
+
+@pytest.mark.parametrize(
+    ("files", "config", "declared", "expected"),
+    [
+        ("train.parquet test.parquet", None, [], "train.parquet"),
+        ("b.parquet a.parquet validation.parquet README.md", None, [], "a.parquet b.parquet"),
+        ("train/0.parquet test/0.parquet", None, [], "train/0.parquet"),
+        ("x/train/0.parquet y/train/0.parquet", "y", [], "y/train/0.parquet"),
+        ("train.jsonl.gz constrained.jsonl.gz infos.json", None, [], "train.jsonl.gz"),
+        ("script.py", None, [], ""),
+        ("en/c4-train.0.json.gz en/c4-validation.0.json.gz de/c4-train.0.json.gz", "en", [], "en/c4-train.0.json.gz"),
+        ("en/c4-train.1.json.gz en/c4-validation.0.json.gz", None, [TWO, EN], "en/c4-train.1.json.gz"),
+        ("a/x.parquet x.parquet", None, [ANY], "a/x.parquet x.parquet"),
+        ("a/x.parquet", None, [{"config_name": "default", "data_dir": "a"}], "a/x.parquet"),
+        ("x/0.parquet y/0.parquet z/0.parquet", "z", [EN, TWO], "x/0.parquet y/0.parquet"),
+        ("x/train/0.parquet y/train/0.parquet", None, [], "name one of its configurations (x, y)"),
+        ("x/train/0.parquet", "xx", [], "unknown configuration 'xx'. Did you mean 'x'"),
+        ("", None, [{"config_name": "a"}, {"config_name": "b"}], "configurations (a, b)"),
+        ("", "c", [{"config_name": "a"}], "unknown configuration 'c'"),
+        ("x/partial-train/0.parquet", None, [], "holds only a part of its train split"),
+    ],
+)
+def test_files_of_the_train_split(files: str, config: str | None, declared: list[Any], expected: str) -> None:
+    if not expected.partition(" ")[0].isalpha() and "(" not in expected:
+        assert train_files("hub:o/n", files.split(), config, declared) == expected.split()
+        return
+    with pytest.raises(UserError, match=re.escape(expected)):
+        train_files("hub:o/n", files.split(), config, declared)

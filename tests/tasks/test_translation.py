@@ -1,0 +1,682 @@
+"""Back-translation: views side by side, made once, one line for each text; and what is missing is said in one sentence."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from harness.errors import UserError
+from harness.store import Store
+from harness.tasks import translation_models, translators
+from harness.tasks.packaged import NotAtHand
+from harness.tasks.rows import Rows
+from harness.tasks.translation import Translator, back_translated, cached_back_translation, open_translator
+
+SENTENCES = (
+    "The film is a joy from beginning to end.",
+    "A dull, lifeless and far too long piece of work.",
+    "Nobody can doubt the actors; the plot, however, is thin.",
+    "It turns out to be a cut above the norm, thanks to some clever writing and sprightly acting.",
+    "If you haven't seen the film lately, you may be surprised at the variety of tones.",
+)
+ODD = (
+    "two\nlines\r\nand a\ttab",
+    "stars * and *this*, @home, #1 and a#b, 5*3",
+    "[brackets] {braces} ^caret$ a/b <b>bold</b> back\\slash ~tilde | pipe",
+    "café naïve — “quotes” 日本語 😀 \u2028 separator \x85 next",
+    "a long one " * 91,
+    "x",
+    "...",
+    "nul\0inside",
+    "  spaces  outside  ",
+    "No full stop",
+    "Ends in brackets.[]",
+)
+
+
+class Kept(dict[str, str]):
+    """A cache that knows what it was asked to keep."""
+
+    def translations(self, keys: Sequence[str]) -> dict[str, str]:
+        return {key: self[key] for key in keys if key in self}
+
+    def keep_translations(self, texts: Mapping[str, str]) -> None:
+        for key, text in texts.items():
+            self.setdefault(key, text)
+
+
+class Words:
+    """A way that marks a text, and knows what it was given. Breaks down once it has translated `until` texts."""
+
+    at_hand = False
+
+    def __init__(self, mark: str, chunk: int = 3, until: int = 1000) -> None:
+        self.digest, self.mark, self.chunk, self.until = mark, mark, chunk, until
+        self.given: list[str] = []
+
+    def translate(self, texts: Sequence[str]) -> list[str]:
+        if len(self.given) + len(texts) > self.until:
+            raise UserError("It broke down.")
+        self.given += texts
+        return ["" if "untranslatable" in text else f"{self.mark}({text})" for text in texts]
+
+
+def translator(*ways: Any) -> Translator:
+    return Translator("stand-in", ways)
+
+
+def singles(*texts: str, labels: bool = True) -> Rows:
+    codes = np.arange(len(texts), dtype=np.int64) % 2 if labels else None
+    return Rows(tuple((text,) for text in texts), codes, "toy")
+
+
+def said(name: str, *, download: bool = False, error: type[UserError] = UserError) -> str:
+    """The one sentence."""
+    with pytest.raises(UserError) as caught:
+        open_translator(name, download=download)
+    assert caught.type is error
+    text = str(caught.value)
+    assert text.startswith(f"translator '{name}': ")
+    assert text.endswith(".")
+    assert "\n" not in text
+    return text
+
+
+class TestViews:
+    """What `back_translated` makes of rows, whatever the translator."""
+
+    def test_views_stand_side_by_side_in_canonical_order(self) -> None:
+        rows = singles(*"abcdefg")
+        made = back_translated(rows, translator(Words("1"), Words("2")), Kept())
+        assert set(made.rows.texts) == {(f"1({t})", f"2({t})") for t in "abcdefg"}
+        assert made.rows.labels is None
+        assert made.rows.texts == made.rows.sorted().texts
+        assert made.empty == 0
+        other = back_translated(rows.take([3, 1, 6, 0, 2, 5, 4]), translator(Words("1"), Words("2")), Kept()).rows
+        assert (other.texts, other.digest) == (made.rows.texts, made.rows.digest)
+
+    def test_a_pair(self) -> None:
+        rows = Rows((("p", "h"), ("q", "h"), ("q", "p")), None)
+        made = back_translated(rows, translator(Words("1"), Words("2")), Kept()).rows
+        assert set(made.texts) == {
+            ("1(p)", "1(h)", "2(p)", "2(h)"),
+            ("1(q)", "1(h)", "2(q)", "2(h)"),
+            ("1(q)", "1(p)", "2(q)", "2(p)"),
+        }
+
+    def test_with_one_pivot_view_0_is_the_text_itself(self) -> None:
+        one, pairs = translator(Words("1")), Rows((("p ", "h"),), None)
+        assert one.num_views == 2
+        assert back_translated(pairs, one, Kept()).rows.texts == (("p ", "h", "1(p )", "1(h)"),)
+        assert translator(Words("1"), Words("2"), Words("3")).num_views == 3
+
+    def test_equal_rows_stay_and_are_translated_once(self) -> None:
+        way = Words("1")
+        made = back_translated(singles("a", "b", "a", "a"), translator(way), Kept()).rows
+        assert sorted(made.texts) == [("a", "1(a)")] * 3 + [("b", "1(b)")]
+        assert sorted(way.given) == ["a", "b"]
+
+    def test_no_rows(self) -> None:
+        seen: list[tuple[int, int]] = []
+        made = back_translated(singles(), translator(Words("1")), Kept(), lambda *count: seen.append(count))
+        assert (len(made.rows), made.empty, seen) == (0, 0, [(0, 0)])
+
+    def test_a_blank_translation_leaves_the_text_and_is_counted(self) -> None:
+        rows = Rows((("untranslatable", "a"), ("untranslatable", ""), (" \n", "b")), None)
+        cache = Kept()
+        made = back_translated(rows, translator(Words("1"), Words("2")), cache)
+        assert set(made.rows.texts) == {
+            ("untranslatable", "1(a)", "untranslatable", "2(a)"),
+            ("untranslatable", "", "untranslatable", ""),
+            (" \n", "1(b)", " \n", "2(b)"),
+        }
+        assert made.empty == 2, "one text, two views"
+        assert back_translated(rows, translator(Words("1"), Words("2")), cache).empty == 2
+
+    def test_what_is_kept_is_not_asked_again(self) -> None:
+        cache, seen = Kept(), list[tuple[int, int]]()
+        first = (Words("1"), Words("2"))
+        small = back_translated(singles(*"abc"), translator(*first), cache).rows
+        again = (Words("1"), Words("2"))
+        assert cached_back_translation(singles(*"abcd"), translator(*again), cache) is None
+        back_translated(singles(*"dcba"), translator(*again), cache, lambda *count: seen.append(count))
+        assert [way.given for way in again] == [["d"], ["d"]]
+        assert seen == [(6, 8), (7, 8), (8, 8)]
+        found = cached_back_translation(singles(*"cab"), translator(*again), cache)
+        assert found is not None
+        assert (found.digest, found.texts) == (small.digest, small.texts)
+        assert [way.given for way in again] == [["d"], ["d"]]
+        assert cached_back_translation(singles(*"abc"), translator(Words("1"), Words("3")), cache) is None
+
+    def test_killed_half_way_it_goes_on(self, tmp_path: Path) -> None:
+        rows = singles(*(f"text {i}" for i in range(20)))
+        url = f"sqlite:///{tmp_path / 'harness.db'}"
+        broken = (Words("1"), Words("2", until=7))
+        with pytest.raises(UserError, match="It broke down"):
+            back_translated(rows, translator(*broken), Store(url))
+        assert [len(way.given) for way in broken] == [20, 6]
+        again = (Words("1"), Words("2"))
+        made = back_translated(rows, translator(*again), Store(url)).rows
+        assert again[0].given == []
+        assert sorted(again[1].given + broken[1].given) == sorted(text for (text,) in rows.texts)
+        assert made.digest == back_translated(rows, translator(Words("1"), Words("2")), Kept()).rows.digest
+        absent = Store(f"sqlite:///{tmp_path / 'none.db'}", create=False)
+        assert cached_back_translation(rows, translator(*again), absent) is None
+
+    def test_the_first_that_was_kept_is_the_one_that_is_used(self) -> None:
+        """Two drivers that translate one text at the same moment train on the same view."""
+
+        class Late(Kept):
+            def keep_translations(self, texts: Mapping[str, str]) -> None:
+                super().keep_translations({key: f"another's {text}" for key, text in texts.items()})
+
+        assert back_translated(singles("a"), translator(Words("1")), Late()).rows.texts == (("a", "another's 1(a)"),)
+
+
+class TestNames:
+    """A name that means nothing is one sentence with what could be meant."""
+
+    @pytest.mark.parametrize(
+        ("name", "part"),
+        [
+            ("", "there is no translator ''; write opus-mt:de,zh"),
+            ("opusmt:de", "did you mean 'opus-mt:...'?"),
+            ("Apertium:spa", "did you mean 'apertium:...'?"),
+            ("files:x.csv", "did you mean 'file:...'?"),
+            ("wmt18:de", "did you mean 'wmt19:...'?"),
+            ("opus-mt", "names nothing after 'opus-mt:'"),
+            ("opus-mt:", "a pivot language is missing"),
+            ("opus-mt:de,", "a pivot language is missing"),
+            ("opus-mt:de zh", "'de zh' is not a language; write for example opus-mt:de,zh"),
+            ("opus-mt:de,de", "pivot 'de' stands in it twice"),
+            ("wmt19:en", "English is what is translated"),
+            ("apertium:../spa", "'../spa' is not a language"),
+            ("apertium:eng", "English is what is translated"),
+            ("apertium:spa@T=0.7", "apertium cannot sample; drop '@T=0.7'"),
+            ("opus-mt:de@0.7", "'@0.7' is not a setting; write @T=0.7"),
+            ("opus-mt:de@T=0", "a temperature above 0"),
+            ("opus-mt:de@T=-1", "a temperature above 0"),
+            ("opus-mt:de@T=nan", "a temperature above 0"),
+            ("opus-mt:de@T=", "a temperature above 0"),
+            ("me/there+", "'me/there+' is not a pair of models"),
+            ("a/b+c/d+e/f", "is not a pair of models"),
+            ("a/b+c/d,e/f", "'e/f' is not a pair of models"),
+            ("./nowhere+./nowhere", "there is no folder ./nowhere"),
+            ("a b+c", "'a b' is neither a folder nor an id of the hub"),
+            ("file:", "names no file"),
+            ("file:views.txt", "views.txt is none of .parquet, .csv, .jsonl"),
+            ("file:/nowhere/views.csv", "there is no file /nowhere/views.csv"),
+        ],
+    )
+    def test_malformed(self, name: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(translation_models, "_need_packages", lambda where, family: None)
+        assert part in said(name)
+
+    def test_python_packages_that_are_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(translation_models.importlib.util, "find_spec", lambda name: None)
+        text = said("opus-mt:de,zh", error=NotAtHand)
+        assert (
+            "needs the Python packages sentencepiece and sacremoses; run `pip install sentencepiece sacremoses`" in text
+        )
+        assert "needs the Python package sacremoses; run `pip install sacremoses`" in said("wmt19:de", error=NotAtHand)
+
+    def test_models_that_are_not_cached(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(translation_models, "_need_packages", lambda where, family: None)
+        text = said("opus-mt:xx", error=NotAtHand)
+        assert "model Helsinki-NLP/opus-mt-en-xx is not in the hub cache; run the command that translates" in text
+        monkeypatch.setattr(translation_models, "_probe", lambda: "HF_HUB_OFFLINE is set")
+        text = said("wmt19:xx@T=0.7", download=True, error=NotAtHand)
+        assert (
+            "model facebook/wmt19-en-xx is not in the hub cache and cannot be fetched (HF_HUB_OFFLINE is set)" in text
+        )
+        assert "set HF_ENDPOINT to a mirror, or give folders as THERE+BACK" in text
+
+
+class TestFile:
+    """The user's own views."""
+
+    ROWS = ({"text": "a", "view_1": "A, 1", "view_2": "A\n2"}, {"text": "b", "view_1": "B1", "view_2": ""})
+
+    @pytest.fixture(params=["jsonl", "csv", "parquet"])
+    def path(self, request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+        path = tmp_path / f"views@home.{request.param}"
+        if request.param == "jsonl":
+            path.write_text("\n".join(json.dumps(row) for row in self.ROWS))
+        elif request.param == "csv":
+            path.write_text('text,"view_1",view_2,note\na,"A, 1","A\n2",x\nb,B1,"",y\n')
+        else:
+            pq.write_table(pa.Table.from_pylist(list(self.ROWS)), path)
+        return path
+
+    def test_views_as_they_are(self, path: Path) -> None:
+        found = open_translator(f"file:{path}", download=False)
+        assert (found.num_views, found.name) == (2, f"file:{path}")
+        cache = Kept()
+        made = back_translated(singles("b", "a"), found, cache)
+        assert set(made.rows.texts) == {("A, 1", "A\n2"), ("B1", "b")}
+        assert (made.empty, cache) == (1, {})
+        views = cached_back_translation(singles("a", "b"), found, cache)
+        assert views is not None
+        assert views.digest == made.rows.digest
+
+    def test_a_text_that_is_missing(self, path: Path) -> None:
+        found = open_translator(f"file:{path}", download=False)
+        for act in (back_translated, cached_back_translation):
+            with pytest.raises(
+                UserError, match=r"there is no row for the text '(also )?missing' and 1 more; add it\.$"
+            ):
+                act(Rows((("a",), ("missing",), ("also missing",)), None), found, Kept())
+
+    def test_the_digest_is_of_the_content(self, tmp_path: Path) -> None:
+        digests = set()
+        for name, rows in (("1", self.ROWS), ("2", self.ROWS[::-1]), ("3", self.ROWS[:1])):
+            path = tmp_path / f"{name}.jsonl"
+            path.write_text("\n".join(json.dumps(row) for row in rows))
+            digests.add(open_translator(f"file:{path}", download=False).digest)
+        assert len(digests) == 2
+
+    def test_one_view(self, tmp_path: Path) -> None:
+        (tmp_path / "one.csv").write_text("text,view_1\na,A\n")
+        found = open_translator(f"file:{tmp_path / 'one.csv'}", download=False)
+        assert back_translated(singles("a"), found, Kept()).rows.texts == (("a", "A"),)
+
+    @pytest.mark.parametrize(
+        ("content", "part"),
+        [
+            ("text,view1\na,A\n", "there is no column 'view_1' (did you mean 'view1'?)"),
+            ("text,view_1\na,A\nb,B\na,C\n", "line 4: view_1 of 'a' is not that of line 2, where the same text stands"),
+            ("", "is empty"),
+            ("text,view_1\na\n", "1 fields under a header of 2"),
+        ],
+    )
+    def test_what_is_wrong_in_it(self, content: str, part: str, tmp_path: Path) -> None:
+        path = tmp_path / "views.csv"
+        path.write_text(content)
+        with pytest.raises(UserError) as caught:
+            open_translator(f"file:{path}", download=False)
+        assert part in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def found() -> Translator:
+    if shutil.which("apertium") is None:
+        pytest.skip("apertium is not installed")
+    pivots = [pivot for pivot in ("spa", "cat") if Path(f"/usr/share/apertium/modes/eng-{pivot}.mode").is_file()]
+    if not pivots:
+        pytest.skip("apertium has neither eng-spa nor eng-cat")
+    return open_translator(f"apertium:{','.join(pivots)}", download=False)
+
+
+class TestApertium:
+    """The real program, where it is installed."""
+
+    def test_it_translates(self, found: Translator) -> None:
+        for way in found.ways:
+            made = way.translate(SENTENCES)
+            assert len(made) == len(SENTENCES)
+            assert any(text != source for text, source in zip(made, SENTENCES, strict=True))
+            assert "film" in made[0]
+            assert made[0].endswith(".")
+            assert not any(mark in text for text in made for mark in "*@#[]\\^$")
+
+    def test_a_text_comes_out_the_same_alone_and_among_others(self, found: Translator) -> None:
+        texts = [*SENTENCES[1:4], *ODD[:3]]
+        for way in found.ways:
+            together = way.translate(texts)
+            assert way.translate(texts[::-1])[::-1] == together
+            assert [way.translate([text])[0] for text in texts] == together
+
+    def test_one_line_for_each_text_whatever_it_holds(self, found: Translator) -> None:
+        for way in found.ways:
+            for text, made in zip(ODD, way.translate(ODD), strict=True):
+                assert made, repr(text)
+                assert made == " ".join(made.split())
+                assert [made.count(mark) for mark in "*@#[]{}<>"] == [text.count(mark) for mark in "*@#[]{}<>"]
+            assert way.translate(["日本語"]) == ["日本語"]
+            assert way.translate([]) == []
+
+    def test_the_digest_names_the_way(self, found: Translator) -> None:
+        assert found.digest == open_translator(found.name, download=False).digest
+        assert len({way.digest for way in found.ways}) == len(found.ways)
+
+    def test_a_pair_that_is_not_installed(self, found: Translator) -> None:
+        text = said("apertium:spa,xxx", error=NotAtHand)
+        assert "apertium has no mode eng-xxx (pivots installed: " in text
+        assert "run `apt-get install apertium apertium-eng-xxx`, or take another pivot" in text
+
+
+class TestApertiumStandIn:
+    """What can go wrong, with programs of our own in apertium's place."""
+
+    @pytest.fixture
+    def place(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """A folder of programs on PATH, and of modes eng-aaa and aaa-eng that run `there` and `back`."""
+        (tmp_path / "modes").mkdir()
+        self.program(tmp_path, "apertium", "echo Apertium 0.0")
+        self.program(tmp_path, "there", "tr a-z A-Z")
+        self.program(tmp_path, "back", "cat")
+        (tmp_path / "rules.bin").write_text("rules")
+        (tmp_path / "modes" / "eng-aaa.mode").write_text(f"there $1 '{tmp_path}/rules.bin' | cat_ $2\n")
+        (tmp_path / "modes" / "aaa-eng.mode").write_text("back | apertium-tagger -g $2 | cat_\n")
+        self.program(tmp_path, "cat_", "cat")
+        self.program(tmp_path, "apertium-tagger", "tr -c -d X; printf '%s.[]\\0' tagged")
+        monkeypatch.setenv("APERTIUM_DATADIR", str(tmp_path))
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        return tmp_path
+
+    def program(self, folder: Path, name: str, body: str) -> None:
+        (folder / name).write_text(f"#!/bin/sh\n{body}\n")
+        (folder / name).chmod(0o755)
+
+    def failing(self) -> str:
+        with pytest.raises(UserError) as caught:
+            back_translated(singles("a b", "c"), open_translator("apertium:aaa", download=False), Kept())
+        text = str(caught.value)
+        assert text.endswith(".")
+        assert "\n" not in text
+        return text
+
+    def test_both_modes_run_and_the_tagger_once_a_text(self, place: Path) -> None:
+        made = back_translated(singles("axb", "xx", "c"), open_translator("apertium:aaa", download=False), Kept())
+        assert set(made.rows.texts) == {("axb", "Xtagged"), ("xx", "XXtagged"), ("c", "tagged")}
+
+    def test_the_digest_is_of_version_mode_and_rules(self, place: Path) -> None:
+        digests = {open_translator("apertium:aaa", download=False).digest for _ in range(2)}
+        (place / "rules.bin").write_text("other rules")
+        digests.add(open_translator("apertium:aaa", download=False).digest)
+        self.program(place, "apertium", "echo Apertium 0.1")
+        digests.add(open_translator("apertium:aaa", download=False).digest)
+        (place / "modes" / "aaa-eng.mode").write_text("back\n")
+        digests.add(open_translator("apertium:aaa", download=False).digest)
+        assert len(digests) == 4
+
+    def test_a_program_that_fails(self, place: Path) -> None:
+        self.program(place, "back", "echo first >&2; echo 'no such rules.' >&2; exit 3")
+        assert "apertium aaa-eng: back ended with status 3 (no such rules); reinstall apertium" in self.failing()
+        self.program(place, "back", "kill -9 $$")
+        assert "back ended with status -9 (it said nothing)" in self.failing()
+
+    def test_a_program_that_loses_texts_or_invents_some(self, place: Path) -> None:
+        self.program(place, "there", "tr -d '\\000'")
+        assert "apertium eng-aaa: there gave 0 texts back for 2" in self.failing()
+        self.program(place, "there", "cat; printf 'more\\0'")
+        assert "apertium eng-aaa: there gave more texts back for 2" in self.failing()
+
+    def test_nuls_at_the_end_are_no_texts(self, place: Path) -> None:
+        self.program(place, "there", "cat; printf '\\0\\0'")
+        made = back_translated(singles("a X", "c"), open_translator("apertium:aaa", download=False), Kept())
+        assert set(made.rows.texts) == {("a X", "Xtagged"), ("c", "tagged")}
+
+    def test_a_program_that_is_missing(self, place: Path) -> None:
+        (place / "there").unlink()
+        assert "apertium eng-aaa: there cannot be run (No such file or directory)" in self.failing()
+
+    def test_apertium_is_missing(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PATH", str(place / "modes"))
+        text = said("apertium:aaa", error=NotAtHand)
+        assert "is not installed; on Debian or Ubuntu run `apt-get install apertium apertium-eng-aaa`" in text
+
+    def test_a_mode_of_one_direction_only(self, place: Path) -> None:
+        (place / "modes" / "aaa-eng.mode").unlink()
+        assert "apertium has no mode aaa-eng (pivots installed: none)" in said("apertium:aaa", error=NotAtHand)
+
+
+WORDS = sorted({word for text in SENTENCES for word in text.split()})
+
+
+def marian(folder: Path, seed: int, *codes: str) -> Path:
+    """A tiny Marian model with a SentencePiece vocabulary of its own."""
+    spm = pytest.importorskip("sentencepiece")
+    pytest.importorskip("sacremoses")
+    import torch
+    from transformers import MarianConfig, MarianMTModel, MarianTokenizer
+
+    folder.mkdir(parents=True)
+    model = io.BytesIO()
+    spm.SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES * 3), model_writer=model, vocab_size=80, minloglevel=2, hard_vocab_limit=False
+    )
+    for name in ("source.spm", "target.spm"):
+        (folder / name).write_bytes(model.getvalue())
+    pieces = spm.SentencePieceProcessor(model_proto=model.getvalue())
+    names = ["</s>", "<unk>", *(pieces.IdToPiece(i) for i in range(3, len(pieces))), *codes, "<pad>"]
+    (folder / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(names)}))
+    files = [str(folder / name) for name in ("source.spm", "target.spm", "vocab.json")]
+    MarianTokenizer(*files, model_max_length=48).save_pretrained(folder)
+    torch.manual_seed(seed)
+    config = MarianConfig(
+        vocab_size=len(names), d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, max_position_embeddings=48, init_std=0.5,
+        pad_token_id=len(names) - 1, decoder_start_token_id=len(names) - 1, eos_token_id=0, forced_eos_token_id=0,
+    )  # fmt: skip
+    MarianMTModel(config).save_pretrained(folder)
+    return folder
+
+
+def fsmt(folder: Path, seed: int, *langs: str) -> Path:
+    """A tiny FSMT model with a vocabulary of letters."""
+    pytest.importorskip("sacremoses")
+    import torch
+    from transformers import FSMTConfig, FSMTForConditionalGeneration, FSMTTokenizer
+
+    folder.mkdir(parents=True)
+    letters = sorted({letter for word in WORDS for letter in word})
+    names = ["<s>", "<pad>", "</s>", "<unk>", *letters, *(f"{letter}</w>" for letter in letters), "th"]
+    for name in ("vocab-src.json", "vocab-tgt.json"):
+        (folder / name).write_text(json.dumps({name: i for i, name in enumerate(names)}))
+    (folder / "merges.txt").write_text("t h 1\n")
+    files = [str(folder / name) for name in ("vocab-src.json", "vocab-tgt.json", "merges.txt")]
+    FSMTTokenizer(list(langs), *files, model_max_length=48).save_pretrained(folder)
+    torch.manual_seed(seed)
+    config = FSMTConfig(
+        langs=list(langs), src_vocab_size=len(names), tgt_vocab_size=len(names), d_model=16, encoder_layers=1,
+        decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16,
+        max_position_embeddings=64, init_std=0.5, num_beams=3,
+    )  # fmt: skip
+    FSMTForConditionalGeneration(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module", params=["marian", "fsmt"])
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Folders of two tiny models of one family, random ones: what they say means nothing."""
+    root = tmp_path_factory.mktemp(request.param)
+    if request.param == "marian":
+        return marian(root / "there", 1), marian(root / "back", 2)
+    return fsmt(root / "en-de", 1, "en", "de"), fsmt(root / "de-en", 2, "de", "en")
+
+
+class TestModels:
+    """Pairs of models from folders."""
+
+    def test_as_the_library_translates_one_text(self, pair: tuple[Path, Path]) -> None:
+        """Beam search of each text by itself, without padding, by the library's own tokenizer and model."""
+        from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+        found = list(SENTENCES)
+        for folder in pair:
+            tokenizer: Any = AutoTokenizer.from_pretrained(str(folder))
+            model: Any = AutoModelForSeq2SeqLM.from_pretrained(str(folder)).eval()
+            for i, text in enumerate(found):
+                inputs = tokenizer(text, return_tensors="pt", truncation=True, max_length=48)
+                longest = min(47, 2 * (-(-inputs["input_ids"].shape[1] // 16) * 16) + 16)
+                beams = model.generation_config.num_beams or 1
+                out = model.generate(**inputs, num_beams=beams if beams > 1 else 5, max_new_tokens=longest)
+                found[i] = " ".join(tokenizer.decode(out[0], skip_special_tokens=True).split())
+        there, back = pair
+        (way,) = open_translator(f"{there}+{back}", download=False).ways
+        assert way.translate(SENTENCES) == found
+        assert way.translate(SENTENCES[::-1]) == found[::-1]
+
+    def test_one_line_for_each_text_whatever_it_holds(self, pair: tuple[Path, Path]) -> None:
+        there, back = pair
+        made = back_translated(singles(*SENTENCES, *ODD), open_translator(f"{there}+{back}", download=False), Kept())
+        assert {text for text, _ in made.rows.texts} == {*SENTENCES, *ODD}
+        assert all(view == text or view == " ".join(view.split()) for text, view in made.rows.texts)
+
+    def test_a_sample_depends_on_text_view_and_temperature_alone(self, pair: tuple[Path, Path]) -> None:
+        there, back = pair
+        name = f"{there}+{back}"
+        first, second = open_translator(f"{name},{name}@T=0.7", download=False).ways
+        made = first.translate(SENTENCES)
+        assert first.translate(SENTENCES[::-1])[::-1] == made
+        assert [first.translate([text])[0] for text in SENTENCES] == made
+        (again,) = open_translator(f"{name}@T=0.7", download=False).ways
+        assert again.translate(SENTENCES[:2]) == made[:2]
+        (hot,) = open_translator(f"{name}@T=1.5", download=False).ways
+        (beam,) = open_translator(name, download=False).ways
+        assert made[:2] != second.translate(SENTENCES[:2])
+        assert made[:2] != hot.translate(SENTENCES[:2])
+        assert len({way.digest for way in (first, second, hot, beam)}) == 4
+        assert again.digest == first.digest
+
+    def test_the_digest_is_of_the_models(self, pair: tuple[Path, Path], tmp_path: Path) -> None:
+        there, back = pair
+        copies = [Path(shutil.copytree(folder, tmp_path / folder.name)) for folder in pair]
+        digest = open_translator(f"{there}+{back}", download=False).digest
+        assert open_translator(f"{copies[0]}+{copies[1]}", download=False).digest == digest
+        assert open_translator(f"{copies[1]}+{copies[0]}", download=False).digest != digest
+        name = "vocab.json" if (there / "vocab.json").exists() else "merges.txt"
+        (copies[0] / name).write_text((copies[0] / name).read_text() + "\n")
+        assert open_translator(f"{copies[0]}+{copies[1]}", download=False).digest != digest
+
+    def test_a_folder_that_is_not_such_a_model(self, pair: tuple[Path, Path], tmp_path: Path, bert: Path) -> None:
+        import torch
+        from safetensors.torch import load_file, save_file
+
+        assert "holds a model of type 'bert', not one of marian, fsmt" in said(f"{bert}+{bert}")
+        assert "holds a model of type 'unknown'" in said(f"{tmp_path}+{tmp_path}")
+        there = Path(shutil.copytree(pair[0], tmp_path / "there"))
+        (there / "model.safetensors").unlink()
+        assert f"{there} lacks model.safetensors; fetch the model again" in said(f"{there}+{pair[1]}")
+        tensors = load_file(pair[0] / "model.safetensors")
+        torch.save(tensors, there / "pytorch_model.bin")
+        way, whole = (open_translator(f"{each}+{pair[1]}", download=False).ways[0] for each in (there, pair[0]))
+        assert way.translate(SENTENCES[:2]) == whole.translate(SENTENCES[:2]), "also from a pickle of tensors"
+        (there / "model.safetensors").write_bytes(b"not a model")
+        lost = {name: tensor for name, tensor in tensors.items() if "decoder.layers.0.fc1" not in name}
+        for reason in ("SafetensorError", "its weights lack model.decoder.layers.0.fc1"):
+            broken = open_translator(f"{there}+{pair[1]}", download=False)
+            with pytest.raises(
+                UserError, match=rf"cannot be loaded as a translation model .*{reason}.*; fetch it again"
+            ):
+                back_translated(singles("a"), broken, Kept())
+            save_file(lost, there / "model.safetensors", {"format": "pt"})
+
+
+def test_a_model_of_several_languages_is_told_which(tmp_path: Path) -> None:
+    with_code = marian(tmp_path / "opus-mt-en-zh", 1, ">>cmn_Hans<<")
+    model = translation_models._Model(with_code, ">>cmn_Hans<<")
+    assert model.tokenizer.decode(model.tokenizer(model.code + "The film")["input_ids"]).startswith(">>cmn_Hans<<")
+    assert translation_models._Model(marian(tmp_path / "plain", 1), ">>cmn_Hans<<").code == ""
+    (way,) = open_translator(f"{with_code}+{tmp_path / 'plain'}", download=False).ways
+    assert way.codes == (">>cmn_Hans<<", "")  # type: ignore[attr-defined]
+
+
+def test_the_longest_text_is_cut_to_what_the_model_takes(tmp_path: Path) -> None:
+    model = translation_models._Model(marian(tmp_path / "m", 1), "")
+    ((one,), (other,)) = (model.translate(["film " * n], 0.0, [(0, 0, 0)]) for n in (300, 400))
+    assert one == other
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
+    """(address, the requests so far) of a stand-in for the hub that has the opus-mt pair of one language."""
+    served = {
+        f"Helsinki-NLP/opus-mt-{way}": marian(tmp_path / "served" / way, seed)
+        for seed, way in enumerate(("en-xx", "xx-en"), start=1)
+    }
+    commit, asked = "0123456789abcdef0123456789abcdef01234567", list[str]()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.answer()
+
+        def do_GET(self) -> None:
+            self.answer()
+
+        def answer(self) -> None:
+            asked.append(f"{self.command} {self.path}")
+            path = self.path.partition("?")[0]
+            folder = next((served[name] for name in served if f"/{name}" in path), None)
+            file = folder / path.rsplit("/", 1)[1] if folder and "/resolve/" in path else None
+            body, headers = b"", {"X-Repo-Commit": commit, "Content-Type": "application/json"}
+            if folder and path.startswith("/api/models/"):
+                tree = [
+                    {"type": "file", "path": f.name, "size": f.stat().st_size, "oid": "0"} for f in folder.iterdir()
+                ]
+                info = {"id": "x", "sha": commit, "siblings": [{"rfilename": f.name} for f in folder.iterdir()]}
+                body = json.dumps(tree if "/tree/" in path else info).encode()
+            elif file and file.is_file():
+                body = file.read_bytes()
+                headers["ETag"] = f'"{hashlib.sha256(body).hexdigest()}"'
+            elif path != "/":
+                headers["X-Error-Code"] = "EntryNotFound" if folder else "RepoNotFound"
+            self.send_response(404 if "X-Error-Code" in headers else 200)
+            for name, value in {**headers, "Content-Length": str(len(body))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", asked
+    server.shutdown()
+    server.server_close()
+
+
+def test_models_of_the_hub_are_fetched_once_and_are_the_same_as_their_folders(
+    hub: tuple[str, list[str]], tmp_path: Path
+) -> None:
+    def elsewhere(name: str, download: bool, **variables: str) -> list[str]:
+        """What a fresh process with a hub cache of its own says: a digest, or an error."""
+        code = (
+            "from harness.errors import UserError\nfrom harness.tasks.translation import open_translator\n"
+            f"try:\n    print(open_translator({name!r}, download={download}).digest)\n"
+            "except UserError as error:\n    print(type(error).__name__, error, sep='\\n')"
+        )
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+        environment |= {"HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1", **variables}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    (address, asked), name = hub, "opus-mt:xx"
+    assert elsewhere(name, False, HF_ENDPOINT=address)[0] == "NotAtHand"
+    assert asked == [], "nothing is asked for a plan"
+    fetched = elsewhere(name, True, HF_ENDPOINT=address)
+    served = tmp_path / "served"
+    assert fetched == [open_translator(f"{served / 'en-xx'}+{served / 'xx-en'}", download=False).digest]
+    assert len([each for each in asked if each.startswith("GET") and each.endswith("model.safetensors")]) == 2
+    count = len(asked)
+    assert elsewhere(name, False, HF_ENDPOINT=address) == fetched
+    assert elsewhere(name, True, HF_HUB_OFFLINE="1") == fetched
+    assert len(asked) == count
+    kind, text = elsewhere("opus-mt:qq", True, HF_ENDPOINT=address)
+    assert (kind, "the hub has no model Helsinki-NLP/opus-mt-en-qq" in text) == ("UserError", True), text
+
+
+def test_opening_loads_no_torch() -> None:
+    assert "torch" not in vars(translators)
+    assert "torch" not in vars(translation_models)
