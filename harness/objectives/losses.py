@@ -1,24 +1,31 @@
 """The contrastive losses as pure functions of tensors.
 
-Shape letters: B sequences of one contrast group, K further views of each, M selected tokens, V vocabulary, d width.
+Shape letters: B sequences of one contrast group, L positions of each, K further views or negatives of each, M selected
+tokens, N pairs, V vocabulary, d width.
 
 Laws held by every function here: any float dtype; half-precision inputs are computed and returned in float32 (also
 inside an autocast region), float64 stays float64. No branch depends on data, only on shapes and options. Vectors are
 l2-normalised here, and a zero vector has cosine 0 with everything and zero gradient. On degenerate batches value and
-gradient are finite, and a loss of zero stays connected to its inputs. A NaN in the inputs is never hidden.
+gradient are finite, and a loss of zero stays connected to its inputs. A NaN in the inputs is never hidden, padding
+excepted: what stands where `real` is false reaches neither value nor gradient.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
+from torch.utils.checkpoint import checkpoint
 
 REDUCTIONS = ("mean", "mean_valid", "sum")
+MIXTURES = ("probability", "weighted_ce")
 
 _ZERO = 1e-12  # a vector with no larger entry counts as zero: its true gradient, of order 1/norm, could overflow
+_SLICE = 2**24  # numbers gathered at a time for the pairs of token_alignment: 64 MiB in float32
 
 
 def supervised_contrastive(features: Tensor, labels: Tensor, *, temperature: float, reduction: str = "mean") -> Tensor:
@@ -126,6 +133,210 @@ def simsiam(h0: Tensor, hk: Tensor, z0: Tensor, zk: Tensor) -> Tensor:
         return (-0.5 * agreement).exp().sum() / max(agreement.numel(), 1)
 
 
+class CorrectiveLM(NamedTuple):
+    """The two terms of corrective language modelling, each a scalar mean; their weights are the caller's."""
+
+    copy: Tensor
+    lm: Tensor
+
+
+def token_alignment(
+    h: Tensor,
+    e: Tensor,
+    positives: Tensor,
+    negatives: Tensor,
+    real: Tensor,
+    *,
+    temperature: float,
+    detach_contrast: bool,
+    anchors: Tensor | None = None,
+) -> Tensor:
+    """Tells the context of a nearby token from those of other sequences: the TC loss of TACO.
+
+    h, e [B, L, d] (last hidden states, embeddings), positives [B, L] (a position of the same sequence, -1: none),
+    negatives [B, L, K, 2] (sequence and position, -1: none), real and anchors [B, L] booleans -> scalar. With g = h - e,
+    anchor i contributes -log(exp(s+) / (exp(s+) + sum_k exp(s_k))), where s = cos(g_i, g) / temperature of its positive
+    and of its negatives. The sum is divided by the number of anchors (default: all real tokens; padding never is one).
+    An anchor without a positive, or without any negative, contributes 0; a pair with padding counts as none.
+    detach_contrast: positives and negatives carry no gradient, only the anchor does.
+
+    Source: TACO equations 3 and 6 to 8. Equation 7 prints no exp, which would take the logarithm of a ratio that can be
+    negative; as in the released code and its README, f = exp(cos / temperature) (papers.md T1).
+    Elsewhere: the paper mentions no stop-gradient; the released code detaches positives and negatives (T2). Equation 8
+    sums over "N tokens" with N sequences' index; the released code takes the mean over all positions, and has no padding
+    (T7, T9).
+    """
+    _check_temperature(temperature)
+    _check_floats(h=h, e=e)
+    if h.ndim != 3:
+        raise ValueError(f"h must be [B, L, d], got shape {tuple(h.shape)}.")
+    if e.shape != h.shape:
+        raise ValueError(f"e must have the shape of h, {tuple(h.shape)}, got {tuple(e.shape)}.")
+    _check_tokens(h.shape[:2], positives=positives, real=real, anchors=real if anchors is None else anchors)
+    if negatives.ndim != 4 or negatives.shape[:2] != h.shape[:2] or negatives.shape[3] != 2:
+        raise ValueError(f"negatives must be [B, L, K, 2] with the B and L of h, got shape {tuple(negatives.shape)}.")
+
+    with _no_autocast(h):
+        dtype = _dtype(h, e)
+        unit = _unit((h.to(dtype) - e.to(dtype)).masked_fill(~real[:, :, None], 0.0))
+        counted = real if anchors is None else real & anchors
+        sequences, positions, present = _pairs(positives, negatives)
+        present = present & real[sequences, positions]
+        contrast = unit.detach() if detach_contrast else unit
+        # The lowest finite number, not -inf: a row without any pair would be NaN on its way to 0.
+        scores = _pair_cosines(unit, contrast, sequences, positions) / temperature
+        scores = scores.masked_fill(~present, torch.finfo(dtype).min)
+        # Without a negative the positive is sure to be told, and the term 0.
+        terms = (-scores.log_softmax(dim=2)[:, :, 0]).masked_fill(~(counted & present[:, :, 0]), 0.0)
+        return _connected(terms.sum() / counted.sum().clamp(min=1), unit)
+
+
+def sequence_contrastive(s_corrupted: Tensor, s_cropped: Tensor, *, temperature: float) -> Tensor:
+    """Tells, for each view of a sequence, its other view among all views of the batch: the SCL loss of COCO-LM.
+
+    s_corrupted, s_cropped [N, d] -> scalar, the mean over the 2N anchors of -log softmax(cos / temperature) at the
+    anchor's partner, over the other 2N - 1 vectors: the positive is in the denominator. One sequence alone gives 0.
+
+    Source: COCO-LM equation 3, symmetric, with temperature 1. Elsewhere: the released code takes the cosine after a
+    projection head, and its batch is one GPU's (papers.md L3, L4).
+    """
+    _check_temperature(temperature)
+    _check_floats(s_corrupted=s_corrupted, s_cropped=s_cropped)
+    if s_corrupted.ndim != 2:
+        raise ValueError(f"s_corrupted must be [N, d], got shape {tuple(s_corrupted.shape)}.")
+    if s_cropped.shape != s_corrupted.shape:
+        raise ValueError(
+            f"s_cropped must have the shape of s_corrupted, {tuple(s_corrupted.shape)}, got {tuple(s_cropped.shape)}."
+        )
+    num_pairs = s_corrupted.shape[0]
+    with _no_autocast(s_corrupted):
+        dtype = _dtype(s_corrupted, s_cropped)
+        unit = _unit(torch.cat([s_corrupted.to(dtype), s_cropped.to(dtype)]))
+        itself = torch.eye(2 * num_pairs, dtype=torch.bool, device=unit.device)
+        scores = (unit @ unit.T / temperature).masked_fill(itself, torch.finfo(dtype).min)
+        partners = scores.log_softmax(dim=1).roll(num_pairs, dims=1).diagonal()
+        return (-partners).sum() / max(2 * num_pairs, 1)
+
+
+def corrective_lm(
+    copy_logits: Tensor,
+    lm_logits: Tensor,
+    x_original: Tensor,
+    x_corrupted: Tensor,
+    masked: Tensor,
+    real: Tensor,
+    *,
+    stop_gradient: bool = True,
+    mixture: str = "probability",
+) -> CorrectiveLM:
+    """Says which tokens are original, and what stood at the masked positions: the CLM loss of COCO-LM, term by term.
+
+    copy_logits [B, L] (p_copy(1) is their sigmoid), lm_logits [M, V] (rows in the row-major order of the True entries
+    of `masked`), x_original, x_corrupted [B, L] ids, masked, real [B, L] booleans -> (copy, lm), two scalars.
+    copy: the mean over real tokens of the binary cross-entropy of "x_corrupted is x_original".
+    lm: the mean over the M masked positions, 0 if there is none, of
+    -log(1[x_original = x_corrupted] p_copy(1) + p_copy(0) softmax(lm_logits)[x_original]) for mixture "probability", of
+    -p_copy(0) log softmax(lm_logits)[x_original] for "weighted_ce". With stop_gradient it gives copy_logits a gradient
+    of exactly 0. It is computed in log space, so that a probability too small for a float still has its finite loss
+    (about the logits' gap) and gradient: nothing is clamped. One that is 0, of a word whose logit is -inf, has the
+    largest finite number for its loss, and no gradient.
+    The caller masks no padding; a masked position that is not real would count in lm, and not in copy. A number of rows
+    other than masked.sum() cannot raise without a branch on data: lm is NaN then.
+
+    Source: COCO-LM section 3.3, p_LM, p_copy and equation 2, with stop-gradient as in L_LM.
+    Elsewhere: the released code's lm is "weighted_ce", without the p_copy(1) term at unreplaced positions, and both
+    expectations are the means taken here, the copy term then weighted by 50 (papers.md L1, L2, L14).
+    """
+    if mixture not in MIXTURES:
+        raise ValueError(f"mixture must be {' or '.join(MIXTURES)}, got '{mixture}'.")
+    _check_copy_logits("copy_logits", copy_logits, x_original, x_corrupted, real)
+    _check_tokens(copy_logits.shape, masked=masked)
+    _check_floats(lm_logits=lm_logits)
+    if lm_logits.ndim != 2:
+        raise ValueError(f"lm_logits must be [M, V], got shape {tuple(lm_logits.shape)}.")
+    num_masked = lm_logits.shape[0]
+    if num_masked > masked.numel():
+        raise ValueError(f"lm_logits has {num_masked} rows, but masked only {masked.numel()} entries.")
+
+    with _no_autocast(copy_logits):
+        dtype = _dtype(copy_logits, lm_logits)
+        same = x_original == x_corrupted
+        copy = _detection(copy_logits.to(dtype), same, real)
+        # masked.nonzero() would do, were its shape not data: it is a wait on a GPU, and no single graph.
+        rows = masked.flatten().to(torch.uint8).argsort(descending=True, stable=True)[:num_masked]
+        z = copy_logits.flatten()[rows].to(dtype)
+        targets, same = x_original.flatten()[rows].long(), same.flatten()[rows]
+        log_q = lm_logits.to(dtype).log_softmax(dim=1).gather(1, targets[:, None])[:, 0]
+        gate = z.detach() if stop_gradient else z
+        if mixture == "weighted_ce":
+            terms = -gate.neg().sigmoid() * log_q
+        else:
+            # The lowest finite number, not -inf: where softmax is 0 too, the gradient of logaddexp would be NaN.
+            copied = logsigmoid(gate).masked_fill(~same, torch.finfo(dtype).min)
+            terms = -torch.logaddexp(copied, logsigmoid(-gate) + log_q)
+        lm = terms.sum() / max(num_masked, 1)
+        lm = lm.masked_fill(masked.sum() != num_masked, math.nan)
+        return CorrectiveLM(copy, _connected(lm, z))
+
+
+def replaced_token_detection(logits: Tensor, x_original: Tensor, x_corrupted: Tensor, real: Tensor) -> Tensor:
+    """Says of every token whether it is the original: the RTD loss of ELECTRA.
+
+    logits [B, L] (their sigmoid is the probability of "original"), x_original, x_corrupted [B, L] ids, real [B, L]
+    booleans -> scalar: the mean over real tokens of the binary cross-entropy. It is corrective_lm's copy term.
+
+    Source: COCO-LM section 3.1 and equation 2. Elsewhere: equation 2 prints a sum over the sequence; ELECTRA, MC-BERT and
+    COCO-LM's code take the mean over tokens that are not padding (papers.md L2, L14). ELECTRA's own logits say "replaced".
+    """
+    _check_copy_logits("logits", logits, x_original, x_corrupted, real)
+    with _no_autocast(logits):
+        return _detection(logits.to(_dtype(logits)), x_original == x_corrupted, real)
+
+
+def _detection(logits: Tensor, same: Tensor, real: Tensor) -> Tensor:
+    logits = logits.masked_fill(~real, 0.0)
+    terms = -logsigmoid(torch.where(same, logits, -logits))
+    return terms.masked_fill(~real, 0.0).sum() / real.sum().clamp(min=1)
+
+
+def _pairs(positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Where each token's contrast stands: sequences, positions [B, L, 1 + K], the positive first, and which exist.
+
+    Those that do not exist point at 0, where every other tensor may be read without harm.
+    """
+    own = torch.arange(positives.shape[0], device=positives.device)[:, None].expand_as(positives)
+    pairs = torch.cat([torch.stack([own, positives.long()], dim=2)[:, :, None], negatives.long()], dim=2)
+    present = (pairs >= 0).all(dim=3)
+    sequences, positions = pairs.masked_fill(~present[..., None], 0).unbind(dim=3)
+    return sequences, positions, present
+
+
+def _pair_cosines(unit: Tensor, contrast: Tensor, sequences: Tensor, positions: Tensor) -> Tensor:
+    """Dot products of unit [B, L, d] with contrast[sequences, positions], [B, L, n, d] if it were made -> [B, L, n].
+
+    It is not: TACO's 80 x 256 tokens with 51 pairs each are 2 GB at d = 512. Slices are gathered one after the other,
+    and again for the gradient; that is still cheaper than the products of all tokens, of which one in 400 is asked for.
+    """
+
+    def products(anchors: Tensor, sequence: Tensor, position: Tensor) -> Tensor:
+        return (contrast[sequence, position] @ anchors[:, :, None])[:, :, 0]
+
+    size = max(_SLICE // max(sequences.shape[2] * unit.shape[2], 1), 1)
+    slices = list(
+        zip(*(torch.split(tensor.flatten(0, 1), size) for tensor in (unit, sequences, positions)), strict=True)
+    )
+    if len(slices) == 1:  # nothing to save by computing it twice
+        made = [products(*slices[0])]
+    else:
+        made = [checkpoint(products, *parts, use_reentrant=False, preserve_rng_state=False) for parts in slices]
+    return torch.cat(made).reshape(sequences.shape)
+
+
+def _connected(loss: Tensor, part: Tensor) -> Tensor:
+    """The same loss; `part` has a gradient, 0 where the loss does not depend on it, and its NaN comes through."""
+    return loss + (part * 0.0).sum()
+
+
 def _unit(vectors: Tensor) -> Tensor:
     """l2-normalises the last dimension; a zero vector stays zero, with zero gradient.
 
@@ -161,6 +372,20 @@ def _check_floats(**tensors: Tensor) -> None:
             raise ValueError(f"{name} must be a tensor of floats, got {tensor.dtype}.")
         if tensor.ndim == 0 or tensor.shape[-1] == 0:
             raise ValueError(f"{name} needs a last dimension of at least 1, got shape {tuple(tensor.shape)}.")
+
+
+def _check_tokens(shape: torch.Size, **tensors: Tensor) -> None:
+    for name, tensor in tensors.items():
+        if tensor.shape != shape:
+            raise ValueError(f"{name} must be [B, L] = {list(shape)}, got shape {tuple(tensor.shape)}.")
+        if name in ("real", "anchors", "masked") and tensor.dtype != torch.bool:
+            raise ValueError(f"{name} must be a tensor of booleans, got {tensor.dtype}.")
+
+
+def _check_copy_logits(name: str, logits: Tensor, x_original: Tensor, x_corrupted: Tensor, real: Tensor) -> None:
+    if logits.ndim != 2 or not logits.is_floating_point():
+        raise ValueError(f"{name} must be [B, L] floats, got shape {tuple(logits.shape)} of {logits.dtype}.")
+    _check_tokens(logits.shape, x_original=x_original, x_corrupted=x_corrupted, real=real)
 
 
 def _check_views(**tensors: Tensor) -> None:

@@ -1,39 +1,19 @@
-"""Each loss against a loop written from the formula, float64 gradients, closed forms and degenerate batches."""
+"""Each loss of whole sequences against a loop written from the formula, float64 gradients, closed forms and degenerate batches."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from objectives.formulas import assert_finite_gradients, cosine, leaf, normal
 from torch import Tensor
 
-from harness.objectives.losses import REDUCTIONS, masked_lm, simclr, simsiam, supervised_contrastive
-
-
-def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
-
-
-def leaf(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone().requires_grad_()
-
-
-def assert_finite_gradients(loss: Tensor, *inputs: Tensor) -> None:
-    assert torch.isfinite(loss)
-    for gradient in torch.autograd.grad(loss, inputs):
-        assert torch.isfinite(gradient).all()
-
+from harness.objectives.losses import REDUCTIONS, simclr, simsiam, supervised_contrastive
 
 # The formulas again, one example at a time, in python floats.
-
-
-def cosine(a: list[float], b: list[float]) -> float:
-    norms = math.sqrt(sum(x * x for x in a)) * math.sqrt(sum(x * x for x in b))
-    return sum(x * y for x, y in zip(a, b, strict=True)) / norms if norms else 0.0
 
 
 def naive_scl(features: Tensor, labels: Tensor, temperature: float, reduction: str) -> float:
@@ -51,13 +31,6 @@ def naive_scl(features: Tensor, labels: Tensor, temperature: float, reduction: s
                 inner += math.log(math.exp(cosine(phi[i], phi[j]) / temperature) / denominator)
         total += -inner / (same - 1)
     return total / {"mean": n, "mean_valid": max(valid, 1), "sum": 1}[reduction]
-
-
-def naive_masked_lm(logits: Tensor, targets: Tensor) -> float:
-    total = 0.0
-    for row, target in zip(logits.tolist(), targets.tolist(), strict=True):
-        total -= math.log(math.exp(row[target]) / sum(math.exp(value) for value in row))
-    return total / len(targets)
 
 
 def naive_simclr(h0: Tensor, hk: Tensor, temperature: float) -> float:
@@ -240,68 +213,6 @@ class TestSupervisedContrastive:
     def test_bad_arguments(self, features: Tensor, labels: Tensor, options: dict[str, float], word: str) -> None:
         with pytest.raises(ValueError, match=word):
             supervised_contrastive(features, labels, **options)  # type: ignore[arg-type]
-
-
-class TestMaskedLm:
-    def test_equals_the_formula(self) -> None:
-        logits, targets = normal(6, 11), torch.tensor([0, 10, 3, 3, 7, 1])
-        assert masked_lm(logits, targets).item() == pytest.approx(naive_masked_lm(logits, targets), rel=1e-12)
-
-    def test_gradient(self) -> None:
-        targets = torch.tensor([0, 4, 2])
-        assert torch.autograd.gradcheck(lambda logits: masked_lm(logits, targets), (leaf(normal(3, 5)),))
-
-    def test_equal_logits_give_log_of_vocabulary(self) -> None:
-        assert masked_lm(torch.full((4, 50), 3.0), torch.arange(4)).item() == pytest.approx(math.log(50))
-
-    def test_certain_and_right_is_zero_and_certain_and_wrong_is_the_margin(self) -> None:
-        logits = torch.tensor([[2e4, 0.0, 0.0]])
-        assert masked_lm(logits, torch.tensor([0])).item() == 0.0
-        assert masked_lm(logits, torch.tensor([1])).item() == 2e4
-
-    def test_nothing_selected_is_a_connected_zero(self) -> None:
-        logits = leaf(normal(0, 7))
-        loss = masked_lm(logits, torch.zeros(0, dtype=torch.long))
-        (gradient,) = torch.autograd.grad(loss, (logits,))
-        assert loss.item() == 0.0
-        assert gradient.shape == (0, 7)
-
-    def test_nothing_selected_reaches_the_weights(self) -> None:
-        weight = leaf(normal(7, 3))
-        masked_lm(normal(0, 3) @ weight.T, torch.zeros(0, dtype=torch.long)).backward()  # type: ignore[no-untyped-call]
-        assert weight.grad is not None
-        assert torch.equal(weight.grad, torch.zeros_like(weight))
-
-    def test_order_duplicates_and_shift_do_not_matter(self) -> None:
-        logits, targets = normal(5, 6), torch.tensor([0, 5, 2, 2, 1])
-        order = torch.tensor([3, 1, 4, 0, 2])
-        expected = masked_lm(logits, targets)
-        torch.testing.assert_close(masked_lm(logits[order], targets[order]), expected)
-        torch.testing.assert_close(masked_lm(logits.repeat(2, 1), targets.repeat(2)), expected)
-        torch.testing.assert_close(masked_lm(logits + normal(5, 1, seed=2), targets), expected)
-
-    def test_narrow_integer_targets(self) -> None:
-        logits, targets = normal(3, 6), torch.tensor([0, 5, 2])
-        assert torch.equal(masked_lm(logits, targets.to(torch.int32)), masked_lm(logits, targets))
-
-    @pytest.mark.parametrize("target", [-100, -1, 6])
-    def test_no_index_is_ignored(self, target: int) -> None:
-        with pytest.raises(RuntimeError, match="out of bounds"):
-            masked_lm(normal(2, 6), torch.tensor([1, target]))
-
-    @pytest.mark.parametrize(
-        ("logits", "targets", "word"),
-        [
-            (normal(3), torch.zeros(3).long(), "logits"),
-            (normal(2, 3, 4), torch.zeros(2, 3).long(), "logits"),
-            (normal(3, 0), torch.zeros(3).long(), "logits"),
-            (normal(3, 4).long(), torch.zeros(3).long(), "logits"),
-            (normal(3, 4), torch.zeros(2).long(), "targets"),
-        ],
-    )
-    def test_bad_arguments(self, logits: Tensor, targets: Tensor, word: str) -> None:
-        with pytest.raises(ValueError, match=word):
-            masked_lm(logits, targets)
 
 
 class TestSimclr:
@@ -492,62 +403,6 @@ class TestSimsiam:
             tensors = [*good[:position], bad, *good[position + 1 :]]
             with pytest.raises(ValueError, match="must"):
                 simsiam(*tensors)
-
-
-LABELS = torch.tensor([0, 1, 1, 0, 2, 0])
-LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "supervised_contrastive": lambda a, b: supervised_contrastive(a, LABELS.to(a.device), temperature=0.3),
-    "masked_lm": lambda a, b: masked_lm(a, LABELS.to(a.device)),
-    "simclr": lambda a, b: simclr(a, b, temperature=0.07),
-    "simsiam": lambda a, b: simsiam(a, b, a * 1.5, b + 1.0),
-}
-
-
-@pytest.mark.parametrize("name", LOSSES)
-class TestEveryLoss:
-    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-    def test_half_precision_is_computed_in_float32(self, name: str, dtype: torch.dtype) -> None:
-        a, b = leaf(normal(6, 32, dtype=dtype)), normal(2, 6, 32, seed=1, dtype=dtype)
-        loss = LOSSES[name](a, b)
-        assert loss.dtype == torch.float32
-        (gradient,) = torch.autograd.grad(loss, (a,))
-        assert gradient.dtype == dtype
-        assert torch.isfinite(gradient).all()
-        if name != "simsiam":  # whose z is built above in half precision
-            assert torch.equal(loss, LOSSES[name](a.float(), b.float()))
-
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-    def test_autocast_changes_nothing(self, name: str, dtype: torch.dtype) -> None:
-        a, b = normal(6, 32, dtype=dtype), normal(2, 6, 32, seed=1, dtype=dtype)
-        expected = LOSSES[name](a, b)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = LOSSES[name](a, b)
-        assert loss.dtype == dtype
-        assert torch.equal(loss, expected)
-
-    def test_runs_without_data(self, name: str) -> None:
-        """On the meta device any branch on values would raise."""
-        loss = LOSSES[name](torch.empty(6, 8, device="meta"), torch.empty(2, 6, 8, device="meta"))
-        assert loss.shape == ()
-        assert loss.device.type == "meta"
-
-    def test_is_one_graph(self, name: str) -> None:
-        torch.compiler.reset()
-        a, b = normal(6, 8), normal(2, 6, 8, seed=1)
-        compiled = torch.compile(LOSSES[name], backend="eager", fullgraph=True)
-        torch.testing.assert_close(compiled(a, b), LOSSES[name](a, b))
-
-    def test_inputs_are_not_modified(self, name: str) -> None:
-        a, b = normal(6, 8), normal(2, 6, 8, seed=1)
-        kept = a.clone(), b.clone()
-        LOSSES[name](a, b)
-        assert torch.equal(a, kept[0])
-        assert torch.equal(b, kept[1])
-
-    def test_contrast_groups_by_vmap(self, name: str) -> None:
-        a, b = normal(3, 6, 8), normal(3, 2, 6, 8, seed=1)
-        together = torch.func.vmap(LOSSES[name])(a, b)
-        torch.testing.assert_close(together, torch.stack([LOSSES[name](a[g], b[g]) for g in range(3)]))
 
 
 def test_mixed_precisions_meet_in_the_wider() -> None:

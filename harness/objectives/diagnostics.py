@@ -1,0 +1,149 @@
+"""What tells collapse from learning: the spread of embeddings, their cosines, and what each loss is at collapse.
+
+Collapse is all embeddings at one point: their spread is 0, cosines of positive and of negative pairs are both 1, and a
+contrastive loss rests at its `collapsed_` value, which is no small number. Learning keeps the spread up, and opens a gap
+between the two cosines. Shape letters and laws (precision, zero vectors, NaN) are those of harness.objectives.losses.
+No function carries a gradient. A mean over no pair is NaN.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from harness.objectives.losses import (
+    REDUCTIONS,
+    _check_floats,
+    _check_tokens,
+    _dtype,
+    _no_autocast,
+    _pair_cosines,
+    _pairs,
+    _unit,
+)
+
+
+@torch.no_grad()
+def embedding_std(features: Tensor) -> Tensor:
+    """Spread of the directions: [B, d] -> scalar, 0 at collapse and about 1 for directions spread over the sphere.
+
+    The mean over the dimensions of the standard deviation over the batch of the l2-normalised rows, times sqrt(d). The
+    deviation is the population's (divided by B); NaN if B = 0. Zero vectors are rows of zeros.
+
+    Source: SimSiam (Chen and He, 2021), section 4.1, which compares the same deviation with 1 / sqrt(d).
+    """
+    _check_rows("features", features)
+    with _no_autocast(features):
+        unit = _unit(features.to(_dtype(features)))
+        return (unit - unit.mean(dim=0)).square().mean(dim=0).sqrt().mean() * math.sqrt(features.shape[1])
+
+
+@torch.no_grad()
+def pair_cosines(a: Tensor, b: Tensor) -> dict[str, Tensor]:
+    """Cosines of two views: [N, d] twice -> "positive", the mean of cos(a_i, b_i), and "negative", that of cos(a_i, b_j).
+
+    "negative" is over i != j, and so NaN if N = 1.
+    """
+    _check_rows("a", a)
+    _check_floats(b=b)
+    if b.shape != a.shape:
+        raise ValueError(f"b must have the shape of a, {tuple(a.shape)}, got {tuple(b.shape)}.")
+    with _no_autocast(a):
+        dtype = _dtype(a, b)
+        own = torch.eye(a.shape[0], dtype=torch.bool, device=a.device)
+        cosines = _unit(a.to(dtype)) @ _unit(b.to(dtype)).T
+        return {"positive": _mean(cosines, own), "negative": _mean(cosines, ~own)}
+
+
+@torch.no_grad()
+def class_cosines(features: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """Cosines within and across classes: [B, d] and labels [B] -> "positive", "negative".
+
+    The means over pairs of two examples of one class, and of different classes.
+    """
+    _check_rows("features", features)
+    num_examples = features.shape[0]
+    if labels.shape != (num_examples,):
+        raise ValueError(f"labels must be [B] = [{num_examples}] like features, got shape {tuple(labels.shape)}.")
+    with _no_autocast(features):
+        unit = _unit(features.to(_dtype(features)))
+        cosines = unit @ unit.T
+        same = labels[:, None] == labels[None, :]
+        itself = torch.eye(num_examples, dtype=torch.bool, device=features.device)
+        return {"positive": _mean(cosines, same & ~itself), "negative": _mean(cosines, ~same)}
+
+
+@torch.no_grad()
+def indexed_cosines(g: Tensor, positives: Tensor, negatives: Tensor, anchors: Tensor) -> dict[str, Tensor]:
+    """Cosines of token_alignment's pairs: -> "positive", "negative", the means over the pairs that exist.
+
+    g = h - e [B, L, d], positives [B, L], negatives [B, L, K, 2] (-1: none), anchors [B, L] booleans: only theirs count.
+    Pairs with padding are the sampler's to leave out; there is no `real` here.
+    """
+    _check_floats(g=g)
+    if g.ndim != 3:
+        raise ValueError(f"g must be [B, L, d], got shape {tuple(g.shape)}.")
+    _check_tokens(g.shape[:2], positives=positives, anchors=anchors)
+    if negatives.ndim != 4 or negatives.shape[:2] != g.shape[:2] or negatives.shape[3] != 2:
+        raise ValueError(f"negatives must be [B, L, K, 2] with the B and L of g, got shape {tuple(negatives.shape)}.")
+    with _no_autocast(g):
+        unit = _unit(g.to(_dtype(g)))
+        sequences, positions, present = _pairs(positives, negatives)
+        cosines = _pair_cosines(unit, unit, sequences, positions)
+        present = present & anchors[:, :, None]
+        return {
+            "positive": _mean(cosines[:, :, 0], present[:, :, 0]),
+            "negative": _mean(cosines[:, :, 1:], present[:, :, 1:]),
+        }
+
+
+def collapsed_simclr(batch: int) -> float:
+    """simclr at collapse: log B, whatever the temperature."""
+    return math.log(_at_least_one("batch", batch))
+
+
+def collapsed_simsiam() -> float:
+    """simsiam at collapse: 1/e, which is also its least value: only the spread tells collapse from success."""
+    return math.exp(-1)
+
+
+@torch.no_grad()
+def collapsed_supervised(labels: Tensor, reduction: str = "mean") -> Tensor:
+    """supervised_contrastive at collapse: log(B - 1) for each anchor with a positive; labels [B] -> float32 scalar."""
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}, got '{reduction}'.")
+    if labels.ndim != 1:
+        raise ValueError(f"labels must be [B], got shape {tuple(labels.shape)}.")
+    num_anchors = labels.shape[0]
+    num_valid = ((labels[:, None] == labels[None, :]).sum(dim=1) > 1).sum()
+    divisors: dict[str, Tensor | int] = {"mean": max(num_anchors, 1), "mean_valid": num_valid.clamp(min=1), "sum": 1}
+    return num_valid / divisors[reduction] * math.log(max(num_anchors - 1, 1))
+
+
+def collapsed_token_alignment(num_negatives: int) -> float:
+    """token_alignment at collapse, where every anchor has a positive and all its K negatives: log(K + 1)."""
+    return math.log(_at_least_one("num_negatives", num_negatives) + 1)
+
+
+def collapsed_sequence(num_pairs: int) -> float:
+    """sequence_contrastive at collapse: log(2N - 1)."""
+    return math.log(2 * _at_least_one("num_pairs", num_pairs) - 1)
+
+
+def _mean(values: Tensor, counted: Tensor) -> Tensor:
+    """NaN over nothing. What is not counted is dropped, NaN included."""
+    return values.masked_fill(~counted, 0.0).sum() / counted.sum()
+
+
+def _check_rows(name: str, rows: Tensor) -> None:
+    _check_floats(**{name: rows})
+    if rows.ndim != 2:
+        raise ValueError(f"{name} must be two-dimensional, a row for each embedding, got shape {tuple(rows.shape)}.")
+
+
+def _at_least_one(name: str, number: int) -> int:
+    if number < 1:
+        raise ValueError(f"{name} must be at least 1, got {number}.")
+    return number

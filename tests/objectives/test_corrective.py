@@ -1,0 +1,369 @@
+"""COCO-LM's token losses against loops written from section 3.3 and equation 2, and every limit of the printed mixture."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from objectives.formulas import assert_connected_zero, assert_finite_gradients, chance, integers, leaf, normal
+from torch import Tensor
+
+from harness.objectives.losses import MIXTURES, CorrectiveLM, corrective_lm, masked_lm, replaced_token_detection
+
+
+class Case(NamedTuple):
+    copy_logits: Tensor
+    lm_logits: Tensor
+    x_original: Tensor
+    x_corrupted: Tensor
+    masked: Tensor
+    real: Tensor
+
+    def loss(self, **options: Any) -> CorrectiveLM:
+        return corrective_lm(*self, **options)
+
+    def detection(self) -> Tensor:
+        return replaced_token_detection(self.copy_logits, self.x_original, self.x_corrupted, self.real)
+
+
+def batch(*lengths: int, vocabulary: int = 7, probability: float = 0.5, seed: int = 0) -> Case:
+    """About half of the masked tokens are replaced; the padding of both texts differs."""
+    shape = (len(lengths), max(lengths))
+    real = torch.arange(shape[1])[None] < torch.tensor(lengths)[:, None]
+    masked = real & chance(probability, *shape, seed=seed)
+    x_original = integers(vocabulary, *shape, seed=seed + 1)
+    replaced = ~real | masked & chance(0.6, *shape, seed=seed + 2)
+    x_corrupted = torch.where(replaced, integers(vocabulary, *shape, seed=seed + 3), x_original)
+    lm_logits = leaf(normal(int(masked.sum()), vocabulary, seed=seed + 4))
+    return Case(leaf(2 * normal(*shape, seed=seed + 5)), lm_logits, x_original, x_corrupted, masked, real)
+
+
+def one(copy_logit: float, lm_logits: list[float], same: bool, dtype: torch.dtype = torch.float64) -> Case:
+    """One masked token; the original is id 0."""
+    true = torch.ones(1, 1, dtype=torch.bool)
+    ids = torch.zeros(1, 1, dtype=torch.long)
+    copy, lm = torch.tensor([[copy_logit]], dtype=dtype), torch.tensor([lm_logits], dtype=dtype)
+    return Case(leaf(copy), leaf(lm), ids, ids + (not same), true, true)
+
+
+def sigmoid(z: float) -> float:
+    return 1.0 / (1.0 + math.exp(-z))
+
+
+def naive(case: Case, mixture: str = "probability") -> tuple[float, float]:
+    copy = lm = 0.0
+    num_real, row = 0, 0
+    for b in range(case.real.shape[0]):
+        for i in range(case.real.shape[1]):
+            p_copy = sigmoid(case.copy_logits[b, i].item())
+            original = int(case.x_original[b, i])
+            same = original == int(case.x_corrupted[b, i])
+            if case.real[b, i]:
+                num_real += 1
+                copy -= math.log(p_copy if same else 1 - p_copy)
+            if case.masked[b, i]:
+                logits = case.lm_logits[row].tolist()
+                row += 1
+                softmax = math.exp(logits[original]) / sum(math.exp(value) for value in logits)
+                if mixture == "probability":
+                    lm -= math.log(same * p_copy + (1 - p_copy) * softmax)
+                else:
+                    lm -= (1 - p_copy) * math.log(softmax)
+    return copy / max(num_real, 1), lm / max(row, 1)
+
+
+class TestFormula:
+    @settings(max_examples=40, deadline=None, derandomize=True)
+    @given(
+        lengths=st.lists(st.integers(1, 6), min_size=1, max_size=4),
+        probability=st.sampled_from([0.0, 0.15, 0.7, 1.0]),
+        mixture=st.sampled_from(MIXTURES),
+        stop_gradient=st.booleans(),
+        seed=st.integers(0, 10_000),
+    )
+    def test_equals_the_loop(
+        self, lengths: list[int], probability: float, mixture: str, stop_gradient: bool, seed: int
+    ) -> None:
+        case = batch(*lengths, probability=probability, seed=seed)
+        made = case.loss(mixture=mixture, stop_gradient=stop_gradient)
+        copy, lm = naive(case, mixture)
+        assert made.copy.shape == made.lm.shape == ()
+        assert made.copy.dtype == made.lm.dtype == torch.float64
+        assert made.copy.item() == pytest.approx(copy, rel=1e-11, abs=1e-13)
+        assert made.lm.item() == pytest.approx(lm, rel=1e-11, abs=1e-13)
+        assert case.detection().item() == pytest.approx(copy, rel=1e-11, abs=1e-13)
+
+    @pytest.mark.parametrize("mixture", MIXTURES)
+    def test_gradient(self, mixture: str) -> None:
+        case = batch(4, 2, 3)
+
+        def loss(copy_logits: Tensor, lm_logits: Tensor) -> tuple[Tensor, Tensor]:
+            moved = case._replace(copy_logits=copy_logits, lm_logits=lm_logits)
+            return tuple(moved.loss(mixture=mixture, stop_gradient=False))
+
+        assert torch.autograd.gradcheck(loss, (case.copy_logits, case.lm_logits))
+
+    def test_gradient_of_the_detection(self) -> None:
+        case = batch(4, 2, 3)
+        assert torch.autograd.gradcheck(lambda z: case._replace(copy_logits=z).detection(), (case.copy_logits,))
+
+    def test_defaults_are_the_printed_ones(self) -> None:
+        case = batch(5, 3)
+        assert torch.equal(case.loss().lm, case.loss(stop_gradient=True, mixture="probability").lm)
+
+
+class TestCopy:
+    def test_detection_is_the_copy_term_in_value_and_gradient(self) -> None:
+        case = batch(6, 2, 4)
+        for mixture in MIXTURES:
+            copy, detection = case.loss(mixture=mixture).copy, case.detection()
+            assert torch.equal(copy, detection)
+            gradients = [torch.autograd.grad(loss, (case.copy_logits,))[0] for loss in (copy, detection)]
+            assert torch.equal(*gradients)
+
+    def test_undecided_is_log_2(self) -> None:
+        case = batch(5, 3)
+        assert case._replace(copy_logits=0 * case.copy_logits).detection().item() == pytest.approx(math.log(2))
+
+    @pytest.mark.parametrize("size", [1e4, 1e30])
+    def test_certain_is_zero_when_right_and_the_logit_when_wrong(self, size: float) -> None:
+        for z in (size, -size):
+            for same in (True, False):
+                case = one(z, [0.0, 0.0], same)
+                expected = 0.0 if (z > 0) == same else size
+                assert case.detection().item() == expected
+                (gradient,) = torch.autograd.grad(case.detection(), (case.copy_logits,))
+                assert gradient.item() == (0.0 if expected == 0.0 else math.copysign(1.0, z))
+
+    def test_positive_means_original(self) -> None:
+        assert one(3.0, [0.0, 0.0], same=True).detection() < one(3.0, [0.0, 0.0], same=False).detection()
+
+    @pytest.mark.parametrize("garbage", [1e30, math.inf, math.nan])
+    def test_padding_reaches_nothing(self, garbage: float) -> None:
+        case = batch(6, 2, 4)
+        spoilt = leaf(case.copy_logits.detach().masked_fill(~case.real, garbage))
+        other = case._replace(copy_logits=spoilt, x_corrupted=case.x_corrupted.masked_fill(~case.real, 3))
+        for mine, others in zip(case.loss(stop_gradient=False), other.loss(stop_gradient=False), strict=True):
+            assert torch.equal(mine, others)
+            (gradient,) = torch.autograd.grad(mine, (case.copy_logits,), retain_graph=True)
+            (same,) = torch.autograd.grad(others, (spoilt,), retain_graph=True)
+            assert torch.equal(gradient, same)
+            assert not same[~case.real].any()
+
+    def test_parts_weighted_by_their_tokens_are_the_whole(self) -> None:
+        case = batch(6, 2, 4)
+        parts = [Case(*(t[b] if t.shape[0] == 3 else t for t in case)).detection() for b in (slice(1), slice(1, 3))]
+        torch.testing.assert_close((6 * parts[0] + 6 * parts[1]) / 12, case.detection())
+
+
+class TestMixture:
+    @pytest.mark.parametrize("z", [-40.0, -3.0, 0.0, 3.0, 40.0])
+    def test_closed_forms(self, z: float) -> None:
+        """Equal logits over 5 words."""
+        p = sigmoid(z)
+        copied, replaced = one(z, [0.0] * 5, same=True), one(z, [0.0] * 5, same=False)
+        assert copied.loss().lm.item() == pytest.approx(-math.log(p + sigmoid(-z) / 5), abs=1e-15)
+        assert replaced.loss().lm.item() == pytest.approx(math.log(5) - math.log(sigmoid(-z)))
+        for case in (copied, replaced):
+            assert case.loss(mixture="weighted_ce").lm.item() == pytest.approx(sigmoid(-z) * math.log(5))
+
+    def test_without_copying_both_are_the_masked_lm(self) -> None:
+        case = batch(6, 2, 4)
+        case = case._replace(copy_logits=torch.full_like(case.copy_logits, -50.0))
+        expected = masked_lm(case.lm_logits, case.x_original[case.masked])
+        for mixture in MIXTURES:
+            torch.testing.assert_close(case.loss(mixture=mixture).lm, expected)
+
+    def test_printed_and_released_differ(self) -> None:
+        case = batch(6, 2, 4)
+        assert not torch.isclose(case.loss().lm, case.loss(mixture="weighted_ce").lm)
+
+    def test_copying_only_lowers_the_printed_loss(self) -> None:
+        assert one(1.0, [0.3, 2.0], same=True).loss().lm < one(1.0, [0.3, 2.0], same=False).loss().lm
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("same", [True, False])
+    @pytest.mark.parametrize("gap", [-1e4, 0.0, 1e4])
+    @pytest.mark.parametrize("z", [-1e4, -100.0, 0.0, 100.0, 1e4])
+    def test_extreme_logits(self, z: float, gap: float, same: bool, dtype: torch.dtype) -> None:
+        """A probability below the least float, e^-10000, keeps its loss, 10000."""
+        case = one(z, [gap, 0.0], same, dtype)
+        log_1, log_0 = min(z, 0.0) - math.log1p(math.exp(-abs(z))), min(-z, 0.0) - math.log1p(math.exp(-abs(z)))
+        terms = [log_0 + min(gap, 0.0) - math.log1p(math.exp(-abs(gap)))] + [log_1] * same
+        expected = max(terms) + math.log(sum(math.exp(term - max(terms)) for term in terms))
+        for stop_gradient in (True, False):
+            lm = case.loss(stop_gradient=stop_gradient).lm
+            assert lm.item() == pytest.approx(-expected, rel=1e-6, abs=1e-30)
+            assert_finite_gradients(lm, case.copy_logits, case.lm_logits)
+            weighted = case.loss(stop_gradient=stop_gradient, mixture="weighted_ce").lm
+            assert_finite_gradients(weighted, case.copy_logits, case.lm_logits)
+
+    def test_gradient_where_the_probability_underflows(self) -> None:
+        """-log(p_copy(0) softmax) is -log p_copy(0) - log softmax: the slopes stay 1."""
+        case = one(1e4, [-1e4, 0.0], same=False)
+        copy, lm = torch.autograd.grad(case.loss(stop_gradient=False).lm, (case.copy_logits, case.lm_logits))
+        assert copy.item() == 1.0
+        assert lm.tolist() == [[-1.0, 1.0]]
+
+    def test_impossible_word(self) -> None:
+        replaced, copied = (one(0.0, [-math.inf, 0.0, 1.0], same, torch.float32) for same in (False, True))
+        assert replaced.loss().lm.item() == torch.finfo(torch.float32).max
+        assert copied.loss().lm.item() == pytest.approx(math.log(2))
+        for case in (replaced, copied):
+            assert_finite_gradients(case.loss(stop_gradient=False).lm, case.copy_logits, case.lm_logits)
+
+    def test_shift_of_the_logits_does_not_matter(self) -> None:
+        case = batch(6, 2, 4)
+        shifted = case._replace(lm_logits=case.lm_logits + normal(len(case.lm_logits), 1, seed=8))
+        for mixture in MIXTURES:
+            torch.testing.assert_close(shifted.loss(mixture=mixture), case.loss(mixture=mixture))
+
+    def test_masked_positions_in_parts_are_the_whole(self) -> None:
+        """Rows follow the True entries in row-major order, whichever are asked for."""
+        case = batch(6, 2, 4, probability=0.8)
+        part = chance(0.4, *case.masked.shape, seed=9)
+        for mixture in MIXTURES:
+            whole = torch.zeros(())
+            for chosen in (part, ~part):
+                rows = case.lm_logits[chosen[case.masked]]
+                some = case._replace(masked=case.masked & chosen, lm_logits=rows).loss(mixture=mixture)
+                whole = whole + len(rows) * some.lm
+            torch.testing.assert_close(whole / case.masked.sum(), case.loss(mixture=mixture).lm, check_dtype=False)
+
+    def test_what_stands_elsewhere_does_not_matter(self) -> None:
+        case = batch(6, 2, 4)
+        other = case._replace(copy_logits=torch.where(case.masked, case.copy_logits, 99.0))
+        assert torch.equal(other.loss().lm, case.loss().lm)
+
+
+class TestStopGradient:
+    @pytest.mark.parametrize("mixture", MIXTURES)
+    def test_lm_moves_copy_logits_only_where_it_is_not_stopped(self, mixture: str) -> None:
+        case = batch(6, 2, 4)
+        stopped, whole = (case.loss(stop_gradient=stop, mixture=mixture).lm for stop in (True, False))
+        assert torch.equal(stopped, whole)
+        (gradient,) = torch.autograd.grad(stopped, (case.copy_logits,), retain_graph=True)
+        assert torch.equal(gradient, torch.zeros_like(gradient))
+        (gradient,) = torch.autograd.grad(whole, (case.copy_logits,), retain_graph=True)
+        assert torch.equal(gradient != 0, case.masked)
+        gradients = [torch.autograd.grad(lm, (case.lm_logits,))[0] for lm in (stopped, whole)]
+        assert torch.equal(*gradients)
+        assert gradients[0].abs().sum() > 0
+
+    @pytest.mark.parametrize("stop_gradient", [True, False])
+    def test_copy_is_never_stopped_and_moves_no_word(self, stop_gradient: bool) -> None:
+        case = batch(6, 2, 4)
+        copy = case.loss(stop_gradient=stop_gradient).copy
+        gradients = torch.autograd.grad(copy, (case.copy_logits, case.lm_logits), allow_unused=True)
+        assert torch.equal(gradients[0] != 0, case.real)
+        assert gradients[1] is None
+
+
+class TestDegenerate:
+    @pytest.mark.parametrize("stop_gradient", [True, False])
+    @pytest.mark.parametrize("mixture", MIXTURES)
+    def test_nothing_is_a_connected_zero(self, mixture: str, stop_gradient: bool) -> None:
+        case = batch(4, 2)
+        unmasked = case._replace(lm_logits=leaf(normal(0, 7)), masked=torch.zeros_like(case.masked))
+        padding = unmasked._replace(real=torch.zeros_like(case.real))
+        options = {"mixture": mixture, "stop_gradient": stop_gradient}
+        for nothing in (unmasked, padding, Case(*(leaf(t[:0]) if t.is_floating_point() else t[:0] for t in unmasked))):
+            assert_connected_zero(nothing.loss(**options).lm, nothing.copy_logits, nothing.lm_logits)
+        assert unmasked.loss(**options).copy.item() == case.detection().item()
+        assert_connected_zero(padding.loss(**options).copy, padding.copy_logits)
+        assert_connected_zero(padding.detection(), padding.copy_logits)
+
+    def test_everything_masked(self) -> None:
+        case = batch(4, 4, probability=1.0)
+        assert case.loss().lm.item() == pytest.approx(naive(case)[1])
+
+    def test_masked_padding_counts_in_lm_alone(self) -> None:
+        case = batch(4, 2, probability=1.0)
+        wide = case._replace(masked=torch.ones_like(case.masked), lm_logits=normal(8, 7))
+        copy, lm = naive(wide)
+        assert wide.loss().lm.item() == pytest.approx(lm)
+        assert wide.loss().copy.item() == pytest.approx(copy)
+
+    @pytest.mark.parametrize("rows", [-1, 1])
+    def test_another_number_of_rows_is_nan(self, rows: int) -> None:
+        case = batch(6, 2, 4)
+        assert case._replace(lm_logits=normal(len(case.lm_logits) + rows, 7)).loss().lm.isnan()
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    @pytest.mark.parametrize("mixture", MIXTURES)
+    def test_half_precision_is_finite_and_close(self, mixture: str, dtype: torch.dtype) -> None:
+        case = batch(6, 2, 4, vocabulary=50)
+        half = case._replace(copy_logits=leaf(case.copy_logits.to(dtype)), lm_logits=leaf(case.lm_logits.to(dtype)))
+        for mine, exact in zip(half.loss(mixture=mixture), case.loss(mixture=mixture), strict=True):
+            assert mine.dtype == torch.float32
+            assert_finite_gradients(mine, half.copy_logits)
+            assert mine.item() == pytest.approx(exact.item(), abs=0.02)
+        assert_finite_gradients(half.loss(mixture=mixture).lm, half.lm_logits)
+
+    @pytest.mark.parametrize("mixture", MIXTURES)
+    def test_nan_is_not_hidden(self, mixture: str) -> None:
+        case = batch(6, 2, 4)
+        for b, i in case.real.nonzero().tolist():
+            spoilt = case.copy_logits.detach().clone()
+            spoilt[b, i] = math.nan
+            copy, lm = case._replace(copy_logits=spoilt).loss(mixture=mixture)
+            assert copy.isnan()
+            assert lm.isnan() == case.masked[b, i]
+            assert case._replace(copy_logits=spoilt).detection().isnan()
+        spoilt = case.lm_logits.detach().clone()
+        spoilt[1, 0] = math.nan
+        assert case._replace(lm_logits=spoilt).loss(mixture=mixture).lm.isnan()
+
+
+class TestEquivariance:
+    @pytest.mark.parametrize("mixture", MIXTURES)
+    def test_order_of_sequences(self, mixture: str) -> None:
+        case = batch(6, 2, 4)
+        order = torch.tensor([2, 0, 1])
+        rows = torch.full(case.masked.shape, -1)
+        rows[case.masked] = torch.arange(len(case.lm_logits))
+        rows = rows[order][case.masked[order]]
+        shuffled = Case(leaf(case.copy_logits[order]), leaf(case.lm_logits[rows]), *(t[order] for t in case[2:]))
+        for mine, others in zip(case.loss(mixture=mixture), shuffled.loss(mixture=mixture), strict=True):
+            torch.testing.assert_close(others, mine)
+            (gradient,) = torch.autograd.grad(mine, (case.copy_logits,), retain_graph=True)
+            (moved,) = torch.autograd.grad(others, (shuffled.copy_logits,), retain_graph=True)
+            torch.testing.assert_close(moved, gradient[order])
+
+    def test_narrow_integers(self) -> None:
+        case = batch(6, 2, 4)
+        narrow = case._replace(x_original=case.x_original.to(torch.int32), x_corrupted=case.x_corrupted.short())
+        assert all(torch.equal(*pair) for pair in zip(narrow.loss(), case.loss(), strict=True))
+
+
+class TestArguments:
+    def test_bad_mixture(self) -> None:
+        with pytest.raises(ValueError, match="probability or weighted_ce, got 'product'"):
+            batch(3, 2).loss(mixture="product")
+
+    @pytest.mark.parametrize(("name", "word"), [(name, name) for name in Case._fields if name != "copy_logits"])
+    def test_bad_shapes(self, name: str, word: str) -> None:
+        case = batch(3, 2)
+        with pytest.raises(ValueError, match=word):
+            case._replace(**{name: getattr(case, name)[..., 0]}).loss()
+
+    def test_bad_kinds(self) -> None:
+        case = batch(3, 2)
+        for bad in (case.copy_logits.long(), case.copy_logits[0], case.copy_logits[..., None]):
+            with pytest.raises(ValueError, match="copy_logits"):
+                case._replace(copy_logits=bad).loss()
+            with pytest.raises(ValueError, match=r"^logits"):
+                case._replace(copy_logits=bad).detection()
+        for name in ("masked", "real"):
+            with pytest.raises(ValueError, match=f"{name} must be a tensor of booleans"):
+                case._replace(**{name: getattr(case, name).long()}).loss()
+        with pytest.raises(ValueError, match="7 rows"):
+            case._replace(lm_logits=normal(7, 5)).loss()
+
+    def test_a_word_out_of_the_vocabulary_is_an_error(self) -> None:
+        with pytest.raises((RuntimeError, IndexError)):
+            batch(6, 2)._replace(x_original=torch.full((2, 6), -100)).loss()

@@ -1,0 +1,234 @@
+"""Spread and cosines against loops; every collapsed value is what its loss gives on identical embeddings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from objectives.formulas import chance, cosine, integers, leaf, normal
+from torch import Tensor
+
+from harness.objectives import losses
+from harness.objectives.diagnostics import (
+    class_cosines,
+    collapsed_sequence,
+    collapsed_simclr,
+    collapsed_simsiam,
+    collapsed_supervised,
+    collapsed_token_alignment,
+    embedding_std,
+    indexed_cosines,
+    pair_cosines,
+)
+
+LABELS = torch.tensor([0, 1, 1, 0, 2, 0])
+POSITIVES = torch.tensor([[1, 2, 0], [2, -1, 0]])
+NEGATIVES = torch.tensor([[[[1, 0], [1, 2]]] * 3, [[[0, 1], [-1, -1]], [[0, 0], [0, 2]], [[-1, -1], [-1, -1]]]])
+ANCHORS = torch.tensor([[True, True, True], [True, True, False]])
+
+MEASURES: dict[str, Callable[[Tensor], dict[str, Tensor]]] = {
+    "embedding_std": lambda x: {"std": embedding_std(x)},
+    "pair_cosines": lambda x: pair_cosines(x, x.flip(0)),
+    "class_cosines": lambda x: class_cosines(x, LABELS),
+    "indexed_cosines": lambda x: indexed_cosines(x.reshape(2, 3, -1), POSITIVES, NEGATIVES, ANCHORS),
+}
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+@pytest.mark.parametrize("name", MEASURES)
+class TestEveryMeasure:
+    def test_no_gradient_and_no_side_effect(self, name: str) -> None:
+        x = leaf(normal(6, 4))
+        kept = x.detach().clone()
+        for value in MEASURES[name](x).values():
+            assert value.shape == ()
+            assert value.dtype == torch.float64
+            assert not value.requires_grad
+        assert torch.equal(x, kept)
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    def test_half_precision_is_computed_in_float32(self, name: str, dtype: torch.dtype) -> None:
+        x = normal(6, 32, dtype=dtype)
+        expected = MEASURES[name](x.float())
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            made = MEASURES[name](x)
+        for key, value in made.items():
+            assert value.dtype == torch.float32
+            assert torch.equal(value, expected[key])
+
+    def test_scale_does_not_matter(self, name: str) -> None:
+        x = normal(6, 4).float()
+        scales = torch.tensor([1e-9, 3.0, 1e30, 0.5, 1e-3, 7.0])[:, None]
+        torch.testing.assert_close(MEASURES[name](scales * x), MEASURES[name](x))
+
+    def test_zero_vectors_are_finite_and_nan_is_not_hidden(self, name: str) -> None:
+        x = normal(6, 4)
+        x[0] = 0.0
+        assert all(value.isfinite() for value in MEASURES[name](x).values())
+        x[0, 1] = math.nan
+        assert all(value.isnan() for value in MEASURES[name](x).values())
+
+    def test_collapse_is_told(self, name: str) -> None:
+        made = MEASURES[name](torch.full((6, 4), 3.0))
+        expected = 0.0 if name == "embedding_std" else 1.0
+        assert [value.item() for value in made.values()] == pytest.approx([expected] * len(made), abs=1e-6)
+
+    def test_bad_arguments(self, name: str) -> None:
+        for bad in (normal(6, 4).long(), normal(6, 0)):
+            with pytest.raises((ValueError, RuntimeError)):
+                MEASURES[name](bad)
+
+
+class TestEmbeddingStd:
+    def test_equals_the_loop(self) -> None:
+        x = normal(7, 5)
+        rows = [[value / math.sqrt(sum(v * v for v in row)) for value in row] for row in x.tolist()]
+        stds = []
+        for column in zip(*rows, strict=True):
+            middle = mean(list(column))
+            stds.append(math.sqrt(mean([(value - middle) ** 2 for value in column])))
+        assert embedding_std(x).item() == pytest.approx(mean(stds) * math.sqrt(5))
+
+    def test_spread_over_the_sphere_is_about_one(self) -> None:
+        assert embedding_std(normal(2000, 64)).item() == pytest.approx(1.0, abs=0.02)
+        assert embedding_std(torch.cat([torch.eye(8), -torch.eye(8)])).item() == pytest.approx(1.0)
+
+    def test_one_row_has_no_spread_and_none_is_undefined(self) -> None:
+        assert embedding_std(normal(1, 4)).item() == 0.0
+        assert embedding_std(normal(0, 4)).isnan()
+
+
+class TestCosines:
+    def test_pairs_equal_the_loop(self) -> None:
+        a, b = normal(5, 4), normal(5, 4, seed=1)
+        table = [[cosine(x, y) for y in b.tolist()] for x in a.tolist()]
+        made = pair_cosines(a, b)
+        assert made["positive"].item() == pytest.approx(mean([table[i][i] for i in range(5)]))
+        assert made["negative"].item() == pytest.approx(
+            mean([table[i][j] for i in range(5) for j in range(5) if i != j])
+        )
+
+    def test_one_pair_has_no_negative(self) -> None:
+        made = pair_cosines(normal(1, 4), normal(1, 4))
+        assert made["positive"].item() == pytest.approx(1.0)
+        assert made["negative"].isnan()
+
+    def test_classes_equal_the_loop(self) -> None:
+        x = normal(6, 4)
+        rows, y = x.tolist(), LABELS.tolist()
+        pairs = [(i, j) for i in range(6) for j in range(i)]
+        made = class_cosines(x, LABELS)
+        for key, same in (("positive", True), ("negative", False)):
+            expected = mean([cosine(rows[i], rows[j]) for i, j in pairs if (y[i] == y[j]) == same])
+            assert made[key].item() == pytest.approx(expected)
+
+    def test_classes_without_pairs(self) -> None:
+        assert class_cosines(normal(3, 4), torch.tensor([0, 1, 2]))["positive"].isnan()
+        assert class_cosines(normal(3, 4), torch.tensor([1, 1, 1]))["negative"].isnan()
+        assert all(value.isnan() for value in class_cosines(normal(1, 4), torch.tensor([0])).values())
+
+    def test_tokens_equal_the_loop(self) -> None:
+        g = normal(2, 3, 4)
+        rows = g.tolist()
+        positive, negative = [], []
+        for b, j in ANCHORS.nonzero().tolist():
+            if POSITIVES[b, j] >= 0:
+                positive.append(cosine(rows[b][j], rows[b][int(POSITIVES[b, j])]))
+            negative += [cosine(rows[b][j], rows[s][p]) for s, p in NEGATIVES[b, j].tolist() if s >= 0]
+        made = indexed_cosines(g, POSITIVES, NEGATIVES, ANCHORS)
+        assert made["positive"].item() == pytest.approx(mean(positive))
+        assert made["negative"].item() == pytest.approx(mean(negative))
+
+    def test_tokens_without_pairs(self) -> None:
+        g = normal(2, 3, 4)
+        assert all(v.isnan() for v in indexed_cosines(g, POSITIVES, NEGATIVES, ~(ANCHORS | True)).values())
+        assert indexed_cosines(g, POSITIVES.clamp(max=-1), NEGATIVES, ANCHORS)["positive"].isnan()
+        assert indexed_cosines(g, POSITIVES, NEGATIVES.clamp(max=-1), ANCHORS)["negative"].isnan()
+
+    def test_padding_does_not_matter(self) -> None:
+        g = normal(2, 3, 4)
+        padded = torch.cat([g, torch.full((2, 1, 4), math.nan, dtype=g.dtype)], dim=1)
+        missing = torch.full((2, 1, 2, 2), -1)
+        made = indexed_cosines(
+            padded,
+            torch.cat([POSITIVES, missing[:, :, 0, 0]], dim=1),
+            torch.cat([NEGATIVES, missing], dim=1),
+            torch.cat([ANCHORS, missing[:, :, 0, 0] > 0], dim=1),
+        )
+        torch.testing.assert_close(made, indexed_cosines(g, POSITIVES, NEGATIVES, ANCHORS))
+
+    def test_bad_shapes(self) -> None:
+        x, g = normal(6, 4), normal(2, 3, 4)
+        with pytest.raises(ValueError, match="b must have the shape"):
+            pair_cosines(x, x[:2])
+        with pytest.raises(ValueError, match="labels must be"):
+            class_cosines(x, LABELS[:2])
+        for bad in (x[0], x[None]):
+            with pytest.raises(ValueError, match="features must be"):
+                embedding_std(bad)
+        with pytest.raises(ValueError, match="g must be"):
+            indexed_cosines(x, POSITIVES, NEGATIVES, ANCHORS)
+        with pytest.raises(ValueError, match="positives must be"):
+            indexed_cosines(g, POSITIVES[:1], NEGATIVES, ANCHORS)
+        with pytest.raises(ValueError, match="negatives must be"):
+            indexed_cosines(g, POSITIVES, NEGATIVES[..., 0], ANCHORS)
+        with pytest.raises(ValueError, match="anchors must be"):
+            indexed_cosines(g, POSITIVES, NEGATIVES, ANCHORS.long())
+
+
+class TestCollapsed:
+    """What each loss is when all embeddings are one vector."""
+
+    POINT = normal(5)
+
+    @pytest.mark.parametrize("batch", [1, 2, 8])
+    @pytest.mark.parametrize("temperature", [0.07, 1.0])
+    def test_simclr(self, batch: int, temperature: float) -> None:
+        loss = losses.simclr(self.POINT.expand(batch, 5), self.POINT.expand(3, batch, 5), temperature=temperature)
+        assert loss.item() == pytest.approx(collapsed_simclr(batch))
+
+    def test_simsiam(self) -> None:
+        one, more = self.POINT.expand(4, 5), self.POINT.expand(2, 4, 5)
+        assert losses.simsiam(one, more, one, more).item() == pytest.approx(collapsed_simsiam())
+
+    @pytest.mark.parametrize("reduction", losses.REDUCTIONS)
+    @pytest.mark.parametrize("labels", [[], [0], [0, 1, 2], [0, 0], [0, 1, 1, 0, 2], [3] * 6])
+    def test_supervised(self, labels: list[int], reduction: str) -> None:
+        y = torch.tensor(labels, dtype=torch.long)
+        loss = losses.supervised_contrastive(self.POINT.expand(len(y), 5), y, temperature=0.3, reduction=reduction)
+        collapsed = collapsed_supervised(y, reduction)
+        assert collapsed.shape == ()
+        assert loss.item() == pytest.approx(collapsed.item(), rel=1e-6)
+        assert torch.equal(collapsed_supervised(y), collapsed_supervised(y, "mean"))
+
+    @pytest.mark.parametrize("num_negatives", [1, 4, 50])
+    def test_token_alignment(self, num_negatives: int) -> None:
+        h = self.POINT.expand(2, 3, 5)
+        shape = (2, 3, num_negatives)
+        negatives = torch.stack([1 - torch.arange(2)[:, None, None].expand(shape), integers(3, *shape)], dim=3)
+        real = torch.ones(2, 3, dtype=torch.bool)
+        for anchors in (None, chance(0.5, 2, 3, seed=1)):
+            loss = losses.token_alignment(
+                h, 0 * h, integers(3, 2, 3), negatives, real, temperature=0.07, detach_contrast=True, anchors=anchors
+            )
+            assert loss.item() == pytest.approx(collapsed_token_alignment(num_negatives))
+
+    @pytest.mark.parametrize("num_pairs", [1, 2, 8])
+    def test_sequence(self, num_pairs: int) -> None:
+        views = self.POINT.expand(num_pairs, 5)
+        loss = losses.sequence_contrastive(views, views, temperature=1.0)
+        assert loss.item() == pytest.approx(collapsed_sequence(num_pairs))
+
+    def test_bad_arguments(self) -> None:
+        for collapsed in (collapsed_simclr, collapsed_token_alignment, collapsed_sequence):
+            with pytest.raises(ValueError, match="at least 1, got 0"):
+                collapsed(0)
+        with pytest.raises(ValueError, match="reduction"):
+            collapsed_supervised(LABELS, "none")
+        with pytest.raises(ValueError, match="labels"):
+            collapsed_supervised(LABELS[None])

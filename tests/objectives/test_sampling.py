@@ -1,0 +1,349 @@
+"""Fixed-count masks, crops, positives and negatives: exact counts, what may never be drawn, and uniform frequencies."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from harness.objectives.masking import READINGS, crop, sample_negatives, sample_positives, select_fixed
+from harness.streams import stream
+
+Ints = NDArray[np.int64]
+BELOW_1 = np.nextafter(1.0, 0.0)
+LENGTHS = st.lists(st.integers(0, 12), min_size=0, max_size=6).map(lambda lengths: np.array(lengths, dtype=np.int64))
+
+
+def assert_uniform(drawn: NDArray[Any], allowed: list[int]) -> None:
+    """Each value of `allowed` within 4 sigma of its share, and no other value."""
+    values, counts = np.unique(drawn, return_counts=True)
+    assert values.tolist() == sorted(allowed)
+    p = 1 / len(allowed)
+    assert (np.abs(counts - drawn.size * p) <= 4 * math.sqrt(drawn.size * p * (1 - p))).all()
+
+
+class TestSelectFixed:
+    @settings(max_examples=60, deadline=None, derandomize=True)
+    @given(lengths=LENGTHS, probability=st.floats(0, 1), seed=st.integers(0, 999), coarse=st.booleans())
+    def test_equals_the_loop(self, lengths: Ints, probability: float, seed: int, coarse: bool) -> None:
+        total = int(lengths.sum())
+        maskable = stream(seed, "maskable").random(total) < 0.7
+        uniforms, rounding = stream(seed, "u").random(total), stream(seed, "r").random(len(lengths))
+        if coarse:
+            uniforms = np.floor(uniforms * 3) / 3  # ties
+        expected = np.zeros(total, dtype=bool)
+        start = 0
+        for length, extra in zip(lengths.tolist(), rounding.tolist(), strict=True):
+            candidates = sorted((uniforms[t], t) for t in range(start, start + length) if maskable[t])
+            for _, t in candidates[: int(probability * length + extra)]:
+                expected[t] = True
+            start += length
+        selected = select_fixed(maskable, lengths, probability, uniforms, rounding)
+        assert selected.dtype == bool
+        assert np.array_equal(selected, expected)
+        assert np.array_equal(selected, select_fixed(maskable.astype(int), lengths, probability, uniforms, rounding))
+
+    def test_exact(self) -> None:
+        """Of 5 tokens at 0.3: 1.5 rounds to 1 or 2; the first and the last are not maskable."""
+        maskable = np.array([False, True, True, True, False] * 2)
+        uniforms = np.array([0.0, 0.5, 0.2, 0.2, 0.0] * 2)
+        selected = select_fixed(maskable, np.array([5, 5]), 0.3, uniforms, np.array([0.49, 0.5]))
+        assert np.flatnonzero(selected).tolist() == [2, 7, 8]
+
+    def test_probability_zero_and_one(self) -> None:
+        lengths = np.array([4, 0, 7])
+        maskable = stream(1, "maskable").random(11) < 0.6
+        uniforms = stream(1, "u").random(11)
+        for rounding in (0.0, BELOW_1):
+            assert not select_fixed(maskable, lengths, 0.0, uniforms, np.full(3, rounding)).any()
+            assert np.array_equal(select_fixed(maskable, lengths, 1.0, uniforms, np.full(3, rounding)), maskable)
+
+    def test_frequencies(self) -> None:
+        size = 20_000
+        lengths, maskable = np.full(size, 6), np.tile([False, True, True, True, True, True], size)
+        selected = select_fixed(maskable, lengths, 0.25, stream(0, "u").random(6 * size), stream(0, "r").random(size))
+        counts = selected.reshape(size, 6).sum(axis=1)
+        assert_uniform(counts, [1, 2])  # 1.5 a sequence
+        assert_uniform(np.nonzero(selected.reshape(size, 6)[counts == 1])[1], [1, 2, 3, 4, 5])
+
+    def test_bad_arguments(self) -> None:
+        good: list[Any] = [np.ones(5, dtype=bool), np.array([2, 3]), 0.5, np.zeros(5), np.zeros(2)]
+        select_fixed(*good)
+        for place, bad, word in [
+            (0, np.ones(4, dtype=bool), "maskable"),
+            (1, np.array([2, 2]), "maskable"),
+            (1, np.array([-1, 6]), "lengths"),
+            (1, np.array([2.0, 3.0]), "lengths"),
+            (1, np.array([[2, 3]]), "lengths"),
+            (2, 1.01, "probability"),
+            (2, math.nan, "probability"),
+            (3, np.zeros((1, 5)), "uniforms"),
+            (4, np.zeros(3), "rounding"),
+        ]:
+            with pytest.raises(ValueError, match=word):
+                select_fixed(*good[:place], bad, *good[place + 1 :])
+
+
+class TestCrop:
+    @settings(max_examples=60, deadline=None, derandomize=True)
+    @given(
+        lengths=LENGTHS,
+        ratio=st.floats(0, 1, exclude_min=True),
+        seed=st.integers(0, 999),
+        edge=st.sampled_from([None, 0.0, BELOW_1]),
+    )
+    def test_equals_the_loop(self, lengths: Ints, ratio: float, seed: int, edge: float | None) -> None:
+        uniforms = stream(seed, "crop").random(len(lengths)) if edge is None else np.full(len(lengths), edge)
+        indices: list[int] = []
+        kept = []
+        start = 0
+        for length, u in zip(lengths.tolist(), uniforms.tolist(), strict=True):
+            n = length - 1
+            span = max(1, int(ratio * n)) if n >= 1 else 0
+            first = start + 1 + int(u * (n - span + 1))
+            indices += [start] * (length > 0) + list(range(first, first + span))
+            kept.append(min(length, 1) + span)
+            start += length
+        made, new_lengths = crop(lengths, ratio, uniforms)
+        assert made.tolist() == indices
+        assert new_lengths.tolist() == kept
+        assert made.dtype == new_lengths.dtype == np.int64
+
+    def test_ratio_one_is_the_identity(self) -> None:
+        lengths = np.array([5, 1, 0, 2, 9])
+        indices, kept = crop(lengths, 1.0, np.full(5, BELOW_1))
+        assert np.array_equal(indices, np.arange(17))
+        assert np.array_equal(kept, lengths)
+
+    def test_every_place_is_equally_likely(self) -> None:
+        size = 20_000
+        indices, kept = crop(np.full(size, 11), 0.7, stream(0, "crop").random(size))
+        assert (kept == 8).all()
+        assert_uniform(indices.reshape(size, 8)[:, 1] % 11, [1, 2, 3, 4])
+        assert (indices.reshape(size, 8)[:, 0] % 11 == 0).all()
+
+    def test_lengths_are_not_modified(self) -> None:
+        lengths = np.array([5, 3])
+        crop(lengths, 0.5, np.zeros(2))
+        assert lengths.tolist() == [5, 3]
+
+    @pytest.mark.parametrize("ratio", [0.0, -0.1, 1.1, math.nan])
+    def test_bad_ratio(self, ratio: float) -> None:
+        with pytest.raises(ValueError, match="ratio"):
+            crop(np.array([3]), ratio, np.zeros(1))
+
+    def test_bad_shapes(self) -> None:
+        with pytest.raises(ValueError, match="uniforms"):
+            crop(np.array([3]), 0.9, np.zeros(2))
+        with pytest.raises(ValueError, match="lengths"):
+            crop(np.array([-3]), 0.9, np.zeros(1))
+
+
+def reach_of(reading: str, window: int) -> int:
+    return {"half": window // 2, "less": window - 1, "at_most": window, "released": window // 2}[reading]
+
+
+def positives(lengths: Ints, window: int, reading: str, seed: int = 0) -> Ints:
+    shape = (len(lengths), int(lengths.max(initial=0)))
+    fallback = stream(seed, "fallback").random(shape) if reading == "released" else None
+    return sample_positives(lengths, window, stream(seed, "u").random(shape), reading=reading, fallback=fallback)
+
+
+class TestSamplePositives:
+    @settings(max_examples=80, deadline=None, derandomize=True)
+    @given(
+        lengths=LENGTHS,
+        window=st.integers(1, 15),
+        reading=st.sampled_from(READINGS),
+        edge=st.sampled_from([None, 0.0, BELOW_1, np.nextafter(np.float32(1), np.float32(0))]),
+        seed=st.integers(0, 999),
+    )
+    def test_bounds(self, lengths: Ints, window: int, reading: str, edge: Any, seed: int) -> None:
+        window += reading == "released" and window % 2 == 0
+        window += 2 * (reach_of(reading, window) < 1)
+        if edge is None:
+            made = positives(lengths, window, reading, seed)
+        else:
+            uniforms = np.full((len(lengths), int(lengths.max(initial=0))), edge)
+            made = sample_positives(lengths, window, uniforms, reading=reading, fallback=uniforms)
+        reach = reach_of(reading, window)
+        assert made.dtype == np.int64
+        assert made.shape == (len(lengths), lengths.max(initial=0))
+        for length, row in zip(lengths.tolist(), made.tolist(), strict=True):
+            for j, positive in enumerate(row):
+                if j >= length or length < 2:
+                    assert positive == -1
+                    continue
+                assert 0 <= positive < length
+                if reading != "released" or reach <= j < length - reach:
+                    assert 0 < abs(positive - j) <= reach
+
+    @pytest.mark.parametrize(("reading", "reach"), [("half", 2), ("less", 4), ("at_most", 5)])
+    def test_uniform_among_the_neighbours_inside(self, reading: str, reach: int) -> None:
+        lengths = np.full(6000, 9)
+        lengths[0] = 11  # padding behind all others
+        made = positives(lengths, 5, reading)[1:]
+        for j in range(9):
+            assert_uniform(made[:, j], [i for i in range(9) if 0 < abs(i - j) <= reach])
+        assert (made[:, 9:] == -1).all()
+
+    def test_even_window(self) -> None:
+        made = positives(np.full(6000, 30), 10, "half")
+        assert_uniform(made[:, 15], [i for i in range(10, 21) if i != 15])
+
+    def test_released_falls_back_on_the_whole_sequence(self) -> None:
+        size, length = 20_000, 9
+        made = positives(np.full(size, length), 5, "released")
+        assert_uniform(made[:, 4], [2, 3, 5, 6])
+        for j, inside in ((0, [1, 2]), (1, [0, 2, 3]), (8, [6, 7])):
+            outside = 1 - len(inside) / 4  # of the four offsets
+            for i in range(length):
+                p = outside / length + 0.25 * (i in inside)  # i = j too: the draw may hit the anchor itself
+                assert abs((made[:, j] == i).sum() - size * p) <= 4 * math.sqrt(size * p * (1 - p))
+
+    def test_released_looks_at_the_fallback_only_outside(self) -> None:
+        uniforms = stream(0, "u").random((50, 9))
+        low, high = (
+            sample_positives(np.full(50, 9), 5, uniforms, reading="released", fallback=np.full((50, 9), u))
+            for u in (0.0, BELOW_1)
+        )
+        differs = low != high
+        assert not differs[:, 2:7].any()
+        assert set(low[differs]) == {0}
+        assert set(high[differs]) == {8}
+
+    @pytest.mark.parametrize("reading", READINGS)
+    def test_a_token_alone_has_none(self, reading: str) -> None:
+        made = positives(np.array([1, 0, 2]), 3, reading)
+        assert (made[:2] == -1).all()
+        assert (made[2] >= 0).all()
+        assert positives(np.array([], dtype=np.int64), 3, reading).shape == (0, 0)
+
+    @pytest.mark.parametrize("reading", READINGS)
+    def test_replay(self, reading: str) -> None:
+        lengths = np.array([5, 9, 1])
+        assert np.array_equal(positives(lengths, 3, reading), positives(lengths, 3, reading))
+        assert not np.array_equal(positives(lengths, 3, reading), positives(lengths, 3, reading, seed=1))
+
+    @pytest.mark.parametrize(
+        ("window", "reading", "words"),
+        [
+            (0, "half", "window must be at least 1, got 0"),
+            (1, "half", "reaches no neighbour"),
+            (1, "less", "reaches no neighbour"),
+            (1, "released", "reaches no neighbour"),
+            (4, "released", "must be odd"),
+            (5, "halve", "did you mean 'half'"),
+            (5, "window", "known: half, less, at_most, released"),
+        ],
+    )
+    def test_bad_window_or_reading(self, window: int, reading: str, words: str) -> None:
+        with pytest.raises(ValueError, match=words):
+            sample_positives(np.array([3]), window, np.zeros((1, 3)), reading=reading, fallback=np.zeros((1, 3)))
+
+    def test_bad_shapes(self) -> None:
+        lengths, good = np.array([3, 2]), np.zeros((2, 3))
+        with pytest.raises(ValueError, match="uniforms"):
+            sample_positives(lengths, 5, np.zeros((2, 4)), reading="half")
+        with pytest.raises(ValueError, match="fallback must be given"):
+            sample_positives(lengths, 5, good, reading="released")
+        with pytest.raises(ValueError, match="fallback must have"):
+            sample_positives(lengths, 5, good, reading="released", fallback=np.zeros((2, 2)))
+        with pytest.raises(ValueError, match="lengths"):
+            sample_positives(np.array([3.0]), 5, np.zeros((1, 3)), reading="half")
+
+
+def negatives(lengths: Ints, num_negatives: int, group: int, seed: int = 0) -> Ints:
+    shape = (len(lengths), int(lengths.max(initial=0)), num_negatives)
+    rows, columns = stream(seed, "rows").random(shape), stream(seed, "columns").random(shape)
+    return sample_negatives(lengths, num_negatives, rows, columns, group=group)
+
+
+class TestSampleNegatives:
+    @settings(max_examples=60, deadline=None, derandomize=True)
+    @given(
+        lengths=LENGTHS,
+        num_negatives=st.integers(1, 5),
+        group=st.integers(2, 8),
+        edge=st.sampled_from([None, 0.0, BELOW_1]),
+        seed=st.integers(0, 999),
+    )
+    def test_bounds(self, lengths: Ints, num_negatives: int, group: int, edge: float | None, seed: int) -> None:
+        shape = (len(lengths), int(lengths.max(initial=0)), num_negatives)
+        if edge is None:
+            made = negatives(lengths, num_negatives, group, seed)
+        else:
+            made = sample_negatives(lengths, num_negatives, np.full(shape, edge), np.full(shape, edge), group=group)
+        assert made.dtype == np.int64
+        assert made.shape == (*shape, 2)
+        for b, length in enumerate(lengths.tolist()):
+            others = [i for i in range(len(lengths)) if i // group == b // group and i != b]
+            for j in range(shape[1]):
+                for sequence, position in made[b, j].tolist():
+                    if j >= length or not others:
+                        assert (sequence, position) == (-1, -1)
+                    elif sequence == -1:
+                        assert position == -1
+                        assert any(lengths[i] == 0 for i in others)
+                    else:
+                        assert sequence in others
+                        assert 0 <= position < lengths[sequence]
+
+    def test_uniform_over_other_sequences_then_over_their_tokens(self) -> None:
+        """Not uniform over tokens: a short sequence is drawn as often as a long one."""
+        lengths = np.array([3, 8, 2, 5, 4, 6, 7])
+        made = negatives(lengths, 4000, group=4)
+        for b, others in ((0, [1, 2, 3]), (2, [0, 1, 3]), (3, [0, 1, 2]), (5, [4, 6])):  # the last group has 3
+            drawn = made[b, : lengths[b]].reshape(-1, 2)
+            assert_uniform(drawn[:, 0], others)
+            for sequence in others:
+                assert_uniform(drawn[drawn[:, 0] == sequence, 1], list(range(lengths[sequence])))
+
+    def test_fresh_for_each_anchor_and_with_replacement(self) -> None:
+        made = negatives(np.array([3, 3]), 20, group=2)
+        assert not np.array_equal(made[0, 0], made[0, 1])
+        assert len(np.unique(made[0, 0], axis=0)) == 3  # 20 draws of 3 tokens
+
+    def test_one_sequence_alone_has_none(self) -> None:
+        made = negatives(np.array([4, 4, 4]), 5, group=2)
+        assert (made[2] == -1).all()
+        assert (made[:2] >= 0).all()
+        assert (negatives(np.array([4]), 5, group=8) == -1).all()
+
+    def test_a_drawn_sequence_without_tokens_gives_none(self) -> None:
+        made = negatives(np.array([4, 0]), 5, group=2)
+        assert (made == -1).all()
+
+    def test_replay(self) -> None:
+        lengths = np.array([4, 2, 7])
+        assert np.array_equal(negatives(lengths, 5, 3), negatives(lengths, 5, 3))
+        assert not np.array_equal(negatives(lengths, 5, 3), negatives(lengths, 5, 3, seed=1))
+
+    def test_takes_no_loop_over_tokens(self) -> None:
+        """TACO's size. The processor's time of this process, so that a busy machine does not matter."""
+        lengths = np.full(80, 256)
+        shape = (80, 256, 50)
+        rows, columns = stream(0, "rows").random(shape), stream(0, "columns").random(shape)
+        before = time.process_time()
+        sample_negatives(lengths, 50, rows, columns, group=80)
+        sample_positives(lengths, 5, rows[..., 0], reading="released", fallback=columns[..., 0])
+        assert time.process_time() - before < 1.0  # measured 0.14; a loop over a million draws takes seconds
+
+    def test_bad_arguments(self) -> None:
+        lengths, good = np.array([3, 2]), np.zeros((2, 3, 4))
+        with pytest.raises(ValueError, match="num_negatives must be at least 1, got 0"):
+            sample_negatives(lengths, 0, good[..., :0], good[..., :0], group=2)
+        with pytest.raises(ValueError, match="group must be at least 2"):
+            sample_negatives(lengths, 4, good, good, group=1)
+        with pytest.raises(ValueError, match="rows"):
+            sample_negatives(lengths, 3, good, good, group=2)
+        with pytest.raises(ValueError, match="columns"):
+            sample_negatives(lengths, 4, good, good[:1], group=2)
+        with pytest.raises(ValueError, match="lengths"):
+            sample_negatives(np.array([[3, 2]]), 4, good, good, group=2)

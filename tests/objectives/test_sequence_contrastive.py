@@ -1,0 +1,132 @@
+"""COCO-LM's sequence contrast against a loop written from equation 3."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from objectives.formulas import assert_connected_zero, assert_finite_gradients, cosine, leaf, normal
+from torch import Tensor
+
+from harness.objectives.losses import sequence_contrastive, supervised_contrastive
+
+
+def naive(corrupted: Tensor, cropped: Tensor, temperature: float) -> float:
+    pairs = list(zip(corrupted.tolist(), cropped.tolist(), strict=True))
+    total = 0.0
+    for k, (mlm, crop) in enumerate(pairs):
+        for anchor, partner in ((mlm, crop), (crop, mlm)):
+            own = math.exp(cosine(anchor, partner) / temperature)
+            rest = sum(
+                math.exp(cosine(anchor, view) / temperature) for j, pair in enumerate(pairs) if j != k for view in pair
+            )
+            total -= math.log(own / (own + rest))
+    return total / (2 * len(pairs))
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(num_pairs=st.integers(1, 7), temperature=st.floats(0.05, 5.0), seed=st.integers(0, 10_000))
+def test_equals_the_loop(num_pairs: int, temperature: float, seed: int) -> None:
+    a, b = normal(num_pairs, 4, seed=seed), normal(num_pairs, 4, seed=seed + 1)
+    loss = sequence_contrastive(a, b, temperature=temperature)
+    assert loss.shape == ()
+    assert loss.dtype == torch.float64
+    assert loss.item() == pytest.approx(naive(a, b, temperature), rel=1e-11, abs=1e-14)
+
+
+def test_is_the_supervised_loss_with_a_class_for_each_sequence() -> None:
+    a, b = normal(5, 4), normal(5, 4, seed=1)
+    expected = supervised_contrastive(torch.cat([a, b]), torch.arange(5).repeat(2), temperature=0.3)
+    torch.testing.assert_close(sequence_contrastive(a, b, temperature=0.3), expected)
+
+
+@pytest.mark.parametrize("num_pairs", [1, 2, 4])
+def test_gradient(num_pairs: int) -> None:
+    inputs = leaf(normal(num_pairs, 3)), leaf(normal(num_pairs, 3, seed=1))
+    assert torch.autograd.gradcheck(lambda a, b: sequence_contrastive(a, b, temperature=0.4), inputs)
+
+
+@pytest.mark.parametrize("temperature", [0.01, 1.0])
+@pytest.mark.parametrize("num_pairs", [1, 2, 8])
+def test_identical_embeddings_give_log_of_all_others(num_pairs: int, temperature: float) -> None:
+    a = torch.ones(num_pairs, 3, dtype=torch.float64)
+    loss = sequence_contrastive(a, 2 * a, temperature=temperature)
+    assert loss.item() == pytest.approx(math.log(2 * num_pairs - 1))
+
+
+def test_orthogonal_embeddings() -> None:
+    views = torch.eye(6, dtype=torch.float64)
+    assert sequence_contrastive(views[:3], views[3:], temperature=0.1).item() == pytest.approx(math.log(5))
+    aligned = sequence_contrastive(views, views, temperature=0.5)
+    assert aligned.item() == pytest.approx(math.log1p(10 * math.exp(-2)))
+
+
+def test_one_sequence_and_none_are_a_connected_zero() -> None:
+    for num_pairs in (0, 1):
+        a, b = leaf(normal(num_pairs, 3)), leaf(normal(num_pairs, 3, seed=1))
+        loss = sequence_contrastive(a, b, temperature=0.3)
+        assert_connected_zero(loss, a, b)
+        assert not loss.signbit()
+
+
+def test_both_directions_count_alike() -> None:
+    a, b = normal(5, 4), normal(5, 4, seed=1)
+    expected = sequence_contrastive(a, b, temperature=0.3)
+    torch.testing.assert_close(sequence_contrastive(b, a, temperature=0.3), expected)
+    swapped = torch.arange(5)[:, None] % 2 == 0  # some pairs in one order, some in the other
+    mixed = torch.where(swapped, b, a), torch.where(swapped, a, b)
+    torch.testing.assert_close(sequence_contrastive(*mixed, temperature=0.3), expected)
+
+
+def test_permutation() -> None:
+    a, b = leaf(normal(5, 4)), leaf(normal(5, 4, seed=1))
+    order = torch.tensor([3, 0, 4, 2, 1])
+    moved = leaf(a[order]), leaf(b[order])
+    one, two = sequence_contrastive(a, b, temperature=0.3), sequence_contrastive(*moved, temperature=0.3)
+    torch.testing.assert_close(one, two)
+    expected = tuple(gradient[order] for gradient in torch.autograd.grad(one, (a, b)))
+    torch.testing.assert_close(torch.autograd.grad(two, moved), expected)
+
+
+def test_scale_zeros_and_extremes() -> None:
+    a, b = normal(4, 3).float(), normal(4, 3, seed=1).float()
+    expected = sequence_contrastive(a, b, temperature=0.3)
+    torch.testing.assert_close(sequence_contrastive(1e30 * a, 1e-9 * b, temperature=0.3), expected)
+    a[1], b[2] = 0.0, 0.0
+    inputs = leaf(a), leaf(b)
+    loss = sequence_contrastive(*inputs, temperature=0.3)
+    assert loss.item() == pytest.approx(naive(a, b, 0.3))
+    assert_finite_gradients(loss, *inputs)
+    assert_finite_gradients(sequence_contrastive(*inputs, temperature=1e-6), *inputs)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_finite_and_close(dtype: torch.dtype) -> None:
+    a, b = normal(8, 32), normal(8, 32, seed=1)
+    inputs = leaf(a.to(dtype)), leaf(b.to(dtype))
+    loss = sequence_contrastive(*inputs, temperature=1.0)
+    assert_finite_gradients(loss, *inputs)
+    assert loss.item() == pytest.approx(sequence_contrastive(a, b, temperature=1.0).item(), abs=0.01)
+
+
+def test_nan_is_not_hidden() -> None:
+    for num_pairs in (1, 3):
+        a, b = normal(num_pairs, 3), normal(num_pairs, 3, seed=1)
+        b[0, 0] = math.nan
+        assert sequence_contrastive(a, b, temperature=0.3).isnan()
+
+
+def test_bad_arguments() -> None:
+    a = normal(3, 2)
+    for temperature in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match="temperature"):
+            sequence_contrastive(a, a, temperature=temperature)
+    for bad in (a.long(), a[0], a[None], a[:, :0]):
+        with pytest.raises(ValueError, match="s_corrupted"):
+            sequence_contrastive(bad, a, temperature=1.0)
+    for bad in (a.long(), a[:2], a[None]):
+        with pytest.raises(ValueError, match="s_cropped"):
+            sequence_contrastive(a, bad, temperature=1.0)
