@@ -16,6 +16,9 @@ def forward_flops(config: Mapping[str, Any], tokens: float, squares: float) -> f
 
 
 def mlm_head_flops(config: Mapping[str, Any], positions: float) -> float:
-    """The MLM head at `positions` positions: the transform and the product with every word embedding."""
+    """The MLM head at `positions` positions: the transform and the product with every word embedding.
+
+    `head_width`, where the configuration has it, is the width of the word embeddings (an auxiliary's may differ)."""
     d = config["hidden_size"]
-    return float(2.0 * positions * (d * d + d * config["vocab_size"]))
+    width = config.get("head_width", d)
+    return float(2.0 * positions * (d * width + width * config["vocab_size"]))

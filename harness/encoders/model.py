@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,10 +21,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoModelForMaskedLM
+from transformers import AutoConfig, AutoModelForMaskedLM
 from transformers.utils import logging as transformers_logging
 
 from harness.encoders import packing as packed
+from harness.encoders.relative_positions import RelativePositions
 from harness.encoders.tokens import Tokens
 from harness.errors import UserError
 from harness.streams import seed_of
@@ -36,7 +38,9 @@ _HEAD_PREFIXES = {
     "mpnet": ("lm_head.",),
     "electra": ("generator_predictions.", "generator_lm_head."),
 }
-_PADDED_ONLY = ("mpnet",)
+ENCODER_PARTS = ("encoder", "mlm_head")
+"""What a TextEncoder's products consist of; an objective may keep parts of its own beside them."""
+PADDED_ONLY = ("mpnet",)
 """Model types whose attention cannot be registered: they run on the padded view."""
 
 
@@ -75,12 +79,16 @@ class TextEncoder(nn.Module):
         base: nn.Module = getattr(self.model, self.model.base_model_prefix)
         return base
 
+    @property
+    def head_prefixes(self) -> tuple[str, ...]:
+        """How the names of the MLM head's tensors begin in `model`."""
+        return _HEAD_PREFIXES[self.kind]
+
     def forward(self, batch: Batch) -> Tensor:
         """Last hidden states [T, d]."""
         lying = batch.packing
-        # Given, not left to the library: it would count from the ids, where a random replacement may be a padding id.
-        positions = lying.positions + (0 if self.kind in ("bert", "electra") else self.config.pad_token_id + 1)
-        if self.kind in _PADDED_ONLY:
+        positions, types = self.places(batch)
+        if self.kind in PADDED_ONLY:
             rows, width = lying.shape
             padding = batch.ids.new_full((rows * width,), self.config.pad_token_id)
             hidden = self.base(
@@ -89,11 +97,80 @@ class TextEncoder(nn.Module):
                 position_ids=padding.index_copy(0, lying.slots, positions).view(rows, width),
             )[0]
             return hidden.reshape(rows * width, -1).index_select(0, lying.slots)  # type: ignore[no-any-return]
-        types = batch.types if self.config.type_vocab_size > 1 else torch.zeros_like(batch.types)
+        if self.relative_positions is not None:
+            lying = self.relative_positions(lying)
         hidden = self.base(
             input_ids=batch.ids[None], token_type_ids=types[None], position_ids=positions[None], packing=lying
         )[0]
         return hidden[0]  # type: ignore[no-any-return]
+
+    def forward_with_embeddings(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(last hidden states [T, d], what the first layer got [T, d]): the very tensor that went in.
+
+        That is the output of the embedding layer, after its normalisation and dropout (papers.md, T3).
+        """
+        entered: list[Tensor] = []
+        layers: Any = self.base.encoder
+        hook = layers.layer[0].register_forward_pre_hook(lambda _, given: entered.append(given[0]))
+        try:
+            hidden = self(batch)
+        finally:
+            hook.remove()
+        embedded = entered[0].reshape(-1, self.hidden_size)
+        return hidden, embedded.index_select(0, batch.packing.slots) if self.kind in PADDED_ONLY else embedded
+
+    def places(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(position ids [T], token types [T]) as this kind of model counts them."""
+        # Given, not left to the library: it would count from the ids, where a random replacement may be a padding id.
+        offset = 0 if self.kind in ("bert", "electra") else self.config.pad_token_id + 1
+        one_type = getattr(self.config, "type_vocab_size", 1) == 1  # MPNet has none
+        return batch.packing.positions + offset, torch.zeros_like(batch.types) if one_type else batch.types
+
+    def word_embeddings(self, ids: Tensor) -> Tensor:
+        """[T] -> [T, d]: rows of the word embeddings alone. Raises ValueError where they are not as wide as d."""
+        return self._words()(ids)  # type: ignore[no-any-return]
+
+    def embedding_logits(self, hidden: Tensor) -> Tensor:
+        """[M, d] -> [M, V]: the product with every word embedding, no bias, no projection (COCO-LM's head for CLM).
+
+        Raises ValueError where the word embeddings are not as wide as d.
+        """
+        return nn.functional.linear(hidden, self._words().weight)
+
+    def _words(self) -> Any:
+        width = getattr(self.config, "embedding_size", self.hidden_size)
+        if width != self.hidden_size:
+            raise ValueError(
+                f"the word embeddings of this {self.kind} encoder are {width} wide and its hidden states "
+                f"{self.hidden_size}: take an encoder where they are equal"
+            )
+        owner: Any = self.base.embeddings
+        return owner.word_embeddings
+
+    def add_relative_positions(self, buckets: int = 32, max_distance: int = 128) -> None:
+        """Give the encoder T5's relative positions beside its own; zero at first, so that nothing changes yet.
+
+        One that came with a product is kept. Raises ValueError if it has another shape, and for a kind whose attention
+        is the library's own.
+        """
+        if self.kind in PADDED_ONLY:
+            raise ValueError(f"a {self.kind} encoder takes no relative positions: take a bert, roberta or electra one")
+        if self.relative_positions is None:
+            made = RelativePositions(self.config.num_attention_heads, buckets, max_distance)
+            self._set_relative_positions(made)
+        elif self.relative_positions.shape != (buckets, max_distance):
+            raise ValueError(
+                f"the encoder has relative positions of shape {self.relative_positions.shape} (buckets, distance) and "
+                f"({buckets}, {max_distance}) are asked for: ask for those it has"
+            )
+
+    @property
+    def relative_positions(self) -> RelativePositions | None:
+        return getattr(self.base, "relative_positions", None)
+
+    def _set_relative_positions(self, made: RelativePositions) -> None:
+        # Below the library's own encoder: there they are trained, kept and loaded wherever the encoder is.
+        self.base.add_module("relative_positions", made.to(next(self.model.parameters()).device))
 
     def mlm_logits(self, hidden: Tensor) -> Tensor:
         """[M, d] -> [M, V]: the encoder's own head, at the asked positions only."""
@@ -113,7 +190,7 @@ class TextEncoder(nn.Module):
 
     def _split(self) -> dict[str, dict[str, Tensor]]:
         """Parts by name, tied tensors once (in 'encoder')."""
-        heads = _HEAD_PREFIXES[self.kind]
+        heads = self.head_prefixes
         parts: dict[str, dict[str, Tensor]] = {"encoder": {}, "mlm_head": {}}
         seen = {p.data_ptr() for n, p in self.model.state_dict().items() if not n.startswith(heads)}
         for name, tensor in self.model.state_dict().items():
@@ -133,9 +210,13 @@ class TextEncoder(nn.Module):
         }
 
     def load_parts(self, tensors: dict[str, Tensor], parts: Iterable[str]) -> None:
-        """Take the named parts of a product."""
+        """Take the named parts of a product; relative positions come with the encoder's where it has them."""
         wanted = tuple(parts)
         state = {n.split("/", 1)[1]: t for n, t in tensors.items() if n.split("/", 1)[0] in wanted}
+        prefix = f"{self.model.base_model_prefix}.relative_positions."
+        relative = {n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)}
+        if relative:
+            self._set_relative_positions(RelativePositions.like(relative))
         own = self._split()
         missing = [n for part in wanted for n in own[part] if n not in state]
         if missing:
@@ -175,29 +256,48 @@ def _template(folder: str, digest: str) -> TextEncoder:
 
 
 def _padded_only(folder: str) -> bool:
-    import json
-
-    return json.loads((Path(folder) / "config.json").read_text())["model_type"] in _PADDED_ONLY
+    return json.loads((Path(folder) / "config.json").read_text())["model_type"] in PADDED_ONLY
 
 
-def load_encoder(folder: Path, digest: str, *, seed: int) -> TextEncoder:
-    """A fresh copy of the encoder; a head that the checkpoint lacks is drawn from the stream (seed, 'mlm_head')."""
-    encoder = copy.deepcopy(_template(str(folder), digest))
+def load_encoder(folder: Path, digest: str, *, seed: int, config: Mapping[str, Any] | None = None) -> TextEncoder:
+    """A fresh copy of the encoder; a head that the checkpoint lacks is drawn from the stream (seed, 'mlm_head').
+
+    With `config` (of a `Located` that is new) nothing is read from the folder: all weights are drawn, the encoder's from
+    the stream (seed, 'initial_weights'), normal with `initializer_range`, the padding row, biases 0 and norms 1.
+    """
+    if config is None:
+        encoder = copy.deepcopy(_template(str(folder), digest))
+    else:
+        encoder = copy.deepcopy(_skeleton(json.dumps(config, sort_keys=True)))
+        draw(encoder._split()["encoder"], encoder.config.initializer_range, seed_of(seed, "initial_weights"))
+        with torch.no_grad():
+            encoder._words().weight[encoder.config.pad_token_id].zero_()
     if encoder.fresh_head:
-        draw_weights(encoder, _HEAD_PREFIXES[encoder.kind], seed)
+        draw(encoder._split()["mlm_head"], encoder.config.initializer_range, seed_of(seed, "mlm_head"))
     return encoder
 
 
-def draw_weights(encoder: TextEncoder, prefixes: tuple[str, ...], seed: int) -> None:
-    """Draw the head's own matrices anew, normal with the encoder's initialiser range; biases 0, norms 1."""
-    generator = torch.Generator().manual_seed(seed_of(seed, "mlm_head"))
-    own = encoder._split()["mlm_head"]
+@lru_cache(maxsize=1)
+def _skeleton(config: str) -> TextEncoder:
+    """The model of a configuration (JSON), before its weights are drawn."""
+    fields = json.loads(config)
+    kind = fields.pop("model_type")
+    with torch.random.fork_rng(devices=[]):
+        model = AutoModelForMaskedLM.from_config(
+            AutoConfig.for_model(kind, **fields), attn_implementation=packed.NAME, dtype=torch.float32
+        )
+    return TextEncoder(model, fresh_head=True)
+
+
+def draw(tensors: Mapping[str, Tensor], spread: float, seed: int) -> None:
+    """Fill named tensors in the order of their names: matrices normal with `spread`, scales of norms 1, the rest 0."""
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name in sorted(own):
-            if own[name].dim() > 1:
-                own[name].normal_(0.0, encoder.config.initializer_range, generator=generator)
+        for name in sorted(tensors):
+            if tensors[name].dim() > 1:
+                tensors[name].normal_(0.0, spread, generator=generator)
             else:
-                own[name].fill_(1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0)
+                tensors[name].fill_(1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0)
 
 
 # ---------------------------------------------------------------- products

@@ -7,7 +7,7 @@ library's model changes, and no padding token is ever computed in a linear layer
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,17 +22,23 @@ NAME = "harness_packed"
 @dataclass(frozen=True)
 class Packing:
     """How B sequences of `lengths` [B] lie end to end in T tokens: `slots` [T] are their places in the padded [B * L]
-    view, `mask` [B, 1, 1, L] is true at real tokens (None when all have one length), `first` [B] the first tokens."""
+    view, `mask` [B, 1, 1, L] is true at real tokens (None when all have one length), `first` [B] the first tokens.
+    `bias` [1 or B, H, L, L] is added to the scores in place of the mask, which it contains."""
 
     lengths: NDArray[np.int64]
     slots: Tensor
     positions: Tensor
     first: Tensor
     mask: Tensor | None
+    bias: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
         return len(self.lengths), int(self.lengths.max())
+
+    def with_bias(self, bias: Tensor) -> Packing:
+        """With `bias` [1, H, L, L] on the scores; -inf at padding, never in a whole row: every sequence has a token."""
+        return replace(self, bias=bias if self.mask is None else bias.masked_fill(~self.mask, float("-inf")))
 
 
 def packing(lengths: NDArray[np.int64], device: torch.device) -> Packing:
@@ -76,8 +82,9 @@ def packed_attention(
             flat = x.new_zeros(rows * width, heads, depth).index_copy(0, packing.slots, flat)
         return flat.reshape(rows, width, heads, depth).transpose(1, 2)
 
+    mask = packing.mask if packing.bias is None else packing.bias.to(query.dtype)
     out = nn.functional.scaled_dot_product_attention(
-        pad(query), pad(key), pad(value), attn_mask=packing.mask, dropout_p=dropout, scale=scaling
+        pad(query), pad(key), pad(value), attn_mask=mask, dropout_p=dropout, scale=scaling
     )
     flat = out.transpose(1, 2).reshape(rows * width, heads, depth)
     if packing.mask is not None:

@@ -1,4 +1,4 @@
-"""Where an encoder comes from (a hub id, a folder, a package) and the digest that identifies it. No torch."""
+"""Where an encoder comes from (a hub id, a folder, a package, a size) and the digest that identifies it. No torch."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from harness.encoders.sizes import SIZES
 from harness.errors import UserError, unknown
 from harness.specs import KEY_LENGTH, UNRESOLVED, Encoder
 
@@ -35,6 +36,11 @@ _TOKENIZER_SETTINGS = {
     "truncation_side": "right",
 }
 """What the library takes from tokenizer_config.json over tokenizer.json, with its own defaults; hashed where it differs."""
+NEW = "new:"
+NEW_TOKENIZER = "bert-tiny"
+"""Uncased WordPiece with BERT's 30,522 entries."""
+_INITIAL_WEIGHTS = b"new encoder, initial weights 1"
+"""How `load_encoder` draws them is part of what a new encoder is: change this together with it."""
 _CONFIG_NOISE = (
     "_name_or_path",
     "transformers_version",
@@ -88,13 +94,17 @@ PACKAGED = {
 
 @dataclass(frozen=True)
 class Located:
-    """An encoder by name: its identity, its folder (None while it is not at hand) and its configuration."""
+    """An encoder by name: its identity, its folder (None while it is not at hand) and its configuration.
+
+    `new`: the folder holds its tokenizer alone; its weights are drawn, by `load_encoder` with `config`.
+    """
 
     encoder: Encoder
     folder: Path | None
     config: dict[str, Any]
     warm_up: WarmUp | None
     contaminated: tuple[str, ...] = ()
+    new: bool = False
 
     @property
     def name(self) -> str:
@@ -102,11 +112,14 @@ class Located:
 
 
 def locate(name: str, *, download: bool = False) -> Located:
-    """Find an encoder by packaged name, folder or hub id.
+    """Find an encoder by packaged name, folder or hub id, or make one from a size: `new:SIZE` or `new:SIZE@TOKENIZER`.
 
     A hub id that is not in the local cache is fetched when `download`, else it is unresolved: a plan can still be made.
+    TOKENIZER is the name of an encoder whose tokenizer is taken (bert-tiny's, where none is named).
     Raises UserError for an unknown name, a folder without weights, a model type that cannot be trained, or a pickle.
     """
+    if name.startswith(NEW):
+        return _new(name, download)
     if name in PACKAGED:
         packaged = PACKAGED[name]
         folder = _package_folder(name, packaged)
@@ -127,6 +140,45 @@ def locate(name: str, *, download: bool = False) -> Located:
     if found is None:
         return Located(Encoder(f"{UNRESOLVED}{name}", name), None, _HUB_SHAPES.get(name, {}), None)
     return Located(Encoder(_digest(found), name), found, _config(found), None)
+
+
+def _new(name: str, download: bool) -> Located:
+    """An encoder whose weights are still to be drawn: identified by its configuration and its tokenizer."""
+    wanted, at, tokenizer = name.removeprefix(NEW).partition("@")
+    if wanted not in SIZES:
+        raise unknown("size of a new encoder", wanted, SIZES, "--encoder")
+    if at and (not tokenizer or tokenizer.startswith(NEW)):
+        raise UserError(
+            f"--encoder {name}: name after '@' an encoder that has a tokenizer, e.g. new:{wanted}@bert-tiny."
+        )
+    size, source = SIZES[wanted], locate(tokenizer or NEW_TOKENIZER, download=download)
+    label = f"{NEW}{wanted}" if source.name == NEW_TOKENIZER else f"{NEW}{wanted}@{source.name}"
+    pad_id = source.config.get("pad_token_id")
+    if pad_id is None:
+        pad_id = 0 if source.config.get("model_type", "bert") in ("bert", "electra") else 1
+    if source.folder is None:
+        config = size.config(source.config.get("vocab_size", size.vocabulary), pad_id)
+        return Located(Encoder(f"{UNRESOLVED}{label}", label), None, config, None, new=True)
+    config = size.config(_vocabulary_size(source.folder), pad_id)
+    whole = hashlib.sha256(_INITIAL_WEIGHTS)
+    whole.update(json.dumps(config, sort_keys=True).encode())
+    _hash_tokenizer(whole, source.folder)
+    return Located(Encoder(whole.hexdigest()[:KEY_LENGTH], label), source.folder, config, None, new=True)
+
+
+def _vocabulary_size(folder: Path) -> int:
+    """As many ids as the tokenizer has."""
+    if not (folder / "tokenizer.json").exists():
+        from harness.encoders.tokens import Tokeniser  # builds one from the older files; imports torch, so only here
+
+        return Tokeniser(folder).vocabulary.size
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception as error:  # the library raises nothing narrower
+        raise UserError(f"The encoder folder {folder} has no usable tokenizer: {error}.") from None
+    return int(tokenizer.get_vocab_size(with_added_tokens=True))
 
 
 _HUB_SHAPES: dict[str, dict[str, Any]] = {
@@ -204,12 +256,8 @@ def _json(path: Path) -> Any:
         raise UserError(f"{path} is not valid JSON: {error}.") from None
 
 
-@lru_cache(maxsize=32)
-def _digest_cached(folder: str, stamp: tuple[tuple[str, int, int], ...]) -> str:
-    path = Path(folder)
-    config = _config(path)
-    whole = hashlib.sha256()
-    whole.update(json.dumps({k: v for k, v in config.items() if k not in _CONFIG_NOISE}, sort_keys=True).encode())
+def _hash_tokenizer(whole: Any, path: Path) -> None:
+    """Feed a hash with what decides the ids of a text."""
     for name in _TOKENIZER:
         if (path / name).exists() and name not in ("tokenizer_config.json", "special_tokens_map.json"):
             content = (path / name).read_text(encoding="utf-8")
@@ -221,6 +269,15 @@ def _digest_cached(folder: str, stamp: tuple[tuple[str, int, int], ...]) -> str:
         unusual = {k: settings[k] for k, usual in _TOKENIZER_SETTINGS.items() if settings.get(k, usual) != usual}
         if unusual:
             whole.update(json.dumps(unusual, sort_keys=True).encode())
+
+
+@lru_cache(maxsize=32)
+def _digest_cached(folder: str, stamp: tuple[tuple[str, int, int], ...]) -> str:
+    path = Path(folder)
+    config = _config(path)
+    whole = hashlib.sha256()
+    whole.update(json.dumps({k: v for k, v in config.items() if k not in _CONFIG_NOISE}, sort_keys=True).encode())
+    _hash_tokenizer(whole, path)
     for name, part in sorted(_tensor_digests(path)):
         whole.update(f"{name}:{part}".encode())
     return whole.hexdigest()[:KEY_LENGTH]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import UserError
+
+_PROBE = "a"
+"""Any text that is a token, if only an unknown one."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +38,23 @@ class Tokens:
 
     def take(self, rows: Sequence[int] | NDArray[np.int64]) -> Tokens:
         """The sequences of `rows`, in that order."""
-        lengths = self.lengths[rows]
+        starts = self.offsets[:-1][rows]
+        lengths = self.offsets[1:][rows] - starts  # not of all sequences: there may be 1e8 of them
         offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
         np.cumsum(lengths, out=offsets[1:])
-        starts = self.offsets[:-1][rows]
         index = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
         return Tokens(self.ids[index], self.types[index], self.special[index], offsets)
+
+
+def joined(*parts: Tokens) -> Tokens:
+    """The sequences of several, one after another."""
+    lengths = np.concatenate([part.lengths for part in parts])
+    return Tokens(
+        np.concatenate([part.ids for part in parts]),
+        np.concatenate([part.types for part in parts]),
+        np.concatenate([part.special for part in parts]),
+        np.concatenate([[0], np.cumsum(lengths)]),
+    )
 
 
 @dataclass(frozen=True)
@@ -49,6 +64,17 @@ class Vocabulary:
     size: int
     mask_id: int | None
     pad_id: int
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What the tokenizer puts around one text: `first` and `last`, ids and types [k, 2] each (k is 1 for BERT's kin), and
+    `separator`, the id that goes between two texts of one sequence. `types` is the type of the text itself."""
+
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+    separator: int
+    types: int
 
 
 class Tokeniser:
@@ -89,4 +115,35 @@ class Tokeniser:
             np.concatenate([np.asarray(x, dtype=np.int8) for x in encoded["token_type_ids"]]),
             np.concatenate([np.asarray(x, dtype=np.bool_) for x in encoded["special_tokens_mask"]]),
             offsets,
+        )
+
+    def content(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Tokens of whole texts, nothing added and nothing cut: ids of all texts end to end [T], and lengths [n]."""
+        encoded = self._tokenizer(
+            list(texts),
+            add_special_tokens=False,
+            truncation=False,
+            return_token_type_ids=False,
+            return_attention_mask=False,
+            verbose=False,  # no warning that a text is longer than the encoder's sequences
+        )["input_ids"]
+        lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
+        ids = np.fromiter(chain.from_iterable(encoded), dtype=np.int32, count=int(lengths.sum()))
+        return ids, lengths
+
+    @property
+    def frame(self) -> Frame:
+        """Found by looking at a text as this tokenizer places it. Raises UserError when it adds no last token."""
+        probe = self([(_PROBE,)], 512)
+        inside = np.flatnonzero(~probe.special)
+        placed = np.stack([probe.ids.astype(np.int64), probe.types.astype(np.int64)], axis=1)
+        if not len(inside) or inside[-1] + 1 == len(placed):
+            raise UserError(
+                f"The tokenizer ({type(self._tokenizer).__name__}) puts no special token after a text; name an encoder of a "
+                "BERT-like kind."
+            )
+        last = placed[inside[-1] + 1 :]
+        separator = self._tokenizer.sep_token_id
+        return Frame(
+            placed[: inside[0]], last, int(last[0, 0] if separator is None else separator), int(placed[inside[0], 1])
         )

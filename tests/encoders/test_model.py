@@ -109,6 +109,68 @@ def test_dropout_acts_inside_attention(kind: str, folders: dict[str, Path]) -> N
     assert not torch.allclose(encoder(Batch.of(tokens, CPU)), still, atol=1e-3)
 
 
+class TestEmbeddings:
+    @pytest.mark.parametrize("training", [False, True])
+    @pytest.mark.parametrize("shape", ["equal", "mixed"])
+    @pytest.mark.parametrize("kind", tiny.KINDS)
+    def test_what_the_first_layer_got(self, kind: str, shape: str, training: bool, folders: dict[str, Path]) -> None:
+        """The same draw of dropout: the layers, run again on it by the library, give the same hidden states."""
+        encoder, tokens = tiny.encoder(folders[kind]), tiny.tokens(folders[kind], rows_of(shape))
+        encoder.set_dropout(0.0)
+        encoder.base.embeddings.dropout.p = 0.3
+        encoder.train(training)
+        batch = Batch.of(tokens, CPU)
+        found, embedded = encoder.forward_with_embeddings(batch)
+        assert embedded.shape == found.shape == (len(tokens.ids), encoder.hidden_size)
+        for i, (start, stop) in enumerate(zip(tokens.offsets[:-1], tokens.offsets[1:], strict=True)):
+            again = embedded[start:stop][None]
+            more = {} if kind == "mpnet" else {"packing": Batch.of(tokens.take([i]), CPU).packing}
+            torch.testing.assert_close(encoder.base.encoder(again, **more)[0][0], found[start:stop], atol=2e-6, rtol=0)
+        assert not encoder.base.encoder.layer[0]._forward_pre_hooks
+
+    @pytest.mark.parametrize("kind", tiny.KINDS)
+    def test_hidden_states_are_those_of_a_plain_pass(self, kind: str, folders: dict[str, Path]) -> None:
+        encoder, tokens = tiny.encoder(folders[kind]), tiny.tokens(folders[kind], rows_of("mixed"))
+        batch = Batch.of(tokens, CPU)
+        encoder.train()
+        torch.manual_seed(1)
+        plain = encoder(batch)
+        torch.manual_seed(1)
+        assert torch.equal(encoder.forward_with_embeddings(batch)[0], plain)
+
+    @pytest.mark.parametrize("kind", tiny.KINDS)
+    def test_are_the_librarys(self, kind: str, folders: dict[str, Path]) -> None:
+        """`hidden_states[0]` of the library's own padded model (papers.md, T3), and gradient through them."""
+        encoder, plain = tiny.encoder(folders[kind]).eval(), tiny.plain_model(folders[kind]).eval()
+        tokens = tiny.tokens(folders[kind], rows_of("mixed"))
+        padded = tiny.padded(tokens, pad=plain.config.pad_token_id)
+        if kind == "mpnet":
+            del padded["token_type_ids"]
+        with torch.no_grad():
+            states = getattr(plain, plain.base_model_prefix)(**padded, output_hidden_states=True).hidden_states
+        embedded = encoder.forward_with_embeddings(Batch.of(tokens, CPU))[1]
+        torch.testing.assert_close(embedded, states[0][padded["attention_mask"].bool()], atol=1e-6, rtol=1e-6)
+        embedded.square().sum().backward()
+        assert encoder.base.embeddings.word_embeddings.weight.grad.abs().sum() > 0
+
+    @pytest.mark.parametrize("kind", [kind for kind in tiny.KINDS if kind != "electra"])
+    def test_words_alone(self, kind: str, folders: dict[str, Path]) -> None:
+        encoder = tiny.encoder(folders[kind])
+        table = encoder.base.embeddings.word_embeddings.weight
+        assert torch.equal(encoder.word_embeddings(torch.tensor([7, 3, 7])), table[[7, 3, 7]])
+        states = torch.randn(4, encoder.hidden_size, generator=torch.Generator().manual_seed(0))
+        torch.testing.assert_close(encoder.embedding_logits(states), states @ table.T)
+
+    def test_words_of_another_width(self, folders: dict[str, Path]) -> None:
+        encoder = tiny.encoder(folders["electra"])
+        for asked in (
+            lambda: encoder.word_embeddings(torch.tensor([1])),
+            lambda: encoder.embedding_logits(torch.zeros(1, 32)),
+        ):
+            with pytest.raises(ValueError, match="are 16 wide and its hidden states 32: take an encoder"):
+                asked()
+
+
 class TestParts:
     @pytest.fixture(params=tiny.KINDS)
     def folder(self, request: pytest.FixtureRequest, folders: dict[str, Path]) -> Path:

@@ -120,6 +120,100 @@ class TestDigest:
             assert located.name == f"tiny-{kind}"
 
 
+class TestNew:
+    def test_a_size_with_the_tokenizer_of_a_folder(self, bert: Path) -> None:
+        located = locate(f"new:tiny@{bert}")
+        assert located.new
+        assert located.folder == bert
+        assert located.warm_up is None
+        assert located.contaminated == ()
+        assert located.encoder.resolved
+        assert located.name == "new:tiny@tiny-bert"
+        assert located.config["vocab_size"] == Tokeniser(bert).vocabulary.size
+        assert located.config["model_type"] == "bert"
+        assert located.config["max_position_embeddings"] == 128
+        assert not locate(str(bert)).new
+
+    def test_the_default_tokenizer(self, packaged: dict[str, Path]) -> None:
+        located = locate("new:bert-small")
+        assert located.name == "new:bert-small" == locate("new:bert-small@bert-tiny").name
+        assert located.encoder == locate("new:bert-small@bert-tiny").encoder
+        assert located.folder == locate("bert-tiny").folder
+        assert located.config["vocab_size"] == 30_522 == Tokeniser(located.folder).vocabulary.size
+
+    def test_identity_is_config_and_tokenizer_not_the_weights(self, copy: Path, bert: Path) -> None:
+        def of(folder: Path, size: str = "tiny") -> str:
+            return locate(f"new:{size}@{folder}").encoder.digest
+
+        before = of(bert)
+        assert before != digest(bert)
+        weights = load_file(copy / "model.safetensors")
+        save_file({n: t + 1 for n, t in weights.items()}, copy / "model.safetensors", metadata={"format": "pt"})
+        edit(copy / "config.json", initializer_range=0.5)
+        assert of(copy) == before
+        assert len({before, *(of(bert, size) for size in ("bert-small", "bert-base"))}) == 3
+        body = json.loads((copy / "tokenizer.json").read_text())
+        vocabulary = body["model"]["vocab"]
+        vocabulary["w1"], vocabulary["w2"] = vocabulary["w2"], vocabulary["w1"]
+        (copy / "tokenizer.json").write_text(json.dumps(body))
+        assert of(copy) != before
+
+    def test_a_configuration_stays(self) -> None:
+        """Frozen: with another one, whatever is recorded for a new encoder would be trained again."""
+        assert sources.SIZES["tiny"].config(30_522) == {
+            "model_type": "bert",
+            "vocab_size": 30_522,
+            "hidden_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "intermediate_size": 256,
+            "max_position_embeddings": 128,
+            "type_vocab_size": 2,
+            "pad_token_id": 0,
+            "hidden_act": "gelu",
+            "hidden_dropout_prob": 0.1,
+            "attention_probs_dropout_prob": 0.1,
+            "initializer_range": 0.02,
+            "layer_norm_eps": 1e-12,
+            "tie_word_embeddings": True,
+            "is_decoder": False,
+            "add_cross_attention": False,
+        }
+
+    def test_the_padding_id_is_the_tokenizers(self, folders: dict[str, Path]) -> None:
+        for kind, folder in folders.items():
+            assert locate(f"new:tiny@{folder}").config["pad_token_id"] == Tokeniser(folder).vocabulary.pad_id, kind
+
+    def test_a_tokenizer_in_the_older_files(self, copy: Path) -> None:
+        words = json.loads((copy / "tokenizer.json").read_text())["model"]["vocab"]
+        (copy / "tokenizer.json").unlink()
+        (copy / "vocab.txt").write_text("\n".join(sorted(words, key=words.__getitem__)))
+        (copy / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
+        assert locate(f"new:tiny@{copy}").config["vocab_size"] == len(words)
+
+    def test_a_tokenizer_that_is_not_at_hand(self, hub: Path) -> None:
+        located = locate("new:coco-lm-base@roberta-base")
+        assert located.new
+        assert not located.encoder.resolved
+        assert located.folder is None
+        assert located.name == "new:coco-lm-base@roberta-base"
+        assert located.config["vocab_size"] == 50_265
+        assert locate("new:coco-lm-base@someone/other").config["vocab_size"] == 32_768
+        assert "cannot be reached" in one_sentence("new:coco-lm-base@roberta-base", download=True)
+
+    def test_unknown_sizes(self) -> None:
+        assert "Did you mean 'coco-lm-base'?" in one_sentence("new:coco-lm-bse")
+        assert "unknown size of a new encoder ''" in one_sentence("new:")
+
+    @pytest.mark.parametrize("name", ["new:tiny@", "new:tiny@new:tiny"])
+    def test_no_tokenizer(self, name: str) -> None:
+        assert "name after '@' an encoder that has a tokenizer" in one_sentence(name)
+
+    def test_an_unknown_tokenizer(self, tmp_path: Path, hub: Path) -> None:
+        assert "Did you mean 'bert-tiny'?" in one_sentence("new:tiny@bert-tyny")
+        assert "no such folder" in one_sentence(f"new:tiny@{tmp_path}/nothing")
+
+
 class TestWrongFolders:
     def test_no_such_folder(self, tmp_path: Path) -> None:
         assert "no such folder" in one_sentence(tmp_path / "nothing")

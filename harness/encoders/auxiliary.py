@@ -1,0 +1,179 @@
+"""The small network beside an encoder that replaces masked tokens: COCO-LM's auxiliary, ELECTRA's generator.
+
+COCO-LM section 3 and papers.md L6, L9, L12, L13: a shallow Transformer with an MLM head of its own; word, position and
+type embeddings and their normalisation are the encoder's, so that both losses train them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from harness.encoders.model import PADDED_ONLY, Batch, TextEncoder, draw
+from harness.encoders.relative_positions import RelativePositions
+from harness.streams import seed_of
+
+
+class Auxiliary(nn.Module):
+    """`layers` layers of the encoder's kind over its embeddings, `hidden` wide (0: as wide as the encoder).
+
+    `initial`: 'encoder' copies the encoder's first layers and its MLM head (post-training), 'random' draws all from the
+    stream (seed, 'auxiliary'). `shared`: the embeddings are the encoder's own; else a copy as they are now. A narrower
+    network keeps the encoder's head size, has 4 x hidden in its feed-forward layers, and reaches its width and comes
+    back from it by a projection. `relative_buckets` (0: none) and `relative_distance`: a table of relative positions of
+    its own, zero at first, or a copy of the encoder's with its layers where that has one of this shape.
+
+    The encoder is no submodule: an objective that holds both lists every parameter once.
+    Raises ValueError for an encoder whose attention is the library's own, and for a shape that cannot be.
+    """
+
+    def __init__(
+        self,
+        encoder: TextEncoder,
+        *,
+        layers: int,
+        hidden: int,
+        initial: Literal["encoder", "random"],
+        shared: bool,
+        relative_buckets: int,
+        relative_distance: int,
+        seed: int,
+    ) -> None:
+        super().__init__()
+        of = encoder.config
+        width = hidden or encoder.hidden_size
+        _check(encoder, layers, width, initial)
+        self._encoder = (encoder,)  # in a tuple, where nn.Module does not look for submodules
+        own = copy.deepcopy(of)
+        own.num_hidden_layers = layers
+        if width != encoder.hidden_size:
+            own.hidden_size, own.intermediate_size = width, 4 * width
+            own.num_attention_heads = of.num_attention_heads * width // encoder.hidden_size
+        base: Any = encoder.base
+        words = base.embeddings.word_embeddings.weight.shape[1]
+        with torch.random.fork_rng(devices=[]):  # what the constructors draw is drawn over below
+            self.project = nn.Linear(words, width) if width != words else None
+            self.transformer = type(base.encoder)(own)
+            self.dense = nn.Linear(width, words)
+        self.norm = nn.LayerNorm(words, eps=of.layer_norm_eps)
+        self.bias = nn.Parameter(torch.zeros(of.vocab_size))
+        dense, norm, bias, activation = _head(encoder)
+        self.activation = copy.deepcopy(activation)  # a module in some kinds: the encoder's own would follow our mode
+        if initial == "encoder":
+            self.transformer.layer.load_state_dict(base.encoder.layer[:layers].state_dict())
+            self.dense.load_state_dict(dense.state_dict())
+            self.norm.load_state_dict(norm.state_dict())
+            self.bias.data.copy_(bias.data)
+            if self.project is not None:
+                self.project.load_state_dict(base.embeddings_project.state_dict())
+        else:
+            draw(dict(self.named_parameters()), of.initializer_range, seed_of(seed, "auxiliary"))
+        self.relative_positions = None
+        if relative_buckets:
+            self.relative_positions = RelativePositions(own.num_attention_heads, relative_buckets, relative_distance)
+            theirs = encoder.relative_positions
+            if initial == "encoder" and theirs is not None and theirs.shape == self.relative_positions.shape:
+                self.relative_positions.load_state_dict(theirs.state_dict())
+        self.embeddings = None if shared else copy.deepcopy(base.embeddings)
+        self.dropout = nn.Dropout(of.hidden_dropout_prob)
+        self.config: dict[str, Any] = {
+            "model_type": encoder.kind,
+            "hidden_size": width,
+            "num_hidden_layers": layers,
+            "num_attention_heads": own.num_attention_heads,
+            "intermediate_size": own.intermediate_size,
+            "vocab_size": of.vocab_size,
+            "head_width": words,
+        }
+        self.to(next(encoder.parameters()).device)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Last hidden states [T, h]; in `eval()` without any dropout, whatever mode the encoder is in (L6)."""
+        table = self._embeddings
+        positions, types = self._encoder[0].places(batch)
+        # Not through the embeddings' own module: its dropout follows the mode of the encoder.
+        embedded = table.word_embeddings(batch.ids) + table.token_type_embeddings(types)
+        embedded = self.dropout(table.LayerNorm(embedded + table.position_embeddings(positions)))
+        if self.project is not None:
+            embedded = self.project(embedded)
+        lying = batch.packing if self.relative_positions is None else self.relative_positions(batch.packing)
+        return self.transformer(embedded[None], packing=lying)[0][0]  # type: ignore[no-any-return]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[M, h] -> [M, V]: the auxiliary's own MLM head, at the asked positions only."""
+        transformed = self.norm(self.activation(self.dense(hidden)))
+        return nn.functional.linear(transformed, self._embeddings.word_embeddings.weight, self.bias)
+
+    @property
+    def _embeddings(self) -> Any:
+        base: Any = self._encoder[0].base
+        return base.embeddings if self.embeddings is None else self.embeddings
+
+    def set_dropout(self, probability: float) -> None:
+        for module in self.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = probability
+
+    # ------------------------------------------------------------ weights
+
+    def own_parameters(self) -> dict[str, nn.Parameter]:
+        """Parameters by name, without those that are the encoder's."""
+        return dict(self.named_parameters())
+
+    def parts(self) -> dict[str, Tensor]:
+        """Own weights as 'auxiliary/name', on the CPU: what a product holds."""
+        return {
+            f"auxiliary/{name}": tensor.detach().to("cpu", copy=True).contiguous()
+            for name, tensor in self.state_dict().items()
+        }
+
+    def load_parts(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take the auxiliary of a product. Raises ValueError where it is not of this one's shape."""
+        found = {n.removeprefix("auxiliary/"): t for n, t in tensors.items() if n.startswith("auxiliary/")}
+        own = self.state_dict()
+        wrong = sorted(n for n in own.keys() | found.keys() if _shape(own.get(n)) != _shape(found.get(n)))
+        if wrong:
+            raise ValueError(
+                f"the product's auxiliary is not of this shape: {wrong[0]} is {_shape(found.get(wrong[0]))} there and "
+                f"{_shape(own.get(wrong[0]))} here ({len(wrong)} tensors); build it with the settings it was trained with"
+            )
+        self.load_state_dict(found)
+
+
+def _shape(tensor: Tensor | None) -> tuple[int, ...] | None:
+    return None if tensor is None else tuple(tensor.shape)
+
+
+def _check(encoder: TextEncoder, layers: int, width: int, initial: str) -> None:
+    size, heads, depth = encoder.hidden_size, encoder.config.num_attention_heads, encoder.config.num_hidden_layers
+    if encoder.kind in PADDED_ONLY:
+        raise ValueError(f"a {encoder.kind} encoder can have no auxiliary: take a bert, roberta or electra one")
+    if layers < 1 or width < 1 or width % (size // heads):
+        raise ValueError(
+            f"an auxiliary of {layers} layers, {width} wide: it needs a layer at least, and a width that is a multiple "
+            f"of the encoder's head size {size // heads}"
+        )
+    if initial not in ("encoder", "random"):
+        raise ValueError(f"an auxiliary starts from 'encoder' or 'random', not from '{initial}'")
+    if initial == "encoder" and (width != size or layers > depth):
+        raise ValueError(
+            f"an auxiliary of {layers} layers, {width} wide, cannot be copied from an encoder of {depth} layers, {size} "
+            "wide: give its width and at most its layers, or start it from 'random'"
+        )
+
+
+def _head(encoder: TextEncoder) -> tuple[nn.Module, nn.Module, Tensor, Any]:
+    """(dense, normalisation, output bias [V], activation) of the encoder's MLM head."""
+    model = encoder.model
+    if encoder.kind == "bert":
+        predictions = model.cls.predictions
+        transform = predictions.transform
+        return transform.dense, transform.LayerNorm, predictions.bias, transform.transform_act_fn
+    if encoder.kind == "electra":
+        predictions = model.generator_predictions
+        return predictions.dense, predictions.LayerNorm, model.generator_lm_head.bias, predictions.activation
+    return model.lm_head.dense, model.lm_head.layer_norm, model.lm_head.bias, nn.functional.gelu

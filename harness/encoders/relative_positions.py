@@ -1,0 +1,84 @@
+"""Relative positions as T5 has them: every distance falls into a bucket, every bucket adds a score per head.
+
+Raffel et al. 2020, section 2.1. COCO-LM (section 4) adds them to a BERT: its absolute positions stay, and scores are
+still divided by sqrt(d) (papers.md, L11). Its released code has another bucket function; ours is T5's, as printed.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from harness.encoders.packing import Packing
+
+
+@lru_cache(maxsize=1024)
+def buckets_of(width: int, buckets: int, max_distance: int) -> NDArray[np.int64]:
+    """The bucket of every distance key - query from -(width - 1) to width - 1, [2 * width - 1].
+
+    Half of the buckets are for keys to the right. Of each half the first half holds one distance each, the others grow
+    in geometric steps up to `max_distance`, and the last takes whatever is farther.
+    """
+    # On the host, in double precision: no device may round a distance at the edge of a bucket to another side.
+    half = buckets // 2
+    exact = half // 2
+    distance = np.arange(-(width - 1), width)
+    far = np.maximum(np.abs(distance), exact) / exact
+    grown = exact + (np.log(far) / math.log(max_distance / exact) * (half - exact)).astype(np.int64)
+    within = np.where(np.abs(distance) < exact, np.abs(distance), np.minimum(grown, half - 1))
+    found: NDArray[np.int64] = within + half * (distance > 0)
+    return found
+
+
+class RelativePositions(nn.Module):
+    """A table [buckets, heads], zero at first, shared by all layers of one encoder.
+
+    `max_distance` is a tensor [1], so that a product holds all that is needed to make the module again.
+    Raises ValueError for a number of buckets that cannot be shared out, or a distance below the exact ones.
+    """
+
+    max_distance: Tensor
+
+    def __init__(self, heads: int, buckets: int = 32, max_distance: int = 128) -> None:
+        super().__init__()
+        if buckets < 4 or buckets % 2 or max_distance <= buckets // 4:
+            raise ValueError(
+                f"relative positions with {buckets} buckets and a maximal distance of {max_distance}: give an even "
+                "number of at least 4 buckets and a distance above a quarter of it"
+            )
+        self.table = nn.Parameter(torch.zeros(buckets, heads))
+        self.register_buffer("max_distance", torch.tensor([max_distance]))
+        self.distance = max_distance  # a number as well: reading a tensor would wait for the device at every step
+        self.register_load_state_dict_post_hook(_read_distance)  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def like(cls, tensors: dict[str, Tensor]) -> RelativePositions:
+        """A module for the tensors `table` and `max_distance` of a product, with their values."""
+        buckets, heads = tensors["table"].shape
+        made = cls(heads, buckets, int(tensors["max_distance"]))
+        made.load_state_dict(tensors)
+        return made
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(buckets, max_distance)."""
+        return self.table.shape[0], self.distance
+
+    def forward(self, lying: Packing) -> Packing:
+        """The packing with its scores: once a forward pass, for all layers."""
+        width = lying.shape[1]
+        by_distance = torch.from_numpy(buckets_of(width, *self.shape)).to(self.table.device)
+        place = torch.arange(width, device=self.table.device)
+        buckets = by_distance[place[None, :] - place[:, None] + width - 1]
+        scores = nn.functional.embedding(buckets, self.table)  # [L, L, H]
+        return lying.with_bias(scores.permute(2, 0, 1)[None].contiguous())
+
+
+def _read_distance(module: Any, _: Any) -> None:
+    module.distance = int(module.max_distance)

@@ -1,0 +1,60 @@
+"""Encoders that do not exist yet: published sizes from which a BERT is made with drawn weights. No torch.
+
+`--encoder new:SIZE` pre-trains one; `sources.locate` gives it a tokenizer, `model.load_encoder` its first weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Size:
+    """A BERT by its numbers, and where they are from.
+
+    `vocabulary` is the published one: an encoder takes that of the tokenizer it is made with. `auxiliary_layers`: depth
+    of the network that replaces tokens, 0 where the source has none. `published`: parameters as the source prints them.
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    feed_forward: int
+    vocabulary: int
+    positions: int
+    auxiliary_layers: int
+    note: str
+    published: int | None = None
+
+    def config(self, vocabulary: int, pad_id: int = 0) -> dict[str, Any]:
+        """The configuration in full, so that a new default of a library cannot change what a digest stands for."""
+        return {
+            "model_type": "bert",
+            "vocab_size": vocabulary,
+            "hidden_size": self.hidden,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "intermediate_size": self.feed_forward,
+            "max_position_embeddings": self.positions,
+            "type_vocab_size": 2,
+            "pad_token_id": pad_id,
+            "hidden_act": "gelu",
+            "hidden_dropout_prob": 0.1,
+            "attention_probs_dropout_prob": 0.1,
+            "initializer_range": 0.02,
+            "layer_norm_eps": 1e-12,
+            "tie_word_embeddings": True,
+            "is_decoder": False,
+            "add_cross_attention": False,
+        }
+
+
+SIZES = {
+    "tiny": Size(2, 64, 2, 256, 30_522, 128, 1, "for tests and the demo; of no paper"),
+    "bert-small": Size(4, 512, 8, 2048, 30_522, 512, 0, "TACO's small encoder (Table 5)"),
+    "bert-base": Size(12, 768, 12, 3072, 30_522, 512, 0, "Devlin et al. 2019, BERT-base uncased", 110_000_000),
+    "coco-lm-base": Size(12, 768, 12, 3072, 32_768, 512, 4, "COCO-LM section 4, base", 110_000_000),
+    "coco-lm-base++": Size(12, 768, 12, 3072, 64_000, 512, 4, "COCO-LM section 4, base++ (cased)", 134_000_000),
+    "coco-lm-large++": Size(24, 1024, 16, 4096, 64_000, 512, 6, "COCO-LM section 4, large++ (cased)", 367_000_000),
+}

@@ -1,0 +1,321 @@
+"""The network beside an encoder: what it shares with it, what it starts from, and that it runs as the encoder does."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from harness.encoders.auxiliary import Auxiliary
+from harness.encoders.flops import forward_flops, mlm_head_flops
+from harness.encoders.model import Batch, TextEncoder, load_product, save_product, weights_digest
+
+CPU = torch.device("cpu")
+KINDS = [kind for kind in tiny.KINDS if kind != "mpnet"]
+
+
+def beside(encoder: TextEncoder, **changes: Any) -> Auxiliary:
+    """One copied layer over the encoder's own embeddings, unless told otherwise."""
+    settings = {"layers": 1, "hidden": 0, "initial": "encoder", "shared": True}
+    more = {"relative_buckets": 0, "relative_distance": 0, "seed": 1}
+    return Auxiliary(encoder, **{**settings, **more, **changes})
+
+
+def batch_of(folder: Path) -> Batch:
+    return Batch.of(tiny.tokens(folder, tiny.texts(9, seed=4)[0]), CPU)
+
+
+def digest(auxiliary: Auxiliary) -> str:
+    return weights_digest(auxiliary.parts())
+
+
+NARROW = {"hidden": 8, "layers": 3, "initial": "random"}
+RELATIVE = {"relative_buckets": 8, "relative_distance": 6}
+VARIANTS = [{}, {"layers": 2}, {"initial": "random"}, NARROW, {**NARROW, **RELATIVE}, RELATIVE]
+
+
+@pytest.fixture(params=KINDS)
+def folder(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Path:
+    return folders[request.param]
+
+
+class Both(nn.Module):
+    """An objective holds both as submodules, the encoder first."""
+
+    def __init__(self, encoder: TextEncoder, auxiliary: Auxiliary) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.auxiliary = auxiliary
+
+
+class TestSharing:
+    @pytest.mark.parametrize("shared", [True, False])
+    @pytest.mark.parametrize("variant", VARIANTS)
+    def test_gradient_reaches_the_shared_embeddings_and_nothing_else(
+        self, variant: dict[str, Any], shared: bool, folder: Path
+    ) -> None:
+        encoder, batch = tiny.encoder(folder), batch_of(folder)
+        encoder.add_relative_positions(8, 6)
+        auxiliary = beside(encoder, shared=shared, **variant)
+        logits = auxiliary.logits(auxiliary(batch))
+        nn.functional.cross_entropy(logits, batch.ids).backward()
+        for name, parameter in encoder.model.named_parameters():
+            reached = parameter.grad is not None and bool(parameter.grad.any())
+            assert reached == (shared and ".embeddings." in name), name
+        for name, parameter in auxiliary.own_parameters().items():
+            assert parameter.grad is not None, name
+            assert parameter.grad.any(), name
+
+    def test_gradients_of_both_losses_add_up(self, folder: Path) -> None:
+        encoder, batch = tiny.encoder(folder).eval(), batch_of(folder)
+        auxiliary = beside(encoder).eval()
+        words = encoder.base.embeddings.word_embeddings.weight
+        of_auxiliary = nn.functional.cross_entropy(auxiliary.logits(auxiliary(batch)), batch.ids)
+        of_encoder = nn.functional.cross_entropy(encoder.mlm_logits(encoder(batch)), batch.ids)
+        (both,) = torch.autograd.grad(of_auxiliary + of_encoder, words, retain_graph=True)
+        (one,), (other,) = torch.autograd.grad(of_auxiliary, words), torch.autograd.grad(of_encoder, words)
+        torch.testing.assert_close(both, one + other)
+
+    @pytest.mark.parametrize("shared", [True, False])
+    def test_every_parameter_is_listed_once(self, shared: bool, folder: Path) -> None:
+        encoder = tiny.encoder(folder)
+        auxiliary = beside(encoder, shared=shared, **RELATIVE)
+        names = dict(Both(encoder, auxiliary).named_parameters())
+        assert len({id(p) for p in names.values()}) == len(names)
+        alone = {f"encoder.{n}" for n, _ in encoder.named_parameters()}
+        own = {f"auxiliary.{n}" for n in auxiliary.own_parameters()}
+        assert names.keys() == alone | own
+        assert any("word_embeddings" in n for n in own) is not shared
+        state = Both(encoder, auxiliary).state_dict()
+        assert {n for n in state if n.startswith("auxiliary.")} >= own
+        assert any("word_embeddings" in n for n in state if n.startswith("auxiliary.")) is not shared
+        assert encoder.parts().keys() == tiny.encoder(folder).parts().keys()
+
+    def test_a_step_of_the_optimizer_moves_what_both_read(self, folder: Path) -> None:
+        encoder, batch = tiny.encoder(folder).eval(), batch_of(folder)
+        shared, separate = beside(encoder).eval(), beside(encoder, shared=False).eval()
+        before = shared(batch).detach()
+        assert torch.equal(separate(batch), before)
+        with torch.no_grad():
+            encoder.base.embeddings.word_embeddings.weight.add_(
+                torch.linspace(0, 1, encoder.config.vocab_size)[:, None]
+            )
+            encoder.base.embeddings.LayerNorm.weight.mul_(2)
+        assert not torch.allclose(shared(batch), before, atol=1e-2)
+        assert torch.equal(separate(batch), before)
+
+    def test_copies_share_with_their_own_encoder(self, folder: Path) -> None:
+        both = copy.deepcopy(Both(encoder := tiny.encoder(folder), beside(encoder)))
+        assert both.auxiliary._embeddings is both.encoder.base.embeddings
+        assert both.auxiliary._embeddings is not encoder.base.embeddings
+
+    def test_dropout_is_its_own(self, folder: Path) -> None:
+        """L6: the sampling pass has none while the encoder trains; and the encoder keeps its mode."""
+        encoder, batch = tiny.encoder(folder), batch_of(folder)
+        auxiliary = beside(encoder)
+        both = Both(encoder, auxiliary).train()
+        encoder.set_dropout(0.4)
+        auxiliary.set_dropout(0.4)
+        assert not torch.equal(auxiliary(batch), auxiliary(batch))
+        auxiliary.eval()
+        with torch.no_grad():
+            still = auxiliary(batch)
+            assert torch.equal(auxiliary(batch), still)
+        assert all(m.training for m in both.encoder.modules())
+        auxiliary.train()
+        auxiliary.set_dropout(0.0)
+        assert torch.equal(auxiliary(batch), still)
+
+
+class TestStart:
+    @pytest.mark.parametrize("relative", [False, True])
+    @pytest.mark.parametrize("layers", [1, 2])
+    def test_a_copy_is_the_truncated_encoder(self, layers: int, relative: bool, folder: Path) -> None:
+        encoder, batch = tiny.encoder(folder).eval(), batch_of(folder)
+        if relative:
+            encoder.add_relative_positions(8, 6)
+            nn.init.normal_(encoder.relative_positions.table)
+        auxiliary = beside(encoder, layers=layers, **(RELATIVE if relative else {})).eval()
+        truncated = copy.deepcopy(encoder)
+        truncated.base.encoder.layer = truncated.base.encoder.layer[:layers]
+        with torch.no_grad():
+            expected = truncated(batch)
+            assert torch.equal(auxiliary(batch), expected)
+            assert torch.equal(auxiliary.logits(expected), truncated.mlm_logits(expected))
+
+    def test_a_copy_goes_its_own_way(self, folder: Path) -> None:
+        encoder, batch = tiny.encoder(folder).eval(), batch_of(folder)
+        before = weights_digest(encoder.parts())
+        auxiliary = beside(encoder)
+        with torch.no_grad():
+            for parameter in auxiliary.own_parameters().values():
+                parameter.add_(0.1)
+        assert weights_digest(encoder.parts()) == before
+        assert auxiliary(batch).isfinite().all()
+
+    @pytest.mark.parametrize("variant", [{"initial": "random"}, NARROW, {**NARROW, **RELATIVE}])
+    def test_a_random_start_is_a_function_of_the_seed(self, variant: dict[str, Any], folder: Path) -> None:
+        torch.manual_seed(1)
+        state = torch.get_rng_state()
+        first = digest(beside(tiny.encoder(folder), **variant))
+        assert torch.equal(torch.get_rng_state(), state)
+        torch.manual_seed(2)
+        moved = tiny.encoder(folder)
+        with torch.no_grad():
+            for parameter in moved.parameters():
+                parameter.add_(0.2)
+        assert digest(beside(moved, **variant)) == first
+        assert digest(beside(moved, **{**variant, "seed": 2})) != first
+
+    def test_a_random_starts_spread(self, folder: Path) -> None:
+        auxiliary = beside(encoder := tiny.encoder(folder), initial="random")
+        for name, parameter in auxiliary.own_parameters().items():
+            if parameter.dim() > 1:
+                assert abs(float(parameter.detach().std()) / encoder.config.initializer_range - 1) < 0.15, name
+            else:
+                one = "norm" in name.lower() and name.endswith("weight")
+                assert torch.equal(parameter, torch.full_like(parameter, float(one))), name
+
+    def test_relative_positions_are_zero_at_first(self, folder: Path) -> None:
+        encoder = tiny.encoder(folder)
+        encoder.add_relative_positions(32, 128)
+        nn.init.normal_(encoder.relative_positions.table)
+        for changes in ({"initial": "random"}, {}):
+            auxiliary = beside(encoder, **RELATIVE, **changes)
+            assert auxiliary.relative_positions.shape == (8, 6)
+            assert not auxiliary.relative_positions.table.any()
+        assert beside(encoder).relative_positions is None
+
+    @pytest.mark.parametrize(
+        ("changes", "mend"),
+        [
+            ({"layers": 3}, "start it from 'random'"),
+            ({"hidden": 16}, "start it from 'random'"),
+            ({"layers": 0}, "a layer at least"),
+            ({"hidden": 12, "initial": "random"}, "multiple of the encoder's head size 8"),
+            ({"hidden": -8, "initial": "random"}, "multiple of the encoder's head size 8"),
+            ({"initial": "zero"}, "starts from 'encoder' or 'random'"),
+            ({"relative_buckets": 3}, "even number"),
+        ],
+    )
+    def test_shapes_that_cannot_be(self, changes: dict[str, Any], mend: str, folder: Path) -> None:
+        with pytest.raises(ValueError, match=mend):
+            beside(tiny.encoder(folder), **changes)
+
+
+def test_not_for_an_attention_of_the_librarys_own(folders: dict[str, Path]) -> None:
+    with pytest.raises(ValueError, match="can have no auxiliary: take a bert"):
+        beside(tiny.encoder(folders["mpnet"]))
+
+
+class TestRuns:
+    @pytest.mark.parametrize("variant", VARIANTS)
+    def test_neighbours_and_padding_do_not_matter(self, variant: dict[str, Any], folder: Path) -> None:
+        tokens = tiny.tokens(folder, tiny.texts(9, seed=4)[0])
+        auxiliary = beside(tiny.encoder(folder), **variant).eval()
+        if auxiliary.relative_positions is not None:
+            nn.init.normal_(auxiliary.relative_positions.table)
+        with torch.no_grad():
+            together = auxiliary(Batch.of(tokens, CPU))
+            for i in range(len(tokens)):
+                alone = auxiliary(Batch.of(tokens.take([i]), CPU))
+                rows = slice(int(tokens.offsets[i]), int(tokens.offsets[i + 1]))
+                torch.testing.assert_close(together[rows], alone, atol=2e-6, rtol=1e-6)
+
+    @pytest.mark.parametrize("initial", ["encoder", "random"])
+    def test_packed_is_the_librarys_padded_run(self, initial: str, folder: Path) -> None:
+        """The library's padded model with this network's layers and head in the places of its own."""
+        auxiliary = beside(tiny.encoder(folder), layers=2, initial=initial).eval()
+        plain = tiny.plain_model(folder).eval()
+        base = getattr(plain, plain.base_model_prefix)
+        base.encoder.layer.load_state_dict(auxiliary.transformer.layer.state_dict())
+        if auxiliary.project is not None:
+            base.embeddings_project.load_state_dict(auxiliary.project.state_dict())
+        tokens = tiny.tokens(folder, tiny.texts(9, seed=4, pairs=True)[0])
+        padded = tiny.padded(tokens, pad=plain.config.pad_token_id)
+        real = padded["attention_mask"].bool()
+        with torch.no_grad():
+            found = auxiliary(Batch.of(tokens, CPU))
+            torch.testing.assert_close(found, base(**padded)[0][real], atol=1e-6, rtol=1e-6)
+
+    def test_narrow(self, folder: Path) -> None:
+        encoder, batch = tiny.encoder(folder), batch_of(folder)
+        auxiliary = beside(encoder, **NARROW)
+        hidden = auxiliary(batch)
+        assert hidden.shape == (len(batch.ids), 8)
+        assert auxiliary.logits(hidden[:5]).shape == (5, encoder.config.vocab_size)
+        attention = auxiliary.transformer.layer[0].attention.self
+        assert (attention.num_attention_heads, attention.attention_head_size) == (1, 8)
+        assert auxiliary.transformer.layer[0].intermediate.dense.out_features == 32
+        assert len(auxiliary.transformer.layer) == 3
+        assert encoder.config.hidden_size == 32  # the encoder's configuration is its own
+
+    @pytest.mark.parametrize("variant", [{}, NARROW, {**NARROW, "layers": 1}])
+    def test_counted_flops(self, variant: dict[str, Any], folders: dict[str, Path]) -> None:
+        folder = folders["bert"]
+        auxiliary = beside(tiny.encoder(folder), **variant).eval()
+        tokens = tiny.tokens(folder, [(" ".join(["w1"] * 30),)] * 2)
+        batch = Batch.of(tokens, CPU)
+        attention = 4.0 * auxiliary.config["num_hidden_layers"] * auxiliary.config["hidden_size"] * 2 * 32**2
+        with torch.no_grad():
+            with FlopCounterMode(display=False) as layers:
+                hidden = auxiliary(batch)
+            with FlopCounterMode(display=False) as head:
+                auxiliary.logits(hidden)
+        width = auxiliary.config["hidden_size"]
+        projection = 0 if auxiliary.project is None else 2 * 64 * 32 * width
+        counted = forward_flops(auxiliary.config, 64, 2 * 32**2) + projection
+        # torch's counter does not know the fused attention of the CPU
+        assert layers.get_total_flops() in (pytest.approx(counted), pytest.approx(counted - attention))
+        assert mlm_head_flops(auxiliary.config, 64) == head.get_total_flops()
+
+    def test_bf16_and_dropout(self, folder: Path) -> None:
+        encoder, batch = tiny.encoder(folder), batch_of(folder)
+        auxiliary = beside(encoder, **NARROW, **RELATIVE).train()
+        auxiliary.set_dropout(0.2)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = nn.functional.cross_entropy(auxiliary.logits(auxiliary(batch)).float(), batch.ids)
+        loss.backward()
+        assert loss.isfinite()
+        assert all(p.grad.isfinite().all() for p in auxiliary.own_parameters().values())
+
+
+class TestParts:
+    @pytest.mark.parametrize("shared", [True, False])
+    @pytest.mark.parametrize("variant", VARIANTS)
+    def test_round_trip(self, variant: dict[str, Any], shared: bool, folder: Path, tmp_path: Path) -> None:
+        encoder, batch = tiny.encoder(folder), batch_of(folder)
+        first, second = (beside(encoder, shared=shared, **variant).eval() for _ in range(2))
+        with torch.no_grad():
+            for parameter in first.own_parameters().values():
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+        save_product({**encoder.parts(), **first.parts()}, tmp_path / "key.safetensors")
+        second.load_parts(load_product(tmp_path / "key.safetensors"))
+        assert digest(first) == digest(second)
+        with torch.no_grad():
+            assert torch.equal(first.logits(first(batch)), second.logits(second(batch)))
+
+    def test_names(self, folder: Path) -> None:
+        parts = beside(tiny.encoder(folder), **RELATIVE).parts()
+        assert all(name.startswith("auxiliary/") for name in parts)
+        assert not any("word_embeddings" in name for name in parts)
+        before = {name: tensor.clone() for name, tensor in parts.items()}
+        auxiliary = beside(tiny.encoder(folder), **RELATIVE)
+        for tensor in auxiliary.parts().values():
+            tensor.zero_()
+        assert all(torch.equal(tensor, before[name]) for name, tensor in auxiliary.parts().items())
+
+    @pytest.mark.parametrize("other", [{"layers": 2}, {"hidden": 8, "initial": "random"}, {"shared": False}, RELATIVE])
+    def test_another_shape(self, other: dict[str, Any], folder: Path) -> None:
+        mine, theirs = beside(tiny.encoder(folder)), beside(tiny.encoder(folder), **other)
+        for one, another in ((mine, theirs), (theirs, mine)):
+            with pytest.raises(ValueError, match="build it with the settings it was trained with"):
+                one.load_parts(another.parts())
+        with pytest.raises(ValueError, match="is not of this shape"):
+            mine.load_parts(tiny.encoder(folder).parts())

@@ -1,0 +1,210 @@
+"""T5's relative positions against a loop over pairs and an attention by hand, and their way through products."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from harness.encoders import packing as packed
+from harness.encoders.model import Batch, load_product, save_product
+from harness.encoders.relative_positions import RelativePositions, buckets_of
+
+CPU = torch.device("cpu")
+PUBLISHED = [(32, 128), (64, 128), (128, 256)]
+"""COCO-LM's base, base++ and large++ (papers.md, L11)."""
+KINDS = [kind for kind in tiny.KINDS if kind != "mpnet"]
+
+
+def bucket(query: int, key: int, buckets: int, max_distance: int) -> int:
+    """T5's bucket of one pair, both directions, step by step."""
+    found, far = 0, key - query
+    buckets //= 2
+    if far > 0:
+        found += buckets
+    far = abs(far)
+    exact = buckets // 2
+    if far < exact:
+        return found + far
+    grown = exact + int(math.log(far / exact) / math.log(max_distance / exact) * (buckets - exact))
+    return found + min(grown, buckets - 1)
+
+
+@pytest.mark.parametrize(("buckets", "max_distance"), [*PUBLISHED, (8, 20), (6, 9), (4, 2)])
+def test_buckets_of_all_pairs(buckets: int, max_distance: int) -> None:
+    width = 300
+    by_distance = buckets_of(width, buckets, max_distance)
+    for query in (0, 1, 150, 299):
+        for key in range(width):
+            assert by_distance[key - query + width - 1] == bucket(query, key, buckets, max_distance)
+
+
+@pytest.mark.parametrize(("buckets", "max_distance"), PUBLISHED)
+def test_buckets_are_those_of_t5_as_released(buckets: int, max_distance: int) -> None:
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    distance = torch.arange(-511, 512)
+    theirs = T5Attention._relative_position_bucket(distance, True, buckets, max_distance)
+    assert buckets_of(512, buckets, max_distance).tolist() == theirs.tolist()
+    # T5 counts on while distances are below max_distance, and uses every bucket but the one of "0 to the right"
+    assert set(range(buckets)) - set(theirs.tolist()) == {buckets // 2}
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_short_sequences(width: int) -> None:
+    assert buckets_of(width, 32, 128).tolist() == {1: [0], 2: [1, 0, 17]}[width]
+
+
+@pytest.mark.parametrize(("buckets", "max_distance"), [(0, 128), (2, 128), (7, 128), (32, 8), (32, 0), (-4, 3)])
+def test_shapes_that_cannot_be(buckets: int, max_distance: int) -> None:
+    with pytest.raises(ValueError, match="give an even number of at least 4 buckets"):
+        RelativePositions(2, buckets, max_distance)
+
+
+class TestAttention:
+    LENGTHS = np.array([5, 2, 9, 1])
+
+    def by_hand(self, table: torch.Tensor, qkv: list[torch.Tensor], scaling: float, max_distance: int) -> torch.Tensor:
+        """Each sequence by itself, pair by pair: [1, H, T, D] -> [1, T, H, D]."""
+        out, start = [], 0
+        for length in self.LENGTHS:
+            query, key, value = (x[0, :, start : start + length] for x in qkv)
+            scores = query @ key.transpose(1, 2) * scaling
+            bias = torch.stack(
+                [
+                    torch.stack([table[bucket(i, j, len(table), max_distance)] for j in range(length)])
+                    for i in range(length)
+                ]
+            )
+            out.append((scores + bias.permute(2, 0, 1)).softmax(dim=-1) @ value)
+            start += int(length)
+        return torch.cat(out, dim=1).transpose(0, 1)[None]
+
+    def test_against_pairs_by_hand(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        qkv = [torch.randn(1, 3, 17, 4, generator=generator).requires_grad_() for _ in range(3)]
+        relative = RelativePositions(3, 8, 6)
+        with torch.no_grad():
+            relative.table.normal_(generator=generator)
+        inputs = [*qkv, relative.table]
+        lying = relative(packed.packing(self.LENGTHS, CPU))
+        assert lying.bias.shape == (4, 3, 9, 9)
+        found, _ = packed.packed_attention(torch.nn.Identity(), *qkv, None, 0.5, packing=lying)
+        expected = self.by_hand(relative.table, qkv, 0.5, 6)
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
+        weights = torch.randn(found.shape, generator=generator)
+        for got, wanted in zip(
+            torch.autograd.grad((found * weights).sum(), inputs),
+            torch.autograd.grad((expected * weights).sum(), inputs),
+            strict=True,
+        ):
+            torch.testing.assert_close(got, wanted, atol=3e-6, rtol=1e-5)
+
+    def test_equal_lengths_need_no_mask(self) -> None:
+        relative = RelativePositions(3, 8, 6)
+        assert relative(packed.packing(np.array([4, 4]), CPU)).bias.shape == (1, 3, 4, 4)
+
+
+def moved(encoder: Any, spread: float = 1.0) -> Any:
+    """The encoder with a table that is not zero."""
+    with torch.no_grad():
+        encoder.relative_positions.table.normal_(0.0, spread, generator=torch.Generator().manual_seed(3))
+    return encoder
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestEncoder:
+    def batch(self, folder: Path) -> Batch:
+        return Batch.of(tiny.tokens(folder, tiny.texts(9, seed=4)[0]), CPU)
+
+    def test_nothing_changes_at_first(self, kind: str, folders: dict[str, Path]) -> None:
+        encoder, batch = tiny.encoder(folders[kind]).eval(), self.batch(folders[kind])
+        with torch.no_grad():
+            before = encoder(batch)
+            encoder.add_relative_positions()
+            torch.testing.assert_close(encoder(batch), before, atol=1e-6, rtol=1e-6)
+            assert not torch.allclose(moved(encoder)(batch), before, atol=1e-2)
+
+    def test_against_the_librarys_padded_model(self, kind: str, folders: dict[str, Path]) -> None:
+        """With the bias in its attention mask, which the library adds to the scores of every layer."""
+        encoder = tiny.encoder(folders[kind]).eval()
+        encoder.add_relative_positions(8, 6)
+        table = moved(encoder).relative_positions.table.detach()
+        plain = tiny.plain_model(folders[kind]).eval()
+        tokens = tiny.tokens(folders[kind], tiny.texts(9, seed=4)[0])
+        padded = tiny.padded(tokens, pad=plain.config.pad_token_id)
+        real = padded["attention_mask"].bool()
+        width = real.shape[1]
+        pairs = torch.tensor([[bucket(i, j, 8, 6) for j in range(width)] for i in range(width)])
+        bias = table[pairs].permute(2, 0, 1)[None]
+        padded["attention_mask"] = bias.masked_fill(~real[:, None, None, :], torch.finfo(torch.float32).min)
+        with torch.no_grad():
+            positions = torch.arange(width) + (0 if kind in ("bert", "electra") else plain.config.pad_token_id + 1)
+            expected = getattr(plain, plain.base_model_prefix)(**padded, position_ids=positions[None])[0][real]
+            torch.testing.assert_close(encoder(Batch.of(tokens, CPU)), expected, atol=2e-6, rtol=1e-6)
+
+    @pytest.mark.parametrize("bf16", [False, True])
+    def test_trains_with_dropout(self, bf16: bool, kind: str, folders: dict[str, Path]) -> None:
+        encoder, batch = tiny.encoder(folders[kind]), self.batch(folders[kind])
+        encoder.add_relative_positions()
+        encoder.set_dropout(0.2)
+        encoder.train()
+        torch.manual_seed(0)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+            hidden = encoder(batch)
+            hidden.float().square().sum().backward()
+        assert hidden.isfinite().all()
+        assert all(p.grad.isfinite().all() for p in encoder.parameters() if p.grad is not None)
+        table = encoder.relative_positions.table
+        assert (table.grad.abs().sum(dim=1) > 0).tolist() == [
+            b in np.unique(buckets_of(batch.packing.shape[1], 32, 128)) for b in range(32)
+        ]
+
+    def test_travel_in_a_product(self, kind: str, folders: dict[str, Path], tmp_path: Path) -> None:
+        parent, batch = tiny.encoder(folders[kind]), self.batch(folders[kind])
+        parent.add_relative_positions(16, 40)
+        moved(parent).eval()
+        save_product(parent.parts(), tmp_path / "key.safetensors")
+        product = load_product(tmp_path / "key.safetensors")
+        assert {name.split("/")[0] for name in product} == {"encoder", "mlm_head"}
+        for earlier in (None, (8, 20)):
+            child = tiny.encoder(folders[kind])
+            if earlier:
+                child.add_relative_positions(*earlier)
+            child.load_parts(product, ("encoder",))
+            assert child.relative_positions.shape == (16, 40)
+            with torch.no_grad():
+                assert torch.equal(child.eval()(batch), parent(batch))
+            child.add_relative_positions(16, 40)  # a later stage that asks for the same keeps what was learnt
+            assert torch.equal(child.relative_positions.table, parent.relative_positions.table)
+            with pytest.raises(ValueError, match="ask for those it has"):
+                child.add_relative_positions(32, 128)
+        head_only = tiny.encoder(folders[kind])
+        head_only.load_parts(product, ("mlm_head",))
+        assert head_only.relative_positions is None
+
+    def test_a_product_without_them(self, kind: str, folders: dict[str, Path]) -> None:
+        product, child = tiny.encoder(folders[kind]).parts(), tiny.encoder(folders[kind])
+        child.add_relative_positions()
+        with pytest.raises(ValueError, match=r"lacks .*relative_positions"):
+            child.load_parts(product, ("encoder",))
+
+    def test_are_trained_with_the_encoder(self, kind: str, folders: dict[str, Path]) -> None:
+        encoder = tiny.encoder(folders[kind])
+        before = dict(encoder.base.named_parameters())
+        encoder.add_relative_positions()
+        added = dict(encoder.base.named_parameters()).keys() - before.keys()
+        assert added == {"relative_positions.table"}
+        names = [name for name, _ in encoder.model.named_parameters() if name.endswith("relative_positions.table")]
+        assert len(names) == 1
+        assert not names[0].startswith(encoder.head_prefixes)  # else fine-tuning would leave it as it is
+
+
+def test_not_for_an_attention_of_the_librarys_own(folders: dict[str, Path]) -> None:
+    with pytest.raises(ValueError, match="takes no relative positions: take a bert"):
+        tiny.encoder(folders["mpnet"]).add_relative_positions()
