@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from torch import Tensor
 
 import harness
-from harness.encoders.model import load_encoder, load_product, save_product, weights_digest
+from harness.encoders.model import ENCODER_PARTS, load_encoder, load_product, save_product, weights_digest
 from harness.encoders.tokens import Vocabulary
 from harness.objectives import build
 from harness.specs import Parent, Record, Stage
@@ -29,12 +30,16 @@ Launch = Callable[[Callable[[], Outcome]], Outcome]
 
 @dataclass(frozen=True)
 class Workplace:
-    """Where a stage runs: the encoder's folder, the products' folder, the device and its threads."""
+    """Where a stage runs: the encoder's folder, the products' folder, the device and its threads.
+
+    `encoder_config`: of an encoder that begins with random weights; the folder then holds its tokenizer only.
+    """
 
     encoder_folder: Path
     products: Path
     threads: int = 1
     device: str = "cpu"
+    encoder_config: dict[str, Any] | None = None
 
     def product(self, key: str) -> Path:
         return self.products / f"{key}.safetensors"
@@ -58,15 +63,20 @@ def run_stage(
     started = time.perf_counter()
     record = Record(stage.key, "failed", provenance=provenance(workplace) | {"encoder": stage.encoder.digest})
     try:
-        encoder = load_encoder(workplace.encoder_folder, stage.encoder.digest, seed=stage.seed)
+        encoder = load_encoder(
+            workplace.encoder_folder, stage.encoder.digest, seed=stage.seed, config=workplace.encoder_config
+        )
+        tensors: dict[str, Tensor] = {}
         if isinstance(stage.init, Parent):
             kept = "selected" if stage.init.stage.selection else "last"
             if stage.init.step != kept:
                 raise ValueError(f"the parent keeps its {kept} weights, and step '{stage.init.step}' is asked for")
             tensors = load_product(workplace.product(stage.init.stage.key))
             record.provenance["parent_product"] = weights_digest(tensors)
-            encoder.load_parts(tensors, stage.init.parts)
+            encoder.load_parts(tensors, [part for part in stage.init.parts if part in ENCODER_PARTS])
         objective = build(stage.objective, encoder, vocabulary, stage.data.num_labels, stage.optim.dropout, stage.seed)
+        if isinstance(stage.init, Parent):
+            objective.load_parts(tensors, stage.init.parts)
         device = torch.device(workplace.device)
 
         def train_function() -> Outcome:
@@ -84,7 +94,7 @@ def run_stage(
 
         outcome = launch(train_function)
         if keep_product:
-            record.product = save_product(encoder.parts(), workplace.product(stage.key))
+            record.product = save_product({**encoder.parts(), **objective.parts()}, workplace.product(stage.key))
         fill(record, outcome, stage)
         record.status = "done"
     except DivergedError as error:

@@ -105,13 +105,19 @@ class RowSet:
 
 @dataclass(frozen=True)
 class Data:
-    """What a stage reads. `num_labels`: 0 without labels, 1 for regression, else the number of classes."""
+    """What a stage reads. `num_labels`: 0 without labels, 1 for regression, else the number of classes.
+
+    `views`: a training row holds that many views of one text side by side (back-translations). `blocks`: 'text' makes a
+    sequence of each text, 'packed' cuts the texts end to end into blocks of `max_length` tokens.
+    """
 
     train: RowSet
     num_labels: int = 0
     max_length: int = 128
     dev: RowSet | None = None
     tests: tuple[RowSet, ...] = ()
+    views: int = neutral(1)
+    blocks: Literal["text", "packed"] = neutral("text")
 
 
 @dataclass(frozen=True)
@@ -230,6 +236,8 @@ class Stage:
                 max_length=data["max_length"],
                 dev=RowSet(**data["dev"]) if data["dev"] else None,
                 tests=tuple(RowSet(**t) for t in data["tests"]),
+                views=data.get("views", 1),
+                blocks=data.get("blocks", "text"),
             ),
             optim=Optim(**body["optim"]),
             seed=body["seed"],
@@ -245,7 +253,8 @@ class Stage:
 class Target:
     """What a method is asked to produce a chain for: one task, size, subset and seed under one protocol's recipe.
 
-    `base` is where every chain begins: the encoder, or the warm-up stage that all methods share.
+    `base` is where every chain begins: the encoder, or the warm-up stage that all methods share. `translated`: the same
+    texts as back-translated views, `views` of them a row; None where there are none, for the reason in `untranslated`.
     """
 
     task: str
@@ -258,6 +267,9 @@ class Target:
     post_train: Optim
     selection: Selection
     base: Encoder | Parent
+    translated: RowSet | None = None
+    views: int = 2
+    untranslated: str = "no translator is named"
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,15 @@ OTHER: dict[type, dict[str, Any]] = {
         "phase": "another phase",
     },
     Objective: {"name": "other", "version": 2, "params": {"lam": 0.8, "temperature": 0.3}},
-    Data: {"train": OTHERS, "num_labels": 1, "max_length": 64, "dev": OTHERS, "tests": (OTHERS,)},
+    Data: {
+        "train": OTHERS,
+        "num_labels": 1,
+        "max_length": 64,
+        "dev": OTHERS,
+        "tests": (OTHERS,),
+        "views": 2,
+        "blocks": "packed",
+    },
     RowSet: {"digest": "9" * 32, "name": "renamed", "rows": 7, "mean_chars": 1.5},
     Optim: {
         "lr": 2e-5,

@@ -46,10 +46,11 @@ def caption_lines(grid: Grid, caption: Caption, bold: bool = True) -> list[str]:
         f"Protocol {r.table.protocol}, encoder {r.encoder}, preset {r.preset}, data {caption.data_source or r.data}; "
         f"the checkpoint is selected on dev every {r.selection_every} updates and at the end, and scored on test."
     )
+    whose = "the paper" if r.table.paper else "the preset paper"
     if r.deviations:
-        lines.append(f"Differs from the paper: {'; '.join(r.deviations)}.")
+        lines.append(f"Differs from {whose}: {'; '.join(r.deviations)}.")
     else:
-        lines.append("Encoder, data and recipe are the paper's.")
+        lines.append(f"Encoder, data and recipe are {whose}'s.")
     lines += _verdict_lines(grid)
     shared = ", ".join(f"{task} {count}" for task, count in sorted(caption.shared_texts.items()))
     if shared:
@@ -66,6 +67,8 @@ def caption_lines(grid: Grid, caption: Caption, bold: bool = True) -> list[str]:
 
 def _verdict_lines(grid: Grid) -> list[str]:
     """Counts of verdicts, the cells outside the interval, and each reason for no verdict with its number of cells."""
+    if not grid.resolved.table.paper:
+        return ["No paper prints this table, so no cell is held against one."]
     if grid.resolved.incomparable:
         return [f"Not comparable with the paper's numbers because {'; '.join(grid.resolved.incomparable)}."]
     cells = [(place, cell) for place, cell in grid.cells.items() if cell.verdict]

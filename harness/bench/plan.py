@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from harness.bench.resolve import ResolvedTable
 from harness.bench.table import Row
 from harness.encoders import Located
-from harness.encoders.flops import TRAIN, forward_flops, mlm_head_flops
-from harness.errors import UserError, unknown
-from harness.methods import METHODS, hyperparameters, warm_up_stage
+from harness.encoders.flops import forward_flops
+from harness.errors import UserError
+from harness.methods import Step, Text, chain, hyperparameters, methods_named, warm_up_stage
+from harness.objectives.cost import step_flops
+from harness.objectives.requirements import unmet
 from harness.specs import UNRESOLVED, Data, Encoder, Optim, Parent, RowSet, Run, Selection, Stage, Status, Target
 from harness.tasks import (
+    Corpus,
     NotAtHand,
     Rows,
     Task,
@@ -60,9 +63,23 @@ class TaskData:
     note: str = ""
 
 
+@dataclass(frozen=True)
+class Translation:
+    """Back-translations for rows that contrast them. `find` gives the views of rows side by side where they are made
+    already, `reason` why there can be none; `views` of each text."""
+
+    find: Callable[[Rows], Rows | None] = lambda rows: None
+    views: int = 2
+    reason: str = ""
+
+
+NO_TRANSLATION = Translation(reason="its table names no translator")
+
+
 @dataclass
 class Plan:
-    """What a table needs. `stages` by key, parents before children; `library` holds the rows of every row set."""
+    """What a table needs. `stages` by key, parents before children; `library` holds the rows of every row set, `corpora` the
+    texts of pre-training; `untranslated`: rows whose back-translations have to be made before anything is trained."""
 
     resolved: ResolvedTable
     located: Located
@@ -73,6 +90,8 @@ class Plan:
     tasks: dict[str, TaskData]
     shared: tuple[Shared, ...]
     library: dict[str, Rows] = field(default_factory=dict)
+    corpora: dict[str, Corpus] = field(default_factory=dict)
+    untranslated: tuple[Rows, ...] = ()
 
     @property
     def unresolved(self) -> tuple[str, ...]:
@@ -105,52 +124,98 @@ def make_plan(
     located: Located,
     *,
     user_tasks: Mapping[str, Task] | None = None,
+    translation: Translation = NO_TRANSLATION,
+    corpus: Corpus | None = None,
 ) -> Plan:
     """All runs of a table. Without a source nothing is read and every row set is unresolved: enough for a cost.
 
-    Raises UserError for unknown tasks, methods and hyperparameters, and for data that are wrong.
+    `corpus`: what rows are pre-trained on, where it was opened. Raises UserError for unknown tasks, methods and
+    hyperparameters, for objectives that the encoder cannot be trained with, and for data that are wrong.
     """
     library: dict[str, Rows] = {}
-    base, corpus = _base(resolved, located, library, bool(source))
+    base, prose = _base(resolved, located, library, bool(source))
     runs: list[Run] = []
     skipped: list[tuple[str, str, str]] = []
     shared: list[Shared] = []
     tasks: dict[str, TaskData] = {}
-    rows = [(row, _checked(resolved, row)) for row in resolved.rows]
-    for row, made in rows:
-        if made is None:
+    untranslated: dict[str, Rows] = {}
+    prepared = []
+    for row in resolved.rows:
+        if row.skip:
             skipped.append((row.name, "", row.skip))
+        else:
+            before, steps = _steps(resolved, row)
+            prepared.append((row, steps, _pre_trained(resolved, before, base, corpus)))
+    translates = any(method.translates for _, steps, _ in prepared for method, _ in steps)
     for name in resolved.tasks:
         task = (user_tasks or {}).get(name) or task_named(name)
-        reader = _Reader(resolved, task, source, library)
+        reader = _Reader(resolved, task, source, library, translation if translates else NO_TRANSLATION)
         tasks[name] = reader.evaluations()
         targets = list(_targets(resolved, reader, tasks[name], base))
-        for row, made in rows:
-            if made is None:
-                continue
-            method, values = METHODS[row.method], made
-            reason = method.skip(targets[0]) if targets else None
+        for row, steps, pre_trained in prepared:
+            reason = next((r for method, _ in steps for target in targets[:1] if (r := method.skip(target))), None)
             if reason:
                 skipped.append((row.name, name, reason))
                 continue
             for target in targets:
-                leaf = method.stages(values, target)[-1]
-                runs.append(Run(leaf, row.name, method.name, name, target.size, target.subset, target.seed))
-        shared += reader.shared(corpus)
+                leaf = chain(steps, target, pre_trained)[-1]
+                runs.append(Run(leaf, row.name, row.method, name, target.size, target.subset, target.seed))
+        shared += reader.shared(prose)
+        untranslated |= reader.untranslated
     stages = {stage.key: stage for run in runs for stage in run.stage.chain}
+    for stage in stages.values():
+        if located.config and (missing := unmet(stage.objective, located.config)):
+            raise UserError(f"{located.name}: {missing}.")
     described = "not read"
     if source:
         described = "; ".join(dict.fromkeys(source.describe(found.task) for found in tasks.values()))
-    return Plan(resolved, located, described, tuple(runs), stages, tuple(skipped), tasks, tuple(shared), library)
+    corpora = {corpus.digest: corpus} if corpus else {}
+    return Plan(
+        resolved,
+        located,
+        described,
+        tuple(runs),
+        stages,
+        tuple(skipped),
+        tasks,
+        tuple(shared),
+        library,
+        corpora,
+        tuple(untranslated.values()),
+    )
 
 
-def _checked(resolved: ResolvedTable, row: Row) -> Any:
-    """A row's hyperparameters, or None when the row is skipped by the table."""
-    if row.skip:
+def _steps(resolved: ResolvedTable, row: Row) -> tuple[list[Step], list[Step]]:
+    """A row's methods with their hyperparameters: those of pre-training, and the others."""
+    place = f"table {resolved.table.name}, row {row.name}"
+    settings = resolved.settings_of(row)
+    made = []
+    for text in (row.pre_train, row.method):
+        methods = methods_named(text, place) if text else ()
+        made.append([(m, hyperparameters(m, settings[m.name], f"method {m.name} (row {row.name})")) for m in methods])
+    before, steps = made
+    wrong = next((method.name for method, _ in before if method.train is None or method.translates), None)
+    if wrong:
+        raise UserError(f"{place}: {wrong} cannot pre-train on a corpus; pre_train takes methods without labels.")
+    return before, steps
+
+
+def _pre_trained(
+    resolved: ResolvedTable, steps: list[Step], base: Encoder | Parent, corpus: Corpus | None
+) -> Parent | None:
+    """The last of a row's pre-training stages, which all its replicates start from."""
+    if not steps:
         return None
-    if row.method not in METHODS:
-        raise unknown("method", row.method, METHODS, f"table {resolved.table.name}, row {row.name}")
-    return hyperparameters(METHODS[row.method], resolved.hyperparameters(row), f"method {row.method} (row {row.name})")
+    assert resolved.pre_train is not None  # a table with such a row has a corpus
+    text = resolved.pre_train
+    rows = RowSet(f"{UNRESOLVED}{text.corpus}", text.corpus, 10000, 500.0) if corpus is None else corpus.row_set()
+    data = Data(rows, max_length=text.max_length, blocks=text.blocks)
+    for method, values in steps:
+        assert method.train is not None
+        trained = method.train(values, Text(data, resolved.pre_train_optim(), text.seed, base, "pre-train"))
+        base = Parent(trained[-1])
+    assert isinstance(base, Parent)
+    return base
 
 
 def _base(
@@ -180,9 +245,16 @@ class _Reader:
     """One task's rows: read when a source is given and has them, unresolved otherwise."""
 
     def __init__(
-        self, resolved: ResolvedTable, task: Task, source: TextSource | None, library: dict[str, Rows]
+        self,
+        resolved: ResolvedTable,
+        task: Task,
+        source: TextSource | None,
+        library: dict[str, Rows],
+        translation: Translation,
     ) -> None:
         self.resolved, self.task, self.source, self.library = resolved, task, source, library
+        self.translation = translation
+        self.untranslated: dict[str, Rows] = {}
         self.protocol = protocol_named(resolved.table.protocol)
         self.sets: dict[str, Rows] = {}
         self.training: list[Rows] = []
@@ -219,6 +291,23 @@ class _Reader:
         self.training.append(labelled)
         return self.keep(labelled, role), self.keep(labelled.unlabelled(), f"{role}-texts")
 
+    def translated(self, texts: RowSet) -> RowSet | None:
+        """The back-translated views of unlabelled rows, unresolved while they are not made, None where they cannot be."""
+        if self.translation.reason:
+            return None
+        if not texts.resolved:
+            return RowSet(f"{texts.digest}/views", f"{texts.name}/views", texts.rows, texts.mean_chars)
+        rows = self.library[texts.digest]
+        views = self.translation.find(rows)
+        if views is None:
+            self.untranslated[texts.digest] = rows
+            name = f"back-translation of {texts.name}"
+            return RowSet(f"{UNRESOLVED}{texts.digest}/views", name, texts.rows, texts.mean_chars)
+        role = f"{texts.name}/views"
+        row_set = views.row_set(role)
+        self.library[row_set.digest] = views
+        return RowSet(row_set.digest, role, len(views), row_set.mean_chars / self.translation.views)
+
     def shared(self, corpus: Rows | None) -> Iterator[Shared]:
         """Texts of dev and test sets that also stand in a training set of this task, or in the warm-up's corpus."""
         for role, evaluation in self.sets.items():
@@ -243,8 +332,23 @@ def _targets(resolved: ResolvedTable, reader: _Reader, found: TaskData, base: En
             fine_tune = resolved.fine_tune_optim(size, train.rows)
             post_train = resolved.post_train_optim(size, texts.rows)
             selection: Selection = resolved.selection(found.task.name)
+            translated = reader.translated(texts)
             for seed in resolved.seeds:
-                yield Target(found.task.name, size, subset, seed, data, texts, fine_tune, post_train, selection, base)
+                yield Target(
+                    found.task.name,
+                    size,
+                    subset,
+                    seed,
+                    data,
+                    texts,
+                    fine_tune,
+                    post_train,
+                    selection,
+                    base,
+                    translated,
+                    reader.translation.views,
+                    reader.translation.reason,
+                )
 
 
 def stage_flops(stage: Stage, config: Mapping[str, Any]) -> float:
@@ -255,12 +359,10 @@ def stage_flops(stage: Stage, config: Mapping[str, Any]) -> float:
     def length(rows: RowSet) -> float:
         return min(stage.data.max_length, rows.mean_chars / CHARS_PER_TOKEN + 2.5)
 
-    optim, params = stage.optim, stage.objective.params
-    mean = length(stage.data.train)
-    rows = min(optim.batch_size, max(1, stage.data.train.rows)) * (1 + int(params.get("num_views", 0)))
-    masked = rows * mean * float(params.get("p_m", 0.0)) if params.get("mlm", True) else 0.0
-    step = forward_flops(config, rows * mean, rows * mean * mean) + mlm_head_flops(config, masked)
-    total = TRAIN * step * optim.steps
+    optim = stage.optim
+    mean = stage.data.max_length if stage.data.blocks == "packed" else length(stage.data.train)
+    rows = min(optim.batch_size, max(1, stage.data.train.rows))
+    total = step_flops(stage.objective, config, rows, mean) * optim.steps
     if stage.selection and stage.data.dev:
         evaluations = -(-optim.steps // stage.selection.every)
         for rows_of, times in [(stage.data.dev, evaluations), *((t, 1) for t in stage.data.tests)]:

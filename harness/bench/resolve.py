@@ -10,14 +10,26 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import ValidationError
 
 from harness import specs
-from harness.bench.table import Aggregation, Column, Phase, Recipe, Row, Table, Value, WarmUp
+from harness.bench.table import (
+    PHASES,
+    Aggregation,
+    Column,
+    Phase,
+    Preset,
+    PreTrain,
+    Recipe,
+    Row,
+    Table,
+    Value,
+    WarmUp,
+)
 from harness.errors import UserError, unknown
+from harness.methods import METHODS, methods_named
 from harness.yaml_files import describe_errors, parse_value
 
 if TYPE_CHECKING:
     from harness.tasks.table import Task
 
-PHASES = ("fine_tune", "post_train")
 T = TypeVar("T")
 
 
@@ -25,7 +37,8 @@ T = TypeVar("T")
 class Overrides:
     """What the command line changes. None keeps the preset's list; `subsets` are indices from 0; `set`: KEY=VALUE texts.
 
-    `methods` takes names of rows as written ('w/ SimCLR'), or of methods ('cmlm': all its rows).
+    `methods` takes names of rows as written ('w/ SimCLR'), or of methods ('cmlm': all its rows); a method that the table has
+    no row for gets one ('taco', 'cmlm+scl').
     """
 
     methods: tuple[str, ...] | None = None
@@ -36,6 +49,8 @@ class Overrides:
     set: tuple[str, ...] = ()
     encoder: str | None = None
     data: str | None = None
+    corpus: str | None = None
+    translator: str | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +77,8 @@ class ResolvedTable:
     selection_every: int
     warm_up_steps: int | None
     aggregate: Aggregation
+    pre_train: PreTrain | None = None
+    translator: str = ""
     incomparable: tuple[str, ...] = ()
     deviations: tuple[str, ...] = ()
     settings: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
@@ -75,13 +92,31 @@ class ResolvedTable:
         """The crossed design: every (subset, seed), subsets slowest."""
         return tuple((subset, seed) for subset in self.subsets for seed in self.seeds)
 
+    def settings_of(self, row: Row) -> dict[str, dict[str, Value]]:
+        """What each method of a row is set to: `--set METHOD.key=value` first, then the row's own `set`, which makes it
+        this row."""
+        found = {part: dict(self.settings.get(part, {})) for part in row.parts}
+        for key, value in row.set.items():
+            part, _, name = key.partition(".")
+            if part not in found or not name:
+                part, name = row.parts[0], key
+            found[part][name] = value
+        return found
+
     def hyperparameters(self, row: Row) -> dict[str, Value]:
-        """What a row sets: `--set METHOD.key=value` first, then the row's own `set`, which makes it this row."""
-        return {**self.settings.get(row.method, {}), **row.set}
+        """What a row sets, for a reader: by name, by 'method.name' where the row has several methods."""
+        several = len(row.parts) > 1
+        return {
+            f"{part}.{key}" if several else key: value
+            for part, values in self.settings_of(row).items()
+            for key, value in values.items()
+        }
 
     def row_incomparable(self, row: Row) -> str:
         """Why this row gets no verdict, or ''."""
-        changed = ", ".join(f"{row.method}.{k}={v}" for k, v in sorted(self.settings.get(row.method, {}).items()))
+        changed = ", ".join(
+            f"{part}.{k}={v}" for part in row.parts for k, v in sorted(self.settings.get(part, {}).items())
+        )
         return row.incomparable or (f"--set {changed}" if changed else "")
 
     def selection(self, task: str) -> specs.Selection:
@@ -99,6 +134,10 @@ class ResolvedTable:
     def post_train_optim(self, size: int, num_rows: int) -> specs.Optim:
         """The post-training recipe at `size`, as `fine_tune_optim`; `num_rows` counts the unlabelled rows."""
         return self._optim("post_train", size, num_rows)
+
+    def pre_train_optim(self) -> specs.Optim:
+        """The pre-training recipe, always in steps."""
+        return self._optim("pre_train", 0, 0)
 
     def _optim(self, phase: str, size: int, num_rows: int) -> specs.Optim:
         values: dict[str, Any] = getattr(self.recipe, phase).model_dump(exclude_none=True)
@@ -159,7 +198,14 @@ def resolve(table: Table, preset: str, overrides: Overrides, tasks: Mapping[str,
         chosen_tasks = _distinct(overrides.tasks)
     columns = _columns(table, chosen_tasks, tasks, "--tasks" if overrides.tasks is not None else f"preset {preset}")
 
-    recipe, settings, single = _apply_sets(table, table.recipe.patched(base.recipe), overrides.set)
+    pre_train = base.pre_train or table.pre_train
+    patched = table.recipe.patched(base.recipe)
+    recipe, pre_train, settings, single = _apply_sets((*table.rows, *rows), patched, pre_train, overrides.set)
+    if overrides.corpus is not None:
+        if pre_train is None:
+            raise UserError(f"--corpus {overrides.corpus}: table {table.name} has no row that is pre-trained.")
+        pre_train = pre_train.model_copy(update={"corpus": overrides.corpus})
+    translator = table.translator if base.translator is None else base.translator
     result = ResolvedTable(
         table=table,
         preset=preset,
@@ -176,9 +222,11 @@ def resolve(table: Table, preset: str, overrides: Overrides, tasks: Mapping[str,
         selection_every=base.selection_every or table.selection_every,
         warm_up_steps=single.get("warm_up.steps", base.warm_up.steps if base.warm_up else None),
         aggregate=table.aggregate,
+        pre_train=pre_train if any(row.pre_train for row in rows) else None,
+        translator=translator if overrides.translator is None else overrides.translator,
         settings=settings,
     )
-    deviations = _deviations(result, paper.encoder, paper.data)
+    deviations = _deviations(result, paper)
     incomparable = [] if base.comparable else [f"preset {preset} is not the paper's setting"]
     incomparable += [] if not base.comparable else deviations
     if sorted(result.subsets) != list(range(table.subsets)) or sorted(result.seeds) != sorted(table.seeds):
@@ -186,7 +234,7 @@ def resolve(table: Table, preset: str, overrides: Overrides, tasks: Mapping[str,
             f"subsets x seeds {len(result.subsets)} x {len(result.seeds)} instead of {table.subsets} x {len(table.seeds)}"
         ]
         incomparable += [deviations[-1]] if base.comparable else []
-    chosen = {row.method for row in rows}
+    chosen = {part for row in rows for part in row.parts}
     deviations += [
         f"{method}.{name} set to {value}"
         for method, values in sorted(settings.items())
@@ -208,17 +256,21 @@ def _in_range(values: Iterable[int], stop: int, flag: str) -> tuple[int, ...]:
 
 
 def _pick_rows(table: Table, names: Iterable[str]) -> tuple[Row, ...]:
-    """Rows by row name or method name, in the table's order."""
+    """Rows by row name or method name, in the table's order; then a row for each method that the table lacks."""
     chosen: set[str] = set()
+    added: dict[str, Row] = {}
     for name in names:
         found = [row for row in table.rows if row.name == name]
         found = found or [row for row in table.rows if row.method and row.method.lower() == name.lower()]
         found = found or [row for row in table.rows if row.name.lower() == name.lower()]
         if not found:
-            known = {text.lower() for row in table.rows for text in (row.name, row.method) if text}
-            raise unknown("method", name.lower(), known, "--methods")
+            known = {text.lower() for row in table.rows for text in (row.name, row.method) if text} | set(METHODS)
+            if any(part not in METHODS for part in name.lower().split("+")):
+                raise unknown("method", name.lower(), known, "--methods")
+            title = "+".join(method.title for method in methods_named(name.lower(), "--methods"))
+            added[title] = Row(name=title, method=name.lower(), incomparable="the paper has no such row")
         chosen |= {row.name for row in found}
-    return tuple(row for row in table.rows if row.name in chosen)
+    return (*(row for row in table.rows if row.name in chosen), *added.values())
 
 
 def _columns(table: Table, tasks: Iterable[str], known: Mapping[str, Task] | None, where: str) -> dict[str, Column]:
@@ -241,10 +293,10 @@ def _columns(table: Table, tasks: Iterable[str], known: Mapping[str, Task] | Non
 
 
 def _apply_sets(
-    table: Table, recipe: Recipe, texts: Iterable[str]
-) -> tuple[Recipe, dict[str, dict[str, Value]], dict[str, int]]:
-    """`--set KEY=VALUE`: the patched recipe, hyperparameters by method, and single values (max_length, warm_up.steps)."""
-    methods = sorted({row.method for row in table.rows if row.method})
+    rows: Iterable[Row], recipe: Recipe, pre_train: PreTrain | None, texts: Iterable[str]
+) -> tuple[Recipe, PreTrain | None, dict[str, dict[str, Value]], dict[str, int]]:
+    """`--set KEY=VALUE`: the patched recipe, what is pre-trained on, hyperparameters by method, and single values (max_length, warm_up.steps)."""
+    methods = sorted({part for row in rows for part in row.parts})
     settings: dict[str, dict[str, Value]] = {}
     single: dict[str, int] = {}
     for text in texts:
@@ -259,15 +311,18 @@ def _apply_sets(
             if name not in WarmUp.model_fields:
                 raise unknown("key", key, [f"warm_up.{n}" for n in WarmUp.model_fields], f"--set {text}")
             single[key] = _whole(value, 0, None, text)
+        elif group == "pre_train" and name in PreTrain.model_fields:
+            pre_train = _patched_text(pre_train, name, value, text)
         elif group in ("optim", *PHASES) and name:
             if name not in Phase.model_fields:
-                raise unknown("key", key, [f"{group}.{n}" for n in Phase.model_fields], f"--set {text}")
+                names = [*Phase.model_fields, *(PreTrain.model_fields if group == "pre_train" else ())]
+                raise unknown("key", key, [f"{group}.{n}" for n in names], f"--set {text}")
             try:
                 patch = Phase.model_validate({name: value})
             except ValidationError as error:
                 raise UserError(describe_errors(error, Phase, f"--set {text}")) from None
-            for phase in PHASES if group == "optim" else (group,):
-                recipe = recipe.patched(Recipe.model_validate({phase: patch}))
+            for phase in PHASES[:2] if group == "optim" else (group,):
+                recipe = recipe.patched(Recipe(**{phase: patch}))
         elif group in methods and name:
             if not isinstance(value, (bool, int, float, str)):
                 raise UserError(f"--set {text}: should be a number, a word, true or false, not {value!r}.")
@@ -282,9 +337,18 @@ def _apply_sets(
             ]
             close = unknown("key", key, [*known, *(f"{m}.{name or 'HYPERPARAMETER'}" for m in methods)])
             hint = str(close).partition(" Known:")[0]
-            groups = ", ".join(["max_length", "warm_up.steps", "optim.*", "fine_tune.*", "post_train.*"])
+            groups = ", ".join(["max_length", "warm_up.steps", "optim.*", *(f"{phase}.*" for phase in PHASES)])
             raise UserError(f"--set {text}: {hint} Known: {groups}, {', '.join(m + '.*' for m in methods)}.")
-    return recipe, settings, single
+    return recipe, pre_train, settings, single
+
+
+def _patched_text(pre_train: PreTrain | None, name: str, value: Any, text: str) -> PreTrain:
+    if pre_train is None:
+        raise UserError(f"--set {text}: this table has no row that is pre-trained.")
+    try:
+        return PreTrain.model_validate({**pre_train.model_dump(), name: value})
+    except ValidationError as error:
+        raise UserError(describe_errors(error, PreTrain, f"--set {text}")) from None
 
 
 def _example(group: str) -> str:
@@ -298,13 +362,21 @@ def _whole(value: Any, low: int, high: int | None, text: str) -> int:
     return value
 
 
-def _deviations(resolved: ResolvedTable, encoder: str, data: str) -> list[str]:
+def _deviations(resolved: ResolvedTable, paper: Preset) -> list[str]:
     """Every value that differs from the table's own setting, as 'fine_tune.lr 0.0001 instead of 1e-05'."""
     table, found = resolved.table, []
-    for name, ours, theirs in (("encoder", resolved.encoder, encoder), ("data", resolved.data, data)):
+    pairs = [("encoder", resolved.encoder, paper.encoder), ("data", resolved.data, paper.data)]
+    if any(METHODS[part].translates for row in resolved.rows for part in row.parts if part in METHODS):
+        theirs = table.translator if paper.translator is None else paper.translator
+        pairs.append(("translator", resolved.translator or "none", theirs or "none"))
+    if resolved.pre_train:
+        theirs_of_text = (paper.pre_train or table.pre_train or resolved.pre_train).model_dump()
+        ours_of_text = resolved.pre_train.model_dump()
+        pairs += [(f"pre_train.{key}", ours_of_text[key], theirs_of_text[key]) for key in ours_of_text]
+    for name, ours, theirs in pairs:
         if ours != theirs:
             found.append(f"{name} {ours} instead of {theirs}")
-    for phase in PHASES:
+    for phase in PHASES if resolved.pre_train else PHASES[:2]:
         ours_of = getattr(resolved.recipe, phase).model_dump()
         theirs_of = getattr(table.recipe, phase).model_dump()
         for name in Phase.model_fields:

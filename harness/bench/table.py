@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from harness.bench.resolve import Overrides, ResolvedTable
     from harness.tasks.table import Task
 
+PHASES = ("fine_tune", "post_train", "pre_train")
+
 Value = bool | int | float | str
 """What a method's hyperparameter may be in YAML; the method validates it."""
 
@@ -82,15 +84,24 @@ class Phase(Strict):
 
 
 class Recipe(Strict):
-    """Both phases' recipes; `post_train` serves every phase before fine-tuning that a method adds."""
+    """The phases' recipes: `pre_train` on a corpus, `post_train` on a task's own texts, `fine_tune` on its labels."""
 
     fine_tune: Phase = Phase()
     post_train: Phase = Phase()
+    pre_train: Phase = Phase()
 
     def patched(self, patch: Recipe) -> Recipe:
-        return Recipe(
-            fine_tune=self.fine_tune.patched(patch.fine_tune), post_train=self.post_train.patched(patch.post_train)
-        )
+        return Recipe(**{name: getattr(self, name).patched(getattr(patch, name)) for name in PHASES})
+
+
+class PreTrain(Strict):
+    """What rows with a `pre_train` are pre-trained on, one stage for all replicates: a corpus by name or path, packed
+    blocks of `max_length` tokens or a sequence a text, and the seed."""
+
+    corpus: str
+    blocks: Literal["packed", "text"] = "packed"
+    max_length: Annotated[int, BeforeValidator(_not_bool), Field(ge=8, le=512)] = 128
+    seed: Seed = 0
 
 
 class WarmUp(Strict):
@@ -120,10 +131,12 @@ class Column(Strict):
 class Row(Strict):
     """One row: a method with the hyperparameters that make it this row, or a reason why it is not run.
 
-    `incomparable`: why our row gets no verdict even under the paper's preset (for example values the paper leaves out).
+    `method`: 'cmlm', or several after one another as 'cmlm+scl'; `pre_train`: the same, before, on the table's corpus. `set`:
+    hyperparameters by name, by 'method.name' where the row has several methods. `incomparable`: why our row gets no verdict even under the paper's preset (for example values the paper leaves out).
     """
 
     name: str
+    pre_train: str = ""
     method: str = ""
     set: dict[str, Value] = Field(default_factory=dict)
     skip: str = ""
@@ -133,7 +146,17 @@ class Row(Strict):
     def _runs_or_skips(self) -> Row:
         if not self.method and not self.skip:
             raise MisplacedError(["method"], "a row needs a method, or a skip with the reason")
+        several = len(self.parts) > 1
+        for key in self.set:
+            if several and key.partition(".")[0] not in self.parts:
+                known = " or ".join(f"{part}.{key}" for part in dict.fromkeys(self.parts))
+                raise MisplacedError(["set", key], f"the row has several methods; write {known}")
         return self
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the row's methods, pre-training first."""
+        return tuple(part for text in (self.pre_train, self.method) if text for part in text.split("+"))
 
 
 class Aggregation(Strict):
@@ -164,6 +187,8 @@ class Preset(Strict):
     subsets: Count | None = None
     seeds: tuple[Seed, ...] | None = None
     recipe: Recipe = Recipe()
+    pre_train: PreTrain | None = None
+    translator: str | None = None
     warm_up: WarmUp | None = None
     max_length: Annotated[int, Field(ge=8, le=512)] | None = None
     selection_every: Count | None = None
@@ -188,6 +213,8 @@ class Table(Strict):
     source: Source
     protocol: str
     recipe: Recipe
+    pre_train: PreTrain | None = None
+    translator: str = ""
     max_length: Annotated[int, Field(ge=8, le=512)] = 128
     selection_every: Count = 100
     sizes: tuple[Size, ...] = Field(min_length=1)
@@ -232,6 +259,12 @@ class Table(Strict):
                     raise MisplacedError(["recipe", phase, key], f"the recipe needs {key}")
             if spec.epochs is None and spec.steps is None:
                 raise MisplacedError(["recipe", phase, "epochs"], "the recipe needs epochs or steps")
+        if any(row.pre_train for row in self.rows):
+            for key in ("lr", "batch_size", "steps"):
+                if getattr(self.recipe.pre_train, key) is None:
+                    raise MisplacedError(["recipe", "pre_train", key], f"rows with pre_train need {key} in the recipe")
+            if self.pre_train is None:
+                raise MisplacedError(["pre_train"], "rows with pre_train need a corpus: pre_train: {corpus: NAME}")
         for preset, changes in self.presets.items():
             for index, size in enumerate(changes.sizes or ()):
                 check(["presets", preset, "sizes", index], size, self.sizes, "size")

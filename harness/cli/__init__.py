@@ -13,7 +13,7 @@ import harness
 from harness.errors import UserError, unknown
 
 EXIT_INCOMPLETE, EXIT_USER, EXIT_INTERRUPTED = 1, 2, 130
-LISTED = ("methods", "tasks", "tables", "encoders")
+LISTED = ("methods", "tasks", "tables", "encoders", "corpora", "translators")
 FORMATS = ("text", "md", "latex", "csv", "json")
 
 
@@ -91,6 +91,10 @@ def _table_flags(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--seeds", type=_numbers, help="training seeds")
     what.add_argument("--encoder", help="a packaged name, a folder, or a Hugging Face hub id")
     what.add_argument("--data", help="'hub', or a folder with TASK/SPLIT.parquet, .csv or .jsonl")
+    what.add_argument(
+        "--corpus", metavar="NAME", help="what is pre-trained on: a corpus by name, files, or hub:OWNER/NAME"
+    )
+    what.add_argument("--translator", metavar="NAME", help="what back-translates for CSSL: 'harness list translators'")
     what.add_argument(
         "--set",
         action="append",

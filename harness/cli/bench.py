@@ -19,15 +19,18 @@ from harness.bench.results import hardware, replicates
 from harness.bench.table import Table, Value, load_table
 from harness.bench.work import Blocked, Calibration, Item, calibrate, hours, work
 from harness.cli import EXIT_INCOMPLETE
+from harness.cli.texts import corpus_of, reader, translate, translation_of
 from harness.encoders import Located, locate
 from harness.errors import UserError, unknown
 from harness.methods import METHODS
 from harness.specs import Execution, Status
 from harness.store import DEFAULT_URL, Store
-from harness.tasks import TASKS, Task, load_user_task, open_source, protocol_named
+from harness.tasks import TASKS, Task, Translator, load_user_task, open_source, protocol_named
 from harness.yaml_files import Strict, load_yaml
 
 ASK_ABOVE_HOURS = 1.0
+UNTRANSLATED = "data back-translation of "
+"""How the plan names rows that are not back-translated yet."""
 
 
 class Point(Strict):
@@ -50,6 +53,7 @@ class Prepared:
     blocked: list[Blocked]
     calibration: Calibration
     slots: int
+    translator: Translator | None = None
 
     @property
     def hours(self) -> float:
@@ -79,19 +83,24 @@ def prepare(args: argparse.Namespace, *, train: bool) -> Prepared:
         set=(*settings, *args.set),
         encoder=args.encoder,
         data=args.data,
+        corpus=args.corpus,
+        translator=args.translator,
     )
     resolved = table.resolve(args.preset, overrides, tasks={**TASKS, **user_tasks})
     source = open_source(args.data)
     located = locate(resolved.encoder, download=train)
-    plan = make_plan(resolved, source, located, user_tasks=user_tasks)
-    if train and plan.unresolved:
-        raise UserError(_not_at_hand(plan, source, user_tasks))
+    check_lengths(resolved, located)
     store = Store(args.store or DEFAULT_URL, create=False)  # made only once there is something to train
+    translator, translation = translation_of(resolved, store, train)
+    corpus = corpus_of(resolved, store, train)
+    plan = make_plan(resolved, source, located, user_tasks=user_tasks, translation=translation, corpus=corpus)
+    if train and any(not name.startswith(UNTRANSLATED) for name in plan.unresolved):
+        raise UserError(_not_at_hand(plan, source, user_tasks))
     statuses = store.statuses(plan.stages)
     items, blocked = work(plan, statuses, lambda key: store.product(key).exists(), args.retry)
     calibration = calibrate(store.speeds(), located.encoder.digest)
     slots = args.slots or os.cpu_count() or 1
-    return Prepared(table, resolved, plan, store, statuses, items, blocked, calibration, slots)
+    return Prepared(table, resolved, plan, store, statuses, items, blocked, calibration, slots, translator)
 
 
 def _text(value: Value) -> str:
@@ -171,10 +180,15 @@ def describe(prepared: Prepared) -> list[str]:
         lines.append(f"Skipped: {name}{' on ' + task if task else ''}: {reason}.")
     lines += [f"{name}: {found.note}" for name, found in plan.tasks.items() if found.note]
     lines += [f"Texts on both sides: {sentence}." for sentence in shared_sentences(plan)]
-    if plan.unresolved:
-        shown = ", ".join(plan.unresolved[:4]) + (
-            f" and {len(plan.unresolved) - 4} more" if len(plan.unresolved) > 4 else ""
+    if plan.untranslated:
+        texts = sum(len(rows) for rows in plan.untranslated)
+        lines.append(
+            f"Before that {len(plan.untranslated)} sets of texts ({texts:,} rows) are back-translated by "
+            f"{resolved.translator}; until then the keys of CSSL are provisional."
         )
+    missing = [name for name in plan.unresolved if not name.startswith(UNTRANSLATED)]
+    if missing:
+        shown = ", ".join(missing[:4]) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
         lines.append(f"Unresolved (not at hand; keys are provisional): {shown}.")
     flops = sum(item.cost for item in prepared.items)
     lines.append(
@@ -226,6 +240,10 @@ def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
     skipped = {(row, task): reason for row, task, reason in plan.skipped if task}
     grid = aggregate(resolved, replicates(plan, store), test_rows, not_comparable, skipped)
     notes = [f"Texts on both sides: {sentence}." for sentence in shared_sentences(plan)]
+    if any(stage.data.views > 1 for stage in plan.stages.values()):
+        notes.append(f"CSSL contrasts back-translations made by {resolved.translator}.")
+    corpora = {stage.data.train.name: stage.data.train for stage in plan.stages.values() if stage.phase == "pre-train"}
+    notes += [f"Pre-trained on {name} ({rows.rows:,} texts)." for name, rows in corpora.items()]
     root = plan.runs[0].stage.chain[0] if plan.runs else None
     if root and root.phase == "warm-up":
         notes.append(
@@ -255,6 +273,10 @@ def bench(args: argparse.Namespace) -> int:
     print("\n".join([*_first_line(args, prepared), *describe(prepared)]), file=sys.stderr)
     if prepared.items:
         _agree(args, prepared)
+        if prepared.plan.untranslated:
+            assert prepared.translator is not None  # without it nothing waits to be translated
+            translate(prepared.plan.untranslated, prepared.translator, Store(prepared.store.url))
+            prepared = prepare(args, train=True)  # what was translated has its identity now
         _train(args, prepared)
         prepared.statuses = prepared.store.statuses(prepared.plan.stages)
     if prepared.plan.runs:
@@ -283,14 +305,9 @@ def _train(args: argparse.Namespace, prepared: Prepared) -> None:
 
     plan, located = prepared.plan, prepared.plan.located
     assert located.folder is not None  # unresolved encoders were refused
-    check_lengths(prepared, located)
     tokeniser = Tokeniser(located.folder)
     check_masks(prepared.items, tokeniser, located)
     check_gpus(args)
-
-    def tokenised(row_set: Any, max_length: int) -> tuple[Any, Any]:
-        rows = plan.library[row_set.digest]
-        return tokeniser(rows.texts, max_length), rows.labels
 
     execution = Execution(args.address, args.slots, args.gpus_per_run if args.gpus_per_run is not None else -1.0)
     name = prepared.resolved.table.name
@@ -301,8 +318,15 @@ def _train(args: argparse.Namespace, prepared: Prepared) -> None:
         from harness.cluster.pool import Pool
         from harness.running import Workplace
 
-        workplace = Workplace(located.folder.resolve(), prepared.store.products.resolve(), settled.threads)
-        pool = Pool(prepared.store, workplace, tokeniser.vocabulary, tokenised, settled, name)
+        workplace = Workplace(
+            located.folder.resolve(),
+            prepared.store.products.resolve(),
+            settled.threads,
+            encoder_config=located.config if located.new else None,
+        )
+        pool = Pool(
+            prepared.store, workplace, tokeniser.vocabulary, reader(plan, tokeniser, prepared.store), settled, name
+        )
         try:
             with Live(prepared.items, _reused(prepared), dashboard, prepared.hours * 3600) as live:
                 for event in pool.run(prepared.items):
@@ -315,7 +339,7 @@ def _reused(prepared: Prepared) -> int:
     return sum(1 for status, _ in prepared.statuses.values() if status == "done")
 
 
-def check_lengths(prepared: Prepared, located: Located) -> None:
+def check_lengths(resolved: ResolvedTable, located: Located) -> None:
     """Sequences must fit the encoder's positions."""
     config = located.config
     positions = int(config.get("max_position_embeddings", 512))
@@ -324,11 +348,14 @@ def check_lengths(prepared: Prepared, located: Located) -> None:
         if config.get("model_type") in ("bert", "electra")
         else positions - int(config.get("pad_token_id", 1)) - 1
     )
-    if prepared.resolved.max_length > usable:
-        raise UserError(
-            f"max_length is {prepared.resolved.max_length}, but {located.name} has {usable} positions; use --set "
-            f"max_length={usable}."
-        )
+    lengths = {"max_length": resolved.max_length}
+    if resolved.pre_train:
+        lengths["pre_train.max_length"] = resolved.pre_train.max_length
+    for name, length in lengths.items():
+        if length > usable:
+            raise UserError(
+                f"{name} is {length}, but {located.name} has {usable} positions; use --set {name}={usable}."
+            )
 
 
 def check_gpus(args: argparse.Namespace) -> None:

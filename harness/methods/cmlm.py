@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness.methods.base import Method, fine_tune, post_train
+from harness.methods.base import ContrastGroup, Method, Text, group_of, unlabelled_stage
 from harness.objectives import objective
-from harness.specs import Objective, Stage, Target
+from harness.specs import Objective, Stage
 from harness.yaml_files import Strict
 
 
@@ -33,7 +33,7 @@ class Hyperparameters(Strict):
     masking: Literal["complementary", "independent"] = "complementary"
     mask_only: bool = False
     mlm: bool = True
-    contrast_group: Annotated[int, Field(ge=2, description="sequences that are contrasted with one another")] = 8
+    contrast_group: ContrastGroup = 8
 
     @model_validator(mode="after")
     def _something_to_train(self) -> Self:
@@ -42,7 +42,7 @@ class Hyperparameters(Strict):
         return self
 
 
-def spec(h: Hyperparameters) -> Objective:
+def spec(h: Hyperparameters, batch_size: int) -> Objective:
     """Parameters without effect are dropped: everything of the contrast when alpha is 0 (that is TAPT), tau and the
     contrast group under SimSiam."""
     if h.alpha == 0:
@@ -50,14 +50,19 @@ def spec(h: Hyperparameters) -> Objective:
     params: dict[str, Any] = h.model_dump()
     if h.contrast == "simsiam":
         del params["temperature"], params["contrast_group"]
+    else:
+        params["contrast_group"] = group_of(h.contrast_group, batch_size, "cmlm")
     return objective("cmlm", **params)
 
 
-def stages(hyperparameters: Hyperparameters, target: Target) -> tuple[Stage, ...]:
-    first = post_train(spec(hyperparameters), target, mlm_head=hyperparameters.mlm)
-    return first, fine_tune(objective("cross_entropy"), target, first)
+def train(h: Hyperparameters, text: Text) -> tuple[Stage, ...]:
+    return (unlabelled_stage(spec(h, text.optim.batch_size), text, mlm_head=h.mlm),)
 
 
 CMLM = Method(
-    "cmlm", "CMLM", "Luo et al., Bi-Granularity Contrastive Learning, Findings of ACL 2021", Hyperparameters, stages
+    "cmlm",
+    "CMLM",
+    "Luo et al., Bi-Granularity Contrastive Learning, Findings of ACL 2021",
+    Hyperparameters,
+    train=train,
 )

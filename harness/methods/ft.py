@@ -4,9 +4,9 @@ Deviations. The classification head is RoBERTa's (dropout, dense, tanh, dropout,
 encoder, so that encoders differ in their weights alone.
 """
 
-from harness.methods.base import Method, fine_tune
+from harness.methods.base import Method
 from harness.objectives import objective
-from harness.specs import Stage, Target
+from harness.specs import Objective
 from harness.yaml_files import Strict
 
 
@@ -14,10 +14,14 @@ class Hyperparameters(Strict):
     """FT has none of its own."""
 
 
-def stages(hyperparameters: Hyperparameters, target: Target) -> tuple[Stage, ...]:
-    return (fine_tune(objective("cross_entropy"), target),)
+def classify(h: Hyperparameters, batch_size: int) -> Objective:
+    return objective("cross_entropy")
 
 
 FT = Method(
-    "ft", "FT", "Liu et al., RoBERTa, 2019, as run in Luo et al., CMLM, 2021, section 4.4", Hyperparameters, stages
+    "ft",
+    "FT",
+    "Liu et al., RoBERTa, 2019, as run in Luo et al., CMLM, 2021, section 4.4",
+    Hyperparameters,
+    classify=classify,
 )

@@ -15,9 +15,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from harness.methods.base import Method, fine_tune
+from harness.methods.base import ContrastGroup, Method, group_of
 from harness.objectives import objective
-from harness.specs import Objective, Stage, Target
+from harness.specs import Objective, Target
 from harness.yaml_files import Strict
 
 
@@ -26,20 +26,25 @@ class Hyperparameters(Strict):
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False, description="tau (equation 3)")] = 0.3
     reduction: Literal["mean", "mean_valid", "sum"] = "mean"
     representation: Literal["first_token", "pooled"] = "first_token"
-    contrast_group: Annotated[int, Field(ge=2, description="sequences that are contrasted with one another")] = 16
+    contrast_group: ContrastGroup = 16
 
 
-def spec(h: Hyperparameters) -> Objective:
+def classify(h: Hyperparameters, batch_size: int) -> Objective:
     """lambda = 0 is FT: the other parameters then have no effect."""
-    return objective("scl", **h.model_dump()) if h.lam > 0 else objective("cross_entropy")
-
-
-def stages(hyperparameters: Hyperparameters, target: Target) -> tuple[Stage, ...]:
-    return (fine_tune(spec(hyperparameters), target),)
+    if h.lam == 0:
+        return objective("cross_entropy")
+    return objective("scl", **h.model_dump() | {"contrast_group": group_of(h.contrast_group, batch_size, "scl")})
 
 
 def skip(target: Target) -> str | None:
     return "SCL contrasts classes, and this task is a regression" if target.data.num_labels == 1 else None
 
 
-SCL = Method("scl", "SCL", "Gunel et al., Supervised Contrastive Learning, ICLR 2021", Hyperparameters, stages, skip)
+SCL = Method(
+    "scl",
+    "SCL",
+    "Gunel et al., Supervised Contrastive Learning, ICLR 2021",
+    Hyperparameters,
+    classify=classify,
+    skip=skip,
+)

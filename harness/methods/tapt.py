@@ -8,9 +8,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from harness.methods.base import Method, fine_tune, post_train
+from harness.methods.base import Method, Text, unlabelled_stage
 from harness.objectives import objective
-from harness.specs import Stage, Target
+from harness.specs import Stage
 from harness.yaml_files import Strict
 
 
@@ -18,9 +18,8 @@ class Hyperparameters(Strict):
     p_m: Annotated[float, Field(gt=0, le=1, description="masking probability")] = 0.15
 
 
-def stages(hyperparameters: Hyperparameters, target: Target) -> tuple[Stage, ...]:
-    first = post_train(objective("mlm", p_m=hyperparameters.p_m), target, mlm_head=True)
-    return first, fine_tune(objective("cross_entropy"), target, first)
+def train(h: Hyperparameters, text: Text) -> tuple[Stage, ...]:
+    return (unlabelled_stage(objective("mlm", p_m=h.p_m), text, mlm_head=True),)
 
 
-TAPT = Method("tapt", "TAPT", "Gururangan et al., Don't Stop Pretraining, ACL 2020", Hyperparameters, stages)
+TAPT = Method("tapt", "TAPT", "Gururangan et al., Don't Stop Pretraining, ACL 2020", Hyperparameters, train=train)

@@ -15,13 +15,28 @@ if TYPE_CHECKING:
     from harness.encoders.tokens import Vocabulary
     from harness.objectives.base import TrainingObjective
 
-VERSIONS = {"cross_entropy": 1, "scl": 1, "mlm": 1, "cmlm": 1}
+VERSIONS = {
+    "cross_entropy": 1,
+    "scl": 1,
+    "mlm": 1,
+    "cmlm": 1,
+    "cssl": 1,
+    "taco": 1,
+    "electra": 1,
+    "coco_lm": 1,
+    "auxiliary_mlm": 1,
+}
 
 _MODULES = {
     "cross_entropy": ("harness.objectives.classification", "CrossEntropy"),
     "scl": ("harness.objectives.classification", "SupervisedContrast"),
     "mlm": ("harness.objectives.masked", "MaskedLM"),
     "cmlm": ("harness.objectives.masked", "ContrastiveMaskedLM"),
+    "cssl": ("harness.objectives.translated", "TranslatedContrast"),
+    "taco": ("harness.objectives.alignment", "TokenAlignment"),
+    "electra": ("harness.objectives.replaced", "ReplacedTokenDetection"),
+    "coco_lm": ("harness.objectives.replaced", "CorrectiveContrast"),
+    "auxiliary_mlm": ("harness.objectives.replaced", "AuxiliaryMaskedLM"),
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,9 @@ from harness.encoders.flops import TRAIN, forward_flops, mlm_head_flops
 from harness.encoders.model import Batch, TextEncoder
 from harness.encoders.tokens import Tokens, Vocabulary
 from harness.streams import seed_of
+
+Measures = dict[str, Tensor]
+"""What is logged beside the loss and never trained: accuracies, and what tells a collapsed encoder from a learning one."""
 
 Draw = Callable[..., np.random.Generator]
 """`draw(purpose, *more)`: the stream of this step for a purpose; equal for every objective at equal seed and step."""
@@ -35,9 +38,13 @@ class Views:
 
 
 class TrainingObjective(nn.Module):
-    """Base of the objectives. `weights` are the terms' coefficients: loss = sum of weight x term."""
+    """Base of the objectives. `weights` are the terms' coefficients: loss = sum of weight x term.
+
+    `supervised`: it predicts labels. `uses_mlm_head`: the encoder's own MLM head is trained.
+    """
 
     supervised = False
+    uses_mlm_head = False
 
     def __init__(
         self,
@@ -66,13 +73,23 @@ class TrainingObjective(nn.Module):
         """The views of a batch of B sequences with T tokens."""
         raise NotImplementedError
 
-    def forward(self, batch: Batch, views: Views) -> dict[str, Tensor]:
-        """Named terms, each a scalar."""
+    def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
+        """Named terms, each a scalar; fills `measures` where it is given (scalars, NaN where one is undefined)."""
         raise NotImplementedError
 
     def predict(self, batch: Batch) -> Tensor:
         """Logits [B, num_labels]; supervised objectives only."""
         raise NotImplementedError
+
+    def set_dropout(self, probability: float) -> None:
+        self.encoder.set_dropout(probability)
+
+    def parts(self) -> dict[str, Tensor]:
+        """Weights of its own, as 'part/name' on the CPU, that a later stage can start from."""
+        return {}
+
+    def load_parts(self, tensors: Mapping[str, Tensor], parts: tuple[str, ...]) -> None:
+        """Take those of its own parts that the parent's product holds and `parts` names."""
 
     def loss(self, terms: Mapping[str, Tensor]) -> Tensor:
         return torch.stack([self.weights[name] * term for name, term in terms.items()]).sum()
@@ -85,10 +102,26 @@ class TrainingObjective(nn.Module):
         )
 
     def draw_linear(self, layer: nn.Linear, purpose: str) -> nn.Linear:
-        """Normal with the encoder's initialiser range, bias 0, from the stream (seed, purpose)."""
-        generator = torch.Generator().manual_seed(seed_of(self.seed, purpose))
-        with torch.no_grad():
-            layer.weight.normal_(0.0, self.encoder.config.initializer_range, generator=generator)
-            if layer.bias is not None:
-                layer.bias.zero_()
-        return layer
+        return draw_linear(layer, self.encoder.config.initializer_range, self.seed, purpose)
+
+
+def draw_linear(layer: nn.Linear, spread: float, seed: int, purpose: str) -> nn.Linear:
+    """Normal with standard deviation `spread` (the encoder's initialiser range), bias 0, from the stream (seed, purpose)."""
+    generator = torch.Generator().manual_seed(seed_of(seed, purpose))
+    with torch.no_grad():
+        layer.weight.normal_(0.0, spread, generator=generator)
+        if layer.bias is not None:
+            layer.bias.zero_()
+    return layer
+
+
+def in_groups(size: int, group: int) -> Iterator[tuple[slice, float]]:
+    """The contrast groups of a batch as slices, each with its share of the batch; the last one may be smaller."""
+    for start in range(0, size, group):
+        stop = min(start + group, size)
+        yield slice(start, stop), (stop - start) / size
+
+
+def named(cosines: Mapping[str, Tensor]) -> Measures:
+    """'positive' and 'negative' as they are logged: 'positive_cosine', 'negative_cosine'."""
+    return {f"{name}_cosine": value for name, value in cosines.items()}

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from harness.encoders.model import Batch
 from harness.encoders.tokens import Tokens
-from harness.objectives.base import Draw, TrainingObjective, Views
+from harness.objectives import diagnostics
+from harness.objectives.base import Draw, Measures, TrainingObjective, Views, in_groups, named
 from harness.objectives.losses import supervised_contrastive
 
 
@@ -44,7 +45,7 @@ class CrossEntropy(TrainingObjective):
             return nn.functional.mse_loss(logits[:, 0].float(), labels.float())
         return nn.functional.cross_entropy(logits.float(), labels)
 
-    def forward(self, batch: Batch, views: Views) -> dict[str, Tensor]:
+    def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
         _, _, logits = self.represent(batch)
         return {"cross_entropy": self.classify(logits, self.labels(batch, views))}
 
@@ -64,21 +65,28 @@ class SupervisedContrast(CrossEntropy):
         lam = self.params["lam"]
         self.weights = {"cross_entropy": 1.0 - lam, "supervised_contrastive": lam}
 
-    def forward(self, batch: Batch, views: Views) -> dict[str, Tensor]:
+    def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
         first, pooled, logits = self.represent(batch)
         labels = self.labels(batch, views)
         features = first if self.params["representation"] == "first_token" else pooled
-        size, group = len(labels), self.params["contrast_group"]
+        groups = list(in_groups(len(labels), self.params["contrast_group"]))
+        reduction = self.params["reduction"]
         parts = [
             supervised_contrastive(
-                features[i : i + group],
-                labels[i : i + group],
-                temperature=self.params["temperature"],
-                reduction=self.params["reduction"],
+                features[rows], labels[rows], temperature=self.params["temperature"], reduction=reduction
             )
-            for i in range(0, size, group)
+            * (1.0 if reduction == "sum" else share)
+            for rows, share in groups
         ]
-        sizes = [min(group, size - i) for i in range(0, size, group)]
-        summed = self.params["reduction"] == "sum"
-        contrast = torch.stack([p * (1.0 if summed else n / size) for p, n in zip(parts, sizes, strict=True)]).sum()
-        return {"cross_entropy": self.classify(logits, labels), "supervised_contrastive": contrast}
+        if measures is not None:
+            measures["embedding_std"] = diagnostics.embedding_std(features)
+            measures |= named(diagnostics.class_cosines(features, labels))
+            collapsed = [
+                diagnostics.collapsed_supervised(labels[rows], reduction) * (1.0 if reduction == "sum" else share)
+                for rows, share in groups
+            ]
+            measures["collapsed_value"] = torch.stack(collapsed).sum()
+        return {
+            "cross_entropy": self.classify(logits, labels),
+            "supervised_contrastive": torch.stack(parts).sum(),
+        }

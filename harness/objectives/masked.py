@@ -10,24 +10,26 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from harness.encoders.model import Batch
 from harness.encoders.tokens import Tokens
-from harness.objectives.base import Draw, TrainingObjective, Views
-from harness.objectives.losses import masked_lm, simclr, simsiam
+from harness.objectives.base import Draw, Measures, TrainingObjective, Views
+from harness.objectives.losses import masked_lm
 from harness.objectives.masking import corrupt, select
+from harness.objectives.views import ViewContrast
 
 
 class MaskedLM(TrainingObjective):
-    """Masked language modelling with dynamic random masking, token mean. params: p_m.
+    """Masked language modelling with dynamic random masking, token mean. params: p_m, token_prediction (where it is set).
 
     Each token is selected with probability p_m (Bernoulli as printed: CMLM equation 1; fairseq selects a fixed number),
-    80/10/10; special tokens never.
+    80/10/10; special tokens never. With `token_prediction` the tokens that are not selected are predicted as well.
     """
 
     def build(self) -> None:
         self.weights = {"masked_lm": 1.0}
+        self.uses_mlm_head = True
 
     def mask(
         self,
@@ -54,17 +56,22 @@ class MaskedLM(TrainingObjective):
     def views(self, tokens: Tokens, ids: NDArray[Any], original: NDArray[Any], selected: NDArray[np.bool_]) -> Views:
         """`original` and `selected` [T0] are view 0's, which lies first in `tokens`."""
         where = np.flatnonzero(selected)
+        if self.params.get("token_prediction"):
+            where = np.flatnonzero(~tokens.special[: len(selected)])
         extra = {"where": where, "targets": original[where].astype(np.int64)}
         return Views(tokens, ids, None, self.step_flops(tokens, len(where)), extra)
 
-    def forward(self, batch: Batch, views: Views) -> dict[str, Tensor]:
-        return {"masked_lm": self.token_term(self.encoder(batch), batch, views)}
+    def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
+        return {"masked_lm": self.token_term(self.encoder(batch), batch, views, measures)}
 
-    def token_term(self, hidden: Tensor, batch: Batch, views: Views) -> Tensor:
+    def token_term(self, hidden: Tensor, batch: Batch, views: Views, measures: Measures | None) -> Tensor:
         device = batch.ids.device
         where = torch.from_numpy(views.extra["where"]).to(device)
         targets = torch.from_numpy(views.extra["targets"]).to(device)
-        return masked_lm(self.encoder.mlm_logits(hidden.index_select(0, where)), targets)
+        logits = self.encoder.mlm_logits(hidden.index_select(0, where))
+        if measures is not None:
+            measures["mlm_accuracy"] = (logits.detach().argmax(dim=1) == targets).float().mean()
+        return masked_lm(logits, targets)
 
 
 class ContrastiveMaskedLM(MaskedLM):
@@ -75,15 +82,11 @@ class ContrastiveMaskedLM(MaskedLM):
     """
 
     def build(self) -> None:
-        super().build()
         self.weights = {"contrast": float(self.params["alpha"])}
         if self.params["mlm"]:
             self.weights = {"masked_lm": 1.0, **self.weights}
-        if self.params["contrast"] == "simsiam":
-            size = self.encoder.hidden_size
-            # Equation 10: no bias, no normalisation, d to d; the paper does not say how they are drawn.
-            self.inner = self.draw_linear(nn.Linear(size, size, bias=False), "predictor_inner")
-            self.outer = self.draw_linear(nn.Linear(size, size, bias=False), "predictor_outer")
+        self.uses_mlm_head = bool(self.params["mlm"])
+        self.contrast = ViewContrast(self.encoder, self.params, self.seed)
 
     def prepare(self, tokens: Tokens, labels: NDArray[Any] | None, draw: Draw) -> Views:
         num_views, rows = self.params["num_views"], len(tokens)
@@ -97,27 +100,11 @@ class ContrastiveMaskedLM(MaskedLM):
             selected = np.zeros_like(selected)
         return self.views(whole, np.concatenate(ids), tokens.ids, selected)
 
-    def predict_view(self, first: Tensor) -> Tensor:
-        """z = W2 gelu(W1 h), equation 10."""
-        return self.outer(nn.functional.gelu(self.inner(first)))  # type: ignore[no-any-return]
-
-    def forward(self, batch: Batch, views: Views) -> dict[str, Tensor]:
+    def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
         hidden = self.encoder(batch)
         first = hidden.index_select(0, batch.packing.first)
         by_view = first.view(self.params["num_views"] + 1, -1, first.shape[-1])
-        h0, hk = by_view[0], by_view[1:]
-        if self.params["contrast"] == "simsiam":
-            z = self.predict_view(by_view)
-            contrast = simsiam(h0, hk, z[0], z[1:])
-        else:
-            size, group = h0.shape[0], self.params["contrast_group"]
-            parts = [
-                simclr(h0[i : i + group], hk[:, i : i + group], temperature=self.params["temperature"])
-                * (min(group, size - i) / size)
-                for i in range(0, size, group)
-            ]
-            contrast = torch.stack(parts).sum()
-        terms = {"contrast": contrast}
+        terms = {"contrast": self.contrast(by_view, measures)}
         if self.params["mlm"]:
-            terms = {"masked_lm": self.token_term(hidden, batch, views), **terms}
+            terms = {"masked_lm": self.token_term(hidden, batch, views, measures), **terms}
         return terms

@@ -21,13 +21,15 @@ from harness.encoders.compact import compact
 from harness.encoders.flops import forward_flops
 from harness.encoders.model import Batch
 from harness.encoders.tokens import Tokens
-from harness.objectives.base import TrainingObjective
+from harness.objectives.base import Measures, TrainingObjective
 from harness.specs import Optim, Predictions, Selection
 from harness.streams import seed_of, stream
 from harness.tasks.metrics import score
 
 EVALUATION_BATCH = 16
 LOG_EVERY = 100
+MEASURE_EVERY = 10
+"""Steps between two looks at what is logged beside the loss; every look would cost a few per cent."""
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -39,11 +41,13 @@ class DivergedError(Exception):
 @dataclass(frozen=True)
 class Inputs:
     """What a stage reads, tokenised: training sequences with labels [n] (None when unlabelled), and by digest of the
-    row set the evaluation sequences with their gold labels."""
+    row set the evaluation sequences with their gold labels. With `views` of each text, `train` holds the n sequences of
+    view 0, then those of view 1, and so on."""
 
     train: Tokens
     labels: NDArray[Any] | None = None
     evaluations: dict[str, tuple[Tokens, NDArray[Any]]] = field(default_factory=dict)
+    views: int = 1
 
 
 @dataclass
@@ -69,16 +73,18 @@ def train(
     metrics: tuple[str, ...] = (),
     device: torch.device | None = None,
     report: Report = lambda _: None,
+    log_every: int = 0,
 ) -> Outcome:
     """Train `objective` in place and return what was found; the weights are left in the selected state.
 
     With `selection`, dev (a digest in `inputs.evaluations`) is scored every `selection.every` updates and at the end,
-    the first best state is kept in memory, and only then is everything else in `inputs.evaluations` predicted.
+    the first best state is kept in memory, and only then is everything else in `inputs.evaluations` predicted; without, what
+    was seen is reported every `log_every` updates (0: LOG_EVERY).
     Raises DivergedError when a loss is not finite.
     """
     device = device or torch.device("cpu")
     objective.to(device)
-    objective.encoder.set_dropout(optim.dropout)
+    objective.set_dropout(optim.dropout)
     # Rows that no training sequence holds have no gradient; decay would still move them, so then the table stays whole.
     restore = None
     if objective.supervised and optim.weight_decay == 0 and objective.encoder.kind != "mpnet":
@@ -92,12 +98,14 @@ def train(
         fused=True,
     )
     parameters = list(trained.values())
-    every = selection.every if selection else LOG_EVERY
+    every = selection.every if selection else log_every or LOG_EVERY
     outcome = Outcome(selected_step=optim.steps)
     best: dict[str, Tensor] = {}
     best_score = -math.inf
     pending: list[tuple[int, dict[str, Tensor]]] = []
-    order = batch_order(len(inputs.train), optim.batch_size, seed)
+    measured: list[Measures] = []
+    size = len(inputs.train) // inputs.views
+    order = batch_order(size, optim.batch_size, seed)
     objective.train()
     for step in range(1, optim.steps + 1):
         rows = next(order)
@@ -105,10 +113,14 @@ def train(
         def draw(purpose: str, *more: int, _step: int = step) -> np.random.Generator:
             return stream(seed, purpose, _step, *more)
 
-        views = objective.prepare(inputs.train.take(rows), None if inputs.labels is None else inputs.labels[rows], draw)
+        taken = inputs.train.take(np.concatenate([rows + view * size for view in range(inputs.views)]))
+        views = objective.prepare(taken, None if inputs.labels is None else inputs.labels[rows], draw)
+        measures: Measures | None = {} if (step - 1) % MEASURE_EVERY == 0 else None
+        measured += [] if measures is None else [measures]
         torch.manual_seed(seed_of(seed, "dropout", step))
         with autocast(device, optim.precision):
-            terms = objective(Batch.of(views.tokens, device, views.ids), views)
+            batch = Batch.of(views.tokens, device, views.ids)
+            terms = objective(batch, views, measures)
             loss = objective.loss(terms)
         loss.backward()  # type: ignore[no-untyped-call]
         if optim.clip > 0:
@@ -122,7 +134,8 @@ def train(
         if step % every and step != optim.steps:
             continue
         entry: dict[str, Any] = {"step": step, **mean_terms(pending)}
-        pending = []
+        entry |= {"measures": seen} if (seen := mean_measures(measured)) else {}
+        pending, measured = [], []
         if selection and dev:
             found, flops = predict(objective, inputs.evaluations[dev], optim.precision, device)
             outcome.flops += flops
@@ -155,13 +168,12 @@ def train(
 
 
 def trainable(objective: TrainingObjective) -> dict[str, torch.nn.Parameter]:
-    """Parameters by name: the encoder's, the objective's own heads, the MLM head only where the objective uses it."""
-    base = {id(p) for p in objective.encoder.base.parameters()}
-    uses_head = "masked_lm" in objective.weights
+    """Parameters by name: the encoder's, the objective's own, and the encoder's MLM head only where it is used."""
+    head = () if objective.uses_mlm_head else objective.encoder.head_prefixes
     return {
-        name: p
-        for name, p in objective.named_parameters()
-        if uses_head or not name.startswith("encoder.") or id(p) in base
+        name: parameter
+        for name, parameter in objective.named_parameters()
+        if parameter.requires_grad and not name.startswith(tuple(f"encoder.model.{prefix}" for prefix in head))
     }
 
 
@@ -202,6 +214,16 @@ def mean_terms(pending: list[tuple[int, dict[str, Tensor]]]) -> dict[str, float]
         name = names[int(np.flatnonzero(~np.isfinite(values[bad[0]]))[-1])]
         raise DivergedError(f"the loss is not finite at step {pending[int(bad[0])][0]} (term {name})")
     return {n: float(v) for n, v in zip(names, values.mean(axis=0), strict=True)}
+
+
+def mean_measures(measured: list[Measures]) -> dict[str, float]:
+    """Mean of each measure over the steps where it was defined; one that never was is left out."""
+    if not any(measured):
+        return {}
+    names = dict.fromkeys(name for step in measured for name in step)
+    values = {n: torch.stack([step[n].float() for step in measured if n in step]).nanmean() for n in names}
+    found = torch.stack(list(values.values())).cpu().tolist()
+    return {name: value for name, value in zip(names, found, strict=True) if math.isfinite(value)}
 
 
 def predict(

@@ -18,7 +18,7 @@ from harness.bench.aggregate import Grid, Replicate, aggregate
 from harness.bench.caption import Caption
 from harness.bench.render import FORMATS, escape_latex, render
 from harness.bench.resolve import Overrides, ResolvedTable
-from harness.bench.table import Aggregation, load_table
+from harness.bench.table import Aggregation, Row, load_table
 from harness.errors import UserError
 
 CAPTION = Caption(num_runs=9, shared_texts={"sst2": 2}, hardware=("CPU b", "CPU a"))
@@ -135,7 +135,7 @@ def test_verdicts() -> None:
     assert {k[1]: c.verdict for k, c in cells.items()} == {
         "FT": "agrees",
         "SCL": "not comparable",
-        "CSSL": "",
+        "CSSL": "not comparable",
         "TAPT": "higher",
         "CMLM": "lower",
     }
@@ -199,11 +199,13 @@ def test_two_scores_at_one_place_are_refused_and_strangers_left_out() -> None:
 
 def test_tables_show_points_with_two_decimals_and_the_papers_row() -> None:
     r = resolved(tasks=("sst2",), sizes=(20,))
+    skipped = Row(name="CSSL", skip="needs a translator")
+    r = replace(r, rows=tuple(skipped if row.name == "CSSL" else row for row in r.rows))
     text = render(aggregate(r, constant(r, "FT", 0, noise=0), {"sst2": 372}), CAPTION, "text")
     assert re.search(r"^FT +66\.04 ± 0\.00$", text, re.M)
     assert re.search(r"^FT \(paper\) +66\.04 ± 6\.38$", text, re.M)
     assert re.search(r"^CSSL +— \[a\]$", text, re.M)
-    assert "a: 1 row skipped (needs back-translation" in text
+    assert "a: 1 row skipped (needs a translator" in text
     assert "(ddof 1) over 5 subsets x 3 seeds" in text
     assert "Mixed provenance" in text
     assert "(paper)" not in render(aggregate(resolved("laptop"), []), CAPTION, "text")

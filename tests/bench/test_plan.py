@@ -16,7 +16,7 @@ import pytest
 from tasks.task_files import write_file
 
 from harness import specs
-from harness.bench.plan import Plan, make_plan, stage_flops
+from harness.bench.plan import NO_TRANSLATION, Plan, Translation, make_plan, stage_flops
 from harness.bench.resolve import Overrides
 from harness.bench.table import Row, load_table
 from harness.encoders import Located, WarmUp, locate
@@ -29,12 +29,21 @@ REPOSITORY = Path(__file__).resolve().parent.parent.parent
 SHAPE = {"hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072, "vocab_size": 50265}
 SMALL = {"hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 512, "vocab_size": 30522}
 ROBERTA = Located(Encoder("unresolved:roberta-base", "roberta-base"), None, SHAPE, None)
+TINY_NEW = Located(Encoder("4" * 32, "new:tiny"), None, {**SMALL, "model_type": "bert"}, None, new=True)
 TINY = Located(Encoder("7" * 32, "tiny"), None, SMALL, WarmUp("boolq_prose", steps=100, lr=1e-3))
 
 
-def plan(table: str, preset: str = "paper", located: Located = ROBERTA, **overrides: Any) -> Plan:
-    """A plan without a source: every row set is unresolved, and keys are those of names."""
-    return make_plan(load_table(table).resolve(preset, Overrides(**overrides)), None, located)
+def plan(
+    table: str,
+    preset: str = "paper",
+    located: Located = ROBERTA,
+    translation: Translation = NO_TRANSLATION,
+    **overrides: Any,
+) -> Plan:
+    """A plan without a source: every row set is unresolved, and keys are those of names. CSSL is skipped without a
+    translation."""
+    resolved = load_table(table).resolve(preset, Overrides(**overrides))
+    return make_plan(resolved, None, located, translation=translation)
 
 
 @pytest.fixture(scope="module")
@@ -67,12 +76,104 @@ def test_few_shot_has_the_papers_runs(few_shot: Plan) -> None:
     assert len(few_shot.stages) == 1890
     assert Counter(run.row for run in few_shot.runs) == dict.fromkeys(("FT", "SCL", "TAPT", "CMLM"), 315)
     assert len({run.name for run in few_shot.runs}) == 1260
-    assert [(row, task) for row, task, _ in few_shot.skipped] == [("CSSL", "")]
+    assert {row for row, *_ in few_shot.skipped} == {"CSSL"}
+    assert [task for _, task, _ in few_shot.skipped] == list(few_shot.resolved.tasks)
     # papers.md's steps of the five rows: 1.07 M and 0.59 M
     steps: Counter[str] = Counter()
     for stage in few_shot.stages.values():
         steps[stage.phase] += stage.optim.steps
     assert steps == {"fine-tune": 4 * 7 * 15 * (700 + 700 + 630), "post-train": 2 * 7 * 15 * (600 + 650 + 625)}
+
+
+def test_with_a_translation_cssl_has_its_runs_too(few_shot: Plan) -> None:
+    """All of T1 and T2: 1,575 and 945, 75 and 45; the other rows' keys are as without."""
+    whole = plan("few_shot", translation=Translation())
+    assert phases(whole) == {"fine-tune": 1575, "post-train": 945}
+    assert len(whole.stages) == 2520
+    assert set(few_shot.stages) <= set(whole.stages)
+    assert not whole.skipped
+    assert phases(plan("full_size", translation=Translation())) == {"fine-tune": 75, "post-train": 45}
+    reads = {stage.data.train.name for stage in whole.stages.values() if stage.data.views == 2}
+    assert len(reads) == 7 * 3 * 5
+    assert all(name.endswith("-texts/views") for name in reads)
+
+
+def test_objectives_meet_on_the_few_shot_protocol(few_shot: Plan) -> None:
+    """Nine rows, five of which are few_shot's; CMLM+SCL starts from CMLM's post-training."""
+    made = plan("objectives", translation=Translation())
+    rows = [row.name for row in made.resolved.rows]
+    assert rows == ["FT", "SCL", "CSSL", "TAPT", "CMLM", "TACO", "ELECTRA", "COCO-LM", "CMLM+SCL"]
+    assert phases(made) == {"fine-tune": 9 * 315, "post-train": 6 * 315}
+    whole = plan("few_shot", translation=Translation())
+    assert set(whole.stages) < set(made.stages)
+    assert len(made.stages) - len(whole.stages) == 4 * 315 + 3 * 315
+
+
+def test_pre_training_is_done_once_a_row() -> None:
+    """16 rows of pre-training, 17 stages of it (the converged auxiliary network is trained before), whatever is fine-tuned."""
+    made = plan("pretraining", located=TINY_NEW)
+    assert phases(made) == {"fine-tune": 17 * 7 * 2 * 15, "pre-train": 17}
+    assert len({run.row for run in made.runs}) == 17
+    for stage in made.stages.values():
+        if stage.phase == "pre-train":
+            assert (stage.data.blocks, stage.data.max_length, stage.seed, stage.selection) == ("packed", 256, 0, None)
+            assert stage.optim.steps == 250_000
+    objectives = {run.row: run.stage.chain[-2].objective for run in made.runs if len(run.stage.chain) > 1}
+    assert objectives["RTD Only"].name == "electra"
+    assert objectives["MLM+TP"].name == "mlm"
+
+
+def test_methods_that_the_table_has_no_row_for_get_one() -> None:
+    made = plan("few_shot", methods=("ft", "cmlm+scl", "taco"), set=("taco.contrast_group=0", "scl.lam=0.5"), **ONE)
+    assert [row.name for row in made.resolved.rows] == ["FT", "CMLM+SCL", "TACO"]
+    leaf = next(run.stage for run in made.runs if run.row == "CMLM+SCL")
+    assert [stage.objective.name for stage in leaf.chain] == ["cmlm", "scl"]
+    assert leaf.objective.params["lam"] == 0.5
+    assert made.resolved.row_incomparable(made.resolved.rows[1])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (
+            {"methods": ("taco",)},
+            "contrast_group 80 is larger than the batch of 8; set taco.contrast_group to 8 or less",
+        ),
+        ({"methods": ("coco_lm",)}, "contrast_group 32 is larger than the batch of 8"),
+        ({"methods": ("tacco",)}, "Did you mean 'taco'?"),
+        ({"methods": ("scl+cmlm",)}, "only the last method may use labels"),
+        ({"corpus": "boolq_prose"}, "has no row that is pre-trained"),
+        ({"set": ("pre_train.max_length=64",)}, "has no row that is pre-trained"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_trains(overrides: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        plan("few_shot", **overrides)
+    assert words in str(caught.value)
+    assert str(caught.value).count("\n") == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "shape", "words"),
+    [
+        (
+            "electra",
+            {"model_type": "mpnet"},
+            "MPNet has relative positions of its own; set electra.relative_buckets to 0",
+        ),
+        ("coco_lm", {"embedding_size": 64}, "set coco_lm.lm to none"),
+    ],
+)
+def test_an_encoder_that_an_objective_cannot_train_is_refused(method: str, shape: dict[str, Any], words: str) -> None:
+    located = Located(Encoder("5" * 32, "odd"), None, {**SMALL, **shape}, None)
+    with pytest.raises(UserError) as caught:
+        plan(
+            "few_shot",
+            located=located,
+            methods=(method,),
+            set=("coco_lm.contrast_group=0",) if method == "coco_lm" else (),
+        )
+    assert words in str(caught.value)
 
 
 def test_ablation_has_the_papers_runs(ablation: Plan) -> None:
@@ -357,7 +458,7 @@ def test_selection_is_by_the_tasks_own_metric(few_shot: Plan) -> None:
 def test_scl_skips_a_regression_and_says_why() -> None:
     made = plan("few_shot", **{**ONE, "tasks": ("stsb", "sst2")})
     assert ("SCL", "stsb", "SCL contrasts classes, and this task is a regression") in made.skipped
-    assert {(row, task) for row, task, _ in made.skipped} == {("CSSL", ""), ("SCL", "stsb")}
+    assert {(row, task) for row, task, _ in made.skipped} == {("CSSL", "stsb"), ("CSSL", "sst2"), ("SCL", "stsb")}
     assert {(run.row, run.task) for run in made.runs} == {
         (row, task) for row in ("FT", "SCL", "TAPT", "CMLM") for task in ("stsb", "sst2")
     } - {("SCL", "stsb")}

@@ -11,8 +11,9 @@ import pytest
 from harness.bench.resolve import Overrides
 from harness.bench.table import load_table, table_names
 from harness.errors import UserError
+from harness.methods import METHODS, hyperparameters
 
-PAPER = Path("/work/shared/papers/cmlm.txt")
+PAPER = Path(__file__).resolve().parents[2].parent / "shared" / "papers" / "cmlm.txt"
 COLUMNS = {
     "cola": "cola", "sst-2": "sst2", "mnli": "mnli", "mnli-mm": "mnli_mm",
     "qnli": "qnli", "rte": "rte", "mrpc": "mrpc", "qqp": "qqp",
@@ -75,24 +76,24 @@ def test_step_counts_of_the_paper() -> None:
 
 
 def test_every_preset_resolves_and_only_the_papers_is_comparable() -> None:
-    assert table_names() == ("ablation", "few_shot", "full_size")
+    assert table_names() == ("ablation", "few_shot", "full_size", "objectives", "pretraining")
     for name in table_names():
         table = load_table(name)
         assert table.default_preset == "quick"
         for preset in ("paper", "laptop", "quick"):
             resolved = table.resolve(preset)
-            assert resolved.comparable == (preset == "paper")
+            assert resolved.comparable == (preset == "paper" and bool(table.paper))
             assert bool(resolved.deviations) == (preset != "paper")
             assert {c.task for c in resolved.columns.values()} == set(resolved.tasks)
     assert table.resolve().preset == "quick"
 
 
 def test_rows_are_rows_of_known_methods() -> None:
-    methods = pytest.importorskip("harness.methods")
     for name in table_names():
-        for row in load_table(name).rows:
-            if not row.skip:
-                methods.hyperparameters(methods.METHODS[row.method], row.set, f"{name}, row {row.name}")
+        resolved = load_table(name).resolve()
+        for row in resolved.table.rows:
+            for part, values in resolved.settings_of(row).items():
+                hyperparameters(METHODS[part], values, f"{name}, row {row.name}")
 
 
 def test_paper_values_have_one_unit() -> None:

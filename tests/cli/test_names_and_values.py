@@ -51,10 +51,10 @@ def test_an_unknown_name_is_answered_with_the_closest(refused: Refused, line: st
 @pytest.mark.parametrize(
     ("line", "known"),
     [
-        ("bench --table qqqq", "Known: ablation, few_shot, full_size."),
-        ("bench --table few_shot --methods zzz", "Known: cmlm, cssl, ft, scl, tapt."),
+        ("bench --table qqqq", "Known: ablation, few_shot, full_size, objectives, pretraining."),
+        ("bench --table few_shot --methods zzz", "Known: cmlm, coco_lm, cssl, electra, ft, mlm, scl, taco, tapt."),
         ("plan --table few_shot --preset xyz", "Known: laptop, paper, quick."),
-        ("list xyz", "Known: encoders, methods, tables, tasks."),
+        ("list xyz", "Known: corpora, encoders, methods, tables, tasks, translators."),
     ],
 )
 def test_where_nothing_is_close_all_are_named(refused: Refused, line: str, known: str) -> None:

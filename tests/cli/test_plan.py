@@ -29,9 +29,8 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_papers_plan_without_data_or_network(harness: Harness, workdir: Path) -> None:
     said = harness("plan --table few_shot --preset paper")
     assert (said.status, said.err) == (0, "")
-    assert "Runs: 1,260 (1,260 distinct). Stages: 1,890" in said.out
-    assert "to train 1,890" in said.out
-    assert "Skipped: CSSL: needs back-translation" in said.out
+    assert "Runs: 1,575 (1,575 distinct). Stages: 2,520" in said.out
+    assert "to train 2,520" in said.out
     assert "Unresolved (not at hand; keys are provisional): encoder roberta-base, data " in said.out
     assert "FLOPs, about" in said.out
     assert list(workdir.iterdir()) == []
@@ -41,8 +40,9 @@ def test_the_papers_plan_on_real_data(harness: Harness, workdir: Path, glue_dir:
     """Resolved keys: the number of distinct stages is still the same."""
     said = harness("plan", "--table", "few_shot", "--preset", "paper", "--data", str(glue_dir))
     assert said.status == 0
-    assert "Stages: 1,890" in said.out
+    assert "Stages: 2,520" in said.out
     assert "Texts on both sides:" in said.out
+    assert "105 sets of texts (39,200 rows) are back-translated by opus-mt:de,zh" in said.out
     assert "Unresolved (not at hand; keys are provisional): encoder roberta-base." in said.out
     assert list(workdir.iterdir()) == []
 

@@ -97,6 +97,8 @@ class Driver:
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
+                # A test run started in the background inherits an ignored SIGINT, and so would the command under test.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
 
     @property

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from harness.methods import Method, hyperparameters, warm_up_stage
+from harness.methods import chain as chained
 from harness.specs import Data, Encoder, Optim, Parent, RowSet, Selection, Stage, Target
 
 ENCODER = Encoder("e" * 32, "tiny")
@@ -22,17 +23,18 @@ TARGET = Target(
         tests=(RowSet("f" * 32, "toy/test", 300, 50.0),),
     ),
     unlabelled=RowSet("a" * 32, "toy/train-texts", 100, 50.0),
-    fine_tune=Optim(1e-5, 16, 700),
-    post_train=Optim(2e-5, 8, 650),
+    fine_tune=Optim(1e-5, 64, 700),
+    post_train=Optim(2e-5, 256, 650),
     selection=Selection("accuracy"),
     base=ENCODER,
+    translated=RowSet("9" * 32, "toy/train-texts/views", 100, 50.0),
 )
 WARM_UP = warm_up_stage(ENCODER, RowSet("c" * 32, "prose", 9000, 500.0), Optim(1e-3, 32, 100), 64, 0)
 WARM = replace(TARGET, base=Parent(WARM_UP))
 
 
 def chain(method: Method, target: Target = TARGET, **values: Any) -> tuple[Stage, ...]:
-    return method.stages(hyperparameters(method, values, "test"), target)
+    return chained([(method, hyperparameters(method, values, "test"))], target)
 
 
 def keys(method: Method, target: Target = TARGET, **values: Any) -> list[str]:

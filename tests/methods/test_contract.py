@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from methods.targets import ENCODER, TARGET, WARM, WARM_UP, chain, keys
@@ -28,6 +28,8 @@ EFFECTIVE_WITH: dict[tuple[str, str], dict[str, Any]] = {
     ("cmlm", "contrast_group"): {"contrast": "simclr"},
 }
 """Hyperparameters that have no effect at the defaults, and what to set so that they have."""
+TOGETHER: dict[tuple[str, str], dict[str, Any]] = {("coco_lm", "rtd"): {"lm": "softmax"}}
+"""Hyperparameters that cannot take another value alone, and what to set with them."""
 
 
 def alternatives(method: Method, name: str) -> Iterator[Any]:
@@ -45,9 +47,9 @@ def alternatives(method: Method, name: str) -> Iterator[Any]:
     else:
         raise AssertionError(f"{method.name}.{name}: teach this test a value of {kind}")
     found = []
-    for value in dict.fromkeys(candidates):
+    for value in dict.fromkeys(value for value in candidates if value != default):
         try:
-            method.Hyperparameters(**{name: value})
+            method.Hyperparameters(**{**TOGETHER.get((method.name, name), {}), name: value})
         except ValidationError:
             continue
         found.append(value)
@@ -77,7 +79,7 @@ class TestMethodContract:
             setattr(method.Hyperparameters(), next(iter(method.Hyperparameters.model_fields), "x"), 1)
 
     def test_its_module_tells_what_deviates(self, method: Method) -> None:
-        module = importlib.import_module(method.stages.__module__)
+        module = importlib.import_module(method.Hyperparameters.__module__)
         text = inspect.getdoc(module) or ""
         before, found, after = text.partition("Deviations.")
         assert before.strip(), "what the method is"
@@ -131,21 +133,24 @@ class TestMethodContract:
             replace(TARGET, data=replace(TARGET.data, tests=())),
             replace(TARGET, data=replace(TARGET.data, num_labels=3)),
             replace(TARGET, selection=Selection("mcc", 50)),
-            replace(TARGET, fine_tune=Optim(9e-5, 16, 700)),
+            replace(TARGET, fine_tune=Optim(9e-5, 64, 700)),
         ]
         *earlier, leaf = chain(method)
         for stage in earlier:
             assert stage.objective.name not in SUPERVISED
-            assert stage.data == Data(TARGET.unlabelled, max_length=TARGET.data.max_length)
+            texts = Data(TARGET.unlabelled, max_length=TARGET.data.max_length)
+            views = Data(cast(RowSet, TARGET.translated), max_length=TARGET.data.max_length, views=TARGET.views)
+            assert stage.data == (views if method.translates else texts)
             assert (stage.selection, stage.optim, stage.phase) == (None, TARGET.post_train, "post-train")
         for change in changes:
             assert [s.key for s in earlier] == keys(method, change)[:-1]
             assert leaf.key != keys(method, change)[-1]
 
     def test_texts_and_post_training_recipe_matter_where_there_is_post_training(self, method: Method) -> None:
+        texts = {"translated" if method.translates else "unlabelled": RowSet("3" * 32)}
         for change in (
-            replace(TARGET, unlabelled=RowSet("3" * 32)),
-            replace(TARGET, post_train=Optim(9e-5, 8, 650)),
+            replace(TARGET, **texts),
+            replace(TARGET, post_train=Optim(9e-5, 256, 650)),
         ):
             expected = len(chain(method)) > 1
             assert [a != b for a, b in zip(keys(method), keys(method, change), strict=True)] == [expected] * len(
@@ -188,12 +193,12 @@ class TestHyperparameterContract:
 
     def test_it_changes_the_key(self, method: Method, name: str) -> None:
         """Or it is in EFFECTIVE_WITH: then it does not at the defaults, and does there."""
-        setting = EFFECTIVE_WITH.get((method.name, name), {})
+        setting = {**EFFECTIVE_WITH.get((method.name, name), {}), **TOGETHER.get((method.name, name), {})}
         values = list(alternatives(method, name))
         made = [keys(method, **setting), *(keys(method, **setting, **{name: value}) for value in values)]
         assert len({tuple(k) for k in made}) == 1 + len(values)
         assert len({k[-1] for k in made}) == 1 + len(values)
-        if setting:
+        if (method.name, name) in EFFECTIVE_WITH:
             assert all(keys(method, **{name: value}) == keys(method) for value in values)
 
     def test_numbers_are_coerced(self, method: Method, name: str) -> None:
@@ -202,6 +207,10 @@ class TestHyperparameterContract:
         setting = EFFECTIVE_WITH.get((method.name, name), {})
         whole: Any = {float: 1, int: 4, bool: True}.get(kind)
         if isinstance(kind, types.GenericAlias) or whole is None:
+            return
+        try:
+            method.Hyperparameters(**{**setting, name: whole})
+        except ValidationError:
             return
         made = keys(method, **setting, **{name: whole})
         assert keys(method, **setting, **{name: float(whole)}) == made
@@ -230,7 +239,9 @@ def test_objectives_have_versions_modules_and_are_all_asked_for() -> None:
         for method in METHODS.values()
         for name in [None, *method.Hyperparameters.model_fields]
         for value in ([None] if name is None else alternatives(method, name))
-        for stage in chain(method, WARM, **({} if name is None else {name: value}))
+        for stage in chain(
+            method, WARM, **({} if name is None else {**TOGETHER.get((method.name, name), {}), name: value})
+        )
     }
     assert asked | {"mlm"} <= set(objectives.VERSIONS)
     assert set(objectives.VERSIONS) == set(objectives._MODULES)

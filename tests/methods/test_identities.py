@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 from methods.targets import TARGET, WARM, WARM_UP, chain, keys
 
+from harness.bench.table import load_table
 from harness.errors import UserError
-from harness.methods import METHODS, hyperparameters
-from harness.specs import Encoder, Target
+from harness.methods import METHODS, Method, hyperparameters, methods_named
+from harness.methods import chain as chained
+from harness.specs import Encoder, Parent, Target
 
-FT, SCL, TAPT, CMLM = (METHODS[name] for name in ("ft", "scl", "tapt", "cmlm"))
+FT, SCL, TAPT, CMLM, MLM = (METHODS[name] for name in ("ft", "scl", "tapt", "cmlm", "mlm"))
+CSSL, TACO, ELECTRA, COCO_LM = (METHODS[name] for name in ("cssl", "taco", "electra", "coco_lm"))
 BASES = pytest.mark.parametrize("target", [TARGET, WARM], ids=["from the encoder", "after a warm-up"])
 
 
@@ -61,6 +64,118 @@ def test_what_belongs_to_simclr_alone(name: str, value: float) -> None:
     assert name in chain(CMLM, contrast="simclr")[0].objective.params
 
 
+@BASES
+def test_mlm_as_post_training_is_tapt_and_taco_without_weight_is_mlm(target: Target) -> None:
+    assert keys(MLM, target) == keys(TAPT, target) == keys(TACO, target, weight=0)
+    assert keys(TACO, target, weight=0, token_prediction=True) == keys(MLM, target, token_prediction=True)
+    for values in ({"window": 9}, {"num_negatives": 10}, {"concentrated": True}, {"contrast_group": 8}):
+        assert keys(TACO, target, weight=0, **values) == keys(MLM, target)
+        assert keys(TACO, target, **values) != keys(TACO, target)
+
+
+@BASES
+def test_coco_lm_with_the_binary_loss_alone_is_electra_with_the_shallow_auxiliary_network(target: Target) -> None:
+    rtd_only = {"lm": "none", "contrast": False}
+    assert keys(COCO_LM, target, **rtd_only) == keys(ELECTRA, target, auxiliary="shallow")
+    assert keys(COCO_LM, target, **rtd_only, auxiliary="narrow", lambda_copy=20) == keys(ELECTRA, target, lambda_rtd=20)
+    assert keys(COCO_LM, target, **rtd_only, crop_ratio=0.7, temperature=0.1) == keys(COCO_LM, target, **rtd_only)
+    assert keys(COCO_LM, target, **rtd_only, replacements="random") != keys(COCO_LM, target, **rtd_only)
+
+
+@pytest.mark.parametrize(
+    ("values", "without"),
+    [
+        ({"lm": "none"}, {"stop_gradient": False}),
+        ({"lm": "softmax"}, {"stop_gradient": False}),
+        ({"contrast": False}, {"projection": True}),
+        ({"contrast": False}, {"contrast_group": 8}),
+        ({"rtd": False, "lm": "softmax"}, {"lambda_copy": 5}),
+        ({"replacements": "random"}, {"auxiliary": "narrow"}),
+        ({"replacements": "random"}, {"auxiliary_layers": 2}),
+        ({"relative_buckets": 0}, {"relative_distance": 64}),
+    ],
+    ids=str,
+)
+def test_what_has_no_effect_in_coco_lm(values: dict[str, Any], without: dict[str, Any]) -> None:
+    assert keys(COCO_LM, **values, **without) == keys(COCO_LM, **values)
+    assert keys(COCO_LM, **without) != keys(COCO_LM)
+
+
+def test_the_rows_of_coco_lms_table_3_are_eleven_computations() -> None:
+    rows = [row for row in load_table("pretraining").rows if row.pre_train == "coco_lm"]
+    settings = [{key.removeprefix("coco_lm."): value for key, value in row.set.items()} for row in rows]
+    found = [keys(COCO_LM, **values) for values in settings]
+    assert len(rows) == len({made[-1] for made in found}) == 11
+    lengths = {row.name: len(made) for row, made in zip(rows, found, strict=True)}
+    assert lengths.pop("w/ Converged Auxiliary") == 3
+    assert set(lengths.values()) == {2}
+
+
+def test_a_converged_auxiliary_network_is_carried_over_and_the_encoder_is_not_trained_before() -> None:
+    alone, main, fine = chain(COCO_LM, WARM, replacements="converged")
+    assert alone.objective.name == "auxiliary_mlm"
+    assert (alone.init.stage.key, alone.init.parts) == (WARM_UP.key, ("encoder", "mlm_head"))
+    assert (main.init.stage.key, main.init.parts) == (alone.key, ("encoder", "auxiliary"))
+    assert (fine.init.stage.key, fine.init.parts) == (main.key, ("encoder",))
+
+
+@pytest.mark.parametrize("name", ["scl", "cssl", "taco", "coco_lm"])
+def test_the_whole_batch_is_a_group_of_its_size(name: str) -> None:
+    """0 is the batch, key included; more than the batch is refused in one sentence."""
+    method = METHODS[name]
+    size = TARGET.fine_tune.batch_size if method.supervised else TARGET.post_train.batch_size
+    assert keys(method, contrast_group=0) == keys(method, contrast_group=size) != keys(method)
+    with pytest.raises(UserError) as caught:
+        keys(method, contrast_group=size + 1)
+    assert str(caught.value) == (
+        f"method {name}: contrast_group {size + 1} is larger than the batch of {size}; set {name}.contrast_group to {size} "
+        "or less, or to 0 for the whole batch."
+    )
+
+
+# -------------------------------------------------------------------------------------------- one after another
+
+
+def steps(name: str) -> list[tuple[Method, Any]]:
+    return [(method, method.Hyperparameters()) for method in methods_named(name)]
+
+
+def test_methods_follow_one_another() -> None:
+    """'cmlm+scl' is CMLM's post-training and SCL's fine-tuning; 'cmlm+ft' is CMLM."""
+    both = chained(steps("cmlm+scl"), TARGET)
+    assert both[0].key == chain(CMLM)[0].key
+    assert both[1].objective == chain(SCL)[0].objective
+    assert [stage.key for stage in chained(steps("cmlm+ft"), TARGET)] == keys(CMLM)
+    three = chained(steps("tapt+cmlm+scl"), TARGET)
+    assert [stage.objective.name for stage in three] == ["mlm", "cmlm", "scl"]
+    assert three[0].key == keys(TAPT)[0]
+    assert (three[1].init.stage.key, three[1].init.parts) == (three[0].key, ("encoder", "mlm_head"))
+
+
+def test_pre_training_comes_before_and_is_shared() -> None:
+    pre_trained = Parent(WARM_UP)
+    assert [s.key for s in chained(steps("cmlm"), TARGET, pre_trained)] == keys(CMLM, WARM)
+    (fine,) = chained(steps("ft"), TARGET, Parent(WARM_UP, "last", ("encoder", "mlm_head")))
+    assert fine.key == keys(FT, WARM)[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("cmln", "Did you mean 'cmlm'?"),
+        ("cmlm+scll", "Did you mean 'scl'?"),
+        ("scl+cmlm", "'scl+cmlm' trains after fine-tuning; only the last method may use labels."),
+        ("cmlm+cmlm", "'cmlm+cmlm' names a method twice; keep one of them."),
+        ("ft+scl", "only the last method may use labels."),
+    ],
+)
+def test_orders_that_cannot_be(name: str, words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        methods_named(name, "row X")
+    assert str(caught.value).startswith("row X")
+    assert words in str(caught.value)
+
+
 def test_writing_a_default_out_changes_nothing() -> None:
     """Nothing in a key is relative to a default."""
     for method in METHODS.values():
@@ -75,7 +190,9 @@ def test_the_rows_of_table_3_are_five_computations() -> None:
 
 
 def test_all_methods_are_different_computations_at_their_defaults() -> None:
-    assert len({keys(method)[-1] for method in METHODS.values()}) == len(METHODS)
+    found = {name: keys(method)[-1] for name, method in METHODS.items()}
+    assert found.pop("mlm") == found["tapt"]
+    assert len(set(found.values())) == len(METHODS) - 1
 
 
 # ----------------------------------------------------------------------------------------- what is carried on
@@ -87,6 +204,13 @@ def test_post_training_carries_the_mlm_head_where_it_is_trained() -> None:
         (CMLM, {}, ("encoder", "mlm_head")),
         (CMLM, {"alpha": 0}, ("encoder", "mlm_head")),
         (CMLM, {"mlm": False}, ("encoder",)),
+        (MLM, {}, ("encoder", "mlm_head")),
+        (CSSL, {}, ("encoder",)),
+        (TACO, {}, ("encoder", "mlm_head")),
+        (ELECTRA, {}, ("encoder",)),
+        (ELECTRA, {"auxiliary": "shallow"}, ("encoder", "mlm_head")),
+        (COCO_LM, {}, ("encoder", "mlm_head")),
+        (COCO_LM, {"replacements": "random"}, ("encoder",)),
     ):
         post, fine = chain(method, WARM, **values)
         assert (post.init.stage.key, post.init.step, post.init.parts) == (WARM_UP.key, "last", parts)
@@ -143,15 +267,31 @@ def test_the_papers_settings_are_the_defaults() -> None:
         ("cmlm", "masking", "complement", "'complementary' or 'independent'"),
         ("cmlm", "mask_only", "maybe", "boolean"),
         ("cmlm", "mlm", 2, "boolean"),
-        ("cmlm", "contrast_group", 1, "greater than or equal to 2"),
+        ("cmlm", "contrast_group", 1, "should be 2 or more, or 0 for the whole batch"),
+        ("cmlm", "contrast_group", -8, "should be 2 or more, or 0 for the whole batch"),
         ("scl", "lam", -0.1, "greater than or equal to 0"),
         ("scl", "lam", 1.1, "less than or equal to 1"),
         ("scl", "temperature", 0, "greater than 0"),
         ("scl", "reduction", "median", "'mean', 'mean_valid' or 'sum'"),
         ("scl", "representation", "last", "'first_token' or 'pooled'"),
-        ("scl", "contrast_group", 1, "greater than or equal to 2"),
+        ("scl", "contrast_group", 1, "should be 2 or more, or 0 for the whole batch"),
         ("tapt", "p_m", 0, "greater than 0"),
         ("tapt", "p_m", 2, "less than or equal to 1"),
+        ("cssl", "temperature", 0, "greater than 0"),
+        ("cssl", "contrast", "moco", "'simclr' or 'simsiam'"),
+        ("taco", "weight", -1, "greater than or equal to 0"),
+        ("taco", "temperature", 0, "greater than 0"),
+        ("taco", "num_negatives", 0, "greater than or equal to 1"),
+        ("taco", "window", 0, "greater than or equal to 1"),
+        ("taco", "p_m", 1.5, "less than or equal to 1"),
+        ("electra", "p_m", 0, "greater than 0"),
+        ("electra", "lambda_rtd", 0, "greater than 0"),
+        ("coco_lm", "crop_ratio", 0, "greater than 0"),
+        ("coco_lm", "crop_ratio", 1, "less than 1"),
+        ("coco_lm", "temperature", -1, "greater than 0"),
+        ("coco_lm", "contrast_group", 1, "should be 2 or more, or 0 for the whole batch"),
+        ("coco_lm", "auxiliary_layers", -1, "greater than or equal to 0"),
+        ("coco_lm", "relative_buckets", -1, "greater than or equal to 0"),
     ],
 )
 def test_wrong_ranges_are_refused_in_a_sentence(name: str, key: str, bad: Any, words: str) -> None:
@@ -160,7 +300,7 @@ def test_wrong_ranges_are_refused_in_a_sentence(name: str, key: str, bad: Any, w
     message = str(caught.value)
     assert message.startswith(f"method {name} (row X)")
     assert words in message
-    assert repr(bad) in message
+    assert repr(bad) in message or key == "contrast_group"
     assert message.endswith(".")
 
 
@@ -190,9 +330,33 @@ def test_several_mistakes_are_told_together() -> None:
     assert "Did you mean 'alpha'?" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "words"),
+    [
+        ("taco", {"window": 10, "window_reading": "released"}, "window 10 is even"),
+        ("taco", {"window": 1}, "holds no neighbour"),
+        ("taco", {"window": 1, "window_reading": "less"}, "holds no neighbour"),
+        ("coco_lm", {"lm": "none", "rtd": False, "contrast": False}, "leaves nothing to train"),
+        ("coco_lm", {"rtd": False}, "leaves the copy probability untrained"),
+        ("coco_lm", {"rtd": False, "lm": "all_token"}, "leaves the copy probability untrained"),
+    ],
+)
+def test_combinations_that_cannot_be(name: str, values: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        hyperparameters(METHODS[name], values, "here")
+    assert words in str(caught.value)
+    assert str(caught.value).count("\n") == 0
+
+
+def test_cssl_skips_without_a_translation_and_says_why() -> None:
+    missing = replace(TARGET, translated=None, untranslated="apertium is not installed")
+    assert CSSL.skip(missing) == "apertium is not installed"
+    (post, _) = chain(CSSL)
+    assert post.data.train == TARGET.translated
+    assert (post.data.views, post.objective.params["num_views"]) == (2, 1)
+
+
 def test_scl_skips_regression_and_the_others_do_not() -> None:
     regression = replace(TARGET, data=replace(TARGET.data, num_labels=1))
-    assert {name: bool(m.skip(regression)) for name, m in METHODS.items()} == {
-        "ft": False, "scl": True, "tapt": False, "cmlm": False
-    }  # fmt: skip
+    assert [name for name, method in METHODS.items() if method.skip(regression)] == ["scl"]
     assert "regression" in SCL.skip(regression)

@@ -1,0 +1,91 @@
+"""Texts that a bench reads besides its task's rows: back-translations and corpora, and all of them as tokens."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from harness.bench.plan import NO_TRANSLATION, Plan, Translation
+from harness.bench.resolve import ResolvedTable
+from harness.methods import METHODS
+from harness.specs import Data, RowSet, digest_of
+from harness.store import Store
+from harness.tasks import (
+    Corpus,
+    NotAtHand,
+    NotFetched,
+    Rows,
+    Translator,
+    back_translated,
+    cached_back_translation,
+    open_corpus,
+    open_translator,
+)
+
+if TYPE_CHECKING:
+    from harness.encoders.tokens import Tokeniser, Tokens
+
+
+def translation_of(resolved: ResolvedTable, store: Store, download: bool) -> tuple[Translator | None, Translation]:
+    """The translator of a table with rows that want one, and what the planner needs of it; without it, the reason."""
+    parts = {part for row in resolved.rows for part in row.parts}
+    if not any(part in METHODS and METHODS[part].translates for part in parts):
+        return None, NO_TRANSLATION
+    if not resolved.translator:
+        return None, Translation(reason="no translator is named: --translator NAME ('harness list translators')")
+    try:
+        translator = open_translator(resolved.translator, download=download)
+    except NotFetched:  # of a plan only: the run that follows it will fetch
+        return None, Translation()
+    except NotAtHand as error:
+        return None, Translation(reason=str(error).rstrip("."))
+    return translator, Translation(lambda rows: cached_back_translation(rows, translator, store), translator.num_views)
+
+
+def corpus_of(resolved: ResolvedTable, store: Store, download: bool) -> Corpus | None:
+    """What rows are pre-trained on; None where no row is, and in a plan while the hub has not been asked."""
+    if resolved.pre_train is None:
+        return None
+    memo = store.products.parent / "corpora.json" if download else None
+    try:
+        return open_corpus(resolved.pre_train.corpus, download=download, memo=memo)
+    except NotAtHand:
+        if download:
+            raise
+        return None
+
+
+def translate(every: Iterable[Rows], translator: Translator, store: Store) -> None:
+    """Back-translate rows, text by text into the store; interrupted, it goes on where it was."""
+    from harness.cli.live import Counting
+
+    parts = list(every)
+    with Counting(f"texts back-translated by {translator.name}", sum(len(rows) for rows in parts)) as counting:
+        empty = 0
+        for rows in parts:
+            empty += back_translated(rows, translator, store, counting.part(len(rows))).empty
+    if empty:
+        print(f"{empty} texts came back empty; the text itself stands in for them.", file=sys.stderr)
+
+
+def reader(plan: Plan, tokeniser: Tokeniser, store: Store) -> Callable[[RowSet, Data], tuple[Tokens, Any]]:
+    """How the pool gets a row set as a stage reads it: tokens, views one after another, and labels."""
+    from harness.encoders.blocks import tokenise_corpus
+    from harness.encoders.tokens import joined
+
+    def blocks(corpus: Corpus, data: Data) -> Tokens:
+        """A corpus is tokenised once, to disk, and read from there."""
+        identity = digest_of([corpus.digest, plan.located.encoder.digest, data.max_length, data.blocks])
+        folder = store.products.parent / "blocks" / identity
+        return tokenise_corpus(corpus.texts(), tokeniser, data.max_length, data.blocks, folder, identity=identity)
+
+    def read(row_set: RowSet, data: Data) -> tuple[Tokens, Any]:
+        if row_set.digest in plan.corpora and (data.blocks == "packed" or row_set.digest not in plan.library):
+            return blocks(plan.corpora[row_set.digest], data), None
+        rows = plan.library[row_set.digest]
+        width = rows.columns // data.views
+        views = [tuple(texts[k * width : (k + 1) * width] for texts in rows.texts) for k in range(data.views)]
+        return joined(*(tokeniser(view, data.max_length) for view in views)), rows.labels
+
+    return read

@@ -1,0 +1,55 @@
+"""CSSL: post-training by contrast between two back-translations of a text (Fang and Xie, CERT, 2020), as the CMLM paper
+runs it for its comparison (equations 13-14).
+
+Deviations.
+- CERT itself is MoCo with a queue of 6,720 and a momentum encoder; the CMLM repository's command line runs SimCLR on two
+  back-translated views, and so do we (`contrast: simclr`), with `simsiam` as the option.
+- SimCLR is CMLM's equation 7: one direction, view 0 the anchor, temperature 0.07 (CERT's; CMLM gives none).
+- Views: English-German-English and English-Chinese-English in the repository; here what the translator makes of two
+  pivot languages, or the text itself and one back-translation where it has one pivot. The caption names the translator.
+- No MLM term (equation 14).
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from harness.methods.base import ContrastGroup, Method, Text, group_of, unlabelled_stage
+from harness.objectives import objective
+from harness.specs import Objective, Stage, Target
+from harness.yaml_files import Strict
+
+
+class Hyperparameters(Strict):
+    contrast: Literal["simclr", "simsiam"] = "simclr"
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False, description="tau of CMLM's equation 7")] = 0.07
+    contrast_group: ContrastGroup = 8
+
+
+def spec(h: Hyperparameters, batch_size: int, num_views: int) -> Objective:
+    """`num_views`: K, the views besides view 0, which the translator decides. tau and the contrast group have no effect under SimSiam."""
+    params: dict[str, Any] = h.model_dump()
+    if h.contrast == "simsiam":
+        del params["temperature"], params["contrast_group"]
+    else:
+        params["contrast_group"] = group_of(h.contrast_group, batch_size, "cssl")
+    return objective("cssl", num_views=num_views, **params)
+
+
+def train(h: Hyperparameters, text: Text) -> tuple[Stage, ...]:
+    return (unlabelled_stage(spec(h, text.optim.batch_size, text.data.views - 1), text, mlm_head=False),)
+
+
+def skip(target: Target) -> str | None:
+    return target.untranslated if target.translated is None else None
+
+
+CSSL = Method(
+    "cssl",
+    "CSSL",
+    "Fang and Xie, CERT: Contrastive Self-supervised Learning for Language Understanding, 2020",
+    Hyperparameters,
+    train=train,
+    translates=True,
+    skip=skip,
+)

@@ -1,0 +1,61 @@
+"""ELECTRA: replaced token detection, an auxiliary network fills masked positions and the encoder tells originals from
+replacements (Clark et al., ICLR 2020), as COCO-LM pre-trains it for its comparison (section 3.1).
+
+Deviations.
+- The setting is COCO-LM's "ELECTRA (Ours)", so that the two differ in their objective alone: 15 % of the tokens of a
+  sequence, a fixed count, special ones except the first too, all replaced by the mask; no dropout in the pass that samples;
+  one linear layer without bias decides (ELECTRA has a hidden layer before it); relative positions as in COCO-LM.
+- The binary loss is a mean over real tokens with weight 50, as in ELECTRA's and MC-BERT's code.
+- A sampled token that equals the original counts as original.
+- `auxiliary: narrow` is ELECTRA's generator, as deep as the encoder and a third as wide, with random weights; `shallow` is
+  COCO-LM's, a third of the layers at full width, which begin as copies of the encoder's first ones, MLM head included (the
+  paper starts both from random weights, and a copy of random weights is one more random start).
+- Embeddings, positions and their normalisation are shared with the auxiliary network (COCO-LM's released code).
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from harness.methods.base import Method, Text, unlabelled_stage
+from harness.objectives import objective
+from harness.specs import Objective, Stage
+from harness.yaml_files import Strict
+
+AUXILIARY = ("auxiliary", "auxiliary_layers")
+RELATIVE = ("relative_buckets", "relative_distance")
+
+
+class Hyperparameters(Strict):
+    p_m: Annotated[float, Field(gt=0, le=1, description="share of the tokens that is masked and filled")] = 0.15
+    lambda_rtd: Annotated[float, Field(gt=0, allow_inf_nan=False, description="weight of the binary loss")] = 50.0
+    auxiliary: Literal["narrow", "shallow"] = "narrow"
+    auxiliary_layers: Annotated[
+        int, Field(ge=0, description="0: all of the encoder's when narrow, a third of them when shallow")
+    ] = 0
+    relative_buckets: Annotated[
+        int, Field(ge=0, description="buckets of T5's relative positions, added to the encoder's own; 0: none")
+    ] = 32
+    relative_distance: Annotated[int, Field(ge=1, description="distance from which all share a bucket")] = 128
+
+
+def effective(params: dict[str, Any]) -> dict[str, Any]:
+    """Without the distance where there are no relative positions."""
+    return {k: v for k, v in params.items() if k != "relative_distance" or params["relative_buckets"]}
+
+
+def spec(h: Hyperparameters) -> Objective:
+    return objective("electra", **effective(h.model_dump()))
+
+
+def train(h: Hyperparameters, text: Text) -> tuple[Stage, ...]:
+    return (unlabelled_stage(spec(h), text, mlm_head=h.auxiliary == "shallow"),)
+
+
+ELECTRA = Method(
+    "electra",
+    "ELECTRA",
+    "Clark et al., ELECTRA, ICLR 2020, as run in Meng et al., COCO-LM, 2021",
+    Hyperparameters,
+    train,
+)

@@ -1,0 +1,78 @@
+"""TACO: MLM with a token-alignment contrast between a token's and its neighbours' global semantics (Fu et al., ACL 2022,
+equations 2-11).
+
+Deviations.
+- Equation 7 has no exponential, so equation 6 would take the logarithm of what can be negative; the released code is a
+  cross-entropy over cos / tau, and so is ours.
+- Positives and negatives carry no gradient in the released code, which the paper does not mention (`detach_contrast`).
+- e, "static embedding", is the released code's output of the embedding layer for the corrupted input, position, type,
+  normalisation and dropout included (`embedding: layer`); `word` takes the word embedding alone.
+- "Within a window span" W: `half` means 0 < |d| <= floor(W / 2), as in the released sampler for odd W; `less` |d| < W is
+  its README, `at_most` |d| <= W; `released` adds its fallback at the edges, where an offset outside the sequence becomes a
+  uniform draw over the whole sequence (odd W only).
+- All tokens are anchors, special ones included; `concentrated` takes the masked positions alone (section 5.2).
+- Negatives come from other sequences of a contrast group. The released code takes the micro-batch of a device, 80
+  sequences in the paper's setting; here the global batch is cut into groups of `contrast_group`.
+- weight 0 is MLM, key included; weight 0 with `token_prediction` is the paper's MLM+TP.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from harness.methods import mlm
+from harness.methods.base import ContrastGroup, Method, Text, group_of, unlabelled_stage
+from harness.objectives import objective
+from harness.specs import Objective, Stage
+from harness.yaml_files import Strict
+
+
+class Hyperparameters(Strict):
+    weight: Annotated[
+        float, Field(ge=0, allow_inf_nan=False, description="weight of the contrastive term (equation 11)")
+    ] = 1.0
+    p_m: Annotated[float, Field(gt=0, le=1, description="masking probability")] = 0.15
+    num_negatives: Annotated[int, Field(ge=1, description="K, negatives of each token (equation 6)")] = 50
+    window: Annotated[int, Field(ge=1, description="W, the span that a positive comes from")] = 5
+    window_reading: Literal["half", "less", "at_most", "released"] = "half"
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False, description="tau (equation 7)")] = 0.07
+    concentrated: bool = False
+    token_prediction: bool = False
+    detach_contrast: bool = True
+    embedding: Literal["layer", "word"] = "layer"
+    contrast_group: ContrastGroup = 80
+
+    @model_validator(mode="after")
+    def _window_holds_a_neighbour(self) -> Self:
+        if self.window_reading == "released" and self.window % 2 == 0:
+            raise ValueError(
+                f"window {self.window} is even, and the released sampler takes odd windows only; set window to "
+                f"{self.window + 1} or window_reading to half"
+            )
+        reach = {"half": self.window // 2, "released": self.window // 2, "less": self.window - 1}
+        if reach.get(self.window_reading, self.window) < 1:
+            raise ValueError(
+                f"window {self.window} holds no neighbour under window_reading {self.window_reading}; set window to 3 or more"
+            )
+        return self
+
+
+def spec(h: Hyperparameters, batch_size: int) -> Objective:
+    """Without weight nothing of the contrast has an effect, and what is left is MLM."""
+    if h.weight == 0:
+        return mlm.spec(h.p_m, h.token_prediction)
+    params: dict[str, Any] = h.model_dump()
+    return objective("taco", **params | {"contrast_group": group_of(h.contrast_group, batch_size, "taco")})
+
+
+def train(h: Hyperparameters, text: Text) -> tuple[Stage, ...]:
+    return (unlabelled_stage(spec(h, text.optim.batch_size), text, mlm_head=True),)
+
+
+TACO = Method(
+    "taco",
+    "TACO",
+    "Fu et al., Contextual Representation Learning beyond Masked Language Modeling, ACL 2022",
+    Hyperparameters,
+    train,
+)

@@ -1,0 +1,95 @@
+"""TACO: MLM, and contrast between the global semantics of tokens (last hidden state minus embedding)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from harness.encoders.flops import TRAIN
+from harness.encoders.model import Batch
+from harness.encoders.packing import Packing
+from harness.encoders.tokens import Tokens
+from harness.objectives import diagnostics
+from harness.objectives.base import Draw, Measures, Views, named
+from harness.objectives.losses import token_alignment
+from harness.objectives.masked import MaskedLM
+from harness.objectives.masking import sample_negatives, sample_positives
+
+
+class TokenAlignment(MaskedLM):
+    """masked LM + weight x token-alignment contrast (TACO equations 3, 6-8 and 11).
+
+    params: weight, p_m, num_negatives (K), window (W), window_reading, temperature, concentrated (anchors are the masked
+    positions alone), token_prediction, detach_contrast, embedding ('layer': what the first layer got; 'word': the word
+    embedding alone), contrast_group (negatives come from its other sequences).
+    """
+
+    def build(self) -> None:
+        super().build()
+        self.weights = {"masked_lm": 1.0, "contrast": float(self.params["weight"])}
+
+    def prepare(self, tokens: Tokens, labels: NDArray[Any] | None, draw: Draw) -> Views:
+        selected, ids = self.mask(tokens, self.params["p_m"], draw, 0)
+        views = self.views(tokens, ids, tokens.ids, selected)
+        shape = (len(tokens), int(tokens.lengths.max()))
+        num_negatives, reading = self.params["num_negatives"], self.params["window_reading"]
+        views.extra["positives"] = sample_positives(
+            tokens.lengths,
+            self.params["window"],
+            draw("positives").random(shape),
+            reading=reading,
+            fallback=draw("positives_fallback").random(shape) if reading == "released" else None,
+        )
+        views.extra["negatives"] = sample_negatives(
+            tokens.lengths,
+            num_negatives,
+            draw("negatives_row").random((*shape, num_negatives)),
+            draw("negatives_column").random((*shape, num_negatives)),
+            group=self.params["contrast_group"],
+        )
+        views.extra["anchors"] = selected if self.params["concentrated"] else np.ones_like(selected)
+        cosines = 2.0 * len(tokens.ids) * (num_negatives + 1) * self.encoder.hidden_size
+        return Views(views.tokens, views.ids, None, views.flops + TRAIN * cosines, views.extra)
+
+    def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
+        hidden, embedded = self.encoder.forward_with_embeddings(batch)
+        if self.params["embedding"] == "word":
+            embedded = self.encoder.word_embeddings(batch.ids)
+        device = batch.ids.device
+        h, e = _padded(hidden, batch.packing), _padded(embedded, batch.packing)
+        real = _padded(torch.ones_like(batch.ids, dtype=torch.bool), batch.packing)
+        anchors = _padded(torch.from_numpy(views.extra["anchors"]).to(device), batch.packing)
+        positives = torch.from_numpy(views.extra["positives"]).to(device)
+        negatives = torch.from_numpy(views.extra["negatives"]).to(device)
+        contrast = token_alignment(
+            h,
+            e,
+            positives,
+            negatives,
+            real,
+            temperature=self.params["temperature"],
+            detach_contrast=self.params["detach_contrast"],
+            anchors=anchors,
+        )
+        if measures is not None:
+            measures["embedding_std"] = diagnostics.embedding_std(hidden.index_select(0, batch.packing.first))
+            measures |= named(diagnostics.indexed_cosines(h - e, positives, negatives, anchors))
+            context = diagnostics.indexed_cosines(h, positives, negatives, real)  # Figures 3 and 6: h itself
+            measures["intra_context_cosine"] = context["positive"]
+            measures["inter_context_cosine"] = context["negative"]
+            # An anchor alone in its group has no negative, and adds 0: it has all of them or none.
+            told = anchors & (positives >= 0) & (negatives[:, :, 0, 0] >= 0)
+            share = told.sum() / anchors.sum().clamp(min=1)
+            measures["collapsed_value"] = share * diagnostics.collapsed_token_alignment(self.params["num_negatives"])
+        return {"masked_lm": self.token_term(hidden, batch, views, measures), "contrast": contrast}
+
+
+def _padded(tokens: Tensor, packing: Packing) -> Tensor:
+    """[T, ...] -> [B, L, ...], zeros (False) at padding."""
+    rows, width = packing.shape
+    flat = tokens.new_zeros(rows * width, *tokens.shape[1:]).index_copy(0, packing.slots, tokens)
+    return flat.view(rows, width, *tokens.shape[1:])

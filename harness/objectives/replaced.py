@@ -1,0 +1,345 @@
+"""Objectives on replaced tokens: an auxiliary network fills masked positions, the encoder detects (ELECTRA) or corrects
+(COCO-LM) what was replaced, and COCO-LM contrasts the corrupted sequence with a crop of the original."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from harness.encoders.auxiliary import Auxiliary
+from harness.encoders.flops import TRAIN, forward_flops, mlm_head_flops
+from harness.encoders.model import Batch
+from harness.encoders.tokens import Tokens, joined
+from harness.objectives import diagnostics
+from harness.objectives.base import Draw, Measures, TrainingObjective, Views, in_groups, named
+from harness.objectives.cost import auxiliary_shape
+from harness.objectives.losses import corrective_lm, masked_lm, replaced_token_detection, sequence_contrastive
+from harness.objectives.masking import crop, select_fixed
+
+
+class AuxiliaryMaskedLM(TrainingObjective):
+    """MLM of an auxiliary network with embeddings of its own, the encoder left as it is: what COCO-LM's 'converged
+    auxiliary' is trained with beforehand. params: p_m, auxiliary, auxiliary_layers, relative_buckets, relative_distance.
+
+    A fixed count of tokens is masked, special ones too except the first, always by the mask (COCO-LM, appendix D).
+    """
+
+    auxiliary: Auxiliary | None
+    frozen = False
+
+    def build(self) -> None:
+        self.weights = {"auxiliary_mlm": 1.0}
+        self.auxiliary = self.make_auxiliary(shared=False)
+        self.encoder.requires_grad_(False)
+
+    def make_auxiliary(self, *, shared: bool) -> Auxiliary:
+        layers, hidden = auxiliary_shape(self.params, self.encoder.config.to_dict())
+        return Auxiliary(
+            self.encoder,
+            layers=layers,
+            hidden=hidden,
+            initial="encoder" if self.params["auxiliary"] == "shallow" else "random",
+            shared=shared,
+            relative_buckets=self.params["relative_buckets"],
+            relative_distance=self.params.get("relative_distance", 0),
+            seed=self.seed,
+        )
+
+    def set_dropout(self, probability: float) -> None:
+        super().set_dropout(probability)
+        if self.auxiliary is not None:
+            self.auxiliary.set_dropout(probability)
+
+    def parts(self) -> dict[str, Tensor]:
+        return {} if self.auxiliary is None else self.auxiliary.parts()
+
+    def mask(self, tokens: Tokens, draw: Draw) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """(masked positions [M], ids with the mask there [T])."""
+        if self.vocabulary.mask_id is None:
+            raise ValueError("the encoder's tokenizer has no mask token")
+        size = len(tokens.ids)
+        maskable = np.ones(size, dtype=np.bool_)
+        maskable[tokens.offsets[:-1]] = False
+        rounding = draw("mask_count").random(len(tokens))
+        selected = select_fixed(maskable, tokens.lengths, self.params["p_m"], draw("mask", 0).random(size), rounding)
+        where = np.flatnonzero(selected)
+        ids = tokens.ids.copy()
+        ids[where] = self.vocabulary.mask_id
+        return where, ids
+
+    def auxiliary_flops(self, tokens: Tokens, masked: int, passes: float) -> float:
+        if self.auxiliary is None:
+            return 0.0
+        lengths, config = tokens.lengths.astype(np.float64), self.auxiliary.config
+        once = forward_flops(config, float(lengths.sum()), float((lengths**2).sum())) + mlm_head_flops(config, masked)
+        return passes * once
+
+    def prepare(self, tokens: Tokens, labels: NDArray[Any] | None, draw: Draw) -> Views:
+        where, ids = self.mask(tokens, draw)
+        extra = {"where": where, "targets": tokens.ids[where].astype(np.int64)}
+        return Views(tokens, ids, None, self.auxiliary_flops(tokens, len(where), TRAIN), extra)
+
+    def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
+        device = batch.ids.device
+        where = torch.from_numpy(views.extra["where"]).to(device)
+        targets = torch.from_numpy(views.extra["targets"]).to(device)
+        return {"auxiliary_mlm": self.auxiliary_term(batch, where, targets, measures)}
+
+    def auxiliary_term(self, batch: Batch, where: Tensor, targets: Tensor, measures: Measures | None) -> Tensor:
+        assert self.auxiliary is not None
+        logits = self.auxiliary.logits(self.auxiliary(batch).index_select(0, where))
+        if measures is not None:
+            measures["auxiliary_accuracy"] = (logits.detach().argmax(dim=1) == targets).float().mean()
+        return masked_lm(logits, targets)
+
+
+class _Replaced(AuxiliaryMaskedLM):
+    """What ELECTRA and COCO-LM share: the masked view, its replacements, and the corrupted view for the encoder.
+
+    Terms come from `judge`, which sees the encoder's states of the corrupted view, and of the cropped one where there is
+    one.
+    """
+
+    cropped = False
+
+    def build(self) -> None:
+        if self.params["relative_buckets"]:
+            self.encoder.add_relative_positions(self.params["relative_buckets"], self.params["relative_distance"])
+        replacements = self.params.get("replacements", "auxiliary")
+        self.auxiliary = None
+        if replacements != "random":
+            self.auxiliary = self.make_auxiliary(shared=replacements == "auxiliary")
+        self.frozen = replacements == "converged"
+        if self.frozen and self.auxiliary is not None:
+            self.auxiliary.requires_grad_(False)
+        self.weights = {"auxiliary_mlm": 1.0} if replacements == "auxiliary" else {}
+        # Equation for p_copy: w . h without a bias, on the states themselves.
+        self.detector = self.draw_linear(nn.Linear(self.encoder.hidden_size, 1, bias=False), "detector")
+
+    def load_parts(self, tensors: Mapping[str, Tensor], parts: tuple[str, ...]) -> None:
+        if "auxiliary" in parts and self.auxiliary is not None:
+            self.auxiliary.load_parts({n: t for n, t in tensors.items() if n.startswith("auxiliary/")})
+
+    def parts(self) -> dict[str, Tensor]:
+        return {}  # the auxiliary network is discarded after training (section 3.1)
+
+    def prepare(self, tokens: Tokens, labels: NDArray[Any] | None, draw: Draw) -> Views:
+        where, ids = self.mask(tokens, draw)
+        extra: dict[str, Any] = {"where": where, "targets": tokens.ids[where].astype(np.int64), "main": tokens}
+        if self.auxiliary is None:
+            extra["replacements"] = draw("random_replacement").integers(0, self.vocabulary.size, len(where))
+        else:
+            extra["uniforms"] = draw("replacement").random(len(where))
+        if self.cropped:
+            kept, lengths = crop(tokens.lengths, self.params["crop_ratio"], draw("crop").random(len(tokens)))
+            offsets = np.concatenate([[0], np.cumsum(lengths)])
+            shorter = Tokens(tokens.ids[kept], tokens.types[kept], tokens.special[kept], offsets)
+            extra["main"] = joined(tokens, shorter)
+        passes = 1.0 + (0.0 if self.frozen else TRAIN)  # the pass that samples, and the one that learns
+        flops = self.auxiliary_flops(tokens, len(where), passes) + self.step_flops(extra["main"], 0)
+        return Views(tokens, ids, None, flops + self.judge_flops(tokens, len(where)), extra)
+
+    def judge_flops(self, tokens: Tokens, masked: int) -> float:
+        return 0.0
+
+    def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
+        device = batch.ids.device
+        where = torch.from_numpy(views.extra["where"]).to(device)
+        targets = torch.from_numpy(views.extra["targets"]).to(device)
+        terms: dict[str, Tensor] = {}
+        if "auxiliary_mlm" in self.weights:
+            terms["auxiliary_mlm"] = self.auxiliary_term(batch, where, targets, measures)
+        if self.auxiliary is None:
+            replacements = torch.from_numpy(views.extra["replacements"]).to(device)
+        else:
+            replacements = self.sample(batch, where, torch.from_numpy(views.extra["uniforms"]).to(device))
+        main = Batch.of(views.extra["main"], device)
+        size = len(batch.ids)
+        original = main.ids[:size]
+        corrupted = original.index_copy(0, where, replacements)
+        hidden = self.encoder(Batch(torch.cat([corrupted, main.ids[size:]]), main.types, main.packing))
+        masked = torch.zeros_like(original, dtype=torch.bool).index_fill(0, where, True)
+        if measures is not None:
+            measures["replaced_share"] = (corrupted != original).float().mean()
+        first = hidden.index_select(0, main.packing.first)
+        rows = len(batch.packing.lengths)
+        terms |= self.judge(hidden[:size], original, corrupted, masked, (first[:rows], first[rows:]), measures)
+        return terms
+
+    @torch.no_grad()
+    def sample(self, batch: Batch, where: Tensor, uniforms: Tensor) -> Tensor:
+        """Replacements [M] drawn from the auxiliary network's distribution at the masked positions, without dropout, by
+        inverting its cumulative distribution at `uniforms`: a stream of its own decides, not torch's generator."""
+        assert self.auxiliary is not None
+        training = self.auxiliary.training
+        self.auxiliary.eval()
+        hidden = self.auxiliary(batch).index_select(0, where)
+        drawn = [torch.empty(0, dtype=torch.long, device=where.device)]
+        for start in range(0, len(where), SAMPLED_AT_ONCE):
+            rows = slice(start, start + SAMPLED_AT_ONCE)
+            cumulative, u = self.auxiliary.logits(hidden[rows]).double().softmax(dim=1).cumsum(dim=1), uniforms[rows]
+            place = torch.searchsorted(cumulative, u[:, None] * cumulative[:, -1:], right=True)
+            drawn.append(place[:, 0].clamp(max=cumulative.shape[1] - 1))
+        self.auxiliary.train(training)
+        return torch.cat(drawn)
+
+    def judge(
+        self,
+        hidden: Tensor,
+        original: Tensor,
+        corrupted: Tensor,
+        masked: Tensor,
+        first: tuple[Tensor, Tensor],
+        measures: Measures | None,
+    ) -> dict[str, Tensor]:
+        """Terms from the encoder's states [T, d] of the corrupted view; ids and `masked` [T]; first tokens of both views."""
+        raise NotImplementedError
+
+    def measure_detection(self, logits: Tensor, original: Tensor, corrupted: Tensor, measures: Measures) -> None:
+        """Balanced accuracy of telling original from replaced tokens, where a token counts as said to be replaced when its
+        probability is above the share of replaced ones (so that saying 'original' throughout gives 0.5); NaN without one."""
+        same = original == corrupted
+        said = logits.detach().float().sigmoid() >= same.float().mean()
+        right = torch.stack([(said & same).sum() / same.sum(), (~said & ~same).sum() / (~same).sum()])
+        measures["rtd_balanced_accuracy"] = right.mean()
+
+
+SAMPLED_AT_ONCE = 512
+"""Rows of a [M, V] distribution in double precision that are held at once."""
+
+
+class ReplacedTokenDetection(_Replaced):
+    """ELECTRA: the auxiliary network's MLM + lambda_rtd x binary loss over real tokens.
+
+    params: p_m, lambda_rtd, auxiliary ('narrow' or 'shallow'), auxiliary_layers, relative_buckets, relative_distance.
+    """
+
+    def build(self) -> None:
+        super().build()
+        self.weights = {**self.weights, "rtd": float(self.params["lambda_rtd"])}
+
+    def judge(
+        self,
+        hidden: Tensor,
+        original: Tensor,
+        corrupted: Tensor,
+        masked: Tensor,
+        first: tuple[Tensor, Tensor],
+        measures: Measures | None,
+    ) -> dict[str, Tensor]:
+        logits = self.detector(hidden)[:, 0]
+        if measures is not None:
+            self.measure_detection(logits, original, corrupted, measures)
+            measures["embedding_std"] = diagnostics.embedding_std(first[0])
+        real = torch.ones_like(masked)[None]
+        return {"rtd": replaced_token_detection(logits[None], original[None], corrupted[None], real)}
+
+
+class CorrectiveContrast(_Replaced):
+    """COCO-LM (equation 4): the auxiliary network's MLM + corrective LM + sequence contrast.
+
+    params: those of ELECTRA with lambda_copy (absent: no binary loss), lm ('mixture', 'weighted_ce', 'softmax', 'all_token'
+    or 'none'), stop_gradient, rtd, contrast, temperature, crop_ratio, projection, contrast_group, replacements.
+    """
+
+    def build(self) -> None:
+        super().build()
+        p = self.params
+        if p["rtd"]:
+            self.weights = {**self.weights, "rtd": float(p["lambda_copy"])}
+        if p["lm"] != "none":
+            self.weights = {**self.weights, "lm": 1.0}
+        self.cropped = bool(p["contrast"])
+        if self.cropped:
+            self.weights = {**self.weights, "contrast": 1.0}
+        if p.get("projection"):
+            size = self.encoder.hidden_size
+            self.projection = nn.Sequential(
+                self.draw_linear(nn.Linear(size, size), "projection"),
+                nn.GELU(),
+                nn.LayerNorm(size, eps=self.encoder.config.layer_norm_eps),
+            )
+
+    def judge_flops(self, tokens: Tokens, masked: int) -> float:
+        if self.params["lm"] == "none":
+            return 0.0
+        config = self.encoder.config.to_dict()
+        positions = len(tokens.ids) if self.params["lm"] == "all_token" else masked
+        return float(TRAIN * 2.0 * positions * config["hidden_size"] * config["vocab_size"])
+
+    def judge(
+        self,
+        hidden: Tensor,
+        original: Tensor,
+        corrupted: Tensor,
+        masked: Tensor,
+        first: tuple[Tensor, Tensor],
+        measures: Measures | None,
+    ) -> dict[str, Tensor]:
+        logits = self.detector(hidden)[:, 0]
+        if measures is not None:
+            self.measure_detection(logits, original, corrupted, measures)
+            measures["embedding_std"] = diagnostics.embedding_std(first[0])
+        terms = self.correct(logits, hidden, original, corrupted, masked, measures)
+        if self.cropped:
+            terms["contrast"] = self.contrast(*first, measures)
+        return terms
+
+    def correct(
+        self,
+        logits: Tensor,
+        hidden: Tensor,
+        original: Tensor,
+        corrupted: Tensor,
+        masked: Tensor,
+        measures: Measures | None,
+    ) -> dict[str, Tensor]:
+        lm, real, terms = self.params["lm"], torch.ones_like(masked), {}
+        if self.params["rtd"]:
+            terms["rtd"] = replaced_token_detection(logits[None], original[None], corrupted[None], real[None])
+        if lm == "none":
+            return terms
+        asked = real if lm == "all_token" else masked
+        where = asked.nonzero()[:, 0]
+        words, targets = self.encoder.embedding_logits(hidden.index_select(0, where)), original.index_select(0, where)
+        if measures is not None:
+            replaced = corrupted.index_select(0, where) != targets
+            right = (words.detach().argmax(dim=1) == targets) & replaced
+            measures["corrected_share"] = right.sum() / replaced.sum()
+            # What one answer throughout would correct: the share of the most frequent original among the replaced.
+            counts = torch.bincount(targets[replaced], minlength=1)
+            measures["corrected_by_frequency"] = counts.max() / replaced.sum()
+        if lm == "softmax":
+            terms["lm"] = masked_lm(words, targets)
+        else:
+            terms["lm"] = corrective_lm(
+                logits[None],
+                words,
+                original[None],
+                corrupted[None],
+                asked[None],
+                real[None],
+                stop_gradient=self.params["stop_gradient"],
+                mixture="weighted_ce" if lm == "weighted_ce" else "probability",
+            ).lm
+        return terms
+
+    def contrast(self, corrupted: Tensor, cropped: Tensor, measures: Measures | None) -> Tensor:
+        if self.params["projection"]:
+            corrupted, cropped = self.projection(corrupted), self.projection(cropped)
+        parts, collapsed = [], 0.0
+        for rows, share in in_groups(len(corrupted), self.params["contrast_group"]):
+            parts.append(
+                sequence_contrastive(corrupted[rows], cropped[rows], temperature=self.params["temperature"]) * share
+            )
+            collapsed += share * math.log(2 * (rows.stop - rows.start) - 1)
+        if measures is not None:
+            measures |= named(diagnostics.pair_cosines(corrupted, cropped))
+            measures["collapsed_value"] = corrupted.new_tensor(collapsed, dtype=torch.float32)
+        return torch.stack(parts).sum()

@@ -1,0 +1,125 @@
+"""Corpora, translators and new encoders on the command line: what is said, and that what is wrong is refused first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli.command import Said, TrainingStartedError, data_folder
+
+Refused = Callable[..., str]
+Harness = Callable[..., Said]
+CSSL = "--table few_shot --tasks movies --sizes 100 --subsets 0 --methods ft,cssl"
+PRE = "--table pretraining --subsets 0"
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (f"bench {PRE} --corpus boolq_pros", ["unknown corpus 'boolq_pros'", "Did you mean 'boolq_prose'?"]),
+        (f"bench {PRE} --corpus no/such.txt", ["no/such.txt", "no such file"]),
+        (f"bench {PRE} --set pre_train.blocks=sentence", ["pre_train.blocks", "'packed' or 'text'"]),
+        (f"bench {PRE} --set pre_train.max_length=4", ["pre_train.max_length", "greater than or equal to 8"]),
+        (f"bench {PRE} --set pre_train.max_lenght=64", ["Did you mean 'pre_train.max_length'?"]),
+        (f"bench {PRE} --set pre_train.batch_size=64", ["taco", "contrast_group 80 is larger than the batch of 64"]),
+        (f"bench {PRE} --encoder new:tinny", ["unknown size", "Did you mean 'tiny'?"]),
+        (f"bench {CSSL} --translator apertum:spa", ["translator 'apertum:spa'", "apertium"]),
+        (f"bench {CSSL} --translator opus-mt:", ["translator 'opus-mt:'"]),
+        (f"bench {CSSL} --translator file:none.jsonl", ["none.jsonl"]),
+        ("bench --table few_shot --corpus boolq_prose", ["--corpus boolq_prose", "no row that is pre-trained"]),
+        ("bench --table few_shot --methods scl+cmlm", ["only the last method may use labels"]),
+        ("bench --table few_shot --methods taco", ["set taco.contrast_group to 8 or less"]),
+        ("bench --table few_shot --methods taco --set taco.window=4 --set taco.window_reading=released", ["is even"]),
+        ("bench --table few_shot --methods coco_lm --set coco_lm.crop_ratio=1", ["less than 1"]),
+        ("bench --table few_shot --methods cmlm+scl --set cmlm.p_c=2", ["method cmlm", "less than or equal to 1"]),
+    ],
+)
+def test_a_mistake_is_one_sentence(refused: Refused, packaged: object, words: str, parts: list[str]) -> None:
+    said = refused(words)
+    assert all(part in said for part in parts), said
+
+
+@pytest.mark.usefixtures("packaged")
+def test_a_corpus_without_a_usable_line(refused: Refused, workdir: Path) -> None:
+    (workdir / "blank.txt").write_text("\n   \n\n", encoding="utf-8")
+    assert "blank.txt" in refused(f"bench {PRE} --corpus blank.txt")
+
+
+@pytest.mark.usefixtures("packaged")
+def test_blocks_longer_than_the_encoders_positions(refused: Refused) -> None:
+    said = refused(f"bench {PRE} --set pre_train.max_length=256")
+    assert said.endswith(
+        "pre_train.max_length is 256, but new:tiny has 128 positions; use --set pre_train.max_length=128."
+    )
+
+
+@pytest.mark.usefixtures("packaged")
+def test_a_missing_translator_skips_the_row_with_its_reason(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One clear sentence that says how to get one; everything else goes on."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    said = harness(f"plan {CSSL} --translator apertium:spa")
+    assert said.status == 0
+    assert "Skipped: CSSL on movies: translator 'apertium:spa': the program apertium is not installed" in said.out
+    assert "apt-get install apertium apertium-eng-spa" in said.out
+    assert "Runs: 1 (1 distinct)" in said.out
+    said = harness(f"report {CSSL} --translator apertium:spa --format json")
+    (skipped,) = [cell for cell in json.loads(said.out)["cells"] if cell["row"] == "CSSL"]
+    assert "apertium is not installed" in json.dumps(skipped)
+
+
+@pytest.mark.usefixtures("packaged")
+def test_a_plan_of_the_hubs_translator_asks_nothing_and_counts_its_runs(harness: Harness, workdir: Path) -> None:
+    said = harness(f"plan {CSSL} --translator opus-mt:de,zh")
+    assert "Runs: 2 (2 distinct)" in said.out
+    assert "1 sets of texts (100 rows) are back-translated by opus-mt:de,zh" in said.out
+    assert "Unresolved" not in said.out
+    assert list(workdir.iterdir()) == []
+
+
+def test_translations_of_the_users_are_used_at_once(harness: Harness, workdir: Path) -> None:
+    """Content identifies them: nothing is kept, the key is there in the plan, and moving the file changes nothing."""
+    data_folder(workdir)
+    rows = [f"Sentence number {i}, told plainly." for i in range(40)]
+    body = [{"text": t, "view_1": t.upper(), "view_2": t[::-1]} for t in rows]
+    (workdir / "views.jsonl").write_text("".join(json.dumps(row) + "\n" for row in body), encoding="utf-8")
+    words = "--table few_shot --preset quick --tasks sst2 --sizes 20 --subsets 0 --methods cssl --data . --encoder bert-tiny"
+    words = words.replace("--preset quick", "--preset paper --set fine_tune.lr=1e-4")
+    said = harness(f"plan {words} --translator file:views.jsonl")
+    assert said.status == 0, said.err
+    assert "back-translated" not in said.out
+    (workdir / "views.jsonl").write_text(json.dumps(body[0]) + "\n", encoding="utf-8")
+    said = harness(f"plan {words} --translator file:views.jsonl")
+    assert said.status == 2
+    assert "there is no row for the text" in said.err
+
+
+@pytest.mark.usefixtures("packaged")
+def test_a_plan_of_pre_training(harness: Harness, workdir: Path) -> None:
+    said = harness(f"plan {PRE}")
+    assert said.status == 0, said.err
+    assert "Runs: 17 (17 distinct). Stages: 34" in said.out
+    assert list(workdir.iterdir()) == [], "a plan writes nothing"
+    said = harness(f"plan {PRE} --methods MLM,TACO --corpus boolq_prose")
+    assert "Runs: 2 (2 distinct). Stages: 4" in said.out
+
+
+def test_lists(harness: Harness) -> None:
+    for what, names in (
+        ("methods", ["cssl", "mlm", "taco", "electra", "coco_lm", "  coco_lm.crop_ratio", "  taco.num_negatives"]),
+        ("encoders", ["new:tiny", "new:bert-small", "new:coco-lm-large++"]),
+        ("corpora", ["boolq_prose", "hub:OWNER/NAME"]),
+        ("translators", ["opus-mt:de,zh", "apertium:spa,cat", "file:PATH"]),
+        ("tables", ["objectives", "pretraining"]),
+    ):
+        said = harness(f"list {what}")
+        assert said.status == 0
+        lines = said.out.splitlines()
+        assert all(any(line.startswith(name) for line in lines) for name in names), said.out
+
+
+@pytest.mark.usefixtures("packaged")
+def test_what_is_right_starts(harness: Harness) -> None:
+    with pytest.raises(TrainingStartedError):
+        harness(f"bench {PRE} --methods MLM")
