@@ -138,6 +138,7 @@ def learn(name: str, setting: Setting) -> dict[str, Any]:
         if objective.uses_mlm_head:
             row["masked_accuracy"] = masked_accuracy(encoder, vocabulary, held_out)
         rows.append(row)
+        print(f"{name}: {row['step']}/{setting.steps} updates", file=sys.stderr, flush=True)
 
     look({"step": 0})
     train(objective, Inputs(trained), optim, SEED, report=look, log_every=max(1, setting.steps // 6))

@@ -23,9 +23,12 @@ from transformers import (
 from harness.encoders.model import TextEncoder, load_encoder
 from harness.encoders.sources import locate
 from harness.encoders.tokens import Tokeniser, Tokens, Vocabulary
-from harness.objectives import objective
+from harness.methods import METHODS, Text, hyperparameters
+from harness.objectives import build, objective
+from harness.objectives.requirements import unmet
 from harness.running import Workplace
 from harness.specs import Data, Encoder, Objective, Optim, Parent, RowSet, Selection, Stage
+from harness.streams import stream
 from harness.training.loop import Inputs
 
 KINDS = ("bert", "roberta", "electra", "mpnet")
@@ -61,19 +64,21 @@ def tokenizer(kind: str) -> PreTrainedTokenizerFast:
     )
 
 
-def model(kind: str, seed: int = 0) -> Any:
-    """A random masked-language model of the type; biases and norms are random too, so that none can go unnoticed."""
-    words = len(tokenizer(kind))
-    shape = {**_SHAPE, "vocab_size": words}
-    config: Any = {
+def config(kind: str) -> Any:
+    shape = {**_SHAPE, "vocab_size": len(tokenizer(kind))}
+    return {
         "bert": lambda: BertConfig(**shape, max_position_embeddings=64),
         "electra": lambda: ElectraConfig(**shape, embedding_size=16, max_position_embeddings=64),
         "roberta": lambda: RobertaConfig(**shape, max_position_embeddings=66, type_vocab_size=1, pad_token_id=1),
         "mpnet": lambda: MPNetConfig(**shape, max_position_embeddings=66, pad_token_id=1),
     }[kind]()
+
+
+def model(kind: str, seed: int = 0) -> Any:
+    """A random masked-language model of the type; biases and norms are random too, so that none can go unnoticed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        made = AutoModelForMaskedLM.from_config(config)
+        made = AutoModelForMaskedLM.from_config(config(kind))
         with torch.no_grad():
             for parameter in made.parameters():
                 parameter.add_(torch.randn_like(parameter) * 0.05)
@@ -145,6 +150,19 @@ def padded(batch: Tokens, ids: NDArray[Any] | None = None, pad: int = 0) -> dict
     return out
 
 
+def optim(**changes: Any) -> Optim:
+    return Optim(**{"lr": 1e-3, "batch_size": 8, "steps": 12, "dropout": 0.1, **changes})
+
+
+def of_method(name: str, *, stage: int = -1, **values: Any) -> Objective:
+    """The objective that a method writes into a stage, at a batch of 8."""
+    text = Text(Data(RowSet("texts"), views=2), optim(), 1, Encoder("e"), "post")
+    method = METHODS[name]
+    assert method.train is not None
+    return method.train(hyperparameters(method, values, "tiny"), text)[stage].objective
+
+
+_TOKENS: dict[str, Any] = {"contrast_group": 4, "num_negatives": 3, "window": 5, "weight": 0.7}
 OBJECTIVES: dict[str, Objective] = {
     "cross_entropy": objective("cross_entropy"),
     "scl": objective(
@@ -175,13 +193,51 @@ OBJECTIVES: dict[str, Objective] = {
         mask_only=False,
         mlm=True,
     ),
+    "mlm-tp": of_method("mlm", token_prediction=True),
+    "cssl-simclr": of_method("cssl", temperature=0.2, contrast_group=4),
+    "cssl-simsiam": of_method("cssl", contrast="simsiam"),
+    "taco": of_method("taco", **_TOKENS),
+    "taco-word": of_method(
+        "taco", **_TOKENS, concentrated=True, embedding="word", window_reading="released", detach_contrast=False
+    ),
+    "electra-shallow": of_method("electra", auxiliary="shallow"),
+    "electra-narrow": of_method("electra"),
+    "coco_lm": of_method("coco_lm", contrast_group=4),
+    "coco_lm-no_lm": of_method("coco_lm", contrast_group=4, lm="none"),
+    "coco_lm-softmax": of_method("coco_lm", contrast_group=4, lm="softmax"),
+    "coco_lm-weighted_ce": of_method("coco_lm", contrast_group=4, lm="weighted_ce"),
+    "coco_lm-all_token": of_method("coco_lm", contrast_group=4, lm="all_token", rtd=False, stop_gradient=False),
+    "coco_lm-no_contrast": of_method("coco_lm", contrast=False),
+    "coco_lm-random": of_method("coco_lm", contrast_group=4, replacements="random"),
+    "coco_lm-random-0": of_method("coco_lm", contrast_group=4, replacements="random", relative_buckets=0),
+    "coco_lm-converged": of_method("coco_lm", contrast_group=4, replacements="converged"),
+    "coco_lm-projection": of_method("coco_lm", contrast_group=4, projection=True),
+    "coco_lm-no_relative": of_method("coco_lm", contrast_group=4, relative_buckets=0),
+    "coco_lm-no_stop": of_method("coco_lm", contrast_group=4, stop_gradient=False),
+    "auxiliary_mlm": of_method("coco_lm", stage=0, contrast_group=4, replacements="converged"),
 }
+"""Every objective and what its settings switch: the contract of tests/objectives takes up what is added here."""
 SUPERVISED = ("cross_entropy", "scl")
 METRICS = ("accuracy",)
+ALLOWED = [(kind, name) for name in OBJECTIVES for kind in KINDS if not unmet(OBJECTIVES[name], config(kind).to_dict())]
+"""Which kinds of encoder can be trained with which objective."""
 
 
-def optim(**changes: Any) -> Optim:
-    return Optim(**{"lr": 1e-3, "batch_size": 8, "steps": 12, "dropout": 0.1, **changes})
+def views_in(spec: Objective) -> int:
+    """Views of each text that a stage with this objective reads."""
+    return 1 + int(spec.params["num_views"]) if spec.name == "cssl" else 1
+
+
+def built(folder: Path, spec: Objective, *, seed: int = 1, num_labels: int = 2, dropout: float = 0.0) -> Any:
+    """The objective as a module on a fresh copy of the encoder, in training mode."""
+    made = build(spec, encoder(folder), vocabulary(folder), num_labels, dropout, seed)
+    made.set_dropout(dropout)
+    return made.train()
+
+
+def draw_of(seed: int = 1, step: int = 1) -> Any:
+    """The loop's `draw` at a step."""
+    return lambda purpose, *more: stream(seed, purpose, step, *more)
 
 
 def fine_tuning(
@@ -208,8 +264,11 @@ def post_training(
 ) -> tuple[Stage, Inputs]:
     """An unsupervised stage on 20 texts, and what it reads."""
     start = Encoder(locate(str(folder)).encoder.digest, folder.name)
-    stage = Stage(spec, Data(RowSet("texts", "texts"), max_length=64), optim(**changes), seed, start, None, "post")
-    return stage, Inputs(tokens(folder, texts(20, 1)[0]))
+    views = views_in(spec)
+    data = Data(RowSet("texts", "texts"), max_length=64, views=views)
+    rows = [row for view in range(views) for row in texts(20, 1 + 5 * view)[0]]
+    stage = Stage(spec, data, optim(**changes), seed, start, None, "post")
+    return stage, Inputs(tokens(folder, rows), views=views)
 
 
 def workplace(folder: Path, products: Path) -> Workplace:

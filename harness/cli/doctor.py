@@ -158,6 +158,26 @@ def _hub() -> Check:
     return Check("model hub", bad, f"{endpoint} is not reachable ({why})", mend + alone)
 
 
+def _translators() -> Check:
+    """What can back-translate for CSSL without a hub."""
+    from harness.errors import UserError
+    from harness.tasks import open_translator
+
+    here, why = [], ""
+    for pivot in ("spa", "cat"):
+        try:
+            open_translator(f"apertium:{pivot}", download=False)
+            here.append(pivot)
+        except UserError as error:
+            why = why or str(error).partition(": ")[2]
+    mend = "apt-get install apertium apertium-eng-spa apertium-eng-cat, or use models of the hub (--translator opus-mt:de,zh)"
+    if len(here) == 2:
+        return Check("translation", True, f"apertium with {' and '.join(here)}")
+    return Check(
+        "translation", None, f"apertium with {here[0]} only" if here else why.rstrip("."), f"for CSSL offline: {mend}"
+    )
+
+
 def _data(data: str | None) -> Check:
     """Which GLUE tasks lie in the folder as `<task>/<split>.parquet` (or another text format), and what is missing."""
     folder = data or os.environ.get("HARNESS_GLUE_DIR")
@@ -293,6 +313,7 @@ def checks(store_url: str | None = None, data: str | None = None) -> list[Check]
         lambda: _packaged("packaged encoders", PACKAGED_ENCODERS),
         lambda: _packaged("packaged texts", PACKAGED_TEXTS),
         _hub,
+        _translators,
         lambda: _data(data),
         lambda: _store(store_url),
         lambda: _disk(store_url),

@@ -128,7 +128,9 @@ size of a device's share changes the method (papers.md, section 3)."""
 
 
 def group_of(contrast_group: int, batch_size: int, method: str) -> int:
-    """The group as it is hashed: 0 is the batch. Raises UserError when it is larger than the batch."""
+    """The group as it is hashed: 0 is the batch. Raises UserError when it is larger than the batch, or that is one row."""
+    if batch_size < 2:
+        raise UserError(f"method {method}: a batch of {batch_size} leaves nothing to contrast with; take 2 or more.")
     if contrast_group > batch_size:
         raise UserError(
             f"method {method}: contrast_group {contrast_group} is larger than the batch of {batch_size}; set "

@@ -46,11 +46,11 @@ def read_rows(path: Path, task: Task, name: str) -> Rows:
     Raises UserError: file missing or broken, column missing, no rows, a text that is null, not text or blank, a label that
     is unknown, out of range or hidden.
     """
-    reader = {".parquet": _parquet, ".csv": _csv, ".jsonl": _jsonl}[path.suffix]
+    reader = {".parquet": parquet_table, ".csv": csv_table, ".jsonl": jsonl_table}[path.suffix]
     table = reader(path, (*task.columns, LABEL))
     if not len(table.places):
         raise UserError(f"{path}: there are no rows in it; give a file with labelled rows.")
-    columns = [_texts(table, column) for column in task.columns]
+    columns = [column_texts(table, column) for column in task.columns]
     texts = tuple(zip(*columns, strict=True))
     for index, row in enumerate(texts):
         if not any(text and not text.isspace() for text in row):
@@ -87,7 +87,7 @@ def _require(path: Path, names: Sequence[str], wanted: Sequence[str], place: str
             raise UserError(f"{path}{place}: column '{column}' stands in it twice; rename or drop one.")
 
 
-def _parquet(path: Path, wanted: Sequence[str]) -> Table:
+def parquet_table(path: Path, wanted: Sequence[str]) -> Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -125,7 +125,7 @@ def _pylist(path: Path, name: str, column: Any) -> list[Any]:
     return values
 
 
-def _csv(path: Path, wanted: Sequence[str]) -> Table:
+def csv_table(path: Path, wanted: Sequence[str]) -> Table:
     reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
     rows: list[list[str]] = []
     places: list[int] = []
@@ -151,7 +151,7 @@ def _csv(path: Path, wanted: Sequence[str]) -> Table:
     return Table(path, columns, "line", places)
 
 
-def _jsonl(path: Path, wanted: Sequence[str]) -> Table:
+def jsonl_table(path: Path, wanted: Sequence[str]) -> Table:
     columns: dict[str, list[Any]] = {name: [] for name in wanted}
     places = []
     for line, text in enumerate(read_text(path).split("\n"), start=1):
@@ -171,7 +171,7 @@ def _jsonl(path: Path, wanted: Sequence[str]) -> Table:
     return Table(path, columns, "line", places)
 
 
-def _texts(table: Table, column: str) -> list[str]:
+def column_texts(table: Table, column: str) -> list[str]:
     values = table.columns[column]
     for index, value in enumerate(values):
         if value is None:

@@ -166,7 +166,7 @@ class HubSource(_Kept):
         from huggingface_hub import hf_hub_download
         from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
-        self._unreachable = self._unreachable or _probe()
+        self._unreachable = self._unreachable or hub_unreachable()
         name = HUB_FILE.format(task=task.name, split=split)
         reason = self._unreachable
         if not reason:
@@ -199,7 +199,7 @@ class HubSource(_Kept):
         return f"hub {HUB_DATASET}@{HUB_REVISION[:7]}"
 
 
-def _probe() -> str:
+def hub_unreachable() -> str:
     """Why the hub cannot be reached, empty when any answer comes back within `PROBE_SECONDS`."""
     from huggingface_hub import constants, get_session, is_offline_mode
 

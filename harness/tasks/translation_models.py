@@ -21,7 +21,7 @@ from harness.specs import KEY_LENGTH, digest_of
 from harness.streams import stream
 from harness.tasks.packaged import NotAtHand, NotFetched
 from harness.tasks.rows import hashes
-from harness.tasks.sources import _probe
+from harness.tasks.sources import hub_unreachable
 from harness.tasks.translators import Way, one_line
 
 _PACKAGES = {"marian": ("sentencepiece", "sacremoses"), "fsmt": ("sacremoses",)}
@@ -239,7 +239,7 @@ def _hub_folder(where: str, name: str, download: bool) -> Path:
             f"{where}: model {name} is not in the hub cache; run the command that translates where the hub can be reached, "
             "or give folders as THERE+BACK."
         )
-    reason = _probe()
+    reason = hub_unreachable()
     if not reason:
         try:
             found = Path(snapshot_download(name, allow_patterns=[*files, "*.safetensors"]))

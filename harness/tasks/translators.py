@@ -72,7 +72,9 @@ class _FileWay:
 
 def file_ways(where: str, path: Path) -> tuple[Way, ...]:
     """A way for each column view_1, view_2, ... of a file. Raises UserError for whatever is wrong in the file."""
-    reader = {".parquet": reading._parquet, ".csv": reading._csv, ".jsonl": reading._jsonl}.get(path.suffix)
+    reader = {".parquet": reading.parquet_table, ".csv": reading.csv_table, ".jsonl": reading.jsonl_table}.get(
+        path.suffix
+    )
     if reader is None:
         raise UserError(f"{where}: {path.name} is none of {', '.join(reading.FORMATS)}; convert it or name another.")
     if not path.is_file():
@@ -82,11 +84,11 @@ def file_ways(where: str, path: Path) -> tuple[Way, ...]:
     while f"view_{len(columns) + 1}" in there:
         columns.append(f"view_{len(columns) + 1}")
     table = reader(path, ("text", *columns))
-    texts = reading._texts(table, "text")
+    texts = reading.column_texts(table, "text")
     first = {text: index for index, text in reversed(list(enumerate(texts)))}
     ways = []
     for column in columns:
-        values = reading._texts(table, column)
+        values = reading.column_texts(table, column)
         for index, text in enumerate(texts):
             if values[index] != values[first[text]]:
                 raise UserError(

@@ -133,6 +133,11 @@ def test_the_whole_batch_is_a_group_of_its_size(name: str) -> None:
     )
 
 
+def test_a_batch_of_one_has_nothing_to_contrast_with() -> None:
+    with pytest.raises(UserError, match="a batch of 1 leaves nothing to contrast with; take 2 or more"):
+        keys(TACO, replace(TARGET, post_train=replace(TARGET.post_train, batch_size=1)), contrast_group=0)
+
+
 # -------------------------------------------------------------------------------------------- one after another
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from harness.encoders.model import Batch
 from harness.encoders.tokens import Tokens, Vocabulary
-from harness.methods import METHODS, hyperparameters
+from harness.methods import METHODS, chain, hyperparameters
 from harness.objectives import VERSIONS, build, objective
 from harness.objectives.base import TrainingObjective, Views
 from harness.objectives.losses import simclr, supervised_contrastive
@@ -266,7 +266,10 @@ class TestHeads:
         state = made(folder, spec, seed=seed).state_dict()
         return {name: tensor for name, tensor in state.items() if not name.startswith("encoder.")}
 
-    @pytest.mark.parametrize("name", ["cross_entropy", "scl", "cmlm-simsiam"])
+    @pytest.mark.parametrize(
+        "name",
+        ["cross_entropy", "scl", "cmlm-simsiam", "cssl-simsiam", "coco_lm-random"],
+    )
     def test_drawn_from_the_seeds_streams(self, name: str, bert: Path) -> None:
         spec = tiny.OBJECTIVES[name]
         first, again, other = (self.heads(bert, spec, seed, noise) for seed, noise in ((1, 5), (1, 6), (2, 5)))
@@ -287,9 +290,31 @@ class TestHeads:
         assert dense.std().item() == pytest.approx(0.1, rel=0.1)
 
     def test_the_predictor_has_no_bias_and_simclr_no_predictor(self, bert: Path) -> None:
-        assert self.heads(bert, tiny.OBJECTIVES["cmlm-simsiam"], 1).keys() == {"inner.weight", "outer.weight"}
+        assert self.heads(bert, tiny.OBJECTIVES["cmlm-simsiam"], 1).keys() == {
+            "contrast.inner.weight",
+            "contrast.outer.weight",
+        }
         assert not self.heads(bert, tiny.OBJECTIVES["cmlm-simclr"], 1)
-        assert not self.heads(bert, tiny.OBJECTIVES["mlm"], 1)
+        assert self.heads(bert, tiny.OBJECTIVES["cssl-simsiam"], 1).keys() == {
+            "contrast.inner.weight",
+            "contrast.outer.weight",
+        }
+        for name in ("mlm", "mlm-tp", "cssl-simclr", "taco"):
+            assert not self.heads(bert, tiny.OBJECTIVES[name], 1)
+
+    def test_views_are_predicted_from_the_same_start(self, bert: Path) -> None:
+        """CMLM and CSSL differ in their views, not in their predictor."""
+        cmlm, cssl = (self.heads(bert, tiny.OBJECTIVES[name], 1) for name in ("cmlm-simsiam", "cssl-simsiam"))
+        assert all(torch.equal(cmlm[name], cssl[name]) for name in cmlm)
+
+    @pytest.mark.parametrize("name", ["electra-shallow", "electra-narrow", "coco_lm", "coco_lm-projection"])
+    def test_the_detector_has_no_bias_and_one_start(self, name: str, bert: Path) -> None:
+        heads = self.heads(bert, tiny.OBJECTIVES[name], 1)
+        own = {n for n in heads if not n.startswith("auxiliary.")}
+        layers = {"projection.0.weight", "projection.0.bias", "projection.2.weight", "projection.2.bias"}
+        assert own == {"detector.weight"} | (layers if name == "coco_lm-projection" else set())
+        alone = self.heads(bert, tiny.OBJECTIVES["coco_lm-random"], 1)
+        assert torch.equal(heads["detector.weight"], alone["detector.weight"])
 
     def test_building_leaves_the_encoder_alone(self, bert: Path) -> None:
         before = tiny.encoder(bert).state_dict()
@@ -345,7 +370,7 @@ class TestMethods:
         1,
         tiny.Data(RowSet("t"), 2, 64, RowSet("d"), (RowSet("e"),)),
         RowSet("u"),
-        tiny.optim(),
+        tiny.optim(batch_size=16),
         tiny.optim(),
         Selection("accuracy"),
         Encoder("e"),
@@ -353,7 +378,7 @@ class TestMethods:
 
     def stages(self, name: str, **values: Any) -> tuple[Stage, ...]:
         method = METHODS[name]
-        return method.stages(hyperparameters(method, values, "test"), self.TARGET)
+        return chain([(method, hyperparameters(method, values, "test"))], self.TARGET)
 
     def keys(self, name: str, **values: Any) -> list[str]:
         return [stage.key for stage in self.stages(name, **values)]
@@ -382,6 +407,14 @@ class TestMethods:
             ("cmlm", {}),
             ("cmlm", {"contrast": "simclr"}),
             ("cmlm", {"masking": "independent", "mlm": False}),
+            ("mlm", {"token_prediction": True}),
+            ("taco", {"contrast_group": 0}),
+            ("taco", {"contrast_group": 0, "weight": 0}),
+            ("electra", {}),
+            ("coco_lm", {"contrast_group": 0}),
+            ("coco_lm", {"contrast_group": 0, "replacements": "converged", "auxiliary": "narrow"}),
+            ("coco_lm", {"contrast_group": 0, "replacements": "random", "lm": "none"}),
+            ("coco_lm", {"contrast": False, "lm": "none"}),
         ],
     )
     def test_every_stage_can_be_built(self, name: str, values: dict[str, Any], bert: Path) -> None:

@@ -23,7 +23,7 @@ import pytest
 from harness.errors import UserError
 from harness.store import Store
 from harness.tasks import translation_models, translators
-from harness.tasks.packaged import NotAtHand
+from harness.tasks.packaged import NotAtHand, NotFetched
 from harness.tasks.rows import Rows
 from harness.tasks.translation import Translator, back_translated, cached_back_translation, open_translator
 
@@ -237,9 +237,9 @@ class TestNames:
 
     def test_models_that_are_not_cached(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(translation_models, "_need_packages", lambda where, family: None)
-        text = said("opus-mt:xx", error=NotAtHand)
+        text = said("opus-mt:xx", error=NotFetched)
         assert "model Helsinki-NLP/opus-mt-en-xx is not in the hub cache; run the command that translates" in text
-        monkeypatch.setattr(translation_models, "_probe", lambda: "HF_HUB_OFFLINE is set")
+        monkeypatch.setattr(translation_models, "hub_unreachable", lambda: "HF_HUB_OFFLINE is set")
         text = said("wmt19:xx@T=0.7", download=True, error=NotAtHand)
         assert (
             "model facebook/wmt19-en-xx is not in the hub cache and cannot be fetched (HF_HUB_OFFLINE is set)" in text
@@ -663,7 +663,7 @@ def test_models_of_the_hub_are_fetched_once_and_are_the_same_as_their_folders(
         return done.stdout.splitlines()
 
     (address, asked), name = hub, "opus-mt:xx"
-    assert elsewhere(name, False, HF_ENDPOINT=address)[0] == "NotAtHand"
+    assert elsewhere(name, False, HF_ENDPOINT=address)[0] == "NotFetched"
     assert asked == [], "nothing is asked for a plan"
     fetched = elsewhere(name, True, HF_ENDPOINT=address)
     served = tmp_path / "served"

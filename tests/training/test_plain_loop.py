@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,10 +31,31 @@ class Plain:
         self.stage, self.name, self.params = stage, stage.objective.name, dict(stage.objective.params)
         self.vocabulary = vocabulary
         self.heads = {name: tensor.clone().requires_grad_() for name, tensor in heads.items()}
+        self.auxiliary: Any = None
+        if self.name in ("electra", "coco_lm", "auxiliary_mlm"):
+            self.begin_replacing()
+
+    def begin_replacing(self) -> None:
+        """The auxiliary network: the library's model with the encoder's first layer alone, which is a third of two."""
+        if self.params["relative_buckets"]:
+            for net in ("encoder", "auxiliary"):
+                self.heads[net] = torch.zeros(32, 4, requires_grad=True)
+        replacements = self.params.get("replacements", "auxiliary")
+        if replacements == "random":
+            return
+        self.auxiliary = copy.deepcopy(self.model)
+        self.auxiliary.bert.encoder.layer = self.auxiliary.bert.encoder.layer[:1]
+        if replacements == "converged":
+            self.auxiliary.requires_grad_(False)
+        elif self.name != "auxiliary_mlm":
+            self.auxiliary.bert.embeddings = self.model.bert.embeddings
+            self.auxiliary.cls.predictions.decoder.weight = self.model.bert.embeddings.word_embeddings.weight
 
     @property
     def parameters(self) -> list[Tensor]:
-        return [*self.model.parameters(), *self.heads.values()]
+        models = [self.model] if self.auxiliary is None else [self.model, self.auxiliary]
+        every = [*(p for model in models for p in model.parameters()), *self.heads.values()]
+        return list({id(p): p for p in every if p.requires_grad}.values())
 
     def classify(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
         first = self.model.bert(**tiny.padded(tokens))[0][:, 0]
@@ -57,13 +80,27 @@ class Plain:
             if self.name == "cross_entropy":
                 return plain
             return (1 - self.params["lam"]) * plain + self.params["lam"] * self.contrast_classes(first, labels)
+        if self.name == "cssl":
+            halves = np.split(np.arange(len(tokens)), 2)
+            h0, h1 = (self.model.bert(**tiny.padded(tokens.take(half)))[0][:, 0] for half in halves)
+            return self.contrast_views(h0, h1)
+        if self.name in ("electra", "coco_lm", "auxiliary_mlm"):
+            return self.replaced(tokens, step)
         selected, batch = self.corrupted(tokens, step, 0, self.params["p_m"])
         targets = tiny.padded(tokens)["input_ids"]
         chosen = tiny.padded(tokens, selected.astype(np.int64))["input_ids"].bool()
+        if self.params.get("token_prediction"):
+            chosen = tiny.padded(tokens, (~tokens.special).astype(np.int64))["input_ids"].bool()
         out = self.model(**batch, output_hidden_states=True)
         mlm = F.cross_entropy(out.logits.flatten(0, 1), torch.where(chosen, targets, -100).flatten(), ignore_index=-100)
         if self.name == "mlm":
             return mlm
+        if self.name == "taco":
+            embedded = out.hidden_states[0]
+            if self.params["embedding"] == "word":
+                embedded = self.model.bert.embeddings.word_embeddings(batch["input_ids"])
+            anchors = chosen if self.params["concentrated"] else batch["attention_mask"].bool()
+            return mlm + self.params["weight"] * self.align(out.hidden_states[-1] - embedded, anchors, tokens, step)
         h0, terms = out.hidden_states[-1][:, 0], []
         for view in range(1, self.params["num_views"] + 1):
             _, batch = self.corrupted(tokens, step, view, self.params["p_c"], selected)
@@ -73,7 +110,10 @@ class Plain:
 
     def contrast_views(self, h0: Tensor, hk: Tensor) -> Tensor:
         if self.params["contrast"] == "simsiam":
-            z0, zk = (F.gelu(h @ self.heads["inner.weight"].T) @ self.heads["outer.weight"].T for h in (h0, hk))
+            z0, zk = (
+                F.gelu(h @ self.heads["contrast.inner.weight"].T) @ self.heads["contrast.outer.weight"].T
+                for h in (h0, hk)
+            )
             distance = F.cosine_similarity(zk, h0.detach()) + F.cosine_similarity(z0, hk.detach())
             return torch.exp(-distance / 2).mean()
         losses = []
@@ -92,17 +132,135 @@ class Plain:
                 total = total - scores.log_softmax(0)[same].mean()
         return total / len(labels)
 
+    # ------------------------------------------------------------ TACO
+
+    def align(self, g: Tensor, anchors: Tensor, tokens: Tokens, step: int) -> Tensor:
+        """Mean over the anchors of -log softmax of a neighbour among itself and three tokens of other texts."""
+        rows, width, lengths, reach = len(tokens), g.shape[1], tokens.lengths.tolist(), self.params["window"] // 2
+
+        def draws(name: str, *more: int) -> Any:
+            return stream(self.stage.seed, name, step).random((rows, width, *more))
+
+        near, far = draws("positives"), draws("positives_fallback")
+        row, column = draws("negatives_row", 3), draws("negatives_column", 3)
+        others = g.detach() if self.params["detach_contrast"] else g
+        total = g.sum() * 0
+        for b, i in anchors.nonzero().tolist():
+            offsets = [d for d in range(-reach, reach + 1) if d]
+            if self.params["window_reading"] == "half":
+                offsets = [d for d in offsets if 0 <= i + d < lengths[b]]
+            j = i + offsets[int(near[b, i] * len(offsets))]
+            j = j if 0 <= j < lengths[b] else int(far[b, i] * lengths[b])
+            group = [s for s in range(b // 4 * 4, min(b // 4 * 4 + 4, rows)) if s != b]
+            if not group:
+                continue
+            drawn = [group[int(u * len(group))] for u in row[b, i]]
+            pairs = [(b, j), *((s, int(u * lengths[s])) for s, u in zip(drawn, column[b, i], strict=True))]
+            scores = F.cosine_similarity(g[b, i][None], torch.stack([others[s, t] for s, t in pairs]))
+            total = total - (scores / self.params["temperature"]).log_softmax(0)[0]
+        return total / anchors.sum()
+
+    # ------------------------------------------------------------ ELECTRA and COCO-LM
+
+    def bias(self, net: str, real: Tensor) -> Tensor:
+        """[B, H, L, L] for the scores of every layer: T5's 32 buckets up to distance 128, nothing at padding."""
+
+        def bucket(key_minus_query: int) -> int:
+            n = abs(key_minus_query)
+            grown = n if n < 8 else min(15, 8 + int(math.log(n / 8) / math.log(128 / 8) * 8))
+            return grown + 16 * (key_minus_query > 0)
+
+        width = real.shape[1]
+        buckets = torch.tensor([[bucket(k - q) for k in range(width)] for q in range(width)])
+        scores = self.heads[net][buckets].permute(2, 0, 1)[None]
+        return scores.masked_fill(~real[:, None, None, :].bool(), torch.finfo(torch.float32).min)
+
+    def states(self, net: str, ids: Tensor, real: Tensor) -> Tensor:
+        """Last hidden states [B, L, d] of the encoder or of the auxiliary network."""
+        model = self.model if net == "encoder" else self.auxiliary
+        mask = self.bias(net, real) if self.params["relative_buckets"] else real
+        return model.bert(input_ids=ids, attention_mask=mask)[0]  # type: ignore[no-any-return]
+
+    def replaced(self, tokens: Tokens, step: int) -> Tensor:
+        p, seed, batch = self.params, self.stage.seed, tiny.padded(tokens)
+        original, real = batch["input_ids"], batch["attention_mask"]
+        uniforms, rounding = stream(seed, "mask", step, 0).random(len(tokens.ids)), stream(seed, "mask_count", step)
+        masked = torch.zeros_like(real, dtype=torch.bool)
+        for b, (start, u) in enumerate(zip(tokens.offsets, rounding.random(len(tokens)), strict=False)):
+            length = int(tokens.lengths[b])
+            after_first = np.argsort(uniforms[start + 1 : start + length]) + 1
+            masked[b, after_first[: int(p["p_m"] * length + u)]] = True
+        targets, terms = original[masked], []
+        if self.auxiliary is None:
+            drawn = stream(seed, "random_replacement", step).integers(0, self.vocabulary.size, len(targets))
+        else:
+            ids = original.masked_fill(masked, self.vocabulary.mask_id or 0)
+            logits = self.auxiliary.cls(self.states("auxiliary", ids, real))[masked]
+            if p.get("replacements", "auxiliary") == "auxiliary":
+                terms.append(F.cross_entropy(logits, targets))
+            drawn, laws = np.zeros(len(targets), dtype=np.int64), logits.detach().double().softmax(1).numpy()
+            for m, u in enumerate(stream(seed, "replacement", step).random(len(targets))):
+                drawn[m] = np.searchsorted(laws[m].cumsum(), u * laws[m].cumsum()[-1], side="right")
+        if self.name == "auxiliary_mlm":
+            return terms[0]
+        corrupted = original.masked_scatter(masked, torch.as_tensor(drawn))
+        hidden = self.states("encoder", corrupted, real)
+        same, copy_logits = corrupted == original, hidden @ self.heads["detector.weight"][0]
+        if p.get("rtd", True):
+            weight = p["lambda_rtd"] if self.name == "electra" else p["lambda_copy"]
+            chosen = real.bool()
+            terms.append(weight * F.binary_cross_entropy_with_logits(copy_logits[chosen], same[chosen].float()))
+        if p.get("lm", "none") != "none":
+            asked = real.bool() if p["lm"] == "all_token" else masked
+            law = (hidden[asked] @ self.model.bert.embeddings.word_embeddings.weight.T).softmax(1)
+            q = law[torch.arange(len(law)), original[asked]]
+            keep = copy_logits[asked].sigmoid()
+            keep = keep.detach() if p.get("stop_gradient", True) else keep
+            mixture = -(same[asked] * keep + (1 - keep) * q).log()
+            terms.append({"softmax": -q.log(), "weighted_ce": -(1 - keep) * q.log()}.get(p["lm"], mixture).mean())
+        if p.get("contrast"):
+            terms.append(self.contrast_crops(hidden[:, 0], tokens, step))
+        return torch.stack(terms).sum()
+
+    def contrast_crops(self, first: Tensor, tokens: Tokens, step: int) -> Tensor:
+        """Every view picks its other view among those of its group of four texts."""
+        uniforms = stream(self.stage.seed, "crop", step).random(len(tokens))
+        texts = [tokens.ids[a:b].tolist() for a, b in zip(tokens.offsets[:-1], tokens.offsets[1:], strict=True)]
+        width = max(map(len, texts))
+        ids, real = torch.zeros(len(texts), width, dtype=torch.long), torch.zeros(len(texts), width, dtype=torch.long)
+        for b, (begin, *rest) in enumerate(texts):
+            span = max(1, int(0.9 * len(rest)))
+            start = int(uniforms[b] * (len(rest) - span + 1))
+            ids[b, : span + 1] = torch.tensor([begin, *rest[start : start + span]])
+            real[b, : span + 1] = 1
+        views = [first, self.states("encoder", ids, real)[:, 0]]
+        if self.params["projection"]:
+            layer = [self.heads[f"projection.{name}"] for name in ("0.weight", "0.bias", "2.weight", "2.bias")]
+            views = [F.layer_norm(F.gelu(F.linear(v, *layer[:2])), v.shape[1:], *layer[2:], 1e-12) for v in views]
+        losses = []
+        for a, b in zip(views[0].split(4), views[1].split(4), strict=True):
+            both, n = torch.cat([a, b]), len(a)
+            scores = F.cosine_similarity(both[:, None], both[None], dim=-1) / self.params["temperature"]
+            scores = scores.masked_fill(torch.eye(2 * n, dtype=torch.bool), -1e9)
+            partner = torch.cat([torch.arange(n, 2 * n), torch.arange(n)])
+            losses.append(F.cross_entropy(scores, partner) * n / len(first))
+        return torch.stack(losses).sum()
+
+    # ------------------------------------------------------------ training
+
     def run(self, inputs: Inputs) -> Iterator[tuple[int, float]]:
         """(step, loss) with the model in the state after the step."""
         optim, step = self.stage.optim, 0
         adam = torch.optim.AdamW(self.parameters, lr=optim.lr, weight_decay=0.0, foreach=False, fused=False)
+        size = len(inputs.train) // inputs.views
         while step < optim.steps:
-            order = stream(self.stage.seed, "order", step // -(-len(inputs.train) // optim.batch_size))
-            permutation = order.permutation(len(inputs.train))
-            for rows in np.split(permutation, range(optim.batch_size, len(inputs.train), optim.batch_size)):
+            order = stream(self.stage.seed, "order", step // -(-size // optim.batch_size))
+            permutation = order.permutation(size)
+            for rows in np.split(permutation, range(optim.batch_size, size, optim.batch_size)):
                 step += 1
                 labels = None if inputs.labels is None else inputs.labels[rows]
-                loss = self.loss(inputs.train.take(rows), labels, step)
+                texts = np.concatenate([rows + size * view for view in range(inputs.views)])
+                loss = self.loss(inputs.train.take(texts), labels, step)
                 adam.zero_grad()
                 loss.backward()
                 torch.nn.utils.clip_grad_norm_(self.parameters, optim.clip)
@@ -121,7 +279,7 @@ def made(folder: Path, stage: Stage, inputs: Inputs) -> tuple[Plain, Outcome]:
     """The plain loop, ready to run from the same heads, and what the harness's found."""
     vocabulary = tiny.vocabulary(folder)
     objective = build(stage.objective, tiny.encoder(folder), vocabulary, stage.data.num_labels, 0.0, stage.seed)
-    heads = {n: t.detach() for n, t in objective.state_dict().items() if not n.startswith("encoder.")}
+    heads = {n: t.detach() for n, t in objective.state_dict().items() if not n.startswith(("encoder.", "auxiliary."))}
     plain = Plain(folder, stage, vocabulary, heads)
     dev = stage.data.dev.digest if stage.data.dev else None
     outcome = train(
@@ -130,7 +288,8 @@ def made(folder: Path, stage: Stage, inputs: Inputs) -> tuple[Plain, Outcome]:
     return plain, outcome
 
 
-@pytest.mark.parametrize("name", tiny.OBJECTIVES)
+# A narrow auxiliary has no plain counterpart in the library; tests/encoders/test_auxiliary.py has it layer by layer.
+@pytest.mark.parametrize("name", [name for name in tiny.OBJECTIVES if name != "electra-narrow"])
 def test_the_same_losses(name: str, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "LOG_EVERY", 1)
     spec = tiny.OBJECTIVES[name]
@@ -142,7 +301,9 @@ def test_the_same_losses(name: str, bert: Path, monkeypatch: pytest.MonkeyPatch)
     found = [entry["loss"] for entry in outcome.history]
     expected = [loss for _, loss in plain.run(inputs)]
     assert len(found) == 10
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    # With a weight of 50 the loss is near 40, where neighbouring floats lie 4e-6 apart: two of them, below 1e-5.
+    rtol = 2.4e-7 if spec.name in ("electra", "coco_lm") else 0
+    np.testing.assert_allclose(found, expected, rtol=rtol, atol=1e-6)
     assert max(found) - min(found) > 1e-2  # something was learned, or at least moved
 
 

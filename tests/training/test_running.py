@@ -11,9 +11,10 @@ import pytest
 import tiny
 import torch
 
-from harness.encoders.model import load_product, weights_digest
+from harness.encoders.model import Batch, load_product, weights_digest
 from harness.objectives.classification import CrossEntropy
 from harness.objectives.masked import MaskedLM
+from harness.objectives.requirements import unmet
 from harness.running import run_stage
 from harness.specs import Encoder, Objective, Parent, Record, Stage
 from harness.training.loop import Inputs, Outcome
@@ -40,24 +41,87 @@ class TestModelTypes:
         assert record.flops > 0
         assert record.provenance["encoder"] == stage.encoder.digest
 
-    @pytest.mark.parametrize("name", ["mlm", "cmlm-simsiam", "cmlm-simclr"])
+
+LOSS_ALONE = ("softmax", "weighted_ce", "all_token", "no_stop", "projection", "no_relative")
+"""Variants that differ in their loss, not in what a stage reads, keeps or loads."""
+
+
+class TestEveryObjective:
+    """From a record to a product to a fine-tuned child, for every kind of encoder that an objective can train."""
+
+    @pytest.mark.parametrize(
+        ("kind", "name"),
+        [p for p in tiny.ALLOWED if p[1] not in tiny.SUPERVISED and not p[1].endswith(LOSS_ALONE)],
+    )
     def test_post_training_then_fine_tuning(
         self, kind: str, name: str, folders: dict[str, Path], tmp_path: Path
     ) -> None:
-        folder = folders[kind]
-        stage, inputs = tiny.post_training(folder, tiny.OBJECTIVES[name], steps=3)
+        folder, spec = folders[kind], tiny.OBJECTIVES[name]
+        stage, inputs = tiny.post_training(folder, spec)
         record = record_of(folder, tmp_path, stage, inputs, keep_product=True)
         assert (record.status, record.reason) == ("done", "")
         assert record.predictions == {}
-        path = tmp_path / f"{stage.key}.safetensors"
-        assert record.product == weights_digest(load_product(path))
+        assert record.flops > 0
+        assert record.history[-1]["measures"]
+        product = load_product(tmp_path / f"{stage.key}.safetensors")
+        assert record.product == weights_digest(product)
+        assert any(n.startswith("auxiliary/") for n in product) == (spec.name == "auxiliary_mlm")
         child, inputs = tiny.fine_tuning(folder, init=Parent(stage), steps=2, every=1)
         after = record_of(folder, tmp_path, child, inputs)
         assert (after.status, after.reason) == ("done", "")
         assert after.provenance["parent_product"] == record.product
         plain, inputs = tiny.fine_tuning(folder, steps=2, every=1)
         without = record_of(folder, tmp_path, plain, inputs)
-        assert not np.allclose(without.predictions["dev"].logits, after.predictions["dev"].logits, atol=1e-4)
+        close = np.allclose(without.predictions["dev"].logits, after.predictions["dev"].logits, atol=1e-4)
+        assert close == (spec.name == "auxiliary_mlm")  # which leaves the encoder as it was
+
+    @pytest.mark.parametrize("name", [name for name in tiny.OBJECTIVES if name not in tiny.SUPERVISED])
+    def test_what_an_encoder_cannot_do_is_said_before(
+        self, name: str, folders: dict[str, Path], tmp_path: Path
+    ) -> None:
+        """And it is so: what is refused would fail, with a sentence of the same kind."""
+        for kind in tiny.KINDS:
+            reason = unmet(tiny.OBJECTIVES[name], tiny.config(kind).to_dict())
+            if reason is None:
+                continue
+            assert len(reason.split()) > 5
+            assert ";" in reason, "what to do about it"
+            stage, inputs = tiny.post_training(folders[kind], tiny.OBJECTIVES[name], steps=1)
+            record = record_of(folders[kind], tmp_path, stage, inputs)
+            assert record.status == "failed"
+            assert record.reason.startswith("ValueError")
+
+    @pytest.mark.parametrize("kind", ["bert", "roberta", "electra"])
+    def test_relative_positions_survive_into_fine_tuning(
+        self, kind: str, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They are trained, they lie in the product, the child predicts with them, and it trains them on."""
+        folder = folders[kind]
+        stage, inputs = tiny.post_training(folder, tiny.OBJECTIVES["electra-shallow"], lr=5e-3)
+        record_of(folder, tmp_path, stage, inputs, keep_product=True)
+        product = load_product(tmp_path / f"{stage.key}.safetensors")
+        (name,) = [n for n in product if n.endswith("relative_positions.table")]
+        assert name.startswith("encoder/")
+        assert product[name].abs().max() > 1e-3
+
+        built: list[CrossEntropy] = []
+        initialise = CrossEntropy.build
+        monkeypatch.setattr(CrossEntropy, "build", lambda self: (built.append(self), initialise(self))[1])
+        child, inputs = tiny.fine_tuning(folder, init=Parent(stage), steps=4, every=4)
+        record = record_of(folder, tmp_path, child, inputs, keep_product=True)
+        assert record.status == "done"
+        after = load_product(tmp_path / f"{child.key}.safetensors")
+        assert not torch.equal(after[name], product[name])
+
+        (module,) = built
+        tokens = tiny.tokens(folder, tiny.texts(30, 2)[0])
+        module.eval()
+        with torch.no_grad():
+            found = module.predict(Batch.of(tokens, torch.device("cpu"))).numpy()
+            np.testing.assert_allclose(found, record.predictions["dev"].logits, atol=1e-5)
+            module.encoder.relative_positions.table.zero_()
+            without = module.predict(Batch.of(tokens, torch.device("cpu"))).numpy()
+        assert np.abs(found - without).max() > 1e-4
 
 
 class TestChain:

@@ -1,0 +1,361 @@
+"""Replaced tokens: what is masked, sampled and cropped, which loss reaches which weights, and the terms by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from torch import Tensor, nn
+
+from harness.encoders.model import Batch, load_product
+from harness.encoders.tokens import Tokens
+from harness.methods import METHODS, Text, hyperparameters
+from harness.objectives import objective, replaced
+from harness.objectives.base import Views
+from harness.objectives.losses import sequence_contrastive
+from harness.running import run_stage
+from harness.specs import Data, Encoder, Objective, Parent, RowSet, Stage
+from harness.training.loop import train
+
+CPU = torch.device("cpu")
+REPLACED = [name for name, spec in tiny.OBJECTIVES.items() if spec.name in ("electra", "coco_lm")]
+SAMPLED = [name for name in REPLACED if "random" not in name]
+
+
+def changed(name: str, **params: Any) -> Objective:
+    spec = tiny.OBJECTIVES[name]
+    return replace(spec, params={**spec.params, **params})
+
+
+def batch(folder: Path, rows: int = 9) -> Tokens:
+    return tiny.tokens(folder, tiny.texts(rows, seed=4)[0])
+
+
+def run(module: Any, views: Views) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """(terms, what the encoder's judge was given)."""
+    given: dict[str, Any] = {}
+    judge = module.judge
+
+    def spy(hidden: Tensor, original: Tensor, corrupted: Tensor, masked: Tensor, first: Any, measures: Any) -> Any:
+        given.update(hidden=hidden, original=original, corrupted=corrupted, masked=masked, first=first)
+        return judge(hidden, original, corrupted, masked, first, measures)
+
+    module.judge = spy
+    terms = module(Batch.of(views.tokens, CPU, views.ids), views)
+    module.judge = judge
+    return terms, given
+
+
+class TestMask:
+    @pytest.mark.parametrize("name", [*REPLACED, "auxiliary_mlm"])
+    @pytest.mark.parametrize("p_m", [0.15, 0.4])
+    def test_a_fixed_count_always_the_mask_never_the_first(self, name: str, p_m: float, bert: Path) -> None:
+        module, tokens = tiny.built(bert, changed(name, p_m=p_m)), batch(bert)
+        special, counts = 0, []
+        for step in range(1, 6):
+            views = module.prepare(tokens, None, tiny.draw_of(1, step))
+            where, off = views.extra["where"], np.ones(len(tokens.ids), dtype=bool)
+            off[where] = False
+            assert views.tokens is tokens
+            assert (views.ids[where] == module.vocabulary.mask_id).all()
+            assert np.array_equal(views.ids[off], tokens.ids[off])
+            assert np.array_equal(views.extra["targets"], tokens.ids[where])
+            assert not set(where) & set(tokens.offsets[:-1])
+            found = np.add.reduceat(~off, tokens.offsets[:-1])
+            share = p_m * tokens.lengths
+            assert ((found == np.floor(share)) | (found == np.floor(share) + 1)).all()
+            special += int(tokens.special[where].sum())
+            counts.append(found.sum() / share.sum())
+        assert special > 0
+        assert np.mean(counts) == pytest.approx(1, abs=0.25)
+
+    def test_everything_but_the_first(self, bert: Path) -> None:
+        module, tokens = tiny.built(bert, changed("coco_lm", p_m=1.0)), batch(bert)
+        views = module.prepare(tokens, None, tiny.draw_of())
+        first = np.isin(np.arange(len(tokens.ids)), tokens.offsets[:-1])
+        assert np.array_equal(views.extra["where"], np.flatnonzero(~first))
+
+    def test_without_a_mask_token(self, bert: Path) -> None:
+        module = tiny.built(bert, tiny.OBJECTIVES["coco_lm"])
+        module.vocabulary = replace(module.vocabulary, mask_id=None)
+        with pytest.raises(ValueError, match="no mask token"):
+            module.prepare(batch(bert), None, tiny.draw_of())
+
+    @pytest.mark.parametrize("name", REPLACED)
+    def test_the_encoder_reads_replacements_where_the_mask_was(self, name: str, bert: Path) -> None:
+        module, tokens = tiny.built(bert, changed(name, p_m=0.4)), batch(bert)
+        views = module.prepare(tokens, None, tiny.draw_of())
+        _, given = run(module, views)
+        where = torch.from_numpy(views.extra["where"])
+        assert torch.equal(given["original"], torch.from_numpy(tokens.ids.astype(np.int64)))
+        assert torch.equal(given["masked"].nonzero()[:, 0], where)
+        assert not (given["corrupted"] != given["original"])[~given["masked"]].any()
+        assert (given["corrupted"] != given["original"])[given["masked"]].float().mean() > 0.5
+        if "replacements" in views.extra:
+            assert np.array_equal(given["corrupted"][where], views.extra["replacements"])
+
+
+class TestCrop:
+    def test_nine_tenths_after_the_first_token(self, bert: Path) -> None:
+        module, tokens = tiny.built(bert, tiny.OBJECTIVES["coco_lm"]), batch(bert, 30)
+        places = set()
+        for step in range(1, 5):
+            main = module.prepare(tokens, None, tiny.draw_of(1, step)).extra["main"]
+            assert len(main) == 60
+            assert np.array_equal(main.take(np.arange(30)).ids, tokens.ids)
+            for row in range(30):
+                whole, part = tokens.take([row]).ids, main.take([30 + row]).ids
+                kept = max(1, int(0.9 * (len(whole) - 1)))
+                assert part[0] == whole[0]
+                assert len(part) == 1 + kept
+                starts = [s for s in range(1, len(whole) - kept + 1) if np.array_equal(whole[s : s + kept], part[1:])]
+                assert starts
+                places.add(starts[0])
+        assert len(places) > 1
+
+    @pytest.mark.parametrize("name", ["electra-shallow", "coco_lm-no_contrast"])
+    def test_none_without_the_contrast(self, name: str, bert: Path) -> None:
+        tokens = batch(bert)
+        assert tiny.built(bert, tiny.OBJECTIVES[name]).prepare(tokens, None, tiny.draw_of()).extra["main"] is tokens
+
+    @pytest.mark.parametrize("group", [2, 4, 9, 16])
+    @pytest.mark.parametrize("name", ["coco_lm", "coco_lm-projection"])
+    def test_the_contrast_is_the_mean_over_groups(self, name: str, group: int, bert: Path) -> None:
+        """Each view through the encoder by itself."""
+        module, tokens = tiny.built(bert, changed(name, contrast_group=group)), batch(bert)
+        views = module.prepare(tokens, None, tiny.draw_of())
+        terms, given = run(module, views)
+        crops = views.extra["main"].take(np.arange(9, 18))
+        pair = [
+            module.encoder(Batch.of(tokens, CPU, given["corrupted"].numpy()))[tokens.offsets[:-1]],
+            module.encoder(Batch.of(crops, CPU))[crops.offsets[:-1]],
+        ]
+        if name == "coco_lm-projection":
+            pair = [module.projection(view) for view in pair]
+        expected = 0.0
+        for start in range(0, 9, group):
+            a, b = (view[start : start + group] for view in pair)
+            expected += sequence_contrastive(a, b, temperature=1.0).item() * len(a) / 9
+        assert terms["contrast"].item() == pytest.approx(expected, abs=1e-5)
+
+
+class TestSampling:
+    def place(self, module: Any, folder: Path, count: int) -> tuple[Batch, Tensor, Tensor]:
+        """(batch, one masked position `count` times, the auxiliary's distribution there)."""
+        views = module.prepare(batch(folder), None, tiny.draw_of())
+        given, where = Batch.of(views.tokens, CPU, views.ids), torch.from_numpy(views.extra["where"][:1])
+        module.auxiliary.eval()
+        with torch.no_grad():
+            law = module.auxiliary.logits(module.auxiliary(given)[where]).double().softmax(dim=1)[0]
+        module.auxiliary.train()
+        return given, where.expand(count), law
+
+    @pytest.mark.parametrize("name", ["electra-narrow", "coco_lm", "coco_lm-converged"])
+    def test_frequencies_follow_the_distribution(self, name: str, bert: Path) -> None:
+        module, size = tiny.built(bert, tiny.OBJECTIVES[name], dropout=0.3), 20_000
+        given, where, law = self.place(module, bert, size)
+        drawn = module.sample(given, where, torch.from_numpy(np.random.default_rng(0).random(size)))
+        found = torch.bincount(drawn, minlength=len(law)) / size
+        assert ((found - law).abs() <= 4 * (law * (1 - law) / size).sqrt() + 1 / size).all()
+        grid = (torch.arange(size, dtype=torch.float64) + 0.5) / size  # every word exactly as often as it is due
+        counts = torch.bincount(module.sample(given, where, grid), minlength=len(law))
+        assert (counts - size * law).abs().max() <= 1
+
+    def test_the_ends_of_the_interval(self, bert: Path) -> None:
+        module = tiny.built(bert, tiny.OBJECTIVES["coco_lm"])
+        given, where, law = self.place(module, bert, 2)
+        ends = torch.tensor([0.0, np.nextafter(1.0, 0.0)], dtype=torch.float64)
+        assert module.sample(given, where, ends).tolist() == [0, len(law) - 1]
+        for certain in (0, 17, len(law) - 1):  # all others have no probability: not even at the ends are they drawn
+            sure = torch.full((2, len(law)), -1e4).index_fill(1, torch.tensor([certain]), 0.0)
+            module.auxiliary.logits = lambda hidden, sure=sure: sure
+            assert module.sample(given, where, ends).tolist() == [certain, certain]
+            del module.auxiliary.logits
+
+    def test_nothing_and_more_rows_than_are_held_at_once(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        module = tiny.built(bert, tiny.OBJECTIVES["coco_lm"])
+        given, where, _ = self.place(module, bert, 10)
+        uniforms = torch.from_numpy(np.random.default_rng(1).random(10))
+        whole = module.sample(given, where, uniforms)
+        monkeypatch.setattr(replaced, "SAMPLED_AT_ONCE", 3)
+        assert torch.equal(module.sample(given, where, uniforms), whole)
+        assert len(module.sample(given, where[:0], uniforms[:0])) == 0
+
+    @pytest.mark.parametrize("name", SAMPLED)
+    def test_without_dropout_and_without_torchs_generator(self, name: str, bert: Path) -> None:
+        """A stream of its own decides, so that what comes after has the same dropout whatever was masked."""
+        module, calm = (tiny.built(bert, tiny.OBJECTIVES[name], dropout=dropout) for dropout in (0.5, 0.0))
+        views = module.prepare(batch(bert), None, tiny.draw_of())
+        given = Batch.of(views.tokens, CPU, views.ids)
+        arguments = given, torch.from_numpy(views.extra["where"]), torch.from_numpy(views.extra["uniforms"])
+        torch.manual_seed(1)
+        before = torch.get_rng_state()
+        graph: list[bool] = []
+        hook = module.auxiliary.register_forward_hook(lambda *_: graph.append(torch.is_grad_enabled()))
+        drawn = module.sample(*arguments)
+        hook.remove()
+        assert graph == [False]
+        assert torch.equal(torch.get_rng_state(), before)
+        assert torch.equal(module.sample(*arguments), drawn)
+        assert torch.equal(calm.sample(*arguments), drawn)
+        assert not drawn.requires_grad
+        assert all(part.training for part in module.modules())
+        assert not torch.equal(module.auxiliary(given), module.auxiliary(given))  # dropout is back
+
+    def test_random_replacements_are_any_words(self, bert: Path) -> None:
+        module, drawn = tiny.built(bert, changed("coco_lm-random", p_m=0.9)), []
+        assert module.auxiliary is None
+        for step in range(1, 30):
+            drawn.append(module.prepare(batch(bert), None, tiny.draw_of(1, step)).extra["replacements"])
+        assert set(np.concatenate(drawn)) == set(range(module.vocabulary.size))
+
+
+class TestGradients:
+    def reached(self, module: Any, term: Tensor) -> set[str]:
+        named = dict(module.named_parameters())
+        found = torch.autograd.grad(term, list(named.values()), retain_graph=True, allow_unused=True)
+        return {name for name, gradient in zip(named, found, strict=True) if gradient is not None and gradient.any()}
+
+    @pytest.mark.parametrize("name", ["electra-shallow", "electra-narrow", "coco_lm", "coco_lm-no_lm"])
+    def test_which_term_reaches_what(self, name: str, bert: Path) -> None:
+        module = tiny.built(bert, changed(name, p_m=0.4))
+        terms, _ = run(module, module.prepare(batch(bert), None, tiny.draw_of()))
+        names = {n for n, _ in module.named_parameters()}
+        auxiliary = {n for n in names if n.startswith("auxiliary.")}
+        shared = {n for n in names if n.startswith("encoder.model.bert.embeddings.")}
+        encoder = {n for n in names if n.startswith("encoder.model.bert.")}
+        assert self.reached(module, terms["auxiliary_mlm"]) == auxiliary | shared
+        assert self.reached(module, terms["rtd"]) == encoder | {"detector.weight"}
+        for other in terms.keys() - {"auxiliary_mlm", "rtd"}:
+            assert self.reached(module, terms[other]) == encoder
+
+    @pytest.mark.parametrize("lm", ["mixture", "weighted_ce"])
+    @pytest.mark.parametrize("stop", [True, False])
+    def test_the_copy_probability_in_the_lm_term(self, lm: str, stop: bool, bert: Path) -> None:
+        module = tiny.built(bert, changed("coco_lm", lm=lm, stop_gradient=stop))
+        terms, _ = run(module, module.prepare(batch(bert), None, tiny.draw_of()))
+        assert ("detector.weight" in self.reached(module, terms["lm"])) is not stop
+
+    def test_an_auxiliary_that_has_converged_is_reached_by_nothing(self, bert: Path) -> None:
+        module = tiny.built(bert, tiny.OBJECTIVES["coco_lm-converged"])
+        terms, _ = run(module, module.prepare(batch(bert), None, tiny.draw_of()))
+        assert "auxiliary_mlm" not in terms
+        module.loss(terms).backward()
+        assert all(p.grad is None for p in module.auxiliary.parameters())
+
+
+class TestTerms:
+    @pytest.mark.parametrize("name", [n for n in REPLACED if tiny.OBJECTIVES[n].name == "coco_lm"])
+    def test_by_hand(self, name: str, bert: Path) -> None:
+        """Token by token, in double precision, from the encoder's states."""
+        module = tiny.built(bert, changed(name, p_m=0.4))
+        views, params = module.prepare(batch(bert), None, tiny.draw_of()), module.params
+        terms, given = run(module, views)
+        hidden = given["hidden"].detach().double()
+        words = module.encoder.base.embeddings.word_embeddings.weight.detach().double()
+        copied = (hidden @ module.detector.weight.detach().double()[0]).sigmoid()
+        law = (hidden @ words.T).softmax(dim=1)
+        copy, lm = [], []
+        for t, (right, read) in enumerate(zip(given["original"].tolist(), given["corrupted"].tolist(), strict=True)):
+            keep, q = copied[t], law[t, right]
+            copy.append(-(keep if right == read else 1 - keep).log())
+            if not (given["masked"][t] or params["lm"] == "all_token"):
+                continue
+            mixed = (keep if right == read else 0.0) + (1 - keep) * q
+            lm.append({"softmax": -q.log(), "weighted_ce": -(1 - keep) * q.log()}.get(params["lm"], -mixed.log()))
+        if params["rtd"]:
+            assert terms["rtd"].item() == pytest.approx(torch.stack(copy).mean().item(), rel=1e-5)
+        assert ("lm" in terms) == (params["lm"] != "none")
+        if "lm" in terms:
+            assert terms["lm"].item() == pytest.approx(torch.stack(lm).mean().item(), rel=1e-5)
+        if "auxiliary_mlm" in terms:
+            seen = Batch.of(views.tokens, CPU, views.ids)
+            logits = module.auxiliary.logits(module.auxiliary(seen)[views.extra["where"]])
+            expected = nn.functional.cross_entropy(logits, torch.from_numpy(views.extra["targets"])).item()
+            assert terms["auxiliary_mlm"].item() == pytest.approx(expected, rel=1e-5)
+
+    def test_measures_of_detection(self, bert: Path) -> None:
+        """A detector that is right has 1, one that says the same throughout 0.5, one that is wrong 0."""
+        module = tiny.built(bert, tiny.OBJECTIVES["electra-shallow"])
+        original, corrupted = torch.arange(12), torch.arange(12)
+        corrupted[[2, 7, 8]] = 40
+        told: dict[str, float] = {}
+        truth = (original == corrupted).float() * 20 - 10
+        for how, logits in {"right": truth, "wrong": -truth, "same": torch.full((12,), 9.0)}.items():
+            measures: dict[str, Tensor] = {}
+            module.measure_detection(logits, original, corrupted, measures)
+            told[how] = measures["rtd_balanced_accuracy"].item()
+        assert told == {"right": 1.0, "wrong": 0.0, "same": 0.5}
+
+    def test_rtd_alone_is_electra(self, bert: Path) -> None:
+        """As a method it has ELECTRA's key; as a module it does the same, to the last bit."""
+        alone = tiny.of_method("coco_lm", lm="none", contrast=False, lambda_copy=50.0)
+        electra = tiny.OBJECTIVES["electra-shallow"]
+        assert alone == electra
+        coco = objective("coco_lm", **{**tiny.OBJECTIVES["coco_lm-no_contrast"].params, "lm": "none"})
+        ends = []
+        for spec in (electra, coco):
+            stage, inputs = tiny.post_training(bert, spec)
+            module = tiny.built(bert, spec)
+            outcome = train(module, inputs, stage.optim, 1)
+            ends.append((module.state_dict(), outcome.history))
+        assert ends[0][0].keys() == ends[1][0].keys()
+        assert all(torch.equal(ends[0][0][n], ends[1][0][n]) for n in ends[0][0])
+        assert ends[0][1] == ends[1][1]
+
+
+class TestConverged:
+    def stages(self, folder: Path, **values: Any) -> tuple[Stage, Stage]:
+        stage, _ = tiny.post_training(folder)
+        assert isinstance(stage.init, Encoder)
+        data = Data(RowSet("texts", "texts"), max_length=64)
+        method = METHODS["coco_lm"]
+        settings = hyperparameters(method, {"replacements": "converged", "contrast_group": 4, **values}, "test")
+        text = Text(data, tiny.optim(), 1, stage.init, "post")
+        assert method.train is not None
+        first, second = method.train(settings, text)
+        return first, second
+
+    @pytest.mark.parametrize("kind", ["bert", "roberta"])
+    @pytest.mark.parametrize("auxiliary", ["shallow", "narrow"])
+    def test_the_parents_auxiliary_stays_as_it_is(
+        self, auxiliary: str, kind: str, folders: dict[str, Path], tmp_path: Path
+    ) -> None:
+        folder = folders[kind]
+        first, second = self.stages(folder, auxiliary=auxiliary)
+        _, inputs = tiny.post_training(folder)
+        place = tiny.workplace(folder, tmp_path)
+        records = [
+            run_stage(stage, inputs, tiny.vocabulary(folder), (), place, keep_product=True) for stage in (first, second)
+        ]
+        assert [(record.status, record.reason) for record in records] == [("done", "")] * 2
+        product = load_product(place.product(first.key))
+        whole = {n: t for n, t in product.items() if n.startswith("encoder/")}
+        assert all(torch.equal(t, whole[n]) for n, t in tiny.encoder(folder).parts().items() if n in whole)
+        assert not any(n.startswith("auxiliary/") for n in load_product(place.product(second.key)))
+
+        module = tiny.built(folder, second.objective)
+        fresh = module.auxiliary.parts()
+        module.load_parts(product, second.init.parts if isinstance(second.init, Parent) else ())
+        taken = module.auxiliary.parts()
+        assert all(torch.equal(product[n], t) for n, t in taken.items())
+        assert any(not torch.equal(fresh[n], t) for n, t in taken.items())
+        outcome = train(module, inputs, second.optim, 1)
+        assert all(torch.equal(product[n], t) for n, t in module.auxiliary.parts().items())
+        assert [e["loss"] for e in outcome.history] == [e["loss"] for e in records[1].history]
+
+    def test_a_parent_with_an_auxiliary_of_another_shape(self, bert: Path, tmp_path: Path) -> None:
+        first, _ = self.stages(bert, auxiliary="narrow")
+        _, second = self.stages(bert, auxiliary="shallow")
+        _, inputs = tiny.post_training(bert)
+        place = tiny.workplace(bert, tmp_path)
+        run_stage(first, inputs, tiny.vocabulary(bert), (), place, keep_product=True)
+        wrong = replace(second, init=replace(second.init, stage=first))
+        record = run_stage(wrong, inputs, tiny.vocabulary(bert), (), place, keep_product=False)
+        assert record.status == "failed"
+        assert "auxiliary is not of this shape" in record.reason
