@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tabulate import tabulate
+
 from harness.bench.aggregate import Grid, aggregate
 from harness.bench.caption import Caption
 from harness.bench.plan import Plan, make_plan
@@ -125,8 +127,23 @@ def _not_at_hand(plan: Plan, source: Any, user_tasks: dict[str, Task]) -> str:
 def plan(args: argparse.Namespace) -> int:
     """Print what would run; train nothing, write nothing."""
     prepared = prepare(args, train=False)
-    print("\n".join([*_first_line(args, prepared), *describe(prepared)]))
+    print("\n".join([*_first_line(args, prepared), *describe(prepared), *_rows(prepared)]))
     return 0
+
+
+def _rows(prepared: Prepared) -> list[str]:
+    """A line for each row: its methods and settings, its runs, and how many stages it needs that no row above does."""
+    seen: set[str] = set()
+    lines = []
+    for row in prepared.resolved.rows:
+        runs = [run for run in prepared.plan.runs if run.row == row.name]
+        stages = {stage.key for run in runs for stage in run.stage.chain}
+        method = f"{row.pre_train} (pre-trained) > {row.method}" if row.pre_train else row.method
+        settings = ", ".join(f"{k}={_text(v)}" for k, v in prepared.resolved.hyperparameters(row).items())
+        lines.append((row.name, method or "-", len(runs), len(stages), len(stages - seen), settings))
+        seen |= stages
+    headers = ("Row", "Method", "Runs", "Stages", "New", "Set")
+    return ["", *tabulate(lines, headers=headers, intfmt=",", disable_numparse=[0, 1, 5]).splitlines()]
 
 
 def _first_line(args: argparse.Namespace, prepared: Prepared) -> list[str]:

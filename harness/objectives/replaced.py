@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -99,11 +100,23 @@ class AuxiliaryMaskedLM(TrainingObjective):
         return masked_lm(logits, targets)
 
 
+@dataclass(frozen=True)
+class Corrupted:
+    """The corrupted view after the encoder: `states` [T, d]; `original` ids, corrupted `ids` and `masked` [T]; `first`, the
+    states of its first tokens [B, d], and `first_cropped`, those of the cropped view ([0, d] without one)."""
+
+    states: Tensor
+    original: Tensor
+    ids: Tensor
+    masked: Tensor
+    first: Tensor
+    first_cropped: Tensor
+
+
 class _Replaced(AuxiliaryMaskedLM):
     """What ELECTRA and COCO-LM share: the masked view, its replacements, and the corrupted view for the encoder.
 
-    Terms come from `judge`, which sees the encoder's states of the corrupted view, and of the cropped one where there is
-    one.
+    Terms come from `judge`.
     """
 
     cropped = False
@@ -169,7 +182,8 @@ class _Replaced(AuxiliaryMaskedLM):
             measures["replaced_share"] = (corrupted != original).float().mean()
         first = hidden.index_select(0, main.packing.first)
         rows = len(batch.packing.lengths)
-        terms |= self.judge(hidden[:size], original, corrupted, masked, (first[:rows], first[rows:]), measures)
+        seen = Corrupted(hidden[:size], original, corrupted, masked, first[:rows], first[rows:])
+        terms |= self.judge(seen, measures)
         return terms
 
     @torch.no_grad()
@@ -189,22 +203,15 @@ class _Replaced(AuxiliaryMaskedLM):
         self.auxiliary.train(training)
         return torch.cat(drawn)
 
-    def judge(
-        self,
-        hidden: Tensor,
-        original: Tensor,
-        corrupted: Tensor,
-        masked: Tensor,
-        first: tuple[Tensor, Tensor],
-        measures: Measures | None,
-    ) -> dict[str, Tensor]:
-        """Terms from the encoder's states [T, d] of the corrupted view; ids and `masked` [T]; first tokens of both views."""
+    def judge(self, seen: Corrupted, measures: Measures | None) -> dict[str, Tensor]:
+        """Terms of what the encoder makes of the corrupted view."""
         raise NotImplementedError
 
-    def measure_detection(self, logits: Tensor, original: Tensor, corrupted: Tensor, measures: Measures) -> None:
-        """Balanced accuracy of telling original from replaced tokens, where a token counts as said to be replaced when its
+    def measure_detection(self, logits: Tensor, seen: Corrupted, measures: Measures) -> None:
+        """The spread of the first tokens, and the balanced accuracy of telling original from replaced tokens, where a token counts as said to be replaced when its
         probability is above the share of replaced ones (so that saying 'original' throughout gives 0.5); NaN without one."""
-        same = original == corrupted
+        measures["embedding_std"] = diagnostics.embedding_std(seen.first)
+        same = seen.original == seen.ids
         said = logits.detach().float().sigmoid() >= same.float().mean()
         right = torch.stack([(said & same).sum() / same.sum(), (~said & ~same).sum() / (~same).sum()])
         measures["rtd_balanced_accuracy"] = right.mean()
@@ -224,21 +231,12 @@ class ReplacedTokenDetection(_Replaced):
         super().build()
         self.weights = {**self.weights, "rtd": float(self.params["lambda_rtd"])}
 
-    def judge(
-        self,
-        hidden: Tensor,
-        original: Tensor,
-        corrupted: Tensor,
-        masked: Tensor,
-        first: tuple[Tensor, Tensor],
-        measures: Measures | None,
-    ) -> dict[str, Tensor]:
-        logits = self.detector(hidden)[:, 0]
+    def judge(self, seen: Corrupted, measures: Measures | None) -> dict[str, Tensor]:
+        logits = self.detector(seen.states)[:, 0]
         if measures is not None:
-            self.measure_detection(logits, original, corrupted, measures)
-            measures["embedding_std"] = diagnostics.embedding_std(first[0])
-        real = torch.ones_like(masked)[None]
-        return {"rtd": replaced_token_detection(logits[None], original[None], corrupted[None], real)}
+            self.measure_detection(logits, seen, measures)
+        real = torch.ones_like(seen.masked)[None]
+        return {"rtd": replaced_token_detection(logits[None], seen.original[None], seen.ids[None], real)}
 
 
 class CorrectiveContrast(_Replaced):
@@ -273,41 +271,29 @@ class CorrectiveContrast(_Replaced):
         positions = len(tokens.ids) if self.params["lm"] == "all_token" else masked
         return float(TRAIN * 2.0 * positions * config["hidden_size"] * config["vocab_size"])
 
-    def judge(
-        self,
-        hidden: Tensor,
-        original: Tensor,
-        corrupted: Tensor,
-        masked: Tensor,
-        first: tuple[Tensor, Tensor],
-        measures: Measures | None,
-    ) -> dict[str, Tensor]:
-        logits = self.detector(hidden)[:, 0]
+    def judge(self, seen: Corrupted, measures: Measures | None) -> dict[str, Tensor]:
+        logits = self.detector(seen.states)[:, 0]
         if measures is not None:
-            self.measure_detection(logits, original, corrupted, measures)
-            measures["embedding_std"] = diagnostics.embedding_std(first[0])
-        terms = self.correct(logits, hidden, original, corrupted, masked, measures)
+            self.measure_detection(logits, seen, measures)
+        terms = self.correct(logits, seen, measures)
         if self.cropped:
-            terms["contrast"] = self.contrast(*first, measures)
+            terms["contrast"] = self.contrast(seen.first, seen.first_cropped, measures)
         return terms
 
-    def correct(
-        self,
-        logits: Tensor,
-        hidden: Tensor,
-        original: Tensor,
-        corrupted: Tensor,
-        masked: Tensor,
-        measures: Measures | None,
-    ) -> dict[str, Tensor]:
-        lm, real, terms = self.params["lm"], torch.ones_like(masked), {}
+    def correct(self, logits: Tensor, seen: Corrupted, measures: Measures | None) -> dict[str, Tensor]:
+        """The binary loss on `logits` [T], and the LM loss in the form that is asked for."""
+        original, corrupted = seen.original, seen.ids
+        lm, real, terms = self.params["lm"], torch.ones_like(seen.masked), {}
         if self.params["rtd"]:
             terms["rtd"] = replaced_token_detection(logits[None], original[None], corrupted[None], real[None])
         if lm == "none":
             return terms
-        asked = real if lm == "all_token" else masked
+        asked = real if lm == "all_token" else seen.masked
         where = asked.nonzero()[:, 0]
-        words, targets = self.encoder.embedding_logits(hidden.index_select(0, where)), original.index_select(0, where)
+        words, targets = (
+            self.encoder.embedding_logits(seen.states.index_select(0, where)),
+            original.index_select(0, where),
+        )
         if measures is not None:
             replaced = corrupted.index_select(0, where) != targets
             right = (words.detach().argmax(dim=1) == targets) & replaced

@@ -302,10 +302,12 @@ class TestSeparable:
         size = len(alone.tokens.ids)
         wider, module = self.cut(wider, size), beside.module
         judge: Any = module.judge
-        module.judge = (
-            lambda hidden, original, corrupted, masked, *more: judge(  # type: ignore[assignment, operator]
-                hidden[:size], original[:size], corrupted[:size], masked[:size], *more
-            )
+        module.judge = lambda seen, measures: judge(
+            replace(
+                seen,
+                **{name: getattr(seen, name)[:size] for name in ("states", "original", "ids", "masked")},
+            ),
+            measures,
         )
         expected = alone.terms(views)
         for term, value in beside.terms(wider).items():

@@ -18,6 +18,7 @@ from harness.methods import METHODS, Text, hyperparameters
 from harness.objectives import objective, replaced
 from harness.objectives.base import Views
 from harness.objectives.losses import sequence_contrastive
+from harness.objectives.replaced import Corrupted
 from harness.running import run_stage
 from harness.specs import Data, Encoder, Objective, Parent, RowSet, Stage
 from harness.training.loop import train
@@ -41,9 +42,15 @@ def run(module: Any, views: Views) -> tuple[dict[str, Tensor], dict[str, Any]]:
     given: dict[str, Any] = {}
     judge = module.judge
 
-    def spy(hidden: Tensor, original: Tensor, corrupted: Tensor, masked: Tensor, first: Any, measures: Any) -> Any:
-        given.update(hidden=hidden, original=original, corrupted=corrupted, masked=masked, first=first)
-        return judge(hidden, original, corrupted, masked, first, measures)
+    def spy(seen: Any, measures: Any) -> Any:
+        given.update(
+            hidden=seen.states,
+            original=seen.original,
+            corrupted=seen.ids,
+            masked=seen.masked,
+            first=(seen.first, seen.first_cropped),
+        )
+        return judge(seen, measures)
 
     module.judge = spy
     terms = module(Batch.of(views.tokens, CPU, views.ids), views)
@@ -288,7 +295,9 @@ class TestTerms:
         truth = (original == corrupted).float() * 20 - 10
         for how, logits in {"right": truth, "wrong": -truth, "same": torch.full((12,), 9.0)}.items():
             measures: dict[str, Tensor] = {}
-            module.measure_detection(logits, original, corrupted, measures)
+            states = torch.zeros(12, 4)
+            seen = Corrupted(states, original, corrupted, original != corrupted, states[:2], states[:0])
+            module.measure_detection(logits, seen, measures)
             told[how] = measures["rtd_balanced_accuracy"].item()
         assert told == {"right": 1.0, "wrong": 0.0, "same": 0.5}
 
