@@ -28,8 +28,14 @@ class Size:
     published: int | None = None
 
     def config(self, vocabulary: int, pad_id: int = 0) -> dict[str, Any]:
-        """The configuration in full, so that a new default of a library cannot change what a digest stands for."""
+        """The configuration in full, so that a new default of a library cannot change what a digest stands for.
+
+        `auxiliary_layers` stands in it where the source's network is not a third as deep as the encoder.
+        """
+        third = -(-self.layers // 3)
+        auxiliary = {"auxiliary_layers": self.auxiliary_layers} if self.auxiliary_layers not in (0, third) else {}
         return {
+            **auxiliary,
             "model_type": "bert",
             "vocab_size": vocabulary,
             "hidden_size": self.hidden,

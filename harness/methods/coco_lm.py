@@ -14,7 +14,7 @@ Deviations.
   a collapsed encoder depends on it.
 - Relative positions use T5's buckets as printed (the released function differs), start at zero, and absolute positions
   stay (released).
-- The auxiliary network: see ELECTRA.
+- The auxiliary network: see ELECTRA; its depth is the size's own where it has one (six layers for large++), else a third.
 - Table 3 as settings: RTD Only {lm: none, contrast: false}, which is ELECTRA with the shallow auxiliary network, key
   included; CLM Only {contrast: false}; SCL + RTD {lm: none}; w/o Rel-Pos {relative_buckets: 0}; w/ ELECTRA's Auxiliary
   {auxiliary: narrow}; w/ Random Replacements {replacements: random}; w/ Converged Auxiliary {replacements: converged}, an
@@ -51,7 +51,7 @@ class Hyperparameters(Strict):
     replacements: Literal["auxiliary", "random", "converged"] = "auxiliary"
     auxiliary: Literal["shallow", "narrow"] = "shallow"
     auxiliary_layers: Annotated[
-        int, Field(ge=0, description="0: a third of the encoder's when shallow, all of them when narrow")
+        int, Field(ge=0, description="0: a third of the encoder's, or its size's, when shallow; all when narrow")
     ] = 0
     relative_buckets: Annotated[
         int, Field(ge=0, description="buckets of T5's relative positions, added to the encoder's own; 0: none")

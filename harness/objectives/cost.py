@@ -11,11 +11,12 @@ from harness.specs import Objective
 
 
 def auxiliary_shape(params: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[int, int]:
-    """(layers, hidden size) of the auxiliary network: 'shallow' has a third of the encoder's layers at full width (COCO-LM
-    section 3.3), 'narrow' all of them at a third of the width, in whole heads (ELECTRA's 256 of 768)."""
+    """(layers, hidden size) of the auxiliary network: 'shallow' has a third of the encoder's layers at full width, or what
+    the encoder's size says (COCO-LM section 3.3: a quarter in large++), 'narrow' all of them at a third of the width, in
+    whole heads (ELECTRA's 256 of 768)."""
     layers, hidden = int(config["num_hidden_layers"]), int(config["hidden_size"])
     if params["auxiliary"] == "shallow":
-        return params["auxiliary_layers"] or max(1, math.ceil(layers / 3)), hidden
+        return params["auxiliary_layers"] or config.get("auxiliary_layers") or max(1, math.ceil(layers / 3)), hidden
     head = hidden // int(config.get("num_attention_heads", max(1, hidden // 64)))
     return params["auxiliary_layers"] or layers, max(1, round(hidden / 3 / head)) * head
 

@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 from harness.encoders import SIZES, locate
 from harness.encoders import model as model_module
 from harness.encoders.model import Batch, TextEncoder, load_encoder, weights_digest
+from harness.objectives.cost import auxiliary_shape
 
 CPU = torch.device("cpu")
 
@@ -27,6 +28,17 @@ def parameters(name: str) -> tuple[int, int]:
         base = AutoModelForMaskedLM.from_config(AutoConfig.for_model(kind, **config)).bert
     core = sum(p.numel() for p in base.encoder.parameters()) + base.embeddings.word_embeddings.weight.numel()
     return core, sum(p.numel() for p in base.parameters())
+
+
+@pytest.mark.parametrize(("name", "layers"), [("coco-lm-base", 4), ("coco-lm-base++", 4), ("coco-lm-large++", 6)])
+def test_the_auxiliary_network_of_a_size(name: str, layers: int) -> None:
+    """COCO-LM section 4: four layers of twelve, six of twenty-four, as wide as the encoder."""
+    size, asked = SIZES[name], {"auxiliary": "shallow", "auxiliary_layers": 0}
+    config = size.config(size.vocabulary)
+    assert auxiliary_shape(asked, config) == (layers, size.hidden)
+    assert auxiliary_shape(asked | {"auxiliary_layers": 2}, config) == (2, size.hidden)
+    made = AutoConfig.for_model(config.pop("model_type"), **config)
+    assert auxiliary_shape(asked, made.to_dict()) == (layers, size.hidden)
 
 
 @pytest.mark.parametrize("name", [name for name, size in SIZES.items() if name.startswith("coco-lm")])
