@@ -27,6 +27,8 @@ from harness.tasks import (
     task_named,
 )
 
+COMPARED_TEXTS = 200_000
+"""A corpus with more texts is not compared with the dev and test sets: that takes all of it into memory."""
 CHARS_PER_TOKEN = 4.3
 """English text under a 30k to 50k vocabulary; used for cost alone."""
 TYPICAL_CHARS = {"cola": 41, "sst2": 60, "mrpc": 238, "qqp": 120, "stsb": 115, "mnli": 180, "qnli": 220, "rte": 310}
@@ -146,6 +148,9 @@ def make_plan(
         else:
             before, steps = _steps(resolved, row)
             prepared.append((row, steps, _pre_trained(resolved, before, base, corpus)))
+    compared = [prose] if prose else []
+    if corpus and corpus.rows <= COMPARED_TEXTS and corpus.digest not in library:
+        compared.append(Rows(tuple((text,) for text in corpus.texts()), None, corpus.name))
     translates = any(method.translates for _, steps, _ in prepared for method, _ in steps)
     for name in resolved.tasks:
         task = (user_tasks or {}).get(name) or task_named(name)
@@ -160,7 +165,7 @@ def make_plan(
             for target in targets:
                 leaf = chain(steps, target, pre_trained)[-1]
                 runs.append(Run(leaf, row.name, row.method, name, target.size, target.subset, target.seed))
-        shared += reader.shared(prose)
+        shared += reader.shared(compared)
         untranslated |= reader.untranslated
     stages = {stage.key: stage for run in runs for stage in run.stage.chain}
     for stage in stages.values():
@@ -308,13 +313,13 @@ class _Reader:
         self.library[row_set.digest] = views
         return RowSet(row_set.digest, role, len(views), row_set.mean_chars / self.translation.views)
 
-    def shared(self, corpus: Rows | None) -> Iterator[Shared]:
-        """Texts of dev and test sets that also stand in a training set of this task, or in the warm-up's corpus."""
+    def shared(self, corpora: list[Rows]) -> Iterator[Shared]:
+        """Texts of dev and test sets that also stand in a training set of this task, or in a corpus."""
         for role, evaluation in self.sets.items():
             name = f"{self.task.name}/{role}"
             counts = [shared_texts(train, evaluation) for train in self.training]
             yield Shared("training sets", name, max(counts, default=0), len(evaluation))
-            if corpus is not None:
+            for corpus in corpora:
                 yield Shared(corpus.name, name, shared_texts(corpus, evaluation), len(evaluation))
 
 

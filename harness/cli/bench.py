@@ -14,7 +14,7 @@ from tabulate import tabulate
 
 from harness.bench.aggregate import Grid, aggregate
 from harness.bench.caption import Caption
-from harness.bench.plan import Plan, make_plan
+from harness.bench.plan import COMPARED_TEXTS, Plan, make_plan
 from harness.bench.render import render
 from harness.bench.resolve import Overrides, ResolvedTable
 from harness.bench.results import hardware, replicates
@@ -226,6 +226,8 @@ def shared_sentences(plan: Plan) -> list[str]:
         sentences.append(f"{each.most} of {each.rows:,} rows of {each.evaluation} share a text with {training}")
     if not found and plan.shared:
         sentences.append("none, in any dev or test set of this table")
+    large = [corpus for corpus in plan.corpora.values() if corpus.rows > COMPARED_TEXTS]
+    sentences += [f"not looked for in the {corpus.rows:,} texts of {corpus.name}" for corpus in large]
     return sentences
 
 

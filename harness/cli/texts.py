@@ -47,9 +47,10 @@ def corpus_of(resolved: ResolvedTable, store: Store, download: bool) -> Corpus |
     """What rows are pre-trained on; None where no row is, and in a plan while the hub has not been asked."""
     if resolved.pre_train is None:
         return None
-    memo = store.products.parent / "corpora.json" if download else None
+    memo = store.products.parent / "corpora.json"
+    kept = memo if download or memo.exists() else None  # a plan starts no file
     try:
-        return open_corpus(resolved.pre_train.corpus, download=download, memo=memo)
+        return open_corpus(resolved.pre_train.corpus, download=download, memo=kept)
     except NotAtHand:
         if download:
             raise

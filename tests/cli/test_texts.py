@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.command import Said, TrainingStartedError, data_folder
+from cli.command import Said, TrainingStartedError, data_folder, sst2, write_csv
 
 Refused = Callable[..., str]
 Harness = Callable[..., Said]
@@ -103,6 +103,23 @@ def test_a_plan_of_pre_training(harness: Harness, workdir: Path) -> None:
     assert list(workdir.iterdir()) == [], "a plan writes nothing"
     said = harness(f"plan {PRE} --methods MLM,TACO --corpus boolq_prose")
     assert "Runs: 2 (2 distinct). Stages: 4" in said.out
+
+
+@pytest.mark.usefixtures("packaged")
+def test_a_corpus_that_holds_dev_texts_is_told(
+    harness: Harness, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_csv(workdir / "sst2" / "train.csv", sst2(1100))
+    write_csv(workdir / "sst2" / "validation.csv", sst2(600, 5000))
+    held_out = "".join(f"Sentence number {i}, told plainly.\n" for i in range(5000, 5600))
+    (workdir / "mine.txt").write_text(held_out, encoding="utf-8")
+    words = "plan --table pretraining --preset laptop --methods MLM --subsets 0 --data . --corpus mine.txt"
+    said = harness(words).out
+    assert "200 of 200 rows of sst2/dev share a text with the corpus mine" in said
+    assert "400 of 400 rows of sst2/test share a text with the corpus mine" in said
+    monkeypatch.setattr("harness.bench.plan.COMPARED_TEXTS", 10)
+    monkeypatch.setattr("harness.cli.bench.COMPARED_TEXTS", 10)
+    assert "Texts on both sides: not looked for in the 600 texts of mine" in harness(words).out
 
 
 def test_lists(harness: Harness) -> None:
