@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import shlex
+import typing
 from typing import Any
 
 from harness.cli import LISTED
@@ -38,9 +39,10 @@ def _methods() -> list[tuple[str, str]]:
     for name, method in METHODS.items():
         rows.append((name, f"{method.title}: {method.citation}"))
         for field, info in method.Hyperparameters.model_fields.items():
-            rows.append(
-                (f"  {name}.{field}", f"default {info.default}{'; ' + info.description if info.description else ''}")
-            )
+            default = str(info.default).lower() if isinstance(info.default, bool) else info.default
+            choices = typing.get_args(info.annotation) if typing.get_origin(info.annotation) is typing.Literal else ()
+            what = "; ".join(filter(None, (f"one of {', '.join(choices)}" if choices else "", info.description)))
+            rows.append((f"  {name}.{field}", f"default {default}; {what}"))
     return rows
 
 

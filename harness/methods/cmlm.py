@@ -28,11 +28,14 @@ class Hyperparameters(Strict):
     p_m: Annotated[float, Field(gt=0, le=1, description="masking probability of view 0 (equation 1)")] = 0.15
     p_c: Annotated[float, Field(gt=0, le=1, description="masking probability of views 1..K (equation 2)")] = 0.7
     num_views: Annotated[int, Field(ge=1, description="K, the number of complementary views (equation 4)")] = 1
-    contrast: Literal["simsiam", "simclr"] = "simsiam"
+    contrast: Annotated[Literal["simsiam", "simclr"], Field(description="equation 9, or equation 7")] = "simsiam"
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False, description="tau of equation 7")] = 0.07
-    masking: Literal["complementary", "independent"] = "complementary"
-    mask_only: bool = False
-    mlm: bool = True
+    masking: Annotated[
+        Literal["complementary", "independent"],
+        Field(description="of views 1..K: exclude view 0's (equation 2), or not ('w/o CRM')"),
+    ] = "complementary"
+    mask_only: Annotated[bool, Field(description="views 1..K take the mask alone instead of 80/10/10")] = False
+    mlm: Annotated[bool, Field(description="the MLM term on view 0 (false: 'w/o MLM')")] = True
     contrast_group: ContrastGroup = 8
 
     @model_validator(mode="after")

@@ -37,19 +37,28 @@ from harness.yaml_files import Strict
 
 class Hyperparameters(Strict):
     p_m: Annotated[float, Field(gt=0, le=1, description="share of the tokens that is masked and filled")] = 0.15
-    rtd: bool = True
+    rtd: Annotated[bool, Field(description="the binary loss that trains the copy mechanism (equation 2)")] = True
     lambda_copy: Annotated[
         float, Field(gt=0, allow_inf_nan=False, description="weight of the binary loss (appendix B)")
     ] = 50.0
-    lm: Literal["mixture", "weighted_ce", "softmax", "all_token", "none"] = "mixture"
-    stop_gradient: bool = True
-    contrast: bool = True
+    lm: Annotated[
+        Literal["mixture", "weighted_ce", "softmax", "all_token", "none"],
+        Field(description="the printed mixture, the released form, without copying, over all tokens, or no LM loss"),
+    ] = "mixture"
+    stop_gradient: Annotated[bool, Field(description="of the copy probability in the LM loss")] = True
+    contrast: Annotated[bool, Field(description="the sequence contrast (equation 3)")] = True
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False, description="tau (equation 3)")] = 1.0
     crop_ratio: Annotated[float, Field(gt=0, lt=1, description="share of the tokens that a crop keeps")] = 0.9
-    projection: bool = False
+    projection: Annotated[bool, Field(description="dense, GELU and norm before the cosine (released)")] = False
     contrast_group: ContrastGroup = 32
-    replacements: Literal["auxiliary", "random", "converged"] = "auxiliary"
-    auxiliary: Literal["shallow", "narrow"] = "shallow"
+    replacements: Annotated[
+        Literal["auxiliary", "random", "converged"],
+        Field(description="from the network trained along, from the vocabulary, or from one trained before"),
+    ] = "auxiliary"
+    auxiliary: Annotated[
+        Literal["shallow", "narrow"],
+        Field(description="a third of the layers at full width, or all layers at a third of the width"),
+    ] = "shallow"
     auxiliary_layers: Annotated[
         int, Field(ge=0, description="0: a third of the encoder's, or its size's, when shallow; all when narrow")
     ] = 0

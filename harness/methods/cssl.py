@@ -21,7 +21,7 @@ from harness.yaml_files import Strict
 
 
 class Hyperparameters(Strict):
-    contrast: Literal["simclr", "simsiam"] = "simclr"
+    contrast: Annotated[Literal["simclr", "simsiam"], Field(description="equation 7, or equation 9")] = "simclr"
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False, description="tau of CMLM's equation 7")] = 0.07
     contrast_group: ContrastGroup = 8
 

@@ -29,7 +29,10 @@ RELATIVE = ("relative_buckets", "relative_distance")
 class Hyperparameters(Strict):
     p_m: Annotated[float, Field(gt=0, le=1, description="share of the tokens that is masked and filled")] = 0.15
     lambda_rtd: Annotated[float, Field(gt=0, allow_inf_nan=False, description="weight of the binary loss")] = 50.0
-    auxiliary: Literal["narrow", "shallow"] = "narrow"
+    auxiliary: Annotated[
+        Literal["narrow", "shallow"],
+        Field(description="all layers at a third of the width, or a third of the layers at full width"),
+    ] = "narrow"
     auxiliary_layers: Annotated[
         int, Field(ge=0, description="0: all of the encoder's when narrow, a third of them when shallow")
     ] = 0

@@ -21,7 +21,9 @@ from harness.yaml_files import Strict
 
 class Hyperparameters(Strict):
     p_m: Annotated[float, Field(gt=0, le=1, description="masking probability")] = 0.15
-    token_prediction: bool = False
+    token_prediction: Annotated[bool, Field(description="predict the tokens that are not masked as well (MLM+TP)")] = (
+        False
+    )
 
 
 def spec(p_m: float, token_prediction: bool) -> Objective:

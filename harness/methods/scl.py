@@ -24,8 +24,13 @@ from harness.yaml_files import Strict
 class Hyperparameters(Strict):
     lam: Annotated[float, Field(ge=0, le=1, description="lambda, weight of the contrastive term (equation 1)")] = 0.9
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False, description="tau (equation 3)")] = 0.3
-    reduction: Literal["mean", "mean_valid", "sum"] = "mean"
-    representation: Literal["first_token", "pooled"] = "first_token"
+    reduction: Annotated[
+        Literal["mean", "mean_valid", "sum"],
+        Field(description="over the anchors: of all, of those with a positive, or their sum (equation 3 as printed)"),
+    ] = "mean"
+    representation: Annotated[
+        Literal["first_token", "pooled"], Field(description="raw first token, or after dense and tanh")
+    ] = "first_token"
     contrast_group: ContrastGroup = 16
 
 

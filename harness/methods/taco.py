@@ -34,12 +34,18 @@ class Hyperparameters(Strict):
     p_m: Annotated[float, Field(gt=0, le=1, description="masking probability")] = 0.15
     num_negatives: Annotated[int, Field(ge=1, description="K, negatives of each token (equation 6)")] = 50
     window: Annotated[int, Field(ge=1, description="W, the span that a positive comes from")] = 5
-    window_reading: Literal["half", "less", "at_most", "released"] = "half"
+    window_reading: Annotated[
+        Literal["half", "less", "at_most", "released"],
+        Field(description="|d| <= W/2, |d| < W, |d| <= W, or the released sampler"),
+    ] = "half"
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False, description="tau (equation 7)")] = 0.07
-    concentrated: bool = False
-    token_prediction: bool = False
-    detach_contrast: bool = True
-    embedding: Literal["layer", "word"] = "layer"
+    concentrated: Annotated[bool, Field(description="anchors are the masked positions alone")] = False
+    token_prediction: Annotated[bool, Field(description="predict the tokens that are not masked as well")] = False
+    detach_contrast: Annotated[bool, Field(description="no gradient through positives and negatives (released)")] = True
+    embedding: Annotated[
+        Literal["layer", "word"],
+        Field(description="e is the embedding layer's output (released), or the word embedding"),
+    ] = "layer"
     contrast_group: ContrastGroup = 80
 
     @model_validator(mode="after")

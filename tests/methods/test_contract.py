@@ -99,11 +99,10 @@ class TestMethodContract:
             with pytest.raises(UserError, match=f"Did you mean '{name}'"):
                 hyperparameters(method, {name + "x": 1}, "here")
 
-    def test_all_but_its_flags_and_choices_are_described(self, method: Method) -> None:
+    def test_each_hyperparameter_is_described(self, method: Method) -> None:
         for name, info in method.Hyperparameters.model_fields.items():
             assert info.default is not None
-            if info.annotation in (int, float):
-                assert info.description, f"{method.name}.{name}"
+            assert info.description, f"{method.name}.{name}"
 
     def test_the_leaf_is_supervised_and_reads_the_targets_data(self, method: Method) -> None:
         leaf = chain(method)[-1]
