@@ -47,11 +47,11 @@ TRAINED: dict[str, tuple[str, dict[str, Any]]] = {
     "CLM only": ("coco_lm", {"contrast": False, "relative_buckets": 0}),
     "COCO-LM": ("coco_lm", SMALL),
 }
-PROBES = {
+PROBES: dict[str, tuple[str, dict[str, Any]]] = {
     "context": ("taco", {"contrast_group": 0}),
     "sequence": ("coco_lm", {**SMALL, "replacements": "random", "lm": "none"}),
 }
-"""Measured on every encoder, so that objectives can be told apart; none of them has weights that training would change."""
+"""Measured on every encoder, so that objectives can be told apart; heads of their own play no part in what is measured."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def masked_accuracy(encoder: TextEncoder, vocabulary: Vocabulary, held_out: Toke
             tokens = held_out.take(np.arange(start, min(start + BATCH, len(held_out))))
             chosen = (stream(SEED + 1, "probe", index).random(len(tokens.ids)) < 0.15) & ~tokens.special
             where = torch.from_numpy(np.flatnonzero(chosen))
-            ids = np.where(chosen, vocabulary.mask_id, tokens.ids)
+            ids = np.where(chosen, np.int32(vocabulary.mask_id or 0), tokens.ids)
             states = encoder(Batch.of(tokens, torch.device("cpu"), ids)).index_select(0, where)
             targets = torch.from_numpy(tokens.ids[chosen].astype(np.int64))
             right += int((encoder.mlm_logits(states).argmax(dim=1) == targets).sum())
@@ -141,7 +141,7 @@ def learn(name: str, setting: Setting) -> dict[str, Any]:
         print(f"{name}: {row['step']}/{setting.steps} updates", file=sys.stderr, flush=True)
 
     look({"step": 0})
-    train(objective, Inputs(trained), optim, SEED, report=look, log_every=max(1, setting.steps // 6))
+    train(objective, Inputs(trained), optim, SEED, report=look, log_every=max(1, setting.steps // 5))
     counts = np.bincount(trained.ids[~trained.special])
     unigram = float((held_out.ids[~held_out.special] == counts.argmax()).mean())
     return {"name": name, "rows": rows, "seconds": time.perf_counter() - started, "unigram": unigram}

@@ -1,0 +1,99 @@
+"""The script that shows that pre-training objectives learn: what it measures, and that it says no where nothing is learnt."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import tiny
+
+
+SCRIPT = Path(__file__).resolve().parent.parent / "benchmarks" / "learning.py"
+
+
+@pytest.fixture(scope="module")
+def learning() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("learning", SCRIPT)
+    assert spec
+    assert spec.loader
+    made = importlib.util.module_from_spec(spec)
+    sys.modules["learning"] = made
+    spec.loader.exec_module(made)
+    return made
+
+
+@pytest.fixture
+def found(
+    learning: ModuleType, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, dict[str, Any]]:
+    """Each objective of the script, four updates of a tiny encoder on a few texts, in this process."""
+    texts = tiny.tokens(bert, tiny.texts(40, 3)[0])
+
+    def read(setting: Any, located: Any) -> Any:
+        return texts.take(range(24)), texts.take(range(24, 40)), tiny.vocabulary(bert)
+
+    monkeypatch.setattr(learning, "read", read)
+    monkeypatch.setattr(learning, "BATCH", 8)
+    setting = learning.Setting(str(bert), 4, 1e-3, tmp_path)
+    return {name: learning.learn(name, setting) for name in learning.TRAINED}
+
+
+@pytest.mark.usefixtures("packaged")
+def test_every_objective_is_measured_before_and_after(
+    learning: ModuleType, found: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    for name, each in found.items():
+        assert [row["step"] for row in each["rows"]] == [0, 1, 2, 3, 4]
+        assert all(math.isfinite(value) for row in each["rows"] for value in row.values()), name
+        assert {"context_gap", "sequence_gap"} <= set(each["rows"][0])
+    first = {name: each["rows"][0] for name, each in found.items()}
+    assert len({row["context_gap"] for row in first.values()}) == 1, "all begin with the same encoder"
+    assert first["MLM"]["masked_accuracy"] == first["TACO"]["masked_accuracy"]
+    learning.picture(found, tmp_path / "learning.png")
+    assert (tmp_path / "learning.png").stat().st_size > 10_000
+    assert json.loads(json.dumps(found))
+
+
+@pytest.mark.usefixtures("packaged")
+def test_what_does_not_hold_is_said(learning: ModuleType, found: dict[str, dict[str, Any]]) -> None:
+    """Each of the ten laws is broken by the one value that it looks at, and by no other."""
+    for each in found.values():
+        each["rows"][0] |= {"context_gap": 0.2, "sequence_gap": 0.2}
+        each["rows"][-1] |= {
+            "masked_accuracy": 0.5, "rtd_balanced_accuracy": 0.6, "corrected_share": 0.2, "corrected_by_frequency": 0.1,
+        }  # fmt: skip
+    gaps = {"MLM": (0.2, 0.2), "TACO": (0.5, 0.3), "ELECTRA": (0.0, 0.0), "CLM only": (0.1, 0.0), "COCO-LM": (0.1, 0.6)}
+    for name, (context, sequence) in gaps.items():
+        found[name]["rows"][-1] |= {"context_gap": context, "sequence_gap": sequence}
+    found["MLM"]["unigram"] = 0.1
+    assert [row[-1] for row in learning.laws(found)] == [True] * 10
+    for name, key, value, broken in (
+        ("MLM", "masked_accuracy", 0.05, [0]),
+        ("ELECTRA", "rtd_balanced_accuracy", 0.5, [1]),
+        ("COCO-LM", "rtd_balanced_accuracy", 0.4, [3]),
+        ("CLM only", "corrected_share", 0.1, [4]),
+        ("TACO", "context_gap", 0.1, [6, 7]),
+        ("COCO-LM", "sequence_gap", 0.1, [8]),
+    ):
+        kept = found[name]["rows"][-1][key]
+        found[name]["rows"][-1][key] = value
+        assert [i for i, row in enumerate(learning.laws(found)) if not row[-1]] == broken
+        found[name]["rows"][-1][key] = kept
+
+
+def test_the_probes_have_no_weights_of_their_own_to_train(learning: ModuleType, bert: Path) -> None:
+    """They measure the encoder alone; building one changes nothing in it."""
+    encoder = tiny.encoder(bert)
+    before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
+    for method, values in learning.PROBES.values():
+        if method == "taco":
+            spec = learning.spec_of(method, values)
+            probe = learning.build(spec, encoder, tiny.vocabulary(bert), 0, 0.0, 0)
+            assert not [name for name, _ in probe.named_parameters() if not name.startswith("encoder.")]
+    assert all(bool((encoder.state_dict()[name] == tensor).all()) for name, tensor in before.items())
