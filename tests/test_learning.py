@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import tiny
 
-
 SCRIPT = Path(__file__).resolve().parent.parent / "benchmarks" / "learning.py"
 
 
