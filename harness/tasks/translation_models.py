@@ -45,7 +45,8 @@ _LONGEST = 512
 def model_way(where: str, there: str, back: str, *, family: str, temperature: float, view: int, download: bool) -> Way:
     """The way through two models, of one `family` ('marian', 'fsmt') or of either (''). Loads neither.
 
-    Raises NotAtHand (NotFetched without `download`) for a model or a Python package that is missing, UserError for a folder that holds no such model.
+    Raises NotAtHand (NotFetched without `download`) for a model or a Python package that is missing, UserError for a folder
+    that holds no such model.
     """
     if family:
         _need_packages(where, family)
