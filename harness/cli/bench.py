@@ -14,7 +14,7 @@ from tabulate import tabulate
 
 from harness.bench.aggregate import Grid, aggregate
 from harness.bench.caption import Caption
-from harness.bench.plan import COMPARED_TEXTS, Plan, make_plan
+from harness.bench.plan import COMPARED_TEXTS, Plan, Translation, make_plan
 from harness.bench.render import render
 from harness.bench.resolve import Overrides, ResolvedTable
 from harness.bench.results import hardware, replicates
@@ -158,7 +158,7 @@ def _first_line(args: argparse.Namespace, prepared: Prepared) -> list[str]:
             located = locate(preset.encoder)
         except UserError:
             continue
-        other = make_plan(prepared.table.resolve(name), None, located)
+        other = make_plan(prepared.table.resolve(name), None, located, translation=Translation())
         flops = sum(other.stage_flops(stage) for stage in other.stages.values())
         spent = hours(flops, prepared.calibration, prepared.slots, len(other.stages))
         costs.append(f"{name} ({len(other.stages):,} stages) about {_duration(spent)} here")
