@@ -51,7 +51,7 @@ def test_the_papers_plan_on_real_data(harness: Harness, workdir: Path, glue_dir:
 def test_a_plan_of_what_is_at_hand(harness: Harness, workdir: Path) -> None:
     said = harness(f"plan {MOVIES.replace('ft', 'ft,tapt,cmlm')} --seeds 31,42 --set cmlm.alpha=0")
     assert said.status == 0
-    assert said.out.startswith("Preset quick, the default. Others: paper (1,890 stages) about ")
+    assert said.out.startswith("Preset quick, the default. Others: paper (2,520 stages) about ")
     assert "laptop (" in said.out.splitlines()[0]
     # FT 2 runs; TAPT and CMLM with alpha 0 are one computation: 2 post-trainings, 2 fine-tunings; 1 warm-up
     assert "Runs: 6 (4 distinct). Stages: 7, of which 5 serve several runs; done 0" in said.out
