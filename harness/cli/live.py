@@ -130,7 +130,7 @@ class Counting:
             self._now = before + (size if done >= total else size * done // total)
             if self._progress:
                 self._progress.update(self._task, completed=self._now)
-            elif time.monotonic() - self._spoke > LINE_EVERY_SECONDS:
+            elif self._now < self._total and time.monotonic() - self._spoke > LINE_EVERY_SECONDS:
                 self._spoke = time.monotonic()
                 print(f"{self._now:,}/{self._total:,} {self._what}", file=sys.stderr, flush=True)
 
