@@ -175,7 +175,7 @@ def resolve(table: Table, preset: str, overrides: Overrides, tasks: Mapping[str,
     if preset not in table.presets:
         raise unknown("preset", preset, table.presets, f"--preset of table {table.name}")
     base = table.presets[preset]
-    paper = next((p for p in table.presets.values() if p.comparable), base)
+    paper = next((p for p in table.presets.values() if p.comparable), table.presets.get("paper", base))
 
     by_name = {row.name: row for row in table.rows}
     rows = tuple(by_name[name] for name in base.methods) if base.methods is not None else table.rows

@@ -85,6 +85,7 @@ def test_every_preset_resolves_and_only_the_papers_is_comparable() -> None:
             assert resolved.comparable == (preset == "paper" and bool(table.paper))
             assert bool(resolved.deviations) == (preset != "paper")
             assert {c.task for c in resolved.columns.values()} == set(resolved.tasks)
+            assert any(each.startswith("encoder ") for each in resolved.deviations) == (preset != "paper")
     assert table.resolve().preset == "quick"
 
 
