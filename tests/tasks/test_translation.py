@@ -411,6 +411,25 @@ class TestApertiumStandIn:
         self.program(place, "back", "kill -9 $$")
         assert "back ended with status -9 (it said nothing)" in self.failing()
 
+    def test_a_text_that_crashes_a_program_is_the_only_one_to_suffer(self, place: Path) -> None:
+        """Seen with apertium-postchunk at one text of RTE in 200: it comes back blank, is counted, and is not asked again."""
+        body = 'given=$(mktemp); cat > "$given"; if grep -aq CRASH "$given"; then kill -SEGV $$; fi; cat "$given"'
+        self.program(place, "back", body)
+        texts, cache = [f"text {i}" for i in range(9)], Kept()
+        made = back_translated(singles(*texts, "CRASH"), open_translator("apertium:aaa", download=False), cache)
+        assert made.empty == 1
+        assert ("CRASH", "CRASH") in made.rows.texts
+        assert len({row for row in made.rows.texts if row[1] != row[0]}) == 9
+        self.program(place, "back", "exit 3")
+        again = back_translated(singles("CRASH"), open_translator("apertium:aaa", download=False), cache)
+        assert again.empty == 1
+        alone = back_translated(singles("CRASH"), open_translator("apertium:aaa", download=False), cache)
+        assert alone.rows.digest == again.rows.digest
+
+    def test_a_tagger_that_always_crashes(self, place: Path) -> None:
+        self.program(place, "apertium-tagger", "kill -SEGV $$")
+        assert "apertium aaa-eng: it crashed on each of 2 texts; reinstall apertium" in self.failing()
+
     def test_a_program_that_loses_texts_or_invents_some(self, place: Path) -> None:
         self.program(place, "there", "tr -d '\\000'")
         assert "apertium eng-aaa: there gave 0 texts back for 2" in self.failing()
