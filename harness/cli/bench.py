@@ -200,7 +200,7 @@ def describe(prepared: Prepared) -> list[str]:
     if plan.untranslated:
         texts = sum(len(rows) for rows in plan.untranslated)
         lines.append(
-            f"Before that {len(plan.untranslated)} sets of texts ({texts:,} rows) are back-translated by "
+            f"Before that {texts:,} rows (row sets: {len(plan.untranslated)}) are back-translated by "
             f"{resolved.translator}; until then the keys of CSSL are provisional."
         )
     missing = [name for name in plan.unresolved if not name.startswith(UNTRANSLATED)]

@@ -67,7 +67,7 @@ def translate(every: Iterable[Rows], translator: Translator, store: Store) -> No
         for rows in parts:
             empty += back_translated(rows, translator, store, counting.part(len(rows))).empty
     if empty:
-        print(f"{empty} texts came back empty; the text itself stands in for them.", file=sys.stderr)
+        print(f"Translations that came back empty: {empty}; there the text itself stands in.", file=sys.stderr)
 
 
 def reader(plan: Plan, tokeniser: Tokeniser, store: Store) -> Callable[[RowSet, Data], tuple[Tokens, Any]]:

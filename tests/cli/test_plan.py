@@ -42,7 +42,7 @@ def test_the_papers_plan_on_real_data(harness: Harness, workdir: Path, glue_dir:
     assert said.status == 0
     assert "Stages: 2,520" in said.out
     assert "Texts on both sides:" in said.out
-    assert "105 sets of texts (39,200 rows) are back-translated by opus-mt:de,zh" in said.out
+    assert "39,200 rows (row sets: 105) are back-translated by opus-mt:de,zh" in said.out
     assert "Unresolved (not at hand; keys are provisional): encoder roberta-base." in said.out
     assert list(workdir.iterdir()) == []
 

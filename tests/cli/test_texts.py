@@ -73,7 +73,7 @@ def test_a_missing_translator_skips_the_row_with_its_reason(harness: Harness, mo
 def test_a_plan_of_the_hubs_translator_asks_nothing_and_counts_its_runs(harness: Harness, workdir: Path) -> None:
     said = harness(f"plan {CSSL} --translator opus-mt:de,zh")
     assert "Runs: 2 (2 distinct)" in said.out
-    assert "1 sets of texts (100 rows) are back-translated by opus-mt:de,zh" in said.out
+    assert "100 rows (row sets: 1) are back-translated by opus-mt:de,zh" in said.out
     assert "Unresolved" not in said.out
     assert list(workdir.iterdir()) == []
 
