@@ -80,7 +80,7 @@ NO_TRANSLATION = Translation(reason="its table names no translator")
 
 @dataclass
 class Plan:
-    """What a table needs. `stages` by key, parents before children; `library` holds the rows of every row set, `corpora` the
+    """What a table needs. `stages` by key, parents before children; `library` holds the rows of every row set, `corpus` the
     texts of pre-training; `untranslated`: rows whose back-translations have to be made before anything is trained."""
 
     resolved: ResolvedTable
@@ -92,7 +92,7 @@ class Plan:
     tasks: dict[str, TaskData]
     shared: tuple[Shared, ...]
     library: dict[str, Rows] = field(default_factory=dict)
-    corpora: dict[str, Corpus] = field(default_factory=dict)
+    corpus: Corpus | None = None
     untranslated: tuple[Rows, ...] = ()
 
     @property
@@ -151,10 +151,9 @@ def make_plan(
     compared = [prose] if prose else []
     if corpus and corpus.rows <= COMPARED_TEXTS and corpus.digest not in library:
         compared.append(Rows(tuple((text,) for text in corpus.texts()), None, corpus.name))
-    translates = any(method.translates for _, steps, _ in prepared for method, _ in steps)
     for name in resolved.tasks:
         task = (user_tasks or {}).get(name) or task_named(name)
-        reader = _Reader(resolved, task, source, library, translation if translates else NO_TRANSLATION)
+        reader = _Reader(resolved, task, source, library, translation if resolved.translates else NO_TRANSLATION)
         tasks[name] = reader.evaluations()
         targets = list(_targets(resolved, reader, tasks[name], base))
         for row, steps, pre_trained in prepared:
@@ -174,7 +173,6 @@ def make_plan(
     described = "not read"
     if source:
         described = "; ".join(dict.fromkeys(source.describe(found.task) for found in tasks.values()))
-    corpora = {corpus.digest: corpus} if corpus else {}
     return Plan(
         resolved,
         located,
@@ -185,7 +183,7 @@ def make_plan(
         tasks,
         tuple(shared),
         library,
-        corpora,
+        corpus,
         tuple(untranslated.values()),
     )
 

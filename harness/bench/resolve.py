@@ -119,6 +119,12 @@ class ResolvedTable:
         )
         return row.incomparable or (f"--set {changed}" if changed else "")
 
+    @property
+    def translates(self) -> bool:
+        """Some row reads back-translations."""
+        parts = [part for row in self.rows if not row.skip for part in row.parts]
+        return any(METHODS[part].translates for part in parts if part in METHODS)
+
     def selection(self, task: str) -> specs.Selection:
         """The checkpoint rule of a task: its first column's metric on dev, every `selection_every` updates."""
         metric = next(column.metric for column in self.columns.values() if column.task == task)
@@ -366,7 +372,7 @@ def _deviations(resolved: ResolvedTable, paper: Preset) -> list[str]:
     """Every value that differs from the table's own setting, as 'fine_tune.lr 0.0001 instead of 1e-05'."""
     table, found = resolved.table, []
     pairs = [("encoder", resolved.encoder, paper.encoder), ("data", resolved.data, paper.data)]
-    if any(METHODS[part].translates for row in resolved.rows for part in row.parts if part in METHODS):
+    if resolved.translates:
         theirs = table.translator if paper.translator is None else paper.translator
         pairs.append(("translator", resolved.translator or "none", theirs or "none"))
     if resolved.pre_train:

@@ -226,8 +226,8 @@ def shared_sentences(plan: Plan) -> list[str]:
         sentences.append(f"{each.most} of {each.rows:,} rows of {each.evaluation} share a text with {training}")
     if not found and plan.shared:
         sentences.append("none, in any dev or test set of this table")
-    large = [corpus for corpus in plan.corpora.values() if corpus.rows > COMPARED_TEXTS]
-    sentences += [f"not looked for in the {corpus.rows:,} texts of {corpus.name}" for corpus in large]
+    if plan.corpus and plan.corpus.rows > COMPARED_TEXTS:
+        sentences.append(f"not looked for in the {plan.corpus.rows:,} texts of {plan.corpus.name}")
     return sentences
 
 

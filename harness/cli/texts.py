@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from harness.bench.plan import NO_TRANSLATION, Plan, Translation
 from harness.bench.resolve import ResolvedTable
-from harness.methods import METHODS
 from harness.specs import Data, RowSet, digest_of
 from harness.store import Store
 from harness.tasks import (
@@ -29,8 +28,7 @@ if TYPE_CHECKING:
 
 def translation_of(resolved: ResolvedTable, store: Store, download: bool) -> tuple[Translator | None, Translation]:
     """The translator of a table with rows that want one, and what the planner needs of it; without it, the reason."""
-    parts = {part for row in resolved.rows for part in row.parts}
-    if not any(part in METHODS and METHODS[part].translates for part in parts):
+    if not resolved.translates:
         return None, NO_TRANSLATION
     if not resolved.translator:
         return None, Translation(reason="no translator is named: --translator NAME ('harness list translators')")
@@ -82,8 +80,13 @@ def reader(plan: Plan, tokeniser: Tokeniser, store: Store) -> Callable[[RowSet, 
         return tokenise_corpus(corpus.texts(), tokeniser, data.max_length, data.blocks, folder, identity=identity)
 
     def read(row_set: RowSet, data: Data) -> tuple[Tokens, Any]:
-        if row_set.digest in plan.corpora and (data.blocks == "packed" or row_set.digest not in plan.library):
-            return blocks(plan.corpora[row_set.digest], data), None
+        corpus = plan.corpus
+        if (
+            corpus
+            and row_set.digest == corpus.digest
+            and (data.blocks == "packed" or row_set.digest not in plan.library)
+        ):
+            return blocks(corpus, data), None
         rows = plan.library[row_set.digest]
         width = rows.columns // data.views
         views = [tuple(texts[k * width : (k + 1) * width] for texts in rows.texts) for k in range(data.views)]

@@ -36,6 +36,13 @@ class Packing:
     def shape(self) -> tuple[int, int]:
         return len(self.lengths), int(self.lengths.max())
 
+    def padded(self, tokens: Tensor) -> Tensor:
+        """[T, ...] -> [B, L, ...], zeros (False) at padding."""
+        rows, width = self.shape
+        if self.mask is not None:
+            tokens = tokens.new_zeros(rows * width, *tokens.shape[1:]).index_copy(0, self.slots, tokens)
+        return tokens.reshape(rows, width, *tokens.shape[1:])
+
     def with_bias(self, bias: Tensor) -> Packing:
         """With `bias` [1, H, L, L] on the scores; -inf at padding, never in a whole row: every sequence has a token."""
         return replace(self, bias=bias if self.mask is None else bias.masked_fill(~self.mask, float("-inf")))
@@ -77,10 +84,7 @@ def packed_attention(
     _, heads, tokens, depth = query.shape
 
     def pad(x: Tensor) -> Tensor:
-        flat = x[0].transpose(0, 1)
-        if packing.mask is not None:
-            flat = x.new_zeros(rows * width, heads, depth).index_copy(0, packing.slots, flat)
-        return flat.reshape(rows, width, heads, depth).transpose(1, 2)
+        return packing.padded(x[0].transpose(0, 1)).transpose(1, 2)
 
     mask = packing.mask if packing.bias is None else packing.bias.to(query.dtype)
     out = nn.functional.scaled_dot_product_attention(

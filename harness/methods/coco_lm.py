@@ -32,11 +32,9 @@ from harness.methods import electra
 from harness.methods.base import ContrastGroup, Method, Text, group_of, unlabelled_stage
 from harness.objectives import objective
 from harness.specs import Objective, Parent, Stage
-from harness.yaml_files import Strict
 
 
-class Hyperparameters(Strict):
-    p_m: Annotated[float, Field(gt=0, le=1, description="share of the tokens that is masked and filled")] = 0.15
+class Hyperparameters(electra.ReplacedTokens):
     rtd: Annotated[bool, Field(description="the binary loss that trains the copy mechanism (equation 2)")] = True
     lambda_copy: Annotated[
         float, Field(gt=0, allow_inf_nan=False, description="weight of the binary loss (appendix B)")
@@ -59,13 +57,6 @@ class Hyperparameters(Strict):
         Literal["shallow", "narrow"],
         Field(description="a third of the layers at full width, or all layers at a third of the width"),
     ] = "shallow"
-    auxiliary_layers: Annotated[
-        int, Field(ge=0, description="0: a third of the encoder's, or its size's, when shallow; all when narrow")
-    ] = 0
-    relative_buckets: Annotated[
-        int, Field(ge=0, description="buckets of T5's relative positions, added to the encoder's own; 0: none")
-    ] = 32
-    relative_distance: Annotated[int, Field(ge=1, description="distance from which all share a bucket")] = 128
 
     @model_validator(mode="after")
     def _something_to_train(self) -> Self:

@@ -13,9 +13,9 @@ Deviations.
 - Embeddings, positions and their normalisation are shared with the auxiliary network (COCO-LM's released code).
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from harness.methods.base import Method, Text, unlabelled_stage
 from harness.objectives import objective
@@ -26,20 +26,37 @@ AUXILIARY = ("auxiliary", "auxiliary_layers")
 RELATIVE = ("relative_buckets", "relative_distance")
 
 
-class Hyperparameters(Strict):
+class ReplacedTokens(Strict):
+    """What ELECTRA and COCO-LM share."""
+
     p_m: Annotated[float, Field(gt=0, le=1, description="share of the tokens that is masked and filled")] = 0.15
-    lambda_rtd: Annotated[float, Field(gt=0, allow_inf_nan=False, description="weight of the binary loss")] = 50.0
-    auxiliary: Annotated[
-        Literal["narrow", "shallow"],
-        Field(description="all layers at a third of the width, or a third of the layers at full width"),
-    ] = "narrow"
     auxiliary_layers: Annotated[
-        int, Field(ge=0, description="0: all of the encoder's when narrow, a third of them when shallow")
+        int, Field(ge=0, description="0: a third of the encoder's, or its size's, when shallow; all when narrow")
     ] = 0
     relative_buckets: Annotated[
         int, Field(ge=0, description="buckets of T5's relative positions, added to the encoder's own; 0: none")
     ] = 32
     relative_distance: Annotated[int, Field(ge=1, description="distance from which all share a bucket")] = 128
+
+    @model_validator(mode="after")
+    def _buckets_can_be_shared_out(self) -> Self:
+        buckets = self.relative_buckets
+        if buckets and (buckets < 4 or buckets % 2):
+            raise ValueError(f"relative_buckets {buckets} cannot be shared out; set an even number of 4 or more, or 0")
+        if buckets and self.relative_distance <= buckets // 4:
+            raise ValueError(
+                f"relative_distance {self.relative_distance} lies within the {buckets // 4} distances that have a bucket "
+                f"each; set {buckets // 4 + 1} or more"
+            )
+        return self
+
+
+class Hyperparameters(ReplacedTokens):
+    lambda_rtd: Annotated[float, Field(gt=0, allow_inf_nan=False, description="weight of the binary loss")] = 50.0
+    auxiliary: Annotated[
+        Literal["narrow", "shallow"],
+        Field(description="all layers at a third of the width, or a third of the layers at full width"),
+    ] = "narrow"
 
 
 def effective(params: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from harness.encoders.flops import TRAIN
 from harness.encoders.model import Batch
-from harness.encoders.packing import Packing
 from harness.encoders.tokens import Tokens
 from harness.objectives import diagnostics
 from harness.objectives.base import Draw, Measures, Views, named
@@ -59,12 +58,10 @@ class TokenAlignment(MaskedLM):
         hidden, embedded = self.encoder.forward_with_embeddings(batch)
         if self.params["embedding"] == "word":
             embedded = self.encoder.word_embeddings(batch.ids)
-        device = batch.ids.device
-        h, e = _padded(hidden, batch.packing), _padded(embedded, batch.packing)
-        real = _padded(torch.ones_like(batch.ids, dtype=torch.bool), batch.packing)
-        anchors = _padded(torch.from_numpy(views.extra["anchors"]).to(device), batch.packing)
-        positives = torch.from_numpy(views.extra["positives"]).to(device)
-        negatives = torch.from_numpy(views.extra["negatives"]).to(device)
+        anchors, positives, negatives = views.on(batch.ids.device, "anchors", "positives", "negatives")
+        h, e = batch.packing.padded(hidden), batch.packing.padded(embedded)
+        real = batch.packing.padded(torch.ones_like(batch.ids, dtype=torch.bool))
+        anchors = batch.packing.padded(anchors)
         contrast = token_alignment(
             h,
             e,
@@ -86,10 +83,3 @@ class TokenAlignment(MaskedLM):
             share = told.sum() / anchors.sum().clamp(min=1)
             measures["collapsed_value"] = share * diagnostics.collapsed_token_alignment(self.params["num_negatives"])
         return {"masked_lm": self.token_term(hidden, batch, views, measures), "contrast": contrast}
-
-
-def _padded(tokens: Tensor, packing: Packing) -> Tensor:
-    """[T, ...] -> [B, L, ...], zeros (False) at padding."""
-    rows, width = packing.shape
-    flat = tokens.new_zeros(rows * width, *tokens.shape[1:]).index_copy(0, packing.slots, tokens)
-    return flat.view(rows, width, *tokens.shape[1:])

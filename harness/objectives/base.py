@@ -36,6 +36,10 @@ class Views:
     flops: float
     extra: dict[str, Any] = field(default_factory=dict)
 
+    def on(self, device: torch.device, *names: str) -> tuple[Tensor, ...]:
+        """Arrays of `extra` as tensors on a device."""
+        return tuple(torch.from_numpy(self.extra[name]).to(device) for name in names)
+
 
 class TrainingObjective(nn.Module):
     """Base of the objectives. `weights` are the terms' coefficients: loss = sum of weight x term.

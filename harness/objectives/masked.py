@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -65,9 +64,7 @@ class MaskedLM(TrainingObjective):
         return {"masked_lm": self.token_term(self.encoder(batch), batch, views, measures)}
 
     def token_term(self, hidden: Tensor, batch: Batch, views: Views, measures: Measures | None) -> Tensor:
-        device = batch.ids.device
-        where = torch.from_numpy(views.extra["where"]).to(device)
-        targets = torch.from_numpy(views.extra["targets"]).to(device)
+        where, targets = views.on(batch.ids.device, "where", "targets")
         logits = self.encoder.mlm_logits(hidden.index_select(0, where))
         if measures is not None:
             measures["mlm_accuracy"] = (logits.detach().argmax(dim=1) == targets).float().mean()

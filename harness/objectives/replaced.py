@@ -32,7 +32,6 @@ class AuxiliaryMaskedLM(TrainingObjective):
     """
 
     auxiliary: Auxiliary | None
-    frozen = False
 
     def build(self) -> None:
         self.weights = {"auxiliary_mlm": 1.0}
@@ -87,9 +86,7 @@ class AuxiliaryMaskedLM(TrainingObjective):
         return Views(tokens, ids, None, self.auxiliary_flops(tokens, len(where), TRAIN), extra)
 
     def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
-        device = batch.ids.device
-        where = torch.from_numpy(views.extra["where"]).to(device)
-        targets = torch.from_numpy(views.extra["targets"]).to(device)
+        where, targets = views.on(batch.ids.device, "where", "targets")
         return {"auxiliary_mlm": self.auxiliary_term(batch, where, targets, measures)}
 
     def auxiliary_term(self, batch: Batch, where: Tensor, targets: Tensor, measures: Measures | None) -> Tensor:
@@ -128,8 +125,7 @@ class _Replaced(AuxiliaryMaskedLM):
         self.auxiliary = None
         if replacements != "random":
             self.auxiliary = self.make_auxiliary(shared=replacements == "auxiliary")
-        self.frozen = replacements == "converged"
-        if self.frozen and self.auxiliary is not None:
+        if self.auxiliary is not None and replacements == "converged":
             self.auxiliary.requires_grad_(False)
         self.weights = {"auxiliary_mlm": 1.0} if replacements == "auxiliary" else {}
         # Equation for p_copy: w . h without a bias, on the states themselves.
@@ -154,7 +150,9 @@ class _Replaced(AuxiliaryMaskedLM):
             offsets = np.concatenate([[0], np.cumsum(lengths)])
             shorter = Tokens(tokens.ids[kept], tokens.types[kept], tokens.special[kept], offsets)
             extra["main"] = joined(tokens, shorter)
-        passes = 1.0 + (0.0 if self.frozen else TRAIN)  # the pass that samples, and the one that learns
+        passes = 1.0 + (
+            TRAIN if "auxiliary_mlm" in self.weights else 0.0
+        )  # the pass that samples, and the one that learns
         flops = self.auxiliary_flops(tokens, len(where), passes) + self.step_flops(extra["main"], 0)
         return Views(tokens, ids, None, flops + self.judge_flops(tokens, len(where)), extra)
 
@@ -163,15 +161,14 @@ class _Replaced(AuxiliaryMaskedLM):
 
     def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
         device = batch.ids.device
-        where = torch.from_numpy(views.extra["where"]).to(device)
-        targets = torch.from_numpy(views.extra["targets"]).to(device)
+        where, targets = views.on(device, "where", "targets")
         terms: dict[str, Tensor] = {}
         if "auxiliary_mlm" in self.weights:
             terms["auxiliary_mlm"] = self.auxiliary_term(batch, where, targets, measures)
         if self.auxiliary is None:
-            replacements = torch.from_numpy(views.extra["replacements"]).to(device)
+            (replacements,) = views.on(device, "replacements")
         else:
-            replacements = self.sample(batch, where, torch.from_numpy(views.extra["uniforms"]).to(device))
+            replacements = self.sample(batch, where, *views.on(device, "uniforms"))
         main = Batch.of(views.extra["main"], device)
         size = len(batch.ids)
         original = main.ids[:size]
@@ -208,8 +205,11 @@ class _Replaced(AuxiliaryMaskedLM):
         raise NotImplementedError
 
     def measure_detection(self, logits: Tensor, seen: Corrupted, measures: Measures) -> None:
-        """The spread of the first tokens, and the balanced accuracy of telling original from replaced tokens, where a token counts as said to be replaced when its
-        probability is above the share of replaced ones (so that saying 'original' throughout gives 0.5); NaN without one."""
+        """The spread of the first tokens, and the balanced accuracy of telling original from replaced tokens.
+
+        A token counts as said to be replaced when its probability is above the share of replaced ones (so that saying
+        'original' throughout gives 0.5); NaN without one.
+        """
         measures["embedding_std"] = diagnostics.embedding_std(seen.first)
         same = seen.original == seen.ids
         said = logits.detach().float().sigmoid() >= same.float().mean()
@@ -290,10 +290,8 @@ class CorrectiveContrast(_Replaced):
             return terms
         asked = real if lm == "all_token" else seen.masked
         where = asked.nonzero()[:, 0]
-        words, targets = (
-            self.encoder.embedding_logits(seen.states.index_select(0, where)),
-            original.index_select(0, where),
-        )
+        words = self.encoder.embedding_logits(seen.states.index_select(0, where))
+        targets = original.index_select(0, where)
         if measures is not None:
             replaced = corrupted.index_select(0, where) != targets
             right = (words.detach().argmax(dim=1) == targets) & replaced
