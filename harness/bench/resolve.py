@@ -240,6 +240,14 @@ def resolve(table: Table, preset: str, overrides: Overrides, tasks: Mapping[str,
             f"subsets x seeds {len(result.subsets)} x {len(result.seeds)} instead of {table.subsets} x {len(table.seeds)}"
         ]
         incomparable += [deviations[-1]] if base.comparable else []
+    for method, values in settings.items():
+        takers = [row for row in rows if method in row.parts]
+        for name, value in values.items():
+            if takers and all(result.settings_of(row)[method][name] != value for row in takers):
+                raise UserError(
+                    f"--set {method}.{name}={value}: has no effect, each chosen row of {method} sets {name} itself; change it "
+                    "in a table of your own."
+                )
     chosen = {part for row in rows for part in row.parts}
     deviations += [
         f"{method}.{name} set to {value}"

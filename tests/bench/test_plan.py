@@ -354,6 +354,15 @@ def test_a_rows_own_setting_wins_over_the_command_line() -> None:
     assert {row for row in before if before[row] != after[row]} == {"CMLM", "w/ SimCLR", "w/o MLM", "w/o CRM"}
 
 
+def test_a_setting_that_no_row_takes_is_refused() -> None:
+    """Where every chosen row sets it itself, the command line would change nothing, and the caption say that it did."""
+    with pytest.raises(UserError) as caught:
+        plan("objectives", methods=("coco_lm",), set=("coco_lm.relative_buckets=32",))
+    assert "--set coco_lm.relative_buckets=32: has no effect, each chosen row of coco_lm sets" in str(caught.value)
+    assert plan("objectives", methods=("coco_lm",), set=("coco_lm.relative_buckets=0",)).runs
+    assert plan("ablation", methods=("CMLM", "w/o CL"), set=("cmlm.alpha=0.3",)).runs
+
+
 def test_another_encoder_or_seed_is_another_stage_throughout() -> None:
     before = plan("few_shot", **ONE)
     assert not set(before.stages) & set(plan("few_shot", located=TINY, **ONE).stages)
