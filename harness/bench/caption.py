@@ -28,7 +28,7 @@ class Caption:
 def caption_lines(grid: Grid, caption: Caption, bold: bool = True) -> list[str]:
     """The caption, a sentence a line, without markup: source, what ± is, protocol, deviations, verdicts, provenance."""
     r = grid.resolved
-    design = f"{_count(len(r.subsets), 'subset')} x {_count(len(r.seeds), 'seed')}"
+    design = f"{counted(len(r.subsets), 'subset')} x {counted(len(r.seeds), 'seed')}"
     if r.aggregate.spread == "std":
         what = f"mean ± standard deviation (ddof {r.aggregate.ddof}) over {design}"
         what += "; replicates of one subset are one cluster" if len(r.subsets) > 1 else ""
@@ -97,7 +97,7 @@ def _verdict_lines(grid: Grid) -> list[str]:
     why = Counter(reason for _, cell in cells for reason in cell.why)
     if why:
         lines.append(
-            "Not comparable: " + "; ".join(f"{reason} ({_count(n, 'cell')})" for reason, n in why.items()) + "."
+            "Not comparable: " + "; ".join(f"{reason} ({counted(n, 'cell')})" for reason, n in why.items()) + "."
         )
     return lines
 
@@ -107,7 +107,7 @@ def footnotes(grid: Grid) -> tuple[dict[Note, str], list[str]]:
     letters: dict[Note, str] = {}
     for cell in grid.cells.values():
         for note in cell.notes:
-            letters.setdefault(note, _letter(len(letters)))
+            letters.setdefault(note, letter(len(letters)))
     members: dict[Note, list[str]] = {note: [] for note in letters}
     for r in grid.replicates:
         task = grid.resolved.columns[r.column].task
@@ -117,14 +117,14 @@ def footnotes(grid: Grid) -> tuple[dict[Note, str], list[str]]:
         if row.skip:
             members[Note("skipped", row.skip)].append(row.name)
     lines = []
-    for note, letter in letters.items():
+    for note, mark in letters.items():
         runs = list(dict.fromkeys(members[note]))
         named = ", ".join(runs[:SHOWN_MEMBERS]) + (
             f", and {len(runs) - SHOWN_MEMBERS} more" if len(runs) > SHOWN_MEMBERS else ""
         )
         kind = "row" if note.kind == "skipped" else "run"
         reason = note.reason if len(note.reason) <= 200 else note.reason[:197] + "..."
-        lines.append(f"{letter}: {_count(len(runs), kind)} {note.kind} ({reason}): {named}.")
+        lines.append(f"{mark}: {counted(len(runs), kind)} {note.kind} ({reason}): {named}.")
     return letters, lines
 
 
@@ -134,13 +134,13 @@ def points(value: float, sign: bool = False) -> str:
     return text.replace("-", "") if float(text) == 0 else text
 
 
-def _letter(index: int) -> str:
+def letter(index: int) -> str:
     """a, b, ..., z, aa, ab, ..."""
     text = chr(ord("a") + index % 26)
-    return text if index < 26 else _letter(index // 26 - 1) + text
+    return text if index < 26 else letter(index // 26 - 1) + text
 
 
-def _count(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
+from harness.bench.readings import Readings, TaskData, TrainingSet, read_by, runs_of
 from harness.bench.resolve import ResolvedTable
-from harness.bench.table import Row
 from harness.encoders import Located
 from harness.encoders.flops import forward_flops
 from harness.errors import UserError
-from harness.methods import Step, Text, chain, hyperparameters, methods_named, warm_up_stage
+from harness.methods import warm_up_stage
 from harness.objectives.cost import step_flops
-from harness.objectives.requirements import unmet
-from harness.specs import UNRESOLVED, Data, Encoder, Optim, Parent, RowSet, Run, Selection, Stage, Status, Target
+from harness.specs import UNRESOLVED, Encoder, Optim, Parent, RowSet, Run, Stage, Status
 from harness.tasks import (
     Corpus,
     NotAtHand,
@@ -26,6 +25,9 @@ from harness.tasks import (
     shared_texts,
     task_named,
 )
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 COMPARED_TEXTS = 200_000
 """A corpus with more texts is not compared with the dev and test sets: that takes all of it into memory."""
@@ -56,16 +58,6 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class TaskData:
-    """One task's evaluation sets as row sets: dev, tests by evaluation name, and why they are not the paper's."""
-
-    task: Task
-    dev: RowSet
-    tests: Mapping[str, RowSet]
-    note: str = ""
-
-
-@dataclass(frozen=True)
 class Translation:
     """Back-translations for rows that contrast them. `find` gives the views of rows side by side where they are made
     already, `reason` why there can be none; `views` of each text."""
@@ -80,8 +72,9 @@ NO_TRANSLATION = Translation(reason="its table names no translator")
 
 @dataclass
 class Plan:
-    """What a table needs. `stages` by key, parents before children; `library` holds the rows of every row set, `corpus` the
-    texts of pre-training; `untranslated`: rows whose back-translations have to be made before anything is trained."""
+    """What a table needs. `stages` by key, parents before children; `readings` make the runs of other hyperparameters on the
+    same data; `library` holds the rows of every row set, `corpus` the texts of pre-training; `untranslated`: rows whose
+    back-translations have to be made before anything is trained."""
 
     resolved: ResolvedTable
     located: Located
@@ -89,11 +82,15 @@ class Plan:
     runs: tuple[Run, ...]
     stages: dict[str, Stage]
     skipped: tuple[tuple[str, str, str], ...]
-    tasks: dict[str, TaskData]
+    readings: Readings
     shared: tuple[Shared, ...]
     library: dict[str, Rows] = field(default_factory=dict)
     corpus: Corpus | None = None
     untranslated: tuple[Rows, ...] = ()
+
+    @property
+    def tasks(self) -> Mapping[str, TaskData]:
+        return self.readings.tasks
 
     @property
     def unresolved(self) -> tuple[str, ...]:
@@ -136,40 +133,33 @@ def make_plan(
     """
     library: dict[str, Rows] = {}
     base, prose = _base(resolved, located, library, bool(source))
-    runs: list[Run] = []
-    skipped: list[tuple[str, str, str]] = []
-    shared: list[Shared] = []
-    tasks: dict[str, TaskData] = {}
-    untranslated: dict[str, Rows] = {}
-    prepared = []
-    for row in resolved.rows:
-        if row.skip:
-            skipped.append((row.name, "", row.skip))
-        else:
-            before, steps = _steps(resolved, row)
-            prepared.append((row, steps, _pre_trained(resolved, before, base, corpus)))
-    compared = [prose] if prose else []
-    if corpus and corpus.rows <= COMPARED_TEXTS and corpus.digest not in library:
-        compared.append(Rows(tuple((text,) for text in corpus.texts()), None, corpus.name))
-    for name in resolved.tasks:
+    translation = translation if resolved.translates else NO_TRANSLATION
+    readers: dict[str, _Reader] = {}
+
+    def evaluations(name: str) -> TaskData:
         task = (user_tasks or {}).get(name) or task_named(name)
-        reader = _Reader(resolved, task, source, library, translation if resolved.translates else NO_TRANSLATION)
-        tasks[name] = reader.evaluations()
-        targets = list(_targets(resolved, reader, tasks[name], base))
-        for row, steps, pre_trained in prepared:
-            reason = next((r for method, _ in steps for target in targets[:1] if (r := method.skip(target))), None)
-            if reason:
-                skipped.append((row.name, name, reason))
-                continue
-            for target in targets:
-                leaf = chain(steps, target, pre_trained)[-1]
-                runs.append(Run(leaf, row.name, row.method, name, target.size, target.subset, target.seed))
-        shared += reader.shared(compared)
-        untranslated |= reader.untranslated
-    stages = {stage.key: stage for run in runs for stage in run.stage.chain}
-    for stage in stages.values():
-        if located.config and (missing := unmet(stage.objective, located.config)):
-            raise UserError(f"{located.name}: {missing}.")
+        readers[name] = _Reader(resolved, task, source, library, translation)
+        return readers[name].evaluations()
+
+    # Read when `runs_of` asks for them: what is wrong with a row is said before any data are read.
+    tasks = _Asked(evaluations)
+    training: _Asked[tuple[str, int, int], TrainingSet] = _Asked(lambda key: readers[key[0]].training_set(*key[1:]))
+    readings = Readings(
+        tasks,
+        training,
+        base,
+        _corpus_rows(resolved, corpus),
+        located.config,
+        located.name,
+        translation.views,
+        translation.reason,
+        read_by(resolved),
+    )
+    runs, skipped = runs_of(resolved, readings)
+    readings = replace(readings, tasks=dict(tasks), training=dict(training))
+    compared = [prose] if prose else []
+    if corpus and corpus.rows <= COMPARED_TEXTS and not (prose and prose.digest == corpus.digest):
+        compared.append(Rows(tuple((text,) for text in corpus.texts()), None, corpus.name))
     described = "not read"
     if source:
         described = "; ".join(dict.fromkeys(source.describe(found.task) for found in tasks.values()))
@@ -177,48 +167,35 @@ def make_plan(
         resolved,
         located,
         described,
-        tuple(runs),
-        stages,
-        tuple(skipped),
-        tasks,
-        tuple(shared),
+        runs,
+        {stage.key: stage for run in runs for stage in run.stage.chain},
+        skipped,
+        readings,
+        tuple(shared for reader in readers.values() for shared in reader.shared(compared)),
         library,
         corpus,
-        tuple(untranslated.values()),
+        tuple({digest: rows for reader in readers.values() for digest, rows in reader.untranslated.items()}.values()),
     )
 
 
-def _steps(resolved: ResolvedTable, row: Row) -> tuple[list[Step], list[Step]]:
-    """A row's methods with their hyperparameters: those of pre-training, and the others."""
-    place = f"table {resolved.table.name}, row {row.name}"
-    settings = resolved.settings_of(row)
-    made = []
-    for text in (row.pre_train, row.method):
-        methods = methods_named(text, place) if text else ()
-        made.append([(m, hyperparameters(m, settings[m.name], f"method {m.name} (row {row.name})")) for m in methods])
-    before, steps = made
-    wrong = next((method.name for method, _ in before if method.train is None or method.translates), None)
-    if wrong:
-        raise UserError(f"{place}: {wrong} cannot pre-train on a corpus; pre_train takes methods without labels.")
-    return before, steps
+class _Asked(dict[K, V]):
+    """Values that are read when they are first asked for."""
+
+    def __init__(self, read: Callable[[K], V]) -> None:
+        super().__init__()
+        self._read = read
+
+    def __missing__(self, key: K) -> V:
+        self[key] = value = self._read(key)
+        return value
 
 
-def _pre_trained(
-    resolved: ResolvedTable, steps: list[Step], base: Encoder | Parent, corpus: Corpus | None
-) -> Parent | None:
-    """The last of a row's pre-training stages, which all its replicates start from."""
-    if not steps:
+def _corpus_rows(resolved: ResolvedTable, corpus: Corpus | None) -> RowSet | None:
+    """What rows are pre-trained on, by its name while it is not at hand."""
+    if resolved.pre_train is None:
         return None
-    assert resolved.pre_train is not None  # a table with such a row has a corpus
-    text = resolved.pre_train
-    rows = RowSet(f"{UNRESOLVED}{text.corpus}", text.corpus, 10000, 500.0) if corpus is None else corpus.row_set()
-    data = Data(rows, max_length=text.max_length, blocks=text.blocks)
-    for method, values in steps:
-        assert method.train is not None
-        trained = method.train(values, Text(data, resolved.pre_train_optim(), text.seed, base, "pre-train"))
-        base = Parent(trained[-1])
-    assert isinstance(base, Parent)
-    return base
+    name = resolved.pre_train.corpus
+    return RowSet(f"{UNRESOLVED}{name}", name, 10000, 500.0) if corpus is None else corpus.row_set()
 
 
 def _base(
@@ -284,15 +261,16 @@ class _Reader:
         self.library[row_set.digest] = rows
         return row_set
 
-    def training_sets(self, size: int, subset: int) -> tuple[RowSet, RowSet]:
-        """The labelled rows and the same texts without labels."""
+    def training_set(self, size: int, subset: int) -> TrainingSet:
         role = f"train-n{size}-subset{subset}" if size else "train"
         if self.source is None:
             rows = size or TYPICAL_ROWS.get(self.task.name, 10000)
-            return self.unread(role, rows), self.unread(f"{role}-texts", rows)
-        labelled = self.protocol.training_set(self.task, self.source, size, subset)
-        self.training.append(labelled)
-        return self.keep(labelled, role), self.keep(labelled.unlabelled(), f"{role}-texts")
+            labelled, texts = self.unread(role, rows), self.unread(f"{role}-texts", rows)
+        else:
+            found = self.protocol.training_set(self.task, self.source, size, subset)
+            self.training.append(found)
+            labelled, texts = self.keep(found, role), self.keep(found.unlabelled(), f"{role}-texts")
+        return TrainingSet(labelled, texts, self.translated(texts))
 
     def translated(self, texts: RowSet) -> RowSet | None:
         """The back-translated views of unlabelled rows, unresolved while they are not made, None where they cannot be."""
@@ -319,39 +297,6 @@ class _Reader:
             yield Shared("training sets", name, max(counts, default=0), len(evaluation))
             for corpus in corpora:
                 yield Shared(corpus.name, name, shared_texts(corpus, evaluation), len(evaluation))
-
-
-def _targets(resolved: ResolvedTable, reader: _Reader, found: TaskData, base: Encoder | Parent) -> Iterator[Target]:
-    for size in resolved.sizes:
-        for subset in resolved.subsets if size else resolved.subsets[:1]:
-            train, texts = reader.training_sets(size, subset)
-            data = Data(
-                train,
-                num_labels=found.task.num_labels,
-                max_length=resolved.max_length,
-                dev=found.dev,
-                tests=tuple(found.tests.values()),
-            )
-            fine_tune = resolved.fine_tune_optim(size, train.rows)
-            post_train = resolved.post_train_optim(size, texts.rows)
-            selection: Selection = resolved.selection(found.task.name)
-            translated = reader.translated(texts)
-            for seed in resolved.seeds:
-                yield Target(
-                    found.task.name,
-                    size,
-                    subset,
-                    seed,
-                    data,
-                    texts,
-                    fine_tune,
-                    post_train,
-                    selection,
-                    base,
-                    translated,
-                    reader.translation.views,
-                    reader.translation.reason,
-                )
 
 
 def stage_flops(stage: Stage, config: Mapping[str, Any]) -> float:

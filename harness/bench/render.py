@@ -10,7 +10,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ SHORT = {"accuracy": "acc"}
 
 
 @dataclass(frozen=True)
-class _Style:
+class Style:
     """How one format marks text: every function takes escaped text."""
 
     plus_minus: str
@@ -40,7 +40,7 @@ class _Style:
         return f" [{letters}]"
 
 
-class _Markdown(_Style):
+class _Markdown(Style):
     def escape(self, text: str) -> str:
         return "".join(f"\\{c}" if c in "\\|*_<>`[]~" else c for c in " ".join(text.split()))
 
@@ -51,7 +51,7 @@ class _Markdown(_Style):
         return f"<sup>{letters}</sup>"
 
 
-class _Latex(_Style):
+class _Latex(Style):
     def escape(self, text: str) -> str:
         return escape_latex(text)
 
@@ -62,8 +62,8 @@ class _Latex(_Style):
         return f"\\textsuperscript{{{letters}}}"
 
 
-_STYLES: dict[str, _Style] = {
-    "text": _Style(" ± ", "—"),
+STYLES: dict[str, Style] = {
+    "text": Style(" ± ", "—"),
     "md": _Markdown(" ± ", "—"),
     "latex": _Latex(" $\\pm$ ", "---"),
 }
@@ -104,9 +104,9 @@ def render(grid: Grid, caption: Caption, format: str) -> str:
         return _csv(grid)
     if format == "json":
         return _json(grid, caption)
-    if format not in _STYLES:
+    if format not in STYLES:
         raise unknown("format", format, FORMATS)
-    style = _STYLES[format]
+    style = STYLES[format]
     letters, marks = footnotes(grid)
     blocks = [(_size_name(size), _block(grid, size, letters, style)) for size in grid.resolved.sizes]
     header = ["Method", *(_column_name(grid, column) for column in grid.columns)]
@@ -114,30 +114,18 @@ def render(grid: Grid, caption: Caption, format: str) -> str:
     lines = [style.escape(line) for line in caption_lines(grid, caption, bold=format != "text")]
     notes = [style.escape(line) for line in marks]
     if format == "latex":
-        return _latex(grid, header, blocks, lines, notes)
+        return latex_table(grid.resolved.table.name, header, blocks, lines, notes)
     parts = []
     for name, body in blocks:
-        widths = [max(len(row[i]) for row in [header, *body]) for i in range(len(header))]
         parts.append(f"### {name}\n" if format == "md" else name)
-        if format == "md":
-            parts.append(_pipe(header, widths))
-            parts.append(
-                "|"
-                + "|".join(":" + "-" * (w + 1) if i == 0 else "-" * (w + 1) + ":" for i, w in enumerate(widths))
-                + "|"
-            )
-            parts += [_pipe(row, widths) for row in body]
-        else:
-            parts.append(_spaced(header, widths))
-            parts.append("  ".join("-" * w for w in widths))
-            parts += [_spaced(row, widths) for row in body]
+        parts += table_lines(header, body, format)
         parts.append("")
     bullet = "- " if format == "md" else ""
     parts += [bullet + line for line in [*notes, *lines]]
     return "\n".join(parts) + "\n"
 
 
-def _block(grid: Grid, size: int, letters: Mapping[Note, str], style: _Style) -> list[list[str]]:
+def _block(grid: Grid, size: int, letters: Mapping[Note, str], style: Style) -> list[list[str]]:
     """The rows of one size; under a comparable preset each with the paper's own row below."""
     body = []
     spread = grid.resolved.aggregate.spread != "none"
@@ -150,7 +138,7 @@ def _block(grid: Grid, size: int, letters: Mapping[Note, str], style: _Style) ->
     return body
 
 
-def _cell_text(cell: Cell, letters: Mapping[Note, str], style: _Style, spread: bool) -> str:
+def _cell_text(cell: Cell, letters: Mapping[Note, str], style: Style, spread: bool) -> str:
     if cell.skip:
         text = style.dash
     elif not cell.complete or cell.value is None:
@@ -162,7 +150,7 @@ def _cell_text(cell: Cell, letters: Mapping[Note, str], style: _Style, spread: b
     return text + (style.mark(marks) if marks else "")
 
 
-def _number(value: float | None, spread: float | None, style: _Style) -> str:
+def _number(value: float | None, spread: float | None, style: Style) -> str:
     if value is None:
         return ""
     text = points(value)
@@ -180,33 +168,44 @@ def _column_name(grid: Grid, column: str) -> str:
     return f"{spec.title} ({SHORT.get(spec.metric, spec.metric)})" if spec else grid.title(column)
 
 
-def _pipe(row: Sequence[str], widths: Sequence[int]) -> str:
-    return (
-        "| "
-        + " | ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
-        + " |"
-    )
+def table_lines(
+    header: Sequence[str], body: Sequence[Sequence[str]], format: str, left: Collection[int] = (0,)
+) -> list[str]:
+    """Header, rule and rows in aligned columns as 'md' or 'text'; the columns `left` to the left, others to the right."""
+    widths = [max(len(row[i]) for row in [header, *body]) for i in range(len(header))]
+    rows = [
+        [cell.ljust(w) if i in left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
+        for row in [header, *body]
+    ]
+    if format == "md":
+        rule = "|".join(":" + "-" * (w + 1) if i in left else "-" * (w + 1) + ":" for i, w in enumerate(widths))
+        lines = [f"| {' | '.join(row)} |" for row in rows]
+        return [lines[0], f"|{rule}|", *lines[1:]]
+    lines = ["  ".join(row).rstrip() for row in rows]
+    return [lines[0], "  ".join("-" * w for w in widths), *lines[1:]]
 
 
-def _spaced(row: Sequence[str], widths: Sequence[int]) -> str:
-    cells = [c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-    return "  ".join(cells).rstrip()
-
-
-def _latex(
-    grid: Grid, header: Sequence[str], blocks: Iterable[tuple[str, list[list[str]]]], lines: list[str], notes: list[str]
+def latex_table(
+    name: str,
+    header: Sequence[str],
+    blocks: Iterable[tuple[str, Sequence[Sequence[str]]]],
+    lines: Sequence[str],
+    notes: Sequence[str],
+    left: Collection[int] = (0,),
 ) -> str:
-    """A table environment that needs the package booktabs and nothing else."""
+    """A table environment that needs the package booktabs and nothing else. All texts but `name`, its label, are escaped."""
     width = len(header)
     out = ["% \\usepackage{booktabs}", "\\begin{table}", "\\centering", "\\small"]
-    out += [f"\\begin{{tabular}}{{l{'r' * (width - 1)}}}", "\\toprule", " & ".join(header) + " \\\\"]
-    for name, body in blocks:
-        out += ["\\midrule", f"\\multicolumn{{{width}}}{{c}}{{{name}}} \\\\", "\\midrule"]
+    columns = "".join("l" if i in left else "r" for i in range(width))
+    out += [f"\\begin{{tabular}}{{{columns}}}", "\\toprule", " & ".join(header) + " \\\\"]
+    for title, body in blocks:
+        out += ["\\midrule", f"\\multicolumn{{{width}}}{{c}}{{{title}}} \\\\"] if title else []
+        out += ["\\midrule"]
         out += [" & ".join(row) + " \\\\" for row in body]
     out += ["\\bottomrule", "\\end{tabular}"]
     if notes:
         out += ["\\par\\smallskip", "{\\footnotesize " + "\\\\\n".join(notes) + "\\par}"]
-    label = "".join(c for c in grid.resolved.table.name if c.isascii() and (c.isalnum() or c in "-_"))
+    label = "".join(c for c in name if c.isascii() and (c.isalnum() or c in "-_"))
     out += [f"\\caption{{{' '.join(lines)}}}", f"\\label{{tab:{label}}}", "\\end{table}"]
     return "\n".join(out) + "\n"
 
@@ -239,11 +238,11 @@ def _csv(grid: Grid) -> str:
     for kind, records in (("cell", cells), ("replicate", replicates)):
         for record in records:
             flat = {k: "; ".join(v) if isinstance(v, (list, tuple)) else v for k, v in record.items()}
-            writer.writerow({"kind": kind, **{k: _csv_value(v) for k, v in flat.items()}})
+            writer.writerow({"kind": kind, **{k: csv_value(v) for k, v in flat.items()}})
     return out.getvalue()
 
 
-def _csv_value(value: Any) -> Any:
+def csv_value(value: Any) -> Any:
     if isinstance(value, bool):
         return "true" if value else "false"
     return repr(value) if isinstance(value, float) else value

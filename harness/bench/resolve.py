@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from harness import specs
 from harness.bench.table import (
+    EXCLUSIVE,
     PHASES,
     Aggregation,
     Column,
@@ -159,6 +160,8 @@ class ResolvedTable:
             length = length[size]
         if key == "epochs":
             length = max(1, round(length * math.ceil(num_rows / values["batch_size"])))
+        if "warmup_steps" in values:
+            values["warmup"] = _fraction(values.pop("warmup_steps"), int(length))
         return specs.Optim(steps=int(length), **values)
 
     def paper_value(self, size: int, row: str, column: str) -> tuple[float, float | None] | None:
@@ -256,6 +259,12 @@ def resolve(table: Table, preset: str, overrides: Overrides, tasks: Mapping[str,
         for name, value in sorted(values.items())
     ]
     return replace(result, deviations=tuple(deviations), incomparable=tuple(incomparable))
+
+
+def _fraction(updates: int, steps: int) -> float:
+    """The share of `steps` that the loop reads as `updates`, at most all: it rounds up, so an error upwards would add one."""
+    share = min(1.0, updates / steps)
+    return share if math.ceil(share * steps) <= updates else math.nextafter(share, 0)
 
 
 def _distinct(values: Iterable[T]) -> tuple[T, ...]:
@@ -394,7 +403,8 @@ def _deviations(resolved: ResolvedTable, paper: Preset) -> list[str]:
         ours_of = getattr(resolved.recipe, phase).model_dump()
         theirs_of = getattr(table.recipe, phase).model_dump()
         for name in Phase.model_fields:
-            if ours_of[name] != theirs_of[name] and not (name in ("epochs", "steps") and ours_of[name] is None):
+            replaced = ours_of[name] is None and any(name in pair for pair in EXCLUSIVE)
+            if ours_of[name] != theirs_of[name] and not replaced:
                 found.append(f"{phase}.{name} {_show(ours_of[name])} instead of {_show(theirs_of[name])}")
     for name in ("max_length", "selection_every"):
         if getattr(resolved, name) != getattr(table, name):

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from harness.tasks.table import Task
 
 PHASES = ("fine_tune", "post_train", "pre_train")
+EXCLUSIVE = (("epochs", "steps"), ("warmup", "warmup_steps"))
+"""Fields of a phase that say one thing in two ways: the one that is set later replaces the other."""
 
 Value = bool | int | float | str
 """What a method's hyperparameter may be in YAML; the method validates it."""
@@ -51,7 +53,7 @@ class Phase(Strict):
     """One training phase's recipe. Unset fields are taken from the level below: table, then `specs.Optim`.
 
     `lr`: peak learning rate. `batch_size`: rows per update. `epochs` or `steps` (updates): a number, or one by size.
-    `warmup`: fraction of the steps. `clip`: global gradient norm, 0 for none. `dropout`: probability.
+    `warmup`: fraction of the steps; `warmup_steps`: the same in updates, at most all. `clip`: global gradient norm, 0 for none. `dropout`: probability.
     """
 
     lr: Positive | None = None
@@ -60,6 +62,7 @@ class Phase(Strict):
     steps: Steps | None = None
     schedule: Literal["linear", "constant"] | None = None
     warmup: Annotated[Number, Field(ge=0, le=1)] | None = None
+    warmup_steps: Count | None = None
     weight_decay: Annotated[Number, Field(ge=0)] | None = None
     clip: Annotated[Number, Field(ge=0)] | None = None
     beta1: Annotated[Number, Field(ge=0, lt=1)] | None = None
@@ -69,17 +72,20 @@ class Phase(Strict):
     precision: Literal["fp32", "bf16"] | None = None
 
     @model_validator(mode="after")
-    def _one_length(self) -> Phase:
-        if self.epochs is not None and self.steps is not None:
-            raise MisplacedError(["steps"], "epochs and steps are both given; keep one")
+    def _one_of_each(self) -> Phase:
+        for first, second in EXCLUSIVE:
+            if getattr(self, first) is not None and getattr(self, second) is not None:
+                raise MisplacedError([second], f"{first} and {second} are both given; keep one")
         return self
 
     def patched(self, patch: Phase) -> Phase:
-        """This phase with the fields that `patch` sets; `steps` there replaces `epochs` here, and the reverse."""
+        """This phase with the fields that `patch` sets; `steps` there replaces `epochs` here, and the reverse, as for
+        `warmup_steps` and `warmup`."""
         old, new = self.model_dump(exclude_none=True), patch.model_dump(exclude_none=True)
-        if "steps" in new or "epochs" in new:
-            old.pop("steps", None)
-            old.pop("epochs", None)
+        for pair in EXCLUSIVE:
+            if any(name in new for name in pair):
+                for name in pair:
+                    old.pop(name, None)
         return Phase.model_validate({**old, **new})
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
@@ -15,38 +14,30 @@ from tabulate import tabulate
 from harness.bench.aggregate import Grid, aggregate
 from harness.bench.caption import Caption
 from harness.bench.plan import COMPARED_TEXTS, Plan, Translation, make_plan
+from harness.bench.point import value_text
 from harness.bench.render import render
-from harness.bench.resolve import Overrides, ResolvedTable
+from harness.bench.resolve import ResolvedTable
 from harness.bench.results import hardware, replicates
-from harness.bench.table import Table, Value, load_table
 from harness.bench.work import Blocked, Calibration, Item, calibrate, hours, work
 from harness.cli import EXIT_INCOMPLETE
+from harness.cli.asked import Asked, ask
 from harness.cli.texts import corpus_of, reader, translate, translation_of
 from harness.encoders import Located, locate
-from harness.errors import UserError, unknown
-from harness.methods import METHODS
+from harness.errors import UserError
 from harness.specs import Execution, Status
 from harness.store import DEFAULT_URL, Store
-from harness.tasks import TASKS, Task, Translator, load_user_task, open_source, protocol_named
-from harness.yaml_files import Strict, load_yaml
+from harness.tasks import TASKS, Task, Translator, open_source, protocol_named
 
 ASK_ABOVE_HOURS = 1.0
 UNTRANSLATED = "data back-translation of "
 """How the plan names rows that are not back-translated yet."""
 
 
-class Point(Strict):
-    """A `--with` file: one method's hyperparameters, and optimiser settings under their own keys (fine_tune.lr, ...)."""
-
-    method: str
-    set: dict[str, Value]
-
-
 @dataclass
 class Prepared:
     """A table ready to be run or shown."""
 
-    table: Table
+    asked: Asked
     resolved: ResolvedTable
     plan: Plan
     store: Store
@@ -64,32 +55,15 @@ class Prepared:
 
 def prepare(args: argparse.Namespace, *, train: bool) -> Prepared:
     """Read and check everything that the command names. With `train`, what a hub holds is fetched."""
-    table = load_table(args.table)
-    own = [load_user_task(text) for text in args.tasks or () if text.endswith((".yaml", ".yml"))]
-    user_tasks = {task.name: task for task in own}
-    if args.tasks:
-        files = iter(own)
-        args.tasks = tuple(next(files).name if t.endswith((".yaml", ".yml")) else t for t in args.tasks)
-    point = load_yaml(Path(args.with_file), Point) if args.with_file else None
-    if point and point.method not in METHODS:
-        raise unknown("method", point.method, METHODS, f"{args.with_file}, key method")
-    settings = (
-        tuple(f"{k if '.' in k else f'{point.method}.{k}'}={_text(v)}" for k, v in point.set.items()) if point else ()
-    )
-    overrides = Overrides(
-        methods=args.methods,
-        tasks=args.tasks,
-        sizes=args.sizes,
-        subsets=args.subsets,
-        seeds=args.seeds,
-        set=(*settings, *args.set),
-        encoder=args.encoder,
-        data=args.data,
-        corpus=args.corpus,
-        translator=args.translator,
-    )
-    resolved = table.resolve(args.preset, overrides, tasks={**TASKS, **user_tasks})
-    source = open_source(args.data)
+    asked = ask(args)
+    with asked.naming_places():
+        return _prepare(asked, args, train)
+
+
+def _prepare(asked: Asked, args: argparse.Namespace, train: bool) -> Prepared:
+    user_tasks = asked.user_tasks
+    resolved = asked.table.resolve(asked.preset, asked.overrides, tasks={**TASKS, **user_tasks})
+    source = open_source(asked.overrides.data)
     located = locate(resolved.encoder, download=train)
     check_lengths(resolved, located)
     store = Store(args.store or DEFAULT_URL, create=False)  # made only once there is something to train
@@ -102,14 +76,10 @@ def prepare(args: argparse.Namespace, *, train: bool) -> Prepared:
     items, blocked = work(plan, statuses, lambda key: store.product(key).exists(), args.retry)
     calibration = calibrate(store.speeds(), located.encoder.digest)
     slots = args.slots or os.cpu_count() or 1
-    return Prepared(table, resolved, plan, store, statuses, items, blocked, calibration, slots, translator)
+    return Prepared(asked, resolved, plan, store, statuses, items, blocked, calibration, slots, translator)
 
 
-def _text(value: Value) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _not_at_hand(plan: Plan, source: Any, user_tasks: dict[str, Task]) -> str:
+def _not_at_hand(plan: Plan, source: Any, user_tasks: Mapping[str, Task]) -> str:
     """The reason why the first missing thing is missing, asked again of what holds it."""
     for name, found in plan.tasks.items():
         if not found.dev.resolved:
@@ -127,7 +97,7 @@ def _not_at_hand(plan: Plan, source: Any, user_tasks: dict[str, Task]) -> str:
 def plan(args: argparse.Namespace) -> int:
     """Print what would run; train nothing, write nothing."""
     prepared = prepare(args, train=False)
-    print("\n".join([*_first_line(args, prepared), *describe(prepared), *_rows(prepared)]))
+    print("\n".join([*_first_line(prepared), *describe(prepared), *_rows(prepared)]))
     return 0
 
 
@@ -139,29 +109,29 @@ def _rows(prepared: Prepared) -> list[str]:
         runs = [run for run in prepared.plan.runs if run.row == row.name]
         stages = {stage.key for run in runs for stage in run.stage.chain}
         method = f"{row.pre_train} (pre-trained) > {row.method}" if row.pre_train else row.method
-        settings = ", ".join(f"{k}={_text(v)}" for k, v in prepared.resolved.hyperparameters(row).items())
+        settings = ", ".join(f"{k}={value_text(v)}" for k, v in prepared.resolved.hyperparameters(row).items())
         lines.append((row.name, method or "-", len(runs), len(stages), len(stages - seen), settings))
         seen |= stages
     headers = ("Row", "Method", "Runs", "Stages", "New", "Set")
     return ["", *tabulate(lines, headers=headers, intfmt=",", disable_numparse=[0, 1, 5]).splitlines()]
 
 
-def _first_line(args: argparse.Namespace, prepared: Prepared) -> list[str]:
+def _first_line(prepared: Prepared) -> list[str]:
     """What the other presets would cost here, said when none was asked for."""
-    if args.preset:
+    if prepared.asked.preset:
         return []
     costs = []
-    for name, preset in prepared.table.presets.items():
+    for name, preset in prepared.asked.table.presets.items():
         if name == prepared.resolved.preset:
             continue
         try:
             located = locate(preset.encoder)
         except UserError:
             continue
-        other = make_plan(prepared.table.resolve(name), None, located, translation=Translation())
+        other = make_plan(prepared.asked.table.resolve(name), None, located, translation=Translation())
         flops = sum(other.stage_flops(stage) for stage in other.stages.values())
         spent = hours(flops, prepared.calibration, prepared.slots, len(other.stages))
-        costs.append(f"{name} ({len(other.stages):,} stages) about {_duration(spent)} here")
+        costs.append(f"{name} ({len(other.stages):,} stages) about {duration(spent)} here")
     return [f"Preset {prepared.resolved.preset}, the default. Others: {'; '.join(costs)}: ask with --preset NAME."]
 
 
@@ -209,7 +179,7 @@ def describe(prepared: Prepared) -> list[str]:
         lines.append(f"Unresolved (not at hand; keys are provisional): {shown}.")
     flops = sum(item.cost for item in prepared.items)
     lines.append(
-        f"To do: {len(prepared.items):,} stages, {flops:.2g} FLOPs, about {_duration(prepared.hours)} on {prepared.slots} "
+        f"To do: {len(prepared.items):,} stages, {flops:.2g} FLOPs, about {duration(prepared.hours)} on {prepared.slots} "
         f"slots here ({prepared.calibration.flops / 1e9:.0f} GFLOP/s a slot, known by {prepared.calibration.known_by})."
         if prepared.items
         else "To do: nothing."
@@ -231,7 +201,7 @@ def shared_sentences(plan: Plan) -> list[str]:
     return sentences
 
 
-def _duration(value: float) -> str:
+def duration(value: float) -> str:
     if value < 1 / 60:
         return f"{max(1, round(value * 3600))} s"
     if value < 1:
@@ -289,9 +259,9 @@ def _print_table(prepared: Prepared, format: str) -> int:
 def bench(args: argparse.Namespace) -> int:
     """Show the plan, train what is missing, print the table. 1 when a cell stays incomplete."""
     prepared = prepare(args, train=True)
-    print("\n".join([*_first_line(args, prepared), *describe(prepared)]), file=sys.stderr)
+    print("\n".join([*_first_line(prepared), *describe(prepared)]), file=sys.stderr)
     if prepared.items:
-        _agree(args, prepared)
+        agree(args.yes, prepared.hours, "--tasks, --sizes, --subsets, --seeds or --methods")
         if prepared.plan.untranslated:
             assert prepared.translator is not None  # without it nothing waits to be translated
             translate(prepared.plan.untranslated, prepared.translator, Store(prepared.store.url))
@@ -303,15 +273,15 @@ def bench(args: argparse.Namespace) -> int:
     return _print_table(prepared, args.format)
 
 
-def _agree(args: argparse.Namespace, prepared: Prepared) -> None:
-    if args.yes or prepared.hours <= ASK_ABOVE_HOURS:
+def agree(yes: bool, expected: float, narrow: str) -> None:
+    """Ask before a plan of more than an hour; without a terminal it wants --yes. `expected` in hours."""
+    if yes or expected <= ASK_ABOVE_HOURS:
         return
     if not sys.stdin.isatty():
         raise UserError(
-            f"This plan takes about {_duration(prepared.hours)} here; add --yes to run it, or narrow it with --tasks, "
-            "--sizes, --subsets, --seeds or --methods."
+            f"This plan takes about {duration(expected)} here; add --yes to run it, or narrow it with {narrow}."
         )
-    print(f"This takes about {_duration(prepared.hours)} here. Go on? [y/N] ", end="", file=sys.stderr, flush=True)
+    print(f"This takes about {duration(expected)} here. Go on? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise UserError("Nothing was trained.")
 
@@ -328,7 +298,7 @@ def _train(args: argparse.Namespace, prepared: Prepared) -> None:
     check_masks(prepared.items, tokeniser, located)
     check_gpus(args)
 
-    execution = Execution(args.address, args.slots, args.gpus_per_run if args.gpus_per_run is not None else -1.0)
+    execution = execution_of(args)
     name = prepared.resolved.table.name
     metadata = {"table": name, "preset": prepared.resolved.preset, "encoder": located.name, "runs": str(len(plan.runs))}
     prepared.store = Store(prepared.store.url)
@@ -352,6 +322,11 @@ def _train(args: argparse.Namespace, prepared: Prepared) -> None:
                     live.show(event)
         finally:
             pool.close()
+
+
+def execution_of(args: argparse.Namespace) -> Execution:
+    gpus = args.gpus_per_run if args.gpus_per_run is not None else -1.0
+    return Execution(args.address, args.slots, gpus, args.cpus_per_run)
 
 
 def _reused(prepared: Prepared) -> int:

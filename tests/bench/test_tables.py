@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.bench.resolve import Overrides
-from harness.bench.table import load_table, table_names
+from harness.bench.resolve import Overrides, _fraction
+from harness.bench.table import Phase, load_table, table_names
 from harness.errors import UserError
 from harness.methods import METHODS, hyperparameters
 
@@ -213,3 +214,20 @@ def test_a_size_without_epochs_is_named(tmp_path: Path) -> None:
     path.write_text(text.replace("sizes: [20, 100, 1000] ", "sizes: [20, 50, 100, 1000] "))
     with pytest.raises(UserError, match="no epochs for size 50"):
         load_table(path).resolve("paper").fine_tune_optim(50, 50)
+
+
+def test_warm_up_in_updates_becomes_the_fraction_that_the_loop_reads_as_so_many() -> None:
+    resolved = change("paper", "full_size", set=("fine_tune.warmup_steps=200",))
+    for rows in (16 * 67, 3 * 1000 + 1, 64):
+        optim = resolved.fine_tune_optim(0, rows)
+        assert math.ceil(optim.warmup * optim.steps) == min(200, optim.steps)
+    assert resolved.fine_tune_optim(0, 64).warmup == 1
+    assert "fine_tune.warmup_steps 200 instead of unset" in resolved.deviations
+    assert not any("fine_tune.warmup " in text for text in resolved.deviations)
+    back = change("paper", "full_size", set=("fine_tune.warmup_steps=200", "fine_tune.warmup=0"))
+    assert back.comparable
+    with pytest.raises(ValueError, match="warmup and warmup_steps are both given"):
+        Phase(warmup=0.1, warmup_steps=5)
+    for steps in range(1, 300):
+        for updates in range(1, steps + 3):
+            assert math.ceil(_fraction(updates, steps) * steps) == min(updates, steps)

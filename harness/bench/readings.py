@@ -1,0 +1,177 @@
+"""What was read for a table, as row sets, and the runs that it gives for any point of hyperparameters. No texts in here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.bench.resolve import ResolvedTable
+from harness.bench.table import Row
+from harness.errors import UserError
+from harness.methods import Step, Text, chain, hyperparameters, methods_named
+from harness.objectives.requirements import unmet
+from harness.specs import Data, Encoder, Parent, RowSet, Run, Selection, Target
+from harness.tasks.table import Task
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """One task's evaluation sets as row sets: dev, tests by evaluation name, and why they are not the paper's."""
+
+    task: Task
+    dev: RowSet
+    tests: Mapping[str, RowSet]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """One training set: its labelled rows, the same texts without labels, and these back-translated (None where they
+    cannot be)."""
+
+    labelled: RowSet
+    texts: RowSet
+    translated: RowSet | None
+
+
+@dataclass(frozen=True)
+class Readings:
+    """What a table's data are: enough to make its runs for any point of hyperparameters without reading again.
+
+    `training` by (task, size, subset); `base` is where every chain begins: the encoder, or the warm-up that all share;
+    `corpus` of pre-training, None without it; `config` and `encoder` of the located encoder; `views` and `untranslated` of
+    the translation. `made_for`: what the table said that this depends on, by the name under which a user sets it.
+    """
+
+    tasks: Mapping[str, TaskData]
+    training: Mapping[tuple[str, int, int], TrainingSet]
+    base: Encoder | Parent
+    corpus: RowSet | None
+    config: Mapping[str, Any]
+    encoder: str
+    views: int
+    untranslated: str
+    made_for: Mapping[str, object] = field(default_factory=dict)
+
+
+def read_by(resolved: ResolvedTable) -> dict[str, object]:
+    """What readings depend on besides the lists of tasks, sizes and subsets."""
+    found: dict[str, object] = {
+        "protocol": resolved.table.protocol,
+        "encoder": resolved.encoder,
+        "data": resolved.data,
+        "warm_up.steps": resolved.warm_up_steps,
+    }
+    if resolved.translates:
+        found["translator"] = resolved.translator
+    if resolved.pre_train:
+        found["pre_train.corpus"] = resolved.pre_train.corpus
+    return found
+
+
+def runs_of(resolved: ResolvedTable, readings: Readings) -> tuple[tuple[Run, ...], tuple[tuple[str, str, str], ...]]:
+    """All runs of a resolved table, and (row, task, reason) of what is skipped. Nothing is read and no key is computed.
+
+    `readings` hold every task, size and subset of `resolved`. Raises UserError for unknown methods and hyperparameters, for
+    objectives that the encoder cannot be trained with, and where `resolved` asks for other data than were read.
+    """
+    for name, value in read_by(resolved).items():
+        if readings.made_for and readings.made_for.get(name) != value:
+            raise UserError(
+                f"{name} is {_shown(value)}, and {_shown(readings.made_for.get(name))} where the data were read; it has to be "
+                "the same for all points."
+            )
+    runs: list[Run] = []
+    skipped: list[tuple[str, str, str]] = []
+    prepared = []
+    for row in resolved.rows:
+        if row.skip:
+            skipped.append((row.name, "", row.skip))
+        else:
+            before, steps = _steps(resolved, row)
+            prepared.append((row, steps, _pre_trained(resolved, before, readings)))
+    for name in resolved.tasks:
+        targets = list(_targets(resolved, readings, name))
+        for row, steps, pre_trained in prepared:
+            reason = next((r for method, _ in steps for target in targets[:1] if (r := method.skip(target))), None)
+            if reason:
+                skipped.append((row.name, name, reason))
+                continue
+            for target in targets:
+                leaf = chain(steps, target, pre_trained)[-1]
+                runs.append(Run(leaf, row.name, row.method, name, target.size, target.subset, target.seed))
+    for run in runs:
+        for stage in run.stage.chain:
+            if readings.config and (missing := unmet(stage.objective, readings.config)):
+                raise UserError(f"{readings.encoder}: {missing}.")
+    return tuple(runs), tuple(skipped)
+
+
+def _shown(value: object) -> str:
+    return "not set" if value is None else str(value)
+
+
+def _steps(resolved: ResolvedTable, row: Row) -> tuple[list[Step], list[Step]]:
+    """A row's methods with their hyperparameters: those of pre-training, and the others."""
+    place = f"table {resolved.table.name}, row {row.name}"
+    settings = resolved.settings_of(row)
+    made = []
+    for text in (row.pre_train, row.method):
+        methods = methods_named(text, place) if text else ()
+        made.append([(m, hyperparameters(m, settings[m.name], f"method {m.name} (row {row.name})")) for m in methods])
+    before, steps = made
+    wrong = next((method.name for method, _ in before if method.train is None or method.translates), None)
+    if wrong:
+        raise UserError(f"{place}: {wrong} cannot pre-train on a corpus; pre_train takes methods without labels.")
+    return before, steps
+
+
+def _pre_trained(resolved: ResolvedTable, steps: list[Step], readings: Readings) -> Parent | None:
+    """The last of a row's pre-training stages, which all its replicates start from."""
+    if not steps:
+        return None
+    text, rows, base = resolved.pre_train, readings.corpus, readings.base
+    assert text is not None  # a table with such a row has a corpus
+    assert rows is not None
+    data = Data(rows, max_length=text.max_length, blocks=text.blocks)
+    for method, values in steps:
+        assert method.train is not None
+        trained = method.train(values, Text(data, resolved.pre_train_optim(), text.seed, base, "pre-train"))
+        base = Parent(trained[-1])
+    assert isinstance(base, Parent)
+    return base
+
+
+def _targets(resolved: ResolvedTable, readings: Readings, name: str) -> Iterator[Target]:
+    """Every training set of a task with every seed; a full training set has one subset."""
+    found = readings.tasks[name]
+    for size in resolved.sizes:
+        for subset in resolved.subsets if size else resolved.subsets[:1]:
+            training = readings.training[name, size, subset]
+            data = Data(
+                training.labelled,
+                num_labels=found.task.num_labels,
+                max_length=resolved.max_length,
+                dev=found.dev,
+                tests=tuple(found.tests.values()),
+            )
+            fine_tune = resolved.fine_tune_optim(size, training.labelled.rows)
+            post_train = resolved.post_train_optim(size, training.texts.rows)
+            selection: Selection = resolved.selection(name)
+            for seed in resolved.seeds:
+                yield Target(
+                    name,
+                    size,
+                    subset,
+                    seed,
+                    data,
+                    training.texts,
+                    fine_tune,
+                    post_train,
+                    selection,
+                    readings.base,
+                    training.translated,
+                    readings.views,
+                    readings.untranslated,
+                )

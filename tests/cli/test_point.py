@@ -1,0 +1,242 @@
+"""`--with best.yaml`: a point's target stands in for the flags that are left out, and what is wrong in it names its key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli.command import Said, TrainingStartedError, sst2, write_csv
+
+from harness.bench.point import Point, load_point, settings, value_text
+from harness.bench.work import Calibration
+from harness.cli import build_parser
+from harness.cli.bench import prepare
+from harness.yaml_files import parse_value
+
+Refused = Callable[..., str]
+Harness = Callable[..., Said]
+
+TARGET = {
+    "table": "few_shot",
+    "preset": "quick",
+    "row": "CMLM",
+    "tasks": "[movies]",
+    "sizes": "[100]",
+    "subsets": "[0, 1]",
+    "seeds": "[31, 42]",
+    "encoder": "bert-tiny",
+    "data": "packaged",
+    "set": "[max_length=64, post_train.steps=60]",
+}
+FLAGS = (
+    "--table few_shot --preset quick --methods CMLM --tasks movies --sizes 100 --subsets 0,1 --seeds 31,42 "
+    "--encoder bert-tiny --set max_length=64 --set post_train.steps=60"
+)
+SETS = "--set cmlm.alpha=0.3 --set cmlm.p_c=0.5 --set fine_tune.lr=0.0007"
+
+
+@pytest.fixture(autouse=True)
+def _same_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan says what it costs here: the machine is timed anew by each command."""
+    monkeypatch.setattr("harness.cli.bench.calibrate", lambda *_: Calibration(1e9, "a test"))
+
+
+def best(
+    method: str = "cmlm", values: str = "{alpha: 0.3, p_c: 0.5, fine_tune.lr: 7e-4}", **target: str | None
+) -> None:
+    """best.yaml in the current folder; None leaves a key of the target out, and table=None all of it."""
+    lines = [f"method: {method}", f"set: {values}"]
+    kept = {key: value for key, value in {**TARGET, **target}.items() if value is not None}
+    if "table" in kept:
+        lines += ["target:", *(f"  {key}: {value}" for key, value in kept.items())]
+    lines += ["chosen:", "  study: movies-31", "  dev: {mean: 0.61, spread: 0.02}", "  replicates: 4"]
+    Path("best.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def plan_of(harness: Harness, words: str) -> str:
+    said = harness(f"plan {words}")
+    assert (said.status, said.err) == (0, ""), said
+    return said.out
+
+
+def keys(words: str) -> list[str]:
+    return list(prepare(build_parser().parse_args(["plan", *words.split()]), train=False).plan.stages)
+
+
+# ---------------------------------------------------------------- the target instead of flags
+
+
+@pytest.mark.usefixtures("packaged")
+def test_a_file_with_a_target_is_the_same_command(harness: Harness, workdir: Path) -> None:
+    best()
+    said = plan_of(harness, "--with best.yaml")
+    assert said == plan_of(harness, f"{FLAGS} {SETS}")
+    assert said.startswith("Table few_shot, preset quick: 1 methods"), "the preset was asked for, by the file"
+    assert "Runs: 4 (4 distinct). Stages: 9" in said
+    assert "alpha=0.3, p_c=0.5" in said
+    assert keys("--with best.yaml") == keys(f"{FLAGS} {SETS}")
+    assert keys("--with best.yaml --table few_shot") == keys("--with best.yaml")
+    assert keys("--with best.yaml --table few_shot --preset quick") == keys("--with best.yaml")
+    assert {path.name for path in workdir.iterdir()} == {"best.yaml"}
+
+
+@pytest.mark.usefixtures("packaged")
+def test_bench_and_report_take_it_too(harness: Harness) -> None:
+    best()
+    body = json.loads(harness("report --with best.yaml --format json").out)
+    assert [(row["name"], row["set"]) for row in body["rows"]] == [("CMLM", {"alpha": 0.3, "p_c": 0.5})]
+    assert body["recipe"]["fine_tune"]["lr"] == 7e-4
+    with pytest.raises(TrainingStartedError):
+        harness("bench --with best.yaml")
+
+
+@pytest.mark.usefixtures("packaged")
+def test_a_target_in_few_words_leaves_the_rest_to_the_preset(harness: Harness) -> None:
+    best(**dict.fromkeys(("tasks", "sizes", "subsets", "seeds", "encoder", "data", "set")))
+    same = f"--table few_shot --preset quick --methods CMLM {SETS}"
+    assert plan_of(harness, "--with best.yaml") == plan_of(harness, same)
+    best(data="''", corpus="''", translator="''")
+    assert keys("--with best.yaml") == keys(f"{FLAGS} {SETS}")
+
+
+@pytest.mark.parametrize(
+    ("flags", "same"),
+    [
+        ("--seeds 53", FLAGS.replace("31,42", "53")),
+        ("--subsets 2", FLAGS.replace("0,1", "2")),
+        ("--sizes 20,1000", FLAGS.replace("--sizes 100", "--sizes 20,1000")),
+        ("--methods ft,cmlm", FLAGS.replace("CMLM", "ft,cmlm")),
+        ("--encoder minilm", FLAGS.replace("bert-tiny", "minilm")),
+        ("--set max_length=32", FLAGS.replace("max_length=64", "max_length=32")),
+        ("--set cmlm.alpha=0.9", FLAGS),
+    ],
+)
+@pytest.mark.usefixtures("packaged", "workdir")
+def test_a_flag_says_otherwise(flags: str, same: str) -> None:
+    best()
+    assert keys(f"--with best.yaml {flags}") == keys(f"{same} {SETS} {flags if 'alpha' in flags else ''}")
+
+
+@pytest.mark.usefixtures("packaged", "workdir")
+def test_of_another_table_or_preset_only_the_point_is_taken(harness: Harness) -> None:
+    best()
+    for words in ("--table objectives --tasks movies", "--table few_shot --preset laptop --tasks movies"):
+        assert keys(f"{words} --with best.yaml") == keys(f"{words} {SETS}")
+    assert keys("--preset laptop --tasks movies --with best.yaml") == keys(
+        f"--table few_shot --preset laptop --tasks movies {SETS}"
+    )
+    said = plan_of(harness, "--table objectives --with best.yaml")
+    assert said.startswith("Preset quick, the default."), "nobody named this table's preset"
+
+
+@pytest.mark.usefixtures("packaged", "workdir")
+def test_a_row_that_the_table_lacks_is_added_as_it_was_for_the_study(harness: Harness) -> None:
+    best("cmlm+scl", "{cmlm.alpha: 0.3, scl.lam: 0.5, max_length: 32}", row="CMLM+SCL", set=None)
+    flags = FLAGS.replace("CMLM", "cmlm+scl").replace("--set max_length=64 --set post_train.steps=60", "")
+    sets = "--set cmlm.alpha=0.3 --set scl.lam=0.5 --set max_length=32"
+    assert keys("--with best.yaml") == keys(f"{flags} {sets}")
+    best("coco_lm", "{contrast_group: 8}", row="COCO-LM", set=None)
+    assert "COCO-LM  coco_lm" in plan_of(harness, "--with best.yaml")
+
+
+@pytest.mark.usefixtures("workdir")
+def test_a_task_and_a_table_of_the_users() -> None:
+    """As --tasks and --table take them; asked for twice, as bench does after it translated, the task is still known."""
+    for split, start in (("train", 0), ("validation", 900)):
+        write_csv(Path("data/reviews") / f"{split}.csv", sst2(150, start), ("text", "label"))
+    Path("reviews.yaml").write_text("name: reviews\ncolumns: [text]\nclasses: ['0', '1']\nmetrics: [accuracy]\n")
+    from harness.bench.table import _table_files
+
+    Path("mine.yaml").write_text(_table_files()["few_shot"].read_text(encoding="utf-8"), encoding="utf-8")
+    best(table="mine.yaml", tasks="[reviews.yaml]", data="data", sizes="[20]", set="[fine_tune.steps=9]")
+    flags = (
+        FLAGS.replace("few_shot", "./mine.yaml").replace("movies", "reviews.yaml").replace("--sizes 100", "--sizes 20")
+    )
+    flags = flags[: flags.index("--set")] + f"--data data --set fine_tune.steps=9 {SETS}"
+    assert keys("--with best.yaml") == keys(flags)
+    assert keys("--with best.yaml --table ./mine.yaml") == keys(flags)
+    args = build_parser().parse_args(["plan", "--with", "best.yaml"])
+    first, second = (prepare(args, train=False) for _ in range(2))
+    assert list(first.plan.stages) == list(second.plan.stages)
+    args = build_parser().parse_args(["plan", *flags.split()])
+    assert [list(prepare(args, train=False).plan.tasks) for _ in range(2)] == [["reviews"]] * 2
+
+
+# ---------------------------------------------------------------- what is wrong
+
+
+@pytest.mark.parametrize("command", ["bench", "plan", "report"])
+def test_neither_a_table_nor_a_target(refused: Refused, command: str) -> None:
+    wanted = f"{command}: name a table with --table, or a file with a target with --with; "
+    assert refused(command).endswith(f"{wanted}see 'harness {command} --help'.")
+    best(table=None)
+    assert refused(f"{command} --with best.yaml").endswith(f"{wanted}best.yaml has none.")
+
+
+@pytest.mark.parametrize(
+    ("target", "parts"),
+    [
+        ({"subset": "[0]"}, ["best.yaml, line 14, key target.subset: unknown key. Did you mean 'subsets'?"]),
+        ({"table": "few_shto"}, ["best.yaml, key target.table: unknown table 'few_shto'. Did you mean 'few_shot'?"]),
+        ({"preset": "quik"}, ["best.yaml, key target.preset", "unknown preset 'quik'. Did you mean 'quick'?"]),
+        ({"row": "CMML"}, ["best.yaml, key target.row: unknown row 'CMML'. Did you mean 'CMLM'?"]),
+        ({"row": None}, ["best.yaml, line 3, key target.row: this key is missing"]),
+        ({"tasks": "[movis]"}, ["best.yaml, key target.tasks: unknown task 'movis'. Did you mean 'movies'?"]),
+        ({"tasks": "[none.yaml]"}, ["none.yaml: there is no such file"]),
+        ({"tasks": "movies"}, ["best.yaml, line 7, key target.tasks", "list"]),
+        ({"sizes": "[30]"}, ["best.yaml, key target.sizes: unknown size '30'"]),
+        ({"subsets": "[5]"}, ["best.yaml, key target.subsets: 5 is out of range; allowed are 0 to 4"]),
+        ({"seeds": "[-1]"}, ["best.yaml, line 10, key target.seeds.0", "greater than or equal to 0"]),
+        ({"encoder": "bert-tny"}, ["best.yaml, key target.encoder: unknown encoder 'bert-tny'"]),
+        ({"encoder": "./none"}, ["best.yaml, key target.encoder ./none: there is no such folder"]),
+        ({"data": "nowhere"}, ["nowhere: there is no such folder"]),
+        ({"corpus": "boolq_prose"}, ["best.yaml, key target.corpus boolq_prose", "no row that is pre-trained"]),
+        ({"set": "[max_lenght=64]"}, ["best.yaml, key target.set, max_lenght=64: unknown key", "'max_length'"]),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("packaged")
+def test_a_wrong_target_names_its_key(refused: Refused, target: dict[str, str | None], parts: list[str]) -> None:
+    best(**target)
+    said = refused("plan --with best.yaml")
+    assert all(part in said for part in parts), said
+
+
+@pytest.mark.parametrize(
+    ("method", "values", "parts"),
+    [
+        ("cmlm+scll", "{}", ["best.yaml, key method: unknown method 'scll'. Did you mean 'scl'?"]),
+        ("scl+cmlm", "{}", ["best.yaml, key method: 'scl+cmlm' trains after fine-tuning"]),
+        ("cmlm+scl", "{alpha: 1}", ["best.yaml, line 2, key set.alpha", "write cmlm.alpha or scl.alpha"]),
+        ("cmlm", "{alhpa: 1}", ["method cmlm (row CMLM)", "Did you mean 'alpha'?"]),
+        ("cmlm", "{fine_tune.lrr: 1}", ["best.yaml, key set, fine_tune.lrr=1: unknown key", "'fine_tune.lr'"]),
+        ("cmlm", "{alpha: [1]}", ["best.yaml, line 2, key set.alpha: should be a number, a word", "not [1]"]),
+    ],
+)
+@pytest.mark.usefixtures("packaged")
+def test_a_wrong_point_names_its_key(refused: Refused, method: str, values: str, parts: list[str]) -> None:
+    best(method, values)
+    said = refused("plan --with best.yaml")
+    assert all(part in said for part in parts), said
+
+
+# ---------------------------------------------------------------- the file itself
+
+
+@pytest.mark.parametrize(
+    "value", [True, False, 0, 3, -2, 0.5, 1e-5, 5e-324, 1.0, "none", "true", "0.5", "null", "a: b", ""]
+)
+def test_a_value_is_read_back_as_it_was_written(value: bool | float | str) -> None:
+    found = parse_value(value_text(value))
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.usefixtures("workdir")
+def test_a_points_file_is_read_back_as_it_was_written() -> None:
+    best()
+    point = load_point(Path("best.yaml"))
+    assert settings(point) == ("cmlm.alpha=0.3", "cmlm.p_c=0.5", "fine_tune.lr=0.0007")
+    assert point.chosen["dev"] == {"mean": 0.61, "spread": 0.02}
+    assert Point.model_validate(point.model_dump()) == point
