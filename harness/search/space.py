@@ -1,0 +1,269 @@
+"""A method's search space as data: the paper's grid, wider distributions, the paper's point, what is judged, and presets.
+
+One YAML file under `search_spaces/` each (`space_file.py`), read by `load_space`. `resolve_space` turns it, a preset and the
+command line's wishes into one flat object. No optuna: a trial is handed in.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import harness
+from harness.bench.table import Value
+from harness.errors import UserError, unknown
+from harness.search.board import Direction, Point
+from harness.search.parameters import Parameter, knob_of
+from harness.search.space_file import FLOPS, RACINGS, SAMPLERS, Mode, Space, View, directions_of
+from harness.tasks.metrics import METRICS
+from harness.yaml_files import MisplacedError, load_yaml
+
+if TYPE_CHECKING:
+    from harness.tasks.table import Task
+
+__all__ = [
+    "FLOPS",
+    "RACINGS",
+    "SAMPLERS",
+    "Mode",
+    "Parameter",
+    "ResolvedSpace",
+    "Space",
+    "check_method",
+    "check_metrics",
+    "load_space",
+    "resolve_space",
+    "space_names",
+]
+
+
+@dataclass(frozen=True)
+class ResolvedSpace:
+    """A space as it is explored: flat, frozen, and small enough to travel.
+
+    `preset`: of the space; `table_preset`: of `table`, which it stands on. `row` '' lets the table add one. `parameters`:
+    parents before children. `defaults`: the point that is tried first. `metrics` () is what the table selects by.
+    `tasks`, `sizes`, `subsets` (a count), `seeds`: None is the table preset's. `trials`: of a grid its points.
+    """
+
+    space: Space
+    preset: str
+    table_preset: str
+    mode: Mode
+    method: str
+    table: str
+    row: str
+    parameters: tuple[Parameter, ...]
+    defaults: dict[str, Value]
+    metrics: tuple[str, ...]
+    directions: tuple[Direction, ...]
+    tasks: tuple[str, ...] | None
+    sizes: tuple[int, ...] | None
+    subsets: int | None
+    seeds: tuple[int, ...] | None
+    trials: int
+    sampler: str
+    racing: str
+
+    @property
+    def finite(self) -> bool:
+        """The points can be counted, so a search can come to their end."""
+        return all(parameter.finite for parameter in self.parameters)
+
+    def grid_points(self) -> tuple[dict[str, Value], ...]:
+        """The default point, then the others in the order of the file, the last parameter fastest."""
+        if self.mode != "grid":
+            raise ValueError("a search has no list of points")
+        paths = [parameter.path for parameter in self.parameters]
+        product = itertools.product(*(parameter.choices for parameter in self.parameters))
+        points = [dict(zip(paths, values, strict=True)) for values in product]
+        return (dict(self.defaults), *(point for point in points if point != self.defaults))
+
+    def define(self, trial: Any) -> dict[str, Value]:
+        """The point that an optuna trial proposes: parameters without effect under their parents' values are left out."""
+        point: dict[str, Value] = {}
+        for parameter in self.parameters:
+            if parameter.active(point):
+                point[parameter.path] = parameter.suggest(trial)
+        return point
+
+    def settings(self, point: Point) -> tuple[str, ...]:
+        """The point as texts of `bench --set`."""
+        found = []
+        for path, value in point.items():
+            knob = knob_of(path, self.space.parts)
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            found.append(f"{knob.owner}.{knob.name}={text}")
+        return tuple(found)
+
+    def identity(self) -> dict[str, Any]:
+        """Everything that decides which points are proposed and how they are judged, as JSON: the study's name is its hash."""
+        return {
+            "method": self.method,
+            "mode": self.mode,
+            "parameters": [
+                {
+                    "path": p.path,
+                    "choices": list(p.choices),
+                    "range": [] if p.choices else [p.low, p.high, p.log, p.step, p.integer],
+                    "when": {parent: list(values) for parent, values in p.when.items()},
+                }
+                for p in self.parameters
+            ],
+            "defaults": dict(self.defaults),
+            "metrics": list(self.metrics),
+            "directions": list(self.directions),
+            "sampler": self.sampler,
+            "racing": self.racing,
+        }
+
+
+def resolve_space(
+    space: Space,
+    *,
+    preset: str | None = None,
+    mode: Mode | None = None,
+    sampler: str | None = None,
+    racing: str | None = None,
+    trials: int | None = None,
+    metrics: Sequence[str] | None = None,
+) -> ResolvedSpace:
+    """`space` under `preset` (None: its default) with the command line's wishes; None keeps the file's.
+
+    Without `mode` it is a search where the file has one, and the grid with `sampler` 'grid'. A grid is run in order and
+    without racing unless a sampler or a rule is asked for; another sampler draws from the grid's values.
+    Raises UserError for an unknown word and for wishes that exclude one another.
+    """
+    view = _view(space, preset or space.default_preset)
+    for word, known, what in ((sampler, SAMPLERS, "sampler"), (racing, RACINGS, "racing")):
+        if word is not None and word not in known:
+            raise unknown(what, word, known, f"--{what}")
+    if mode is None:
+        grids = view.get("grid") and (sampler == "grid" or not view.get("search"))
+        mode = "grid" if grids else "search"
+    if sampler == "grid" and mode == "search":
+        raise UserError(f"--sampler grid: {_no_grid(view)}")
+    if not view.get(mode):
+        other = "search" if mode == "grid" else "grid"
+        raise UserError(f"--{mode}: the space {space.name} has no {mode} under preset {view.preset}; take --{other}.")
+    parameters = view.parameters(mode)
+    chosen = sampler or ("grid" if mode == "grid" else view.get("sampler"))
+    if trials is not None and chosen == "grid":
+        raise UserError("--trials: a grid ends by itself; leave it out, or draw from the grid with --sampler random.")
+    judged, directions = view.metrics, view.directions
+    if metrics is not None:
+        judged, directions = _judged(view, tuple(dict.fromkeys(metrics)))
+    if racing not in (None, "none") and len(judged) > 1:
+        raise UserError(
+            f"--racing {racing}: several metrics ({', '.join(judged)}) have no order to race in; take none."
+        )
+    ruled = racing or ("none" if mode == "grid" or len(judged) > 1 else view.get("racing"))
+    resolved = ResolvedSpace(
+        space=space,
+        preset=view.preset,
+        table_preset=view.table_preset,
+        mode=mode,
+        method=space.method,
+        table=view.get("table"),
+        row=view.row.name if view.row else "",
+        parameters=parameters,
+        defaults=view.point(parameters, mode),
+        metrics=judged,
+        directions=directions,
+        tasks=view.get("tasks"),
+        sizes=view.get("sizes"),
+        subsets=view.get("subsets"),
+        seeds=view.get("seeds"),
+        trials=trials or view.get("trials"),
+        sampler=chosen,
+        racing=ruled,
+    )
+    return replace(resolved, trials=len(resolved.grid_points())) if chosen == "grid" else resolved
+
+
+def _view(space: Space, preset: str) -> View:
+    """A space without presets of its own stands on any preset of its table."""
+    if space.presets and preset not in space.presets:
+        raise unknown("preset", preset, space.presets, f"--preset of space {space.name}")
+    view = View(space, preset)
+    if not space.presets:
+        try:
+            view.check()
+        except MisplacedError as error:
+            raise UserError(f"space {space.name} under preset {preset}: {error}") from None
+    return view
+
+
+def _no_grid(view: View) -> str:
+    """Why there is no grid over the search's distributions."""
+    ranges = [parameter for parameter in view.parameters("search") if not parameter.choices]
+    mend = "take --grid" if view.get("grid") else "list values under grid in the space"
+    if not ranges:
+        return f"a search draws its points; {mend}."
+    return f"a grid over a continuous range cannot be counted out, and {ranges[0].path} goes from {ranges[0].described()}; {mend}."
+
+
+def _judged(view: View, metrics: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[Direction, ...]]:
+    for metric in metrics:
+        if metric not in (*METRICS, FLOPS):
+            raise unknown("metric", metric, (*METRICS, FLOPS), "--metric")
+    return metrics, view.directions if metrics == view.metrics else directions_of(metrics)
+
+
+def check_method(space: Space, method: str, where: str) -> None:
+    """Raises UserError where the space varies another method than the one that is tuned."""
+    if method.lower() != space.method:
+        raise UserError(
+            f"{where}: the space {space.name} is for the method {space.method}, and not for {method}; take harness tune "
+            f"{space.method}, or a space for {method}."
+        )
+
+
+def check_metrics(resolved: ResolvedSpace, tasks: Mapping[str, Task]) -> None:
+    """Raises UserError for a metric that a task does not have. `tasks`: those of the search by name."""
+    for metric in resolved.metrics:
+        for name, task in tasks.items():
+            if metric not in (*task.metrics, FLOPS):
+                known = ", ".join((*task.metrics, FLOPS))
+                raise UserError(f"metric {metric}: the task {name} does not have it; it has {known}.")
+
+
+# ------------------------------------------------------------------------------------------------------------- files
+
+
+def _folders() -> tuple[Path, ...]:
+    """Where spaces are: `search_spaces/` of a checkout, then the copy inside the installed package."""
+    package = Path(harness.__file__).parent
+    return (package.parent / "search_spaces", package / "_search_spaces")
+
+
+def _space_files() -> dict[str, Path]:
+    files: dict[str, Path] = {}
+    for folder in _folders():
+        for path in sorted(folder.glob("*.yaml")):
+            files.setdefault(path.stem, path)
+    return files
+
+
+def space_names() -> tuple[str, ...]:
+    """The names of the packaged spaces, sorted."""
+    return tuple(sorted(_space_files()))
+
+
+def load_space(name_or_path: str | Path) -> Space:
+    """A packaged space by name, or a user's own by path (it ends in .yaml or .yml, or holds a slash).
+
+    Raises UserError for an unknown name (with the closest one) and for a file that is no space (file, line, key).
+    """
+    text = str(name_or_path)
+    if isinstance(name_or_path, Path) or text.endswith((".yaml", ".yml")) or "/" in text or "\\" in text:
+        return load_yaml(Path(name_or_path).expanduser(), Space)
+    files = _space_files()
+    if not files:
+        raise UserError(f"no search spaces found in {' or '.join(map(str, _folders()))}; give a path to a YAML file.")
+    if text not in files:
+        raise unknown("space", text, files, "--space")
+    return load_yaml(files[text], Space)
