@@ -27,7 +27,19 @@ PROJECT: dict[str, Any] = tomllib.loads((REPOSITORY / "pyproject.toml").read_tex
 
 LEAVES = {"specs", "errors", "streams", "yaml_files"}
 """Importable by every room; among themselves only `errors` and `specs` are imported."""
-ROOMS = ["cli", "cluster", "bench", "running", "training", "methods", "objectives", "encoders", "tasks", "store"]
+ROOMS = [
+    "cli",
+    "cluster",
+    "search",
+    "bench",
+    "running",
+    "training",
+    "methods",
+    "objectives",
+    "encoders",
+    "tasks",
+    "store",
+]
 """From the top of the house to its ground: a room imports from rooms below it, never from one above."""
 MAX_LINES = 450
 
@@ -212,6 +224,12 @@ def test_packaged_requirements_are_pinned_by_hash() -> None:
 def test_every_table_loads(path: Path) -> None:
     table = pytest.importorskip("harness.bench.table")
     assert table.load_table(path)
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "search_spaces").rglob("*.yaml")), ids=lambda path: path.stem)
+def test_every_space_loads(path: Path) -> None:
+    space = pytest.importorskip("harness.search.space").load_space(path)
+    assert space.name == path.stem
 
 
 def test_no_data_in_the_repository() -> None:

@@ -13,7 +13,7 @@ import harness
 from harness.errors import UserError, unknown
 
 EXIT_INCOMPLETE, EXIT_USER, EXIT_INTERRUPTED = 1, 2, 130
-LISTED = ("methods", "tasks", "tables", "encoders", "corpora", "translators")
+LISTED = ("methods", "tasks", "tables", "spaces", "encoders", "corpora", "translators")
 FORMATS = ("text", "md", "latex", "csv", "json")
 
 
@@ -54,14 +54,20 @@ def _numbers(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"'{text}' is not a list of whole numbers such as 20,100") from None
 
 
-def _slots(text: str) -> int:
+def _count(text: str) -> int:
     try:
-        slots = int(text)
+        count = int(text)
     except ValueError:
-        slots = -1
-    if slots < 0:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of slots such as 2")
-    return slots
+        count = -1
+    if count < 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number such as 2")
+    return count
+
+
+def _positive(text: str) -> int:
+    if not (count := _count(text)):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of 1 or more")
+    return count
 
 
 def _share(text: str) -> float:
@@ -74,6 +80,16 @@ def _share(text: str) -> float:
     return share
 
 
+def _some(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share < float("inf"):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of CPU cores such as 1 or 0.5")
+    return share
+
+
 def _format(text: str) -> str:
     if text not in FORMATS:
         raise unknown("format", text, FORMATS, "--format")
@@ -82,9 +98,20 @@ def _format(text: str) -> str:
 
 def _table_flags(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what is compared")
-    what.add_argument("--table", required=True, help="a table by name ('harness list tables') or a YAML file of yours")
+    what.add_argument("--table", help="a table by name ('harness list tables') or a YAML file of yours")
     what.add_argument("--preset", help="paper, laptop or quick (the default)")
     what.add_argument("--methods", type=_names, help="rows or methods, separated by commas")
+    _data_flags(what)
+    what.add_argument(
+        "--with",
+        dest="with_file",
+        metavar="FILE",
+        help="a YAML file with a method's point (method, set); its target, as in best.yaml, stands in for the flags above",
+    )
+    _place_flags(parser)
+
+
+def _data_flags(what: Any) -> None:
     what.add_argument("--tasks", type=_names, help="tasks by name, or YAML files of your own tasks")
     what.add_argument("--sizes", type=_numbers, help="numbers of labelled examples")
     what.add_argument("--subsets", type=_numbers, help="indices of training subsets, from 0")
@@ -102,23 +129,56 @@ def _table_flags(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="override, such as optim.lr=1e-5 or cmlm.alpha=0.3",
     )
-    what.add_argument(
-        "--with", dest="with_file", metavar="FILE", help="a YAML file with a method's point (method, set)"
-    )
+
+
+def _place_flags(parser: argparse.ArgumentParser) -> None:
     where = parser.add_argument_group("where it runs and what is kept")
     where.add_argument("--store", metavar="URL", help="database of records (default sqlite:///.harness/harness.db)")
     where.add_argument(
-        "--slots", type=_slots, default=0, help="runs at the same time (default: one a CPU core or GPU share)"
+        "--slots", type=_count, default=0, help="runs at the same time (default: one a CPU core or GPU share)"
     )
     where.add_argument(
         "--gpus-per-run", type=_share, default=None, help="share of a GPU for each run (default: 1 if any)"
     )
+    where.add_argument("--cpus-per-run", type=_some, default=1.0, help="CPU cores that a run reserves (default: 1)")
     where.add_argument("--address", default="local", help="a Ray cluster: 'auto' or HOST:PORT (default: this machine)")
     where.add_argument("--retry", action="store_true", help="train diverged runs again too (failed ones always are)")
 
 
-def _format_flag(parser: argparse.ArgumentParser) -> None:
+def _tune_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("method", help="a method, 'cmlm', or several as 'cmlm+scl' ('harness list methods')")
+    what = parser.add_argument_group("what is searched")
+    what.add_argument("--space", metavar="FILE", help="a space by name ('harness list spaces') or a YAML file of yours")
+    mode = what.add_mutually_exclusive_group()
+    mode.add_argument("--grid", action="store_true", help="the space's grid, every point of it")
+    mode.add_argument("--search", action="store_true", help="the space's distributions (the default where it has some)")
+    what.add_argument("--preset", help="paper, laptop or quick (the default)")
+    what.add_argument("--trials", type=_positive, help="points in all (a grid ends by itself)")
+    what.add_argument("--sampler", metavar="NAME", help="tpe, random, cmaes, nsga2; of a grid: grid, or one of those")
+    what.add_argument("--racing", metavar="RULE", help="drops points early: paired, asha, median, none")
+    what.add_argument("--metric", type=_names, help="of dev, or flops; several with commas for a Pareto front")
+    what.add_argument("--seed", type=_count, default=0, help="of the sampler (default 0)")
+    judged = parser.add_argument_group("what points are judged by")
+    _data_flags(judged)
+    end = parser.add_argument_group("what comes out")
+    end.add_argument("--out", metavar="FOLDER", help="of best.yaml, tables and pictures (default: beside the store)")
+    end.add_argument("--final-test", action="store_true", help="score the best point on test, once, at the end")
+    _format_flag(end)
+    _place_flags(parser)
+    parser.add_argument(
+        "--num-workers",
+        type=_positive,
+        default=1,
+        help="Ray Train workers that share a point's replicates (default: 1)",
+    )
+
+
+def _format_flag(parser: Any) -> None:
     parser.add_argument("--format", type=_format, default="text", metavar="|".join(FORMATS), help="of the table")
+
+
+def _yes_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--yes", action="store_true", help="do not ask before a plan of more than an hour")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -129,8 +189,13 @@ def build_parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="fill a table: train what is missing, then print it")
     _table_flags(bench)
     _format_flag(bench)
-    bench.add_argument("--yes", action="store_true", help="do not ask before a plan of more than an hour")
+    _yes_flag(bench)
     bench.set_defaults(handler="harness.cli.bench:bench")
+
+    tune = commands.add_parser("tune", help="search a method's hyperparameters, judged over subsets and seeds")
+    _tune_flags(tune)
+    _yes_flag(tune)
+    tune.set_defaults(handler="harness.cli.tune:tune")
 
     plan = commands.add_parser("plan", help="what would run, what is done, what it costs; trains nothing")
     _table_flags(plan)
@@ -160,7 +225,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. 0: complete; 1: the table is incomplete; 2: a mistake of the user's; 130: interrupted."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    commands = ("bench", "plan", "report", "list", "show", "doctor")
+    commands = ("bench", "tune", "plan", "report", "list", "show", "doctor")
     try:
         if arguments and not arguments[0].startswith("-") and arguments[0] not in commands:
             raise unknown("command", arguments[0], commands)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -13,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from harness.bench.work import Item
+from harness.search.board import Direction, Trial, best_of
 
 if TYPE_CHECKING:
     from harness.cluster.pool import Event
@@ -21,8 +23,48 @@ LINE_EVERY_SECONDS = 10.0
 _ENDS = ("done", "failed", "diverged", "elsewhere")
 
 
+class _Bar:
+    """A bar on a terminal, a plain line now and then elsewhere; all on standard error."""
+
+    def __init__(self, what: str, total: int, describes: bool = False) -> None:
+        self._started = self._spoke = time.monotonic()
+        self._progress: Progress | None = None
+        console = Console(stderr=True)
+        if console.is_terminal:
+            columns = [TextColumn(what), BarColumn(), MofNCompleteColumn()]
+            columns += [TextColumn("{task.description}")] if describes else []
+            self._progress = Progress(*columns, TimeElapsedColumn(), console=console)
+            self._task = self._progress.add_task("", total=total)
+
+    def start(self) -> None:
+        if self._progress:
+            self._progress.start()
+
+    def stop(self) -> None:
+        if self._progress:
+            self._progress.stop()
+            self._progress = None
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self._started
+
+    def update(self, completed: int, description: str, line: str) -> None:
+        if self._progress:
+            self._progress.update(self._task, completed=completed, description=description)
+        elif time.monotonic() - self._spoke > LINE_EVERY_SECONDS:
+            self._spoke = time.monotonic()
+            self.line(line)
+
+    def line(self, text: str) -> None:
+        if self._progress:
+            self._progress.console.print(Text(text))
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+
 class Live:
-    """Counts stages as they start and end, on standard error. Use as a context manager; give it every event."""
+    """Counts stages as they start and end. Use as a context manager; give it every event."""
 
     def __init__(self, items: Sequence[Item], reused: int, dashboard: str, expected_seconds: float) -> None:
         self._total, self._reused = len(items), reused
@@ -31,36 +73,24 @@ class Live:
         self._counts = dict.fromkeys((*_ENDS, "retried"), 0)
         self._running: dict[str, str] = {}
         self._cost = 0.0
-        self._started = self._spoke = time.monotonic()
-        self._progress: Progress | None = None
         self._dashboard = dashboard
+        self._bar = _Bar("stages", self._total, describes=True)
 
     def __enter__(self) -> Self:
         if self._dashboard:
-            self._line(f"Ray dashboard: http://{self._dashboard} (its token: ray get-auth-token)")
-        console = Console(stderr=True)
-        if console.is_terminal:
-            columns = (TextColumn("stages"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-            self._progress = Progress(*columns, TimeElapsedColumn(), console=console)
-            self._task = self._progress.add_task(self._state(), total=self._total)
-            self._progress.start()
+            self._bar.line(where(self._dashboard))
+        self._bar.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._progress:
-            self._progress.stop()
-            self._progress = None
-        self._line(f"{self._ended}/{self._total} stages in {_clock(self._elapsed)}: {self._state()}")
+        self._bar.stop()
+        self._bar.line(f"{self._ended}/{self._total} stages in {_clock(self._bar.elapsed)}: {self._state()}")
 
     @property
     def _ended(self) -> int:
         return sum(self._counts[kind] for kind in _ENDS)
-
-    @property
-    def _elapsed(self) -> float:
-        return time.monotonic() - self._started
 
     def show(self, event: Event) -> None:
         """Take in one event of the pool."""
@@ -72,12 +102,8 @@ class Live:
             self._counts[event.kind] += 1
             self._cost += event.item.cost if event.kind in _ENDS else 0
         if event.kind in ("failed", "diverged", "retried"):
-            self._line(f"{event.kind}: {event.item.name}: {event.reason}")
-        if self._progress:
-            self._progress.update(self._task, completed=self._ended, description=self._state())
-        elif time.monotonic() - self._spoke > LINE_EVERY_SECONDS:
-            self._spoke = time.monotonic()
-            self._line(f"{self._ended}/{self._total} stages: {self._state()}")
+            self._bar.line(f"{event.kind}: {event.item.name}: {event.reason}")
+        self._bar.update(self._ended, self._state(), f"{self._ended}/{self._total} stages: {self._state()}")
 
     def _state(self) -> str:
         parts = [f"{self._counts['done']} done", f"{len(self._running)} running", f"{self._reused} reused"]
@@ -86,41 +112,84 @@ class Live:
             parts.append(f"about {_clock(self._expected)} in all")
         elif self._ended < self._total and self._cost:
             # Stages differ a hundredfold in cost, so what is left is judged by cost and not by count.
-            parts.append(f"about {_clock(self._elapsed * (self._whole_cost - self._cost) / self._cost)} left")
+            parts.append(f"about {_clock(self._bar.elapsed * (self._whole_cost - self._cost) / self._cost)} left")
         return ", ".join(parts)
 
-    def _line(self, text: str) -> None:
-        if self._progress:
-            self._progress.console.print(Text(text))
-        else:
-            print(text, file=sys.stderr, flush=True)
 
+class LiveTrials:
+    """Counts the trials of a study and their replicates, and names the best so far."""
 
-class Counting:
-    """Counts many small things on standard error: a bar on a terminal, a plain line now and then elsewhere."""
-
-    def __init__(self, what: str, total: int) -> None:
-        self._what, self._total, self._now = what, total, 0
-        self._started = self._spoke = time.monotonic()
-        console = Console(stderr=True)
-        self._progress = None
-        if console.is_terminal:
-            columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-            self._progress = Progress(*columns, console=console)
-            self._task = self._progress.add_task(what, total=total)
+    def __init__(
+        self, trials: int, replicates: int, direction: Direction, seen: Iterable[Trial], dashboard: str
+    ) -> None:
+        self._total, self._replicates, self._direction = trials, replicates, direction
+        self._trials = {trial.number: trial for trial in seen}
+        self._dashboard = dashboard
+        self._trained = self._found = 0
+        self._bar = _Bar("trials", trials, describes=True)
 
     def __enter__(self) -> Self:
-        if self._progress:
-            self._progress.start()
+        if self._dashboard:
+            self._bar.line(where(self._dashboard))
+        self._bar.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._progress:
-            self._progress.stop()
-        elapsed = _clock(time.monotonic() - self._started)
-        print(f"{self._now:,}/{self._total:,} {self._what} in {elapsed}", file=sys.stderr, flush=True)
+        self._bar.stop()
+        self._bar.line(f"{self._ended}/{self._total} trials in {_clock(self._bar.elapsed)}: {self._state()}")
+
+    @property
+    def _ended(self) -> int:
+        return sum(trial.state != "running" for trial in self._trials.values())
+
+    def show(self, kind: str, trial: Trial) -> None:
+        """Take in what `Watch` of cluster/proposals.py is told."""
+        self._trials[trial.number] = trial
+        if kind == "replicate":
+            outcome = trial.outcomes[-1]
+            self._trained += outcome.trained
+            self._found += outcome.stages - outcome.trained
+            if outcome.status != "done":
+                self._bar.line(f"{outcome.status}: trial {trial.number}: {outcome.reason}")
+        elif kind == "ended" and trial.state == "failed":
+            self._bar.line(f"failed: trial {trial.number}: {trial.reason}")
+        self._bar.update(self._ended, self._state(), f"{self._ended}/{self._total} trials: {self._state()}")
+
+    def _state(self) -> str:
+        states = Counter(trial.state for trial in self._trials.values())
+        done = sum(len(trial.outcomes) for trial in self._trials.values())
+        parts = [f"{states['complete']} complete", f"{states['dropped']} dropped", f"{states['running']} running"]
+        parts += [f"{states['failed']} failed"] if states["failed"] else []
+        parts.append(f"{done} of {self._total * self._replicates} replicates")
+        parts.append(f"{self._trained} stages trained, {self._found} found recorded")
+        best = best_of(self._trials.values(), self._direction)
+        if best is not None:
+            point = ", ".join(
+                f"{path}={value:g}" if isinstance(value, float) else f"{path}={value}"
+                for path, value in best.point.items()
+            )
+            parts.append(f"best so far {100 * (best.mean() or 0.0):.2f} at {point}")
+        return ", ".join(parts)
+
+
+class Counting:
+    """Counts many small things."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self._what, self._total, self._now = what, total, 0
+        self._bar = _Bar(what, total)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+        self._bar.line(f"{self._now:,}/{self._total:,} {self._what} in {_clock(self._bar.elapsed)}")
 
     def part(self, size: int) -> Callable[[int, int], None]:
         """How to tell that `done` of the `total` pieces of the next `size` things are done."""
@@ -128,13 +197,14 @@ class Counting:
 
         def progress(done: int, total: int) -> None:
             self._now = before + (size if done >= total else size * done // total)
-            if self._progress:
-                self._progress.update(self._task, completed=self._now)
-            elif self._now < self._total and time.monotonic() - self._spoke > LINE_EVERY_SECONDS:
-                self._spoke = time.monotonic()
-                print(f"{self._now:,}/{self._total:,} {self._what}", file=sys.stderr, flush=True)
+            if self._now < self._total:
+                self._bar.update(self._now, "", f"{self._now:,}/{self._total:,} {self._what}")
 
         return progress
+
+
+def where(dashboard: str) -> str:
+    return f"Ray dashboard: http://{dashboard} (its token: ray get-auth-token)"
 
 
 def _clock(seconds: float) -> str:

@@ -15,11 +15,12 @@ from harness.store import DEFAULT_URL, Store
 
 
 def listing(args: argparse.Namespace) -> int:
-    """One line each: methods with their hyperparameters, tasks, tables, encoders."""
+    """One line each: methods with their hyperparameters, tasks, tables, search spaces, encoders."""
     makers = {
         "methods": _methods,
         "tasks": _tasks,
         "tables": _tables,
+        "spaces": _spaces,
         "encoders": _encoders,
         "corpora": _corpora,
         "translators": _translators,
@@ -67,6 +68,21 @@ def _tables() -> list[tuple[str, str]]:
         table = load_table(name)
         rows.append((name, f"{table.title} ({table.source.paper}, {table.source.table})"))
         rows += [(f"  --preset {preset}", text.description) for preset, text in table.presets.items()]
+    return rows
+
+
+def _spaces() -> list[tuple[str, str]]:
+    from harness.search.space import load_space, resolve_space, space_names
+
+    rows = []
+    for name in space_names():
+        space = load_space(name)
+        rows.append((name, f"{space.title} (method {space.method})"))
+        for preset, text in space.presets.items():
+            has = ["search"] if (space.search if text.search is None else text.search) else []
+            if space.grid if text.grid is None else text.grid:
+                has.insert(0, f"grid of {resolve_space(space, preset=preset, mode='grid').trials}")
+            rows.append((f"  --preset {preset}", f"{' and '.join(has)}: {text.description}"))
     return rows
 
 

@@ -7,27 +7,22 @@ import heapq
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import ray
-from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError
+from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.util.metrics import Gauge
 
 from harness.bench.work import Item
 from harness.cluster.ledger import Ledger
-from harness.encoders.tokens import Tokens, Vocabulary
-from harness.errors import UserError
+from harness.cluster.worker import WORKER_DEATHS, Shelf, Tokenised, Worker, answer, slots_of, submit
+from harness.encoders.tokens import Vocabulary
 from harness.running import Workplace
-from harness.specs import Data, Execution, Record, RowSet, Stage, Status
+from harness.specs import Execution, Record, Stage
 from harness.store import Owner, Store
 
-WORKER_DEATHS = 3
-"""A stage whose worker process died this often becomes a failed record."""
 POLL_SECONDS = 1.0
-
-Tokenised = Callable[[RowSet, Data], tuple[Tokens, Any]]
-"""(row set, how the stage reads it) -> its tokens and labels, as arrays; called once a row set and way of reading."""
 
 
 @dataclass(frozen=True)
@@ -37,59 +32,6 @@ class Event:
     kind: Literal["started", "done", "failed", "diverged", "elsewhere", "retried", "waiting"]
     item: Item
     reason: str = ""
-
-
-def _answer(reference: Any) -> Any:
-    """`ray.get`, with a user's error said as it was said first and not wrapped in another process's trace."""
-    try:
-        return ray.get(reference)
-    except RayTaskError as error:
-        cause: Any = error
-        while isinstance(cause, RayTaskError):
-            cause = cause.cause
-        if isinstance(cause, UserError):
-            raise UserError(str(cause)) from None
-        raise
-
-
-@ray.remote
-class Worker:
-    """Imports torch once, then trains one stage after another."""
-
-    def __init__(self, workplace: Workplace, ledger: Any, index: int) -> None:
-        import torch
-
-        torch.set_num_threads(workplace.threads)
-        if workplace.device == "cpu" and torch.cuda.is_available() and ray.get_gpu_ids():
-            workplace = replace(workplace, device="cuda")
-        self._workplace, self._ledger, self._index = workplace, ledger, index
-
-    def __repr__(self) -> str:
-        return f"harness-worker-{self._index}"
-
-    def run(
-        self, item: Item, vocabulary: Vocabulary, digests: list[str], *sets: tuple[Tokens, Any]
-    ) -> tuple[Status, str, bool]:
-        """Train a stage and commit its record. `sets`: training rows, then one an evaluation digest."""
-        from harness.cluster.distributed import launch
-        from harness.running import run_stage
-        from harness.training.loop import Inputs
-
-        (train, labels), *evaluations = sets
-        inputs = Inputs(train, labels, dict(zip(digests, evaluations, strict=True)), item.stage.data.views)
-        record = run_stage(
-            item.stage,
-            inputs,
-            vocabulary,
-            item.metrics,
-            self._workplace,
-            keep_product=item.keep_product,
-            launch=launch,
-        )
-        if item.remake:  # its record stands, whatever became of the weights this time
-            ray.get(self._ledger.release.remote(item.stage.key))
-            return record.status, record.reason, True
-        return record.status, record.reason, bool(ray.get(self._ledger.commit.remote(item.stage, record)))
 
 
 @dataclass
@@ -140,15 +82,14 @@ class Pool:
         self._owner = Owner.current()
         self._store = store
         self._vocabulary = vocabulary
-        self._tokenised = tokenised
+        self._shelf = Shelf(tokenised)
         self._execution = execution
         self._workplace = workplace
         ledger: Any = Ledger
         self._ledger: Any = ledger.options(name=f"harness-ledger-{self._owner.token[:6]}").remote(
             store.url, self._owner
         )
-        _answer(self._ledger.ready.remote())
-        self._references: dict[tuple[Any, ...], Any] = {}
+        answer(self._ledger.ready.remote())
         self._made = 0
         self._gauge = Gauge("harness_stages", "Stages of a bench by state.", ("table", "state"))
         self._counts: Counter[str] = Counter()
@@ -161,11 +102,7 @@ class Pool:
 
     def slots(self) -> int:
         """How many workers fit into the cluster, or fewer when asked."""
-        resources = ray.cluster_resources()
-        fit = int(resources.get("CPU", 1) / self._execution.cpus_per_run)
-        if self._execution.gpus_per_run > 0:
-            fit = min(fit, int(resources.get("GPU", 0) / self._execution.gpus_per_run))
-        return max(1, min(fit, self._execution.slots) if self._execution.slots else fit)
+        return slots_of(self._execution)
 
     def _worker(self) -> Any:
         self._made += 1
@@ -174,23 +111,7 @@ class Pool:
             name=f"harness-worker-{self._made}-{self._owner.token[:6]}",
             num_cpus=self._execution.cpus_per_run,
             num_gpus=self._execution.gpus_per_run,
-        ).remote(self._workplace, self._ledger, self._made)
-
-    def _reference(self, rows: RowSet, data: Data) -> Any:
-        """Tokens of a row set in the object store, made once."""
-        place = (rows.digest, data.max_length, data.views, data.blocks)
-        if place not in self._references:
-            self._references[place] = ray.put(self._tokenised(rows, data))
-        return self._references[place]
-
-    def _submit(self, worker: Any, item: Item) -> Any:
-        data = item.stage.data
-        evaluations = [*([data.dev] if data.dev else []), *data.tests]
-        plain = replace(data, views=1, blocks="text")
-        references = [self._reference(data.train, data), *(self._reference(rows, plain) for rows in evaluations)]
-        return worker.run.options(name=item.name).remote(
-            item, self._vocabulary, [rows.digest for rows in evaluations], *references
-        )
+        ).remote(self._workplace, self._ledger, f"harness-worker-{self._made}")
 
     def run(self, items: Iterable[Item]) -> Iterator[Event]:
         """Train all items, parents first; yields an event for each start and each end."""
@@ -228,7 +149,7 @@ class Pool:
                 asked_at = time.monotonic()
             while schedule.ready and idle:
                 item = heapq.heappop(schedule.ready)[2]
-                grant = _answer(self._ledger.lease.remote(item.stage.key, item.seen_attempt, item.remake))
+                grant = answer(self._ledger.lease.remote(item.stage.key, item.seen_attempt, item.remake))
                 if grant == "held":
                     held.append(item)
                     yield Event("waiting", item, "another driver is training it")
@@ -236,7 +157,7 @@ class Pool:
                     yield from self._settled(item, schedule, finish)
                 elif not self._orphaned(item, schedule):  # asked last: a settled stage needs no weights
                     worker = idle.pop()
-                    busy[self._submit(worker, item)] = (item, worker)
+                    busy[submit(worker, item, self._vocabulary, self._shelf)] = (item, worker)
                     self._count("running")
                     yield Event("started", item)
             if not busy:
@@ -247,7 +168,7 @@ class Pool:
                 item, worker = busy.pop(reference)
                 self._count("running", -1)
                 try:
-                    status, reason, ours = _answer(reference)
+                    status, reason, ours = answer(reference)
                     idle.append(worker)
                     if ours:
                         yield from finish(Event(status, item, reason))
@@ -271,7 +192,7 @@ class Pool:
 
     def _settled(self, item: Item, schedule: _Schedule, finish: Callable[[Event], Iterator[Event]]) -> Iterator[Event]:
         """Another driver recorded this stage first. Its weights, if wanted, may be gone by now: then make them again."""
-        found = _answer(self._ledger.status.remote(item.stage.key))
+        found = answer(self._ledger.status.remote(item.stage.key))
         if found and found[0] != "done":
             yield from finish(Event(found[0], item, "recorded by another driver"))
         elif item.keep_product and not self._store.product(item.stage.key).exists():
@@ -284,7 +205,7 @@ class Pool:
         self, item: Item, error: Exception, schedule: _Schedule, finish: Callable[[Event], Iterator[Event]]
     ) -> Iterator[Event]:
         """A worker process died: the stage goes back, up to a cap; a record that it wrote before dying stands."""
-        found = _answer(self._ledger.status.remote(item.stage.key))
+        found = answer(self._ledger.status.remote(item.stage.key))
         if found and found[0] == "done" and not item.remake:
             yield from finish(Event("done", item))
             return
@@ -294,12 +215,12 @@ class Pool:
             schedule.push(item)
             yield Event("retried", item, reason)
             return
-        _answer(self._ledger.commit.remote(item.stage, Record(item.stage.key, "failed", reason)))
+        answer(self._ledger.commit.remote(item.stage, Record(item.stage.key, "failed", reason)))
         yield from finish(Event("failed", item, reason))
 
     def _discard(self, stage: Stage) -> None:
         """Weights whose children are all done go; those of a root stage (a warm-up) stay, every table shares them."""
-        if not _answer(self._ledger.others_alive.remote()):
+        if not answer(self._ledger.others_alive.remote()):
             self._store.product(stage.key).unlink(missing_ok=True)
 
     def close(self) -> None:

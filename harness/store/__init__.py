@@ -4,6 +4,7 @@ database      the tables, transactions, errors as sentences
 leases        who trains a stage now
 records       the store: records and run labels under the leases' guard
 translations  back-translations, made once
+trials        what a study of hyperparameters asked and found
 """
 
 from harness.store.database import DEFAULT_URL, SCHEMA_VERSION

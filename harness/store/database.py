@@ -61,7 +61,14 @@ TRANSLATIONS = sa.Table(
     sa.Column("digest", sa.String(64), primary_key=True),
     sa.Column("text", sa.Text, nullable=False),
 )
-"""Younger than the others: a database of an older harness gets it with the first translation that is kept."""
+TUNE_TRIALS = sa.Table(
+    "tune_trials",  # 'trials' is Optuna's, in the same database
+    metadata,
+    sa.Column("study", sa.String(128), primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("body", sa.Text, nullable=False),
+)
+"""These two are younger than the others: a database of an older harness gets them with the first row that is kept."""
 
 
 class Database:

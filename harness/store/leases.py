@@ -7,7 +7,7 @@ import socket
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import psutil
@@ -35,6 +35,10 @@ class Owner:
     def current(cls) -> Owner:
         pid = os.getpid()
         return cls(uuid.uuid4().hex, _host(), pid, psutil.Process(pid).create_time())
+
+    def here(self) -> Owner:
+        """This process in the name of its driver: its leases die with it, and belong to the driver's."""
+        return replace(Owner.current(), token=f"{self.token}/{uuid.uuid4().hex[:8]}")
 
 
 def _host() -> str:
@@ -75,16 +79,18 @@ class Leases(Database):
             connection.execute(sa.update(LEASES).where(LEASES.c.owner == owner.token).values(renewed_at=time.time()))
 
     def release(self, owner: Owner, key: str | None = None) -> None:
-        """Give back one lease, or all of an owner's."""
-        condition = LEASES.c.owner == owner.token
+        """Give back one lease, or all of an owner's with those of the processes that hold some in its name."""
+        condition = LEASES.c.owner.startswith(owner.token)
+        if key is not None:
+            condition = (LEASES.c.owner == owner.token) & (LEASES.c.key == key)
         with self._write() as connection:
-            connection.execute(sa.delete(LEASES).where(condition if key is None else condition & (LEASES.c.key == key)))
+            connection.execute(sa.delete(LEASES).where(condition))
 
     def others_alive(self, owner: Owner) -> bool:
-        """Whether another live owner holds a lease, so that products may be in use."""
+        """Whether another driver that is alive holds a lease, so that products may be in use."""
         now = time.time()
         with self._read() as connection:
-            rows = connection.execute(sa.select(LEASES).where(LEASES.c.owner != owner.token)).mappings()
+            rows = connection.execute(sa.select(LEASES).where(~LEASES.c.owner.startswith(owner.token))).mappings()
             return any(_alive(row, now) for row in rows)
 
 

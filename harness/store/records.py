@@ -21,6 +21,7 @@ from harness.specs import Predictions, Record, Run, Stage, Status
 from harness.store.database import LEASES, RECORDS, RUNS, parts
 from harness.store.leases import Leases, Owner
 from harness.store.translations import Translations
+from harness.store.trials import Trials
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Speed:
     seconds: float
 
 
-class Store(Leases, Translations):
+class Store(Leases, Translations, Trials):
     """One open store: a database and the folder of products beside it. Its errors are those of `Database`."""
 
     @property

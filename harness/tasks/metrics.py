@@ -19,7 +19,7 @@ Array = NDArray[Any]
 class Metric:
     """`compute(gold [n], predicted [n])`; `kind` says what is predicted: class codes or a score.
 
-    `binary`: defined for two classes only. `title` is for table heads.
+    `binary`: defined for two classes only. `title` is for table heads. `worst`: the lowest value that it can take.
     """
 
     name: str
@@ -27,6 +27,7 @@ class Metric:
     kind: str
     compute: Callable[[Array, Array], float]
     binary: bool = False
+    worst: float = 0.0
 
 
 def _accuracy(gold: Array, predicted: Array) -> float:
@@ -66,9 +67,9 @@ METRICS: dict[str, Metric] = {
     for metric in (
         Metric("accuracy", "acc", "class", _accuracy),
         Metric("f1", "F1", "class", _f1, binary=True),
-        Metric("mcc", "MCC", "class", _mcc),
-        Metric("spearman", "Spearman", "score", _correlation("spearmanr")),
-        Metric("pearson", "Pearson", "score", _correlation("pearsonr")),
+        Metric("mcc", "MCC", "class", _mcc, worst=-1.0),
+        Metric("spearman", "Spearman", "score", _correlation("spearmanr"), worst=-1.0),
+        Metric("pearson", "Pearson", "score", _correlation("pearsonr"), worst=-1.0),
     )
 }
 """accuracy; f1 of class 1 (two classes); mcc, Matthews correlation; spearman and pearson, of a score.

@@ -54,7 +54,7 @@ def test_an_unknown_name_is_answered_with_the_closest(refused: Refused, line: st
         ("bench --table qqqq", "Known: ablation, few_shot, full_size, objectives, pretraining."),
         ("bench --table few_shot --methods zzz", "Known: cmlm, coco_lm, cssl, electra, ft, mlm, scl, taco, tapt."),
         ("plan --table few_shot --preset xyz", "Known: laptop, paper, quick."),
-        ("list xyz", "Known: corpora, encoders, methods, tables, tasks, translators."),
+        ("list xyz", "Known: corpora, encoders, methods, spaces, tables, tasks, translators."),
     ],
 )
 def test_where_nothing_is_close_all_are_named(refused: Refused, line: str, known: str) -> None:
@@ -93,9 +93,12 @@ def test_where_nothing_is_close_all_are_named(refused: Refused, line: str, known
         (f"bench {MOVIES} --set max_length=high", ["--set max_length=high", "whole number, 8 to 512, not 'high'"]),
         (f"bench {MOVIES} --set max_length=513", ["whole number, 8 to 512, not 513"]),
         (f"bench {MOVIES} --set warm_up.steps=-1", ["whole number, at least 0, not -1"]),
-        ("bench", ["bench: the following arguments are required: --table; see 'harness bench --help'"]),
+        (
+            "bench",
+            ["bench: name a table with --table, or a file with a target with --with; see 'harness bench --help'"],
+        ),
         ("show", ["show: the following arguments are required: key"]),
-        ("list", ["list: the following arguments are required: methods|tasks|tables|encoders"]),
+        ("list", ["list: the following arguments are required: methods|tasks|tables|spaces|encoders"]),
         ("bench --table", ["bench: argument --table: expected one argument"]),
         ("bench few_shot --table few_shot", ["unrecognized arguments: few_shot"]),
     ],

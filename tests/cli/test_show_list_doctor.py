@@ -76,6 +76,7 @@ def test_lists(harness: Harness) -> None:
         "methods": [*METHODS, "cmlm.alpha", "scl.temperature"],
         "tasks": TASKS,
         "tables": ["few_shot", "full_size", "ablation", "--preset laptop"],
+        "spaces": ["cmlm", "taco_fine_tune", "--preset paper"],
         "encoders": ["bert-tiny", "minilm", "FOLDER", "ORG/NAME"],
     }.items():
         said = harness(f"list {what}")

@@ -1,0 +1,76 @@
+"""What Ray Tune, Optuna and the study's bookkeeping cost a trial: N trials that train nothing, through `harness tune`'s own
+path (proposals, duplicates, history, mirror, racing), in warm actors.
+
+    python benchmarks/tune_overhead.py [--trials 500] [--racing none]
+
+Prints the seconds a trial, all in: wall time of the study without Ray's own start, divided by the trials.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+from harness.cli import build_parser
+from harness.cli.study import open_study
+from harness.cli.tune import prepare_study
+from harness.cluster.session import session
+from harness.search.board import Outcome, Point
+from harness.specs import Execution
+
+
+class Nothing:
+    """A judge whose replicates take no time: a score made of the point alone, so that the sampler has what to learn."""
+
+    def __init__(self, replicates: int) -> None:
+        self.replicates = replicates
+
+    def begin(self, number: int, point: Point) -> None:
+        self._score = 1.0 / (1.0 + abs(float(point["alpha"]) - 0.3))
+
+    def outcome(self, index: int) -> Outcome:
+        return Outcome((self._score + 0.01 * index,))
+
+    def close(self) -> None:
+        pass
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--trials", type=int, default=500)
+    parser.add_argument("--racing", default="none")
+    parser.add_argument("--sampler", default="tpe")
+    parser.add_argument("--slots", type=int, default=2)
+    own = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        text = f"tune cmlm --preset quick --subsets 0 --seeds 31 --search --trials {own.trials} --racing {own.racing}"
+        text += f" --sampler {own.sampler} --store sqlite:///{folder}/harness.db --slots {own.slots}"
+        args = build_parser().parse_args(text.split())
+        prepared, points = prepare_study(args)
+        with open_study(args, points, prepared) as opened, session(Execution(slots=own.slots), {}) as (_, settled):
+            from harness.cluster.tune import explore
+
+            started = time.perf_counter()
+            explore(
+                opened.proposals,
+                partial(Nothing, len(points.replicates)),
+                study=opened.name,
+                folder=Path(folder) / "tune",
+                execution=settled,
+                num_workers=1,
+                concurrent=own.slots,
+            )
+            spent = time.perf_counter() - started
+            trials = opened.proposals.history.trials
+    done = sum(trial.state == "complete" for trial in trials)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"trials {len(trials)} ({done} complete), sampler {own.sampler}, racing {own.racing}, {own.slots} slots")
+    print(f"{spent:.1f} s, {spent / len(trials):.4f} s a trial; driver's peak memory {memory:.0f} MiB")
+
+
+if __name__ == "__main__":
+    main()

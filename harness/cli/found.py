@@ -1,0 +1,142 @@
+"""What a study found: printed, and written as tables, pictures and best.yaml into the study's folder."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from harness.bench.point import Point as PointFile
+from harness.bench.results import replicates
+from harness.cli import EXIT_INCOMPLETE
+from harness.cli.bench import prepare
+from harness.cli.study import Opened, as_bench
+from harness.errors import UserError
+from harness.search.board import Trial
+from harness.search.margins import marginal_tables
+from harness.search.results import Study, best_point, best_yaml, budget, chosen, final_test
+from harness.search.tables import points_table
+
+FILES = {"md": "md", "csv": "csv", "latex": "tex", "json": "json"}
+"""Formats of the tables, with the suffix of their files."""
+
+
+def study_of(opened: Opened) -> Study:
+    points, space = opened.points, opened.points.space
+    base, history = points.base, opened.proposals.history
+    notes = [
+        f"Points were judged as row {base.rows[0].name} of table {base.table.name}, protocol {base.table.protocol}, encoder "
+        f"{base.encoder}, preset {base.preset}, data {opened.prepared.plan.source}: {', '.join(base.tasks)}, "
+        f"{', '.join(f'N={size}' if size else 'full size' for size in base.sizes)}.",
+        *([f"Differs from the paper: {'; '.join(base.deviations)}."] if base.deviations else []),
+        *space.space.notes,
+        *([f"Proposals that repeated a point and cost nothing: {len(history.repeated)}."] if history.repeated else []),
+    ]
+    return Study(
+        name=opened.name,
+        method=space.method,
+        row=base.rows[0].name,
+        paths=tuple(parameter.path for parameter in space.parameters),
+        metrics=points.metrics,
+        directions=space.directions,
+        replicates=points.replicates,
+        trials=history.trials,
+        grid={p.path: p.choices for p in space.parameters} if space.mode == "grid" else None,
+        default=space.defaults,
+        mode=space.mode,
+        sampler=space.sampler,
+        racing=space.racing,
+        seed=opened.args.seed,
+        notes=tuple(notes),
+    )
+
+
+def show(args: argparse.Namespace, opened: Opened) -> int:
+    """Print all points, and write them with the margins, pictures and best.yaml into the study's folder."""
+    from harness.search.pictures import draw
+
+    study = study_of(opened)
+    folder = Path(args.out) if args.out else opened.store.products.parent / "studies" / opened.name
+    best = best_point(study)
+    whole = replace(
+        study, trials=(*study.trials, *opened.proposals.history.repeated)
+    )  # a grid's cells, each for itself
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for format, suffix in FILES.items():
+            (folder / f"points.{suffix}").write_text(points_table(study, format), encoding="utf-8")
+            if margins := marginal_tables(whole, format):
+                (folder / f"marginals.{suffix}").write_text(margins, encoding="utf-8")
+        if best is not None:
+            (folder / "best.yaml").write_text(best_yaml(_best(opened, study, best)), encoding="utf-8")
+        _, missing = draw(opened.mirror.study, folder, study.paths)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written ({error.strerror}); name another folder with --out.") from None
+    print(points_table(study, args.format), end="")
+    if study.grid and args.format == "text":
+        print(f"\n{marginal_tables(whole, 'text')}", end="")
+    print("\n".join([*missing, f"Tables and pictures: {folder}"]), file=sys.stderr)
+    if best is None:
+        print("No point has all its replicates trained to the end, so none is the best.", file=sys.stderr)
+        return EXIT_INCOMPLETE
+    print(f"Next: harness bench --with {folder / 'best.yaml'}{_store_flag(args)}", file=sys.stderr)
+    if args.final_test:
+        print("\n" + "\n".join(_final_test(args, opened, study, best, folder)))
+    return 0
+
+
+def _store_flag(args: argparse.Namespace) -> str:
+    return f" --store {args.store}" if args.store else ""
+
+
+def _best(opened: Opened, study: Study, best: Trial) -> dict[str, Any]:
+    points, overrides = opened.points, opened.points.overrides
+    base = points.base
+    target = {
+        "table": points.space.table,
+        "preset": base.preset,
+        "row": base.rows[0].name,
+        "tasks": list(opened.args.tasks or base.tasks),
+        "sizes": list(base.sizes),
+        "subsets": list(base.subsets),
+        "seeds": list(base.seeds),
+        "encoder": base.encoder,
+        "data": overrides.data or "",
+        "corpus": overrides.corpus or "",
+        "translator": overrides.translator or "",
+        "set": list(overrides.set),
+    }
+    kept = {key: value for key, value in target.items() if value not in ("", [])}
+    point = {"method": points.space.method, "set": dict(best.point), "target": kept, "chosen": chosen(study)}
+    PointFile.model_validate(point)
+    return point
+
+
+def _final_test(args: argparse.Namespace, opened: Opened, study: Study, best: Trial, folder: Path) -> list[str]:
+    """The chosen point's test scores, from the predictions that its runs kept."""
+    space = opened.points.space
+    prepared = prepare(as_bench(args, space, space.settings(best.point)), train=False)
+    found = {
+        (r.column, r.subset, r.seed): r.value for r in replicates(prepared.plan, opened.store) if r.value is not None
+    }
+    columns = prepared.resolved.columns
+    test = {
+        f"{columns[name].title} ({columns[name].metric})": [found[name, *place] for place in study.replicates]
+        for name in columns
+    }
+    result = final_test(best.values(), test, study.replicates)
+    path = folder / "final_test.json"
+    earlier = json.loads(path.read_text()) if path.exists() else []
+    mine = {"trial": best.number, "set": dict(best.point), **asdict(result)}
+    others = [each for each in earlier if each["trial"] != best.number]
+    path.write_text(json.dumps([*others, mine], indent=1), encoding="utf-8")
+    lines = list(result.lines)
+    if others:
+        tried = ", ".join(str(each["trial"]) for each in others)
+        lines.append(
+            f"This study's test set was scored before, for trial {tried}: this score is one of {len(others) + 1}."
+        )
+    return [*lines, f"Budget: {budget(study).replicates} replicates on dev."]

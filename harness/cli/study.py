@@ -1,0 +1,158 @@
+"""A study while a command holds it: opened under a lock, its trials run on Ray."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from harness.cli.bench import Prepared, check_gpus, check_masks, execution_of
+from harness.cli.texts import reader
+from harness.errors import UserError
+from harness.search.board import Trial
+from harness.search.points import Points
+from harness.search.space import ResolvedSpace
+from harness.store import Owner, Store
+
+
+@dataclass
+class Opened:
+    """A study that this process holds."""
+
+    name: str
+    args: argparse.Namespace
+    points: Points
+    prepared: Prepared
+    owner: Owner
+    store: Store
+    mirror: Any
+    proposals: Any
+    watchers: list[Any]
+
+
+def as_bench(args: argparse.Namespace, space: ResolvedSpace, settings: tuple[str, ...]) -> argparse.Namespace:
+    """The command line of the bench that runs one point."""
+    subsets = args.subsets or (tuple(range(space.subsets)) if space.subsets else None)
+    asked = vars(args) | {
+        "table": space.table,
+        "preset": space.table_preset,
+        "methods": (space.row or space.method,),
+        "with_file": None,
+        "tasks": args.tasks or space.tasks,
+        "sizes": args.sizes or space.sizes,
+        "subsets": subsets,
+        "seeds": args.seeds or space.seeds,
+        "set": [*args.set, *settings],
+    }
+    return argparse.Namespace(**asked)
+
+
+@contextmanager
+def open_study(args: argparse.Namespace, points: Points, prepared: Prepared) -> Iterator[Opened]:
+    """The study of a command, which no other process may hold at the same time."""
+    from harness.cluster.proposals import Proposals, search_of
+    from harness.search.study import History, Mirror, check_sampler, study_name
+
+    check_sampler(points.space.sampler)
+    _check_places(args)
+    store, owner = Store(prepared.store.url), Owner.current()
+    name = study_name(points.space, args.seed, points.identity(points.space.defaults))
+    lock = f"study {name}"[-64:]
+    if store.lease(lock, owner) == "held":
+        raise UserError(f"The study {name} is run by another command now; wait for it, or take another --seed.")
+    watchers: list[Any] = []
+    try:
+        mirror = Mirror(points.space, name, store, points.metrics)
+        history = History(name, store, mirror)
+        mirror.sync(history.entries)
+
+        def watch(kind: str, trial: Trial) -> None:
+            for watcher in watchers:
+                watcher(kind, trial)
+
+        proposals = Proposals(points, history, search_of(points, args.seed), points.space.trials, watch)
+        yield Opened(name, args, points, prepared, owner, store, mirror, proposals, watchers)
+    finally:
+        store.release(owner)
+
+
+def _check_places(args: argparse.Namespace) -> None:
+    """What this machine does not have is said before Ray starts; of another cluster its session tells."""
+
+    check_gpus(args)
+    there = args.slots or os.cpu_count() or 1
+    if args.address == "local" and args.num_workers > there:
+        raise UserError(
+            f"--num-workers {args.num_workers}: this machine has {there} slots; take as many workers or fewer."
+        )
+
+
+def explore_rest(args: argparse.Namespace, opened: Opened) -> None:
+    """Everything that needs ray and torch."""
+    from harness.cli.live import LiveTrials
+    from harness.cluster.session import session
+    from harness.encoders.tokens import Tokeniser
+
+    points, prepared, store = opened.points, opened.prepared, opened.store
+    plan, located = prepared.plan, prepared.plan.located
+    assert located.folder is not None  # unresolved encoders were refused
+    tokeniser = Tokeniser(located.folder)
+    check_masks(prepared.items, tokeniser, located)
+    metadata = {"study": opened.name, "space": points.space.space.name, "encoder": located.name}
+    with session(execution_of(args), metadata) as (dashboard, settled):
+        from harness.cluster.ledger import Ledger
+        from harness.cluster.trial import Means, Replicates
+        from harness.cluster.tune import explore
+        from harness.cluster.worker import Shelf, answer, slots_of
+        from harness.running import Workplace
+
+        actor: Any = Ledger
+        ledger = actor.options(name=f"harness-ledger-{opened.owner.token[:6]}").remote(store.url, opened.owner)
+        answer(ledger.ready.remote())
+        shelf = Shelf(reader(plan, tokeniser, store))
+        for stage in plan.stages.values():
+            shelf.references(stage)
+        kept = [s.key for s in plan.stages.values() if s.parent and not s.selection]
+        for key in kept:  # weights that the default point shares with others stay until the study ends
+            answer(ledger.hold.remote(key, opened.owner.token))
+        config = located.config if located.new else None
+        workplace = Workplace(
+            located.folder.resolve(), store.products.resolve(), settled.threads, encoder_config=config
+        )
+        means = Means(
+            points,
+            workplace,
+            tokeniser.vocabulary,
+            shelf.made,
+            ledger,
+            opened.owner,
+            store.products.resolve(),
+            settled,
+            args.num_workers,
+            args.retry,
+            opened.name,
+        )
+        count, direction = len(points.replicates), points.space.directions[0]
+        live = LiveTrials(points.space.trials, count, direction, opened.proposals.history.trials, dashboard)
+
+        def label(kind: str, trial: Trial) -> None:
+            if kind == "started":
+                store.label(points.base.table.name, [run for runs in points.runs(trial.point) for run in runs])
+
+        with live:
+            opened.watchers += [live.show, label]
+            explore(
+                opened.proposals,
+                partial(Replicates, means),
+                study=opened.name,
+                folder=store.products.parent / "tune",
+                execution=settled,
+                num_workers=args.num_workers,
+                concurrent=slots_of(settled, args.num_workers),
+            )
+        for key in kept:
+            answer(ledger.let_go.remote(key, opened.owner.token))

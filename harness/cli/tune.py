@@ -1,0 +1,185 @@
+"""`tune`: a space, its study, what the study would cost, the trials that are left, and what they found."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from typing import Any
+
+from harness.bench.plan import Translation, make_plan
+from harness.bench.work import hours
+from harness.cli.bench import Prepared, agree, duration, prepare, shared_sentences
+from harness.cli.found import show
+from harness.cli.study import Opened, as_bench, explore_rest, open_study
+from harness.cli.texts import translate
+from harness.encoders import locate
+from harness.errors import UserError
+from harness.search.board import Trial
+from harness.search.points import Points
+from harness.search.space import ResolvedSpace, check_method, check_metrics, load_space, resolve_space
+from harness.specs import Stage
+from harness.store import Store
+
+
+def tune(args: argparse.Namespace) -> int:
+    """Show the plan, run the trials that are left, print all points. 1 when no point can be the best."""
+    prepared, points = prepare_study(args)
+    for line in _others(args, points.space, prepared):
+        print(line, file=sys.stderr)
+    if prepared.plan.untranslated:
+        assert prepared.translator is not None  # without it nothing waits to be translated
+        _agree(args, points, prepared, ())
+        translate(prepared.plan.untranslated, prepared.translator, Store(prepared.store.url))
+        prepared, points = prepare_study(args)  # what was translated has its identity now
+    with open_study(args, points, prepared) as opened:
+        print("\n".join(_describe(opened)), file=sys.stderr)
+        if opened.proposals.remaining():
+            _agree(args, points, prepared, opened.proposals.history.trials)
+            explore_rest(args, opened)
+        opened.mirror.sync(opened.proposals.history.entries)
+        return show(args, opened)
+
+
+# ------------------------------------------------------------------------------------------------------------ reading
+
+
+def _space(args: argparse.Namespace) -> ResolvedSpace:
+    named = args.space or args.method
+    space = load_space(named)
+    check_method(space, args.method, f"--space {named}")
+    return resolve_space(
+        space,
+        preset=args.preset,
+        mode="grid" if args.grid else "search" if args.search else None,
+        sampler=args.sampler,
+        racing=args.racing,
+        trials=args.trials,
+        metrics=args.metric,
+    )
+
+
+def prepare_study(args: argparse.Namespace) -> tuple[Prepared, Points]:
+    """The default point as a bench would run it, which reads and checks all data, and what makes runs of other points."""
+    space = _space(args)
+    asked = as_bench(args, space, space.settings(space.defaults))
+    _refuse_twice(args, space)
+    prepared = prepare(asked, train=True)
+    if prepared.plan.skipped:
+        row, task, reason = prepared.plan.skipped[0]
+        raise UserError(f"{row}{' on ' + task if task else ''} cannot be tuned: {reason}.")
+    overrides = replace(prepared.asked.overrides, set=tuple(args.set))
+    tasks = {name: found.task for name, found in prepared.plan.tasks.items()}
+    check_metrics(space, tasks)
+    base = prepared.asked.table.resolve(prepared.resolved.preset, overrides, tasks)
+    return prepared, Points(space, base, overrides, tasks, prepared.plan.readings)
+
+
+def _refuse_twice(args: argparse.Namespace, space: ResolvedSpace) -> None:
+    """`--set` of what the space varies would be overridden at every point."""
+    varied = {p.path: p.choices[0] if p.choices else p.low for p in space.parameters}
+    keys = {text.partition("=")[0] for text in space.settings(varied)}
+    for text in args.set:
+        key = text.partition("=")[0].strip()
+        phase, _, name = key.partition(".")
+        if key in keys or (phase == "optim" and keys & {f"fine_tune.{name}", f"post_train.{name}"}):
+            raise UserError(
+                f"--set {text}: the {space.mode} of {space.space.name} varies {key} itself; leave one of them out."
+            )
+
+
+# ---------------------------------------------------------------------------------------------------------- the plan
+
+
+def _describe(opened: Opened) -> list[str]:
+    """The study in lines: what varies, what it is judged by, and what is left to do."""
+    points, space = opened.points, opened.points.space
+    what = "; ".join(f"{p.path} {p.described()}" + _when(p.when) for p in space.parameters)
+    base, trials = points.base, opened.proposals.history.trials
+    design = f"{len(base.subsets)} subsets x {len(base.seeds)} seeds"
+    sizes = ", ".join(f"N={size}" if size else "full size" for size in base.sizes)
+    ended = sum(trial.state != "running" for trial in trials)
+    default = ", ".join(f"{path}={value}" for path, value in space.defaults.items())
+    stages, to_train, flops = work_left(points, opened.prepared, trials)
+    spent = hours(flops, opened.prepared.calibration, opened.prepared.slots, len(to_train) or 1)
+    most = "" if space.sampler == "grid" else "at most "
+    left = f"{most}{len(to_train):,} of {stages:,} stages, {flops:.2g} FLOPs, about {duration(spent)} on "
+    left = f"{left}{opened.prepared.slots} slots here" if to_train else "nothing"
+    return [
+        f"Study {opened.name}: {space.mode} over {what}.",
+        f"{space.trials} points, sampler {space.sampler}, racing {space.racing}, seed {opened.args.seed}; first the default "
+        f"point, {default}.",
+        f"Judged on dev {' and '.join(points.metrics)}: table {base.table.name}, row {base.rows[0].name}, preset "
+        f"{base.preset}, {', '.join(base.tasks)}, {sizes}, {design} = {len(points.replicates)} replicates a point.",
+        f"Encoder {base.encoder} ({opened.prepared.plan.located.encoder.digest[:10]}), data: {opened.prepared.plan.source}, "
+        f"store {opened.store.shown}.",
+        *(f"Texts on both sides: {sentence}." for sentence in shared_sentences(opened.prepared.plan)),
+        f"Ended in earlier commands: {ended} of {space.trials} points. To do: {left}.",
+    ]
+
+
+def _when(conditions: Any) -> str:
+    every = [f"{parent} is {' or '.join(map(str, values))}" for parent, values in conditions.items()]
+    return f" where {' and '.join(every)}" if every else ""
+
+
+def work_left(points: Points, prepared: Prepared, trials: tuple[Trial, ...]) -> tuple[int, list[Stage], float]:
+    """Distinct stages of the study, those that are not recorded, and their FLOPs. Exact for a grid; for a search the
+    default point stands for those that are not proposed yet, and no point is dropped: an upper bound."""
+    space = points.space
+    known = [dict(trial.point) for trial in trials]
+    asked = list(space.grid_points()) if space.sampler == "grid" else [space.defaults, *known]
+    stages: dict[str, Stage] = {}
+    for point in asked:
+        try:
+            stages |= {s.key: s for runs in points.runs(point) for run in runs for s in run.stage.chain}
+        except UserError:  # it will stand in the table as failed, with the reason
+            continue
+    statuses = prepared.store.statuses(stages)
+    to_train = [stage for key, stage in stages.items() if statuses.get(key, ("failed", 0))[0] == "failed"]
+    flops = sum(prepared.plan.stage_flops(stage) for stage in to_train)
+    count = len(stages)
+    if space.sampler != "grid":
+        own = [
+            s
+            for runs in points.runs(space.defaults)
+            for run in runs
+            for s in run.stage.chain
+            if s.parent or s.selection
+        ]
+        new = max(0, space.trials - max(1, len(trials)))
+        flops += new * sum(prepared.plan.stage_flops(stage) for stage in own)
+        to_train += own * new
+        count += len(own) * new
+    return count, to_train, flops
+
+
+def _others(args: argparse.Namespace, space: ResolvedSpace, prepared: Prepared) -> list[str]:
+    """What the other presets would cost here, said when none was asked for."""
+    if args.preset:
+        return []
+    costs = []
+    for name in space.space.presets:
+        if name == space.preset:
+            continue
+        try:
+            other = resolve_space(space.space, preset=name, mode=space.mode)
+            asked = as_bench(args, other, other.settings(other.defaults))
+            table = prepared.asked.table.resolve(
+                other.table_preset, prepared.asked.overrides, prepared.asked.user_tasks
+            )
+            del asked
+            plan = make_plan(table, None, locate(table.encoder), translation=Translation())
+        except UserError:
+            continue
+        flops = other.trials * sum(plan.stage_flops(stage) for stage in plan.stages.values())
+        spent = hours(flops, prepared.calibration, prepared.slots, len(plan.stages) * other.trials)
+        costs.append(f"{name} ({other.trials} points) about {duration(spent)} here")
+    others = f" Others: {'; '.join(costs)}: ask with --preset NAME." if costs else ""
+    return [f"Preset {space.preset}, the default.{others}"]
+
+
+def _agree(args: argparse.Namespace, points: Points, prepared: Prepared, trials: tuple[Trial, ...]) -> None:
+    _, to_train, flops = work_left(points, prepared, trials)
+    narrow = "--trials, --tasks, --sizes, --subsets or --seeds"
+    agree(args.yes, hours(flops, prepared.calibration, prepared.slots, len(to_train) or 1), narrow)

@@ -1,0 +1,260 @@
+"""What a study proposes and when it drops a point: Ray's OptunaSearch and schedulers around the study's history."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+from ray.tune.experiment import Trial as TuneTrial
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
+from ray.tune.search import Searcher
+from ray.tune.search.optuna import OptunaSearch
+
+from harness.errors import UserError
+from harness.search.board import Outcome, Trial, best_of
+from harness.search.points import Points
+from harness.search.racing import paired, projected, unsound
+from harness.search.study import Entry, History, sampler_of
+
+REPEATS = 100
+"""So many proposals in a row that were tried before mean that the space is exhausted."""
+GRACE = 2
+"""Replicates that ASHA and median stopping grant each point."""
+FACTOR = 2
+"""Of ASHA: at each rung the better half goes on."""
+
+Watch = Callable[[str, Trial], None]
+"""Told 'started', 'replicate' and 'ended' with the trial as it is then."""
+
+
+def search_of(points: Points, seed: int) -> OptunaSearch:
+    """Optuna with its study in memory, the default point (of a grid, every point) enqueued."""
+    space = points.space
+    several = len(space.directions) > 1
+    modes = [direction[:3] for direction in space.directions]
+    names = [f"value_{k}" for k in range(len(modes))]
+    return OptunaSearch(
+        space=space.define,
+        metric=names if several else names[0],
+        mode=modes if several else modes[0],
+        points_to_evaluate=[dict(p) for p in (space.grid_points() if space.sampler == "grid" else (space.defaults,))],
+        sampler=sampler_of(space, seed),
+    )
+
+
+class Proposals(Searcher):
+    """Hands Tune one point after another: first those that an interrupted command left unfinished, then new ones, up to
+    `limit` distinct ones in all. A point that is the same computation as an earlier one costs nothing."""
+
+    def __init__(self, points: Points, history: History, search: OptunaSearch, limit: int, watch: Watch) -> None:
+        super().__init__()
+        self.points, self.history = points, history
+        self._search, self._limit, self._watch = search, limit, watch
+        self.fatal: Exception | None = None
+        self.reasons: dict[int, str] = {}
+        self._numbers: dict[str, int] = {}
+        self._followers: dict[int, list[int]] = {}
+        self._known: dict[tuple[str, ...], int] = {}
+        self._waiting: deque[int] = deque()
+        self._rehearse()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Tune pickles its searcher into an experiment folder that is never read: the history is what is resumed."""
+        return (Searcher, ())
+
+    # ------------------------------------------------------------------------------------------------- resuming
+
+    def _rehearse(self) -> None:
+        """Bring the sampler to where the last command left it: the same asks and tells in the same order."""
+        entries = self.history.entries
+        tells = deque(sorted((e for e in entries.values() if e.ended), key=lambda e: e.order))
+        for number, entry in sorted(entries.items()):
+            while tells and tells[0].after <= number:
+                self._tell(tells[0].trial.number, tells.popleft().told)
+            point = self._search.suggest(str(number))
+            if point != dict(entry.trial.point):
+                raise UserError(
+                    f"The study {self.history.name} was begun by other versions of Optuna or of this harness: proposal "
+                    f"{number} would be {point} now. Take another --seed to begin a new study; recorded runs are used again."
+                )
+            if entry.same_as is None:
+                self._remember(entry)
+            elif not entry.ended:
+                self._followers.setdefault(entry.same_as, []).append(number)
+        while tells:
+            self._tell(tells[0].trial.number, tells.popleft().told)
+        for entry in list(entries.values()):
+            if entry.same_as is None and unfinished(entry):
+                self.history.again(entry.trial.number)
+                self._waiting.append(entry.trial.number)
+
+    def _remember(self, entry: Entry) -> None:
+        with suppress(UserError):  # it could not be run then either, and its end says why
+            self._known.setdefault(self.points.identity(entry.trial.point), entry.trial.number)
+
+    def remaining(self) -> int:
+        """How many trials Tune is to run at the most."""
+        return len(self._waiting) + max(0, self._limit - len(self.history.trials))
+
+    # ------------------------------------------------------------------------------------------------- Tune's calls
+
+    def suggest(self, trial_id: str) -> Any:
+        number = None if self.fatal else self._waiting.popleft() if self._waiting else self._ask()
+        if number is None:
+            return Searcher.FINISHED
+        self._numbers[trial_id] = number
+        trial = self.history.entries[number].trial
+        self._watch("started", trial)
+        return {"number": number, "point": dict(trial.point)}
+
+    def _ask(self) -> int | None:
+        for _ in range(REPEATS):
+            if len(self.history.trials) >= self._limit:
+                return None
+            point = self._search.suggest(str(len(self.history.entries)))
+            try:
+                identity = self.points.identity(point)
+            except UserError as error:
+                number = self.history.asked(point)
+                self._tell(number, None)
+                self.history.ended(number, "failed", str(error), None)
+                self._watch("ended", self.history.entries[number].trial)
+                continue
+            first = self._known.get(identity)
+            number = self.history.asked(point, first)
+            if first is None:
+                self._known[identity] = number
+                return number
+            self._followers.setdefault(first, []).append(number)
+            if self.history.entries[first].ended:
+                self._end_followers(first)
+        return None
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        self.take(self._numbers[trial_id], result)
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        number = self._numbers.pop(trial_id)
+        if result:
+            self.take(number, result)
+        trial = self.history.entries[number].trial
+        failure = str((result or {}).get("error", "")) or ("its process died too often" if error else "")
+        if failure:
+            self._end(number, "failed", failure, None)
+        elif len(trial.outcomes) == len(self.points.replicates):
+            self._end(number, "complete", "", tuple(trial.mean(k) or 0.0 for k in range(len(trial.outcomes[0].values))))
+        else:
+            self._end(number, "dropped", self.reasons.get(number, ""), (self._projected(trial),))
+
+    # ------------------------------------------------------------------------------------------------- what they do
+
+    def take(self, number: int, result: dict[str, Any]) -> Trial:
+        """A reported replicate into the history; scheduler and searcher both hear of it, in either order."""
+        if result.get("fatal"):
+            self.fatal = self.fatal or UserError(str(result["error"]))
+        if "outcome" in result:
+            body = json.loads(result["outcome"])
+            outcome = Outcome(**{**body, "values": tuple(body["values"])})
+            if self.history.replicate(number, int(result["replicates_done"]), outcome):
+                self._watch("replicate", self.history.entries[number].trial)
+        return self.history.entries[number].trial
+
+    def _projected(self, trial: Trial) -> float:
+        """What is told of a dropped trial: its running mean, without the luck of which subsets came first."""
+        return projected(trial.values(), [other.values() for other in self.history.trials if other.sound])
+
+    def _end(self, number: int, state: Any, reason: str, told: tuple[float, ...] | None) -> None:
+        first_time = not self.history.entries[number].ended
+        self.history.ended(number, state, reason, told)
+        if first_time:
+            self._tell(number, told)
+        self._watch("ended", self.history.entries[number].trial)
+        self._end_followers(number)
+
+    def _end_followers(self, number: int) -> None:
+        entry = self.history.entries[number]
+        for follower in self._followers.pop(number, []):
+            self.history.ended(follower, entry.trial.state, "", entry.told)
+            self._tell(follower, entry.told)
+
+    def _tell(self, number: int, told: tuple[float, ...] | None) -> None:
+        values = {f"value_{k}": value for k, value in enumerate(told or ())}
+        self._search.on_trial_complete(str(number), values or None, error=not values)
+
+
+def unfinished(entry: Entry) -> bool:
+    """Whether the next command runs a trial (again): it never ended, or a replicate of it failed, which a divergence is
+    not. A point that could not be run at all stays as it is."""
+    trial = entry.trial
+    return (
+        not entry.ended
+        or any(outcome.status == "failed" for outcome in trial.outcomes)
+        or (trial.state == "failed" and bool(trial.outcomes))
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------- schedulers
+
+
+class Race(FIFOScheduler):
+    """Drops a point by the paired test of `search/racing.py` against the best fully replicated one, and at once when a
+    replicate of it failed or diverged: it can not be the best any more."""
+
+    def __init__(self, proposals: Proposals) -> None:
+        super().__init__()
+        self._proposals = proposals
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (FIFOScheduler, ())
+
+    def on_trial_result(self, tune_controller: Any, trial: TuneTrial, result: dict[str, Any]) -> str:
+        mine = self._proposals.take(trial.config["number"], result)
+        points = self._proposals.points
+        replicates, direction = points.replicates, points.space.directions[0]
+        best = best_of(self._proposals.history.trials, direction)
+        verdict = unsound(mine.outcomes, replicates)
+        if not verdict.drop and best is not None:
+            sign = 1 if direction == "maximize" else -1
+            verdict = paired(mine.values(), best.values(), replicates, sign=sign, name=f"trial {best.number}")
+        if not verdict.drop:
+            return str(TrialScheduler.CONTINUE)
+        self._proposals.reasons[mine.number] = verdict.reason
+        return str(TrialScheduler.STOP)
+
+
+def scheduler_of(proposals: Proposals) -> TrialScheduler | None:
+    """The racing rule as Tune's scheduler, told of the trials that ended in earlier commands."""
+    points = proposals.points
+    rule, full = points.space.racing, len(points.replicates)
+    if rule == "none" or full < 2:
+        return None
+    if rule == "paired":
+        return Race(proposals)
+    grace = min(GRACE, full - 1)
+    common = {"time_attr": "replicates_done", "metric": "score", "mode": points.space.directions[0][:3]}
+    scheduler = (
+        ASHAScheduler(max_t=full, grace_period=grace, reduction_factor=FACTOR, **common)
+        if rule == "asha"
+        else MedianStoppingRule(grace_period=grace, hard_stop=True, **common)
+    )
+    _rehearse(scheduler, proposals.history.trials)
+    return scheduler
+
+
+def _rehearse(scheduler: TrialScheduler, trials: Iterable[Trial]) -> None:
+    """Let a scheduler of Ray's see the trials that ended before; what it says of them is past."""
+    for trial in trials:
+        if trial.state not in ("complete", "dropped"):
+            continue
+        stub = TuneTrial("harness-ended", stub=True, config={"number": trial.number}, trial_id=f"ended{trial.number}")
+        scheduler.on_trial_add(None, stub)
+        result: dict[str, Any] = {}
+        for done in range(1, len(trial.outcomes) + 1):
+            score = math.fsum(trial.values()[:done]) / done
+            result = {"score": score, "replicates_done": done, "training_iteration": done}
+            scheduler.on_trial_result(None, stub, result)
+        scheduler.on_trial_complete(None, stub, result)

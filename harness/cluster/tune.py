@@ -1,0 +1,94 @@
+"""Ray Tune over a study: trials side by side in warm actors, each one point over its replicates."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from harness.cluster.proposals import Proposals, scheduler_of
+from harness.cluster.trial import HarnessTrial, Judge
+from harness.specs import Execution
+
+NO_CPU = {"memory": 1.0}
+"""A byte: the resources of a trial that only drives a worker group, so that drivers can never take what workers need."""
+
+_ENVIRONMENT = {
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C is ours: fit() would return as if all were done
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # files of results that the ledger holds already
+    "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",  # the history is what is resumed
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
+    "TUNE_WARN_THRESHOLD_S": "60",
+    "RAY_AIR_NEW_OUTPUT": "0",
+}
+
+
+def explore(
+    proposals: Proposals,
+    make_judge: Callable[[], Judge],
+    *,
+    study: str,
+    folder: Path,
+    execution: Execution,
+    num_workers: int,
+    concurrent: int,
+) -> None:
+    """Run the trials that are left. `folder`: of Tune's own files, which are deleted at the end.
+
+    Raises what made the study impossible (a worker group that does not start); what is wrong with one trial is in its row.
+    """
+    os.environ.update(_ENVIRONMENT)
+    from ray import tune
+
+    for logger in ("ray.tune", "ray.train", "ray._private"):
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
+    warnings.filterwarnings("ignore", module="ray|optuna")
+    shutil.rmtree(folder / study, ignore_errors=True)
+
+    def name(trial: Any) -> str:
+        return f"{study}_{trial.config['number']:05d}"
+
+    try:
+        tune.Tuner(
+            tune.with_resources(
+                tune.with_parameters(HarnessTrial, make_judge=make_judge), _resources(execution, num_workers)
+            ),
+            tune_config=tune.TuneConfig(
+                search_alg=proposals,
+                scheduler=scheduler_of(proposals),
+                num_samples=proposals.remaining(),
+                max_concurrent_trials=concurrent,
+                reuse_actors=True,
+                trial_name_creator=name,
+                trial_dirname_creator=name,
+            ),
+            run_config=tune.RunConfig(
+                name=study,
+                storage_path=str(folder.resolve()),
+                verbose=0,
+                failure_config=tune.FailureConfig(max_failures=2),
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+            ),
+        ).fit()
+    finally:
+        shutil.rmtree(folder / study, ignore_errors=True)
+    if proposals.fatal:
+        raise proposals.fatal
+
+
+def _resources(execution: Execution, num_workers: int) -> Any:
+    """A trial's process takes nothing; its worker's share lies in the same placement group, so that both come together.
+    A worker group of Ray Train makes its own."""
+    from ray import tune
+
+    if num_workers > 1:
+        return tune.PlacementGroupFactory([NO_CPU])
+    worker = {"CPU": execution.cpus_per_run}
+    if execution.gpus_per_run > 0:
+        worker["GPU"] = execution.gpus_per_run
+    return tune.PlacementGroupFactory([{}, worker])

@@ -1,0 +1,104 @@
+"""Walks a run's chain for a trial: what is recorded answers at once, the rest is trained under a lease."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import OutOfMemoryError, RayActorError
+
+from harness.bench.work import Item
+from harness.cluster.worker import WORKER_DEATHS, answer
+from harness.search.points import Ended
+from harness.specs import Record, Run, Stage, Status
+from harness.store import RENEW_SECONDS, Owner
+
+POLL_SECONDS = 0.5
+
+Train = Callable[[Item, Owner], tuple[Status, str, bool]]
+"""Trains an item and commits its record for an owner; raises RayActorError or OutOfMemoryError when its process died."""
+
+
+@dataclass
+class Walker:
+    """Settles stages in the name of `owner`, a trial's process. Two trials that want one stage train it once: the second
+    waits for the first. `products`: the folder of weights."""
+
+    ledger: Any
+    owner: Owner
+    products: Path
+    train: Train
+    retry: bool
+
+    def __post_init__(self) -> None:
+        threading.Thread(target=self._renew, daemon=True).start()
+
+    def _renew(self) -> None:
+        """On another host than the database's, a lease lives as long as it is renewed."""
+        while True:
+            time.sleep(RENEW_SECONDS)
+            try:
+                ray.get(self.ledger.renew.remote(self.owner))
+            except Exception:  # the ledger is away for a moment, or for good with its driver
+                continue
+
+    def walk(self, run: Run, metrics: tuple[str, ...], name: str) -> list[Ended]:
+        """How the stages of a run ended, from the root to the leaf or to the one that did not finish."""
+        trained: dict[str, Ended] = {}
+        leaf = self._settle(run.stage, name, metrics, trained, wanted=False)
+        parent = run.stage.parent
+        if parent and parent.parent:  # a root's weights stay, every table shares them
+            answer(self.ledger.let_go.remote(parent.key, self.owner.token))
+        chain = []
+        for stage in run.stage.chain[:-1]:
+            ended: Ended | None = trained.get(stage.key) or answer(self.ledger.look.remote(stage.key, False))[1]
+            if ended is None:  # its record was never written here: the store holds the leaf alone
+                continue
+            chain.append(ended)
+            if ended.status != "done":
+                return chain
+        return [*chain, leaf]
+
+    def _settle(
+        self, stage: Stage, name: str, metrics: tuple[str, ...], trained: dict[str, Ended], *, wanted: bool
+    ) -> Ended:
+        """Train a stage unless it is recorded; with `wanted` its weights are there when this returns."""
+        deaths = 0
+        if wanted and stage.parent:
+            answer(self.ledger.hold.remote(stage.key, self.owner.token))
+        while True:
+            attempt: int
+            ended: Ended | None
+            attempt, ended = answer(self.ledger.look.remote(stage.key, self.retry))
+            there = (self.products / f"{stage.key}.safetensors").exists()
+            remake = ended is not None and ended.status == "done" and wanted and not there
+            if ended is not None and not remake:
+                return trained.get(stage.key, ended)
+            if stage.parent:
+                parent = self._settle(stage.parent, name, metrics, trained, wanted=True)
+                if parent.status != "done":
+                    return Ended(parent.status, f"{stage.parent.phase} {parent.status}: {parent.reason}")
+            grant = answer(self.ledger.lease.remote(stage.key, attempt, remake, self.owner))
+            if grant != "granted":
+                time.sleep(POLL_SECONDS if grant == "held" else 0)
+                continue
+            item = Item(stage, f"{name} ({stage.phase})", 0.0, metrics, wanted, remake, attempt)
+            try:
+                status, reason, _ = self.train(item, self.owner)
+            except (RayActorError, OutOfMemoryError) as error:
+                deaths += 1
+                status = "failed"
+                reason = f"its worker process died {deaths} times ({type(error).__name__})"
+                if deaths < WORKER_DEATHS:
+                    continue
+                answer(self.ledger.commit.remote(stage, Record(stage.key, "failed", reason), self.owner))
+            if remake and status != "done":
+                return Ended(status, reason)
+            ended = answer(self.ledger.look.remote(stage.key, self.retry))[1]
+            if ended is not None:
+                trained[stage.key] = replace(ended, trained=True)

@@ -1,0 +1,221 @@
+"""The margins of a grid: what a metric is at each value of each path, and the two-way table of two paths.
+
+Pure: the same trials in any order give the same bytes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from harness.bench.aggregate import mean
+from harness.bench.render import STYLES, Style, latex_table, table_lines
+from harness.bench.table import Value
+from harness.search.board import Trial, best_of
+from harness.search.results import Study, design
+from harness.search.tables import (
+    WORST,
+    Shown,
+    aligned,
+    csv_text,
+    measured,
+    number_text,
+    style_of,
+    title_of,
+    value_text,
+    who,
+)
+
+Block = tuple[str, list[str], list[list[str]]]
+"""One table: title, header and rows, escaped."""
+
+
+@dataclass(frozen=True)
+class Margin:
+    """A metric at some of a grid's values: `at` two paths a cell, at one path a margin, at none the whole grid.
+
+    `mean`: of the means of the `complete` points there, of `points` in the grid; `best`: the best sound trial there.
+    """
+
+    metric: str
+    at: Mapping[str, Value]
+    mean: float | None
+    complete: int
+    points: int
+    best: int | None
+
+
+def varied(study: Study) -> tuple[str, ...]:
+    """The paths of the grid that have more than one value."""
+    return tuple(path for path in study.paths if len((study.grid or {}).get(path, ())) > 1)
+
+
+def placed(study: Study) -> dict[tuple[Value, ...], Trial]:
+    """The grid's trials by their values at the varied paths; of several at one point the one that came furthest."""
+    grid, paths = study.grid or {}, varied(study)
+    found: dict[tuple[Value, ...], Trial] = {}
+    for trial in study.trials:
+        if all(path in trial.point and trial.point[path] in values for path, values in grid.items()):
+            place = tuple(trial.point[path] for path in paths)
+            old = found.get(place)
+            if old is None or _reached(study, trial) > _reached(study, old):
+                found[place] = trial
+    return found
+
+
+def _reached(study: Study, trial: Trial) -> tuple[bool, bool, int]:
+    return study.sound(trial), study.complete(trial), len(trial.outcomes)
+
+
+def marginals(study: Study) -> tuple[Margin, ...]:
+    """The margins of a grid: its cells where two paths vary, then each value of each path, then the whole. A search has
+    none. A trial whose point does not lie in the grid counts nowhere."""
+    if not study.grid:
+        return ()
+    paths, trials = varied(study), placed(study)
+    places: list[dict[str, Value]] = []
+    if len(paths) == 2:
+        places += [dict(zip(paths, pair, strict=True)) for pair in itertools.product(*(study.grid[p] for p in paths))]
+    places += [{path: value} for path in paths for value in study.grid[path]]
+    places.append({})
+    size = math.prod(len(study.grid[path]) for path in paths)
+    found = []
+    for k, metric in enumerate(study.metrics):
+        for at in places:
+            here = [t for t in trials.values() if all(t.point[path] == value for path, value in at.items())]
+            means = [value for t in here if study.complete(t) and (value := t.mean(k)) is not None]
+            best = best_of(filter(study.sound, here), study.directions[k], k)
+            share = size // math.prod(len(study.grid[path]) for path in at)
+            center = mean(means) if means else None
+            found.append(Margin(metric, at, center, len(means), share, best.number if best else None))
+    return tuple(found)
+
+
+def marginal_tables(study: Study, format: str) -> str:
+    """The margins of a grid, '' for a search and where nothing varies. Where two paths vary, one table with the first down and the second across;
+    else a table a path. Raises UserError for an unknown format."""
+    style = style_of(format)
+    margins = marginals(study)
+    if not varied(study):
+        return ""
+    if format == "json":
+        return json.dumps([asdict(margin) for margin in margins], indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    if style is None:
+        return _margins_csv(study, margins)
+    across = len(varied(study)) == 2
+    blocks: list[Block] = []
+    for k, metric in enumerate(study.metrics):
+        mine = [margin for margin in margins if margin.metric == metric]
+        blocks += [_across(study, k, mine, style)] if across else _by_path(study, k, mine, style)
+    lines = [style.escape(line) for line in _margin_lines(study, across, bold=format != "text")]
+    if format == "latex":
+        tables = [
+            latex_table(f"{study.name}-{i}", h, [(title, b)], lines, ()) for i, (title, h, b) in enumerate(blocks)
+        ]
+        return "\n".join(tables)
+    parts = []
+    for title, header, body in blocks:
+        parts += [f"### {title}\n" if format == "md" else title, *table_lines(header, body, format), ""]
+    bullet = "- " if format == "md" else ""
+    return "\n".join([*parts, *(bullet + line for line in lines)]) + "\n"
+
+
+def _margin_lines(study: Study, across: bool, bold: bool) -> Iterator[str]:
+    total = len(study.replicates)
+    yield f"Study {study.name}: {who(study)}; {design(study.replicates)}. Test was not scored."
+    if across:
+        yield (
+            f"{'Bold' if bold else 'Star'}: the best point; r/{total}: r of its replicates are run, and no mean is shown. "
+            "The mean of a row or column is shown where all of it is complete."
+        )
+    else:
+        yield (
+            "The mean over all complete points with a value, in parentheses where some points are missing: those are other "
+            f"points than in the rows beside it. {'Bold' if bold else 'Star'}: the best value, once none is missing."
+        )
+    if any(o.status != "done" for trial in placed(study).values() for o in trial.outcomes):
+        yield f"x: {WORST}" if across else WORST
+
+
+def _across(study: Study, k: int, margins: Sequence[Margin], style: Style) -> Block:
+    """Two paths: the first down, the second across, with the means of complete rows and columns."""
+    down, right = varied(study)
+    metric, grid, trials = study.metrics[k], study.grid or {}, placed(study)
+    best = next(margin.best for margin in margins if not margin.at)
+    whole = {
+        tuple(margin.at.items()): number_text(metric, margin.mean, style)
+        for margin in margins
+        if margin.complete == margin.points and margin.mean is not None
+    }
+    columns = [
+        aligned([_cell(study, trials.get((a, b)), k, best, style) for a in grid[down]], style) for b in grid[right]
+    ]
+    rows = [whole.get(((down, a),), style.dash) for a in grid[down]]
+    foot = [whole.get(((right, b),), style.dash) for b in grid[right]]
+    corner = style.escape(f"{down} \\ {right}" if style is STYLES["text"] else f"{down} / {right}")
+    header = [corner, *(value_text(b, style, exact=True) for b in grid[right])]
+    body = [[value_text(a, style, exact=True), *(column[i] for column in columns)] for i, a in enumerate(grid[down])]
+    if set(rows) != {style.dash}:
+        header.append("mean")
+        body = [[*row, text] for row, text in zip(body, rows, strict=True)]
+    if set(foot) != {style.dash}:
+        corner_text = [whole.get((), style.dash)] if len(header) > len(foot) + 1 else []
+        body.append(["mean", *foot, *corner_text])
+    return style.escape(f"{title_of(metric)}, {down} down, {right} across"), header, body
+
+
+def _cell(study: Study, trial: Trial | None, k: int, best: int | None, style: Style) -> Shown | str:
+    if trial is None:
+        return style.dash
+    if not study.complete(trial):
+        return "failed" if trial.state == "failed" else f"{len(trial.outcomes)}/{len(study.replicates)}"
+    cell = measured(study, trial, k, trial.number == best, style)
+    if study.sound(trial) or isinstance(cell, str):
+        return cell
+    return (*cell[:3], style.mark("x"))
+
+
+def _by_path(study: Study, k: int, margins: Sequence[Margin], style: Style) -> Iterator[Block]:
+    """A table a path: the mean over complete points, how many there are, and the best one."""
+    metric, sign = study.metrics[k], 1 if study.directions[k] == "maximize" else -1
+    trials = {trial.number: trial for trial in study.trials}
+    for path in varied(study):
+        mine = [margin for margin in margins if list(margin.at) == [path]]
+        whole = all(margin.complete == margin.points for margin in mine)
+        top = max((sign * margin.mean for margin in mine if margin.mean is not None), default=None) if whole else None
+        means: list[Shown | str] = []
+        bests: list[Shown | str] = []
+        for margin in mine:
+            if margin.mean is None:
+                means.append(style.dash)
+            elif margin.complete < margin.points:
+                means.append(("(", number_text(metric, margin.mean, style), "", ")"))
+            else:
+                marked = style.best("|") if sign * margin.mean == top else "|"
+                before, _, after = marked.partition("|")
+                means.append((before, number_text(metric, margin.mean, style), "", after))
+            found = trials[margin.best] if margin.best is not None else None
+            bests.append(measured(study, found, k, False, style) if found else style.dash)
+        body = [
+            [
+                value_text(margin.at[path], style, exact=True),
+                center,
+                f"{margin.complete}/{margin.points}",
+                style.escape(f"#{margin.best}") if margin.best is not None else style.dash,
+                best,
+            ]
+            for margin, center, best in zip(mine, aligned(means, style), aligned(bests, style), strict=True)
+        ]
+        header = [style.escape(name) for name in (path, "mean", "points", "best", "its value")]
+        yield style.escape(f"{title_of(metric)} by {path}"), header, body
+
+
+def _margins_csv(study: Study, margins: Sequence[Margin]) -> str:
+    names = ["metric", *(f"set.{path}" for path in varied(study)), "mean", "complete", "points", "best"]
+    rows = [asdict(margin) for margin in margins]
+    for row in rows:
+        row |= {f"set.{path}": value for path, value in row.pop("at").items()}
+    return csv_text(names, rows)

@@ -1,0 +1,137 @@
+"""A point to its runs: the very runs that `bench --set` would give, replicate by replicate, and what they score on dev."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from harness.bench.aggregate import mean
+from harness.bench.plan import stage_flops
+from harness.bench.readings import Readings, runs_of
+from harness.bench.resolve import Overrides, ResolvedTable
+from harness.errors import UserError
+from harness.search.board import Outcome, Point
+from harness.search.space import ResolvedSpace
+from harness.search.space_file import FLOPS
+from harness.specs import Run, Stage, Status
+from harness.tasks import METRICS, Task
+
+SHARED = ("warm-up", "pre-train")
+"""Phases whose stages serve many replicates: a replicate's cost leaves them out."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How one stage ended: what a score needs of its record. `trained`: by this command."""
+
+    status: Status
+    reason: str = ""
+    dev_scores: Mapping[str, float] = field(default_factory=dict)
+    flops: float = 0.0
+    seconds: float = 0.0
+    trained: bool = False
+
+
+@dataclass(frozen=True)
+class Points:
+    """Everything that makes runs of a point. Small and without texts, so that it travels to every trial.
+
+    `base`: the table under the command line's `overrides`, with the row, tasks, sizes, subsets and seeds of the search.
+    """
+
+    space: ResolvedSpace
+    base: ResolvedTable
+    overrides: Overrides
+    tasks: Mapping[str, Task]
+    readings: Readings
+
+    @property
+    def replicates(self) -> tuple[tuple[int, int], ...]:
+        """(subset, seed) in the order of all trials: across subsets first, since one subset says least about another."""
+        return tuple((subset, seed) for seed in self.base.seeds for subset in self.base.subsets)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names for readers: those of the search, or what the tasks are selected by."""
+        return self.space.metrics or (" and ".join(dict.fromkeys(self._own_metric(task) for task in self.base.tasks)),)
+
+    def _own_metric(self, task: str) -> str:
+        return self.base.selection(task).metric
+
+    def resolved(self, point: Point) -> ResolvedTable:
+        overrides = replace(self.overrides, set=(*self.overrides.set, *self.space.settings(point)))
+        return self.base.table.resolve(self.base.preset, overrides, self.tasks)
+
+    def runs(self, point: Point) -> tuple[tuple[Run, ...], ...]:
+        """The runs of each replicate: one a task and size. Raises UserError for a point that cannot be run."""
+        runs, skipped = runs_of(self.resolved(point), self.readings)
+        if skipped:
+            name, task, reason = skipped[0]
+            raise UserError(f"{name}{' on ' + task if task else ''} cannot be run: {reason}.")
+        # A full training set has one subset, which stands in every replicate of its seed.
+        return tuple(
+            tuple(run for run in runs if run.seed == seed and (run.subset == subset or not run.size))
+            for subset, seed in self.replicates
+        )
+
+    def identity(self, point: Point) -> tuple[str, ...]:
+        """Keys of all runs: equal for two points that are one computation."""
+        return tuple(run.stage.key for runs in self.runs(point) for run in runs)
+
+    def scored(self, run: Run) -> tuple[str, ...]:
+        """What a run's stages are scored by on dev, the selection's metric first."""
+        return tuple(dict.fromkeys((self._own_metric(run.task), *self.readings.tasks[run.task].task.metrics)))
+
+    def outcome(self, runs: Sequence[Run], chains: Sequence[Sequence[Ended]]) -> Outcome:
+        """One replicate: means over its runs. `chains`: how the stages of each run ended, up to the last one that did.
+
+        A run that failed or diverged, or whose score is not finite, counts with its metric's worst value, and with the
+        FLOPs that were planned: never less than what it would have cost, so that failing never pays.
+        """
+        chains = [(*chain[:-1], self._scorable(run, chain[-1])) for run, chain in zip(runs, chains, strict=True)]
+        leaves = [chain[-1] for chain in chains]
+        values = []
+        for metric in self.space.metrics or ("",):
+            each = []
+            for run, chain in zip(runs, chains, strict=True):
+                leaf = chain[-1]
+                if metric == FLOPS:
+                    each.append(math.fsum(e.flops for e in chain) if leaf.status == "done" else self.planned(run.stage))
+                    continue
+                name = metric or self._own_metric(run.task)
+                each.append(leaf.dev_scores[name] if leaf.status == "done" else METRICS[name].worst)
+            values.append(math.fsum(each) if metric == FLOPS else mean(each))
+        broken = [
+            f"{run.name} {leaf.status}: {leaf.reason}"
+            for run, leaf in zip(runs, leaves, strict=True)
+            if leaf.status != "done"
+        ]
+        statuses = {leaf.status for leaf in leaves}
+        own = [
+            ended
+            for run, chain in zip(runs, chains, strict=True)
+            for stage, ended in zip(run.stage.chain, chain, strict=False)
+            if stage.phase not in SHARED
+        ]
+        return Outcome(
+            tuple(values),
+            next((status for status in ("failed", "diverged") if status in statuses), "done"),
+            broken[0] if broken else "",
+            math.fsum(ended.flops for ended in own),
+            math.fsum(ended.seconds for ended in own),
+            sum(ended.trained for ended in own),
+            len(own),
+        )
+
+    def _scorable(self, run: Run, leaf: Ended) -> Ended:
+        """A run whose scores are not finite has diverged, whatever its record says."""
+        names = [metric or self._own_metric(run.task) for metric in self.space.metrics or ("",) if metric != FLOPS]
+        wrong = [name for name in names if not math.isfinite(leaf.dev_scores.get(name, math.nan))]
+        if leaf.status != "done" or not wrong:
+            return leaf
+        return replace(leaf, status="diverged", reason=f"its {wrong[0]} on dev is not a finite number")
+
+    def planned(self, leaf: Stage) -> float:
+        """Estimated FLOPs of a run's stages."""
+        return math.fsum(stage_flops(stage, self.readings.config) for stage in leaf.chain)

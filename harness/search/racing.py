@@ -1,0 +1,163 @@
+"""Racing over replicates: a point is dropped once the replicates so far say that it is worse than the best point.
+
+All trials run the same replicates in the same order, so a trial is compared with the best fully replicated one, the
+incumbent, replicate by replicate: what a subset does to all points cancels. What a subset does to one point does not, so
+seeds on one subset are not independent evidence and the test counts subsets, not runs. `benchmarks/racing.py` measures its
+error rate and what it saves. Pure: no optuna, no ray.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtrit
+
+from harness.bench.aggregate import mean
+from harness.search.board import Outcome
+
+ERROR_RATE = 0.05
+"""How often, at most, a point that is not worse than the incumbent is dropped, over all looks at it together."""
+
+MIN_CLUSTERS = 3
+"""Clusters (subsets; the seeds where there is one subset) that a look needs; two where there are just two subsets."""
+
+ROUNDING = 1e-9
+"""On the metric's own scale: what lies below it is the rounding of sums and counts as zero."""
+
+Replicates = Sequence[tuple[int, int]]
+"""(subset, seed) in the order that is the same for all trials."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`reason`: one sentence with the numbers; empty where nothing was tested."""
+
+    drop: bool
+    reason: str = ""
+
+
+def looks(replicates: Replicates) -> tuple[int, ...]:
+    """After how many replicates `paired` looks at a trial: 3, 4, 5 and 10 for 5 subsets x 3 seeds, across subsets first.
+
+    Where at least `MIN_CLUSTERS` subsets have begun and have equally many seeds each, since inside a later round clusters
+    would be of unequal variance; and never at the end, where nothing is left to save. So three replicates, or two of one
+    subset, have no look, and racing saves nothing there.
+    """
+    least = 2 if _num_subsets(replicates) == 2 else MIN_CLUSTERS
+    found = []
+    for done in range(1, len(replicates)):
+        sizes = [len(cluster) for cluster in _clusters(replicates, done)]
+        if len(sizes) >= least and len(set(sizes)) == 1:
+            found.append(done)
+    return tuple(found)
+
+
+def paired(
+    candidate: Sequence[float],
+    incumbent: Sequence[float],
+    replicates: Replicates,
+    *,
+    sign: int,
+    error_rate: float = ERROR_RATE,
+    name: str = "the incumbent",
+) -> Verdict:
+    """One look at a trial after its first replicates: is it worse than the fully replicated incumbent?
+
+    Test: one-sided paired t on the k clusters' mean differences, candidate minus incumbent on the same replicates, df k-1.
+    A cluster is a subset; the seeds where there is one subset. The error rate is shared equally among the `looks`
+    (Bonferroni): against a fixed incumbent, a point that is in truth not worse is dropped at any look with probability at
+    most `error_rate`. Between looks nothing is tested.
+
+    Assumes: subsets are independent draws, and the clusters' mean differences are normal about one mean. Not that all points
+    vary equally. "In truth" is over all subsets that could be drawn; with one subset it is about that subset alone, which
+    may rank points differently from others. An incumbent that is the best of many is best by luck too: points as good
+    as it in truth are then dropped more often than `error_rate`, at no loss.
+
+    Small dev sets tie. Where all differences are equal, t has no spread to divide by: the trial is dropped if they are
+    negative and there are at least three; two that agree are no evidence.
+
+    `sign`: 1 where more is better, -1 where less is. `name`: whom the sentence names ('trial 4').
+    """
+    assert sign in (1, -1)
+    assert 0 < error_rate < 1
+    assert 0 < len(candidate) <= len(replicates) == len(incumbent)
+    assert all(map(math.isfinite, (*candidate, *incumbent))), "a failed replicate counts with the metric's worst value"
+    done = len(candidate)
+    if done not in looks(replicates):
+        return Verdict(False)
+    means = sign * cluster_means(np.subtract(candidate, incumbent[:done]), replicates)
+    t, bound, difference = float(statistic(means)), limit(replicates, done, error_rate), float(means.mean())
+    clusters = f"{means.size} {'seeds' if _num_subsets(replicates) == 1 else 'subsets'}"
+    how = f"{100 * abs(difference):.1f} points {'worse' if difference < 0 else 'better'}"
+    return Verdict(t < bound, f"paired t {t:.1f} over {clusters} against {name} (limit {bound:.1f}): {how}")
+
+
+def unsound(outcomes: Sequence[Outcome], replicates: Replicates) -> Verdict:
+    """Drops a trial at its first failed or diverged replicate: only a point whose replicates all end can be the best.
+
+    A rule of its own, since the test would keep such a trial: one worst value among three makes the spread as large as the
+    difference. A run that failed for a reason outside the point (memory, a lost node) is repeated before this is asked.
+    """
+    for (subset, seed), outcome in zip(replicates, outcomes, strict=False):
+        if outcome.status != "done":
+            return Verdict(True, f"subset {subset}, seed {seed} {outcome.status}: such a point cannot be the best")
+    return Verdict(False)
+
+
+def projected(values: Sequence[float], complete: Sequence[Sequence[float]]) -> float:
+    """What the sampler is told for a dropped trial: its mean over all replicates, had they been run.
+
+    The running mean would mislead: subsets are easy or hard for all points alike, so a trial that ended on the easy ones looks
+    better than a complete one that equals it. So: its running mean, plus what the other replicates add to the mean of the
+    `complete` trials (the values of each, fully replicated). Exact where effects of point and replicate add up. Without a
+    complete trial the running mean. It is no measurement: no table shows it, and it may lie outside the metric's range.
+    """
+    assert len(values)
+    running = mean(values)
+    if not len(complete):
+        return running
+    reference = [mean(column) for column in zip(*complete, strict=True)]
+    assert len(values) <= len(reference)
+    return running + mean(reference) - mean(reference[: len(values)])
+
+
+def cluster_means(values: ArrayLike, replicates: Replicates) -> NDArray[np.float64]:
+    """(..., done) -> (..., k): the mean of each subset that has begun; of each seed where there is one subset."""
+    numbers = np.asarray(values, dtype=np.float64)
+    clusters = _clusters(replicates, numbers.shape[-1])
+    return np.stack([numbers[..., places].mean(axis=-1) for places in clusters], axis=-1)
+
+
+def statistic(means: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(..., k) differences -> (...): t of their mean against zero. Without a spread: -inf for three that are equally worse,
+    otherwise 0."""
+    k = means.shape[-1]
+    assert k > 1
+    centre, sd = means.mean(axis=-1), means.std(axis=-1, ddof=1)
+    flat = sd < ROUNDING
+    equally_worse = flat & (centre < -ROUNDING) & (k >= MIN_CLUSTERS)
+    t = centre / np.where(flat, 1.0, sd) * math.sqrt(k)
+    return np.where(equally_worse, -np.inf, np.where(flat, 0.0, t))
+
+
+def limit(replicates: Replicates, done: int, error_rate: float = ERROR_RATE) -> float:
+    """The t below which a trial is dropped at this look."""
+    k = len(_clusters(replicates, done))
+    return float(stdtrit(k - 1, error_rate / len(looks(replicates))))
+
+
+def _num_subsets(replicates: Replicates) -> int:
+    return len({subset for subset, _ in replicates})
+
+
+def _clusters(replicates: Replicates, done: int) -> list[list[int]]:
+    """Places among the first `done` replicates by subset; each its own where there is one subset in all."""
+    single = _num_subsets(replicates) == 1
+    found: dict[tuple[int, int], list[int]] = {}
+    for place, (subset, seed) in enumerate(replicates[:done]):
+        found.setdefault((subset, seed if single else 0), []).append(place)
+    return list(found.values())

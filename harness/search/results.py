@@ -1,0 +1,289 @@
+"""What a study found: its budget, the best point, best.yaml and the final test.
+
+Pure: no torch, optuna or ray, and the same trials in any order give the same results. `tables` and `margins` show them.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from harness.bench.aggregate import between, mean
+from harness.bench.caption import counted, points
+from harness.bench.table import Value
+from harness.search.board import Direction, Point, Trial, best_of, front_of
+
+COSTS = frozenset({"flops", "seconds"})
+"""Metrics that are amounts; every other one is a score with 1 for 100 %."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """All that a study knows when it is shown.
+
+    `method`: the method as in titles, and `row` the row of a table that it is; `paths`: what varies, in the space's order;
+    `replicates`: (subset, seed) in the order they are run; `grid`: of a grid, its values by path; `default`: the paper's
+    point, always trial 0; `notes`: sentences for the caption.
+    """
+
+    name: str
+    method: str
+    row: str
+    paths: tuple[str, ...]
+    metrics: tuple[str, ...]
+    directions: tuple[Direction, ...]
+    replicates: tuple[tuple[int, int], ...]
+    trials: tuple[Trial, ...]
+    grid: Mapping[str, tuple[Value, ...]] | None
+    default: Point
+    mode: str
+    sampler: str
+    racing: str
+    seed: int
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "trials", tuple(sorted(self.trials, key=lambda trial: trial.number)))
+        numbers = [trial.number for trial in self.trials]
+        if len(set(numbers)) != len(numbers):
+            raise ValueError(f"two trials of {self.name} have one number")
+        if not self.metrics or len(self.metrics) != len(self.directions):
+            raise ValueError(f"{self.name}: a direction a metric, not {self.metrics} with {self.directions}")
+        for trial in self.trials:
+            if len(trial.outcomes) > len(self.replicates):
+                raise ValueError(f"trial {trial.number}: more outcomes than the {len(self.replicates)} replicates")
+            if any(len(outcome.values) != len(self.metrics) for outcome in trial.outcomes):
+                raise ValueError(f"trial {trial.number}: a replicate has not one value for each of {self.metrics}")
+
+    def complete(self, trial: Trial) -> bool:
+        """Every replicate ended, well or badly: its mean is its value."""
+        return trial.state == "complete" and len(trial.outcomes) == len(self.replicates) > 0
+
+    def sound(self, trial: Trial) -> bool:
+        """Every replicate was trained to its end: it can be the best."""
+        return trial.sound and self.complete(trial)
+
+    @property
+    def front(self) -> tuple[Trial, ...]:
+        """The best point of one metric; the Pareto front of several, the best of the first metric first."""
+        sound = [trial for trial in self.trials if self.sound(trial)]
+        if len(self.metrics) > 1:
+            return front_of(sound, self.directions)
+        best = best_of(sound, self.directions[0])
+        return (best,) if best else ()
+
+    @property
+    def paper(self) -> Trial | None:
+        """The trial of the default point, when it has begun."""
+        return next((trial for trial in self.trials if trial.number == 0), None)
+
+
+def best_point(study: Study) -> Trial | None:
+    """The sound trial with the best mean; with several metrics the best of the first metric on the Pareto front."""
+    return next(iter(study.front), None)
+
+
+def ranked(study: Study) -> list[Trial]:
+    """Best first: sound trials by the mean of the first metric, those with a failed replicate, dropped ones by how far they
+    came, failed ones, running ones."""
+    sign = -1 if study.directions[0] == "maximize" else 1
+
+    def place(trial: Trial) -> tuple[int, int, float, int]:
+        center = trial.mean()
+        value = sign * center if center is not None else math.inf
+        if study.complete(trial):
+            return (0 if study.sound(trial) else 1, 0, value, trial.number)
+        state = {"dropped": 2, "failed": 3}.get(trial.state, 4)
+        return (state, -len(trial.outcomes), value, trial.number)
+
+    return sorted(study.trials, key=place)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a study spent. `complete`: trials of which all replicates ended; `replicates` were run of `full` (all of every
+    trial); `flops` and `seconds` as recorded with the stages, whoever trained them."""
+
+    trials: int
+    complete: int
+    dropped: int
+    failed: int
+    replicates: int
+    full: int
+    trained_stages: int
+    reused_stages: int
+    flops: float
+    seconds: float
+
+    @property
+    def hours(self) -> float:
+        return self.seconds / 3600
+
+
+def budget(study: Study) -> Budget:
+    outcomes = [outcome for trial in study.trials for outcome in trial.outcomes]
+    states = [trial.state for trial in study.trials]
+    return Budget(
+        trials=len(study.trials),
+        complete=sum(study.complete(trial) for trial in study.trials),
+        dropped=states.count("dropped"),
+        failed=states.count("failed"),
+        replicates=len(outcomes),
+        full=len(study.trials) * len(study.replicates),
+        trained_stages=sum(outcome.trained for outcome in outcomes),
+        reused_stages=sum(outcome.stages - outcome.trained for outcome in outcomes),
+        flops=math.fsum(outcome.flops for outcome in outcomes),
+        seconds=math.fsum(outcome.seconds for outcome in outcomes),
+    )
+
+
+def chosen(study: Study) -> dict[str, Any]:
+    """The mapping `chosen` of best.yaml: how the point was chosen, what it reached on dev, and what that took.
+
+    `difference`: the chosen point minus the paper's point, over the replicates that both have; its spread is the sd of the
+    differences between subsets. Raises ValueError while no trial can be the best.
+    """
+    best = best_point(study)
+    if best is None:
+        raise ValueError(f"no trial of the study {study.name} has all its replicates trained to the end")
+    spent = budget(study)
+    found: dict[str, Any] = {
+        "study": study.name,
+        "trial": best.number,
+        "rule": rule(study),
+        "metric": study.metrics[0],
+        "direction": study.directions[0],
+        "dev": {"mean": best.mean(), "spread": best.spread(study.replicates), "replicates": len(best.outcomes)},
+    }
+    if study.paper is not None and study.paper.outcomes:
+        pairs = zip(best.values(), study.paper.values(), strict=False)
+        difference = dict(zip(study.replicates, (a - b for a, b in pairs), strict=False))
+        found["default"] = {
+            "mean": study.paper.mean(),
+            "spread": study.paper.spread(study.replicates),
+            "replicates": len(study.paper.outcomes),
+            "difference": {"mean": mean(list(difference.values())), "spread": between(difference)},
+        }
+    found |= {
+        "trials": spent.trials,
+        "complete": spent.complete,
+        "dropped": spent.dropped,
+        "failed": spent.failed,
+        "replicates": spent.replicates,
+        "flops": spent.flops,
+        "hours": round(spent.hours, 4),
+        "sampler": study.sampler,
+        "racing": study.racing,
+        "seed": study.seed,
+    }
+    if len(study.metrics) > 1:
+        means = [{metric: t.mean(k) for k, metric in enumerate(study.metrics)} for t in study.front]
+        found["front"] = [
+            {"set": dict(t.point), "values": values} for t, values in zip(study.front, means, strict=True)
+        ]
+    return found
+
+
+def rule(study: Study) -> str:
+    """How the best point is chosen, as a sentence without its full stop."""
+    sound = sum(study.sound(trial) for trial in study.trials)
+    best = "highest" if study.directions[0] == "maximize" else "lowest"
+    whom = f"{counted(sound, 'point')} of {len(study.trials)} whose {counted(len(study.replicates), 'replicate')}"
+    text = f"the {best} mean dev {study.metrics[0]} among the {whom} were trained to the end"
+    if len(study.metrics) > 1:
+        text += f"; the first of the Pareto front of {' and '.join(study.metrics)}"
+    return text
+
+
+def best_yaml(point: Mapping[str, Any]) -> str:
+    """A point as the YAML file that `harness bench --with` takes; every value reads back as it is."""
+    from ruamel.yaml import YAML
+
+    yaml = YAML(typ="rt")
+    yaml.default_flow_style = False
+    yaml.width = 1_000_000  # a folded line is not read back to the letter
+    yaml.representer.ignore_aliases = lambda data: True
+    out = io.StringIO()
+    yaml.dump(_plain(point), out)
+    return f"# harness bench --with THIS FILE\n{out.getvalue()}"
+
+
+def _plain(node: Any) -> Any:
+    if isinstance(node, Mapping):
+        return {str(key): _plain(value) for key, value in node.items()}
+    return [_plain(value) for value in node] if isinstance(node, (list, tuple)) else node
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A mean over replicates; `spread`: sd of the subsets' means, of the replicates where there is one subset."""
+
+    mean: float
+    spread: float | None
+
+
+@dataclass(frozen=True)
+class FinalTest:
+    """The chosen point on test, scored once. `test`: the mean over `columns` within each replicate; `difference`: dev minus
+    test, replicate by replicate; `lines`: the same in words."""
+
+    replicates: int
+    dev: Measured
+    columns: Mapping[str, Measured]
+    test: Measured
+    difference: Measured
+    lines: tuple[str, ...]
+
+
+def final_test(
+    dev: Sequence[float], test: Mapping[str, Sequence[float]], replicates: Sequence[tuple[int, int]]
+) -> FinalTest:
+    """Dev and test scores of one point, `test` by column title, all in the order of `replicates`."""
+    if not test or not replicates or {len(dev), *(len(values) for values in test.values())} != {len(replicates)}:
+        raise ValueError("a final test takes one dev score and one test score a column for each replicate")
+
+    def measured(values: Sequence[float]) -> Measured:
+        return Measured(mean(values), between(dict(zip(replicates, values, strict=True))))
+
+    average = [mean(values) for values in zip(*test.values(), strict=True)]
+    columns = {title: measured(values) for title, values in test.items()}
+    found = FinalTest(
+        replicates=len(replicates),
+        dev=measured(dev),
+        columns=columns,
+        test=measured(average),
+        difference=measured([a - b for a, b in zip(dev, average, strict=True)]),
+        lines=(),
+    )
+    return replace(found, lines=tuple(_test_lines(found, replicates)))
+
+
+def _test_lines(found: FinalTest, replicates: Sequence[tuple[int, int]]) -> Iterator[str]:
+    scores = [f"{title} {_shown(cell)}" for title, cell in found.columns.items()]
+    scores += [f"mean of the columns {_shown(found.test)}"] if len(scores) > 1 else []
+    yield f"Test: {', '.join(scores)}."
+    where = "above" if found.difference.mean >= 0 else "below"
+    distance = Measured(abs(found.difference.mean), found.difference.spread)
+    yield f"Dev: {_shown(found.dev)}, {_shown(distance)} {where} test."
+    yield f"Values are in points (x100): {design(replicates)}."
+    yield "The test set was scored once, for this one point."
+
+
+def _shown(cell: Measured) -> str:
+    return points(cell.mean) + (f" ± {points(cell.spread)}" if cell.spread is not None else "")
+
+
+def design(replicates: Sequence[tuple[int, int]]) -> str:
+    """What a mean and its ± are taken over."""
+    subsets, seeds = {subset for subset, _ in replicates}, {seed for _, seed in replicates}
+    if len(replicates) == 1:
+        return "one replicate, so no spread"
+    if len(subsets) == 1:
+        return f"mean ± standard deviation (ddof 1) over {len(replicates)} replicates of one subset"
+    over = f"{len(subsets)} subsets x {counted(len(seeds), 'seed')}"
+    if len(replicates) != len(subsets) * len(seeds):
+        over = f"{len(replicates)} replicates of {len(subsets)} subsets"
+    return f"mean ± standard deviation of the subsets' means (ddof 1) over {over}"

@@ -1,0 +1,284 @@
+"""A study as it is kept: every proposal and its end in the store, so that a resumed command goes on as if it had never
+stopped, and the same in Optuna's own tables, so that `optuna-dashboard` opens it. No ray."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import optuna
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import TrialState
+
+from harness.errors import UserError
+from harness.search.board import Outcome, Point, State, Trial
+from harness.search.space import Parameter, ResolvedSpace
+from harness.specs import digest_of
+from harness.store import Store
+
+STARTUP = 5
+"""Random points before TPE begins to learn; Optuna's 10 would be most of a small search."""
+POPULATION = 10
+"""Of NSGA-II; Optuna's 50 is more than most searches here try in all."""
+
+
+def check_sampler(name: str) -> None:
+    """Raises UserError for a sampler whose package is missing."""
+    if name == "cmaes" and importlib.util.find_spec("cmaes") is None:
+        raise UserError("--sampler cmaes needs the Python package 'cmaes': pip install cmaes, or take --sampler tpe.")
+
+
+def sampler_of(space: ResolvedSpace, seed: int) -> optuna.samplers.BaseSampler:
+    """Optuna's sampler of a space. A grid's points are all enqueued, so its sampler is never asked."""
+    check_sampler(space.sampler)
+    conditional = any(parameter.when for parameter in space.parameters)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # multivariate and group
+        if space.sampler == "tpe":
+            return optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP, multivariate=True, group=conditional)
+        if space.sampler == "cmaes":
+            return optuna.samplers.CmaEsSampler(seed=seed, n_startup_trials=STARTUP)
+        if space.sampler == "nsga2":
+            return optuna.samplers.NSGAIISampler(seed=seed, population_size=POPULATION)
+        return optuna.samplers.RandomSampler(seed=seed)
+
+
+def study_name(space: ResolvedSpace, seed: int, default_runs: tuple[str, ...]) -> str:
+    """Equal for two commands that would propose the same points and judge them by the same runs. The number of trials is
+    not in it: a study can be made longer."""
+    identity = digest_of({"space": space.identity(), "seed": seed, "runs": list(default_runs)})
+    return f"{space.space.name}-{space.mode}-{space.preset}-{identity[:8]}"
+
+
+# ----------------------------------------------------------------------------------------------------------- history
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One proposal. `same_as`: the earlier one that is the same computation. `told`: what the sampler was told at its end,
+    when it had been asked `after` times, as the `order`th telling: what it takes to bring a sampler to the same state."""
+
+    trial: Trial
+    same_as: int | None = None
+    told: tuple[float, ...] | None = None
+    after: int = -1
+    order: int = -1
+
+    @property
+    def ended(self) -> bool:
+        return self.order >= 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "trial": {**asdict(self.trial), "point": dict(self.trial.point)}}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Entry:
+        trial, told = body["trial"], body["told"]
+        outcomes = tuple(Outcome(**{**each, "values": tuple(each["values"])}) for each in trial["outcomes"])
+        return cls(
+            Trial(**{**trial, "outcomes": outcomes}),
+            body["same_as"],
+            None if told is None else tuple(told),
+            body["after"],
+            body["order"],
+        )
+
+
+class History:
+    """All proposals of a study by number, from earlier commands too. Each change is in the store before it returns, the
+    outcomes of a running trial excepted: the ledger has those."""
+
+    def __init__(self, name: str, store: Store, mirror: Mirror | None) -> None:
+        self.name, self._store, self._mirror = name, store, mirror
+        kept = store.trials(name)
+        self.entries = {number: Entry.from_json(body) for number, body in kept.items()}
+        if sorted(self.entries) != list(range(len(self.entries))):
+            raise UserError(f"The study {name} misses trials in the store; take another --seed to begin a new one.")
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """One a point, by number."""
+        return tuple(entry.trial for entry in self.entries.values() if entry.same_as is None)
+
+    @property
+    def repeated(self) -> tuple[Trial, ...]:
+        """Points that were the same computation as an earlier one, with what that one found."""
+        found = [
+            (entry.trial, self.entries[entry.same_as].trial)
+            for entry in self.entries.values()
+            if entry.same_as is not None
+        ]
+        return tuple(replace(first, number=trial.number, point=trial.point) for trial, first in found)
+
+    def asked(self, point: Point, same_as: int | None = None) -> int:
+        number = len(self.entries)
+        self._keep(Entry(Trial(number, dict(point)), same_as))
+        return number
+
+    def again(self, number: int) -> None:
+        """A trial is run once more, from its first replicate (which the ledger answers)."""
+        entry = self.entries[number]
+        trial = replace(entry.trial, outcomes=(), state="running", reason="")
+        self.entries[number] = replace(entry, trial=trial)
+
+    def replicate(self, number: int, done: int, outcome: Outcome) -> bool:
+        """Take in a trial's `done`th replicate. False when it is known: a trial whose process died reports again."""
+        entry = self.entries[number]
+        if done <= len(entry.trial.outcomes):
+            return False
+        trial = replace(entry.trial, outcomes=(*entry.trial.outcomes, outcome))
+        self.entries[number] = replace(entry, trial=trial)
+        if self._mirror:
+            self._mirror.report(number, done, trial.mean() or 0.0)
+        return True
+
+    def ended(self, number: int, state: State, reason: str, told: tuple[float, ...] | None) -> None:
+        entry = self.entries[number]
+        trial = replace(entry.trial, state=state, reason=reason)
+        if not entry.ended:
+            entry = replace(
+                entry, told=told, after=len(self.entries), order=sum(e.ended for e in self.entries.values())
+            )
+        self._keep(replace(entry, trial=trial))
+        if self._mirror:
+            self._mirror.end(self.entries[number])
+
+    def _keep(self, entry: Entry) -> None:
+        number = entry.trial.number
+        new = number not in self.entries
+        self.entries[number] = entry
+        self._store.keep_trial(self.name, number, entry.to_json())
+        if new and self._mirror:
+            self._mirror.begin(entry)
+
+
+# ------------------------------------------------------------------------------------------------------------ mirror
+
+
+class Mirror:
+    """The study in Optuna's tables of the store's database: what Optuna's own tools read. Nothing here is read back to go
+    on; what differs from the history is written anew."""
+
+    def __init__(self, space: ResolvedSpace, name: str, store: Store, metrics: Sequence[str]) -> None:
+        self._space, self._name, self._metrics = space, name, list(metrics)
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        options = {"connect_args": {"timeout": 30.0}} if store.path else {}
+        with _spoken(store):
+            self._storage = optuna.storages.RDBStorage(store.url, engine_kwargs=options, skip_compatibility_check=True)
+        self._store = store
+        self._open()
+
+    def _open(self) -> None:
+        with _spoken(self._store):
+            self.study = optuna.create_study(
+                study_name=self._name,
+                storage=self._storage,
+                directions=list(self._space.directions),
+                load_if_exists=True,
+            )
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+                self.study.set_metric_names(self._metrics)
+            self._trials = {trial.number: trial for trial in self.study.get_trials(deepcopy=False)}
+
+    def sync(self, entries: Mapping[int, Entry]) -> None:
+        """Make the mirror say what the history says."""
+        shown = {n: _shown(entry) for n, entry in entries.items()}
+        there = {n: (trial.state, trial.values) for n, trial in self._trials.items()}
+        if all(shown.get(n) == seen for n, seen in there.items()) and len(there) <= len(shown):
+            missing = [entry for n, entry in sorted(entries.items()) if n not in there]
+        else:
+            with _spoken(self._store):
+                optuna.delete_study(study_name=self._name, storage=self._storage)
+            self._open()
+            missing = [entry for _, entry in sorted(entries.items())]
+        for entry in missing:
+            self.begin(entry)
+
+    def begin(self, entry: Entry) -> None:
+        trial = self._frozen(entry)
+        with _spoken(self._store):
+            self._trials[entry.trial.number] = trial
+            trial._trial_id = self._storage.create_new_trial(self.study._study_id, template_trial=trial)
+
+    def report(self, number: int, done: int, value: float) -> None:
+        trial = self._trials[number]
+        if len(self._space.directions) == 1 and not trial.state.is_finished():
+            with _spoken(self._store):
+                self._storage.set_trial_intermediate_value(trial._trial_id, done, value)
+
+    def end(self, entry: Entry) -> None:
+        trial = self._trials[entry.trial.number]
+        if trial.state.is_finished():
+            return  # it failed in an earlier command and was run again: the next sync writes it anew
+        state, values = _shown(entry)
+        with _spoken(self._store):
+            self._storage.set_trial_user_attr(trial._trial_id, "harness", _notes(entry))
+            self._storage.set_trial_state_values(trial._trial_id, state, values)
+        trial.state, trial.values = state, values
+
+    def _frozen(self, entry: Entry) -> optuna.trial.FrozenTrial:
+        state, values = _shown(entry)
+        point = entry.trial.point
+        distributions = {p.path: _distribution(p) for p in self._space.parameters if p.path in point}
+        outcomes = entry.trial.values() if len(self._space.directions) == 1 else ()
+        means = {k + 1: sum(outcomes[: k + 1]) / (k + 1) for k in range(len(outcomes))}
+        now = datetime.now()
+        return optuna.trial.FrozenTrial(
+            number=entry.trial.number,
+            trial_id=-1,
+            state=state,
+            value=None,
+            values=values,
+            datetime_start=now,
+            datetime_complete=now if state.is_finished() else None,
+            params=dict(point),
+            distributions=distributions,
+            user_attrs={"harness": _notes(entry)},
+            system_attrs={},
+            intermediate_values=means,
+        )
+
+
+def _shown(entry: Entry) -> tuple[TrialState, list[float] | None]:
+    if entry.trial.state == "running" and not entry.ended:
+        return TrialState.RUNNING, None
+    if entry.trial.state == "complete" and entry.same_as is None:
+        metrics = range(len(entry.trial.outcomes[0].values))
+        return TrialState.COMPLETE, [entry.trial.mean(k) or 0.0 for k in metrics]
+    if entry.trial.state == "complete" and entry.told is not None:
+        return TrialState.COMPLETE, list(entry.told)
+    if entry.trial.state == "dropped":
+        return TrialState.PRUNED, None if entry.told is None else list(entry.told)
+    return TrialState.FAIL, None
+
+
+def _notes(entry: Entry) -> dict[str, Any]:
+    """What stands beside a trial in Optuna's dashboard. Dev alone: nothing of a test set is known here."""
+    trial = entry.trial
+    notes = {"state": trial.state, "reason": trial.reason, "replicates": len(trial.outcomes), "same as": entry.same_as}
+    reasons = [outcome.reason for outcome in trial.outcomes if outcome.reason]
+    return {key: value for key, value in (notes | {"not done": reasons}).items() if value not in ("", None, [])}
+
+
+def _distribution(parameter: Parameter) -> optuna.distributions.BaseDistribution:
+    if parameter.choices:
+        return CategoricalDistribution(parameter.choices)
+    if parameter.integer:
+        return IntDistribution(int(parameter.low), int(parameter.high), parameter.log, int(parameter.step or 1))
+    return FloatDistribution(parameter.low, parameter.high, parameter.log, parameter.step)
+
+
+@contextmanager
+def _spoken(store: Store) -> Iterator[None]:
+    """Optuna's database errors as one sentence."""
+    try:
+        yield
+    except (optuna.exceptions.StorageInternalError, optuna.exceptions.DuplicatedStudyError) as error:
+        cause = str(error.__cause__ or error).strip().splitlines()[0]
+        raise UserError(f"The store {store.shown} refused the study ({cause}); what was recorded is kept.") from None

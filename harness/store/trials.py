@@ -1,0 +1,32 @@
+"""What a study of hyperparameters has asked and found so far, a row a trial: what a resumed command goes on from."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import sqlalchemy as sa
+
+from harness.store.database import TUNE_TRIALS, Database
+
+
+class Trials(Database):
+    """Trials of studies by number. The last word on a number stands."""
+
+    def trials(self, study: str) -> dict[int, dict[str, Any]]:
+        """What is kept of a study, by number; nothing in a store that is not there or that never held a study."""
+        if not self.exists:
+            return {}
+        with self._read() as connection:
+            if not sa.inspect(connection).has_table(TUNE_TRIALS.name):
+                return {}
+            query = sa.select(TUNE_TRIALS.c.number, TUNE_TRIALS.c.body).where(TUNE_TRIALS.c.study == study)
+            return {number: json.loads(body) for number, body in connection.execute(query.order_by("number"))}
+
+    def keep_trial(self, study: str, number: int, body: dict[str, Any]) -> None:
+        text = json.dumps(body, allow_nan=False)
+        place = (TUNE_TRIALS.c.study == study) & (TUNE_TRIALS.c.number == number)
+        with self._write() as connection:
+            TUNE_TRIALS.create(connection, checkfirst=True)
+            if not connection.execute(sa.update(TUNE_TRIALS).where(place).values(body=text)).rowcount:
+                connection.execute(sa.insert(TUNE_TRIALS).values(study=study, number=number, body=text))
