@@ -61,9 +61,8 @@ def show(args: argparse.Namespace, opened: Opened) -> int:
     study = study_of(opened)
     folder = Path(args.out) if args.out else opened.store.products.parent / "studies" / opened.name
     best = best_point(study)
-    whole = replace(
-        study, trials=(*study.trials, *opened.proposals.history.repeated)
-    )  # a grid's cells, each for itself
+    # In the margins every cell of a grid stands for itself, also where two are one computation.
+    whole = replace(study, trials=(*study.trials, *opened.proposals.history.repeated))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for format, suffix in FILES.items():
@@ -119,14 +118,14 @@ def _final_test(args: argparse.Namespace, opened: Opened, study: Study, best: Tr
     """The chosen point's test scores, from the predictions that its runs kept."""
     space = opened.points.space
     prepared = prepare(as_bench(args, space, space.settings(best.point)), train=False)
-    found = {
-        (r.column, r.subset, r.seed): r.value for r in replicates(prepared.plan, opened.store) if r.value is not None
-    }
-    columns = prepared.resolved.columns
-    test = {
-        f"{columns[name].title} ({columns[name].metric})": [found[name, *place] for place in study.replicates]
-        for name in columns
-    }
+    found = {(r.size, r.column, r.subset, r.seed): r.value for r in replicates(prepared.plan, opened.store)}
+    base, test = prepared.resolved, {}
+    for size in base.sizes:
+        for name, column in base.columns.items():
+            title = f"{column.title} ({column.metric})" + (f" N={size}" if len(base.sizes) > 1 else "")
+            # A full training set has one subset, which stands in every replicate of its seed.
+            places = [(subset if size else base.subsets[0], seed) for subset, seed in study.replicates]
+            test[title] = [value for place in places if (value := found[size, name, *place]) is not None]
     result = final_test(best.values(), test, study.replicates)
     path = folder / "final_test.json"
     earlier = json.loads(path.read_text()) if path.exists() else []

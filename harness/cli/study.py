@@ -16,6 +16,7 @@ from harness.errors import UserError
 from harness.search.board import Trial
 from harness.search.points import Points
 from harness.search.space import ResolvedSpace
+from harness.search.study import History, Mirror, study_name
 from harness.store import Owner, Store
 
 
@@ -29,7 +30,7 @@ class Opened:
     prepared: Prepared
     owner: Owner
     store: Store
-    mirror: Any
+    mirror: Mirror
     proposals: Any
     watchers: list[Any]
 
@@ -55,10 +56,7 @@ def as_bench(args: argparse.Namespace, space: ResolvedSpace, settings: tuple[str
 def open_study(args: argparse.Namespace, points: Points, prepared: Prepared) -> Iterator[Opened]:
     """The study of a command, which no other process may hold at the same time."""
     from harness.cluster.proposals import Proposals, search_of
-    from harness.search.study import History, Mirror, check_sampler, study_name
 
-    check_sampler(points.space.sampler)
-    _check_places(args)
     store, owner = Store(prepared.store.url), Owner.current()
     name = study_name(points.space, args.seed, points.identity(points.space.defaults))
     lock = f"study {name}"[-64:]
@@ -80,9 +78,8 @@ def open_study(args: argparse.Namespace, points: Points, prepared: Prepared) -> 
         store.release(owner)
 
 
-def _check_places(args: argparse.Namespace) -> None:
+def check_places(args: argparse.Namespace) -> None:
     """What this machine does not have is said before Ray starts; of another cluster its session tells."""
-
     check_gpus(args)
     there = args.slots or os.cpu_count() or 1
     if args.address == "local" and args.num_workers > there:

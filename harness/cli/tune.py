@@ -9,33 +9,33 @@ from typing import Any
 
 from harness.bench.plan import Translation, make_plan
 from harness.bench.work import hours
+from harness.cli.asked import ask
 from harness.cli.bench import Prepared, agree, duration, prepare, shared_sentences
 from harness.cli.found import show
-from harness.cli.study import Opened, as_bench, explore_rest, open_study
+from harness.cli.study import as_bench, check_places, explore_rest, open_study
 from harness.cli.texts import translate
 from harness.encoders import locate
 from harness.errors import UserError
 from harness.search.board import Trial
 from harness.search.points import Points
 from harness.search.space import ResolvedSpace, check_method, check_metrics, load_space, resolve_space
+from harness.search.study import History, check_sampler, study_name
 from harness.specs import Stage
 from harness.store import Store
+from harness.tasks import TASKS
 
 
 def tune(args: argparse.Namespace) -> int:
     """Show the plan, run the trials that are left, print all points. 1 when no point can be the best."""
     prepared, points = prepare_study(args)
-    for line in _others(args, points.space, prepared):
-        print(line, file=sys.stderr)
+    left = _announce(args, prepared, points)
+    agree(args.yes, left, "--trials, --tasks, --sizes, --subsets or --seeds")
     if prepared.plan.untranslated:
         assert prepared.translator is not None  # without it nothing waits to be translated
-        _agree(args, points, prepared, ())
         translate(prepared.plan.untranslated, prepared.translator, Store(prepared.store.url))
         prepared, points = prepare_study(args)  # what was translated has its identity now
     with open_study(args, points, prepared) as opened:
-        print("\n".join(_describe(opened)), file=sys.stderr)
         if opened.proposals.remaining():
-            _agree(args, points, prepared, opened.proposals.history.trials)
             explore_rest(args, opened)
         opened.mirror.sync(opened.proposals.history.entries)
         return show(args, opened)
@@ -61,7 +61,9 @@ def _space(args: argparse.Namespace) -> ResolvedSpace:
 
 def prepare_study(args: argparse.Namespace) -> tuple[Prepared, Points]:
     """The default point as a bench would run it, which reads and checks all data, and what makes runs of other points."""
+    check_places(args)
     space = _space(args)
+    check_sampler(space.sampler)
     asked = as_bench(args, space, space.settings(space.defaults))
     _refuse_twice(args, space)
     prepared = prepare(asked, train=True)
@@ -91,31 +93,35 @@ def _refuse_twice(args: argparse.Namespace, space: ResolvedSpace) -> None:
 # ---------------------------------------------------------------------------------------------------------- the plan
 
 
-def _describe(opened: Opened) -> list[str]:
-    """The study in lines: what varies, what it is judged by, and what is left to do."""
-    points, space = opened.points, opened.points.space
+def _announce(args: argparse.Namespace, prepared: Prepared, points: Points) -> float:
+    """Say in lines what varies, what it is judged by and what is left to do; the hours that this takes at the most."""
+    space, base = points.space, points.base
+    name = study_name(space, args.seed, points.identity(space.defaults))
+    trials = History(name, prepared.store, None).trials
     what = "; ".join(f"{p.path} {p.described()}" + _when(p.when) for p in space.parameters)
-    base, trials = points.base, opened.proposals.history.trials
     design = f"{len(base.subsets)} subsets x {len(base.seeds)} seeds"
     sizes = ", ".join(f"N={size}" if size else "full size" for size in base.sizes)
     ended = sum(trial.state != "running" for trial in trials)
     default = ", ".join(f"{path}={value}" for path, value in space.defaults.items())
-    stages, to_train, flops = work_left(points, opened.prepared, trials)
-    spent = hours(flops, opened.prepared.calibration, opened.prepared.slots, len(to_train) or 1)
+    stages, to_train, flops = work_left(points, prepared, trials)
+    spent = hours(flops, prepared.calibration, prepared.slots, len(to_train) or 1)
     most = "" if space.sampler == "grid" else "at most "
     left = f"{most}{len(to_train):,} of {stages:,} stages, {flops:.2g} FLOPs, about {duration(spent)} on "
-    left = f"{left}{opened.prepared.slots} slots here" if to_train else "nothing"
-    return [
-        f"Study {opened.name}: {space.mode} over {what}.",
-        f"{space.trials} points, sampler {space.sampler}, racing {space.racing}, seed {opened.args.seed}; first the default "
+    left = f"{left}{prepared.slots} slots here" if to_train else "nothing"
+    lines = [
+        *_others(args, space, prepared),
+        f"Study {name}: {space.mode} over {what}.",
+        f"{space.trials} points, sampler {space.sampler}, racing {space.racing}, seed {args.seed}; first the default "
         f"point, {default}.",
         f"Judged on dev {' and '.join(points.metrics)}: table {base.table.name}, row {base.rows[0].name}, preset "
         f"{base.preset}, {', '.join(base.tasks)}, {sizes}, {design} = {len(points.replicates)} replicates a point.",
-        f"Encoder {base.encoder} ({opened.prepared.plan.located.encoder.digest[:10]}), data: {opened.prepared.plan.source}, "
-        f"store {opened.store.shown}.",
-        *(f"Texts on both sides: {sentence}." for sentence in shared_sentences(opened.prepared.plan)),
+        f"Encoder {base.encoder} ({prepared.plan.located.encoder.digest[:10]}), data: {prepared.plan.source}, "
+        f"store {prepared.store.shown}.",
+        *(f"Texts on both sides: {sentence}." for sentence in shared_sentences(prepared.plan)),
         f"Ended in earlier commands: {ended} of {space.trials} points. To do: {left}.",
     ]
+    print("\n".join(lines), file=sys.stderr)
+    return spent
 
 
 def _when(conditions: Any) -> str:
@@ -164,11 +170,8 @@ def _others(args: argparse.Namespace, space: ResolvedSpace, prepared: Prepared) 
             continue
         try:
             other = resolve_space(space.space, preset=name, mode=space.mode)
-            asked = as_bench(args, other, other.settings(other.defaults))
-            table = prepared.asked.table.resolve(
-                other.table_preset, prepared.asked.overrides, prepared.asked.user_tasks
-            )
-            del asked
+            asked = ask(as_bench(args, other, other.settings(other.defaults)))
+            table = asked.table.resolve(other.table_preset, asked.overrides, {**TASKS, **asked.user_tasks})
             plan = make_plan(table, None, locate(table.encoder), translation=Translation())
         except UserError:
             continue
@@ -177,9 +180,3 @@ def _others(args: argparse.Namespace, space: ResolvedSpace, prepared: Prepared) 
         costs.append(f"{name} ({other.trials} points) about {duration(spent)} here")
     others = f" Others: {'; '.join(costs)}: ask with --preset NAME." if costs else ""
     return [f"Preset {space.preset}, the default.{others}"]
-
-
-def _agree(args: argparse.Namespace, points: Points, prepared: Prepared, trials: tuple[Trial, ...]) -> None:
-    _, to_train, flops = work_left(points, prepared, trials)
-    narrow = "--trials, --tasks, --sizes, --subsets or --seeds"
-    agree(args.yes, hours(flops, prepared.calibration, prepared.slots, len(to_train) or 1), narrow)
