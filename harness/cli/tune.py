@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+from harness.bench.caption import counted
 from harness.bench.plan import Translation, make_plan
 from harness.bench.work import hours
 from harness.cli.asked import ask
@@ -99,7 +100,7 @@ def _announce(args: argparse.Namespace, prepared: Prepared, points: Points) -> f
     name = study_name(space, args.seed, points.identity(space.defaults))
     trials = History(name, prepared.store, None).trials
     what = "; ".join(f"{p.path} {p.described()}" + _when(p.when) for p in space.parameters)
-    design = f"{len(base.subsets)} subsets x {len(base.seeds)} seeds"
+    design = f"{counted(len(base.subsets), 'subset')} x {counted(len(base.seeds), 'seed')}"
     sizes = ", ".join(f"N={size}" if size else "full size" for size in base.sizes)
     ended = sum(trial.state != "running" for trial in trials)
     default = ", ".join(f"{path}={value}" for path, value in space.defaults.items())

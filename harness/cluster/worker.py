@@ -38,12 +38,19 @@ def answer(reference: Any) -> Any:
 
 
 def slots_of(execution: Execution, workers: int = 1) -> int:
-    """How many runs, of `workers` workers each, fit into the cluster at the same time, or fewer when asked."""
-    resources = ray.cluster_resources()
-    fit = int(resources.get("CPU", 1) / (execution.cpus_per_run * workers))
-    if execution.gpus_per_run > 0:
-        fit = min(fit, int(resources.get("GPU", 0) / (execution.gpus_per_run * workers)))
-    return max(1, min(fit, execution.slots) if execution.slots else fit)
+    """How many runs, of `workers` workers each, fit into the cluster at the same time, or fewer when asked. Raises UserError
+    when not one fits."""
+    there = ray.cluster_resources()
+    cpus, gpus = execution.cpus_per_run * workers, execution.gpus_per_run * workers
+    fit = int(there.get("CPU", 0) / cpus)
+    if gpus > 0:
+        fit = min(fit, int(there.get("GPU", 0) / gpus))
+    if fit < 1:
+        raise UserError(
+            f"A run takes {cpus:g} CPUs and {gpus:g} GPUs, and this cluster has {there.get('CPU', 0):g} and "
+            f"{there.get('GPU', 0):g}; lower --cpus-per-run, --gpus-per-run or --num-workers."
+        )
+    return min(fit, execution.slots) if execution.slots else fit
 
 
 class Shelf:

@@ -68,7 +68,7 @@ class Space(Strict):
     replicates are used; `sampler`, `racing`, `trials`: of the search; `defaults`: the point that is tried first."""
 
     name: str
-    title: str
+    title: str = ""
     method: str
     table: str
     row: str = ""

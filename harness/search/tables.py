@@ -86,7 +86,7 @@ def caption(study: Study, bold: bool) -> list[str]:
         lines.append("In parentheses: the mean so far of a point that did not get all its replicates, not a result.")
     if any(outcome.status != "done" for trial in study.trials for outcome in trial.outcomes):
         lines.append(WORST + (" A failed one's FLOPs are those planned." if "flops" in study.metrics else ""))
-    lines.append(f"default: the paper's point ({_point(study.default)}).")
+    lines.append(f"default: the point that is tried first ({_point(study.default)}).")
     states = {"complete": spent.complete, "dropped": spent.dropped, "failed": spent.failed}
     states["not finished"] = spent.trials - sum(states.values())
     counts = ", ".join(f"{number} {state}" for state, number in states.items() if number)
