@@ -160,12 +160,13 @@ def test_planning_needs_neither_torch_nor_ray() -> None:
     assert not heavy
 
 
-def test_help_imports_nothing_but_the_standard_library() -> None:
-    modules = imported_by("-m", "harness", "--help") - imported_by("-c", "")
+@pytest.mark.parametrize("words", [["--help"], ["tune", "--help"]], ids=" ".join)
+def test_help_imports_nothing_but_the_standard_library(words: list[str]) -> None:
+    modules = imported_by("-m", "harness", *words) - imported_by("-c", "")
     foreign = {m.split(".")[0] for m in modules} - set(sys.stdlib_module_names) - {"harness"}
-    assert not foreign, f"`harness --help` imports {sorted(foreign)}: import them inside the handlers"
-    assert "harness.cli.doctor" not in modules
-    assert len(modules) < 200, f"`harness --help` imports {len(modules)} modules"
+    assert not foreign, f"`harness {' '.join(words)}` imports {sorted(foreign)}: import them inside the handlers"
+    assert not {"harness.cli.doctor", "harness.cli.tune"} & modules
+    assert len(modules) < 200, f"`harness {' '.join(words)}` imports {len(modules)} modules"
 
 
 def test_no_module_grows_too_long() -> None:

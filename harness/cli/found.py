@@ -83,7 +83,8 @@ def show(args: argparse.Namespace, opened: Opened) -> int:
         return EXIT_INCOMPLETE
     print(f"Next: harness bench --with {folder / 'best.yaml'}{_store_flag(args)}", file=sys.stderr)
     if args.final_test:
-        print("\n" + "\n".join(_final_test(args, opened, study, best, folder)))
+        where = sys.stdout if args.format in ("text", "md") else sys.stderr  # the other formats are read by programs
+        print("\n" + "\n".join(_final_test(args, opened, study, best, folder)), file=where)
     return 0
 
 

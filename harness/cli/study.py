@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from harness.bench.caption import counted
 from harness.cli.bench import Prepared, check_gpus, check_masks, execution_of
 from harness.cli.texts import reader
 from harness.errors import UserError
@@ -83,9 +85,20 @@ def check_places(args: argparse.Namespace) -> None:
     check_gpus(args)
     there = args.slots or os.cpu_count() or 1
     if args.address == "local" and args.num_workers > there:
-        raise UserError(
-            f"--num-workers {args.num_workers}: this machine has {there} slots; take as many workers or fewer."
-        )
+        have = f"--slots is {there}" if args.slots else f"this machine has {counted(there, 'slot')}"
+        raise UserError(f"--num-workers {args.num_workers}: {have}; take as many workers or fewer.")
+    if args.out:
+        _check_folder(args.out)
+
+
+def _check_folder(out: str) -> None:
+    """Results are written when all is done: that they can be is asked before."""
+    folder = Path(out).absolute()
+    place = next(place for place in (folder, *folder.parents) if place.exists())
+    if not place.is_dir():
+        raise UserError(f"--out {out}: {place} is a file, not a folder; name another folder.")
+    if not os.access(place, os.W_OK):
+        raise UserError(f"--out {out}: {place} cannot be written; name another folder.")
 
 
 def explore_rest(args: argparse.Namespace, opened: Opened) -> None:

@@ -17,9 +17,10 @@ from harness.cli.study import as_bench, check_places, explore_rest, open_study
 from harness.cli.texts import translate
 from harness.encoders import locate
 from harness.errors import UserError
+from harness.methods import METHODS, methods_named
 from harness.search.board import Trial
 from harness.search.points import Points
-from harness.search.space import ResolvedSpace, check_method, check_metrics, load_space, resolve_space
+from harness.search.space import ResolvedSpace, check_method, check_metrics, load_space, resolve_space, space_names
 from harness.search.study import History, check_sampler, study_name
 from harness.specs import Stage
 from harness.store import Store
@@ -46,7 +47,14 @@ def tune(args: argparse.Namespace) -> int:
 
 
 def _space(args: argparse.Namespace) -> ResolvedSpace:
-    named = args.space or args.method
+    method = args.method.lower()
+    if method in space_names() and not set(method.split("+")) <= METHODS.keys():
+        other = load_space(method).method
+        raise UserError(f"tune {method}: is a space and no method; take harness tune {other} --space {method}.")
+    methods_named(method, "tune")
+    if not args.space and method not in space_names():
+        raise UserError(f"tune {method}: no packaged space varies this method; write one and name it with --space.")
+    named = args.space or method
     space = load_space(named)
     check_method(space, args.method, f"--space {named}")
     return resolve_space(
@@ -64,7 +72,7 @@ def prepare_study(args: argparse.Namespace) -> tuple[Prepared, Points]:
     """The default point as a bench would run it, which reads and checks all data, and what makes runs of other points."""
     check_places(args)
     space = _space(args)
-    check_sampler(space.sampler)
+    check_sampler(space.sampler, len(space.directions))
     asked = as_bench(args, space, space.settings(space.defaults))
     _refuse_twice(args, space)
     prepared = prepare(asked, train=True)
@@ -73,7 +81,7 @@ def prepare_study(args: argparse.Namespace) -> tuple[Prepared, Points]:
         raise UserError(f"{row}{' on ' + task if task else ''} cannot be tuned: {reason}.")
     overrides = replace(prepared.asked.overrides, set=tuple(args.set))
     tasks = {name: found.task for name, found in prepared.plan.tasks.items()}
-    check_metrics(space, tasks)
+    check_metrics(space, tasks, "--metric" if args.metric else f"space {space.space.name}, metric")
     base = prepared.asked.table.resolve(prepared.resolved.preset, overrides, tasks)
     return prepared, Points(space, base, overrides, tasks, prepared.plan.readings)
 

@@ -6,11 +6,13 @@ numbers do not depend on who trains it.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import threading
 import time
-from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -24,45 +26,54 @@ from harness.store import Owner
 
 if TYPE_CHECKING:
     from harness.cluster.trial import Means
+    from harness.training.loop import Outcome
 
-START_SECONDS = 120.0
+_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
+START_SECONDS = float(os.environ.get(_TIMEOUT, 120))
 """A worker group takes 11 to 17 s to start; one that has not by now waits for resources that are not there."""
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.5
+
+Result = tuple[Status, str, bool]
+"""Status, reason, and whether the record is ours."""
 
 
-@ray.remote(num_cpus=0, max_concurrency=2)
+@ray.remote(num_cpus=0)
 class Desk:
-    """Stages that wait for a worker, and results that wait for the trial."""
+    """Where stages wait for a worker, and a trial for what becomes of them."""
 
     def __init__(self) -> None:
-        self._jobs: deque[tuple[str, Any]] = deque()
-        self._results: dict[str, tuple[Status, str, bool]] = {}
-        self._workers = 0
-        self._open = True
+        self._waiting: asyncio.Queue[tuple[int, Any] | None] = asyncio.Queue()
+        self._results: dict[int, asyncio.Future[Result]] = {}
+        self._jobs = self._workers = 0
 
-    def enter(self) -> None:
+    def __repr__(self) -> str:
+        return "harness-desk"
+
+    async def enter(self) -> None:
         self._workers += 1
 
-    def workers(self) -> int:
+    async def workers(self) -> int:
         return self._workers
 
-    def put(self, job: str, what: Any) -> None:
-        self._jobs.append((job, what))
-
-    def take(self) -> tuple[str, Any] | bool | None:
-        """The next job; None when there is none yet, False when there will be none."""
-        if not self._open:
-            return False
-        return self._jobs.popleft() if self._jobs else None
-
-    def finish(self, job: str, result: tuple[Status, str, bool]) -> None:
+    async def train(self, what: Any) -> Result:
+        """Returns when a worker is done with it: until then the dashboard shows a running task of the item's name."""
+        self._jobs += 1
+        job, result = self._jobs, asyncio.get_running_loop().create_future()
         self._results[job] = result
+        await self._waiting.put((job, what))
+        done: Result = await result
+        return done
 
-    def result(self, job: str) -> tuple[Status, str, bool] | None:
-        return self._results.pop(job, None)
+    async def take(self) -> tuple[int, Any] | None:
+        """The next job, as soon as there is one; None when there will be none."""
+        return await self._waiting.get()
 
-    def close(self) -> None:
-        self._open = False
+    async def finish(self, job: int, result: Result) -> None:
+        self._results.pop(job).set_result(result)
+
+    async def close(self) -> None:
+        for _ in range(self._workers):
+            await self._waiting.put(None)
 
 
 def walk(config: dict[str, Any]) -> None:
@@ -70,51 +81,58 @@ def walk(config: dict[str, Any]) -> None:
     means, desk = config["means"], config["desk"]
     workplace = prepared(means.workplace)
     ray.get(desk.enter.remote())
-    while True:
-        taken = ray.get(desk.take.remote())
-        if taken is False:
-            return
-        if taken is None:
-            time.sleep(POLL_SECONDS)
-            continue
+    while (taken := ray.get(desk.take.remote())) is not None:
         job, (item, owner, digests, references) = taken
         sets = ray.get(references)
-        result = train_item(item, owner, means.ledger, workplace, means.vocabulary, digests, sets)
+        result = train_item(item, owner, means.ledger, workplace, means.vocabulary, digests, sets, launch=_as_it_is)
         ray.get(desk.finish.remote(job, result))
 
 
+def _as_it_is(train_function: Callable[[], Outcome]) -> Outcome:
+    """A worker of the group runs under Ray Train already."""
+    return train_function()
+
+
+@dataclass
+class _Team:
+    """One start of the group. `ended`: why it is no more."""
+
+    desk: Any
+    ended: str | None = None
+
+
 class Group:
-    """Started with the first stage that it trains."""
+    """Started with the first stage that it trains, and again after a worker of it died."""
 
     def __init__(self, means: Means) -> None:
         self._means = means
         self._shelf = Shelf(references=means.made)
         self._lock = threading.Lock()
-        self._jobs = 0
-        self._desk: Any = None
-        self._ended: str | None = None
+        self._team: _Team | None = None
+        self._cannot: UserError | None = None
 
-    def _start(self) -> None:
+    def _started(self) -> _Team:
         from ray.train import FailureConfig, RunConfig, ScalingConfig
-        from ray.train.torch import TorchTrainer
+        from ray.train.torch import TorchConfig, TorchTrainer
 
         logging.getLogger("ray.train").setLevel(logging.ERROR)
-        os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", str(START_SECONDS))
-        means, execution = self._means, self._means.execution
-        desk: Any = Desk
-        self._desk, self._ended = desk.remote(), None
+        os.environ.setdefault(_TIMEOUT, str(START_SECONDS))
+        means, execution, desk = self._means, self._means.execution, Desk
+        team = _Team(desk.remote())  # type: ignore[attr-defined]
         resources = {"CPU": execution.cpus_per_run}
         if execution.gpus_per_run:
             resources["GPU"] = execution.gpus_per_run
         trainer = TorchTrainer(
             walk,
-            train_loop_config={"means": means, "desk": self._desk},
+            train_loop_config={"means": means, "desk": team.desk},
             scaling_config=ScalingConfig(
                 num_workers=means.num_workers, use_gpu=execution.gpus_per_run > 0, resources_per_worker=resources
             ),
+            # The workers send each other nothing, and NCCL refuses two that share a GPU.
+            torch_config=TorchConfig(backend="gloo"),
             run_config=RunConfig(
-                name=f"harness-{means.label}-{os.getpid()}",
-                storage_path=str(means.products.parent / "tune"),
+                name=f"workers-{os.getpid()}",
+                storage_path=str(means.products.parent / "tune" / means.label),
                 failure_config=FailureConfig(max_failures=0),
             ),
         )
@@ -122,15 +140,15 @@ class Group:
         def fit() -> None:
             try:
                 trainer.fit()
-                self._ended = "it was closed"
+                team.ended = "it was closed"
             except Exception as error:
-                self._ended = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+                team.ended = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
         threading.Thread(target=fit, daemon=True).start()
         until = time.monotonic() + START_SECONDS
-        while answer(self._desk.workers.remote()) < means.num_workers:
-            if self._ended is not None:
-                raise UserError(f"The Ray Train worker group did not start: {self._ended}.")
+        while answer(team.desk.workers.remote()) < means.num_workers:
+            if team.ended is not None:
+                raise UserError(f"The Ray Train worker group did not start: {team.ended}.")
             if time.monotonic() > until:
                 there, free = ray.cluster_resources(), ray.available_resources()
                 raise UserError(
@@ -139,25 +157,29 @@ class Group:
                     f"{there.get('GPU', 0):g} GPUs; lower --num-workers or --slots."
                 )
             time.sleep(POLL_SECONDS)
+        return team
 
-    def train(self, item: Item, owner: Owner) -> tuple[Status, str, bool]:
+    def train(self, item: Item, owner: Owner) -> Result:
         """Train a stage on whichever worker is free; RayActorError when the group died under it."""
         with self._lock:
-            if self._desk is None or self._ended is not None:
-                self._start()
-            self._jobs += 1
-            job, desk = f"{self._jobs}", self._desk
-        digests, references = self._shelf.references(item.stage)
-        answer(desk.put.remote(job, (item, owner, digests, references)))
-        while True:
-            result: tuple[Status, str, bool] | None = answer(desk.result.remote(job))
-            if result is not None:
-                return result
-            if self._ended is not None:
-                raise RayActorError(error_msg=f"the Ray Train worker group ended: {self._ended}")
-            time.sleep(POLL_SECONDS)
+            if self._cannot:
+                raise self._cannot
+            if self._team is None or self._team.ended is not None:
+                try:
+                    self._team = self._started()
+                except UserError as error:
+                    self._cannot = error
+                    raise
+            team = self._team
+        what = (item, owner, *self._shelf.references(item.stage))
+        reference = team.desk.train.options(name=item.name).remote(what)
+        while not ray.wait([reference], timeout=POLL_SECONDS)[0]:
+            if team.ended is not None:
+                raise RayActorError(error_msg=f"the Ray Train worker group ended: {team.ended}")
+        result: Result = answer(reference)
+        return result
 
     def close(self) -> None:
-        if self._desk is not None:
-            ray.get(self._desk.close.remote())
-            self._desk = None
+        if self._team is not None:
+            ray.get(self._team.desk.close.remote())
+            self._team = None

@@ -7,12 +7,13 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
 from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
+from ray.tune.stopper import NoopStopper, Stopper
 
 from harness.errors import UserError
 from harness.search.board import Outcome, Trial, best_of
@@ -27,6 +28,9 @@ GRACE = 2
 FACTOR = 2
 """Of ASHA: at each rung the better half goes on."""
 
+DIED = "its process died too often"
+
+T = TypeVar("T")
 Watch = Callable[[str, Trial], None]
 """Told 'started', 'replicate' and 'ended' with the trial as it is then."""
 
@@ -53,7 +57,8 @@ class Proposals(Searcher):
     def __init__(self, points: Points, history: History, search: OptunaSearch, limit: int, watch: Watch) -> None:
         super().__init__()
         self.points, self.history = points, history
-        self._search, self._limit, self._watch = search, limit, watch
+        self._search, self._watch = search, watch
+        self._limit = int(min(limit, points.space.num_points))
         self.fatal: Exception | None = None
         self.reasons: dict[int, str] = {}
         self._numbers: dict[str, int] = {}
@@ -98,18 +103,33 @@ class Proposals(Searcher):
 
     def remaining(self) -> int:
         """How many trials Tune is to run at the most."""
-        return len(self._waiting) + max(0, self._limit - len(self.history.trials))
+        last = list(self.history.entries.values())[-REPEATS:]
+        exhausted = len(last) == REPEATS and all(entry.same_as is not None for entry in last)
+        return len(self._waiting) + (0 if exhausted else max(0, self._limit - len(self.history.trials)))
 
     # ------------------------------------------------------------------------------------------------- Tune's calls
 
     def suggest(self, trial_id: str) -> Any:
-        number = None if self.fatal else self._waiting.popleft() if self._waiting else self._ask()
+        return self._guarded(self._suggest, trial_id) or Searcher.FINISHED
+
+    def _suggest(self, trial_id: str) -> dict[str, Any] | None:
+        number = self._waiting.popleft() if self._waiting else self._ask()
         if number is None:
-            return Searcher.FINISHED
+            return None
         self._numbers[trial_id] = number
         trial = self.history.entries[number].trial
         self._watch("started", trial)
         return {"number": number, "point": dict(trial.point)}
+
+    def _guarded(self, act: Callable[..., T], *arguments: Any) -> T | None:
+        """Tune swallows or wraps what its searcher raises: a store that cannot be written ends the study instead."""
+        if self.fatal:
+            return None
+        try:
+            return act(*arguments)
+        except UserError as error:
+            self.fatal = error
+            return None
 
     def _ask(self) -> int | None:
         for _ in range(REPEATS):
@@ -135,14 +155,20 @@ class Proposals(Searcher):
         return None
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        self.take(self._numbers[trial_id], result)
+        self.heard(self._numbers[trial_id], result)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        number = self._numbers.pop(trial_id)
+        self._guarded(self._complete, self._numbers.pop(trial_id), result, error)
+
+    def heard(self, number: int, result: dict[str, Any]) -> Trial | None:
+        """The trial with a replicate that it reported; None when the study has to end."""
+        return self._guarded(self._take, number, result)
+
+    def _complete(self, number: int, result: dict[str, Any] | None, error: bool) -> None:
         if result:
-            self.take(number, result)
+            self._take(number, result)
         trial = self.history.entries[number].trial
-        failure = str((result or {}).get("error", "")) or ("its process died too often" if error else "")
+        failure = str((result or {}).get("error", "")) or (DIED if error else "")
         if failure:
             self._end(number, "failed", failure, None)
         elif len(trial.outcomes) == len(self.points.replicates):
@@ -152,10 +178,10 @@ class Proposals(Searcher):
 
     # ------------------------------------------------------------------------------------------------- what they do
 
-    def take(self, number: int, result: dict[str, Any]) -> Trial:
+    def _take(self, number: int, result: dict[str, Any]) -> Trial:
         """A reported replicate into the history; scheduler and searcher both hear of it, in either order."""
         if result.get("fatal"):
-            self.fatal = self.fatal or UserError(str(result["error"]))
+            raise UserError(str(result["error"]))
         if "outcome" in result:
             body = json.loads(result["outcome"])
             outcome = Outcome(**{**body, "values": tuple(body["values"])})
@@ -193,8 +219,24 @@ def unfinished(entry: Entry) -> bool:
     return (
         not entry.ended
         or any(outcome.status == "failed" for outcome in trial.outcomes)
-        or (trial.state == "failed" and bool(trial.outcomes))
+        or (trial.state == "failed" and (bool(trial.outcomes) or trial.reason == DIED))
     )
+
+
+class Fatal(Stopper):
+    """Tells Tune to stop all trials once the study cannot go on."""
+
+    def __init__(self, proposals: Proposals) -> None:
+        self._proposals = proposals
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (NoopStopper, ())
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return self.stop_all()
+
+    def stop_all(self) -> bool:
+        return self._proposals.fatal is not None
 
 
 # ---------------------------------------------------------------------------------------------------------- schedulers
@@ -212,7 +254,9 @@ class Race(FIFOScheduler):
         return (FIFOScheduler, ())
 
     def on_trial_result(self, tune_controller: Any, trial: TuneTrial, result: dict[str, Any]) -> str:
-        mine = self._proposals.take(trial.config["number"], result)
+        mine = self._proposals.heard(trial.config["number"], result)
+        if mine is None:
+            return str(TrialScheduler.STOP)
         points = self._proposals.points
         replicates, direction = points.replicates, points.space.directions[0]
         best = best_of(self._proposals.history.trials, direction)
@@ -239,7 +283,7 @@ def scheduler_of(proposals: Proposals) -> TrialScheduler | None:
     scheduler = (
         ASHAScheduler(max_t=full, grace_period=grace, reduction_factor=FACTOR, **common)
         if rule == "asha"
-        else MedianStoppingRule(grace_period=grace, hard_stop=True, **common)
+        else MedianStoppingRule(grace_period=grace, hard_stop=True, min_time_slice=math.inf, **common)  # never pauses
     )
     _rehearse(scheduler, proposals.history.trials)
     return scheduler
@@ -257,4 +301,5 @@ def _rehearse(scheduler: TrialScheduler, trials: Iterable[Trial]) -> None:
             score = math.fsum(trial.values()[:done]) / done
             result = {"score": score, "replicates_done": done, "training_iteration": done}
             scheduler.on_trial_result(None, stub, result)
+            getattr(scheduler, "_stopped_trials", set()).discard(stub)  # the median rule hears of nothing stopped again
         scheduler.on_trial_complete(None, stub, result)

@@ -4,6 +4,7 @@ as the bench."""
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -62,7 +63,13 @@ class HarnessTrial(tune.Trainable):
         except Exception as error:  # one broken trial does not stop the study; a cluster that cannot run any does
             fatal = isinstance(error, UserError)
             reason = str(error) if fatal else f"{type(error).__name__}: {first_line(error)}"
-            return {"error": reason, "fatal": fatal, "score": 0.0, "replicates_done": len(self._outcomes), "done": True}
+            return {
+                "error": reason,
+                "fatal": fatal,
+                "score": math.nan,
+                "replicates_done": len(self._outcomes),
+                "done": True,
+            }
         self._outcomes.append(outcome)
         done = len(self._outcomes)
         first = [each.values[0] for each in self._outcomes]

@@ -10,8 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness.cluster.proposals import Proposals, scheduler_of
+from ray import tune
+
+from harness.cluster.proposals import Fatal, Proposals, scheduler_of
 from harness.cluster.trial import HarnessTrial, Judge
+from harness.errors import UserError
 from harness.specs import Execution
 
 NO_CPU = {"memory": 1.0}
@@ -25,6 +28,7 @@ _ENVIRONMENT = {
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
     "TUNE_WARN_THRESHOLD_S": "60",
     "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # that folder goes at the end, and relative paths are the command's
 }
 
 
@@ -43,8 +47,6 @@ def explore(
     Raises what made the study impossible (a worker group that does not start); what is wrong with one trial is in its row.
     """
     os.environ.update(_ENVIRONMENT)
-    from ray import tune
-
     for logger in ("ray.tune", "ray.train", "ray._private"):
         logging.getLogger(logger).setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", module="ray|optuna")
@@ -71,21 +73,34 @@ def explore(
                 name=study,
                 storage_path=str(folder.resolve()),
                 verbose=0,
+                stop=Fatal(proposals),
                 failure_config=tune.FailureConfig(max_failures=2),
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             ),
         ).fit()
+    except Exception as error:
+        if proposals.fatal is None:
+            _say(error, folder)
+            raise
     finally:
         shutil.rmtree(folder / study, ignore_errors=True)
     if proposals.fatal:
         raise proposals.fatal
 
 
+def _say(error: Exception, folder: Path) -> None:
+    """Tune keeps files of its own, and wraps what goes wrong with them."""
+    if isinstance(error, OSError) or "OSError" in str(error):
+        cause = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
+        raise UserError(
+            f"Ray Tune cannot write below {folder} ({cause}); mend that and run the same command again: what was recorded "
+            "is kept."
+        ) from None
+
+
 def _resources(execution: Execution, num_workers: int) -> Any:
     """A trial's process takes nothing; its worker's share lies in the same placement group, so that both come together.
     A worker group of Ray Train makes its own."""
-    from ray import tune
-
     if num_workers > 1:
         return tune.PlacementGroupFactory([NO_CPU])
     worker = {"CPU": execution.cpus_per_run}

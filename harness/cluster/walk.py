@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +28,7 @@ Train = Callable[[Item, Owner], tuple[Status, str, bool]]
 @dataclass
 class Walker:
     """Settles stages in the name of `owner`, a trial's process. Two trials that want one stage train it once: the second
-    waits for the first. `products`: the folder of weights."""
+    waits for the first. So do two threads of one process, to which a lease is no bar. `products`: the folder of weights."""
 
     ledger: Any
     owner: Owner
@@ -36,6 +37,7 @@ class Walker:
     retry: bool
 
     def __post_init__(self) -> None:
+        self._settling: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         threading.Thread(target=self._renew, daemon=True).start()
 
     def _renew(self) -> None:
@@ -50,10 +52,10 @@ class Walker:
     def walk(self, run: Run, metrics: tuple[str, ...], name: str) -> list[Ended]:
         """How the stages of a run ended, from the root to the leaf or to the one that did not finish."""
         trained: dict[str, Ended] = {}
-        leaf = self._settle(run.stage, name, metrics, trained, wanted=False)
-        parent = run.stage.parent
-        if parent and parent.parent:  # a root's weights stay, every table shares them
-            answer(self.ledger.let_go.remote(parent.key, self.owner.token))
+        user = f"{self.owner.token}/{run.stage.key}"
+        leaf = self._settle(run.stage, name, metrics, trained, user, wanted=False)
+        for stage in run.stage.chain[1:-1]:  # a root's weights stay, every table shares them
+            answer(self.ledger.let_go.remote(stage.key, user))
         chain = []
         for stage in run.stage.chain[:-1]:
             ended: Ended | None = trained.get(stage.key) or answer(self.ledger.look.remote(stage.key, False))[1]
@@ -65,12 +67,19 @@ class Walker:
         return [*chain, leaf]
 
     def _settle(
-        self, stage: Stage, name: str, metrics: tuple[str, ...], trained: dict[str, Ended], *, wanted: bool
+        self, stage: Stage, name: str, metrics: tuple[str, ...], trained: dict[str, Ended], user: str, *, wanted: bool
     ) -> Ended:
-        """Train a stage unless it is recorded; with `wanted` its weights are there when this returns."""
+        """Train a stage unless it is recorded; with `wanted` its weights are there when this returns, and stay as long as
+        `user` needs them."""
+        with self._settling[stage.key]:  # taken from leaf to root by all
+            return self._settled(stage, name, metrics, trained, user, wanted)
+
+    def _settled(
+        self, stage: Stage, name: str, metrics: tuple[str, ...], trained: dict[str, Ended], user: str, wanted: bool
+    ) -> Ended:
         deaths = 0
         if wanted and stage.parent:
-            answer(self.ledger.hold.remote(stage.key, self.owner.token))
+            answer(self.ledger.hold.remote(stage.key, user))
         while True:
             attempt: int
             ended: Ended | None
@@ -80,7 +89,7 @@ class Walker:
             if ended is not None and not remake:
                 return trained.get(stage.key, ended)
             if stage.parent:
-                parent = self._settle(stage.parent, name, metrics, trained, wanted=True)
+                parent = self._settle(stage.parent, name, metrics, trained, user, wanted=True)
                 if parent.status != "done":
                     return Ended(parent.status, f"{stage.parent.phase} {parent.status}: {parent.reason}")
             grant = answer(self.ledger.lease.remote(stage.key, attempt, remake, self.owner))

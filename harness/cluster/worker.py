@@ -13,7 +13,7 @@ from ray.exceptions import RayTaskError
 from harness.bench.work import Item
 from harness.encoders.tokens import Tokens, Vocabulary
 from harness.errors import UserError
-from harness.running import Workplace
+from harness.running import Launch, Workplace
 from harness.specs import Data, Execution, RowSet, Stage, Status
 from harness.store import Owner
 
@@ -93,19 +93,27 @@ def train_item(
     vocabulary: Vocabulary,
     digests: list[str],
     sets: list[tuple[Tokens, Any]],
+    launch: Launch | None = None,
 ) -> tuple[Status, str, bool]:
     """Train a stage and commit its record in the name of `owner`, the driver where it is None.
 
-    `sets`: training rows, then one an evaluation digest. Returns status, reason, and whether the record is ours.
+    `sets`: training rows, then one an evaluation digest. `launch`: what wraps the training function where it is not Ray
+    Train's local mode. Returns status, reason, and whether the record is ours.
     """
-    from harness.cluster.distributed import launch
+    from harness.cluster import distributed
     from harness.running import run_stage
     from harness.training.loop import Inputs
 
     (train, labels), *evaluations = sets
     inputs = Inputs(train, labels, dict(zip(digests, evaluations, strict=True)), item.stage.data.views)
     record = run_stage(
-        item.stage, inputs, vocabulary, item.metrics, workplace, keep_product=item.keep_product, launch=launch
+        item.stage,
+        inputs,
+        vocabulary,
+        item.metrics,
+        workplace,
+        keep_product=item.keep_product,
+        launch=launch or distributed.launch,
     )
     if item.remake:  # its record stands, whatever became of the weights this time
         ray.get(ledger.release.remote(item.stage.key, owner))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -105,11 +106,13 @@ class Parameter:
     """One path that a space varies, checked and in its canonical form.
 
     `path`: 'name' where the space's method has one part, 'part.name' where it has several, 'phase.field' of a recipe.
-    `choices`: of a choice or a grid's list; empty for a range. `when`: values of its parents under which it is active.
+    `choices`: of a choice or a grid's list; empty for a range. `extra`: the default's value where the grid lacks it, so that a
+    sampler can be told of the default point. `when`: values of its parents under which it is active.
     """
 
     path: str
     choices: tuple[Value, ...] = ()
+    extra: tuple[Value, ...] = ()
     low: float = 0
     high: float = 0
     log: bool = False
@@ -118,8 +121,17 @@ class Parameter:
     when: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
 
     @property
-    def finite(self) -> bool:
-        return bool(self.choices) or self.integer or self.step is not None
+    def offered(self) -> tuple[Value, ...]:
+        """What a sampler chooses from."""
+        return (*self.choices, *self.extra)
+
+    @property
+    def num_values(self) -> float:
+        """How many values it can take; infinite for a continuous range."""
+        if self.choices:
+            return len(self.offered)
+        step = self.step or (1 if self.integer else None)
+        return math.inf if step is None else steps_in(self.low, self.high, step) + 1
 
     def active(self, point: Mapping[str, Value]) -> bool:
         """Its parents, as far as the point goes, have values under which it has an effect."""
@@ -135,7 +147,7 @@ class Parameter:
     def suggest(self, trial: Any) -> Value:
         """The value that an optuna trial gives it."""
         if self.choices:
-            return typing.cast(Value, trial.suggest_categorical(self.path, list(self.choices)))
+            return typing.cast(Value, trial.suggest_categorical(self.path, list(self.offered)))
         if self.integer:
             step = {} if self.step is None else {"step": int(self.step)}
             return int(trial.suggest_int(self.path, int(self.low), int(self.high), log=self.log, **step))

@@ -7,6 +7,7 @@ command line's wishes into one flat object. No optuna: a trial is handed in.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -69,9 +70,9 @@ class ResolvedSpace:
     racing: str
 
     @property
-    def finite(self) -> bool:
-        """The points can be counted, so a search can come to their end."""
-        return all(parameter.finite for parameter in self.parameters)
+    def num_points(self) -> float:
+        """How many points there are at the most; infinite where a parameter is continuous."""
+        return math.prod(parameter.num_values for parameter in self.parameters)
 
     def grid_points(self) -> tuple[dict[str, Value], ...]:
         """The default point, then the others in the order of the file, the last parameter fastest."""
@@ -150,6 +151,10 @@ def resolve_space(
         other = "search" if mode == "grid" else "grid"
         raise UserError(f"--{mode}: the space {space.name} has no {mode} under preset {view.preset}; take --{other}.")
     parameters = view.parameters(mode)
+    defaults = view.point(parameters, mode)
+    if mode == "grid":
+        off = {p.path: (defaults[p.path],) for p in parameters if defaults[p.path] not in p.choices}
+        parameters = tuple(replace(p, extra=off.get(p.path, ())) for p in parameters)
     chosen = sampler or ("grid" if mode == "grid" else view.get("sampler"))
     if trials is not None and chosen == "grid":
         raise UserError("--trials: a grid ends by itself; leave it out, or draw from the grid with --sampler random.")
@@ -158,7 +163,7 @@ def resolve_space(
         judged, directions = _judged(view, tuple(dict.fromkeys(metrics)))
     if racing not in (None, "none") and len(judged) > 1:
         raise UserError(
-            f"--racing {racing}: several metrics ({', '.join(judged)}) have no order to race in; take none."
+            f"--racing {racing}: several metrics ({', '.join(judged)}) have no order to race in; take --racing none."
         )
     ruled = racing or ("none" if mode == "grid" or len(judged) > 1 else view.get("racing"))
     resolved = ResolvedSpace(
@@ -170,7 +175,7 @@ def resolve_space(
         table=view.get("table"),
         row=view.row.name if view.row else "",
         parameters=parameters,
-        defaults=view.point(parameters, mode),
+        defaults=defaults,
         metrics=judged,
         directions=directions,
         tasks=view.get("tasks"),
@@ -222,13 +227,13 @@ def check_method(space: Space, method: str, where: str) -> None:
         )
 
 
-def check_metrics(resolved: ResolvedSpace, tasks: Mapping[str, Task]) -> None:
-    """Raises UserError for a metric that a task does not have. `tasks`: those of the search by name."""
+def check_metrics(resolved: ResolvedSpace, tasks: Mapping[str, Task], where: str = "metric") -> None:
+    """Raises UserError for a metric that a task does not have. `tasks`: those of the search by name; `where`: who named it."""
     for metric in resolved.metrics:
         for name, task in tasks.items():
             if metric not in (*task.metrics, FLOPS):
                 known = ", ".join((*task.metrics, FLOPS))
-                raise UserError(f"metric {metric}: the task {name} does not have it; it has {known}.")
+                raise UserError(f"{where} {metric}: the task {name} does not have it; it has {known}.")
 
 
 # ------------------------------------------------------------------------------------------------------------- files

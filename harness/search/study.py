@@ -4,6 +4,7 @@ stopped, and the same in Optuna's own tables, so that `optuna-dashboard` opens i
 from __future__ import annotations
 
 import importlib.util
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import Any
 import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
+from sqlalchemy.exc import SQLAlchemyError
 
 from harness.errors import UserError
 from harness.search.board import Outcome, Point, State, Trial
@@ -27,15 +29,17 @@ POPULATION = 10
 """Of NSGA-II; Optuna's 50 is more than most searches here try in all."""
 
 
-def check_sampler(name: str) -> None:
-    """Raises UserError for a sampler whose package is missing."""
+def check_sampler(name: str, metrics: int = 1) -> None:
+    """Raises UserError for a sampler whose package is missing, or that cannot search for so many metrics."""
+    if name == "cmaes" and metrics > 1:
+        raise UserError("--sampler cmaes searches for one metric only; take --sampler nsga2 or tpe for several.")
     if name == "cmaes" and importlib.util.find_spec("cmaes") is None:
         raise UserError("--sampler cmaes needs the Python package 'cmaes': pip install cmaes, or take --sampler tpe.")
 
 
 def sampler_of(space: ResolvedSpace, seed: int) -> optuna.samplers.BaseSampler:
     """Optuna's sampler of a space. A grid's points are all enqueued, so its sampler is never asked."""
-    check_sampler(space.sampler)
+    check_sampler(space.sampler, len(space.directions))
     conditional = any(parameter.when for parameter in space.parameters)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # multivariate and group
@@ -50,9 +54,10 @@ def sampler_of(space: ResolvedSpace, seed: int) -> optuna.samplers.BaseSampler:
 
 def study_name(space: ResolvedSpace, seed: int, default_runs: tuple[str, ...]) -> str:
     """Equal for two commands that would propose the same points and judge them by the same runs. The number of trials is
-    not in it: a study can be made longer."""
+    not in it: a study can be made longer. A folder can have the name, whatever a user calls a space."""
     identity = digest_of({"space": space.identity(), "seed": seed, "runs": list(default_runs)})
-    return f"{space.space.name}-{space.mode}-{space.preset}-{identity[:8]}"
+    words = re.sub(r"[^\w.+-]+", "_", f"{space.space.name}-{space.mode}-{space.preset}").lstrip(".")
+    return f"{words}-{identity[:8]}"
 
 
 # ----------------------------------------------------------------------------------------------------------- history
@@ -251,7 +256,7 @@ def _shown(entry: Entry) -> tuple[TrialState, list[float] | None]:
     if entry.trial.state == "complete" and entry.same_as is None:
         metrics = range(len(entry.trial.outcomes[0].values))
         return TrialState.COMPLETE, [entry.trial.mean(k) or 0.0 for k in metrics]
-    if entry.trial.state == "complete" and entry.told is not None:
+    if entry.trial.state in ("complete", "running") and entry.told is not None:  # repeats one that ended, or ends anew
         return TrialState.COMPLETE, list(entry.told)
     if entry.trial.state == "dropped":
         return TrialState.PRUNED, None if entry.told is None else list(entry.told)
@@ -268,7 +273,7 @@ def _notes(entry: Entry) -> dict[str, Any]:
 
 def _distribution(parameter: Parameter) -> optuna.distributions.BaseDistribution:
     if parameter.choices:
-        return CategoricalDistribution(parameter.choices)
+        return CategoricalDistribution(parameter.offered)
     if parameter.integer:
         return IntDistribution(int(parameter.low), int(parameter.high), parameter.log, int(parameter.step or 1))
     return FloatDistribution(parameter.low, parameter.high, parameter.log, parameter.step)
@@ -279,6 +284,6 @@ def _spoken(store: Store) -> Iterator[None]:
     """Optuna's database errors as one sentence."""
     try:
         yield
-    except (optuna.exceptions.StorageInternalError, optuna.exceptions.DuplicatedStudyError) as error:
+    except (optuna.exceptions.StorageInternalError, optuna.exceptions.DuplicatedStudyError, SQLAlchemyError) as error:
         cause = str(error.__cause__ or error).strip().splitlines()[0]
         raise UserError(f"The store {store.shown} refused the study ({cause}); what was recorded is kept.") from None

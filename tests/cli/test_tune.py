@@ -1,0 +1,273 @@
+"""`tune` refuses what is wrong before Ray starts, and says what it is about to do before it does it."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from cli.command import Said, TrainingStartedError, data_folder
+
+from harness.cli import build_parser
+from harness.cli.study import check_places
+from harness.errors import UserError
+from harness.store import Owner, Store
+
+Refused = Callable[..., str]
+Harness = Callable[..., Said]
+
+SPACE = """name: mine
+method: cmlm
+table: few_shot
+defaults: {alpha: 0.5, contrast: simclr, temperature: 0.07}
+grid: {alpha: [0.1, 0.5]}
+search:
+  alpha: {low: 0.01, high: 2.0, log: true}
+  contrast: {choice: [simsiam, simclr]}
+  temperature: {low: 0.02, high: 0.5, log: true, when: {contrast: simclr}}
+target: {sizes: [100], subsets: 2, seeds: [31]}
+"""
+
+
+def own_space(old: str = "", new: str = "", text: str = SPACE) -> str:
+    """A space of the user's with one place changed. Answers the line of the change."""
+    assert old in text
+    Path("mine.yaml").write_text(text.replace(old, new, 1), encoding="utf-8")
+    return f"line {text[: text.index(old)].count(chr(10)) + 1}"
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ("tune cmml", ["tune: unknown method 'cmml'. Did you mean 'cmlm'? Known: cmlm, coco_lm,"]),
+        ("tune cmlm+sll", ["tune: unknown method 'sll'. Did you mean 'scl'?"]),
+        ("tune scl+cmlm", ["'scl+cmlm' trains after fine-tuning; only the last method may use labels"]),
+        ("tune mlm", ["tune mlm: no packaged space varies this method; write one and name it with --space"]),
+        ("tune taco_fine_tune", ["is a space and no method; take harness tune ft --space taco_fine_tune"]),
+        ("tune cmlm --space scl", ["--space scl: the space scl is for the method scl, and not for cmlm"]),
+        ("tune cmlm --space clmm", ["--space: unknown space 'clmm'. Did you mean 'cmlm'?"]),
+        ("tune cmlm --space nowhere.yaml", ["nowhere.yaml: there is no such file"]),
+        ("tune cmlm --sampler tpp", ["--sampler: unknown sampler 'tpp'. Did you mean 'tpe'?"]),
+        ("tune cmlm --racing pared", ["--racing: unknown racing 'pared'. Did you mean 'paired'?"]),
+        ("tune cmlm --preset papper", ["--preset of space cmlm: unknown preset 'papper'. Did you mean 'paper'?"]),
+        ("tune cmlm --metric accurcy", ["--metric: unknown metric 'accurcy'. Did you mean 'accuracy'?"]),
+        ("tune cmlm --tasks movis", ["--tasks: unknown task 'movis'. Did you mean 'movies'?"]),
+        ("tune cmlm --sizes 30", ["--sizes: unknown size '30'. Did you mean '20'?"]),
+        ("tune cmlm --subsets 9", ["--subsets: 9 is out of range; allowed are 0 to 4"]),
+        ("tune cmlm --trails 3", ["tune: unknown flag '--trails'. Did you mean '--trials'?"]),
+        ("tune cmlm --trials 0", ["--trials: '0' is not a whole number of 1 or more"]),
+        ("tune cmlm --seed one", ["--seed: 'one' is not a whole number"]),
+        ("tune cmlm --num-workers 0", ["--num-workers: '0' is not a whole number of 1 or more"]),
+        ("tune cmlm --grid --search", ["argument --search: not allowed with argument --grid"]),
+        ("tune cmlm --grid --trials 5", ["--trials: a grid ends by itself; leave it out, or draw from the grid"]),
+        ("tune cmlm --search --sampler grid", ["--sampler grid: a grid over a continuous range", "take --grid"]),
+        ("tune cmlm --racing asha --metric accuracy,flops", ["several metrics (accuracy, flops)", "--racing none"]),
+        ("tune cmlm --sampler cmaes --metric accuracy,flops", ["--sampler cmaes searches for one metric only"]),
+        ("tune cmlm --set cmlm.alpha=0.2", ["--set cmlm.alpha=0.2: the search of cmlm varies cmlm.alpha itself"]),
+        ("tune cmlm --grid --set cmlm.p_c=0.2", ["the grid of cmlm varies cmlm.p_c itself; leave one of them out"]),
+        ("tune cmlm --set optim.lr=1e-4", ["--set optim.lr=1e-4: the search of cmlm varies optim.lr itself"]),
+        ("tune cmlm --set max_length", ["--set max_length: should be KEY=VALUE"]),
+        ("tune", ["tune: the following arguments are required: method; see 'harness tune --help'"]),
+    ],
+)
+def test_what_a_user_wrote_wrong(refused: Refused, line: str, parts: list[str]) -> None:
+    said = refused(line)
+    assert all(part in said for part in parts), said
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "parts"),
+    [
+        ("alpha: {low: 0.01", "alhpa: {low: 0.01", ["key search.alhpa", "unknown parameter 'alhpa'", "'alpha'?"]),
+        ("[simsiam, simclr]", "[]", ["key search.contrast.choice", "the list is empty"]),
+        ("{low: 0.01, high: 2.0", "{low: 2.0, high: 0.01", ["key search.alpha.low", "low 2 should be less than"]),
+        ("{low: 0.01", "{low: 0", ["key search.alpha.low", "low 0 has no logarithm"]),
+        ("[0.1, 0.5]", "{low: 0.1, high: 0.5}", ["key grid.alpha", "a grid takes a list of values"]),
+        ("when: {contrast:", "when: {masking:", ["key search.temperature.when.masking", "masking is not in search"]),
+        ("sizes: [100]", "sizes: [30]", ["key target.sizes", "unknown size '30'"]),
+        ("target: {", "target: {metric: f2, ", ["key target.metric", "unknown metric 'f2'"]),
+        ("table: few_shot", "table: few_shto", ["key table", "unknown table 'few_shto'. Did you mean 'few_shot'?"]),
+    ],
+)
+@pytest.mark.usefixtures("workdir")
+def test_a_wrong_space_names_file_line_and_key(refused: Refused, old: str, new: str, parts: list[str]) -> None:
+    line = own_space(old, new)
+    said = refused("tune cmlm --space mine.yaml")
+    assert f"mine.yaml, {line}, " in said
+    assert all(part in said for part in parts), said
+
+
+@pytest.mark.usefixtures("workdir")
+def test_a_space_for_another_method(refused: Refused) -> None:
+    own_space()
+    said = refused("tune tapt --space mine.yaml")
+    assert "--space mine.yaml: the space mine is for the method cmlm, and not for tapt" in said
+
+
+@pytest.mark.usefixtures("workdir", "packaged")
+def test_a_metric_that_the_task_does_not_have(refused: Refused) -> None:
+    assert "--metric f1: the task movies does not have it; it has accuracy, flops" in refused("tune cmlm --metric f1")
+    own_space("target: {", "target: {metric: mcc, ")
+    said = refused("tune cmlm --space mine.yaml")
+    assert "space mine, metric mcc: the task movies does not have it" in said
+
+
+def test_a_sampler_whose_package_is_missing(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "cmaes" else find(name, *rest))
+    assert "needs the Python package 'cmaes': pip install cmaes" in refused("tune cmlm --sampler cmaes")
+
+
+def test_more_than_this_machine_has(refused: Refused) -> None:
+    assert "--gpus-per-run 99: torch " in refused("tune cmlm --gpus-per-run 99")
+    assert "--num-workers 9999: this machine has " in refused("tune cmlm --num-workers 9999")
+    assert "--num-workers 2: --slots is 1; take as many workers or fewer" in refused(
+        "tune cmlm --slots 1 --num-workers 2"
+    )
+
+
+def test_a_folder_that_cannot_be(refused: Refused, workdir: Path) -> None:
+    (workdir / "file").touch()
+    said = refused("tune cmlm --out file/below")
+    assert "--out file/below: " in said
+    assert "file is a file, not a folder; name another folder" in said
+
+
+def test_another_clusters_size_is_its_own(workdir: Path) -> None:
+    check_places(
+        build_parser().parse_args(["tune", "cmlm", "--num-workers", "64", "--address", "auto", "--out", "a/new/folder"])
+    )
+    with pytest.raises(UserError):
+        check_places(build_parser().parse_args(["tune", "cmlm", "--num-workers", "9999"]))
+    assert list(workdir.iterdir()) == []
+
+
+@pytest.mark.usefixtures("workdir")
+def test_data_that_are_nowhere_or_wrong(refused: Refused, workdir: Path) -> None:
+    assert "nowhere: there is no such folder" in refused("tune cmlm --data nowhere")
+    folder = data_folder(workdir / "data") / "sst2"
+    (folder / "validation.csv").unlink()
+    said = refused("tune cmlm --tasks sst2 --sizes 20 --data data")
+    assert "there is no validation.parquet" in said
+
+
+# ---------------------------------------------------------------------------------------------------------- the plan
+
+
+@pytest.mark.usefixtures("packaged")
+def test_the_plan_is_said_before_anything_starts(harness: Harness, workdir: Path) -> None:
+    with pytest.raises(TrainingStartedError):
+        harness("tune cmlm --grid")
+    assert (workdir / ".harness" / "harness.db").exists()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.usefixtures("packaged")
+def test_a_long_study_is_shown_and_agreed_to(harness: Harness, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a terminal it wants --yes; nothing is written before that."""
+    own_space()
+    said = harness("tune cmlm --space mine.yaml --trials 100000")
+    assert (said.status, said.out) == (2, "")
+    *plan, last = said.err.strip().splitlines()
+    assert last.startswith("harness: This plan takes about ")
+    assert "add --yes to run it, or narrow it with --trials, --tasks" in last
+    shown = "\n".join(plan)
+    assert (
+        "search over alpha 0.01 to 2 (log); contrast simsiam, simclr; temperature 0.02 to 0.5 (log) where contrast is"
+        in shown
+    )
+    assert "100000 points, sampler tpe, racing paired, seed 0; first the default point, alpha=0.5" in shown
+    assert "2 subsets x 1 seed = 2 replicates a point" in shown
+    assert "To do: at most 400,001 of 400,001 stages" in shown
+    monkeypatch.setattr("sys.stdin", Terminal("n\n"))
+    said = harness("tune cmlm --space mine.yaml --trials 100000")
+    assert (said.status, said.out) == (2, "")
+    assert "Nothing was trained." in said.err
+    assert [path.name for path in workdir.iterdir()] == ["mine.yaml"]
+
+
+@pytest.mark.usefixtures("packaged")
+def test_the_plan_of_a_grid_is_exact(harness: Harness, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2 points x 2 subsets: a post-training and a fine-tuning each, and one warm-up."""
+    own_space()
+    monkeypatch.setattr("harness.cli.bench.ASK_ABOVE_HOURS", 0.0)
+    said = harness("tune cmlm --space mine.yaml --grid")
+    assert "2 points, sampler grid, racing none" in said.err
+    assert "To do: 9 of 9 stages" in said.err
+    narrower = harness("tune cmlm --space mine.yaml --grid --subsets 1")
+    assert "1 subset x 1 seed = 1 replicate" in narrower.err
+    assert "To do: 5 of 5 stages" in narrower.err
+    assert [path.name for path in workdir.iterdir()] == ["mine.yaml"]
+
+
+@pytest.mark.usefixtures("packaged")
+def test_presets_and_their_costs_are_named_when_none_is_asked_for(
+    harness: Harness, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.cli.bench.ASK_ABOVE_HOURS", 0.0)
+    first = harness("tune cmlm").err.splitlines()[0]
+    assert first.startswith("Preset quick, the default. Others: paper (40 points) about ")
+    assert "laptop (20 points) about " in first
+    assert harness("tune cmlm --preset quick").err.startswith("Study cmlm-search-quick-")
+    assert list(workdir.iterdir()) == []
+
+
+@pytest.mark.usefixtures("packaged")
+def test_a_studys_name_in_the_plan_changes_with_what_it_is_judged_by(
+    harness: Harness, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.cli.bench.ASK_ABOVE_HOURS", 0.0)
+    own_space()
+
+    def name(flags: str = "") -> str:
+        (line,) = [
+            line for line in harness(f"tune cmlm --space mine.yaml {flags}").err.splitlines() if "Study " in line
+        ]
+        return line.split()[1].rstrip(":")
+
+    base = name()
+    assert base.startswith("mine-search-quick-")
+    assert name("--trials 5") == name("--slots 1") == base
+    others = [name(flags) for flags in ("--seed 1", "--subsets 0", "--set optim.dropout=0.2", "--racing none")]
+    assert len({base, *others}) == 5
+    assert [path.name for path in workdir.iterdir()] == ["mine.yaml"]
+
+
+@pytest.mark.usefixtures("packaged")
+def test_a_study_that_another_command_runs(harness: Harness, workdir: Path) -> None:
+    own_space()
+    with pytest.raises(TrainingStartedError):
+        harness("tune cmlm --space mine.yaml --grid")
+    with sqlite3.connect(workdir / ".harness" / "harness.db") as connection:
+        ((name,),) = connection.execute("SELECT study_name FROM studies")
+    parent = psutil.Process(os.getppid())
+    other = Owner("another", Owner.current().host, parent.pid, parent.create_time())
+    assert Store("sqlite:///.harness/harness.db").lease(f"study {name}", other) == "granted"
+    said = harness("tune cmlm --space mine.yaml --grid")
+    assert said.status == 2
+    last = said.err.strip().splitlines()[-1]
+    assert last == f"harness: The study {name} is run by another command now; wait for it, or take another --seed."
+
+
+# ---------------------------------------------------------------------------------------------------------- the help
+
+
+def test_help_names_every_flag(harness: Harness) -> None:
+    said = harness("tune --help")
+    assert (said.status, said.err) == (0, "")
+    flags = """--space --grid --search --preset --trials --sampler --racing --metric --seed --tasks --sizes --subsets --seeds
+    --encoder --data --corpus --translator --set --out --final-test --format --store --slots --gpus-per-run --cpus-per-run
+    --address --retry --num-workers --yes"""
+    assert [flag for flag in flags.split() if f"  {flag}" not in said.out] == []
+    (tune,) = [action.choices["tune"] for action in build_parser()._actions if action.dest == "command"]
+    known = {flag for action in tune._actions for flag in action.option_strings if flag.startswith("--")}
+    assert known == {*flags.split(), "--help"}

@@ -1,0 +1,234 @@
+"""A point's runs are those of `bench --set`, and what they score on dev counts by one rule, also where a run broke."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.bench.plan import Plan, make_plan
+from harness.bench.resolve import Overrides
+from harness.bench.table import load_table
+from harness.encoders import locate
+from harness.errors import UserError
+from harness.search.points import SHARED, Ended, Points
+from harness.search.space import ResolvedSpace, load_space, resolve_space
+from harness.specs import Run
+from harness.tasks import METRICS, TextSource, open_source
+
+
+def overrides_of(space: ResolvedSpace, *settings: str) -> Overrides:
+    """What a user would type to bench one point of a space."""
+    subsets = None if space.subsets is None else tuple(range(space.subsets))
+    return Overrides(
+        methods=(space.row or space.method,),
+        tasks=space.tasks,
+        sizes=space.sizes,
+        subsets=subsets,
+        seeds=space.seeds,
+        set=settings,
+    )
+
+
+def planned(space: ResolvedSpace, source: TextSource, *settings: str) -> Plan:
+    resolved = load_table(space.table).resolve(space.table_preset, overrides_of(space, *settings))
+    return make_plan(resolved, source, locate(resolved.encoder))
+
+
+@pytest.fixture(scope="module")
+def source(packaged: dict[str, Path]) -> TextSource:
+    return open_source(None)
+
+
+@pytest.fixture(scope="module")
+def points_of(source: TextSource) -> Callable[..., Points]:
+    def make(space: ResolvedSpace, *settings: str) -> Points:
+        plan = planned(space, source, *settings, *space.settings(space.defaults))
+        overrides = overrides_of(space, *settings)
+        tasks = {name: found.task for name, found in plan.tasks.items()}
+        base = load_table(space.table).resolve(space.table_preset, overrides, tasks)
+        return Points(space, base, overrides, tasks, plan.readings)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def grid(points_of: Callable[..., Points]) -> Points:
+    """CMLM's alpha x p_c: 30 points."""
+    return points_of(resolve_space(load_space("cmlm"), preset="quick", mode="grid"))
+
+
+@pytest.fixture(scope="module")
+def search(points_of: Callable[..., Points]) -> Points:
+    return points_of(resolve_space(load_space("cmlm"), preset="quick", mode="search"))
+
+
+# ------------------------------------------------------------------------------------------------------------- runs
+
+
+def test_a_point_is_the_runs_of_bench_set(grid: Points, source: TextSource) -> None:
+    every = grid.space.grid_points()
+    assert len(every) == 30
+    for point in every:
+        bench = planned(grid.space, source, *grid.space.settings(point))
+        assert not bench.skipped
+        mine = [run for runs in grid.runs(point) for run in runs]
+        assert {run.name: run.stage.key for run in mine} == {run.name: run.stage.key for run in bench.runs}
+        assert sorted(grid.identity(point)) == sorted(run.stage.key for run in bench.runs)
+    assert len({grid.identity(point) for point in every}) == 30
+
+
+def test_replicates_go_across_subsets_first_and_are_the_same_for_all_points(grid: Points) -> None:
+    subsets, seeds = grid.base.subsets, grid.base.seeds
+    assert len(subsets) > 1 < len(seeds)
+    assert grid.replicates == tuple((subset, seed) for seed in seeds for subset in subsets)
+    for point in grid.space.grid_points()[:5]:
+        assert [{(run.subset, run.seed) for run in runs} for runs in grid.runs(point)] == [
+            {place} for place in grid.replicates
+        ]
+
+
+def test_a_full_training_set_stands_in_every_replicate_of_its_seed(grid: Points) -> None:
+    """It has one subset, and a replicate that lacked it would be a mean over something else."""
+    runs = grid.runs(grid.space.defaults)
+    full = replace(runs[0][0], size=0, subset=0)
+
+    def runs_with_full(_: Any, readings: Any) -> tuple[list[Run], list[Any]]:
+        return [full, *(run for each in runs for run in each)], []
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("harness.search.points.runs_of", runs_with_full)
+        found = grid.runs(grid.space.defaults)
+    assert [full in each for each in found] == [seed == full.seed for _, seed in grid.replicates]
+
+
+def test_what_has_no_effect_gives_one_identity(search: Points) -> None:
+    simsiam = {**search.space.defaults, "contrast": "simsiam"}
+    assert search.identity(simsiam) == search.identity({**simsiam, "temperature": 0.07})
+    assert search.identity({**simsiam, "temperature": 0.3}) == search.identity({**simsiam, "temperature": 0.07})
+    simclr = {**simsiam, "contrast": "simclr"}
+    keys = {search.identity({**simclr, "temperature": value}) for value in (0.07, 0.3)}
+    assert len(keys) == 2
+    assert search.identity(simsiam) not in keys
+
+
+def test_settings_that_all_points_share_are_in_their_runs(points_of: Callable[..., Points], grid: Points) -> None:
+    shared = points_of(grid.space, "fine_tune.dropout=0.3")
+    point = grid.space.grid_points()[3]
+    assert set(shared.identity(point)).isdisjoint(grid.identity(point))
+
+
+def test_a_point_that_cannot_be_run_says_why(grid: Points) -> None:
+    with pytest.raises(UserError) as caught:
+        grid.identity({**grid.space.defaults, "alpha": -1.0})
+    assert "alpha" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_points_travel_small_and_without_texts(grid: Points, source: TextSource) -> None:
+    packed = pickle.dumps(grid)
+    assert len(packed) < 50_000
+    again = pickle.loads(packed)
+    point = grid.space.grid_points()[-1]
+    assert again.identity(point) == grid.identity(point)
+    plan = planned(grid.space, source)
+    texts = {text for rows in plan.library.values() for columns in rows.texts for text in columns if len(text) > 20}
+    assert len(texts) > 500
+    assert not [text for text in texts if text.encode() in packed]
+
+
+# ---------------------------------------------------------------------------------------------------------- outcomes
+
+
+def done(score: float = 0.8, **others: Any) -> Ended:
+    return Ended("done", "", {"accuracy": score}, flops=10.0, seconds=2.0, **others)
+
+
+def chain(run: Run, leaf: Ended, earlier: Ended | None = None) -> list[Ended]:
+    """How a run's stages ended, the leaf last."""
+    before = earlier or Ended("done", flops=100.0, seconds=20.0)
+    return [before for _ in run.stage.chain[:-1]] + [leaf]
+
+
+@pytest.fixture(scope="module")
+def two(grid: Points) -> tuple[Run, Run]:
+    """One replicate with two runs, as a search over two sizes has them."""
+    (run,) = grid.runs(grid.space.defaults)[0]
+    return run, replace(run, size=20)
+
+
+def judging(points: Points, *metrics: str) -> Points:
+    return replace(points, space=replace(points.space, metrics=metrics))
+
+
+def test_an_outcome_is_the_mean_over_its_runs(grid: Points, two: tuple[Run, Run]) -> None:
+    found = grid.outcome(two, [chain(two[0], done(0.6)), chain(two[1], done(0.9))])
+    assert found.values == pytest.approx((0.75,))
+    assert (found.status, found.reason) == ("done", "")
+    same = judging(grid, "accuracy").outcome(two, [chain(two[0], done(0.6)), chain(two[1], done(0.9))])
+    assert same.values == found.values, "what the table selects by is accuracy"
+
+
+@pytest.mark.parametrize("status", ["failed", "diverged"])
+@pytest.mark.parametrize("early", [False, True], ids=["leaf", "parent"])
+def test_a_broken_run_counts_with_the_metrics_worst_value(
+    grid: Points, two: tuple[Run, Run], status: Any, early: bool
+) -> None:
+    broken = Ended(status, "the loss is not finite at step 3", flops=1.0)
+    ended = [broken] if early else chain(two[0], broken)
+    found = grid.outcome(two, [ended, chain(two[1], done(0.9))])
+    assert found.values == pytest.approx(((METRICS["accuracy"].worst + 0.9) / 2,))
+    assert found.status == status
+    assert found.reason == f"{two[0].name} {status}: the loss is not finite at step 3"
+    assert json.loads(json.dumps(asdict(found), allow_nan=False))
+
+
+def test_a_failure_outweighs_a_divergence(grid: Points, two: tuple[Run, Run]) -> None:
+    """What failed is tried again, and so the replicate is."""
+    ends = [chain(two[0], Ended("diverged", "nan")), chain(two[1], Ended("failed", "killed"))]
+    assert grid.outcome(two, ends).status == "failed"
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf, None])
+def test_a_score_that_is_not_finite_is_a_divergence(grid: Points, two: tuple[Run, Run], score: float | None) -> None:
+    leaf = Ended("done", dev_scores={} if score is None else {"accuracy": score})
+    found = grid.outcome(two[:1], [chain(two[0], leaf)])
+    assert (found.values, found.status) == ((METRICS["accuracy"].worst,), "diverged")
+    assert "its accuracy on dev is not a finite number" in found.reason
+
+
+def test_flops_are_summed_and_failing_never_pays(grid: Points, two: tuple[Run, Run]) -> None:
+    both = judging(grid, "accuracy", "flops")
+    good = [chain(run, done(0.9)) for run in two]
+    found = both.outcome(two, good)
+    assert found.values == pytest.approx((0.9, sum(each.flops for ends in good for each in ends)))
+    broken = both.outcome(two, [[Ended("diverged", "nan", flops=1.0)], good[1]])
+    assert broken.values[1] == pytest.approx(both.planned(two[0].stage) + sum(each.flops for each in good[1]))
+    assert broken.values[1] > found.values[1], "the plan's FLOPs are far above those of this test"
+    assert both.planned(two[0].stage) > both.planned(two[0].stage.chain[0]) > 0
+
+
+def test_stages_that_many_replicates_share_are_no_replicates_cost(grid: Points, two: tuple[Run, Run]) -> None:
+    phases = [stage.phase for stage in two[0].stage.chain]
+    assert set(phases) & set(SHARED), "bert-tiny starts from a warm-up"
+    ends = [Ended("done", "", {"accuracy": 0.5}, 10.0**k, 2.0**k, trained=True) for k in range(len(phases))]
+    own = [end for phase, end in zip(phases, ends, strict=True) if phase not in SHARED]
+    found = grid.outcome(two[:1], [ends])
+    assert (found.flops, found.seconds) == (sum(end.flops for end in own), sum(end.seconds for end in own))
+    assert (found.trained, found.stages) == (len(own), len(own))
+    reused = grid.outcome(two[:1], [[replace(end, trained=False) for end in ends]])
+    assert (reused.trained, reused.stages) == (0, len(own))
+
+
+def test_a_run_is_scored_by_what_selects_its_checkpoint_first(grid: Points, two: tuple[Run, Run]) -> None:
+    scored = grid.scored(two[0])
+    assert scored[0] == grid.base.selection(two[0].task).metric
+    assert set(scored) == set(grid.readings.tasks[two[0].task].task.metrics)
+    assert grid.metrics == (scored[0],)
+    assert judging(grid, "accuracy", "flops").metrics == ("accuracy", "flops")
