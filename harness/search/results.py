@@ -76,7 +76,7 @@ class Study:
         return (best,) if best else ()
 
     @property
-    def paper(self) -> Trial | None:
+    def first(self) -> Trial | None:
         """The trial of the default point, when it has begun."""
         return next((trial for trial in self.trials if trial.number == 0), None)
 
@@ -140,11 +140,21 @@ def budget(study: Study) -> Budget:
     )
 
 
+def above_default(study: Study) -> Measured | None:
+    """The best point minus the default one, over the replicates that both have; its spread is the sd of the differences
+    between subsets. None while one of them has no replicate."""
+    best, first = best_point(study), study.first
+    if best is None or first is None or not first.outcomes:
+        return None
+    pairs = zip(best.values(), first.values(), strict=False)
+    difference = dict(zip(study.replicates, (a - b for a, b in pairs), strict=False))
+    return Measured(mean(list(difference.values())), between(difference))
+
+
 def chosen(study: Study) -> dict[str, Any]:
     """The mapping `chosen` of best.yaml: how the point was chosen, what it reached on dev, and what that took.
 
-    `difference`: the chosen point minus the paper's point, over the replicates that both have; its spread is the sd of the
-    differences between subsets. Raises ValueError while no trial can be the best.
+    Raises ValueError while no trial can be the best.
     """
     best = best_point(study)
     if best is None:
@@ -158,14 +168,13 @@ def chosen(study: Study) -> dict[str, Any]:
         "direction": study.directions[0],
         "dev": {"mean": best.mean(), "spread": best.spread(study.replicates), "replicates": len(best.outcomes)},
     }
-    if study.paper is not None and study.paper.outcomes:
-        pairs = zip(best.values(), study.paper.values(), strict=False)
-        difference = dict(zip(study.replicates, (a - b for a, b in pairs), strict=False))
+    first, difference = study.first, above_default(study)
+    if first is not None and difference is not None:
         found["default"] = {
-            "mean": study.paper.mean(),
-            "spread": study.paper.spread(study.replicates),
-            "replicates": len(study.paper.outcomes),
-            "difference": {"mean": mean(list(difference.values())), "spread": between(difference)},
+            "mean": first.mean(),
+            "spread": first.spread(study.replicates),
+            "replicates": len(first.outcomes),
+            "difference": {"mean": difference.mean, "spread": difference.spread},
         }
     found |= {
         "trials": spent.trials,

@@ -19,7 +19,7 @@ from harness.bench.render import FORMATS, SHORT, STYLES, Style, csv_value, latex
 from harness.bench.table import Value
 from harness.errors import unknown
 from harness.search.board import Trial
-from harness.search.results import COSTS, Study, budget, design, ranked
+from harness.search.results import COSTS, Study, above_default, budget, design, ranked
 
 MAX_REASON = 200
 WORST = "A replicate that failed or diverged counts with its metric's worst value, and its point cannot be the best."
@@ -87,6 +87,13 @@ def caption(study: Study, bold: bool) -> list[str]:
     if any(outcome.status != "done" for trial in study.trials for outcome in trial.outcomes):
         lines.append(WORST + (" A failed one's FLOPs are those planned." if "flops" in study.metrics else ""))
     lines.append(f"default: the point that is tried first ({_point(study.default)}).")
+    difference = above_default(study)
+    if difference is not None and scores[:1] == list(study.metrics[:1]) and study.front[0] is not study.first:
+        spread = "" if difference.spread is None else f" ± {points(difference.spread)}"
+        lines.append(
+            f"The best point lies {points(difference.mean)}{spread} above the default one: mean and standard deviation of the "
+            "differences on the same replicates, between subsets."
+        )
     states = {"complete": spent.complete, "dropped": spent.dropped, "failed": spent.failed}
     states["not finished"] = spent.trials - sum(states.values())
     counts = ", ".join(f"{number} {state}" for state, number in states.items() if number)

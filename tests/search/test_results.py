@@ -189,6 +189,15 @@ def test_the_difference_from_the_papers_point_is_paired() -> None:
     assert itself == {"mean": 0.0, "spread": 0.0}
 
 
+def test_the_caption_says_how_far_the_best_lies_above_the_default() -> None:
+    """Paired: subset 0 gains 2 points, 1 gains 4, 2 gains 6, whatever the subsets themselves are worth."""
+    worth = [0.5, 0.6, 0.7, 0.5, 0.6, 0.7]
+    gains = [0.02, 0.04, 0.06] * 2
+    found = study(trial(0, worth), trial(1, [a + b for a, b in zip(worth, gains, strict=True)]))
+    assert "The best point lies 4.00 ± 2.00 above the default one" in points_table(found, "text")
+    assert "above the default" not in points_table(study(trial(0, worth), trial(1, [0.1] * 6)), "text")
+
+
 # ---------------------------------------------------------------------------------------------------------------- tables
 
 
