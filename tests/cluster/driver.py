@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ import psutil
 
 from harness.store import Store
 
+HARNESS = ("-m", "harness")
 BENCH = (
     "bench --table few_shot --tasks movies --sizes 20 --subsets 0 --seeds 31,42 --methods ft,scl,tapt --format json "
     "--set warm_up.steps=3 --set fine_tune.steps=12 --set post_train.steps=6"
@@ -86,13 +87,14 @@ class Driver:
     """One running command. Its processes are those that run in its folder: true also of one whose parent is dead, or
     whose title has overwritten its environment, as Ray's do."""
 
-    def __init__(self, folder: Path, line: str) -> None:
+    def __init__(self, folder: Path, line: str, program: Sequence[str] = HARNESS, **environment: str) -> None:
         self.folder = folder
         self._out, self._err = (folder / f"{uuid.uuid4().hex}.{name}" for name in ("out", "err"))
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.popen = subprocess.Popen(
-                [sys.executable, "-m", "harness", *line.split()],
+                [sys.executable, *program, *line.split()],
                 cwd=folder,
+                env={**os.environ, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -185,9 +187,9 @@ class Driver:
 
 
 @contextmanager
-def started(folder: Path, line: str = BENCH) -> Iterator[Driver]:
+def started(folder: Path, line: str = BENCH, program: Sequence[str] = HARNESS, **environment: str) -> Iterator[Driver]:
     """A command that runs; whatever it leaves behind is killed at the end."""
-    driver = Driver(folder, line)
+    driver = Driver(folder, line, program, **environment)
     try:
         yield driver
     finally:
