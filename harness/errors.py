@@ -17,3 +17,8 @@ def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> User
     hint = f" Did you mean '{close[0]}'?" if close else ""
     place = f"{where}: " if where else ""
     return UserError(f"{place}unknown {kind} '{name}'.{hint} Known: {', '.join(choices) or 'none'}.")
+
+
+def first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0][:300] if text else "no message"

@@ -9,7 +9,6 @@ import platform
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,28 +20,12 @@ from torch import Tensor
 import harness
 from harness.encoders.model import ENCODER_PARTS, load_encoder, load_product, save_product, weights_digest
 from harness.encoders.tokens import Vocabulary
+from harness.errors import first_line
 from harness.objectives import build
-from harness.specs import Parent, Record, Stage
+from harness.specs import Parent, Record, Stage, Workplace
 from harness.training.loop import DivergedError, Inputs, Outcome, Report, train
 
 Launch = Callable[[Callable[[], Outcome]], Outcome]
-
-
-@dataclass(frozen=True)
-class Workplace:
-    """Where a stage runs: the encoder's folder, the products' folder, the device and its threads.
-
-    `encoder_config`: of an encoder that begins with random weights; the folder then holds its tokenizer only.
-    """
-
-    encoder_folder: Path
-    products: Path
-    threads: int = 1
-    device: str = "cpu"
-    encoder_config: dict[str, Any] | None = None
-
-    def product(self, key: str) -> Path:
-        return self.products / f"{key}.safetensors"
 
 
 def run_stage(
@@ -147,8 +130,3 @@ def cpu_name() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0][:300] if text else "no message"

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -299,6 +300,23 @@ class Execution:
     gpus_per_run: float = 0.0
     cpus_per_run: float = 1.0
     threads: int = 1
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """Where a stage runs: the encoder's folder, the products' folder, the device and its threads.
+
+    `encoder_config`: of an encoder that begins with random weights; the folder then holds its tokenizer only.
+    """
+
+    encoder_folder: Path
+    products: Path
+    threads: int = 1
+    device: str = "cpu"
+    encoder_config: dict[str, Any] | None = None
+
+    def product(self, key: str) -> Path:
+        return self.products / f"{key}.safetensors"
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,7 @@ from harness.encoders.tokens import Tokeniser, Tokens, Vocabulary
 from harness.methods import METHODS, Text, hyperparameters
 from harness.objectives import build, objective
 from harness.objectives.requirements import unmet
-from harness.running import Workplace
-from harness.specs import Data, Encoder, Objective, Optim, Parent, RowSet, Selection, Stage
+from harness.specs import Data, Encoder, Objective, Optim, Parent, RowSet, Selection, Stage, Workplace
 from harness.streams import stream
 from harness.training.loop import Inputs
 

@@ -305,7 +305,7 @@ def _train(args: argparse.Namespace, prepared: Prepared) -> None:
     prepared.store.label(name, plan.runs)
     with session(execution, metadata) as (dashboard, settled):
         from harness.cluster.pool import Pool
-        from harness.running import Workplace
+        from harness.specs import Workplace
 
         workplace = Workplace(
             located.folder.resolve(),

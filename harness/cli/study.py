@@ -118,7 +118,7 @@ def explore_rest(args: argparse.Namespace, opened: Opened) -> None:
         from harness.cluster.trial import Means, Replicates
         from harness.cluster.tune import explore
         from harness.cluster.worker import Shelf, answer, slots_of
-        from harness.running import Workplace
+        from harness.specs import Workplace
 
         actor: Any = Ledger
         ledger = actor.options(name=f"harness-ledger-{opened.owner.token[:6]}").remote(store.url, opened.owner)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -18,10 +20,9 @@ from harness.cli.texts import translate
 from harness.encoders import locate
 from harness.errors import UserError
 from harness.methods import METHODS, methods_named
-from harness.search.board import Trial
-from harness.search.points import Points
+from harness.search.points import SHARED, Points
 from harness.search.space import ResolvedSpace, check_method, check_metrics, load_space, resolve_space, space_names
-from harness.search.study import History, check_sampler, study_name
+from harness.search.study import Entry, History, check_sampler, study_name, unfinished
 from harness.specs import Stage
 from harness.store import Store
 from harness.tasks import TASKS
@@ -106,16 +107,16 @@ def _announce(args: argparse.Namespace, prepared: Prepared, points: Points) -> f
     """Say in lines what varies, what it is judged by and what is left to do; the hours that this takes at the most."""
     space, base = points.space, points.base
     name = study_name(space, args.seed, points.identity(space.defaults))
-    trials = History(name, prepared.store, None).trials
+    history = History(name, prepared.store, None)
     what = "; ".join(f"{p.path} {p.described()}" + _when(p.when) for p in space.parameters)
     design = f"{counted(len(base.subsets), 'subset')} x {counted(len(base.seeds), 'seed')}"
     sizes = ", ".join(f"N={size}" if size else "full size" for size in base.sizes)
-    ended = sum(trial.state != "running" for trial in trials)
+    ended = sum(trial.state != "running" for trial in history.trials)
     default = ", ".join(f"{path}={value}" for path, value in space.defaults.items())
-    stages, to_train, flops = work_left(points, prepared, trials)
-    spent = hours(flops, prepared.calibration, prepared.slots, len(to_train) or 1)
+    stages, to_train, flops = work_left(points, prepared, history.entries.values())
+    spent = hours(flops, prepared.calibration, prepared.slots, to_train or 1)
     most = "" if space.sampler == "grid" else "at most "
-    left = f"{most}{len(to_train):,} of {stages:,} stages, {flops:.2g} FLOPs, about {duration(spent)} on "
+    left = f"{most}{to_train:,} of {stages:,} stages, {flops:.2g} FLOPs, about {duration(spent)} on "
     left = f"{left}{prepared.slots} slots here" if to_train else "nothing"
     lines = [
         *_others(args, space, prepared),
@@ -138,35 +139,36 @@ def _when(conditions: Any) -> str:
     return f" where {' and '.join(every)}" if every else ""
 
 
-def work_left(points: Points, prepared: Prepared, trials: tuple[Trial, ...]) -> tuple[int, list[Stage], float]:
-    """Distinct stages of the study, those that are not recorded, and their FLOPs. Exact for a grid; for a search the
-    default point stands for those that are not proposed yet, and no point is dropped: an upper bound."""
+def work_left(points: Points, prepared: Prepared, entries: Iterable[Entry]) -> tuple[int, int, float]:
+    """Distinct stages of the study, how many of them are still to be trained, and their FLOPs. Exact for a grid; for a search
+    the default point stands for those that are not proposed yet, and no point is dropped: an upper bound."""
     space = points.space
-    known = [dict(trial.point) for trial in trials]
-    asked = list(space.grid_points()) if space.sampler == "grid" else [space.defaults, *known]
-    stages: dict[str, Stage] = {}
-    for point in asked:
-        try:
-            stages |= {s.key: s for runs in points.runs(point) for run in runs for s in run.stage.chain}
-        except UserError:  # it will stand in the table as failed, with the reason
-            continue
-    statuses = prepared.store.statuses(stages)
-    to_train = [stage for key, stage in stages.items() if statuses.get(key, ("failed", 0))[0] == "failed"]
+    known = [entry for entry in entries if entry.same_as is None]
+    ended = [dict(entry.trial.point) for entry in known if not unfinished(entry)]
+    rest = [dict(entry.trial.point) for entry in known if unfinished(entry)]
+    if space.sampler == "grid":
+        rest = [point for point in space.grid_points() if point not in ended]
+    elif not known:
+        rest = [space.defaults]
+    every, left = _stages(points, [*ended, *rest]), _stages(points, rest)
+    statuses = prepared.store.statuses(left)
+    to_train = [stage for key, stage in left.items() if statuses.get(key, ("failed", 0))[0] == "failed"]
     flops = sum(prepared.plan.stage_flops(stage) for stage in to_train)
-    count = len(stages)
-    if space.sampler != "grid":
-        own = [
-            s
-            for runs in points.runs(space.defaults)
-            for run in runs
-            for s in run.stage.chain
-            if s.parent or s.selection
-        ]
-        new = max(0, space.trials - max(1, len(trials)))
-        flops += new * sum(prepared.plan.stage_flops(stage) for stage in own)
-        to_train += own * new
-        count += len(own) * new
-    return count, to_train, flops
+    if space.sampler == "grid":
+        return len(every), len(to_train), flops
+    own = [stage for stage in _stages(points, [space.defaults]).values() if stage.phase not in SHARED]
+    new = max(0, space.trials - max(1, len(known)))
+    flops += new * sum(prepared.plan.stage_flops(stage) for stage in own)
+    return len(every) + len(own) * new, len(to_train) + len(own) * new, flops
+
+
+def _stages(points: Points, some: Iterable[Mapping[str, Any]]) -> dict[str, Stage]:
+    """The stages of points by key; a point that cannot be run has none, and stands in the table as failed."""
+    found: dict[str, Stage] = {}
+    for point in some:
+        with suppress(UserError):
+            found |= {s.key: s for runs in points.runs(point) for run in runs for s in run.stage.chain}
+    return found
 
 
 def _others(args: argparse.Namespace, space: ResolvedSpace, prepared: Prepared) -> list[str]:

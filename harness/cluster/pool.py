@@ -18,8 +18,7 @@ from harness.bench.work import Item
 from harness.cluster.ledger import Ledger
 from harness.cluster.worker import WORKER_DEATHS, Shelf, Tokenised, Worker, answer, slots_of, submit
 from harness.encoders.tokens import Vocabulary
-from harness.running import Workplace
-from harness.specs import Execution, Record, Stage
+from harness.specs import Execution, Record, Stage, Workplace
 from harness.store import Owner, Store
 
 POLL_SECONDS = 1.0

@@ -19,7 +19,7 @@ from harness.errors import UserError
 from harness.search.board import Outcome, Trial, best_of
 from harness.search.points import Points
 from harness.search.racing import paired, projected, unsound
-from harness.search.study import Entry, History, sampler_of
+from harness.search.study import DIED, Entry, History, sampler_of, unfinished
 
 REPEATS = 100
 """So many proposals in a row that were tried before mean that the space is exhausted."""
@@ -27,8 +27,6 @@ GRACE = 2
 """Replicates that ASHA and median stopping grant each point."""
 FACTOR = 2
 """Of ASHA: at each rung the better half goes on."""
-
-DIED = "its process died too often"
 
 T = TypeVar("T")
 Watch = Callable[[str, Trial], None]
@@ -210,17 +208,6 @@ class Proposals(Searcher):
     def _tell(self, number: int, told: tuple[float, ...] | None) -> None:
         values = {f"value_{k}": value for k, value in enumerate(told or ())}
         self._search.on_trial_complete(str(number), values or None, error=not values)
-
-
-def unfinished(entry: Entry) -> bool:
-    """Whether the next command runs a trial (again): it never ended, or a replicate of it failed, which a divergence is
-    not. A point that could not be run at all stays as it is."""
-    trial = entry.trial
-    return (
-        not entry.ended
-        or any(outcome.status == "failed" for outcome in trial.outcomes)
-        or (trial.state == "failed" and (bool(trial.outcomes) or trial.reason == DIED))
-    )
 
 
 class Fatal(Stopper):

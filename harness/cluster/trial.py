@@ -20,11 +20,10 @@ from harness.cluster.group import Group
 from harness.cluster.walk import Walker
 from harness.cluster.worker import Shelf, Worker, answer, submit
 from harness.encoders.tokens import Vocabulary
-from harness.errors import UserError
-from harness.running import Workplace, first_line
+from harness.errors import UserError, first_line
 from harness.search.board import Outcome, Point
 from harness.search.points import Points
-from harness.specs import Execution, Run, Status
+from harness.specs import Execution, Run, Status, Workplace
 from harness.store import Owner
 
 

@@ -52,7 +52,7 @@ class Walker:
     def walk(self, run: Run, metrics: tuple[str, ...], name: str) -> list[Ended]:
         """How the stages of a run ended, from the root to the leaf or to the one that did not finish."""
         trained: dict[str, Ended] = {}
-        user = f"{self.owner.token}/{run.stage.key}"
+        user = run.stage.key  # and not this process: whoever goes on with the run when it dies lets them go
         leaf = self._settle(run.stage, name, metrics, trained, user, wanted=False)
         for stage in run.stage.chain[1:-1]:  # a root's weights stay, every table shares them
             answer(self.ledger.let_go.remote(stage.key, user))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import RayTaskError
@@ -13,9 +13,11 @@ from ray.exceptions import RayTaskError
 from harness.bench.work import Item
 from harness.encoders.tokens import Tokens, Vocabulary
 from harness.errors import UserError
-from harness.running import Launch, Workplace
-from harness.specs import Data, Execution, RowSet, Stage, Status
+from harness.specs import Data, Execution, RowSet, Stage, Status, Workplace
 from harness.store import Owner
+
+if TYPE_CHECKING:
+    from harness.running import Launch
 
 WORKER_DEATHS = 3
 """A stage whose worker process died this often becomes a failed record."""
@@ -50,7 +52,7 @@ def slots_of(execution: Execution, workers: int = 1) -> int:
             f"A run takes {cpus:g} CPUs and {gpus:g} GPUs, and this cluster has {there.get('CPU', 0):g} and "
             f"{there.get('GPU', 0):g}; lower --cpus-per-run, --gpus-per-run or --num-workers."
         )
-    return min(fit, execution.slots) if execution.slots else fit
+    return max(1, min(fit, execution.slots // workers)) if execution.slots else fit
 
 
 class Shelf:

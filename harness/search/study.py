@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -23,8 +24,12 @@ from harness.search.space import Parameter, ResolvedSpace
 from harness.specs import digest_of
 from harness.store import Store
 
+DIED = "its process died too often"
+"""Why a trial failed that the next command tries again."""
 STARTUP = 5
 """Random points before TPE begins to learn; Optuna's 10 would be most of a small search."""
+TRIES = 4
+"""Of making Optuna's tables in a new database, which several commands may do at once."""
 POPULATION = 10
 """Of NSGA-II; Optuna's 50 is more than most searches here try in all."""
 
@@ -92,6 +97,17 @@ class Entry:
             body["after"],
             body["order"],
         )
+
+
+def unfinished(entry: Entry) -> bool:
+    """Whether the next command runs a trial (again): it never ended, or a replicate of it failed, which a divergence is
+    not. A point that could not be run at all stays as it is."""
+    trial = entry.trial
+    return (
+        not entry.ended
+        or any(outcome.status == "failed" for outcome in trial.outcomes)
+        or (trial.state == "failed" and (bool(trial.outcomes) or trial.reason == DIED))
+    )
 
 
 class History:
@@ -172,11 +188,20 @@ class Mirror:
     def __init__(self, space: ResolvedSpace, name: str, store: Store, metrics: Sequence[str]) -> None:
         self._space, self._name, self._metrics = space, name, list(metrics)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        options = {"connect_args": {"timeout": 30.0}} if store.path else {}
-        with _spoken(store):
-            self._storage = optuna.storages.RDBStorage(store.url, engine_kwargs=options, skip_compatibility_check=True)
         self._store = store
+        for _ in range(TRIES):
+            with suppress(UserError):  # another command makes Optuna's tables at this moment: a second look finds them
+                self._storage = self._tables()
+                break
+            time.sleep(0.5)
+        else:
+            self._storage = self._tables()
         self._open()
+
+    def _tables(self) -> optuna.storages.RDBStorage:
+        options = {"connect_args": {"timeout": 30.0}} if self._store.path else {}
+        with _spoken(self._store):
+            return optuna.storages.RDBStorage(self._store.url, engine_kwargs=options, skip_compatibility_check=True)
 
     def _open(self) -> None:
         with _spoken(self._store):

@@ -18,12 +18,12 @@ from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 from search.small import SPACE, outcome, small_space
 
-from harness.cluster.proposals import REPEATS, Proposals, scheduler_of, search_of, unfinished
+from harness.cluster.proposals import REPEATS, Proposals, scheduler_of, search_of
 from harness.errors import UserError
 from harness.search.board import Outcome, Point, best_of
 from harness.search.racing import projected
 from harness.search.space import ResolvedSpace
-from harness.search.study import Entry, History
+from harness.search.study import Entry, History, unfinished
 from harness.store import Store
 
 REPLICATES = ((0, 31), (1, 31), (2, 31), (0, 42), (1, 42), (2, 42))

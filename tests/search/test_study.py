@@ -6,8 +6,10 @@ import importlib.util
 import json
 import shutil
 import sqlite3
+import threading
 import warnings
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -449,3 +451,15 @@ def test_a_sampler_of_one_seed_proposes_the_same_points(tmp_path: Path, sampler:
         return points
 
     assert proposals(3) == proposals(3) != proposals(4)
+
+
+def test_several_commands_may_open_a_new_database_at_once(fresh: Store, space: ResolvedSpace) -> None:
+    together = threading.Barrier(4)
+
+    def opened(name: str) -> str:
+        together.wait()
+        return str(Mirror(space, name, Store(fresh.url), ("accuracy",)).study.study_name)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(opened, "abcd")) == list("abcd")
+    assert {summary.study_name for summary in optuna.get_all_study_summaries(fresh.url)} == set("abcd")

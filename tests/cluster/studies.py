@@ -1,0 +1,101 @@
+"""Studies small enough to be run as real commands, and what they leave in their store and folder."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from harness.bench.point import load_point
+from harness.cli import build_parser
+from harness.cli.bench import prepare
+from harness.search.study import Entry
+from harness.store import Store
+
+SPACE = """
+name: little
+method: cmlm
+table: few_shot
+target: {tasks: [movies], sizes: [20], subsets: 2, seeds: [31]}
+racing: paired
+defaults: {alpha: 0.5, p_c: 0.7, post_train.lr: 5e-4}
+grid:
+  alpha: [0.1, 0.5]
+  p_c: [0.3, 0.7]
+search:
+  alpha: {low: 0.01, high: 2.0, log: true}
+  post_train.lr: {choice: [5e-4, 1e+30]}   # at the second the loss overflows
+presets:
+  quick: {description: for tests}
+"""
+TINY = "--set warm_up.steps=2 --set fine_tune.steps=4 --set post_train.steps=3"
+GRID = f"tune cmlm --space space.yaml --grid --out grid {TINY}"
+SEARCH = f"tune cmlm --space space.yaml --search --trials 5 --seed 3 --slots 1 --out search {TINY}"
+BENCH = (
+    f"bench --table few_shot --preset quick --methods cmlm --tasks movies --sizes 20 --subsets 0,1 --seeds 31 {TINY}"
+)
+"""What both are judged by, as a bench."""
+POINTS = [{"alpha": alpha, "p_c": p_c} for alpha in (0.1, 0.5) for p_c in (0.3, 0.7)]
+NOISE = ("Traceback", "WARNING", "Warning", "INFO", "(raylet)", "pid=", "[I 2", "local mode", "Trainable")
+
+
+def space_in(folder: Path) -> Path:
+    (folder / "space.yaml").write_text(SPACE, encoding="utf-8")
+    return folder
+
+
+def entries(folder: Path, mode: str) -> dict[int, Entry]:
+    """The proposals of the folder's study of a mode, by number."""
+    store = Store(f"sqlite:///{folder / '.harness' / 'harness.db'}", create=False)
+    with store._read() as connection:
+        names = {row[0] for row in connection.exec_driver_sql("SELECT study FROM tune_trials")}
+    (name,) = (name for name in names if f"-{mode}-" in name)
+    kept = {number: Entry.from_json(body) for number, body in store.trials(name).items()}
+    store._engine.dispose()
+    return kept
+
+
+def findings(folder: Path, mode: str) -> dict[int, dict[str, Any]]:
+    """Proposals by number, without what depends on the clock and on who trained."""
+    found = {number: asdict(entry) for number, entry in entries(folder, mode).items()}
+    for entry in found.values():
+        for outcome in entry["trial"]["outcomes"]:
+            del outcome["seconds"], outcome["trained"]
+    return found
+
+
+def table(folder: Path) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads((folder / "points.json").read_text())
+    return body
+
+
+def best(folder: Path) -> dict[str, Any]:
+    return dict(load_point(folder / "best.yaml").set)
+
+
+def keys_of_bench(point: dict[str, Any]) -> set[str]:
+    """Keys of all stages that `bench --set` would train for a point; nothing is trained."""
+    settings = [word for path, value in point.items() for word in ("--set", f"cmlm.{path}={value}")]
+    return set(prepare(build_parser().parse_args([*BENCH.split(), *settings]), train=False).plan.stages)
+
+
+def leases(folder: Path) -> int:
+    connection = sqlite3.connect(folder / ".harness" / "harness.db")
+    (count,) = connection.execute("SELECT count(*) FROM leases").fetchone()
+    connection.close()
+    return int(count)
+
+
+def weights(folder: Path) -> set[str]:
+    """Keys of the stages whose weights are kept."""
+    return {path.name.partition(".")[0] for path in (folder / ".harness" / "products").iterdir()}
+
+
+def roots(folder: Path) -> set[str]:
+    """Keys of the recorded stages that start from no other."""
+    connection = sqlite3.connect(folder / ".harness" / "harness.db")
+    stages = dict(connection.execute("SELECT key, stage FROM records"))
+    connection.close()
+    return {key for key, stage in stages.items() if "stage" not in json.loads(stage)["init"]}
