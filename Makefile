@@ -26,7 +26,7 @@ demo: install packaged
 	$(BIN)/harness $(DEMO)
 
 test: check packaged
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q -n auto --dist loadfile
 
 check: dev
 	$(BIN)/ruff check .

@@ -63,8 +63,41 @@ class _Bar:
             print(text, file=sys.stderr, flush=True)
 
 
-class Live:
+class _View:
+    """A context manager around a bar: says where the dashboard is, and at the end what became of all `what`."""
+
+    _what: str
+    _total: int
+    _dashboard: str
+    _bar: _Bar
+
+    @property
+    def _ended(self) -> int:
+        raise NotImplementedError
+
+    def _state(self) -> str:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        if self._dashboard:
+            self._bar.line(f"Ray dashboard: http://{self._dashboard} (its token: ray get-auth-token)")
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+        self._bar.line(f"{self._ended}/{self._total} {self._what} in {_clock(self._bar.elapsed)}: {self._state()}")
+
+    def _update(self) -> None:
+        self._bar.update(self._ended, self._state(), f"{self._ended}/{self._total} {self._what}: {self._state()}")
+
+
+class Live(_View):
     """Counts stages as they start and end. Use as a context manager; give it every event."""
+
+    _what = "stages"
 
     def __init__(self, items: Sequence[Item], reused: int, dashboard: str, expected_seconds: float) -> None:
         self._total, self._reused = len(items), reused
@@ -75,18 +108,6 @@ class Live:
         self._cost = 0.0
         self._dashboard = dashboard
         self._bar = _Bar("stages", self._total, describes=True)
-
-    def __enter__(self) -> Self:
-        if self._dashboard:
-            self._bar.line(where(self._dashboard))
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
-        self._bar.line(f"{self._ended}/{self._total} stages in {_clock(self._bar.elapsed)}: {self._state()}")
 
     @property
     def _ended(self) -> int:
@@ -103,7 +124,7 @@ class Live:
             self._cost += event.item.cost if event.kind in _ENDS else 0
         if event.kind in ("failed", "diverged", "retried"):
             self._bar.line(f"{event.kind}: {event.item.name}: {event.reason}")
-        self._bar.update(self._ended, self._state(), f"{self._ended}/{self._total} stages: {self._state()}")
+        self._update()
 
     def _state(self) -> str:
         parts = [f"{self._counts['done']} done", f"{len(self._running)} running", f"{self._reused} reused"]
@@ -116,8 +137,10 @@ class Live:
         return ", ".join(parts)
 
 
-class LiveTrials:
+class LiveTrials(_View):
     """Counts the trials of a study and their replicates, and names the best so far."""
+
+    _what = "trials"
 
     def __init__(
         self, trials: int, replicates: int, direction: Direction, seen: Iterable[Trial], dashboard: str
@@ -127,18 +150,6 @@ class LiveTrials:
         self._dashboard = dashboard
         self._trained = self._found = 0
         self._bar = _Bar("trials", trials, describes=True)
-
-    def __enter__(self) -> Self:
-        if self._dashboard:
-            self._bar.line(where(self._dashboard))
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
-        self._bar.line(f"{self._ended}/{self._total} trials in {_clock(self._bar.elapsed)}: {self._state()}")
 
     @property
     def _ended(self) -> int:
@@ -155,7 +166,7 @@ class LiveTrials:
                 self._bar.line(f"{outcome.status}: trial {trial.number}: {outcome.reason}")
         elif kind == "ended" and trial.state == "failed":
             self._bar.line(f"failed: trial {trial.number}: {trial.reason}")
-        self._bar.update(self._ended, self._state(), f"{self._ended}/{self._total} trials: {self._state()}")
+        self._update()
 
     def _state(self) -> str:
         states = Counter(trial.state for trial in self._trials.values())
@@ -201,10 +212,6 @@ class Counting:
                 self._bar.update(self._now, "", f"{self._now:,}/{self._total:,} {self._what}")
 
         return progress
-
-
-def where(dashboard: str) -> str:
-    return f"Ray dashboard: http://{dashboard} (its token: ray get-auth-token)"
 
 
 def _clock(seconds: float) -> str:

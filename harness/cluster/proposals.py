@@ -103,7 +103,12 @@ class Proposals(Searcher):
         """How many trials Tune is to run at the most."""
         last = list(self.history.entries.values())[-REPEATS:]
         exhausted = len(last) == REPEATS and all(entry.same_as is not None for entry in last)
-        return len(self._waiting) + (0 if exhausted else max(0, self._limit - len(self.history.trials)))
+        return len(self._waiting) + (0 if exhausted else self._more())
+
+    def _more(self) -> int:
+        """How many points may still be asked for. A grid ends with its list, also where two of its points are one."""
+        had = len(self.history.entries if self.points.space.sampler == "grid" else self.history.trials)
+        return max(0, self._limit - had)
 
     # ------------------------------------------------------------------------------------------------- Tune's calls
 
@@ -131,7 +136,7 @@ class Proposals(Searcher):
 
     def _ask(self) -> int | None:
         for _ in range(REPEATS):
-            if len(self.history.trials) >= self._limit:
+            if not self._more():
                 return None
             point = self._search.suggest(str(len(self.history.entries)))
             try:

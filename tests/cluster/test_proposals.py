@@ -377,6 +377,10 @@ def test_a_space_that_came_to_its_end_is_not_asked_again(tmp_path: Path) -> None
     assert len(Tune(points, kept).all().history.trials) == 2
     assert Tune(points, kept).proposals.remaining() == 0
 
+    listed = FakePoints(small_space(tmp_path, mode="grid", racing="none"), identity=rounded_away)
+    history = Tune(listed, Kept()).all().history
+    assert (len(history.trials), len(history.repeated)) == (2, 2), "a list ends with its last point"
+
 
 def rounded_away(point: Point) -> tuple[str, ...]:
     return (str(point["alpha"]),)
