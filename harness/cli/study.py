@@ -74,7 +74,7 @@ def open_study(args: argparse.Namespace, points: Points, prepared: Prepared) -> 
             for watcher in watchers:
                 watcher(kind, trial)
 
-        proposals = Proposals(points, history, search_of(points, args.seed), points.space.trials, watch)
+        proposals = Proposals(points, history, search_of(points, args.seed), points.space.trials, watch, args.retry)
         yield Opened(name, args, points, prepared, owner, store, mirror, proposals, watchers)
     finally:
         store.release(owner)

@@ -113,7 +113,7 @@ def _announce(args: argparse.Namespace, prepared: Prepared, points: Points) -> f
     sizes = ", ".join(f"N={size}" if size else "full size" for size in base.sizes)
     ended = sum(trial.state != "running" for trial in history.trials)
     default = ", ".join(f"{path}={value}" for path, value in space.defaults.items())
-    stages, to_train, flops = work_left(points, prepared, history.entries.values())
+    stages, to_train, flops = work_left(points, prepared, history.entries.values(), args.retry)
     spent = hours(flops, prepared.calibration, prepared.slots, to_train or 1)
     most = "" if space.sampler == "grid" else "at most "
     left = f"{most}{to_train:,} of {stages:,} stages, {flops:.2g} FLOPs, about {duration(spent)} on "
@@ -139,20 +139,23 @@ def _when(conditions: Any) -> str:
     return f" where {' and '.join(every)}" if every else ""
 
 
-def work_left(points: Points, prepared: Prepared, entries: Iterable[Entry]) -> tuple[int, int, float]:
+def work_left(
+    points: Points, prepared: Prepared, entries: Iterable[Entry], retry: bool = False
+) -> tuple[int, int, float]:
     """Distinct stages of the study, how many of them are still to be trained, and their FLOPs. Exact for a grid; for a search
     the default point stands for those that are not proposed yet, and no point is dropped: an upper bound."""
     space = points.space
     known = [entry for entry in entries if entry.same_as is None]
-    ended = [dict(entry.trial.point) for entry in known if not unfinished(entry)]
-    rest = [dict(entry.trial.point) for entry in known if unfinished(entry)]
+    ended = [dict(entry.trial.point) for entry in known if not unfinished(entry, retry)]
+    rest = [dict(entry.trial.point) for entry in known if unfinished(entry, retry)]
     if space.sampler == "grid":
         rest = [point for point in space.grid_points() if point not in ended]
     elif not known:
         rest = [space.defaults]
     every, left = _stages(points, [*ended, *rest]), _stages(points, rest)
     statuses = prepared.store.statuses(left)
-    to_train = [stage for key, stage in left.items() if statuses.get(key, ("failed", 0))[0] == "failed"]
+    again = ("failed", "diverged") if retry else ("failed",)
+    to_train = [stage for key, stage in left.items() if statuses.get(key, ("failed", 0))[0] in again]
     flops = sum(prepared.plan.stage_flops(stage) for stage in to_train)
     if space.sampler == "grid":
         return len(every), len(to_train), flops

@@ -50,9 +50,18 @@ def search_of(points: Points, seed: int) -> OptunaSearch:
 
 class Proposals(Searcher):
     """Hands Tune one point after another: first those that an interrupted command left unfinished, then new ones, up to
-    `limit` distinct ones in all. A point that is the same computation as an earlier one costs nothing."""
+    `limit` distinct ones in all. A point that is the same computation as an earlier one costs nothing. `retry`: diverged
+    replicates of ended trials are run again too."""
 
-    def __init__(self, points: Points, history: History, search: OptunaSearch, limit: int, watch: Watch) -> None:
+    def __init__(
+        self,
+        points: Points,
+        history: History,
+        search: OptunaSearch,
+        limit: int,
+        watch: Watch,
+        retry: bool = False,
+    ) -> None:
         super().__init__()
         self.points, self.history = points, history
         self._search, self._watch = search, watch
@@ -63,7 +72,7 @@ class Proposals(Searcher):
         self._followers: dict[int, list[int]] = {}
         self._known: dict[tuple[str, ...], int] = {}
         self._waiting: deque[int] = deque()
-        self._rehearse()
+        self._rehearse(retry)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Tune pickles its searcher into an experiment folder that is never read: the history is what is resumed."""
@@ -71,7 +80,7 @@ class Proposals(Searcher):
 
     # ------------------------------------------------------------------------------------------------- resuming
 
-    def _rehearse(self) -> None:
+    def _rehearse(self, retry: bool) -> None:
         """Bring the sampler to where the last command left it: the same asks and tells in the same order."""
         entries = self.history.entries
         tells = deque(sorted((e for e in entries.values() if e.ended), key=lambda e: e.order))
@@ -91,7 +100,7 @@ class Proposals(Searcher):
         while tells:
             self._tell(tells[0].trial.number, tells.popleft().told)
         for entry in list(entries.values()):
-            if entry.same_as is None and unfinished(entry):
+            if entry.same_as is None and unfinished(entry, retry):
                 self.history.again(entry.trial.number)
                 self._waiting.append(entry.trial.number)
 

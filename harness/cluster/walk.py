@@ -58,9 +58,9 @@ class Walker:
             answer(self.ledger.let_go.remote(stage.key, user))
         chain = []
         for stage in run.stage.chain[:-1]:
-            ended: Ended | None = trained.get(stage.key) or answer(self.ledger.look.remote(stage.key, False))[1]
-            if ended is None:  # its record was never written here: the store holds the leaf alone
-                continue
+            ended: Ended = (
+                trained.get(stage.key) or answer(self.ledger.look.remote(stage.key, False))[1] or Ended("done")
+            )
             chain.append(ended)
             if ended.status != "done":
                 return chain

@@ -99,13 +99,13 @@ class Entry:
         )
 
 
-def unfinished(entry: Entry) -> bool:
-    """Whether the next command runs a trial (again): it never ended, or a replicate of it failed, which a divergence is
-    not. A point that could not be run at all stays as it is."""
-    trial = entry.trial
+def unfinished(entry: Entry, retry: bool = False) -> bool:
+    """Whether the next command runs a trial (again): it never ended, or a replicate of it failed, or with `retry` diverged.
+    A point that could not be run at all stays as it is."""
+    trial, again = entry.trial, ("failed", "diverged") if retry else ("failed",)
     return (
         not entry.ended
-        or any(outcome.status == "failed" for outcome in trial.outcomes)
+        or any(outcome.status in again for outcome in trial.outcomes)
         or (trial.state == "failed" and (bool(trial.outcomes) or trial.reason == DIED))
     )
 

@@ -64,7 +64,14 @@ class Controller:
 class Tune:
     """Calls searcher and scheduler as Tune's controller does, with a judge in place of training."""
 
-    def __init__(self, points: FakePoints, store: Store | Kept, judge: Judge = noisy, limit: int | None = None) -> None:
+    def __init__(
+        self,
+        points: FakePoints,
+        store: Store | Kept,
+        judge: Judge = noisy,
+        limit: int | None = None,
+        retry: bool = False,
+    ) -> None:
         self.points, self.judge = points, judge
         self.history = History("mine", store, None)  # type: ignore[arg-type]
         self.search = search_of(points, 7)  # type: ignore[arg-type]
@@ -75,6 +82,7 @@ class Tune:
             self.search,
             limit or points.space.trials,
             lambda kind, trial: self.watched.append((kind, trial.number)),
+            retry,
         )
         self.scheduler = scheduler_of(self.proposals)
         self.running: dict[str, tuple[int, dict[str, Any], int, TuneTrial]] = {}
@@ -269,6 +277,9 @@ def test_a_trial_whose_replicate_failed_is_run_again_and_a_diverged_one_is_not(t
     assert [trial.sound for trial in second.history.trials] == [False, True, True]
     assert [entry.told for entry in second.history.entries.values()] == told, "the sampler's past does not change"
     assert Tune(points, store).all().started == []
+    retried = Tune(points, store, retry=True).all()
+    assert retried.started == [0], "a divergence is final, unless --retry"
+    assert [trial.sound for trial in retried.history.trials] == [True] * 3
 
 
 def test_a_replicate_reported_again_after_a_dead_process_is_ignored(tmp_path: Path, store: Store) -> None:
