@@ -171,17 +171,13 @@ class LiveTrials(_View):
     def _state(self) -> str:
         states = Counter(trial.state for trial in self._trials.values())
         done = sum(len(trial.outcomes) for trial in self._trials.values())
-        parts = [f"{states['complete']} complete", f"{states['dropped']} dropped", f"{states['running']} running"]
-        parts += [f"{states['failed']} failed"] if states["failed"] else []
-        parts.append(f"{done} of {self._total * self._replicates} replicates")
+        parts = [f"{states['complete']} complete", f"{states['running']} running"]
+        parts += [f"{states[state]} {state}" for state in ("dropped", "failed") if states[state]]
+        parts.append(f"{done}/{self._total * self._replicates} replicates")
         parts.append(f"{self._trained} stages trained, {self._found} found recorded")
         best = best_of(self._trials.values(), self._direction)
         if best is not None:
-            point = ", ".join(
-                f"{path}={value:g}" if isinstance(value, float) else f"{path}={value}"
-                for path, value in best.point.items()
-            )
-            parts.append(f"best so far {100 * (best.mean() or 0.0):.2f} at {point}")
+            parts.append(f"best {100 * (best.mean() or 0.0):.2f} (trial {best.number})")
         return ", ".join(parts)
 
 
