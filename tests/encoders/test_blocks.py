@@ -53,7 +53,7 @@ def unframed(tokens: Tokens) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", tiny.KINDS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(counts=st.lists(st.integers(0, 9), min_size=1, max_size=12), max_length=st.integers(4, 14), data=st.data())
 def test_blocks_end_to_end_are_the_texts_end_to_end(
     kind: str,

@@ -19,7 +19,7 @@ def lists(tokens: Tokens) -> list[tuple[list[int], list[int], list[bool]]]:
     return [(tokens.ids[a:b].tolist(), tokens.types[a:b].tolist(), tokens.special[a:b].tolist()) for a, b in bounds]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(lengths=st.lists(st.integers(0, 5), min_size=1, max_size=6), data=st.data())
 def test_take_is_taking_from_a_list(lengths: list[int], data: st.DataObject) -> None:
     total = sum(lengths)

@@ -77,7 +77,7 @@ def naive(case: Case, mixture: str = "probability") -> tuple[float, float]:
 
 
 class TestFormula:
-    @settings(max_examples=40, deadline=None, derandomize=True)
+    @settings(max_examples=40)
     @given(
         lengths=st.lists(st.integers(1, 6), min_size=1, max_size=4),
         probability=st.sampled_from([0.0, 0.15, 0.7, 1.0]),

@@ -63,7 +63,7 @@ class TestSupervisedContrastive:
         assert loss.dtype == torch.float64
         assert loss.item() == pytest.approx(naive_scl(features, y, temperature, reduction), rel=1e-11)
 
-    @settings(max_examples=40, deadline=None, derandomize=True)
+    @settings(max_examples=40)
     @given(
         labels=st.lists(st.integers(0, 3), min_size=1, max_size=8),
         seed=st.integers(0, 10_000),

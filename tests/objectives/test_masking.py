@@ -59,7 +59,7 @@ class TestSelect:
         view1 = select(kind(maskable), 1.0, kind(stream(2, "view-1").random(200)), excluded=view0)
         assert np.array_equal(np.asarray(view0) ^ np.asarray(view1), maskable)
 
-    @settings(max_examples=60, deadline=None, derandomize=True)
+    @settings(max_examples=60)
     @given(length=st.integers(0, 40), p_m=st.floats(0, 1), p_c=st.floats(0, 1), seed=st.integers(0, 999))
     def test_laws(self, length: int, p_m: float, p_c: float, seed: int) -> None:
         maskable = stream(seed, "maskable").random(length) < 0.8

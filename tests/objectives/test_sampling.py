@@ -29,7 +29,7 @@ def assert_uniform(drawn: NDArray[Any], allowed: list[int]) -> None:
 
 
 class TestSelectFixed:
-    @settings(max_examples=60, deadline=None, derandomize=True)
+    @settings(max_examples=60)
     @given(lengths=LENGTHS, probability=st.floats(0, 1), seed=st.integers(0, 999), coarse=st.booleans())
     def test_equals_the_loop(self, lengths: Ints, probability: float, seed: int, coarse: bool) -> None:
         total = int(lengths.sum())
@@ -91,7 +91,7 @@ class TestSelectFixed:
 
 
 class TestCrop:
-    @settings(max_examples=60, deadline=None, derandomize=True)
+    @settings(max_examples=60)
     @given(
         lengths=LENGTHS,
         ratio=st.floats(0, 1, exclude_min=True),
@@ -156,7 +156,7 @@ def positives(lengths: Ints, window: int, reading: str, seed: int = 0) -> Ints:
 
 
 class TestSamplePositives:
-    @settings(max_examples=80, deadline=None, derandomize=True)
+    @settings(max_examples=80)
     @given(
         lengths=LENGTHS,
         window=st.integers(1, 15),
@@ -266,7 +266,7 @@ def negatives(lengths: Ints, num_negatives: int, group: int, seed: int = 0) -> I
 
 
 class TestSampleNegatives:
-    @settings(max_examples=60, deadline=None, derandomize=True)
+    @settings(max_examples=60)
     @given(
         lengths=LENGTHS,
         num_negatives=st.integers(1, 5),

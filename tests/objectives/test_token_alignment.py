@@ -75,7 +75,7 @@ def torch_loop(case: Case, temperature: float, detach_contrast: bool) -> Tensor:
 
 
 class TestFormula:
-    @settings(max_examples=40, deadline=None, derandomize=True)
+    @settings(max_examples=40)
     @given(
         lengths=st.lists(st.integers(1, 6), min_size=1, max_size=4),
         num_negatives=st.integers(1, 5),

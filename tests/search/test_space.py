@@ -219,7 +219,7 @@ def any_search(draw: st.DrawFn) -> dict[str, Any]:
 HEAD: dict[str, Any] = {"name": "own", "title": "t", "method": "cmlm", "table": "few_shot"}
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(any_search(), st.integers(0, 2**31))
 def test_any_proposed_point_lies_in_the_space_and_is_read_back(written: dict[str, Any], seed: int) -> None:
     optuna = pytest.importorskip("optuna")

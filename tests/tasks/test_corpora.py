@@ -90,7 +90,7 @@ class TestIdentity:
             *("part-*", "part-*.txt"),
         ]
 
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     @given(texts=st.lists(st.text(min_size=1).map(str.strip).filter(bool), min_size=1, max_size=5), data=st.data())
     def test_other_texts_or_another_order_are_another_corpus(
         self, texts: list[str], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -56,7 +56,7 @@ def run(folder: Path, stage: Stage, inputs: Inputs, **options: Any) -> tuple[Tra
 
 
 class TestOrder:
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     @given(size=st.integers(1, 30), batch=st.integers(1, 12), seed=st.integers(0, 5))
     def test_every_epoch_is_a_permutation(self, size: int, batch: int, seed: int) -> None:
         per_epoch = math.ceil(size / batch)
