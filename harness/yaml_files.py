@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from harness.errors import UserError
+import harness
+from harness.errors import UserError, unknown
 
 SHOWN_ERRORS = 3
 
@@ -55,6 +56,37 @@ def load_yaml(path: Path, model: type[M]) -> M:
         line = raw.count(b"\n", 0, error.start) + 1
         raise UserError(f"{path}, line {line}: the file is not UTF-8 text; save it as UTF-8.") from None
     return parse_yaml(text, model, str(path))
+
+
+def packaged_files(folder: str) -> dict[str, Path]:
+    """The YAML files that come with the harness, by name: `folder` of a checkout, then its copy inside the installed package."""
+    files: dict[str, Path] = {}
+    for place in _places(folder):
+        for path in sorted(place.glob("*.yaml")):
+            files.setdefault(path.stem, path)
+    return files
+
+
+def _places(folder: str) -> tuple[Path, ...]:
+    package = Path(harness.__file__).parent
+    return (package.parent / folder, package / f"_{folder}")
+
+
+def load_named(name_or_path: str | Path, model: type[M], folder: str, kind: str) -> M:
+    """A packaged file by name, or a user's own by path (it ends in .yaml or .yml, or holds a slash).
+
+    `kind` names both what it is and its flag. Raises UserError for an unknown name (with the closest one), and for a file
+    that does not fit as `load_yaml` does.
+    """
+    text = str(name_or_path)
+    if isinstance(name_or_path, Path) or text.endswith((".yaml", ".yml")) or "/" in text or "\\" in text:
+        return load_yaml(Path(name_or_path).expanduser(), model)
+    files = packaged_files(folder)
+    if not files:
+        raise UserError(f"no {kind}s found in {' or '.join(map(str, _places(folder)))}; give a path to a YAML file.")
+    if text not in files:
+        raise unknown(kind, text, files, f"--{kind}")
+    return load_yaml(files[text], model)
 
 
 def parse_yaml(text: str, model: type[M], where: str) -> M:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-import harness
-from harness.errors import UserError, unknown
-from harness.yaml_files import MisplacedError, Strict, load_yaml
+from harness.errors import unknown
+from harness.yaml_files import MisplacedError, Strict, load_named, packaged_files
 
 if TYPE_CHECKING:
     from harness.bench.resolve import Overrides, ResolvedTable
@@ -290,23 +289,9 @@ class Table(Strict):
         return resolve(self, preset or self.default_preset, overrides or Overrides(), tasks)
 
 
-def _folders() -> tuple[Path, ...]:
-    """Where tables are: `benchmarks/` of a checkout, then the copy inside the installed package."""
-    package = Path(harness.__file__).parent
-    return (package.parent / "benchmarks", package / "_benchmarks")
-
-
-def _table_files() -> dict[str, Path]:
-    files: dict[str, Path] = {}
-    for folder in _folders():
-        for path in sorted(folder.glob("*.yaml")):
-            files.setdefault(path.stem, path)
-    return files
-
-
 def table_names() -> tuple[str, ...]:
     """The names of the packaged tables, sorted."""
-    return tuple(sorted(_table_files()))
+    return tuple(sorted(packaged_files("benchmarks")))
 
 
 def load_table(name_or_path: str | Path) -> Table:
@@ -314,14 +299,4 @@ def load_table(name_or_path: str | Path) -> Table:
 
     Raises UserError for an unknown name (with the closest one) and for a file that is no table (file, line, key).
     """
-    text = str(name_or_path)
-    if isinstance(name_or_path, Path) or text.endswith((".yaml", ".yml")) or "/" in text or "\\" in text:
-        path = Path(name_or_path).expanduser()
-    else:
-        files = _table_files()
-        if not files:
-            raise UserError(f"no tables found in {' or '.join(map(str, _folders()))}; give a path to a YAML file.")
-        if text not in files:
-            raise unknown("table", text, files, "--table")
-        path = files[text]
-    return load_yaml(path, Table)
+    return load_named(name_or_path, Table, "benchmarks", "table")

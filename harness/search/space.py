@@ -13,14 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import harness
 from harness.bench.table import Value
 from harness.errors import UserError, unknown
 from harness.search.board import Direction, Point
 from harness.search.parameters import Parameter, knob_of
 from harness.search.space_file import FLOPS, RACINGS, SAMPLERS, Mode, Space, View, directions_of
 from harness.tasks.metrics import METRICS
-from harness.yaml_files import MisplacedError, load_yaml
+from harness.yaml_files import MisplacedError, load_named, packaged_files
 
 if TYPE_CHECKING:
     from harness.tasks.table import Task
@@ -239,23 +238,9 @@ def check_metrics(resolved: ResolvedSpace, tasks: Mapping[str, Task], where: str
 # ------------------------------------------------------------------------------------------------------------- files
 
 
-def _folders() -> tuple[Path, ...]:
-    """Where spaces are: `search_spaces/` of a checkout, then the copy inside the installed package."""
-    package = Path(harness.__file__).parent
-    return (package.parent / "search_spaces", package / "_search_spaces")
-
-
-def _space_files() -> dict[str, Path]:
-    files: dict[str, Path] = {}
-    for folder in _folders():
-        for path in sorted(folder.glob("*.yaml")):
-            files.setdefault(path.stem, path)
-    return files
-
-
 def space_names() -> tuple[str, ...]:
     """The names of the packaged spaces, sorted."""
-    return tuple(sorted(_space_files()))
+    return tuple(sorted(packaged_files("search_spaces")))
 
 
 def load_space(name_or_path: str | Path) -> Space:
@@ -263,12 +248,4 @@ def load_space(name_or_path: str | Path) -> Space:
 
     Raises UserError for an unknown name (with the closest one) and for a file that is no space (file, line, key).
     """
-    text = str(name_or_path)
-    if isinstance(name_or_path, Path) or text.endswith((".yaml", ".yml")) or "/" in text or "\\" in text:
-        return load_yaml(Path(name_or_path).expanduser(), Space)
-    files = _space_files()
-    if not files:
-        raise UserError(f"no search spaces found in {' or '.join(map(str, _folders()))}; give a path to a YAML file.")
-    if text not in files:
-        raise unknown("space", text, files, "--space")
-    return load_yaml(files[text], Space)
+    return load_named(name_or_path, Space, "search_spaces", "space")

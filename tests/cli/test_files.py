@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from cli.command import MOVIES, SST2, Said, TrainingStartedError, data_folder, sst2, write_csv
 
-import harness.bench.table as table_module
+from harness.yaml_files import packaged_files
 
 Refused = Callable[..., str]
 Harness = Callable[..., Said]
-FEW_SHOT = table_module._table_files()["few_shot"]
+FEW_SHOT = packaged_files("benchmarks")["few_shot"]
 
 
 def own_table(old: str, new: str) -> str:

@@ -147,9 +147,9 @@ def test_a_task_and_a_table_of_the_users() -> None:
     for split, start in (("train", 0), ("validation", 900)):
         write_csv(Path("data/reviews") / f"{split}.csv", sst2(150, start), ("text", "label"))
     Path("reviews.yaml").write_text("name: reviews\ncolumns: [text]\nclasses: ['0', '1']\nmetrics: [accuracy]\n")
-    from harness.bench.table import _table_files
+    from harness.yaml_files import packaged_files
 
-    Path("mine.yaml").write_text(_table_files()["few_shot"].read_text(encoding="utf-8"), encoding="utf-8")
+    Path("mine.yaml").write_text(packaged_files("benchmarks")["few_shot"].read_text(encoding="utf-8"), encoding="utf-8")
     best(table="mine.yaml", tasks="[reviews.yaml]", data="data", sizes="[20]", set="[fine_tune.steps=9]")
     flags = (
         FLAGS.replace("few_shot", "./mine.yaml").replace("movies", "reviews.yaml").replace("--sizes 100", "--sizes 20")
