@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
@@ -23,91 +24,78 @@ LINE_EVERY_SECONDS = 10.0
 _ENDS = ("done", "failed", "diverged", "elsewhere")
 
 
-class _Bar:
-    """A bar on a terminal, a plain line now and then elsewhere; all on standard error."""
+class _View(ABC):
+    """What is seen of a number of things, on standard error: a bar on a terminal, a plain line now and then elsewhere. Use as
+    a context manager; it says first where the dashboard is, where there is one, and last what became of all."""
 
-    def __init__(self, what: str, total: int, describes: bool = False) -> None:
+    def __init__(self, what: str, total: int, dashboard: str = "") -> None:
+        self._what, self._total, self._dashboard = what, total, dashboard
         self._started = self._spoke = time.monotonic()
         self._progress: Progress | None = None
         console = Console(stderr=True)
         if console.is_terminal:
-            columns = [TextColumn(what), BarColumn(), MofNCompleteColumn()]
-            columns += [TextColumn("{task.description}")] if describes else []
+            columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
             self._progress = Progress(*columns, TimeElapsedColumn(), console=console)
             self._task = self._progress.add_task("", total=total)
 
-    def start(self) -> None:
+    @property
+    @abstractmethod
+    def _ended(self) -> int:
+        """How many are done with."""
+
+    def _state(self) -> str:
+        """More about them, for the end of a line."""
+        return ""
+
+    @property
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._started
+
+    def __enter__(self) -> Self:
+        if self._dashboard:
+            self._line(f"Ray dashboard: http://{self._dashboard} (its token: ray get-auth-token)")
         if self._progress:
             self._progress.start()
+            self._update()
+        return self
 
-    def stop(self) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._progress:
             self._progress.stop()
             self._progress = None
+        self._line(self._said(f" in {_clock(self._elapsed)}"))
 
-    @property
-    def elapsed(self) -> float:
-        return time.monotonic() - self._started
-
-    def update(self, completed: int, description: str, line: str) -> None:
+    def _update(self) -> None:
         if self._progress:
-            self._progress.update(self._task, completed=completed, description=description)
+            self._progress.update(self._task, completed=self._ended, description=self._state())
         elif time.monotonic() - self._spoke > LINE_EVERY_SECONDS:
             self._spoke = time.monotonic()
-            self.line(line)
+            self._line(self._said())
 
-    def line(self, text: str) -> None:
+    def _said(self, when: str = "") -> str:
+        state = self._state()
+        return f"{self._ended:,}/{self._total:,} {self._what}{when}{': ' if state else ''}{state}"
+
+    def _line(self, text: str) -> None:
         if self._progress:
             self._progress.console.print(Text(text))
         else:
             print(text, file=sys.stderr, flush=True)
 
 
-class _View:
-    """A context manager around a bar: says where the dashboard is, and at the end what became of all `what`."""
-
-    _what: str
-    _total: int
-    _dashboard: str
-    _bar: _Bar
-
-    @property
-    def _ended(self) -> int:
-        raise NotImplementedError
-
-    def _state(self) -> str:
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        if self._dashboard:
-            self._bar.line(f"Ray dashboard: http://{self._dashboard} (its token: ray get-auth-token)")
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
-        self._bar.line(f"{self._ended}/{self._total} {self._what} in {_clock(self._bar.elapsed)}: {self._state()}")
-
-    def _update(self) -> None:
-        self._bar.update(self._ended, self._state(), f"{self._ended}/{self._total} {self._what}: {self._state()}")
-
-
 class Live(_View):
-    """Counts stages as they start and end. Use as a context manager; give it every event."""
-
-    _what = "stages"
+    """Counts stages as they start and end; give it every event."""
 
     def __init__(self, items: Sequence[Item], reused: int, dashboard: str, expected_seconds: float) -> None:
-        self._total, self._reused = len(items), reused
+        super().__init__("stages", len(items), dashboard)
+        self._reused = reused
         self._whole_cost = sum(item.cost for item in items)
         self._expected = expected_seconds
         self._counts = dict.fromkeys((*_ENDS, "retried"), 0)
         self._running: dict[str, str] = {}
         self._cost = 0.0
-        self._dashboard = dashboard
-        self._bar = _Bar("stages", self._total, describes=True)
 
     @property
     def _ended(self) -> int:
@@ -123,7 +111,7 @@ class Live(_View):
             self._counts[event.kind] += 1
             self._cost += event.item.cost if event.kind in _ENDS else 0
         if event.kind in ("failed", "diverged", "retried"):
-            self._bar.line(f"{event.kind}: {event.item.name}: {event.reason}")
+            self._line(f"{event.kind}: {event.item.name}: {event.reason}")
         self._update()
 
     def _state(self) -> str:
@@ -133,23 +121,20 @@ class Live(_View):
             parts.append(f"about {_clock(self._expected)} in all")
         elif self._ended < self._total and self._cost:
             # Stages differ a hundredfold in cost, so what is left is judged by cost and not by count.
-            parts.append(f"about {_clock(self._bar.elapsed * (self._whole_cost - self._cost) / self._cost)} left")
+            parts.append(f"about {_clock(self._elapsed * (self._whole_cost - self._cost) / self._cost)} left")
         return ", ".join(parts)
 
 
 class LiveTrials(_View):
     """Counts the trials of a study and their replicates, and names the best so far."""
 
-    _what = "trials"
-
     def __init__(
         self, trials: int, replicates: int, direction: Direction, seen: Iterable[Trial], dashboard: str
     ) -> None:
-        self._total, self._replicates, self._direction = trials, replicates, direction
+        super().__init__("trials", trials, dashboard)
+        self._replicates, self._direction = replicates, direction
         self._trials = {trial.number: trial for trial in seen}
-        self._dashboard = dashboard
         self._trained = self._found = 0
-        self._bar = _Bar("trials", trials, describes=True)
 
     @property
     def _ended(self) -> int:
@@ -163,9 +148,9 @@ class LiveTrials(_View):
             self._trained += outcome.trained
             self._found += outcome.stages - outcome.trained
             if outcome.status != "done":
-                self._bar.line(f"{outcome.status}: trial {trial.number}: {outcome.reason}")
+                self._line(f"{outcome.status}: trial {trial.number}: {outcome.reason}")
         elif kind == "ended" and trial.state == "failed":
-            self._bar.line(f"failed: trial {trial.number}: {trial.reason}")
+            self._line(f"failed: trial {trial.number}: {trial.reason}")
         self._update()
 
     def _state(self) -> str:
@@ -181,22 +166,16 @@ class LiveTrials(_View):
         return ", ".join(parts)
 
 
-class Counting:
+class Counting(_View):
     """Counts many small things."""
 
     def __init__(self, what: str, total: int) -> None:
-        self._what, self._total, self._now = what, total, 0
-        self._bar = _Bar(what, total)
+        super().__init__(what, total)
+        self._now = 0
 
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
-        self._bar.line(f"{self._now:,}/{self._total:,} {self._what} in {_clock(self._bar.elapsed)}")
+    @property
+    def _ended(self) -> int:
+        return self._now
 
     def part(self, size: int) -> Callable[[int, int], None]:
         """How to tell that `done` of the `total` pieces of the next `size` things are done."""
@@ -204,8 +183,8 @@ class Counting:
 
         def progress(done: int, total: int) -> None:
             self._now = before + (size if done >= total else size * done // total)
-            if self._now < self._total:
-                self._bar.update(self._now, "", f"{self._now:,}/{self._total:,} {self._what}")
+            if self._progress or self._now < self._total:  # of the end the last line tells
+                self._update()
 
         return progress
 
