@@ -24,7 +24,7 @@ from harness.cli.asked import Asked, ask
 from harness.cli.texts import corpus_of, reader, translate, translation_of
 from harness.encoders import Located, locate
 from harness.errors import UserError
-from harness.specs import Execution, Status
+from harness.specs import Execution, Status, Workplace
 from harness.store import DEFAULT_URL, Store
 from harness.tasks import TASKS, Task, Translator, open_source, protocol_named
 
@@ -305,14 +305,8 @@ def _train(args: argparse.Namespace, prepared: Prepared) -> None:
     prepared.store.label(name, plan.runs)
     with session(execution, metadata) as (dashboard, settled):
         from harness.cluster.pool import Pool
-        from harness.specs import Workplace
 
-        workplace = Workplace(
-            located.folder.resolve(),
-            prepared.store.products.resolve(),
-            settled.threads,
-            encoder_config=located.config if located.new else None,
-        )
+        workplace = workplace_of(located, prepared.store, settled)
         pool = Pool(
             prepared.store, workplace, tokeniser.vocabulary, reader(plan, tokeniser, prepared.store), settled, name
         )
@@ -327,6 +321,12 @@ def _train(args: argparse.Namespace, prepared: Prepared) -> None:
 def execution_of(args: argparse.Namespace) -> Execution:
     gpus = args.gpus_per_run if args.gpus_per_run is not None else -1.0
     return Execution(args.address, args.slots, gpus, args.cpus_per_run)
+
+
+def workplace_of(located: Located, store: Store, execution: Execution) -> Workplace:
+    assert located.folder is not None  # unresolved encoders were refused
+    config = located.config if located.new else None
+    return Workplace(located.folder.resolve(), store.products.resolve(), execution.threads, encoder_config=config)
 
 
 def _reused(prepared: Prepared) -> int:

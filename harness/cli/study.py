@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.bench.caption import counted
-from harness.cli.bench import Prepared, check_gpus, check_masks, execution_of
+from harness.cli.bench import Prepared, check_gpus, check_masks, execution_of, workplace_of
 from harness.cli.texts import reader
 from harness.errors import UserError
 from harness.search.board import Trial
@@ -114,33 +114,25 @@ def explore_rest(args: argparse.Namespace, opened: Opened) -> None:
     check_masks(prepared.items, tokeniser, located)
     metadata = {"study": opened.name, "space": points.space.space.name, "encoder": located.name}
     with session(execution_of(args), metadata) as (dashboard, settled):
-        from harness.cluster.ledger import Ledger
+        from harness.cluster.ledger import ledger_of
         from harness.cluster.trial import Means, Replicates
         from harness.cluster.tune import explore
         from harness.cluster.worker import Shelf, answer, slots_of
-        from harness.specs import Workplace
 
-        actor: Any = Ledger
-        ledger = actor.options(name=f"harness-ledger-{opened.owner.token[:6]}").remote(store.url, opened.owner)
-        answer(ledger.ready.remote())
+        ledger = ledger_of(store, opened.owner)
         shelf = Shelf(reader(plan, tokeniser, store))
         for stage in plan.stages.values():
             shelf.references(stage)
         kept = [s.key for s in plan.stages.values() if s.parent and not s.selection]
         for key in kept:  # weights that the default point shares with others stay until the study ends
             answer(ledger.hold.remote(key, opened.owner.token))
-        config = located.config if located.new else None
-        workplace = Workplace(
-            located.folder.resolve(), store.products.resolve(), settled.threads, encoder_config=config
-        )
         means = Means(
             points,
-            workplace,
+            workplace_of(located, store, settled),
             tokeniser.vocabulary,
             shelf.made,
             ledger,
             opened.owner,
-            store.products.resolve(),
             settled,
             args.num_workers,
             args.retry,

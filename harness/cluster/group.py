@@ -20,7 +20,7 @@ from ray.exceptions import RayActorError
 
 from harness.bench.work import Item
 from harness.cluster.worker import Shelf, answer, prepared, train_item
-from harness.errors import UserError
+from harness.errors import UserError, first_line
 from harness.specs import Status
 from harness.store import Owner
 
@@ -117,8 +117,9 @@ class Group:
 
         logging.getLogger("ray.train").setLevel(logging.ERROR)
         os.environ.setdefault(_TIMEOUT, str(START_SECONDS))
-        means, execution, desk = self._means, self._means.execution, Desk
-        team = _Team(desk.remote())  # type: ignore[attr-defined]
+        means, execution = self._means, self._means.execution
+        desk: Any = Desk
+        team = _Team(desk.remote())
         resources = {"CPU": execution.cpus_per_run}
         if execution.gpus_per_run:
             resources["GPU"] = execution.gpus_per_run
@@ -132,7 +133,7 @@ class Group:
             torch_config=TorchConfig(backend="gloo"),
             run_config=RunConfig(
                 name=f"workers-{os.getpid()}",
-                storage_path=str(means.products.parent / "tune" / means.label),
+                storage_path=str(means.workplace.products.parent / "tune" / means.label),
                 failure_config=FailureConfig(max_failures=0),
             ),
         )
@@ -142,7 +143,7 @@ class Group:
                 trainer.fit()
                 team.ended = "it was closed"
             except Exception as error:
-                team.ended = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+                team.ended = f"{type(error).__name__}: {first_line(error)}"
 
         threading.Thread(target=fit, daemon=True).start()
         until = time.monotonic() + START_SECONDS

@@ -8,6 +8,7 @@ from typing import Any
 
 import ray
 
+from harness.cluster.worker import answer
 from harness.errors import UserError
 from harness.search.points import Ended
 from harness.specs import Record, Stage, Status
@@ -80,3 +81,11 @@ class Ledger:
 
     def ready(self) -> dict[str, Any]:
         return {"store": self._store.shown}
+
+
+def ledger_of(store: Store, owner: Owner) -> Any:
+    """A ledger for this driver, once its database has answered."""
+    actor: Any = Ledger
+    ledger = actor.options(name=f"harness-ledger-{owner.token[:6]}").remote(store.url, owner)
+    answer(ledger.ready.remote())
+    return ledger

@@ -15,8 +15,8 @@ from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.util.metrics import Gauge
 
 from harness.bench.work import Item
-from harness.cluster.ledger import Ledger
-from harness.cluster.worker import WORKER_DEATHS, Shelf, Tokenised, Worker, answer, slots_of, submit
+from harness.cluster.ledger import ledger_of
+from harness.cluster.worker import WORKER_DEATHS, Shelf, Tokenised, Worker, answer, died, slots_of, submit
 from harness.encoders.tokens import Vocabulary
 from harness.specs import Execution, Record, Stage, Workplace
 from harness.store import Owner, Store
@@ -84,11 +84,7 @@ class Pool:
         self._shelf = Shelf(tokenised)
         self._execution = execution
         self._workplace = workplace
-        ledger: Any = Ledger
-        self._ledger: Any = ledger.options(name=f"harness-ledger-{self._owner.token[:6]}").remote(
-            store.url, self._owner
-        )
-        answer(self._ledger.ready.remote())
+        self._ledger = ledger_of(store, self._owner)
         self._made = 0
         self._gauge = Gauge("harness_stages", "Stages of a bench by state.", ("table", "state"))
         self._counts: Counter[str] = Counter()
@@ -209,7 +205,7 @@ class Pool:
             yield from finish(Event("done", item))
             return
         item.deaths += 1
-        reason = f"its worker process died {item.deaths} times ({type(error).__name__})"
+        reason = died(item.deaths, error)
         if item.deaths < WORKER_DEATHS:
             schedule.push(item)
             yield Event("retried", item, reason)

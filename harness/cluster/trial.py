@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import ray
@@ -93,7 +92,6 @@ class Means:
     made: dict[tuple[Any, ...], Any]
     ledger: Any
     driver: Owner
-    products: Path
     execution: Execution
     num_workers: int
     retry: bool
@@ -108,7 +106,7 @@ class Replicates:
         self.replicates = len(means.points.replicates)
         hand = Group(means) if means.num_workers > 1 else OneWorker(means)
         self._hand = hand
-        self._walker = Walker(means.ledger, means.driver.here(), means.products, hand.train, means.retry)
+        self._walker = Walker(means.ledger, means.driver.here(), means.workplace, hand.train, means.retry)
         self._threads = ThreadPoolExecutor(means.num_workers)
         self._futures: list[Future[Outcome]] = []
 
@@ -145,10 +143,11 @@ class OneWorker:
 
     def train(self, item: Item, owner: Owner) -> tuple[Status, str, bool]:
         if self._worker is None:
-            execution, worker = self._means.execution, Worker
-            self._worker = worker.options(  # type: ignore[attr-defined]
-                num_cpus=execution.cpus_per_run, num_gpus=execution.gpus_per_run
-            ).remote(self._means.workplace, self._means.ledger, "harness-worker")
+            execution = self._means.execution
+            worker: Any = Worker
+            self._worker = worker.options(num_cpus=execution.cpus_per_run, num_gpus=execution.gpus_per_run).remote(
+                self._means.workplace, self._means.ledger, "harness-worker"
+            )
         try:
             result: tuple[Status, str, bool] = answer(
                 submit(self._worker, item, self._means.vocabulary, self._shelf, owner)

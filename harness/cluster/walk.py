@@ -7,16 +7,15 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import ray
 from ray.exceptions import OutOfMemoryError, RayActorError
 
 from harness.bench.work import Item
-from harness.cluster.worker import WORKER_DEATHS, answer
+from harness.cluster.worker import WORKER_DEATHS, answer, died
 from harness.search.points import Ended
-from harness.specs import Record, Run, Stage, Status
+from harness.specs import Record, Run, Stage, Status, Workplace
 from harness.store import RENEW_SECONDS, Owner
 
 POLL_SECONDS = 0.5
@@ -28,11 +27,11 @@ Train = Callable[[Item, Owner], tuple[Status, str, bool]]
 @dataclass
 class Walker:
     """Settles stages in the name of `owner`, a trial's process. Two trials that want one stage train it once: the second
-    waits for the first. So do two threads of one process, to which a lease is no bar. `products`: the folder of weights."""
+    waits for the first. So do two threads of one process, to which a lease is no bar. `workplace`: where weights are."""
 
     ledger: Any
     owner: Owner
-    products: Path
+    workplace: Workplace
     train: Train
     retry: bool
 
@@ -84,7 +83,7 @@ class Walker:
             attempt: int
             ended: Ended | None
             attempt, ended = answer(self.ledger.look.remote(stage.key, self.retry))
-            there = (self.products / f"{stage.key}.safetensors").exists()
+            there = self.workplace.product(stage.key).exists()
             remake = ended is not None and ended.status == "done" and wanted and not there
             if ended is not None and not remake:
                 return trained.get(stage.key, ended)
@@ -102,7 +101,7 @@ class Walker:
             except (RayActorError, OutOfMemoryError) as error:
                 deaths += 1
                 status = "failed"
-                reason = f"its worker process died {deaths} times ({type(error).__name__})"
+                reason = died(deaths, error)
                 if deaths < WORKER_DEATHS:
                     continue
                 answer(self.ledger.commit.remote(stage, Record(stage.key, "failed", reason), self.owner))

@@ -39,6 +39,11 @@ def answer(reference: Any) -> Any:
         raise
 
 
+def died(times: int, error: Exception) -> str:
+    """Why a stage failed whose worker did not come back."""
+    return f"its worker process died {times} times ({type(error).__name__})"
+
+
 def slots_of(execution: Execution, workers: int = 1) -> int:
     """How many runs, of `workers` workers each, fit into the cluster at the same time, or fewer when asked. Raises UserError
     when not one fits."""
