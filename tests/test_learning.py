@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import math
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,18 +12,10 @@ from typing import Any
 import pytest
 import tiny
 
-SCRIPT = Path(__file__).resolve().parent.parent / "benchmarks" / "learning.py"
-
 
 @pytest.fixture(scope="module")
 def learning() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("learning", SCRIPT)
-    assert spec
-    assert spec.loader
-    made = importlib.util.module_from_spec(spec)
-    sys.modules["learning"] = made
-    spec.loader.exec_module(made)
-    return made
+    return importlib.import_module("benchmarks.learning")
 
 
 @pytest.fixture

@@ -193,7 +193,7 @@ def test_records_of_other_plans_do_not_matter() -> None:
 STATES = st.sampled_from([None, "done", "failed", "diverged"])
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.tuples(*[STATES] * 7), st.sets(st.sampled_from(EVERY)), st.booleans())
 def test_laws_of_work_in_any_state(states: tuple[Any, ...], products: set[str], retry: bool) -> None:
     state = dict(zip(EVERY, states, strict=True))

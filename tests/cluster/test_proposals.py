@@ -142,6 +142,18 @@ class Tune:
         return self
 
 
+def resumed(points: FakePoints, store: Kept, stops: list[int], slots: int, seed: int) -> Tune:
+    """A study that was stopped after so many events each time, and then ran to its end."""
+    rng = random.Random(seed)
+    for events in stops:
+        for _, _ in zip(range(events), Tune(points, store).events(slots, rng), strict=False):
+            pass
+    last = Tune(points, store)
+    for _ in last.events(slots, rng):
+        pass
+    return last
+
+
 def as_told(history: History) -> list[tuple[Any, ...]]:
     """All that decides what is proposed next, and what is found."""
     return [
@@ -181,8 +193,6 @@ def points_of(folder: Path, **wishes: Any) -> FakePoints:
 
 several = settings(
     max_examples=12,
-    deadline=None,
-    derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 STOPS = st.lists(st.integers(0, 25), max_size=3)
@@ -342,11 +352,8 @@ def test_a_repeated_point_costs_no_trial_and_is_told_the_same_value(tmp_path: Pa
     @several
     @given(st.integers(1, 3), STOPS, st.integers(0, 99))
     def law(slots: int, stops: list[int], seed: int) -> None:
-        store, rng = Kept(), random.Random(seed)
-        for events in [*stops, 1000]:
-            tune = Tune(points, store)
-            for _, _ in zip(range(events), tune.events(slots, rng), strict=False):
-                pass
+        store = Kept()
+        tune = resumed(points, store, stops, slots, seed)
         history = tune.history
         assert len(history.trials) == len({rounded(trial.point) for trial in history.trials}) <= 4
         assert set(tune.started) <= {trial.number for trial in history.trials}
@@ -513,11 +520,7 @@ def test_a_scheduler_is_resumed_after_several_slots(tmp_path: Path, racing: str)
     @several
     @given(st.integers(2, 3), STOPS, st.integers(0, 99))
     def law(slots: int, stops: list[int], seed: int) -> None:
-        store, rng = Kept(), random.Random(seed)
-        for events in [*stops, 1000]:
-            tune = Tune(points, store)
-            for _, _ in zip(range(events), tune.events(slots, rng), strict=False):
-                pass
+        tune = resumed(points, Kept(), stops, slots, seed)
         assert {trial.state for trial in tune.history.trials} <= {"complete", "dropped"}
         assert len(tune.history.trials) == 12
 

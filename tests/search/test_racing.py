@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import itertools
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,8 +32,6 @@ from harness.search.racing import (
 )
 from harness.search.results import Study
 from harness.search.tables import points_table
-
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "racing.py"
 
 
 def replicates_of(subsets: int, seeds: int) -> list[tuple[int, int]]:
@@ -232,13 +229,7 @@ def study_of(trials: Sequence[Trial]) -> Study:
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("racing_benchmark", SCRIPT)
-    assert spec
-    assert spec.loader
-    made = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = made
-    spec.loader.exec_module(made)
-    return made
+    return importlib.import_module("benchmarks.racing")
 
 
 class TestMeasured:
