@@ -33,7 +33,8 @@ def test_kill_9_on_the_driver(tmp_path: Path, same_table: SameTable) -> None:
         # Its workers may still be there: the new driver takes over at once all the same.
         again = finished(tmp_path, f"{BENCH} --slots 2")
     went_on(tmp_path, before)
-    assert again.counts["done"] == STAGES - len(before)
+    # A worker that had finished as its driver died may still have recorded that stage, after `before` was read.
+    assert 0 < again.counts["done"] <= STAGES - len(before)
     same_table(again)
 
 
