@@ -23,6 +23,7 @@ from harness.encoders.tokens import Vocabulary
 from harness.errors import first_line
 from harness.objectives import build
 from harness.specs import Parent, Record, Stage, Workplace
+from harness.training.crew import ALONE, Crew
 from harness.training.loop import DivergedError, Inputs, Outcome, Report, train
 
 Launch = Callable[[Callable[[], Outcome]], Outcome]
@@ -38,10 +39,12 @@ def run_stage(
     keep_product: bool,
     launch: Launch = lambda train_function: train_function(),
     report: Report = lambda _: None,
+    crew: Crew = ALONE,
 ) -> Record:
     """Train one stage; never raises for what the stage itself does wrong, but records it with its reason.
 
-    `metrics` are scored on dev; `keep_product` says that a later stage starts from these weights.
+    `metrics` are scored on dev; `keep_product` says that a later stage starts from these weights. In a crew every worker
+    calls this with the same stage, the first one keeps the weights, and all return the same numbers.
     """
     started = time.perf_counter()
     record = Record(stage.key, "failed", provenance=provenance(workplace) | {"encoder": stage.encoder.digest})
@@ -54,7 +57,7 @@ def run_stage(
             kept = "selected" if stage.init.stage.selection else "last"
             if stage.init.step != kept:
                 raise ValueError(f"the parent keeps its {kept} weights, and step '{stage.init.step}' is asked for")
-            tensors = load_product(workplace.product(stage.init.stage.key))
+            tensors = load_product(workplace.storage, stage.init.stage.key)
             record.provenance["parent_product"] = weights_digest(tensors)
             encoder.load_parts(tensors, [part for part in stage.init.parts if part in ENCODER_PARTS])
         objective = build(stage.objective, encoder, vocabulary, stage.data.num_labels, stage.optim.dropout, stage.seed)
@@ -77,7 +80,7 @@ def run_stage(
 
         outcome = launch(train_function)
         if keep_product:
-            record.product = save_product({**encoder.parts(), **objective.parts()}, workplace.product(stage.key))
+            record.product = save_product({**encoder.parts(), **objective.parts()}, workplace.storage, stage.key)
         fill(record, outcome, stage)
         record.status = "done"
     except DivergedError as error:

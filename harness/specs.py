@@ -19,6 +19,8 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.storage import Storage
+
 LOOP_VERSION = 1
 """Bumped by hand when the training loop changes a number; part of every key."""
 
@@ -293,30 +295,35 @@ class Run:
 
 @dataclass(frozen=True)
 class Execution:
-    """How runs are executed. Never hashed; recorded as provenance."""
+    """How runs are executed. Never hashed; recorded as provenance.
+
+    `num_workers` train one stage together, each with `cpus_per_run` and `gpus_per_run` of its own.
+    """
 
     address: str = "local"
     slots: int = 0
     gpus_per_run: float = 0.0
     cpus_per_run: float = 1.0
     threads: int = 1
+    num_workers: int = 1
 
 
 @dataclass(frozen=True)
 class Workplace:
-    """Where a stage runs: the encoder's folder, the products' folder, the device and its threads.
+    """Where a stage runs: the encoder's folder, the storage of weights, the device and its threads.
 
     `encoder_config`: of an encoder that begins with random weights; the folder then holds its tokenizer only.
+    `micro_batch`: sequences that go through the encoder at once (0: a worker's whole share of the batch).
+    `checkpoint_seconds`: a stage keeps what it would go on from this often (0: never).
     """
 
     encoder_folder: Path
-    products: Path
+    storage: Storage
     threads: int = 1
     device: str = "cpu"
     encoder_config: dict[str, Any] | None = None
-
-    def product(self, key: str) -> Path:
-        return self.products / f"{key}.safetensors"
+    micro_batch: int = 0
+    checkpoint_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

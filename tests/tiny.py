@@ -27,6 +27,7 @@ from harness.methods import METHODS, Text, hyperparameters
 from harness.objectives import build, objective
 from harness.objectives.requirements import unmet
 from harness.specs import Data, Encoder, Objective, Optim, Parent, RowSet, Selection, Stage, Workplace
+from harness.storage import Storage
 from harness.streams import stream
 from harness.training.loop import Inputs
 
@@ -271,4 +272,4 @@ def post_training(
 
 
 def workplace(folder: Path, products: Path) -> Workplace:
-    return Workplace(folder, products)
+    return Workplace(folder, Storage(str(products)))

@@ -135,12 +135,27 @@ def _place_flags(parser: argparse.ArgumentParser) -> None:
     where = parser.add_argument_group("where it runs and what is kept")
     where.add_argument("--store", metavar="URL", help="database of records (default sqlite:///.harness/harness.db)")
     where.add_argument(
+        "--storage", metavar="URI", help="where weights lie: a folder or s3://..., gs://... (default: beside the store)"
+    )
+    where.add_argument(
         "--slots", type=_count, default=0, help="runs at the same time (default: one a CPU core or GPU share)"
     )
     where.add_argument(
         "--gpus-per-run", type=_share, default=None, help="share of a GPU for each run (default: 1 if any)"
     )
     where.add_argument("--cpus-per-run", type=_some, default=1.0, help="CPU cores that a run reserves (default: 1)")
+    where.add_argument(
+        "--num-workers",
+        type=_positive,
+        default=None,
+        help="Ray Train workers that train one stage together (default: 1)",
+    )
+    where.add_argument(
+        "--micro-batch", type=_positive, default=0, help="sequences at once on a worker; the batch size stays the same"
+    )
+    where.add_argument(
+        "--checkpoint-minutes", type=_some, default=10.0, help="a stage can go on from every so often (default: 10)"
+    )
     where.add_argument("--address", default="local", help="a Ray cluster: 'auto' or HOST:PORT (default: this machine)")
     where.add_argument("--retry", action="store_true", help="train diverged runs again too (failed ones always are)")
 
@@ -165,12 +180,6 @@ def _tune_flags(parser: argparse.ArgumentParser) -> None:
     end.add_argument("--final-test", action="store_true", help="score the best point on test, once, at the end")
     _format_flag(end)
     _place_flags(parser)
-    parser.add_argument(
-        "--num-workers",
-        type=_positive,
-        default=1,
-        help="Ray Train workers that share a point's replicates (default: 1)",
-    )
 
 
 def _format_flag(parser: Any) -> None:

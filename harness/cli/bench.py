@@ -25,6 +25,7 @@ from harness.cli.texts import corpus_of, reader, translate, translation_of
 from harness.encoders import Located, locate
 from harness.errors import UserError
 from harness.specs import Execution, Status, Workplace
+from harness.storage import Storage, weights_of
 from harness.store import DEFAULT_URL, Store
 from harness.tasks import TASKS, Task, Translator, open_source, protocol_named
 
@@ -67,13 +68,14 @@ def _prepare(asked: Asked, args: argparse.Namespace, train: bool) -> Prepared:
     located = locate(resolved.encoder, download=train)
     check_lengths(resolved, located)
     store = Store(args.store or DEFAULT_URL, create=False)  # made only once there is something to train
+    storage = storage_of(args, store)
     translator, translation = translation_of(resolved, store, train)
     corpus = corpus_of(resolved, store, train)
     plan = make_plan(resolved, source, located, user_tasks=user_tasks, translation=translation, corpus=corpus)
     if train and any(not name.startswith(UNTRANSLATED) for name in plan.unresolved):
         raise UserError(_not_at_hand(plan, source, user_tasks))
     statuses = store.statuses(plan.stages)
-    items, blocked = work(plan, statuses, lambda key: store.product(key).exists(), args.retry)
+    items, blocked = work(plan, statuses, lambda key: storage.exists(weights_of(key)), args.retry)
     calibration = calibrate(store.speeds(), located.encoder.digest)
     slots = args.slots or os.cpu_count() or 1
     return Prepared(asked, resolved, plan, store, statuses, items, blocked, calibration, slots, translator)
@@ -306,7 +308,7 @@ def _train(args: argparse.Namespace, prepared: Prepared) -> None:
     with session(execution, metadata) as (dashboard, settled):
         from harness.cluster.pool import Pool
 
-        workplace = workplace_of(located, prepared.store, settled)
+        workplace = workplace_of(args, located, storage_of(args, prepared.store), settled)
         pool = Pool(
             prepared.store, workplace, tokeniser.vocabulary, reader(plan, tokeniser, prepared.store), settled, name
         )
@@ -320,13 +322,25 @@ def _train(args: argparse.Namespace, prepared: Prepared) -> None:
 
 def execution_of(args: argparse.Namespace) -> Execution:
     gpus = args.gpus_per_run if args.gpus_per_run is not None else -1.0
-    return Execution(args.address, args.slots, gpus, args.cpus_per_run)
+    return Execution(args.address, args.slots, gpus, args.cpus_per_run, num_workers=args.num_workers or 1)
 
 
-def workplace_of(located: Located, store: Store, execution: Execution) -> Workplace:
+def storage_of(args: argparse.Namespace, store: Store) -> Storage:
+    """Where weights lie: as asked, else beside the store."""
+    return Storage(str(store.products.resolve()))
+
+
+def workplace_of(args: argparse.Namespace, located: Located, storage: Storage, execution: Execution) -> Workplace:
     assert located.folder is not None  # unresolved encoders were refused
     config = located.config if located.new else None
-    return Workplace(located.folder.resolve(), store.products.resolve(), execution.threads, encoder_config=config)
+    return Workplace(
+        located.folder.resolve(),
+        storage,
+        execution.threads,
+        encoder_config=config,
+        micro_batch=args.micro_batch,
+        checkpoint_seconds=60 * args.checkpoint_minutes,
+    )
 
 
 def _reused(prepared: Prepared) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 from harness.cli import LISTED
 from harness.errors import UserError, unknown
 from harness.specs import Parent, Record, Stage
+from harness.storage import Storage, weights_of
 from harness.store import DEFAULT_URL, Store
 
 
@@ -194,7 +195,11 @@ def _origin_lines(store: Store, stage: Stage) -> list[str]:
     current = stage
     while isinstance(current.init, Parent):
         parent = current.init.stage
-        weights = "weights kept" if store.product(parent.key).exists() else "weights deleted, made again when needed"
+        weights = (
+            "weights kept"
+            if Storage(str(store.products)).exists(weights_of(parent.key))
+            else "weights deleted, made again when needed"
+        )
         status = known.get(parent.key, ("not recorded", 0))[0]
         parts = " and ".join(current.init.parts)
         lines.append(f"  {parent.key}  {parent.phase}  {parent.objective.name}  {status}; takes {parts}; {weights}")

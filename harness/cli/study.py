@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.bench.caption import counted
-from harness.cli.bench import Prepared, check_gpus, check_masks, execution_of, workplace_of
+from harness.cli.bench import Prepared, check_gpus, check_masks, execution_of, storage_of, workplace_of
 from harness.cli.texts import reader
 from harness.errors import UserError
 from harness.search.board import Trial
@@ -119,7 +119,8 @@ def explore_rest(args: argparse.Namespace, opened: Opened) -> None:
         from harness.cluster.tune import explore
         from harness.cluster.worker import Shelf, answer, slots_of
 
-        ledger = ledger_of(store, opened.owner)
+        storage = storage_of(args, store)
+        ledger = ledger_of(store, storage, opened.owner)
         shelf = Shelf(reader(plan, tokeniser, store))
         for stage in plan.stages.values():
             shelf.references(stage)
@@ -128,13 +129,13 @@ def explore_rest(args: argparse.Namespace, opened: Opened) -> None:
             answer(ledger.hold.remote(key, opened.owner.token))
         means = Means(
             points,
-            workplace_of(located, store, settled),
+            workplace_of(args, located, storage, settled),
             tokeniser.vocabulary,
             shelf.made,
             ledger,
             opened.owner,
             settled,
-            args.num_workers,
+            settled.num_workers,
             args.retry,
             opened.name,
         )
@@ -153,8 +154,8 @@ def explore_rest(args: argparse.Namespace, opened: Opened) -> None:
                 study=opened.name,
                 folder=store.products.parent / "tune",
                 execution=settled,
-                num_workers=args.num_workers,
-                concurrent=slots_of(settled, args.num_workers),
+                num_workers=settled.num_workers,
+                concurrent=slots_of(settled, settled.num_workers),
             )
         for key in kept:
             answer(ledger.let_go.remote(key, opened.owner.token))

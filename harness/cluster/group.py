@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -133,7 +134,7 @@ class Group:
             torch_config=TorchConfig(backend="gloo"),
             run_config=RunConfig(
                 name=f"workers-{os.getpid()}",
-                storage_path=str(means.workplace.products.parent / "tune" / means.label),
+                storage_path=str(Path(means.workplace.storage.uri).parent / "tune" / means.label),
                 failure_config=FailureConfig(max_failures=0),
             ),
         )

@@ -12,6 +12,7 @@ from harness.cluster.worker import answer
 from harness.errors import UserError
 from harness.search.points import Ended
 from harness.specs import Record, Stage, Status
+from harness.storage import Storage, weights_of
 from harness.store import RENEW_SECONDS, Grant, Owner, Store
 
 
@@ -20,8 +21,9 @@ class Ledger:
     """Leases and commits in the name of the driver `owner`, whose process decides whether its leases are alive, or of a
     process of its own that holds some (a trial, which can die alone)."""
 
-    def __init__(self, url: str, owner: Owner) -> None:
+    def __init__(self, url: str, storage: Storage, owner: Owner) -> None:
         self._store = Store(url)
+        self._storage = storage
         self._owner = owner
         self._tried: set[str] = set()
         self._users: dict[str, set[str]] = {}
@@ -74,7 +76,7 @@ class Ledger:
         users = self._users.get(key, set())
         users.discard(user)
         if not users and not self._store.others_alive(self._owner):
-            self._store.product(key).unlink(missing_ok=True)
+            self._storage.delete(weights_of(key))
 
     def others_alive(self) -> bool:
         return self._store.others_alive(self._owner)
@@ -83,9 +85,9 @@ class Ledger:
         return {"store": self._store.shown}
 
 
-def ledger_of(store: Store, owner: Owner) -> Any:
+def ledger_of(store: Store, storage: Storage, owner: Owner) -> Any:
     """A ledger for this driver, once its database has answered."""
     actor: Any = Ledger
-    ledger = actor.options(name=f"harness-ledger-{owner.token[:6]}").remote(store.url, owner)
+    ledger = actor.options(name=f"harness-ledger-{owner.token[:6]}").remote(store.url, storage, owner)
     answer(ledger.ready.remote())
     return ledger

@@ -19,6 +19,7 @@ from harness.cluster.ledger import ledger_of
 from harness.cluster.worker import WORKER_DEATHS, Shelf, Tokenised, Worker, answer, died, slots_of, submit
 from harness.encoders.tokens import Vocabulary
 from harness.specs import Execution, Record, Stage, Workplace
+from harness.storage import weights_of
 from harness.store import Owner, Store
 
 POLL_SECONDS = 1.0
@@ -84,7 +85,7 @@ class Pool:
         self._shelf = Shelf(tokenised)
         self._execution = execution
         self._workplace = workplace
-        self._ledger = ledger_of(store, self._owner)
+        self._ledger = ledger_of(store, workplace.storage, self._owner)
         self._made = 0
         self._gauge = Gauge("harness_stages", "Stages of a bench by state.", ("table", "state"))
         self._counts: Counter[str] = Counter()
@@ -176,7 +177,7 @@ class Pool:
     def _orphaned(self, item: Item, schedule: _Schedule) -> bool:
         """Another driver may have deleted the weights that a stage starts from: then they are made again before it."""
         parent = item.stage.parent
-        if parent is None or self._store.product(parent.key).exists():
+        if parent is None or self._workplace.storage.exists(weights_of(parent.key)):
             return False
         if parent.key not in schedule.waiting:
             name = f"weights for {item.name}"
@@ -190,7 +191,7 @@ class Pool:
         found = answer(self._ledger.status.remote(item.stage.key))
         if found and found[0] != "done":
             yield from finish(Event(found[0], item, "recorded by another driver"))
-        elif item.keep_product and not self._store.product(item.stage.key).exists():
+        elif item.keep_product and not self._workplace.storage.exists(weights_of(item.stage.key)):
             item.remake = True
             schedule.push(item)
         else:
@@ -216,7 +217,7 @@ class Pool:
     def _discard(self, stage: Stage) -> None:
         """Weights whose children are all done go; those of a root stage (a warm-up) stay, every table shares them."""
         if not answer(self._ledger.others_alive.remote()):
-            self._store.product(stage.key).unlink(missing_ok=True)
+            self._workplace.storage.delete(weights_of(stage.key))
 
     def close(self) -> None:
         self._store.release(self._owner)

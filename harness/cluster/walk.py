@@ -16,6 +16,7 @@ from harness.bench.work import Item
 from harness.cluster.worker import WORKER_DEATHS, answer, died
 from harness.search.points import Ended
 from harness.specs import Record, Run, Stage, Status, Workplace
+from harness.storage import weights_of
 from harness.store import RENEW_SECONDS, Owner
 
 POLL_SECONDS = 0.5
@@ -83,7 +84,7 @@ class Walker:
             attempt: int
             ended: Ended | None
             attempt, ended = answer(self.ledger.look.remote(stage.key, self.retry))
-            there = self.workplace.product(stage.key).exists()
+            there = self.workplace.storage.exists(weights_of(stage.key))
             remake = ended is not None and ended.status == "done" and wanted and not there
             if ended is not None and not remake:
                 return trained.get(stage.key, ended)

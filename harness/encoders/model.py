@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForMaskedLM
 from transformers.utils import logging as transformers_logging
@@ -28,6 +27,7 @@ from harness.encoders import packing as packed
 from harness.encoders.relative_positions import RelativePositions
 from harness.encoders.tokens import Tokens
 from harness.errors import UserError
+from harness.storage import Storage, weights_of
 from harness.streams import seed_of
 
 _HEAD_PREFIXES = {
@@ -313,19 +313,13 @@ def weights_digest(tensors: dict[str, Tensor]) -> str:
     return whole.hexdigest()[:32]
 
 
-def save_product(tensors: dict[str, Tensor], path: Path) -> str:
-    """Write weights under a temporary name, then move them into place; returns their digest."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def save_product(tensors: dict[str, Tensor], storage: Storage, key: str) -> str:
+    """Keep a stage's weights; returns their digest."""
     digest = weights_digest(tensors)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        save_file(tensors, str(temporary), metadata={"digest": digest})
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    storage.write(weights_of(key), save(tensors, metadata={"digest": digest}))
     return digest
 
 
-def load_product(path: Path) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = load_file(str(path))
+def load_product(storage: Storage, key: str) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = load(storage.read(weights_of(key)))
     return tensors

@@ -42,9 +42,6 @@ class Store(Leases, Translations, Trials):
         """The folder of stage weights."""
         return (self.path.parent if self.path else Path(".harness")) / "products"
 
-    def product(self, key: str) -> Path:
-        return self.products / f"{key}.safetensors"
-
     def statuses(self, keys: Iterable[str]) -> dict[str, tuple[Status, int]]:
         """Status and attempt number of every key that has a record."""
         if not self.exists:

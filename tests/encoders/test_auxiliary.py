@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from harness.encoders.auxiliary import Auxiliary
 from harness.encoders.flops import forward_flops, mlm_head_flops
 from harness.encoders.model import Batch, TextEncoder, load_product, save_product, weights_digest
+from harness.storage import Storage
 
 CPU = torch.device("cpu")
 KINDS = [kind for kind in tiny.KINDS if kind != "mpnet"]
@@ -295,8 +296,8 @@ class TestParts:
         with torch.no_grad():
             for parameter in first.own_parameters().values():
                 parameter.add_(torch.randn_like(parameter) * 0.1)
-        save_product({**encoder.parts(), **first.parts()}, tmp_path / "key.safetensors")
-        second.load_parts(load_product(tmp_path / "key.safetensors"))
+        save_product({**encoder.parts(), **first.parts()}, Storage(str(tmp_path)), "key")
+        second.load_parts(load_product(Storage(str(tmp_path)), "key"))
         assert digest(first) == digest(second)
         with torch.no_grad():
             assert torch.equal(first.logits(first(batch)), second.logits(second(batch)))

@@ -19,6 +19,7 @@ from harness.encoders.flops import forward_flops, mlm_head_flops
 from harness.encoders.model import Batch, TextEncoder, load_product, save_product, weights_digest
 from harness.encoders.tokens import Tokens
 from harness.errors import UserError
+from harness.storage import Storage
 
 CPU = torch.device("cpu")
 
@@ -187,8 +188,8 @@ class TestParts:
 
     def test_round_trip_through_a_file(self, folder: Path, tmp_path: Path) -> None:
         parts = self.other(folder).parts()
-        digest = save_product(parts, tmp_path / "key.safetensors")
-        found = load_product(tmp_path / "key.safetensors")
+        digest = save_product(parts, Storage(str(tmp_path)), "key")
+        found = load_product(Storage(str(tmp_path)), "key")
         assert digest == weights_digest(parts) == weights_digest(found)
         assert found.keys() == parts.keys()
         assert all(torch.equal(found[name], parts[name]) for name in parts)
@@ -267,19 +268,21 @@ class TestProducts:
         assert weights_digest({**self.TENSORS, "encoder/a": self.TENSORS["encoder/a"].T.contiguous().T}) == before
 
     def test_a_partial_write_is_never_seen(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        storage = Storage(str(tmp_path / "products"))
         path = tmp_path / "products" / "key.safetensors"
-        save_product(self.TENSORS, path)
+        save_product(self.TENSORS, storage, "key")
         before = path.read_bytes()
         seen = []
+        write = Path.write_bytes
 
-        def half(tensors: Any, name: str, metadata: Any) -> None:
-            Path(name).write_bytes(b"half")
+        def half(at: Path, content: bytes) -> int:
+            write(at, content[: len(content) // 2])
             seen.append(path.read_bytes())
             raise OSError("disk full")
 
-        monkeypatch.setattr(model_module, "save_file", half)
+        monkeypatch.setattr(Path, "write_bytes", half)
         with pytest.raises(OSError, match="disk full"):
-            save_product({"encoder/a": torch.zeros(1)}, path)
+            save_product({"encoder/a": torch.zeros(1)}, storage, "key")
         assert seen == [before]
         assert path.read_bytes() == before
         assert list(path.parent.iterdir()) == [path]

@@ -14,6 +14,7 @@ import torch
 from harness.encoders import packing as packed
 from harness.encoders.model import Batch, load_product, save_product
 from harness.encoders.relative_positions import RelativePositions, buckets_of
+from harness.storage import Storage
 
 CPU = torch.device("cpu")
 PUBLISHED = [(32, 128), (64, 128), (128, 256)]
@@ -169,8 +170,8 @@ class TestEncoder:
         parent, batch = tiny.encoder(folders[kind]), self.batch(folders[kind])
         parent.add_relative_positions(16, 40)
         moved(parent).eval()
-        save_product(parent.parts(), tmp_path / "key.safetensors")
-        product = load_product(tmp_path / "key.safetensors")
+        save_product(parent.parts(), Storage(str(tmp_path)), "key")
+        product = load_product(Storage(str(tmp_path)), "key")
         assert {name.split("/")[0] for name in product} == {"encoder", "mlm_head"}
         for earlier in (None, (8, 20)):
             child = tiny.encoder(folders[kind])

@@ -343,10 +343,10 @@ class TestConverged:
             run_stage(stage, inputs, tiny.vocabulary(folder), (), place, keep_product=True) for stage in (first, second)
         ]
         assert [(record.status, record.reason) for record in records] == [("done", "")] * 2
-        product = load_product(place.product(first.key))
+        product = load_product(place.storage, first.key)
         whole = {n: t for n, t in product.items() if n.startswith("encoder/")}
         assert all(torch.equal(t, whole[n]) for n, t in tiny.encoder(folder).parts().items() if n in whole)
-        assert not any(n.startswith("auxiliary/") for n in load_product(place.product(second.key)))
+        assert not any(n.startswith("auxiliary/") for n in load_product(place.storage, second.key))
 
         module = tiny.built(folder, second.objective)
         fresh = module.auxiliary.parts()

@@ -134,5 +134,5 @@ def test_without_create_a_missing_store_reads_as_empty_and_is_not_made(tmp_path:
 
 
 def test_products_lie_beside_the_database(store: Store, tmp_path: Path) -> None:
-    assert store.product("abc") == tmp_path / "folder" / "products" / "abc.safetensors"
+    assert store.products == tmp_path / "folder" / "products"
     assert DEV.digest not in str(store.products)

@@ -17,6 +17,7 @@ from harness.objectives.masked import MaskedLM
 from harness.objectives.requirements import unmet
 from harness.running import run_stage
 from harness.specs import Encoder, Objective, Parent, Record, Stage
+from harness.storage import Storage
 from harness.training.loop import Inputs, Outcome
 
 
@@ -63,7 +64,7 @@ class TestEveryObjective:
         assert record.predictions == {}
         assert record.flops > 0
         assert record.history[-1]["measures"]
-        product = load_product(tmp_path / f"{stage.key}.safetensors")
+        product = load_product(Storage(str(tmp_path)), stage.key)
         assert record.product == weights_digest(product)
         assert any(n.startswith("auxiliary/") for n in product) == (spec.name == "auxiliary_mlm")
         child, inputs = tiny.fine_tuning(folder, init=Parent(stage), steps=2, every=1)
@@ -99,7 +100,7 @@ class TestEveryObjective:
         folder = folders[kind]
         stage, inputs = tiny.post_training(folder, tiny.OBJECTIVES["electra-shallow"], lr=5e-3)
         record_of(folder, tmp_path, stage, inputs, keep_product=True)
-        product = load_product(tmp_path / f"{stage.key}.safetensors")
+        product = load_product(Storage(str(tmp_path)), stage.key)
         (name,) = [n for n in product if n.endswith("relative_positions.table")]
         assert name.startswith("encoder/")
         assert product[name].abs().max() > 1e-3
@@ -110,7 +111,7 @@ class TestEveryObjective:
         child, inputs = tiny.fine_tuning(folder, init=Parent(stage), steps=4, every=4)
         record = record_of(folder, tmp_path, child, inputs, keep_product=True)
         assert record.status == "done"
-        after = load_product(tmp_path / f"{child.key}.safetensors")
+        after = load_product(Storage(str(tmp_path)), child.key)
         assert not torch.equal(after[name], product[name])
 
         (module,) = built
@@ -134,7 +135,7 @@ class TestChain:
             child = Stage(stage.objective, stage.data, stage.optim, 9, Parent(parent, parts=parts))
             second = record_of(bert, tmp_path, child, inputs, keep_product=True)
             assert second.status == "done"
-            mine, theirs = (load_product(tmp_path / f"{s.key}.safetensors") for s in (child, parent))
+            mine, theirs = (load_product(Storage(str(tmp_path)), s.key) for s in (child, parent))
             same = {name for name in mine if torch.equal(mine[name], theirs[name])}
             carried = {name for name in mine if name.split("/")[0] in parts}
             assert carried <= same
