@@ -15,16 +15,20 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from safetensors import SafetensorError
 from torch import Tensor
 
 import harness
 from harness.encoders.model import ENCODER_PARTS, load_encoder, load_product, save_product, weights_digest
 from harness.encoders.tokens import Vocabulary
-from harness.errors import first_line
+from harness.errors import UserError, first_line
 from harness.objectives import build
 from harness.specs import Parent, Record, Stage, Workplace
+from harness.storage import weights_of
+from harness.training.checkpoint import Checkpoints
 from harness.training.crew import ALONE, Crew
-from harness.training.loop import DivergedError, Inputs, Outcome, Report, train
+from harness.training.loop import DivergedError, Inputs, Report, train
+from harness.training.outcome import Outcome
 
 Launch = Callable[[Callable[[], Outcome]], Outcome]
 
@@ -47,7 +51,7 @@ def run_stage(
     calls this with the same stage, the first one keeps the weights, and all return the same numbers.
     """
     started = time.perf_counter()
-    record = Record(stage.key, "failed", provenance=provenance(workplace) | {"encoder": stage.encoder.digest})
+    record = Record(stage.key, "failed", provenance=provenance(workplace, crew) | {"encoder": stage.encoder.digest})
     try:
         encoder = load_encoder(
             workplace.encoder_folder, stage.encoder.digest, seed=stage.seed, config=workplace.encoder_config
@@ -57,13 +61,16 @@ def run_stage(
             kept = "selected" if stage.init.stage.selection else "last"
             if stage.init.step != kept:
                 raise ValueError(f"the parent keeps its {kept} weights, and step '{stage.init.step}' is asked for")
-            tensors = load_product(workplace.storage, stage.init.stage.key)
+            tensors = _parents_weights(stage.init.stage.key, workplace)
             record.provenance["parent_product"] = weights_digest(tensors)
             encoder.load_parts(tensors, [part for part in stage.init.parts if part in ENCODER_PARTS])
         objective = build(stage.objective, encoder, vocabulary, stage.data.num_labels, stage.optim.dropout, stage.seed)
         if isinstance(stage.init, Parent):
             objective.load_parts(tensors, stage.init.parts)
         device = torch.device(workplace.device)
+        checkpoints = None
+        if workplace.checkpoint_seconds:
+            checkpoints = Checkpoints(workplace.storage, stage.key, workplace.checkpoint_seconds)
 
         def train_function() -> Outcome:
             return train(
@@ -76,25 +83,53 @@ def run_stage(
                 metrics=metrics,
                 device=device,
                 report=report,
+                crew=crew,
+                micro_batch=workplace.micro_batch,
+                checkpoints=checkpoints,
             )
 
         outcome = launch(train_function)
-        if keep_product:
+        if checkpoints:
+            seen = {
+                "checkpoints": checkpoints.count,
+                "resumed_at": checkpoints.resumed_at,
+                "checkpoint_failed": checkpoints.failed,
+            }
+            record.provenance |= {name: value for name, value in seen.items() if value}
+        if keep_product and crew.rank == 0:
             record.product = save_product({**encoder.parts(), **objective.parts()}, workplace.storage, stage.key)
         fill(record, outcome, stage)
         record.status = "done"
     except DivergedError as error:
         record.status, record.reason = "diverged", str(error)
     except (torch.OutOfMemoryError, MemoryError) as error:
+        if crew.size > 1:
+            raise
         record.reason = f"out of memory: {first_line(error)}"
     except Exception as error:  # a stage must become a record whatever a model, a batch or a library does
+        if crew.size > 1 and (isinstance(error, OSError) or not isinstance(error, (ValueError, UserError))):
+            raise  # perhaps this worker's alone, and the others wait for it: the crew ends, and starts again
         if "DefaultCPUAllocator: can't allocate memory" in str(error):  # torch has no type for it on the CPU
             record.reason = f"out of memory: {first_line(error)}"
+        elif isinstance(error, UserError):
+            record.reason = str(error)
         else:
             place = traceback.extract_tb(error.__traceback__)[-1]
             record.reason = f"{type(error).__name__}: {first_line(error)} ({Path(place.filename).name}:{place.lineno})"
     record.seconds = time.perf_counter() - started
     return record
+
+
+def _parents_weights(key: str, workplace: Workplace) -> dict[str, Tensor]:
+    """Weights of an earlier stage. Damaged ones are deleted, so that the next command makes them again."""
+    try:
+        return load_product(workplace.storage, key)
+    except SafetensorError as error:
+        workplace.storage.delete(weights_of(key))
+        raise ValueError(
+            f"the weights of its parent stage {key[:10]} were damaged ({first_line(error)}) and are deleted: the same "
+            "command makes them again"
+        ) from None
 
 
 def fill(record: Record, outcome: Outcome, stage: Stage) -> None:
@@ -110,7 +145,7 @@ def fill(record: Record, outcome: Outcome, stage: Stage) -> None:
         record.collapsed = int(np.count_nonzero(record.histogram)) == 1
 
 
-def provenance(workplace: Workplace) -> dict[str, Any]:
+def provenance(workplace: Workplace, crew: Crew = ALONE) -> dict[str, Any]:
     """What the stage ran on. Kept beside the numbers, never part of the key."""
     device = torch.cuda.get_device_name() if workplace.device.startswith("cuda") else cpu_name()
     return {
@@ -120,7 +155,8 @@ def provenance(workplace: Workplace) -> dict[str, Any]:
         "host": platform.node(),
         "device": device,
         "threads": workplace.threads,
-        "workers": 1,
+        "workers": crew.size,
+        "micro_batch": workplace.micro_batch,
         "started_at": time.time(),
     }
 

@@ -67,13 +67,15 @@ def _blocking(stage: Stage, earlier: Mapping[str, Record]) -> Iterator[Record]:
 
 
 def hardware(plan: Plan, store: Store) -> tuple[str, ...]:
-    """Every distinct kind of machine that the table's recorded stages ran on."""
+    """Every distinct kind of machine, and number of workers a stage, that the table's recorded stages ran on."""
     kinds = set()
     for record in store.records(plan.stages).values():
         origin = record.provenance
         if record.status == "done":
-            threads = origin.get("threads", 1)
+            threads, workers = origin.get("threads", 1), origin.get("workers", 1)
+            several = f", {workers} workers a stage" if workers > 1 else ""
             kinds.add(
-                f"{origin.get('device', '?')}, {threads} thread{'s' if threads != 1 else ''} a run, torch {origin.get('torch', '?')}"
+                f"{origin.get('device', '?')}{several}, {threads} thread{'s' if threads != 1 else ''} a run, torch "
+                f"{origin.get('torch', '?')}"
             )
     return tuple(sorted(kinds))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from harness.encoders.flops import TRAIN
 from harness.encoders.model import Batch
+from harness.encoders.packing import packing
 from harness.encoders.tokens import Tokens
 from harness.objectives import diagnostics
 from harness.objectives.base import Draw, Measures, Views, named
@@ -58,10 +59,15 @@ class TokenAlignment(MaskedLM):
         hidden, embedded = self.encoder.forward_with_embeddings(batch)
         if self.params["embedding"] == "word":
             embedded = self.encoder.word_embeddings(batch.ids)
-        anchors, positives, negatives = views.on(batch.ids.device, "anchors", "positives", "negatives")
-        h, e = batch.packing.padded(hidden), batch.packing.padded(embedded)
-        real = batch.packing.padded(torch.ones_like(batch.ids, dtype=torch.bool))
-        anchors = batch.packing.padded(anchors)
+        around, lying, states = views, batch.packing, hidden
+        if views.beside:
+            around = views.beside.whole
+            lying = packing(around.tokens.lengths, batch.ids.device)
+            states, embedded = views.beside.gather(torch.stack([hidden, embedded], dim=1)).unbind(dim=1)
+        anchors, positives, negatives = around.on(batch.ids.device, "anchors", "positives", "negatives")
+        h, e = lying.padded(states), lying.padded(embedded)
+        real = lying.padded(torch.ones_like(states[:, 0], dtype=torch.bool))
+        anchors = lying.padded(anchors)
         contrast = token_alignment(
             h,
             e,
@@ -73,7 +79,7 @@ class TokenAlignment(MaskedLM):
             anchors=anchors,
         )
         if measures is not None:
-            measures["embedding_std"] = diagnostics.embedding_std(hidden.index_select(0, batch.packing.first))
+            measures["embedding_std"] = diagnostics.embedding_std(states.index_select(0, lying.first))
             measures |= named(diagnostics.indexed_cosines(h - e, positives, negatives, anchors))
             context = diagnostics.indexed_cosines(h, positives, negatives, real)  # Figures 3 and 6: h itself
             measures["intra_context_cosine"] = context["positive"]
@@ -83,3 +89,6 @@ class TokenAlignment(MaskedLM):
             share = told.sum() / anchors.sum().clamp(min=1)
             measures["collapsed_value"] = share * diagnostics.collapsed_token_alignment(self.params["num_negatives"])
         return {"masked_lm": self.token_term(hidden, batch, views, measures), "contrast": contrast}
+
+    def counts(self, views: Views) -> dict[str, float]:
+        return {**super().counts(views), "contrast": int(views.extra["anchors"].sum())}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,11 +23,28 @@ Draw = Callable[..., np.random.Generator]
 """`draw(purpose, *more)`: the stream of this step for a purpose; equal for every objective at equal seed and step."""
 
 
+PER_MASKED = ("where", "targets", "uniforms", "replacements")
+"""What `Views.extra` holds for each masked position."""
+
+Gather = Callable[[Tensor], Tensor]
+"""[n, ...] of the rows (or tokens) of one part -> [N, ...] of the whole batch, with gradient to the part's own."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What a part of a batch needs of the rest where a contrast group reaches beyond it: the `whole` batch's views, and
+    `gather`, which a forward pass calls once at most."""
+
+    whole: Views
+    gather: Gather
+
+
 @dataclass(frozen=True)
 class Views:
     """One step's host side: the token ids that go through the encoder, and what the loss needs besides.
 
     `tokens`: the sequences of all views end to end, `ids` [T] their (corrupted) ids; `flops` of the training step.
+    `beside`: of a part of a batch whose contrast groups are cut.
     """
 
     tokens: Tokens
@@ -35,6 +52,31 @@ class Views:
     labels: NDArray[Any] | None
     flops: float
     extra: dict[str, Any] = field(default_factory=dict)
+    beside: Beside | None = None
+
+    def part(self, size: int, rows: slice, gather: Gather | None = None) -> Views:
+        """The views of some of a batch's `size` rows: whole contrast groups, or else with what gathers the others."""
+        first, last = (int(self.tokens.offsets[edge]) for edge in (rows.start, rows.stop))
+
+        def taken(tokens: Tokens) -> Tokens:
+            views = range(0, len(tokens), size)
+            return tokens.take(np.concatenate([np.arange(rows.start, rows.stop) + view for view in views]))
+
+        tokens, extra = taken(self.tokens), dict(self.extra)
+        if "where" in extra:
+            inside = (extra["where"] >= first) & (extra["where"] < last)
+            extra |= {name: extra[name][inside] for name in PER_MASKED if name in extra}
+            extra["where"] = extra["where"] - first
+        if "anchors" in extra:
+            extra["anchors"] = extra["anchors"][first:last]
+            width = int(tokens.lengths.max())
+            extra["positives"], drawn = (extra[name][rows, :width] for name in ("positives", "negatives"))
+            extra["negatives"] = np.where(drawn < 0, drawn, drawn - np.array([rows.start, 0]))
+        if "main" in extra:
+            extra["main"] = taken(extra["main"])
+        ids = taken(replace(self.tokens, ids=self.ids)).ids
+        labels = None if self.labels is None else self.labels[rows]
+        return Views(tokens, ids, labels, self.flops, extra, gather and Beside(self, gather))
 
     def on(self, device: torch.device, *names: str) -> tuple[Tensor, ...]:
         """Arrays of `extra` as tensors on a device."""
@@ -45,10 +87,12 @@ class TrainingObjective(nn.Module):
     """Base of the objectives. `weights` are the terms' coefficients: loss = sum of weight x term.
 
     `supervised`: it predicts labels. `uses_mlm_head`: the encoder's own MLM head is trained.
+    `contrasted`: the term that is taken over contrast groups, where there is one.
     """
 
     supervised = False
     uses_mlm_head = False
+    contrasted = "contrast"
 
     def __init__(
         self,
@@ -81,6 +125,10 @@ class TrainingObjective(nn.Module):
         """Named terms, each a scalar; fills `measures` where it is given (scalars, NaN where one is undefined)."""
         raise NotImplementedError
 
+    def counts(self, views: Views) -> dict[str, float]:
+        """How many things each term is a mean over in these views of B sequences: what a part of a batch weighs by."""
+        raise NotImplementedError
+
     def predict(self, batch: Batch) -> Tensor:
         """Logits [B, num_labels]; supervised objectives only."""
         raise NotImplementedError
@@ -97,6 +145,11 @@ class TrainingObjective(nn.Module):
 
     def loss(self, terms: Mapping[str, Tensor]) -> Tensor:
         return torch.stack([self.weights[name] * term for name, term in terms.items()]).sum()
+
+    @property
+    def contrast_group(self) -> int:
+        """Consecutive rows that are contrasted with each other; 0 where rows have nothing to do with each other."""
+        return int(self.params.get("contrast_group", 0))
 
     def step_flops(self, tokens: Tokens, masked: int = 0) -> float:
         config = self.encoder.config.to_dict()
@@ -117,6 +170,11 @@ def draw_linear(layer: nn.Linear, spread: float, seed: int, purpose: str) -> nn.
         if layer.bias is not None:
             layer.bias.zero_()
     return layer
+
+
+def at_least_single(values: Tensor) -> Tensor:
+    """Half precision becomes single, double stays."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def in_groups(size: int, group: int) -> Iterator[tuple[slice, float]]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from harness.encoders.model import Batch
 from harness.encoders.tokens import Tokens
 from harness.objectives import diagnostics
-from harness.objectives.base import Draw, Measures, TrainingObjective, Views, in_groups, named
+from harness.objectives.base import Draw, Measures, TrainingObjective, Views, at_least_single, in_groups, named
 from harness.objectives.losses import supervised_contrastive
 
 
@@ -41,13 +41,17 @@ class CrossEntropy(TrainingObjective):
         return self.represent(batch)[2]
 
     def classify(self, logits: Tensor, labels: Tensor) -> Tensor:
+        logits = at_least_single(logits)
         if self.num_labels == 1:
-            return nn.functional.mse_loss(logits[:, 0].float(), labels.float())
-        return nn.functional.cross_entropy(logits.float(), labels)
+            return nn.functional.mse_loss(logits[:, 0], labels.to(logits.dtype))
+        return nn.functional.cross_entropy(logits, labels)
 
     def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
         _, _, logits = self.represent(batch)
         return {"cross_entropy": self.classify(logits, self.labels(batch, views))}
+
+    def counts(self, views: Views) -> dict[str, float]:
+        return {"cross_entropy": len(views.tokens)}
 
     def labels(self, batch: Batch, views: Views) -> Tensor:
         return torch.as_tensor(views.labels).to(batch.ids.device)
@@ -60,15 +64,24 @@ class SupervisedContrast(CrossEntropy):
     the first token, taken with dropout active; 'pooled': after dense and tanh), contrast_group.
     """
 
+    contrasted = "supervised_contrastive"
+
     def build(self) -> None:
         super().build()
         lam = self.params["lam"]
         self.weights = {"cross_entropy": 1.0 - lam, "supervised_contrastive": lam}
 
+    def counts(self, views: Views) -> dict[str, float]:
+        rows = len(views.tokens)
+        # A sum over anchors weighs in each part as it does in the whole.
+        return {"cross_entropy": rows, "supervised_contrastive": 1 if self.params["reduction"] == "sum" else rows}
+
     def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
         first, pooled, logits = self.represent(batch)
-        labels = self.labels(batch, views)
+        own = labels = self.labels(batch, views)
         features = first if self.params["representation"] == "first_token" else pooled
+        if views.beside:
+            features, labels = views.beside.gather(features), self.labels(batch, views.beside.whole)
         groups = list(in_groups(len(labels), self.params["contrast_group"]))
         reduction = self.params["reduction"]
         parts = [
@@ -87,6 +100,6 @@ class SupervisedContrast(CrossEntropy):
             ]
             measures["collapsed_value"] = torch.stack(collapsed).sum()
         return {
-            "cross_entropy": self.classify(logits, labels),
+            "cross_entropy": self.classify(logits, own),
             "supervised_contrastive": torch.stack(parts).sum(),
         }

@@ -63,6 +63,9 @@ class MaskedLM(TrainingObjective):
     def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
         return {"masked_lm": self.token_term(self.encoder(batch), batch, views, measures)}
 
+    def counts(self, views: Views) -> dict[str, float]:
+        return {"masked_lm": len(views.extra["where"])}
+
     def token_term(self, hidden: Tensor, batch: Batch, views: Views, measures: Measures | None) -> Tensor:
         where, targets = views.on(batch.ids.device, "where", "targets")
         logits = self.encoder.mlm_logits(hidden.index_select(0, where))
@@ -101,7 +104,11 @@ class ContrastiveMaskedLM(MaskedLM):
         hidden = self.encoder(batch)
         first = hidden.index_select(0, batch.packing.first)
         by_view = first.view(self.params["num_views"] + 1, -1, first.shape[-1])
-        terms = {"contrast": self.contrast(by_view, measures)}
+        terms = {"contrast": self.contrast(by_view, views, measures)}
         if self.params["mlm"]:
             terms = {"masked_lm": self.token_term(hidden, batch, views, measures), **terms}
         return terms
+
+    def counts(self, views: Views) -> dict[str, float]:
+        rows = len(views.tokens) // (self.params["num_views"] + 1)
+        return {**super().counts(views), "contrast": rows}

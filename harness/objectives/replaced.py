@@ -18,7 +18,7 @@ from harness.encoders.flops import TRAIN, forward_flops, mlm_head_flops
 from harness.encoders.model import Batch
 from harness.encoders.tokens import Tokens, joined
 from harness.objectives import diagnostics
-from harness.objectives.base import Draw, Measures, TrainingObjective, Views, in_groups, named
+from harness.objectives.base import Beside, Draw, Measures, TrainingObjective, Views, in_groups, named
 from harness.objectives.cost import auxiliary_shape
 from harness.objectives.losses import corrective_lm, masked_lm, replaced_token_detection, sequence_contrastive
 from harness.objectives.masking import crop, select_fixed
@@ -89,6 +89,9 @@ class AuxiliaryMaskedLM(TrainingObjective):
         where, targets = views.on(batch.ids.device, "where", "targets")
         return {"auxiliary_mlm": self.auxiliary_term(batch, where, targets, measures)}
 
+    def counts(self, views: Views) -> dict[str, float]:
+        return {"auxiliary_mlm": len(views.extra["where"])}
+
     def auxiliary_term(self, batch: Batch, where: Tensor, targets: Tensor, measures: Measures | None) -> Tensor:
         assert self.auxiliary is not None
         logits = self.auxiliary.logits(self.auxiliary(batch).index_select(0, where))
@@ -100,7 +103,7 @@ class AuxiliaryMaskedLM(TrainingObjective):
 @dataclass(frozen=True)
 class Corrupted:
     """The corrupted view after the encoder: `states` [T, d]; `original` ids, corrupted `ids` and `masked` [T]; `first`, the
-    states of its first tokens [B, d], and `first_cropped`, those of the cropped view ([0, d] without one)."""
+    states of its first tokens [B, d], and `first_cropped`, those of the cropped view ([0, d] without one); what is `beside` them."""
 
     states: Tensor
     original: Tensor
@@ -108,6 +111,7 @@ class Corrupted:
     masked: Tensor
     first: Tensor
     first_cropped: Tensor
+    beside: Beside | None = None
 
 
 class _Replaced(AuxiliaryMaskedLM):
@@ -179,9 +183,12 @@ class _Replaced(AuxiliaryMaskedLM):
             measures["replaced_share"] = (corrupted != original).float().mean()
         first = hidden.index_select(0, main.packing.first)
         rows = len(batch.packing.lengths)
-        seen = Corrupted(hidden[:size], original, corrupted, masked, first[:rows], first[rows:])
+        seen = Corrupted(hidden[:size], original, corrupted, masked, first[:rows], first[rows:], views.beside)
         terms |= self.judge(seen, measures)
         return terms
+
+    def counts(self, views: Views) -> dict[str, float]:
+        return {**super().counts(views), "rtd": len(views.tokens.ids)}
 
     @torch.no_grad()
     def sample(self, batch: Batch, where: Tensor, uniforms: Tensor) -> Tensor:
@@ -277,7 +284,7 @@ class CorrectiveContrast(_Replaced):
             self.measure_detection(logits, seen, measures)
         terms = self.correct(logits, seen, measures)
         if self.cropped:
-            terms["contrast"] = self.contrast(seen.first, seen.first_cropped, measures)
+            terms["contrast"] = self.contrast(seen, measures)
         return terms
 
     def correct(self, logits: Tensor, seen: Corrupted, measures: Measures | None) -> dict[str, Tensor]:
@@ -314,9 +321,16 @@ class CorrectiveContrast(_Replaced):
             ).lm
         return terms
 
-    def contrast(self, corrupted: Tensor, cropped: Tensor, measures: Measures | None) -> Tensor:
+    def counts(self, views: Views) -> dict[str, float]:
+        words = len(views.tokens.ids) if self.params["lm"] == "all_token" else len(views.extra["where"])
+        return {**super().counts(views), "lm": words, "contrast": len(views.tokens)}
+
+    def contrast(self, seen: Corrupted, measures: Measures | None) -> Tensor:
+        corrupted, cropped = seen.first, seen.first_cropped
         if self.params["projection"]:
             corrupted, cropped = self.projection(corrupted), self.projection(cropped)
+        if seen.beside:
+            corrupted, cropped = seen.beside.gather(torch.stack([corrupted, cropped], dim=1)).unbind(dim=1)
         parts, collapsed = [], 0.0
         for rows, share in in_groups(len(corrupted), self.params["contrast_group"]):
             parts.append(

@@ -29,4 +29,8 @@ class TranslatedContrast(TrainingObjective):
 
     def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
         first = self.encoder(batch).index_select(0, batch.packing.first)
-        return {"contrast": self.contrast(first.view(self.params["num_views"] + 1, -1, first.shape[-1]), measures)}
+        by_view = first.view(self.params["num_views"] + 1, -1, first.shape[-1])
+        return {"contrast": self.contrast(by_view, views, measures)}
+
+    def counts(self, views: Views) -> dict[str, float]:
+        return {"contrast": len(views.tokens)}

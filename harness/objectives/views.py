@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from harness.encoders.model import TextEncoder
 from harness.objectives import diagnostics
-from harness.objectives.base import Measures, draw_linear, in_groups, named
+from harness.objectives.base import Measures, Views, draw_linear, in_groups, named
 from harness.objectives.losses import simclr, simsiam
 
 
@@ -34,8 +34,10 @@ class ViewContrast(nn.Module):
         """z = W2 gelu(W1 h), equation 10."""
         return self.outer(nn.functional.gelu(self.inner(first)))  # type: ignore[no-any-return]
 
-    def forward(self, by_view: Tensor, measures: Measures | None = None) -> Tensor:
+    def forward(self, by_view: Tensor, views: Views, measures: Measures | None = None) -> Tensor:
         """First tokens by view [K + 1, B, d] -> the contrast, a scalar. Measures are of views 0 and 1."""
+        if views.beside:
+            by_view = views.beside.gather(by_view.transpose(0, 1)).transpose(0, 1)
         h0, hk = by_view[0], by_view[1:]
         if measures is not None:
             measures["embedding_std"] = diagnostics.embedding_std(h0)

@@ -1,19 +1,21 @@
-"""The workers that train one stage together: who does which rows, and how what they found comes together.
+"""The workers that train one stage together: how what they found comes together.
 
-Knows torch.distributed and no Ray: whoever starts the processes (Ray Train, in cluster/) makes the process group.
+Knows torch.distributed and no Ray: whoever starts the processes (Ray Train, in cluster/) makes the process group. All
+workers of a crew make the same calls in the same order.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
-import torch.distributed
+import torch
+from torch import Tensor, distributed
 
 
 @dataclass(frozen=True)
 class Crew:
-    """One worker's place among `size`. All of a crew run the same calls in the same order."""
+    """One worker's place among `size`."""
 
     rank: int = 0
     size: int = 1
@@ -21,9 +23,34 @@ class Crew:
     @classmethod
     def joined(cls) -> Self:
         """This process's place in the default process group; alone where there is none."""
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            return cls(torch.distributed.get_rank(), torch.distributed.get_world_size())
+        if distributed.is_available() and distributed.is_initialized():
+            return cls(distributed.get_rank(), distributed.get_world_size())
         return cls()
+
+    def summed(self, tensor: Tensor) -> Tensor:
+        """The sum over all workers, the same to the last bit on each."""
+        if self.size > 1:
+            distributed.all_reduce(tensor)
+        return tensor
+
+    def everyones(self, value: Any) -> list[Any]:
+        """A small value of each worker, by rank."""
+        values = [value] * self.size
+        if self.size > 1:
+            distributed.all_gather_object(values, value)
+        return values
+
+    def stacked(self, rows: Tensor) -> tuple[Tensor, int]:
+        """Everybody's rows [n, ...], n of each his own, end to end [N, ...]; and where this worker's begin. No gradient."""
+        rows = rows.detach()
+        if self.size == 1:
+            return rows, 0
+        counts = self.everyones(len(rows))
+        padded = rows.new_zeros(max(counts), *rows.shape[1:])
+        padded[: len(rows)] = rows
+        found = [torch.empty_like(padded) for _ in counts]
+        distributed.all_gather(found, padded)
+        return torch.cat([each[:n] for each, n in zip(found, counts, strict=True)]), sum(counts[: self.rank])
 
 
 ALONE = Crew()

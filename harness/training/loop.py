@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,10 +20,14 @@ from harness.encoders.compact import compact
 from harness.encoders.flops import forward_flops
 from harness.encoders.model import Batch
 from harness.encoders.tokens import Tokens
-from harness.objectives.base import Measures, TrainingObjective
+from harness.objectives.base import Measures, TrainingObjective, at_least_single
 from harness.specs import Optim, Predictions, Selection
-from harness.streams import seed_of, stream
+from harness.streams import stream
 from harness.tasks.metrics import score
+from harness.training.batches import Batches, autocast
+from harness.training.checkpoint import Checkpoints
+from harness.training.crew import ALONE, Crew
+from harness.training.outcome import Outcome, Progress
 
 EVALUATION_BATCH = 16
 LOG_EVERY = 100
@@ -50,18 +53,6 @@ class Inputs:
     views: int = 1
 
 
-@dataclass
-class Outcome:
-    """What the loop found. `predictions` by digest: dev and test of the selected state."""
-
-    selected_step: int
-    tied: int = 0
-    dev_scores: dict[str, float] = field(default_factory=dict)
-    history: list[dict[str, Any]] = field(default_factory=list)
-    flops: float = 0.0
-    predictions: dict[str, Predictions] = field(default_factory=dict)
-
-
 def train(
     objective: TrainingObjective,
     inputs: Inputs,
@@ -74,12 +65,17 @@ def train(
     device: torch.device | None = None,
     report: Report = lambda _: None,
     log_every: int = 0,
+    crew: Crew = ALONE,
+    micro_batch: int = 0,
+    checkpoints: Checkpoints | None = None,
 ) -> Outcome:
     """Train `objective` in place and return what was found; the weights are left in the selected state.
 
     With `selection`, dev (a digest in `inputs.evaluations`) is scored every `selection.every` updates and at the end,
     the first best state is kept in memory, and only then is everything else in `inputs.evaluations` predicted; without, what
-    was seen is reported every `log_every` updates (0: LOG_EVERY).
+    was seen is reported every `log_every` updates (0: LOG_EVERY). A crew trains it together, each worker calling this with
+    the same arguments (`checkpoints` beside), and all find the same. At most `micro_batch` sequences of a batch go through
+    the encoder at once (0: a worker's whole share). With `checkpoints` it goes on from the last one.
     Raises DivergedError when a loss is not finite.
     """
     device = device or torch.device("cpu")
@@ -99,15 +95,20 @@ def train(
     )
     parameters = list(trained.values())
     every = selection.every if selection else log_every or LOG_EVERY
-    outcome = Outcome(selected_step=optim.steps)
-    best: dict[str, Tensor] = {}
-    best_score = -math.inf
+    progress = Progress(Outcome(selected_step=optim.steps))
+    if checkpoints:
+        gold = {digest: labels for digest, (_, labels) in inputs.evaluations.items()}
+        progress = checkpoints.found(trained, optimizer, gold) or progress
+    if len(set(steps := crew.everyones(progress.step))) > 1:
+        raise RuntimeError(f"the workers read checkpoints of different steps: {steps}")
+    outcome = progress.outcome
     pending: list[tuple[int, dict[str, Tensor]]] = []
     measured: list[Measures] = []
     size = len(inputs.train) // inputs.views
-    order = batch_order(size, optim.batch_size, seed)
+    order = batch_order(size, optim.batch_size, seed, skip=progress.step)
+    batches = Batches(objective, crew, micro_batch, optim.precision, device, seed)
     objective.train()
-    for step in range(1, optim.steps + 1):
+    for step in range(progress.step + 1, optim.steps + 1):
         rows = next(order)
 
         def draw(purpose: str, *more: int, _step: int = step) -> np.random.Generator:
@@ -115,14 +116,7 @@ def train(
 
         taken = inputs.train.take(np.concatenate([rows + view * size for view in range(inputs.views)]))
         views = objective.prepare(taken, None if inputs.labels is None else inputs.labels[rows], draw)
-        measures: Measures | None = {} if (step - 1) % MEASURE_EVERY == 0 else None
-        measured += [] if measures is None else [measures]
-        torch.manual_seed(seed_of(seed, "dropout", step))
-        with autocast(device, optim.precision):
-            batch = Batch.of(views.tokens, device, views.ids)
-            terms = objective(batch, views, measures)
-            loss = objective.loss(terms)
-        loss.backward()  # type: ignore[no-untyped-call]
+        found = batches.run(views, len(rows), step, None if (step - 1) % MEASURE_EVERY else measured)
         if optim.clip > 0:
             torch.nn.utils.clip_grad_norm_(parameters, optim.clip, foreach=True)
         for group in optimizer.param_groups:
@@ -130,37 +124,40 @@ def train(
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         outcome.flops += views.flops
-        pending.append((step, {"loss": loss.detach(), **{k: t.detach() for k, t in terms.items()}}))
+        pending.append((step, found))
         if step % every and step != optim.steps:
             continue
-        entry: dict[str, Any] = {"step": step, **mean_terms(pending)}
-        entry |= {"measures": seen} if (seen := mean_measures(measured)) else {}
+        entry: dict[str, Any] = {"step": step, **mean_terms(pending, crew)}
+        entry |= {"measures": seen} if (seen := mean_measures(measured, crew)) else {}
         pending, measured = [], []
         if selection and dev:
-            found, flops = predict(objective, inputs.evaluations[dev], optim.precision, device)
+            predicted, flops = predict(objective, inputs.evaluations[dev], optim.precision, device, crew)
             outcome.flops += flops
-            if not np.isfinite(found.logits).all():
+            if not np.isfinite(predicted.logits).all():
                 raise DivergedError(f"the dev predictions are not finite at step {step}")
-            entry["dev"] = {name: score(name, found.gold, found.logits) for name in metrics}
+            entry["dev"] = {name: score(name, predicted.gold, predicted.logits) for name in metrics}
             chosen = entry["dev"][selection.metric]
-            outcome.tied = outcome.tied + 1 if chosen == best_score else outcome.tied
-            if chosen > best_score:
-                best_score, outcome.tied = chosen, 1
+            outcome.tied = outcome.tied + 1 if chosen == progress.best_score else outcome.tied
+            if chosen > progress.best_score:
+                progress.best_score, outcome.tied = chosen, 1
                 outcome.selected_step, outcome.dev_scores = step, entry["dev"]
-                outcome.predictions[dev] = found
-                best = {name: parameter.detach().clone() for name, parameter in trained.items()}
+                outcome.predictions[dev] = predicted
+                progress.best = {name: parameter.detach().clone() for name, parameter in trained.items()}
             objective.train()
         outcome.history.append(entry)
+        progress.step = step
         report(entry)
+        if checkpoints and crew.rank == 0 and step != optim.steps:
+            checkpoints.keep(progress, trained, optimizer)
     if not selection and not all(bool(torch.isfinite(parameter).all()) for parameter in parameters):
         raise DivergedError(f"the weights are not finite after step {optim.steps}")
     if selection:
         with torch.no_grad():
             for name, parameter in trained.items():
-                parameter.copy_(best[name])
+                parameter.copy_(progress.best[name])
         for digest, evaluation in inputs.evaluations.items():
             if digest != dev:
-                outcome.predictions[digest], flops = predict(objective, evaluation, optim.precision, device)
+                outcome.predictions[digest], flops = predict(objective, evaluation, optim.precision, device, crew)
                 outcome.flops += flops
     if restore:
         restore()
@@ -194,21 +191,23 @@ def schedule(optim: Optim, step: int) -> float:
     return (optim.steps - step) / max(1, optim.steps - warmup)
 
 
-def batch_order(size: int, batch_size: int, seed: int) -> Any:
+def batch_order(size: int, batch_size: int, seed: int, skip: int = 0) -> Any:
     """Endless batches of row indices: epoch e is a permutation from the stream (seed, 'order', e); a last small batch
-    is kept."""
-    epoch = 0
+    is kept. The first `skip` batches are left out."""
+    epoch, skip = divmod(skip, -(-size // batch_size))
     while True:
         permutation = stream(seed, "order", epoch).permutation(size)
-        for start in range(0, size, batch_size):
+        for start in range(skip * batch_size, size, batch_size):
             yield permutation[start : start + batch_size]
-        epoch += 1
+        epoch, skip = epoch + 1, 0
 
 
-def mean_terms(pending: list[tuple[int, dict[str, Tensor]]]) -> dict[str, float]:
-    """Mean of each term since the last evaluation; raises DivergedError at the first step whose loss is not finite."""
+def mean_terms(pending: list[tuple[int, dict[str, Tensor]]], crew: Crew = ALONE) -> dict[str, float]:
+    """Mean of each term since the last evaluation, of which each worker has a summand; raises DivergedError at the first
+    step whose loss is not finite."""
     names = list(pending[0][1])
-    values = torch.stack([torch.stack([terms[n].float() for n in names]) for _, terms in pending]).cpu().numpy()
+    summands = torch.stack([torch.stack([at_least_single(terms[n]) for n in names]) for _, terms in pending])
+    values = crew.summed(summands).cpu().numpy()
     bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
     if len(bad):
         name = names[int(np.flatnonzero(~np.isfinite(values[bad[0]]))[-1])]
@@ -216,32 +215,36 @@ def mean_terms(pending: list[tuple[int, dict[str, Tensor]]]) -> dict[str, float]
     return {n: float(v) for n, v in zip(names, values.mean(axis=0), strict=True)}
 
 
-def mean_measures(measured: list[Measures]) -> dict[str, float]:
-    """Mean of each measure over the steps where it was defined; one that never was is left out."""
-    if not any(measured):
-        return {}
+def mean_measures(measured: list[Measures], crew: Crew = ALONE) -> dict[str, float]:
+    """Mean of each measure over the steps (their parts, the workers) where it was defined; one that never was is left
+    out."""
     names = dict.fromkeys(name for step in measured for name in step)
-    values = {n: torch.stack([step[n].float() for step in measured if n in step]).nanmean() for n in names}
-    found = torch.stack(list(values.values())).cpu().tolist()
-    return {name: value for name, value in zip(names, found, strict=True) if math.isfinite(value)}
+    values = [torch.stack([step[n].float() for step in measured if n in step]).nanmean() for n in names]
+    own = dict(zip(names, torch.stack(values).cpu().tolist(), strict=True)) if values else {}
+    everyones = crew.everyones({name: value for name, value in own.items() if math.isfinite(value)})
+    means = {name: [each[name] for each in everyones if name in each] for each in everyones for name in each}
+    return {name: sum(found) / len(found) for name, found in means.items()}
 
 
 def predict(
-    objective: TrainingObjective, evaluation: tuple[Tokens, NDArray[Any]], precision: str, device: torch.device
+    objective: TrainingObjective,
+    evaluation: tuple[Tokens, NDArray[Any]],
+    precision: str,
+    device: torch.device,
+    crew: Crew = ALONE,
 ) -> tuple[Predictions, float]:
-    """Logits of every sequence in their own order, computed sorted by length in packed batches; and the FLOPs spent."""
+    """Logits of every sequence in their own order, computed sorted by length in packed batches, which the workers of a
+    crew share; and the FLOPs spent."""
     tokens, gold = evaluation
     objective.eval()
     by_length = np.argsort(tokens.lengths, kind="stable")
-    logits = np.empty((len(tokens), objective.num_labels), dtype=np.float32)
+    logits = np.zeros((len(tokens), objective.num_labels), dtype=np.float32)
     with torch.inference_mode(), autocast(device, precision):
-        for start in range(0, len(by_length), EVALUATION_BATCH):
+        for start in range(crew.rank * EVALUATION_BATCH, len(by_length), crew.size * EVALUATION_BATCH):
             rows = by_length[start : start + EVALUATION_BATCH]
             logits[rows] = objective.predict(Batch.of(tokens.take(rows), device)).float().cpu().numpy()
+    if crew.size > 1:  # each row is one worker's, and zero with the others; NCCL sums on the device alone
+        logits = crew.summed(torch.from_numpy(logits).to(device)).cpu().numpy()
     lengths = tokens.lengths.astype(np.float64)
     flops = forward_flops(objective.encoder.config.to_dict(), float(lengths.sum()), float((lengths**2).sum()))
     return Predictions(logits, gold), flops
-
-
-def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
-    return torch.autocast(device.type, dtype=torch.bfloat16) if precision == "bf16" else nullcontext()

@@ -24,7 +24,6 @@ from harness.training import loop
 from harness.training.loop import (
     DivergedError,
     Inputs,
-    Outcome,
     batch_order,
     decay_groups,
     mean_terms,
@@ -33,6 +32,7 @@ from harness.training.loop import (
     train,
     trainable,
 )
+from harness.training.outcome import Outcome
 
 CPU = torch.device("cpu")
 

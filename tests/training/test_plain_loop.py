@@ -20,7 +20,8 @@ from harness.objectives import build
 from harness.specs import Stage
 from harness.streams import stream
 from harness.training import loop
-from harness.training.loop import Inputs, Outcome, train
+from harness.training.loop import Inputs, train
+from harness.training.outcome import Outcome
 
 
 class Plain:

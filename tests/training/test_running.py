@@ -18,7 +18,8 @@ from harness.objectives.requirements import unmet
 from harness.running import run_stage
 from harness.specs import Encoder, Objective, Parent, Record, Stage
 from harness.storage import Storage
-from harness.training.loop import Inputs, Outcome
+from harness.training.loop import Inputs
+from harness.training.outcome import Outcome
 
 
 def record_of(folder: Path, products: Path, stage: Stage, inputs: Inputs, **options: Any) -> Record:
@@ -126,6 +127,17 @@ class TestEveryObjective:
 
 
 class TestChain:
+    def test_damaged_weights_of_the_parent_are_said_and_deleted(self, bert: Path, tmp_path: Path) -> None:
+        parent, inputs = tiny.post_training(bert, steps=2)
+        record_of(bert, tmp_path, parent, inputs, keep_product=True)
+        file = tmp_path / f"{parent.key}.safetensors"
+        file.write_bytes(file.read_bytes()[:1000])
+        child, inputs = tiny.fine_tuning(bert, init=Parent(parent))
+        record = record_of(bert, tmp_path, child, inputs)
+        assert record.status == "failed"
+        assert f"the weights of its parent stage {parent.key[:10]} were damaged" in record.reason
+        assert not file.exists()
+
     def test_a_later_stage_starts_from_the_parents_weights(self, bert: Path, tmp_path: Path) -> None:
         """With a learning rate of almost nothing the child's product is the parent's."""
         parent, inputs = tiny.post_training(bert, steps=4)

@@ -1,0 +1,85 @@
+"""What an interrupted stage goes on from: weights, optimizer, best state and what was found so far, as safetensors.
+
+The order of the data and all draws follow from the step, so that a stage that goes on ends as an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from harness.specs import Predictions
+from harness.storage import Storage, checkpoint_of
+from harness.training.outcome import Outcome, Progress
+
+
+class Checkpoints:
+    """One stage's checkpoint, written at an evaluation when `seconds` have gone by since the last.
+
+    `resumed_at`: the step that it was found at (0: none was); `count`: how many were found and written; `failed`: why one
+    could not be written, which ends no stage.
+    """
+
+    def __init__(self, storage: Storage, key: str, seconds: float) -> None:
+        self._storage, self._name, self._seconds = storage, checkpoint_of(key), seconds
+        self._at = time.monotonic()
+        self.resumed_at = self.count = 0
+        self.failed = ""
+
+    def keep(self, progress: Progress, weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer) -> None:
+        """Write where the stage is, when it is time."""
+        if time.monotonic() - self._at < self._seconds:
+            return
+        outcome = progress.outcome
+        found = {"step": progress.step, "best_score": progress.best_score}
+        found |= asdict(replace(outcome, predictions={}))
+        tensors = {"progress": torch.tensor(list(json.dumps(found).encode()), dtype=torch.uint8)}
+        tensors |= {f"weights/{name}": tensor for name, tensor in weights.items()}
+        tensors |= {f"best/{name}": tensor for name, tensor in progress.best.items()}
+        tensors |= {f"logits/{d}": torch.from_numpy(each.logits) for d, each in outcome.predictions.items()}
+        for index, state in optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer/{index}/{name}": tensor for name, tensor in state.items()}
+        try:
+            self._storage.write(self._name, save({n: t.detach().cpu().contiguous() for n, t in tensors.items()}))
+            self.count += 1
+        except Exception as error:  # whatever the storage says: the stage itself is well
+            self.failed = f"at step {progress.step}: {error}"
+        self._at = time.monotonic()
+
+    def found(
+        self, weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer, gold: Mapping[str, Any]
+    ) -> Progress | None:
+        """Put weights and optimizer in the state that was kept; None where there is none, or none that can be read.
+
+        `gold`: labels of the evaluation sets by digest.
+        """
+        try:
+            tensors = load(self._storage.read(self._name))
+        except (FileNotFoundError, SafetensorError):
+            return None
+        parts: dict[str, dict[str, Tensor]] = {"weights": {}, "best": {}, "logits": {}, "optimizer": {}}
+        body = json.loads(bytes(tensors.pop("progress").tolist()))
+        for name, tensor in tensors.items():
+            part, rest = name.split("/", 1)
+            parts[part][rest] = tensor
+        with torch.no_grad():
+            for name, parameter in weights.items():
+                parameter.copy_(parts["weights"][name])
+        states: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in parts["optimizer"].items():
+            index, rest = name.split("/", 1)
+            states.setdefault(int(index), {})[rest] = tensor
+        optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
+        step, best_score = body.pop("step"), body.pop("best_score")
+        predictions = {d: Predictions(logits.numpy(), gold[d]) for d, logits in parts["logits"].items()}
+        best = {name: tensor.to(weights[name].device) for name, tensor in parts["best"].items()}
+        self.resumed_at, self.count = step, 1
+        return Progress(Outcome(**{**body, "predictions": predictions}), step, best_score, best)

@@ -1,0 +1,32 @@
+"""What the loop has found so far, and at its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from harness.specs import Predictions
+
+
+@dataclass
+class Outcome:
+    """What the loop found. `predictions` by digest: dev and test of the selected state."""
+
+    selected_step: int
+    tied: int = 0
+    dev_scores: dict[str, float] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    flops: float = 0.0
+    predictions: dict[str, Predictions] = field(default_factory=dict)
+
+
+@dataclass
+class Progress:
+    """Where a stage is after `step` updates; `best`: the weights of the best evaluation so far."""
+
+    outcome: Outcome
+    step: int = 0
+    best_score: float = float("-inf")
+    best: dict[str, Tensor] = field(default_factory=dict)

@@ -1,0 +1,182 @@
+"""One, two and four Ray Train workers over the same batches train the same, for every method and objective.
+
+One worker group a world size walks all stages. Without dropout: its draws are anew for each worker.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from numpy.typing import NDArray
+
+from harness.running import run_stage
+from harness.specs import Execution, Record
+from harness.training.crew import Crew
+from harness.training.loop import train
+
+pytestmark = pytest.mark.ray
+STEPS = 20
+DTYPES = {"float64": (1e-8, 1e-9), "float32": (1e-4, 1e-5)}
+"""Adam's eps and the largest difference allowed. Adam divides a gradient by its own size: one that is zero but for
+rounding (a key's bias) moves a weight by a whole learning rate unless eps is above what rounding leaves."""
+MICRO_BATCH = 3
+RESUMED = 8
+
+
+@dataclass
+class Trained:
+    """What one stage came to: loss by step, weights by name."""
+
+    losses: list[float]
+    weights: dict[str, NDArray[Any]]
+
+
+def trained(folder: Path, name: str, dtype: str, crew: Crew, micro_batch: int = 0) -> Trained:
+    spec, supervised = tiny.OBJECTIVES[name], name in tiny.SUPERVISED
+    make = tiny.fine_tuning if supervised else tiny.post_training
+    stage, inputs = make(folder, spec, dropout=0.0, steps=STEPS, eps=DTYPES[dtype][0])
+    module = tiny.built(folder, spec).to(getattr(torch, dtype))
+    outcome = train(
+        module,
+        inputs,
+        stage.optim,
+        stage.seed,
+        selection=replace(stage.selection, every=1) if stage.selection else None,
+        dev="dev" if supervised else None,
+        metrics=tiny.METRICS,
+        log_every=1,
+        crew=crew,
+        micro_batch=micro_batch,
+    )
+    weights = {n: p.detach().numpy().copy() for n, p in module.named_parameters()}
+    return Trained([entry["loss"] for entry in outcome.history], weights)
+
+
+def interrupted(folder: Path, products: Path, crew: Crew) -> tuple[Record, Record]:
+    """A stage with dropout as it ends undisturbed, and interrupted on every worker and resumed."""
+    stage, inputs = tiny.fine_tuning(folder, tiny.OBJECTIVES["scl"], every=4, steps=STEPS, dropout=0.1)
+
+    def run(name: str, seconds: float, last: int) -> Record:
+        def report(entry: dict[str, Any]) -> None:
+            if entry["step"] == last:
+                raise InterruptedError
+
+        place = replace(tiny.workplace(folder, products / name), checkpoint_seconds=seconds)
+        vocabulary = tiny.vocabulary(folder)
+        return run_stage(stage, inputs, vocabulary, tiny.METRICS, place, keep_product=True, report=report, crew=crew)
+
+    undisturbed = run("undisturbed", 0.0, 0)
+    with suppress(InterruptedError):
+        run("interrupted", 1e-9, RESUMED + 4)
+    Crew.joined().everyones("here")  # the first worker has written before the others read
+    return undisturbed, run("interrupted", 1e-9, 0)
+
+
+def walk(config: dict[str, Any]) -> None:
+    """All stages on one worker of the group; the first one writes down what they came to."""
+    torch.set_num_threads(1)
+    crew, folder = Crew.joined(), Path(config["folder"])
+    found: dict[Any, Any] = {
+        (name, dtype, 0): trained(folder, name, dtype, crew) for dtype in DTYPES for name in tiny.OBJECTIVES
+    }
+    for name in ACCUMULATED:
+        found[name, "float64", MICRO_BATCH] = trained(folder, name, "float64", crew, MICRO_BATCH)
+    found["interrupted"] = interrupted(folder, Path(config["out"]) / f"products-{crew.size}", crew)
+    if crew.rank == 0:
+        torch.save(found, Path(config["out"]) / f"{crew.size}.pt")
+
+
+ACCUMULATED = ("scl", "mlm", "cmlm-simclr", "taco", "coco_lm")
+"""On several workers; on one, every objective in tests/training/test_parts.py."""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[Any, Any]]:
+    """By world size, what every stage came to."""
+    from harness.cluster.session import session
+
+    out = tmp_path_factory.mktemp("crew")
+    folder = tiny.encoder_folder(out, "bert")
+    with session(Execution("local", slots=4, gpus_per_run=0.0), {}):
+        from ray.train import RunConfig, ScalingConfig
+        from ray.train.torch import TorchTrainer
+
+        from harness.cluster.group import Together
+
+        def walk_there(config: dict[str, Any]) -> None:  # inside a function: sent by its value, the rest by its name
+            sys.path[:0] = config["path"]
+            from cluster import test_crew
+
+            test_crew.walk(config)
+
+        for workers in (1, 2, 4):
+            TorchTrainer(
+                walk_there,
+                train_loop_config={"folder": str(folder), "out": str(out), "path": sys.path},
+                scaling_config=ScalingConfig(num_workers=workers),
+                torch_config=Together("gloo"),
+                run_config=RunConfig(name=f"crew-{workers}", storage_path=str(out / "train")),
+            ).fit()
+    return {workers: torch.load(out / f"{workers}.pt", weights_only=False) for workers in (1, 2, 4)}
+
+
+def difference(one: Trained, other: Trained) -> tuple[float, float]:
+    """The largest between losses, as a share of the loss, and between weights."""
+    losses = max(abs(a - b) / max(1.0, abs(a)) for a, b in zip(one.losses, other.losses, strict=True))
+    assert one.weights.keys() == other.weights.keys()
+    return losses, max(float(np.abs(one.weights[n] - other.weights[n]).max()) for n in one.weights)
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_losses_and_weights_do_not_depend_on_the_number_of_workers(
+    workers: int, dtype: str, found: dict[int, dict[Any, Any]]
+) -> None:
+    differences = {}
+    for name in tiny.OBJECTIVES:
+        one, several = (found[size][name, dtype, 0] for size in (1, workers))
+        assert len(one.losses) == STEPS
+        differences[name] = difference(one, several)
+        assert max(differences[name]) <= DTYPES[dtype][1], name
+    losses, weights = (max(each) for each in zip(*differences.values(), strict=True))
+    print(
+        f"{workers} workers and one, {dtype}: losses differ by {losses:.1e} at most, weights by {weights:.1e}"
+    )  # pytest -rP
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_nor_on_micro_batches(workers: int, found: dict[int, dict[Any, Any]]) -> None:
+    for name in ACCUMULATED:
+        assert max(difference(found[1][name, "float64", 0], found[workers][name, "float64", MICRO_BATCH])) <= 1e-9, name
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_interrupted_and_resumed(workers: int, found: dict[int, dict[Any, Any]]) -> None:
+    undisturbed, resumed = found[workers]["interrupted"]
+    assert undisturbed.status == "done", undisturbed.reason
+    assert resumed.provenance["resumed_at"] == RESUMED
+    assert resumed.provenance["workers"] == workers
+    assert (resumed.product, resumed.history, resumed.dev_scores) == (
+        undisturbed.product,
+        undisturbed.history,
+        undisturbed.dev_scores,
+    )
+    for digest, predicted in undisturbed.predictions.items():
+        assert predicted.logits.tobytes() == resumed.predictions[digest].logits.tobytes()
+
+
+def test_training_moved_the_weights(found: dict[int, dict[Any, Any]], tmp_path: Path) -> None:
+    """So that equal means something: every objective moves its weights by far more than it may differ."""
+    for name in tiny.OBJECTIVES:
+        begun = tiny.built(tiny.encoder_folder(tmp_path, "bert"), tiny.OBJECTIVES[name])
+        ended = found[1][name, "float32", 0].weights
+        moved = max(float(np.abs(ended[n] - p.detach().numpy()).max()) for n, p in begun.named_parameters())
+        assert moved > 1e-3, name

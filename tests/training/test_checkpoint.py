@@ -1,0 +1,102 @@
+"""A stage that was interrupted and goes on ends as one that was not, to the last bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+
+from harness.encoders.model import load_product
+from harness.running import run_stage
+from harness.specs import Record, Stage, Workplace
+from harness.storage import Storage, checkpoint_of
+from harness.training import loop
+from harness.training.loop import Inputs
+
+EVERY = 4
+STAGES: dict[str, Callable[[Path], tuple[Stage, Inputs]]] = {
+    "fine-tuning": lambda folder: tiny.fine_tuning(folder, tiny.OBJECTIVES["scl"], every=EVERY, steps=22, dropout=0.1),
+    "with weight decay": lambda folder: tiny.fine_tuning(folder, every=EVERY, steps=22, weight_decay=0.1),
+    "post-training": lambda folder: tiny.post_training(folder, tiny.OBJECTIVES["cmlm-simsiam"], steps=22),
+    "pre-training": lambda folder: tiny.post_training(folder, tiny.OBJECTIVES["coco_lm"], steps=22),
+    "half precision": lambda folder: tiny.fine_tuning(folder, every=EVERY, steps=22, precision="bf16"),
+}
+
+
+class Killed(BaseException):
+    """Ends the process of a stage, as far as the stage can tell."""
+
+
+def run(stage: Stage, inputs: Inputs, place: Workplace, die_after: int = 0) -> Record:
+    """Run a stage to its end, or until it has reported `die_after` times since it began."""
+    reports = 0
+
+    def report(_: Any) -> None:
+        nonlocal reports
+        reports += 1
+        if reports == die_after:
+            raise Killed
+
+    vocabulary = tiny.vocabulary(place.encoder_folder)
+    return run_stage(stage, inputs, vocabulary, tiny.METRICS, place, keep_product=True, report=report)
+
+
+def numbers(record: Record) -> tuple[Any, ...]:
+    predictions = {digest: (p.logits.tobytes(), p.gold.tobytes()) for digest, p in record.predictions.items()}
+    found = (record.status, record.selected_step, record.tied, record.dev_scores, record.histogram, record.history)
+    return (*found, record.flops, record.product, predictions)
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_interrupted_twice_and_resumed(name: str, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "LOG_EVERY", EVERY)
+    stage, inputs = STAGES[name](bert)
+    undisturbed = run(stage, inputs, tiny.workplace(bert, tmp_path / "undisturbed"))
+    assert undisturbed.status == "done", undisturbed.reason
+    place = replace(tiny.workplace(bert, tmp_path / "killed"), checkpoint_seconds=1e-9)
+    for die_after in (2, 3):  # at step 8; then, from the checkpoint of step 4 on, at 16
+        with pytest.raises(Killed):
+            run(stage, inputs, place, die_after)
+        assert place.storage.exists(checkpoint_of(stage.key))
+    resumed = run(stage, inputs, place)
+    assert resumed.provenance["resumed_at"] == 12
+    assert numbers(resumed) == numbers(undisturbed)
+    mine, theirs = (load_product(Storage(str(tmp_path / where)), stage.key) for where in ("killed", "undisturbed"))
+    assert all(np.array_equal(mine[tensor].numpy(), theirs[tensor].numpy()) for tensor in theirs)
+
+
+def test_a_checkpoint_that_cannot_be_read_is_none(bert: Path, tmp_path: Path) -> None:
+    stage, inputs = tiny.fine_tuning(bert)
+    undisturbed = run(stage, inputs, tiny.workplace(bert, tmp_path / "undisturbed"))
+    place = replace(tiny.workplace(bert, tmp_path / "cut"), checkpoint_seconds=60)
+    place.storage.write(checkpoint_of(stage.key), b"cut in half")
+    record = run(stage, inputs, place)
+    assert "resumed_at" not in record.provenance
+    assert numbers(record) == numbers(undisturbed)
+
+
+def test_no_checkpoint_before_its_time(bert: Path, tmp_path: Path) -> None:
+    stage, inputs = tiny.fine_tuning(bert)
+    for seconds in (0.0, 3600.0):
+        place = replace(tiny.workplace(bert, tmp_path), checkpoint_seconds=seconds)
+        assert run(stage, inputs, place).status == "done"
+        assert not place.storage.exists(checkpoint_of(stage.key))
+
+
+def test_one_that_cannot_be_written_ends_no_stage(bert: Path, tmp_path: Path) -> None:
+    stage, inputs = tiny.fine_tuning(bert, every=EVERY)
+    place = replace(tiny.workplace(bert, tmp_path), checkpoint_seconds=1e-9)
+
+    def block(_: Any) -> None:  # a folder where the file should go: no rename replaces it
+        (tmp_path / checkpoint_of(stage.key) / "full").mkdir(parents=True, exist_ok=True)
+
+    vocabulary = tiny.vocabulary(bert)
+    record = run_stage(stage, inputs, vocabulary, tiny.METRICS, place, keep_product=True, report=block)
+    assert record.status == "done", record.reason
+    assert record.provenance["checkpoint_failed"].startswith("at step 8: ")
+    assert numbers(record) == numbers(run(stage, inputs, tiny.workplace(bert, tmp_path / "undisturbed")))

@@ -1,0 +1,81 @@
+"""A batch in parts is the batch: its terms, its gradient, and 20 steps of training, for every objective."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.objectives.parts import divide
+from harness.training.batches import Batches
+from harness.training.crew import ALONE
+
+CPU = torch.device("cpu")
+ROWS = 8
+"""Of a batch: two groups of 4, or half a group of SCL's 16."""
+
+
+@given(st.integers(1, 70), st.integers(0, 20), st.integers(1, 6), st.integers(0, 20))
+def test_every_row_is_in_one_part_in_order(size: int, group: int, workers: int, micro_batch: int) -> None:
+    division = divide(size, group, workers, micro_batch)
+    parts = [part for each in division.parts for part in each]
+    assert len(division.parts) == workers
+    assert division.count == len(parts)
+    assert [row for part in parts for row in range(part.start, part.stop)] == list(range(size))
+    assert all(0 <= part.start <= part.stop <= size for part in parts)
+    if micro_batch:
+        assert max(part.stop - part.start for part in parts) <= micro_batch
+    else:
+        assert all(len(each) == 1 for each in division.parts)
+    groups = [row // max(group, 1) for row in range(size)]
+    cut = any(groups[part.start - 1] == groups[part.start] for part in parts if 0 < part.start < size)
+    assert division.whole == (group <= 1 or not cut)
+
+
+@given(st.integers(1, 12), st.integers(1, 20), st.integers(1, 6))
+def test_groups_are_whole_where_there_are_enough_of_them(count: int, group: int, workers: int) -> None:
+    division = divide(count * group, group, workers)
+    if count >= workers:
+        assert division.whole
+        shares = [sum(part.stop - part.start for part in each) // group for each in division.parts]
+        assert max(shares) - min(shares) <= 1
+    for micro_batch in (group, 2 * group + 1):
+        assert divide(count * group, group, 1, micro_batch).whole
+
+
+def test_a_division_without_workers_beside_it_is_the_batch() -> None:
+    assert divide(16, 16).parts == ((slice(0, 16),),)
+
+
+def gradients(folder: Path, name: str, micro_batch: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Terms and gradients of one batch in double precision."""
+    spec = tiny.OBJECTIVES[name]
+    stage, inputs = (tiny.fine_tuning if name in tiny.SUPERVISED else tiny.post_training)(folder, spec)
+    module = tiny.built(folder, spec).double()
+    of_row = len(inputs.train) // inputs.views
+    rows = np.concatenate([np.arange(3, 3 + ROWS) + view * of_row for view in range(inputs.views)])
+    labels = None if inputs.labels is None else inputs.labels[3 : 3 + ROWS]
+    views = module.prepare(inputs.train.take(rows), labels, tiny.draw_of())
+    terms = Batches(module, ALONE, micro_batch, stage.optim.precision, CPU, 1).run(views, ROWS, 1, None)
+    return terms, {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("name", tiny.OBJECTIVES)
+def test_terms_and_gradients_of_the_parts_add_up(name: str, bert: Path) -> None:
+    """Micro-batches of 1 and 3 cut the contrast groups of 4, those of 4 and 5 do not."""
+    terms, whole = gradients(bert, name, 0)
+    assert terms["loss"].isfinite()
+    for micro_batch in (1, 3, 4, 5):
+        parts, added = gradients(bert, name, micro_batch)
+        assert parts.keys() == terms.keys()
+        for term in terms:
+            assert parts[term].item() == pytest.approx(terms[term].item(), rel=1e-12)
+        assert added.keys() == whole.keys()
+        for parameter, gradient in whole.items():
+            torch.testing.assert_close(added[parameter], gradient, rtol=1e-9, atol=1e-13)
