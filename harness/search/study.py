@@ -7,22 +7,25 @@ import importlib.util
 import re
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from harness.errors import UserError
+from harness.errors import UserError, first_line
 from harness.search.board import Outcome, Point, State, Trial
 from harness.search.space import Parameter, ResolvedSpace
 from harness.specs import digest_of
 from harness.store import Store
+from harness.store.faults import AwayError, sentence
+
+T = TypeVar("T")
 
 DIED = "its process died too often"
 """Why a trial failed that the next command tries again."""
@@ -199,7 +202,7 @@ class Mirror:
         self._open()
 
     def _tables(self) -> optuna.storages.RDBStorage:
-        options = {"connect_args": {"timeout": 30.0}} if self._store.path else {}
+        options = {"connect_args": {"timeout": 30.0}} if self._store.path else {"pool_pre_ping": True}
         with _spoken(self._store):
             return optuna.storages.RDBStorage(self._store.url, engine_kwargs=options, skip_compatibility_check=True)
 
@@ -232,25 +235,31 @@ class Mirror:
 
     def begin(self, entry: Entry) -> None:
         trial = self._frozen(entry)
-        with _spoken(self._store):
-            self._trials[entry.trial.number] = trial
-            trial._trial_id = self._storage.create_new_trial(self.study._study_id, template_trial=trial)
+        self._trials[entry.trial.number] = trial
+        trial._trial_id = self._asked(self._storage.create_new_trial, self.study._study_id, trial)
 
     def report(self, number: int, done: int, value: float) -> None:
         trial = self._trials[number]
         if len(self._space.directions) == 1 and not trial.state.is_finished():
-            with _spoken(self._store):
-                self._storage.set_trial_intermediate_value(trial._trial_id, done, value)
+            self._asked(self._storage.set_trial_intermediate_value, trial._trial_id, done, value)
 
     def end(self, entry: Entry) -> None:
         trial = self._trials[entry.trial.number]
         if trial.state.is_finished():
             return  # it failed in an earlier command and was run again: the next sync writes it anew
         state, values = _shown(entry)
-        with _spoken(self._store):
-            self._storage.set_trial_user_attr(trial._trial_id, "harness", _notes(entry))
-            self._storage.set_trial_state_values(trial._trial_id, state, values)
+        self._asked(self._storage.set_trial_user_attr, trial._trial_id, "harness", _notes(entry))
+        self._asked(self._storage.set_trial_state_values, trial._trial_id, state, values)
         trial.state, trial.values = state, values
+
+    def _asked(self, act: Callable[..., T], *arguments: Any) -> T:
+        """A write of Optuna's, asked again while the database is away."""
+
+        def once(_: bool) -> T:
+            with _spoken(self._store):
+                return act(*arguments)
+
+        return self._store.patience.asked(once)
 
     def _frozen(self, entry: Entry) -> optuna.trial.FrozenTrial:
         state, values = _shown(entry)
@@ -310,5 +319,10 @@ def _spoken(store: Store) -> Iterator[None]:
     try:
         yield
     except (optuna.exceptions.StorageInternalError, optuna.exceptions.DuplicatedStudyError, SQLAlchemyError) as error:
-        cause = str(error.__cause__ or error).strip().splitlines()[0]
-        raise UserError(f"The store {store.shown} refused the study ({cause}); what was recorded is kept.") from None
+        cause = error.__cause__ or error
+        said = sentence(f"The store {store.shown}", cause) if isinstance(cause, DBAPIError) else None
+        if isinstance(said, AwayError):
+            raise said from None
+        raise UserError(
+            f"The store {store.shown} refused the study ({first_line(cause)}); what was recorded is kept."
+        ) from None

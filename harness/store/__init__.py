@@ -1,13 +1,15 @@
 """What is kept of finished work, in one SQL database with the weights of stages as files beside it. No torch.
 
-database      the tables, transactions, errors as sentences
+tables        the tables
+database      one open database and its transactions
+faults        errors as sentences; how long a database that is away is asked again
 leases        who trains a stage now
 records       the store: records and run labels under the leases' guard
 translations  back-translations, made once
 trials        what a study of hyperparameters asked and found
 """
 
-from harness.store.database import DEFAULT_URL, SCHEMA_VERSION
+from harness.store.database import DEFAULT_URL, SCHEMA_VERSION, masked
 from harness.store.leases import LEASE_SECONDS, RENEW_SECONDS, Grant, Owner
 from harness.store.records import Speed, Store
 
@@ -20,4 +22,5 @@ __all__ = [
     "Owner",
     "Speed",
     "Store",
+    "masked",
 ]

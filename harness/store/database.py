@@ -1,98 +1,70 @@
-"""One SQL database: its tables, its transactions, and its errors as one sentence each.
+"""One SQL database: its transactions, and its errors as one sentence each.
 
-SQLite by default, any SQLAlchemy URL for a team. Every write is one transaction, so that a killed process leaves the
-database as it was before or after it, never between.
+SQLite by default, PostgreSQL for a team. Every write is one transaction that no other runs beside, so that a killed process
+leaves the database as it was before or after it, never between. A database that is away for a moment is asked again.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from harness.errors import UserError
+from harness.store import faults
+from harness.store.tables import META, metadata
 
 SCHEMA_VERSION = 1
 DEFAULT_URL = "sqlite:///.harness/harness.db"
+LOCK_SECONDS = 5.0
+"""A lock of SQLite is waited for so long at once, and then again (faults.py)."""
+CONNECT_SECONDS = 5
+ANSWER_SECONDS = 30.0
+"""A PostgreSQL that is silent for so long within one transaction is frozen or cut off: its connection is given up."""
+WRITER = 0x6861726E657373
+"""The advisory lock of PostgreSQL under which there is one writer at a time, as there is in SQLite."""
 
-metadata = sa.MetaData()
-META = sa.Table("meta", metadata, sa.Column("name", sa.String(64), primary_key=True), sa.Column("value", sa.Text))
-RECORDS = sa.Table(
-    "records",
-    metadata,
-    sa.Column("key", sa.String(64), primary_key=True),
-    sa.Column("status", sa.String(16), nullable=False),
-    sa.Column("attempt", sa.Integer, nullable=False),
-    sa.Column("stage", sa.Text, nullable=False),
-    sa.Column("record", sa.Text, nullable=False),
-    sa.Column("predictions", sa.LargeBinary),
-    sa.Column("committed_at", sa.Float, nullable=False),
-)
-RUNS = sa.Table(
-    "runs",
-    metadata,
-    sa.Column("key", sa.String(64), primary_key=True),
-    sa.Column("table", sa.String(128), primary_key=True),
-    sa.Column("row", sa.String(128), primary_key=True),
-    sa.Column("method", sa.String(64), nullable=False),
-    sa.Column("task", sa.String(64), primary_key=True),
-    sa.Column("size", sa.Integer, primary_key=True),
-    sa.Column("subset", sa.Integer, primary_key=True),
-    sa.Column("seed", sa.Integer, primary_key=True),
-)
-LEASES = sa.Table(
-    "leases",
-    metadata,
-    sa.Column("key", sa.String(64), primary_key=True),
-    sa.Column("owner", sa.String(64), nullable=False),
-    sa.Column("host", sa.String(255), nullable=False),
-    sa.Column("pid", sa.Integer, nullable=False),
-    sa.Column("started", sa.Float, nullable=False),
-    sa.Column("renewed_at", sa.Float, nullable=False),
-)
-TRANSLATIONS = sa.Table(
-    "translations",
-    metadata,
-    sa.Column("digest", sa.String(64), primary_key=True),
-    sa.Column("text", sa.Text, nullable=False),
-)
-TUNE_TRIALS = sa.Table(
-    "tune_trials",  # 'trials' is Optuna's, in the same database
-    metadata,
-    sa.Column("study", sa.String(128), primary_key=True),
-    sa.Column("number", sa.Integer, primary_key=True),
-    sa.Column("body", sa.Text, nullable=False),
-)
-"""These two are younger than the others: a database of an older harness gets them with the first row that is kept."""
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def patient(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+    """A method of one transaction, which is asked again while its database is away."""
+
+    @wraps(method)
+    def asked(self: Any, /, *args: P.args, **options: P.kwargs) -> R:
+        result: R = self.patience.asked(lambda _: method(self, *args, **options))
+        return result
+
+    return asked
 
 
 class Database:
     """One open database. Reads and writes raise `UserError` with the place and the mend, never a bare SQL error.
 
-    Without `create` a missing SQLite file is not made: `exists` is False and there is nothing to be read.
+    Without `create` nothing is made: of a database that is not there `exists` is False and there is nothing to be read.
     """
 
     def __init__(self, url: str = DEFAULT_URL, *, create: bool = True) -> None:
-        self.url = url
-        try:
-            self._parsed = sa.engine.make_url(url)
-        except (sa.exc.ArgumentError, ValueError):
-            raise UserError(
-                f"--store '{_masked(url)}' is not a database URL; write for example sqlite:///results/harness.db or "
-                "postgresql+psycopg://user@host/name."
-            ) from None
-        self.shown = _masked(self._parsed.render_as_string(hide_password=True))
-        self.exists = True
+        self._parsed = parsed(url)
+        self.url = self._parsed.render_as_string(hide_password=False)
+        """With the password: not to be shown."""
+        self.shown = masked(self._parsed.render_as_string(hide_password=True))
+        self.patience = faults.Patience(f"The store {self.shown}")
+        self.path: Path | None = None
         if self._parsed.get_backend_name() == "sqlite":
-            database = self._parsed.database
-            if not database or database == ":memory:":
-                raise UserError(f"--store '{url}' names no file; write for example sqlite:///results/harness.db.")
-            self.path: Path | None = Path(database)
+            self.path = Path(self._parsed.database or "")
+            # The ledger's process on a cluster has another current folder.
+            self.url = self._parsed.set(database=str(self.path.resolve())).render_as_string(hide_password=False)
             self.exists = self.path.exists()
             if not self.exists and not create:
                 return
@@ -100,80 +72,112 @@ class Database:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise UserError(f"The store's folder {self.path.parent} cannot be made: {error.strerror}.") from None
-        else:
-            self.path = None
-        with self._spoken():
-            self._engine = _engine(self._parsed)
-            self._prepare()
-        self.exists = True
-
-    def _prepare(self) -> None:
-        with self._engine.connect().execution_options(harness_read=True) as connection:
-            fresh = not sa.inspect(connection).has_table("meta")
-            version = (
-                None
-                if fresh
-                else connection.execute(sa.select(META.c.value).where(META.c.name == "schema_version")).scalar()
-            )
-        if fresh or version is None:
-            with self._engine.begin() as connection:
-                metadata.create_all(connection)
-                if not connection.execute(sa.select(META.c.value).where(META.c.name == "schema_version")).scalar():
-                    connection.execute(sa.insert(META).values(name="schema_version", value=str(SCHEMA_VERSION)))
-        elif int(version) > SCHEMA_VERSION:
-            raise UserError(
-                f"The store {self.shown} was written by a newer harness (schema {version}, this one knows "
-                f"{SCHEMA_VERSION}); upgrade glue-harness or name another --store."
-            )
-
-    @contextmanager
-    def _read(self) -> Iterator[Connection]:
-        with self._spoken(), self._engine.connect().execution_options(harness_read=True) as connection:
-            yield connection
-
-    @contextmanager
-    def _write(self) -> Iterator[Connection]:
-        with self._spoken(), self._engine.begin() as connection:
-            yield connection
-
-    @contextmanager
-    def _spoken(self) -> Iterator[None]:
-        """Database errors as one sentence each."""
         try:
-            yield
-        except sa.exc.NoSuchModuleError:
-            raise UserError(
-                f"--store '{self.shown}' asks for a database that is not known; use sqlite:///FILE or "
-                "postgresql+psycopg://USER@HOST/NAME (pip install 'glue-harness[postgresql]')."
-            ) from None
+            self._engine = _engine(self._parsed)
         except ModuleNotFoundError as error:
             raise UserError(
                 f"--store '{self.shown}' needs the Python package '{error.name}': pip install "
                 "'glue-harness[postgresql]'."
             ) from None
+        self.exists = self.patience.asked(lambda _: self._prepare(create))
+
+    def _prepare(self, create: bool) -> bool:
+        """Whether the tables are there, which are made where `create` asks for it."""
+        asked = sa.select(META.c.value).where(META.c.name == "schema_version")
+        with self._read() as connection:
+            version = connection.execute(asked).scalar() if sa.inspect(connection).has_table(META.name) else None
+        if version is None and create:
+            with self._write() as connection:
+                metadata.create_all(connection)
+                if connection.execute(asked).scalar() is None:
+                    connection.execute(sa.insert(META).values(name="schema_version", value=str(SCHEMA_VERSION)))
+        elif version is not None and int(version) > SCHEMA_VERSION:
+            raise UserError(
+                f"The store {self.shown} was written by a newer harness (schema {version}, this one knows "
+                f"{SCHEMA_VERSION}); upgrade glue-harness or name another --store."
+            )
+        return create or version is not None
+
+    @contextmanager
+    def _read(self) -> Iterator[Connection]:
+        with self._transaction(harness_read=True) as connection:
+            yield connection
+
+    @contextmanager
+    def _write(self) -> Iterator[Connection]:
+        with self._transaction() as connection:
+            if self.path is None:
+                # Whoever waits sees what the one before it wrote, and one that vanished in the middle does not stop the others.
+                options = sa.func.set_config("idle_in_transaction_session_timeout", f"{ANSWER_SECONDS:.0f}s", True)
+                connection.execute(sa.select(options, sa.func.pg_advisory_xact_lock(WRITER)))
+            yield connection
+
+    @contextmanager
+    def _transaction(self, **options: Any) -> Iterator[Connection]:
+        try:
+            with (
+                self._engine.connect().execution_options(**options) as connection,
+                nullcontext() if self.path else self._watched(connection),
+                connection.begin(),
+            ):
+                yield connection
         except sa.exc.DBAPIError as error:
-            text = str(error.orig)
-            place = f"The store {self.shown}"
-            mends = {
-                "locked": f"{place} stayed locked by another program for 30 s; close it and run the same command again.",
-                "readonly": f"{place} is read-only; make it writable or name another --store.",
-                "disk is full": f"{place} is on a full disk; free some space and run the same command again: what was "
-                "recorded is kept.",
-                "not a database": f"{place} is not a database; move that file away or name another --store.",
-                "unable to open": f"{place} cannot be opened; check that its folder exists and is writable.",
-                "disk I/O": f"{place} could not be read or written ({text}); check the disk and run the command again.",
-            }
-            for sign, sentence in mends.items():
-                if sign in text:
-                    raise UserError(sentence) from None
-            first = text.strip().splitlines()[0] if text.strip() else type(error).__name__
-            raise UserError(f"{place} answered: {first}.") from None
+            raise faults.sentence(f"The store {self.shown}", error) from None
+
+    @contextmanager
+    def _watched(self, connection: Connection) -> Iterator[None]:
+        """A server that is silent is spoken of, then cut off: no error comes from one that is frozen."""
+        line = socket.socket(fileno=os.dup(cast(Any, connection.connection.dbapi_connection).fileno()))
+        answered = threading.Event()
+
+        def watch() -> None:
+            if not answered.wait(faults.SPEAK_SECONDS):
+                self.patience.late()
+                if not answered.wait(ANSWER_SECONDS - faults.SPEAK_SECONDS):
+                    line.shutdown(socket.SHUT_RDWR)
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            answered.set()
+            watcher.join()
+            line.close()
+
+
+def parsed(url: str) -> sa.engine.URL:
+    """A store's URL. Raises UserError, which shows no password."""
+    try:
+        found = sa.engine.make_url(url)
+    except (sa.exc.ArgumentError, ValueError):
+        raise UserError(
+            f"--store '{masked(url)}' is not a database URL; write for example sqlite:///results/harness.db or "
+            "postgresql+psycopg://user@host/name."
+        ) from None
+    if found.drivername == "sqlite":
+        if not found.database or found.database == ":memory:":
+            raise UserError(f"--store '{url}' names no file; write for example sqlite:///results/harness.db.")
+        return found
+    if found.drivername not in ("postgresql", "postgresql+psycopg"):
+        raise UserError(
+            f"--store '{masked(url)}' asks for a database that is not known; use sqlite:///FILE or "
+            "postgresql+psycopg://USER@HOST/NAME (pip install 'glue-harness[postgresql]')."
+        )
+    if found.host and "@" in found.host:
+        raise UserError(f"--store '{masked(url)}' has an @ in its password; write %40 for it, or set PGPASSWORD.")
+    if found.password is None and "password" not in found.query:
+        # A ledger on another node does not have this environment.
+        found = found.set(password=os.environ.get("PGPASSWORD"))
+    return found.set(drivername="postgresql+psycopg")
 
 
 def _engine(url: sa.engine.URL) -> Engine:
     if url.get_backend_name() != "sqlite":
-        return sa.create_engine(url, pool_pre_ping=True)
-    engine = sa.create_engine(url, connect_args={"timeout": 30.0})
+        url = url.update_query_dict({"connect_timeout": str(CONNECT_SECONDS), **url.query})
+        # One writer at a time sees what the last one wrote: not with a snapshot that is older than its lock.
+        return sa.create_engine(url, isolation_level="READ COMMITTED")
+    engine = sa.create_engine(url, connect_args={"timeout": LOCK_SECONDS})
 
     @sa.event.listens_for(engine, "connect")
     def _manual(connection: Any, _: Any) -> None:
@@ -188,7 +192,7 @@ def _engine(url: sa.engine.URL) -> Engine:
     return engine
 
 
-def _masked(url: str) -> str:
+def masked(url: str) -> str:
     """A URL, or what was meant as one, without its password: between ':' and the last '@', or in the query."""
     return re.sub(r"(?i)((?:password|passwd|pwd)=)[^&]*", r"\1***", re.sub(r":(?!/).*@", ":***@", url))
 

@@ -7,16 +7,20 @@ import socket
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import psutil
 import sqlalchemy as sa
 
-from harness.store.database import LEASES, RECORDS, Database
+from harness.store.database import Database, patient
+from harness.store.faults import PATIENCE_SECONDS, AwayError
+from harness.store.tables import LEASES, RECORDS
 
-LEASE_SECONDS = 60.0
-"""A lease of another host that was not renewed for this long is dead; one of this host dies with its process."""
+LEASE_SECONDS = PATIENCE_SECONDS + 60.0
+"""A lease of another host that was not renewed for this long is dead; one of this host dies with its process. Whoever waits for
+a database that is away can renew nothing meanwhile, and does not lose its work by that."""
 RENEW_SECONDS = 10.0
 
 Grant = Literal["granted", "held", "settled"]
@@ -53,6 +57,7 @@ def _host() -> str:
 class Leases(Database):
     """Leases by key."""
 
+    @patient
     def lease(self, key: str, owner: Owner, *, seen_attempt: int = 0, remake: bool = False) -> Grant:
         """Ask to train a stage: 'granted', 'held' by another live owner, or 'settled' by a record newer than seen.
 
@@ -63,7 +68,7 @@ class Leases(Database):
             row = connection.execute(sa.select(RECORDS.c.attempt).where(RECORDS.c.key == key)).scalar()
             if not remake and row is not None and row > seen_attempt:
                 return "settled"
-            held = connection.execute(sa.select(LEASES).where(LEASES.c.key == key).with_for_update()).mappings().first()
+            held = connection.execute(sa.select(LEASES).where(LEASES.c.key == key)).mappings().first()
             if held and held["owner"] != owner.token and _alive(held, now):
                 return "held"
             connection.execute(sa.delete(LEASES).where(LEASES.c.key == key))
@@ -74,18 +79,26 @@ class Leases(Database):
             )
             return "granted"
 
+    @patient
     def renew(self, owner: Owner) -> None:
         with self._write() as connection:
             connection.execute(sa.update(LEASES).where(LEASES.c.owner == owner.token).values(renewed_at=time.time()))
 
     def release(self, owner: Owner, key: str | None = None) -> None:
-        """Give back one lease, or all of an owner's with those of the processes that hold some in its name."""
-        condition = LEASES.c.owner.startswith(owner.token)
-        if key is not None:
-            condition = (LEASES.c.owner == owner.token) & (LEASES.c.key == key)
+        """Give back one lease, or all of an owner's with those of the processes that hold some in its name: at its end, when
+        it waits for nothing any more, since they die with it."""
+        if key is None:
+            with suppress(AwayError):
+                self._released(LEASES.c.owner.startswith(owner.token))
+        else:
+            mine = (LEASES.c.owner == owner.token) & (LEASES.c.key == key)
+            self.patience.asked(lambda _: self._released(mine))
+
+    def _released(self, condition: sa.ColumnElement[bool]) -> None:
         with self._write() as connection:
             connection.execute(sa.delete(LEASES).where(condition))
 
+    @patient
     def others_alive(self, owner: Owner) -> bool:
         """Whether another driver that is alive holds a lease, so that products may be in use."""
         now = time.time()

@@ -18,8 +18,9 @@ import numpy as np
 import sqlalchemy as sa
 
 from harness.specs import Predictions, Record, Run, Stage, Status
-from harness.store.database import LEASES, RECORDS, RUNS, parts
+from harness.store.database import parts, patient
 from harness.store.leases import Leases, Owner
+from harness.store.tables import LEASES, RECORDS, RUNS
 from harness.store.translations import Translations
 from harness.store.trials import Trials
 
@@ -42,6 +43,7 @@ class Store(Leases, Translations, Trials):
         """The folder of stage weights."""
         return (self.path.parent if self.path else Path(".harness")) / "products"
 
+    @patient
     def statuses(self, keys: Iterable[str]) -> dict[str, tuple[Status, int]]:
         """Status and attempt number of every key that has a record."""
         if not self.exists:
@@ -53,6 +55,7 @@ class Store(Leases, Translations, Trials):
                 found.update({k: (cast(Status, s), a) for k, s, a in connection.execute(query)})
             return found
 
+    @patient
     def records(self, keys: Iterable[str], *, predictions: bool = False) -> dict[str, Record]:
         """Records by key, with their predictions when asked."""
         if not self.exists:
@@ -68,6 +71,7 @@ class Store(Leases, Translations, Trials):
                     found[row[0]] = record
             return found
 
+    @patient
     def stage(self, key: str) -> Stage | None:
         if not self.exists:
             return None
@@ -75,6 +79,7 @@ class Store(Leases, Translations, Trials):
             body = connection.execute(sa.select(RECORDS.c.stage).where(RECORDS.c.key == key)).scalar()
         return Stage.from_json(json.loads(body)) if body else None
 
+    @patient
     def keys_like(self, prefix: str) -> list[str]:
         """Recorded keys that start with `prefix`, at most 20."""
         if not self.exists:
@@ -83,6 +88,7 @@ class Store(Leases, Translations, Trials):
             query = sa.select(RECORDS.c.key).where(RECORDS.c.key.startswith(prefix, autoescape=True)).limit(20)
             return sorted(connection.execute(query).scalars())
 
+    @patient
     def speeds(self) -> list[Speed]:
         """The newest 200 finished stages: what a plan is calibrated on."""
         if not self.exists:
@@ -98,36 +104,35 @@ class Store(Leases, Translations, Trials):
 
     def commit(self, stage: Stage, record: Record, owner: Owner) -> bool:
         """Write a record if `owner` still holds the lease of its key; gives the lease back. False: not ours any more."""
-        packed = _pack(record.predictions) if record.predictions else None
-        body = json.dumps(asdict(replace(record, predictions={})))
+        row = {
+            "key": record.key,
+            "status": record.status,
+            "stage": json.dumps(stage.to_json()),
+            "record": json.dumps(asdict(replace(record, predictions={}))),
+            "predictions": _pack(record.predictions) if record.predictions else None,
+        }
+        return self.patience.asked(lambda again: self._commit(row, owner, again))
+
+    def _commit(self, row: dict[str, Any], owner: Owner, again: bool) -> bool:
+        key = row["key"]
         with self._write() as connection:
-            held = connection.execute(
-                sa.select(LEASES.c.owner).where(LEASES.c.key == record.key).with_for_update()
-            ).scalar()
+            held = connection.execute(sa.select(LEASES.c.owner).where(LEASES.c.key == key)).scalar()
+            kept = sa.select(RECORDS.c.status, RECORDS.c.attempt, RECORDS.c.record).where(RECORDS.c.key == key)
+            old = connection.execute(kept).first()
             if held != owner.token:
+                # Word for word ours, its moments included: it was written before, and only the answer was lost.
+                return bool(again and old and old.record == row["record"])
+            connection.execute(sa.delete(LEASES).where(LEASES.c.key == key))
+            if old and old.status == "done":
                 return False
-            old = connection.execute(
-                sa.select(RECORDS.c.status, RECORDS.c.attempt).where(RECORDS.c.key == record.key)
-            ).first()
-            connection.execute(sa.delete(LEASES).where(LEASES.c.key == record.key))
-            if old and old[0] == "done":
-                return False
-            connection.execute(sa.delete(RECORDS).where(RECORDS.c.key == record.key))
-            connection.execute(
-                sa.insert(RECORDS).values(
-                    key=record.key,
-                    status=record.status,
-                    attempt=(old[1] if old else 0) + 1,
-                    stage=json.dumps(stage.to_json()),
-                    record=body,
-                    predictions=packed,
-                    committed_at=time.time(),
-                )
-            )
+            connection.execute(sa.delete(RECORDS).where(RECORDS.c.key == key))
+            attempt = (old.attempt if old else 0) + 1
+            connection.execute(sa.insert(RECORDS).values(**row, attempt=attempt, committed_at=time.time()))
             return True
 
     # ---------------------------------------------------------------- runs (labels)
 
+    @patient
     def label(self, table: str, runs: Iterable[Run]) -> None:
         """Keep the labels of runs beside their keys; a label that is there already stays."""
         rows = [
@@ -142,6 +147,7 @@ class Store(Leases, Translations, Trials):
             if new:
                 connection.execute(sa.insert(RUNS), new)
 
+    @patient
     def labels(self, key: str) -> list[dict[str, Any]]:
         if not self.exists:
             return []

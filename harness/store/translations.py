@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
 
-from harness.store.database import TRANSLATIONS, Database, parts
+from harness.store.database import Database, parts, patient
+from harness.store.tables import TRANSLATIONS
 
 
 class Translations(Database):
     """Texts by key. What a key holds never changes: the first that was kept stays."""
 
+    @patient
     def translations(self, keys: Sequence[str]) -> dict[str, str]:
         """The texts of those keys that have one; none in a store that is not there or that never kept one."""
         if not self.exists:
@@ -26,14 +27,11 @@ class Translations(Database):
                 found.update((digest, text) for digest, text in connection.execute(query))
             return found
 
+    @patient
     def keep_translations(self, texts: Mapping[str, str]) -> None:
         """Keep texts by key, all or none of them; a key that has one already keeps its own."""
         if not texts:
             return
-        insert = sa.insert(TRANSLATIONS)
-        if self._parsed.get_backend_name() == "postgresql":
-            # SQLite locks out other writers between our look and our insert; PostgreSQL does not.
-            insert = postgresql.insert(TRANSLATIONS).on_conflict_do_nothing()
         with self._write() as connection:
             TRANSLATIONS.create(connection, checkfirst=True)
             for part in parts(texts):
@@ -41,4 +39,4 @@ class Translations(Database):
                 known = set(connection.execute(query).scalars())
                 new = [{"digest": key, "text": texts[key]} for key in part if key not in known]
                 if new:
-                    connection.execute(insert, new)
+                    connection.execute(sa.insert(TRANSLATIONS), new)

@@ -7,12 +7,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from harness.store.database import TUNE_TRIALS, Database
+from harness.store.database import Database, patient
+from harness.store.tables import TUNE_TRIALS
 
 
 class Trials(Database):
     """Trials of studies by number. The last word on a number stands."""
 
+    @patient
     def trials(self, study: str) -> dict[int, dict[str, Any]]:
         """What is kept of a study, by number; nothing in a store that is not there or that never held a study."""
         if not self.exists:
@@ -23,6 +25,7 @@ class Trials(Database):
             query = sa.select(TUNE_TRIALS.c.number, TUNE_TRIALS.c.body).where(TUNE_TRIALS.c.study == study)
             return {number: json.loads(body) for number, body in connection.execute(query.order_by("number"))}
 
+    @patient
     def keep_trial(self, study: str, number: int, body: dict[str, Any]) -> None:
         text = json.dumps(body, allow_nan=False)
         place = (TUNE_TRIALS.c.study == study) & (TUNE_TRIALS.c.number == number)

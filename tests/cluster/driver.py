@@ -52,9 +52,9 @@ class Kept:
     numbers: tuple[Any, ...]
 
 
-def kept(folder: Path) -> dict[str, Kept]:
-    """Every record of the folder's store, by key; empty while there is none."""
-    store = Store(f"sqlite:///{folder / '.harness' / 'harness.db'}", create=False)
+def kept(folder: Path, url: str = "") -> dict[str, Kept]:
+    """Every record of a store, the folder's own where none is named, by key; empty while there is none."""
+    store = Store(url or f"sqlite:///{folder / '.harness' / 'harness.db'}", create=False)
     if not store.exists:
         return {}
     with store._read() as connection:
@@ -89,6 +89,7 @@ class Driver:
 
     def __init__(self, folder: Path, line: str, program: Sequence[str] = HARNESS, **environment: str) -> None:
         self.folder = folder
+        self.url = re.search(r"--store (\S+://\S+)|$", line)[1] or ""  # type: ignore[index]
         self._out, self._err = (folder / f"{uuid.uuid4().hex}.{name}" for name in ("out", "err"))
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.popen = subprocess.Popen(
@@ -153,7 +154,7 @@ class Driver:
 
         def enough() -> dict[str, Kept] | None:
             assert self.popen.poll() is None, f"ended with {self.popen.returncode} too early:\n{self.err}"
-            found = kept(self.folder)
+            found = kept(self.folder, self.url)
             return found if len(found) >= count else None
 
         found: dict[str, Kept] = waited(f"{count} records", enough)

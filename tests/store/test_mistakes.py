@@ -55,14 +55,6 @@ def open_folder(tmp_path: Path) -> Iterator[Path]:
         path.chmod(mode)
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits for a lock for a moment instead of half a minute."""
-    create = sa.create_engine
-
-    monkeypatch.setattr(sa, "create_engine", lambda *a, **o: create(*a, **{**o, "connect_args": {"timeout": 0.1}}))
-
-
 @pytest.mark.parametrize("text", ["harness.db", "results/harness.db", "://", "c:\\x.db"])
 def test_not_a_url(text: str) -> None:
     found = error_of(lambda: Store(text))
@@ -126,16 +118,16 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     assert f"{tmp_path / 'file' / 'deep'} cannot be made: Not a directory" in found
 
 
-def test_a_newer_schema_is_not_touched(store: Store, url: str) -> None:
+def test_a_newer_schema_is_not_touched(file_store: Store, file_url: str) -> None:
     of = stage()
-    committed(store, of)
-    with store._engine.begin() as connection:
+    committed(file_store, of)
+    with file_store._engine.begin() as connection:
         connection.exec_driver_sql("UPDATE meta SET value = '999' WHERE name = 'schema_version'")
-    before = Path(url.removeprefix("sqlite:///")).read_bytes()
-    found = error_of(lambda: Store(url))
+    before = Path(file_url.removeprefix("sqlite:///")).read_bytes()
+    found = error_of(lambda: Store(file_url))
     assert "newer harness (schema 999, this one knows" in found
     assert "upgrade glue-harness or name another --store" in found
-    assert Path(url.removeprefix("sqlite:///")).read_bytes() == before
+    assert Path(file_url.removeprefix("sqlite:///")).read_bytes() == before
 
 
 def test_read_only(open_folder: Path) -> None:
@@ -180,31 +172,31 @@ def test_a_folder_that_may_not_be_written(open_folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_locked_by_another_program(store: Store, url: str) -> None:
+def test_locked_by_another_program(file_store: Store, file_url: str) -> None:
     of, owner = stage(), Owner.current()
-    store.lease(of.key, owner)
-    other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+    file_store.lease(of.key, owner)
+    other = sqlite3.connect(file_url.removeprefix("sqlite:///"), isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
     for act in (
-        lambda: Store(url),
-        lambda: store.statuses([of.key]),
-        lambda: store.commit(of, record(of), owner),
-        lambda: store.lease("b" * 32, owner),
+        lambda: Store(file_url),
+        lambda: file_store.statuses([of.key]),
+        lambda: file_store.commit(of, record(of), owner),
+        lambda: file_store.lease("b" * 32, owner),
     ):
         found = error_of(act)
-        assert "stayed locked by another program" in found
+        assert "is locked by another program" in found
         assert "run the same command again" in found
     other.execute("ROLLBACK")
     other.close()
-    assert store.commit(of, record(of), owner), "nothing is lost once it is free again"
+    assert file_store.commit(of, record(of), owner), "nothing is lost once it is free again"
 
 
-def test_a_lock_of_a_moment_is_waited_for(store: Store, url: str) -> None:
-    other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None, check_same_thread=False)
+def test_a_lock_of_a_moment_is_waited_for(file_store: Store, file_url: str) -> None:
+    other = sqlite3.connect(file_url.removeprefix("sqlite:///"), isolation_level=None, check_same_thread=False)
     other.execute("BEGIN EXCLUSIVE")
     timer = threading.Timer(0.3, lambda: other.execute("ROLLBACK"))
     timer.start()
-    assert store.lease("a" * 32, Owner.current()) == "granted"
+    assert file_store.lease("a" * 32, Owner.current()) == "granted"
     timer.join()
     other.close()
 
@@ -221,25 +213,27 @@ def fill_until_full(store: Store) -> tuple[int, str]:
     raise AssertionError("the disk was never full")
 
 
-def check_full(store: Store, url: str, count: int, said: str) -> None:
+def check_full(file_store: Store, file_url: str, count: int, said: str) -> None:
     assert "is on a full disk; free some space" in said
     assert "what was recorded is kept" in said
-    kept = Store(url).statuses([stage(seed).key for seed in range(1, 1000)])
+    kept = Store(file_url).statuses([stage(seed).key for seed in range(1, 1000)])
     assert len(kept) == count
-    connection = sqlite3.connect(url.removeprefix("sqlite:///"))
+    connection = sqlite3.connect(file_url.removeprefix("sqlite:///"))
     assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
     connection.close()
 
 
-def test_full_disk_by_a_database_that_may_not_grow(store: Store, url: str) -> None:
-    store._engine.dispose()
-    pages = os.path.getsize(url.removeprefix("sqlite:///")) // 4096 + 20
-    sa.event.listen(store._engine, "connect", lambda c, _: c.execute(f"PRAGMA max_page_count = {pages}"))
-    count, said = fill_until_full(store)
+@pytest.mark.usefixtures("impatient")
+def test_full_disk_by_a_database_that_may_not_grow(file_store: Store, file_url: str) -> None:
+    file_store._engine.dispose()
+    pages = os.path.getsize(file_url.removeprefix("sqlite:///")) // 4096 + 20
+    sa.event.listen(file_store._engine, "connect", lambda c, _: c.execute(f"PRAGMA max_page_count = {pages}"))
+    count, said = fill_until_full(file_store)
     assert count > 1
-    check_full(store, url, count, said)
+    check_full(file_store, file_url, count, said)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_full_disk(tmp_path: Path) -> None:
     """A real file system of 256 kB."""
     place = tmp_path / "small"

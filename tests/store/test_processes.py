@@ -61,6 +61,9 @@ def received(pipe: Any) -> Any:
 
 
 def integrity(url: str) -> str:
+    """Of SQLite's file; what PostgreSQL's are is for its server to say."""
+    if not url.startswith("sqlite"):
+        return "ok"
     connection = sqlite3.connect(url.removeprefix("sqlite:///"))
     try:
         return str(connection.execute("PRAGMA integrity_check").fetchone()[0])
@@ -114,10 +117,11 @@ def test_processes_with_the_same_work_write_one_record_each(store: Store, url: s
 
 
 def test_killed_in_the_middle_of_commits_nothing_that_was_said_is_lost(store: Store, url: str) -> None:
-    """Twelve processes, each killed at a random moment: every commit that was answered is there, whole."""
+    """Many processes, each killed at a random moment: every commit that was answered is there, whole."""
+    rounds = 12 if store.path else 4
     moments = random.Random(7)
     answered: set[int] = set()
-    for round_ in range(12):
+    for round_ in range(rounds):
         with process(samples.commit_until_killed, url, round_ * 100_000) as (writer, pipe):
             answered.add(received(pipe))
             writer.join(moments.uniform(0.0, 0.15))
@@ -134,7 +138,7 @@ def test_killed_in_the_middle_of_commits_nothing_that_was_said_is_lost(store: St
     for seed in answered:
         of = samples.stage(seed)
         assert samples.same(store.records([of.key], predictions=True)[of.key], samples.record(of))
-    unfinished = [samples.stage(max(s for s in answered if s // 100_000 == r) + 1) for r in range(12)]
+    unfinished = [samples.stage(max(s for s in answered if s // 100_000 == r) + 1) for r in range(rounds)]
     for of in unfinished:
         # Killed before, within or after its commit: either all of it is there or the stage is free to be trained.
         found = store.records([of.key], predictions=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,13 @@ def test_labels_are_kept_once_and_beside_the_key(store: Store) -> None:
     assert store.labels("0" * 32) == []
 
 
+def test_labels_of_any_length_and_size(store: Store) -> None:
+    long = replace(run(stage(1), "row " * 200), task="task " * 100, size=2**40, seed=2**40)
+    store.label("table " * 100, [long])
+    (found,) = store.labels(stage(1).key)
+    assert (found["row"], found["seed"]) == (long.row, long.seed)
+
+
 def test_without_create_a_missing_store_reads_as_empty_and_is_not_made(tmp_path: Path) -> None:
     store = Store(f"sqlite:///{tmp_path / 'folder' / 'harness.db'}", create=False)
     assert not store.exists
@@ -133,6 +141,6 @@ def test_without_create_a_missing_store_reads_as_empty_and_is_not_made(tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_products_lie_beside_the_database(store: Store, tmp_path: Path) -> None:
-    assert store.products == tmp_path / "folder" / "products"
-    assert DEV.digest not in str(store.products)
+def test_products_lie_beside_the_database(file_store: Store, tmp_path: Path) -> None:
+    assert file_store.products == tmp_path / "folder" / "products"
+    assert DEV.digest not in str(file_store.products)

@@ -1,0 +1,261 @@
+"""A database that is away for a moment loses nothing and doubles nothing; one that stays away is said in bounded time."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import postgresql
+import pytest
+import sqlalchemy as sa
+from store.samples import committed, record, same, stage
+
+from harness.errors import UserError
+from harness.store import LEASE_SECONDS, Owner, Store, faults
+
+KEY = "a" * 32
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[postgresql.Own]:
+    with postgresql.own() as made:
+        yield made
+
+
+@pytest.fixture
+def away_url(server: postgresql.Own) -> str:
+    return next(postgresql.databases(server.url, []))
+
+
+@pytest.fixture
+def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Speaks soon."""
+    monkeypatch.setattr(faults, "SPEAK_SECONDS", 0.2)
+    monkeypatch.setattr(faults, "RETRY_SECONDS", 0.1)
+
+
+def meanwhile(act: Callable[[], object], said: Callable[[], str], mend: Callable[[], object]) -> object:
+    """What `act` returns, when the fault is mended once it was spoken of."""
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(act)
+        until = time.monotonic() + 60
+        while not said():
+            assert time.monotonic() < until
+            assert not future.done(), future.result()
+            time.sleep(0.02)
+        mend()
+        return future.result(60)
+
+
+def test_a_lease_outlives_a_database_that_is_away() -> None:
+    assert LEASE_SECONDS > faults.PATIENCE_SECONDS
+
+
+@pytest.mark.postgresql
+@pytest.mark.usefixtures("talkative")
+def test_a_server_that_is_started_again(
+    server: postgresql.Own, away_url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store, of, owner = Store(away_url), stage(), Owner.current()
+    assert store.lease(of.key, owner) == "granted"
+    server.stop()
+    assert meanwhile(lambda: store.commit(of, record(of), owner), lambda: store.patience.trouble, server.start)
+    assert same(store.records([of.key], predictions=True)[of.key], record(of))
+    said = capfd.readouterr().err
+    assert f"The store {store.shown} does not answer (" in said
+    assert "; trying again until " in said
+    assert said.endswith(f"The store {store.shown} answers again.\n")
+    assert "***" in store.shown
+    assert str(sa.engine.make_url(away_url).password) not in said
+
+
+@pytest.mark.postgresql
+@pytest.mark.usefixtures("talkative")
+def test_a_server_that_is_frozen(
+    server: postgresql.Own, away_url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """No error comes from it: it is spoken of, cut off and given up by the clock. What it still finishes is not doubled."""
+    store, of, owner = Store(away_url), stage(), Owner.current()
+    store.lease(of.key, owner)
+    monkeypatch.setattr("harness.store.database.ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr("harness.store.database.CONNECT_SECONDS", 2)
+    monkeypatch.setattr(faults, "PATIENCE_SECONDS", 2.0)
+    server.signal(signal.SIGSTOP)
+    try:
+        with pytest.raises(UserError, match=r"does not answer .* what was recorded is kept\.$"):
+            store.commit(of, record(of), owner)
+        assert "does not answer; trying again until" in capfd.readouterr().err
+        began = time.monotonic()
+        with pytest.raises(UserError, match="does not answer"):
+            store.statuses([of.key])
+        assert time.monotonic() - began < 30, "patience is for the database and not for each question"
+        monkeypatch.setattr(faults, "PATIENCE_SECONDS", 60.0)
+        monkeypatch.setattr(faults, "SPEAK_SECONDS", 0.9)
+        assert meanwhile(
+            lambda: store.commit(of, record(of), owner),
+            lambda: store.patience.trouble,
+            lambda: server.signal(signal.SIGCONT),
+        )
+    finally:
+        server.signal(signal.SIGCONT)
+    assert store.statuses([of.key]) == {of.key: ("done", 1)}
+
+
+class Way:
+    """To a server, by `url`; once `cut_at` is set it is cut, one time, when the server has answered to that word and before
+    the client hears of it."""
+
+    def __init__(self, url: str) -> None:
+        parsed = sa.engine.make_url(url)
+        self.cut_at: bytes | None = None
+        self._there = (str(parsed.host), parsed.port or 5432)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = parsed.set(port=self._listener.getsockname()[1]).render_as_string(hide_password=False)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            client, _ = self._listener.accept()
+            server = socket.create_connection(self._there)
+            asked = [b""]
+            threading.Thread(target=self._back, args=(client, server, asked), daemon=True).start()
+            threading.Thread(target=self._forth, args=(client, server, asked), daemon=True).start()
+
+    def _forth(self, client: socket.socket, server: socket.socket, asked: list[bytes]) -> None:
+        with client, server, suppress(OSError):  # of either end that went away
+            while data := client.recv(65536):
+                asked[0] = data
+                server.sendall(data)
+
+    def _back(self, client: socket.socket, server: socket.socket, asked: list[bytes]) -> None:
+        with suppress(OSError):
+            while data := server.recv(65536):
+                if self.cut_at and self.cut_at in asked[0]:
+                    self.cut_at = None
+                    client.shutdown(socket.SHUT_RDWR)
+                    return
+                client.sendall(data)
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("word", [b"COMMIT", b"INSERT INTO records"], ids=["after it", "within it"])
+def test_a_commit_whose_answer_was_lost_is_neither_doubled_nor_lost(away_url: str, word: bytes) -> None:
+    of, owner = stage(), Owner.current()
+    way = Way(away_url)
+    store = Store(way.url)
+    assert store.lease(of.key, owner) == "granted"
+    way.cut_at = word
+    assert store.commit(of, record(of), owner)
+    assert way.cut_at is None, "it was cut"
+    assert store.statuses([of.key]) == {of.key: ("done", 1)}
+    assert same(store.records([of.key], predictions=True)[of.key], record(of))
+    assert not store.commit(of, record(of), owner), "only a question asked again knows its own answer"
+
+
+@pytest.mark.postgresql
+def test_another_ones_record_is_not_taken_for_ones_own(away_url: str) -> None:
+    """The way is cut within a commit, and whoever took the lease over meanwhile has recorded the stage."""
+    of, owner, other = stage(), Owner.current(), Owner.current()
+    way = Way(away_url)
+    store = Store(way.url)
+    store.lease(of.key, owner)
+    store.release(owner)
+    assert Store(away_url).lease(of.key, other) == "granted"
+    assert Store(away_url).commit(of, record(of, mark=1), other)
+    way.cut_at = b"records"
+    assert not store.commit(of, record(of), owner)
+    assert way.cut_at is None, "it was cut"
+    assert same(store.records([of.key], predictions=True)[of.key], record(of, mark=1))
+
+
+@pytest.mark.postgresql
+def test_nothing_is_made_by_whoever_only_reads(away_url: str) -> None:
+    store = Store(away_url, create=False)
+    assert not store.exists
+    assert (store.statuses([KEY]), store.translations([KEY]), store.trials("s"), store.speeds()) == ({}, {}, {}, [])
+    assert sa.inspect(store._engine).get_table_names() == []
+    committed(Store(away_url), stage())
+    assert Store(away_url, create=False).statuses([stage().key]) == {stage().key: ("done", 1)}
+
+
+@pytest.mark.postgresql
+def test_a_name_without_a_driver_is_ours(away_url: str) -> None:
+    assert Store(away_url.replace("postgresql+psycopg", "postgresql")).url == away_url
+
+
+@pytest.mark.postgresql
+def test_the_password_of_the_environment_goes_along(away_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process on another node has another environment."""
+    parsed = sa.engine.make_url(away_url)
+    monkeypatch.setenv("PGPASSWORD", str(parsed.password))
+    store = Store(parsed._replace(password=None).render_as_string())
+    assert store.url == away_url
+    assert str(parsed.password) not in store.shown
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("change", [{"password": "wrong"}, {"database": "nowhere"}, {"username": "nobody"}])
+def test_a_server_that_lets_nobody_in_says_so_at_once(away_url: str, change: dict[str, str]) -> None:
+    url = sa.engine.make_url(away_url).set(**change).render_as_string(hide_password=False)  # type: ignore[arg-type]
+    began = time.monotonic()
+    with pytest.raises(UserError, match=r"does not answer \(.*FATAL.*\); see that it runs"):
+        Store(url)
+    assert time.monotonic() - began < 30
+
+
+# ---------------------------------------------------------------- a disk
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Callable[[str], None]]:
+    """A small disk at tmp_path/small; called with options it is mounted anew with them."""
+    place = tmp_path / "small"
+    place.mkdir()
+
+    def mount(options: str) -> None:
+        words = ["mount", "-t", "tmpfs", "-o", options, "none", str(place)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"no small file system can be mounted here: {done.stderr.strip()}")
+
+    mount("size=256k")
+    yield lambda options: mount(f"remount,{options}")
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.mark.usefixtures("talkative")
+def test_a_full_disk_on_which_space_is_made_in_time(tmp_path: Path, disk: Callable[[str], None]) -> None:
+    url = f"sqlite:///{tmp_path / 'small' / 'harness.db'}"
+    store, of, owner = Store(url), stage(), Owner.current()
+    store.lease(of.key, owner)
+    filler = tmp_path / "small" / "filler"
+    with filler.open("wb", buffering=0) as file:
+        file.write(b"x" * 1_000_000)  # as much of it as there is space for
+    assert meanwhile(lambda: store.commit(of, record(of), owner), lambda: store.patience.trouble, filler.unlink)
+    assert same(store.records([of.key], predictions=True)[of.key], record(of))
+    store._engine.dispose()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_disk_that_becomes_read_only(tmp_path: Path, disk: Callable[[str], None]) -> None:
+    url = f"sqlite:///{tmp_path / 'small' / 'harness.db'}"
+    store, owner = Store(url), Owner.current()
+    committed(store, stage(1))
+    store.lease(stage(2).key, owner)
+    store._engine.dispose()  # a file that is open for writing holds off the change
+    disk("ro")
+    with pytest.raises(UserError, match=r"is read-only; make it writable or name another --store\.$"):
+        store.commit(stage(2), record(stage(2)), owner)
+    assert store.statuses([stage(1).key]) == {stage(1).key: ("done", 1)}
+    store._engine.dispose()
+    disk("rw")
+    again = Store(url)
+    assert again.commit(stage(2), record(stage(2)), owner)
+    again._engine.dispose()
