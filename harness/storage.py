@@ -2,42 +2,139 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import os
+import platform
+import time
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from harness.errors import UserError, first_line
+
+OPTIONS = {"s3": ("endpoint_override", "region", "scheme"), "gs": ("endpoint_override", "scheme")}
+"""What may follow a '?' in the URI of each kind of bucket."""
+CONNECT_SECONDS, SILENT_SECONDS, ATTEMPTS = 5.0, 10.0, 2
+"""A bucket that cannot be reached is given up after 11 s, one that is connected and says nothing after 21 s (measured)."""
+SWEEP_SECONDS = 60.0
+"""Half files of writers that were killed are swept from this age on."""
+
+
+class StorageError(UserError, OSError):
+    """The place cannot be used, in one sentence with the mend."""
 
 
 @dataclass(frozen=True)
 class Storage:
-    """Files by name under one place. Small, and picklable: a worker on another node opens it again by its URI."""
+    """Files by name under one place: a folder, file:///FOLDER, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX. Credentials come
+    from the environment, or stand in the URI (s3://KEY:SECRET@BUCKET/...) and are then never shown.
+
+    Small and picklable: a worker on another node opens it again. All methods raise StorageError.
+    """
 
     uri: str
 
+    @classmethod
+    def named(cls, text: str) -> Storage:
+        """As a user writes it: a relative path is one of the working folder. Raises UserError for what is no storage."""
+        if "://" in text:
+            _parts(text)
+            return cls(text)
+        if text.partition(":")[0] in OPTIONS:
+            raise UserError(f"--storage {_masked(text)}: write two slashes, as in s3://BUCKET/PREFIX.")
+        return cls(str(Path(text).expanduser().absolute()))
+
+    def __repr__(self) -> str:
+        return f"Storage({self.shown!r})"
+
+    @property
+    def shown(self) -> str:
+        """For people and records: the URI without credentials."""
+        return _masked(self.uri)
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder that it is; None for a bucket."""
+        if "://" not in self.uri:
+            return Path(self.uri)
+        parts = _parts(self.uri)
+        return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
     def exists(self, name: str) -> bool:
-        return self._path(name).exists()
+        with self._spoken("read"):
+            return _opened(self.uri).exists(name)
 
     def read(self, name: str) -> bytes:
         """The whole file. Raises FileNotFoundError."""
-        return self._path(name).read_bytes()
+        with self._spoken("read"):
+            return _opened(self.uri).read(name)
 
     def write(self, name: str, content: bytes) -> None:
         """Whole or not at all: nobody reads half a file, whoever is killed."""
-        path = self._path(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
-        try:
-            temporary.write_bytes(content)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with self._spoken("written"):
+            try:
+                _opened(self.uri).write(name, content)
+            except FileNotFoundError as error:  # a folder that cannot even be made
+                raise OSError(first_line(error)) from None
 
     def delete(self, name: str) -> None:
         """Nothing happens where there is none."""
-        self._path(name).unlink(missing_ok=True)
+        with self._spoken("written"), contextlib.suppress(FileNotFoundError):
+            _opened(self.uri).delete(name)
 
-    def _path(self, name: str) -> Path:
-        return Path(self.uri) / name
+    def probe(self) -> None:
+        """Write a small file, read it and delete it."""
+        name, content = f"probe-{uuid.uuid4().hex}", uuid.uuid4().bytes
+        self.write(name, content)
+        try:
+            found = self.read(name)
+        except FileNotFoundError:
+            found = b""
+        finally:
+            self.delete(name)
+        if found != content:
+            raise StorageError(
+                f"The storage {self.shown} does not give back what {_here()} wrote; name another --storage."
+            )
+
+    @contextlib.contextmanager
+    def _spoken(self, done: str) -> Iterator[None]:
+        """What a file system or a bucket says, as a sentence; a file that is not there stays FileNotFoundError."""
+        try:
+            yield
+        except (FileNotFoundError, UserError):
+            raise
+        except OSError as error:
+            place = f"The storage {self.shown}"
+            text = (error.strerror or str(error) or "no message").splitlines()[0].rstrip(".")
+            again = "then run the same command again: what was recorded is kept"
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                sentence = f"{place} is on a full disk ({_here()}); free some space, {again}."
+            elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+                sentence = f"{place} may not be {done} by this user on {_here()} ({text}); change that, or name another --storage."
+            elif error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
+                sentence = f"{place} is not a folder on {_here()} ({text}); name another --storage."
+            elif any(sign in text for sign in _NO_BUCKET):
+                sentence = f"{place} names a bucket that is not there; make it, or name another --storage."
+            elif any(sign in text for sign in _REFUSED):
+                sentence = (
+                    f"{place} refuses the credentials that {_here()} has; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "
+                    "there (for gs:// GOOGLE_APPLICATION_CREDENTIALS), with the right to read, write and delete."
+                )
+            elif any(sign in text for sign in _SILENT):
+                sentence = (
+                    f"{place} does not answer {_here()} ({_reason(text)}); check its address and the network, {again}."
+                )
+            else:
+                sentence = f"{place} could not be {done} on {_here()}: {text[:300]}; mend that, {again}."
+            raise StorageError(sentence) from None
 
 
 def weights_of(key: str) -> str:
@@ -48,3 +145,174 @@ def weights_of(key: str) -> str:
 def checkpoint_of(key: str) -> str:
     """The name of what a stage goes on from when it was interrupted."""
     return f"{key}.checkpoint.safetensors"
+
+
+# ---------------------------------------------------------------- places
+
+_NO_BUCKET = ("NO_SUCH_BUCKET", "bucket does not exist")
+_REFUSED = (
+    "ACCESS_DENIED",
+    "INVALID_ACCESS_KEY_ID",
+    "SIGNATURE_DOES_NOT_MATCH",
+    "INVALID_SIGNATURE",
+    "EXPIRED_TOKEN",
+    "MISSING_AUTHENTICATION_TOKEN",
+    "UNRECOGNIZED_CLIENT",
+    "PERMISSION_DENIED",
+    "UNAUTHENTICATED",
+    "OAuth2",
+)
+_SILENT = ("NETWORK_CONNECTION", "REQUEST_TIMEOUT", "SERVICE_UNAVAILABLE", "UNAVAILABLE", "DEADLINE_EXCEEDED")
+
+
+def _here() -> str:
+    return platform.node() or "this machine"
+
+
+def _reason(text: str) -> str:
+    """The end of a library's long line, which says what went wrong."""
+    return text.rpartition("Details: ")[2][:160]
+
+
+def _masked(uri: str) -> str:
+    """Without what may be a secret: all before an '@', a place with a colon, options that are not ours."""
+    if "://" not in uri or uri.startswith("file:"):
+        return uri
+    scheme, _, rest = uri.partition("://")
+    rest, _, query = rest.partition("?")
+    _, at, rest = rest.rpartition("@")
+    bucket, slash, prefix = rest.partition("/")
+    known = "&".join(o for o in query.split("&") if o.partition("=")[0] in OPTIONS.get(scheme, ()) and "@" not in o)
+    return f"{scheme}://{'***@' if at else ''}{'***' if ':' in bucket else bucket}{slash}{prefix}{'?' if known else ''}{known}"
+
+
+def _parts(uri: str) -> SplitResult:
+    """A URI that is one of a storage. Raises UserError."""
+    shown = f"--storage {_masked(uri)}"
+    parts = urlsplit(uri, allow_fragments=False)
+    if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost") or not parts.path:
+            raise UserError(f"{shown}: write file:///FOLDER with three slashes; it names this machine's folder.")
+        return parts
+    if parts.scheme not in OPTIONS:
+        raise UserError(
+            f"{shown}: there is no storage of the kind '{parts.scheme}'; write a folder, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX."
+        )
+    bucket = parts.netloc.rpartition("@")[2]
+    if not bucket or ":" in bucket or "@" in parts.path:
+        raise UserError(
+            f"{shown}: write {parts.scheme}://BUCKET/PREFIX; in s3://KEY:SECRET@BUCKET/PREFIX a '/' of the secret is %2F, a "
+            "'+' is %2B."
+        )
+    strange = sorted({key for key, _ in parse_qsl(parts.query, keep_blank_values=True)} - set(OPTIONS[parts.scheme]))
+    if strange:
+        raise UserError(f"{shown}: unknown option '{strange[0]}' after '?'. Known: {', '.join(OPTIONS[parts.scheme])}.")
+    return parts
+
+
+@lru_cache(maxsize=8)
+def _opened(uri: str) -> _Folder | _Bucket:
+    folder = Storage(uri).folder
+    if folder:
+        return _Folder(folder)
+    parts = _parts(uri)
+    credentials, _, bucket = parts.netloc.rpartition("@")
+    options = dict(parse_qsl(parts.query))
+    system = _s3(credentials, bucket, options) if parts.scheme == "s3" else _gs(credentials, options)
+    return _Bucket(system, "/".join(filter(None, (bucket, unquote(parts.path).strip("/")))))
+
+
+def _s3(credentials: str, bucket: str, options: dict[str, str]) -> Any:
+    from pyarrow import fs
+
+    endpoint = options.get("endpoint_override") or ""
+    if not endpoint:  # which the library does not read
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+    scheme, _, address = endpoint.rpartition("://")
+    region = options.get("region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if not region:
+        region = "us-east-1" if address else fs.resolve_s3_region(bucket)
+    key, _, secret = credentials.partition(":")
+    return fs.S3FileSystem(
+        access_key=unquote(key) or None,
+        secret_key=unquote(secret) or None,
+        region=region,
+        scheme=options.get("scheme") or scheme or None,
+        endpoint_override=address or None,
+        connect_timeout=CONNECT_SECONDS,
+        request_timeout=SILENT_SECONDS,
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),
+        allow_delayed_open=False,  # else closing what could not be begun uploads an empty file
+    )
+
+
+def _gs(credentials: str, options: dict[str, str]) -> Any:
+    from pyarrow import fs
+
+    limit = timedelta(seconds=SILENT_SECONDS)
+    return fs.GcsFileSystem(anonymous=credentials == "anonymous", retry_time_limit=limit, **options)
+
+
+@dataclass(frozen=True)
+class _Bucket:
+    """Of one of Arrow's file systems, where a file is there once its upload is complete. `root`: BUCKET/PREFIX."""
+
+    system: Any
+    root: str
+
+    def exists(self, name: str) -> bool:
+        return bool(self.system.get_file_info(f"{self.root}/{name}").is_file)
+
+    def read(self, name: str) -> bytes:
+        with self.system.open_input_file(f"{self.root}/{name}") as file:
+            content: bytes = file.read()
+        return content
+
+    def write(self, name: str, content: bytes) -> None:
+        try:
+            with self.system.open_output_stream(f"{self.root}/{name}") as file:
+                file.write(content)
+        except FileNotFoundError:
+            raise OSError("NO_SUCH_BUCKET") from None
+
+    def delete(self, name: str) -> None:
+        self.system.delete_file(f"{self.root}/{name}")
+
+
+@dataclass(frozen=True)
+class _Folder:
+    root: Path
+
+    def exists(self, name: str) -> bool:
+        return (self.root / name).exists()
+
+    def read(self, name: str) -> bytes:
+        return (self.root / name).read_bytes()
+
+    def write(self, name: str, content: bytes) -> None:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._sweep(path)
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        try:
+            with temporary.open("xb") as held:
+                with contextlib.suppress(OSError):  # a file system without locks: then nothing is swept either
+                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                temporary.write_bytes(content)
+                temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def delete(self, name: str) -> None:
+        self._sweep(self.root / name)
+        (self.root / name).unlink()
+
+    @staticmethod
+    def _sweep(path: Path) -> None:
+        """Remove what killed writers left: a lock goes with the process that holds it, on whatever machine that was."""
+        for left in path.parent.glob(f".{path.name}.*.tmp"):
+            with contextlib.suppress(OSError):  # being written, or gone meanwhile
+                if time.time() - left.stat().st_mtime > SWEEP_SECONDS:
+                    with left.open("rb") as held:
+                        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        left.unlink()

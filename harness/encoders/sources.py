@@ -124,10 +124,10 @@ def locate(name: str, *, download: bool = False) -> Located:
         packaged = PACKAGED[name]
         folder = _package_folder(name, packaged)
         contaminated = ("mnli", "qqp") if name == "minilm" else ()
-        return Located(Encoder(_digest(folder), name), folder, _config(folder), packaged.warm_up, contaminated)
+        return Located(Encoder(digest_of(folder), name), folder, _config(folder), packaged.warm_up, contaminated)
     path = Path(name).expanduser()
     if path.is_dir():
-        return Located(Encoder(_digest(path), path.name), path, _config(path), None)
+        return Located(Encoder(digest_of(path), path.name), path, _config(path), None)
     if name.startswith((".", "/", "~")):
         raise UserError(f"--encoder {name}: there is no such folder.")
     if name.count("/") > 1 or " " in name:
@@ -139,7 +139,7 @@ def locate(name: str, *, download: bool = False) -> Located:
         found = _hub_folder(name, download=True)
     if found is None:
         return Located(Encoder(f"{UNRESOLVED}{name}", name), None, _HUB_SHAPES.get(name, {}), None)
-    return Located(Encoder(_digest(found), name), found, _config(found), None)
+    return Located(Encoder(digest_of(found), name), found, _config(found), None)
 
 
 def _new(name: str, download: bool) -> Located:
@@ -283,13 +283,20 @@ def _digest_cached(folder: str, stamp: tuple[tuple[str, int, int], ...]) -> str:
     return whole.hexdigest()[:KEY_LENGTH]
 
 
-def _digest(folder: Path) -> str:
-    files = [
+def files_of(folder: Path) -> list[Path]:
+    """What an encoder consists of: its configuration, tokenizer and weights."""
+    found = [
         p
         for p in sorted(folder.iterdir())
         if p.name in (*_WEIGHTS, *_TOKENIZER, "config.json") or p.suffix == ".safetensors"
     ]
-    stamp = tuple((p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files)
+    safe = any(p.suffix == ".safetensors" for p in found)
+    return [p for p in found if not (safe and p.name == "pytorch_model.bin")]
+
+
+def digest_of(folder: Path) -> str:
+    """What identifies the encoder in a folder. Raises UserError where there is no whole one."""
+    stamp = tuple((p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files_of(folder))
     return _digest_cached(os.fspath(folder.resolve()), stamp)
 
 

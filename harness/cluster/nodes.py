@@ -1,0 +1,215 @@
+"""What every node must see before anything trains: the driver's storage and the encoder. A node without the encoder's
+folder gets its files through the storage."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import shutil
+import tempfile
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from harness.encoders.sources import digest_of, files_of
+from harness.errors import UserError, first_line
+from harness.specs import Execution, Workplace
+from harness.storage import Storage, StorageError
+
+ANSWER_SECONDS = 60.0
+"""A node that has not answered by now is named; a storage that does not answer a node says so in 21 s."""
+MARK = "harness-storage"
+"""A file that tells this storage from any other; it stays."""
+
+
+def shared(workplace: Workplace, execution: Execution, digest: str) -> Workplace:
+    """Check that every node of a cluster can use the storage as the driver can; lend the encoder with this digest to nodes
+    that lack it. Returns the workplace for `checked`. Raises UserError that names the first node that cannot, and why."""
+    if execution.address == "local":  # one node, and this one
+        return workplace
+    marked = replace(workplace, storage_mark=_mark(workplace.storage), encoder_digest=digest)
+    if not all(seen.encoder for seen in _asked(marked)):
+        _lend(marked)
+    return marked
+
+
+def checked(workplace: Workplace) -> Workplace:
+    """On a worker's node, as it starts: the same for a node that joined later. Returns the workplace with a folder that
+    holds the encoder. Raises UserError."""
+    if not workplace.storage_mark:
+        return workplace
+    problem = _unseen(workplace)
+    if not problem:
+        workplace.storage.probe()
+        if _has(workplace.encoder_folder, workplace):
+            return workplace
+        return replace(workplace, encoder_folder=_fetched(workplace))
+    raise UserError(f"The node {platform.node()} ({ray.util.get_node_ip_address()}) {problem}")
+
+
+# ---------------------------------------------------------------- the storage
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A node's answer: why the storage is of no use there ('' where it is), and whether the encoder is there."""
+
+    problem: str
+    encoder: bool = True
+
+
+def _mark(storage: Storage) -> str:
+    try:
+        return storage.read(MARK).decode()
+    except FileNotFoundError:
+        storage.write(MARK, uuid.uuid4().hex.encode())
+        return storage.read(MARK).decode()
+
+
+def _unseen(workplace: Workplace) -> str:
+    """Why this node does not see the driver's storage; '' where it does."""
+    storage = workplace.storage
+    try:
+        if storage.read(MARK).decode() == workplace.storage_mark:
+            return ""
+    except FileNotFoundError:
+        pass
+    except StorageError as error:
+        return f"cannot use the storage. {error}"
+    return (
+        f"sees another place than the driver under the storage {storage.shown}; name with --storage one that all nodes "
+        "share: a folder on NFS, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX."
+    )
+
+
+def _look(workplace: Workplace, file: str) -> _Seen:
+    """On the node that is asked: leaves `file` in the storage for the driver."""
+    problem = _unseen(workplace)
+    if problem:
+        return _Seen(problem)
+    try:
+        workplace.storage.write(file, workplace.storage_mark.encode())
+    except StorageError as error:
+        return _Seen(f"cannot use the storage. {error}")
+    return _Seen("", _has(workplace.encoder_folder, workplace))
+
+
+_LOOK: Any = ray.remote(num_cpus=0, max_retries=0)(_look)
+
+
+def _asked(workplace: Workplace) -> list[_Seen]:
+    """Every node's answer."""
+    nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+    files = {identity: f"probe-{uuid.uuid4().hex}" for identity in nodes}
+    answers = {
+        identity: _LOOK.options(
+            name="harness-look", scheduling_strategy=NodeAffinitySchedulingStrategy(identity, soft=False)
+        ).remote(workplace, file)
+        for identity, file in files.items()
+    }
+    try:
+        ray.wait(list(answers.values()), num_returns=len(answers), timeout=ANSWER_SECONDS)
+        found = {identity: _answer(workplace.storage, answers[identity], file) for identity, file in files.items()}
+    finally:
+        for file in files.values():
+            workplace.storage.delete(file)
+    there = {node["NodeID"] for node in ray.nodes() if node["Alive"]}  # one that left meanwhile is missed by nobody
+    found = {identity: seen for identity, seen in found.items() if identity in there}
+    troubled = [identity for identity, seen in found.items() if seen.problem]
+    if troubled:
+        others = ", ".join(_name(nodes[identity]) for identity in troubled[1:])
+        more = f" Nor are these nodes well: {others}." if others else ""
+        raise UserError(f"The node {_name(nodes[troubled[0]])} {found[troubled[0]].problem}{more}")
+    return list(found.values())
+
+
+def _answer(storage: Storage, reference: Any, file: str) -> _Seen:
+    """What a node said, once the driver has seen its file too."""
+    again = "mend it or take it out of the cluster, then run the same command again."
+    if not ray.wait([reference], timeout=0)[0]:
+        ray.cancel(reference, force=True)
+        return _Seen(f"did not say within {ANSWER_SECONDS:g} s whether it sees the storage {storage.shown}; {again}")
+    try:
+        seen: _Seen = ray.get(reference)
+    except RayError as error:
+        return _Seen(
+            f"could not look for the storage {storage.shown} ({first_line(error)}); install the same harness there, or {again}"
+        )
+    if not seen.problem and not storage.exists(file):
+        return _Seen(f"writes into the storage {storage.shown}, and the driver does not see it; {again}")
+    return seen
+
+
+def _name(node: Mapping[str, Any]) -> str:
+    return f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}, {node['NodeID'][:8]})"
+
+
+# ---------------------------------------------------------------- the encoder
+
+
+def _has(folder: Path, workplace: Workplace) -> bool:
+    """Whether the folder holds the encoder whole; one with random weights needs none."""
+    if workplace.encoder_config is not None:
+        return True
+    try:
+        return digest_of(folder) == workplace.encoder_digest
+    except (OSError, UserError):
+        return False
+
+
+def _lent(digest: str, name: str) -> str:
+    return f"encoders/{digest}/{name}"
+
+
+def _lend(workplace: Workplace) -> None:
+    """Put the encoder's files into the storage, once; the list of them comes last."""
+    storage, digest = workplace.storage, workplace.encoder_digest
+    if storage.exists(_lent(digest, "files.json")):
+        return
+    paths = files_of(workplace.encoder_folder)
+    for path in paths:
+        storage.write(_lent(digest, path.name), path.read_bytes())
+    storage.write(_lent(digest, "files.json"), json.dumps([path.name for path in paths]).encode())
+
+
+def _fetched(workplace: Workplace) -> Path:
+    """The encoder in a folder of this node's cache; one of its workers fetches it while the others wait."""
+    storage, digest = workplace.storage, workplace.encoder_digest
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "harness" / "encoders"
+    folder = cache / digest
+    place = f"The node {platform.node()} lacks the encoder {workplace.encoder_folder} ({digest[:10]})"
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with (cache / f"{digest}.lock").open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if _has(folder, workplace):
+                return folder
+            shutil.rmtree(folder, ignore_errors=True)
+            with tempfile.TemporaryDirectory(dir=cache) as temporary:
+                fresh = Path(temporary) / digest
+                fresh.mkdir()
+                for name in json.loads(storage.read(_lent(digest, "files.json"))):
+                    (fresh / Path(name).name).write_bytes(storage.read(_lent(digest, name)))
+                if not _has(fresh, workplace):
+                    raise UserError(
+                        f"{place}, and the files {_lent(digest, '*')} of the storage {storage.shown} are not it; delete them "
+                        "and run the same command again."
+                    )
+                fresh.rename(folder)
+    except FileNotFoundError:
+        raise UserError(f"{place}, and joined too late to be lent it; run the same command again.") from None
+    except UserError:
+        raise
+    except OSError as error:
+        raise UserError(
+            f"{place} and cannot keep it in {cache} ({first_line(error)}); set XDG_CACHE_HOME there."
+        ) from None
+    return folder

@@ -1,0 +1,174 @@
+"""The storage and the encoder on every node: what a node cannot see is said before anything trains, and weights travel."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from bucket import SECRET, Server, served
+from cluster.driver import BENCH, Driver, kept, started
+
+from harness.cluster import nodes
+from harness.encoders.model import load_encoder
+from harness.encoders.sources import digest_of
+from harness.errors import UserError
+from harness.specs import Execution, Workplace
+from harness.storage import Storage, weights_of
+from harness.store import Store
+
+TWO_NODES = Path(__file__).with_name("two_nodes.py")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with served(tmp_path_factory.mktemp("server")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory, server: Server, bert: Path) -> Iterator[dict[str, Any]]:
+    """What a driver with two nodes says of storages that both of them see, or only one."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("a path that is another one in each process needs Linux's /proc")
+    folder = tmp_path_factory.mktemp("two")
+    (folder / "elsewhere").mkdir()
+    shutil.copytree(bert, folder / "encoder")
+    environment = {"AWS_ENDPOINT_URL": f"http://{server.address}", "AWS_ACCESS_KEY_ID": "me"}
+    environment |= {"AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1"}
+    try:
+        with started(folder, "s3://weights/two", (str(TWO_NODES),), **environment) as driver:
+            assert driver.wait() == 0, driver.err
+            yield {**json.loads(driver.out.splitlines()[-1]), "folder": folder, "said": driver.out + driver.err}
+    finally:
+        for process in psutil.process_iter(["cwd"]):
+            if process.info["cwd"] == str(folder / "elsewhere"):
+                process.kill()
+
+
+@pytest.mark.ray
+class TestTwoNodes:
+    def test_the_encoder_is_lent_to_the_node_that_lacks_it(self, found: dict[str, Any], bert: Path) -> None:
+        digest = digest_of(bert)
+        files = {Path(name).name for name in found["lent"]}
+        assert {f"shared/{nodes.MARK}", f"shared/encoders/{digest}/model.safetensors"} <= set(found["lent"])
+        assert files >= {"config.json", "tokenizer.json", "files.json"}
+        own, lent, same = found["folders"]
+        cached = found["folder"] / "elsewhere" / "cache" / "harness" / "encoders" / digest
+        assert own == ["/proc/self/cwd/encoder", ""]
+        assert lent == same == [str(cached), ""]
+        assert digest_of(cached) == digest
+        assert [path.name for path in cached.parent.iterdir() if path.is_dir()] == [digest]
+        assert load_encoder(cached, digest, seed=0).parts().keys() == load_encoder(bert, digest, seed=0).parts().keys()
+        assert found["new"] == ["/proc/self/cwd/encoder", ""], "what has no weights yet needs no files"
+
+    def test_a_path_of_one_machine_is_named_with_the_node(self, found: dict[str, Any]) -> None:
+        said = (
+            rf"The node \S+ \(127\.0\.0\.1, {found['second']}\) sees another place than the driver under the storage "
+        )
+        assert re.match(
+            rf"{said}/proc/self/cwd/weights; name with --storage one that all nodes share", found["local path"]
+        )
+        folder, late = found["late, local path"]
+        assert not folder
+        assert "sees another place than the driver" in late
+        assert found["left"] == []
+
+    def test_a_bucket_that_one_node_does_not_reach_is_named_with_the_node(self, found: dict[str, Any]) -> None:
+        said = (
+            rf"The node \S+ \(127\.0\.0\.1, {found['second']}\) cannot use the storage\. The storage s3://weights/two "
+        )
+        assert re.match(rf"{said}does not answer .*; check its address and the network", found["one-sided"])
+        assert SECRET not in found["said"]
+
+    def test_a_node_that_hangs_is_named_and_one_that_left_is_not_missed(self, found: dict[str, Any]) -> None:
+        said = rf"The node \S+ \(127\.0\.0\.1, {found['second']}\) did not say within 3 s whether it sees the storage"
+        assert re.match(said, found["hangs"])
+        assert found["gone"] == ""
+
+
+class TestEncoderFiles:
+    @pytest.fixture
+    def lent(self, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workplace:
+        """On a node without the encoder's folder."""
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        storage = Storage(str(tmp_path / "storage"))
+        storage.write(nodes.MARK, b"mark")
+        workplace = Workplace(bert, storage, storage_mark="mark", encoder_digest=digest_of(bert))
+        nodes._lend(workplace)
+        return replace(workplace, encoder_folder=tmp_path / "nowhere")
+
+    def test_another_encoder_under_the_same_name_is_not_taken(self, lent: Workplace, folders: dict[str, Path]) -> None:
+        workplace = nodes.checked(replace(lent, encoder_folder=folders["roberta"]))
+        assert digest_of(workplace.encoder_folder) == lent.encoder_digest
+
+    def test_files_that_are_not_the_encoder_are_refused(self, lent: Workplace) -> None:
+        name = f"encoders/{lent.encoder_digest}/model.safetensors"
+        content = bytearray(lent.storage.read(name))
+        content[-1] ^= 1
+        lent.storage.write(name, bytes(content))
+        with pytest.raises(UserError, match=r"lacks the encoder .*nowhere.*are not it; delete them and run"):
+            nodes.checked(lent)
+        lent.storage.delete(f"encoders/{lent.encoder_digest}/files.json")
+        with pytest.raises(UserError, match="joined too late to be lent it; run the same command again"):
+            nodes.checked(lent)
+
+    def test_half_a_cache_is_fetched_again(self, lent: Workplace) -> None:
+        folder = nodes.checked(lent).encoder_folder
+        weights = folder / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-4])
+        assert nodes.checked(lent).encoder_folder == folder
+        assert digest_of(folder) == lent.encoder_digest
+
+    def test_on_one_machine_nothing_is_left_and_nothing_fetched(self, bert: Path, tmp_path: Path) -> None:
+        workplace = Workplace(bert, Storage(str(tmp_path / "storage")))
+        assert nodes.checked(nodes.shared(workplace, Execution(), digest_of(bert))) == workplace
+        assert not (tmp_path / "storage").exists()
+
+
+@pytest.mark.ray
+def test_weights_travel_through_a_bucket(server: Server, tmp_path: Path, packaged: dict[str, Path]) -> None:
+    """A parent's weights are there while a child needs them; the root's stay. The secret is nowhere but in the command."""
+    line = BENCH.replace("31,42", "31").replace("ft,scl,tapt", "ft,tapt")
+    with started(tmp_path, f"{line} --slots 2 --storage {server.uri('bench')}") as driver:
+        assert driver.wait() == 0, driver.err
+        _hidden(driver)
+    store = Store(f"sqlite:///{tmp_path}/.harness/harness.db", create=False)
+    stages = {key: store.stage(key) for key in kept(tmp_path)}
+    (root,) = (key for key, stage in stages.items() if stage.parent is None)
+    (middle,) = (key for key, stage in stages.items() if stage.phase == "post-train")
+    assert server.files("bench") == {weights_of(root)}
+    for key, answered in {root: ("POST", "GET"), middle: ("POST", "GET", "DELETE")}.items():
+        assert all(server.asked(method, f"bench/{weights_of(key)}") for method in answered)
+    records = store.records(stages)
+    for key, stage in stages.items():
+        if stage.parent:
+            assert records[key].provenance["parent_product"] == records[stage.parent.key].product
+    assert not (tmp_path / ".harness" / "products").exists()
+
+
+def _hidden(driver: Driver) -> None:
+    texts = [driver.out.encode(), driver.err.encode()]
+    texts += [path.read_bytes() for path in (driver.folder / ".harness").rglob("*") if path.is_file()]
+    for text in texts:
+        assert b"hush" not in text
+
+
+def test_a_storage_that_does_not_answer_is_said_before_ray_starts(tmp_path: Path, packaged: dict[str, Path]) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        uri = f"s3://me:hush@weights/x?endpoint_override=127.0.0.1:{unused.getsockname()[1]}&scheme=http"
+        with started(tmp_path, f"{BENCH} --storage {uri}") as driver:
+            assert driver.wait() == 2
+        assert re.search(
+            r"harness: The storage s3://\*\*\*@weights/x\S* does not answer .*; check its address", driver.err
+        )
+        assert "hush" not in driver.out + driver.err

@@ -1,0 +1,107 @@
+"""Run as a program: a cluster of two nodes (raylets) on this machine, whose second one lives in another working folder and
+with an S3 endpoint of its own, so that some paths and buckets are not there what they are here. Prints what it found as JSON.
+
+arguments: a URI of a storage that only the first node reaches
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from harness.cluster.session import quiet_environment
+
+quiet_environment()
+
+import psutil  # noqa: E402
+import ray  # noqa: E402
+from ray.cluster_utils import Cluster  # noqa: E402
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
+
+from harness.cluster import nodes  # noqa: E402
+from harness.encoders.sources import digest_of  # noqa: E402
+from harness.errors import UserError  # noqa: E402
+from harness.specs import Execution, Workplace  # noqa: E402
+from harness.storage import Storage  # noqa: E402
+
+HERE = Path("/proc/self/cwd")
+"""The working folder of whoever asks, which is another one on the second node: a path of one machine only."""
+CLUSTER = Execution("auto")
+
+
+def said(act: Callable[[], Any]) -> str:
+    try:
+        act()
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def at(node: str, workplace: Workplace) -> Any:
+    """What becomes of a workplace as a worker starts on that node."""
+
+    def start() -> tuple[str, str]:
+        try:
+            return str(nodes.checked(workplace).encoder_folder), ""
+        except UserError as error:
+            return "", str(error)
+
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    return ray.remote(num_cpus=0, scheduling_strategy=there)(start).remote()
+
+
+def main(one_sided: str) -> dict[str, Any]:
+    folder = Path.cwd()
+    place = {"num_cpus": 1, "node_ip_address": "127.0.0.1"}
+    cluster = Cluster(initialize_head=True, head_node_args={**place, "include_dashboard": False})
+    try:
+        ray.init(address=cluster.address, log_to_driver=False, namespace="harness")
+        os.chdir(folder / "elsewhere")
+        environment = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "XDG_CACHE_HOME": str(folder / "elsewhere" / "cache")}
+        second = cluster.add_node(**place, env_vars=environment)
+        os.chdir(folder)
+        name = second.node_id
+        found: dict[str, Any] = {"second": name[:8]}
+
+        shared = Storage(str(folder / "shared"))
+        encoder, digest = HERE / "encoder", digest_of(folder / "encoder")
+        workplace = Workplace(encoder, shared)
+        marked = nodes.shared(workplace, CLUSTER, digest)
+        found["lent"] = sorted(
+            str(path.relative_to(folder)) for path in (folder / "shared").rglob("*") if path.is_file()
+        )
+        (head,) = {node["NodeID"] for node in ray.nodes()} - {name}
+        found["folders"] = ray.get([at(head, marked), at(name, marked), at(name, marked)])
+        new = nodes.shared(replace(workplace, encoder_config={"model_type": "bert"}), CLUSTER, digest)
+        found["new"] = ray.get(at(name, new))
+
+        local = Storage(str(HERE / "weights"))
+        found["local path"] = said(lambda: nodes.shared(replace(workplace, storage=local), CLUSTER, digest))
+        mark = local.read(nodes.MARK).decode()
+        found["late, local path"] = ray.get(at(name, replace(marked, storage=local, storage_mark=mark)))
+        found["one-sided"] = said(lambda: nodes.shared(replace(workplace, storage=Storage(one_sided)), CLUSTER, digest))
+        found["left"] = sorted(path.name for path in folder.rglob("probe-*"))
+
+        nodes.ANSWER_SECONDS = 3.0
+        raylet = psutil.Process(second.all_processes["raylet"][0].process.pid)
+        raylet.send_signal(signal.SIGSTOP)
+        found["hangs"] = said(lambda: nodes.shared(workplace, CLUSTER, digest))
+        raylet.kill()
+        while sum(node["Alive"] for node in ray.nodes()) > 1:
+            time.sleep(0.05)
+        found["gone"] = said(lambda: nodes.shared(workplace, CLUSTER, digest))
+        return found
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1])))

@@ -1,0 +1,378 @@
+"""Laws of the storage, for a folder, a file:// URI and an S3 bucket; and what it says when its place cannot be used."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import pickle
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bucket import SECRET, Server, served
+from cluster.driver import waited
+
+from harness import storage as storages
+from harness.errors import UserError
+from harness.specs import Workplace
+from harness.storage import Storage, StorageError, checkpoint_of, weights_of
+
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with served(tmp_path_factory.mktemp("server")) as running:
+        yield running
+
+
+@pytest.fixture(params=["folder", "file", "s3"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    """Not there yet: a folder is made with the first file."""
+    if request.param == "s3":
+        return Storage.named(request.getfixturevalue("server").uri(f"of/{request.node.name.partition('[')[0]}"))
+    place = tmp_path / "with a space"
+    return Storage.named(place.as_uri() if request.param == "file" else str(place))
+
+
+class TestLaws:
+    def test_what_was_written_is_read(self, storage: Storage) -> None:
+        names = [weights_of("a"), checkpoint_of("a"), weights_of("b"), "encoders/digest/config.json"]
+        contents = {name: name.encode() * 3 for name in names} | {"empty": b""}
+        for name, content in contents.items():
+            assert not storage.exists(name)
+            storage.write(name, content)
+        for name, content in contents.items():
+            assert storage.exists(name)
+            assert storage.read(name) == content
+        storage.write("empty", b"no more")
+        assert storage.read("empty") == b"no more"
+        again = pickle.loads(pickle.dumps(storage))
+        assert again == storage
+        assert again.read("encoders/digest/config.json") == contents["encoders/digest/config.json"]
+
+    def test_what_was_deleted_is_not_there(self, storage: Storage) -> None:
+        storage.write("a", b"a")
+        storage.write("ab", b"ab")
+        storage.delete("a")
+        storage.delete("a")
+        assert not storage.exists("a")
+        with pytest.raises(FileNotFoundError):
+            storage.read("a")
+        assert storage.read("ab") == b"ab"
+
+    def test_a_folder_is_no_file(self, storage: Storage) -> None:
+        storage.write("a/b", b"b")
+        assert not storage.exists("a/c")
+        for name in ("a/c", "nowhere/c"):
+            storage.delete(name)
+            with pytest.raises(FileNotFoundError):
+                storage.read(name)
+
+    def test_a_big_file(self, storage: Storage) -> None:
+        content = os.urandom(MIB) * 20
+        storage.write("big", content)
+        assert storage.read("big") == content
+
+    def test_a_probe_leaves_nothing(self, storage: Storage, request: pytest.FixtureRequest) -> None:
+        storage.probe()
+        if storage.folder:
+            assert list(storage.folder.iterdir()) == []
+        else:
+            assert (
+                request.getfixturevalue("server").files(storage.uri.partition("weights/")[2].partition("?")[0]) == set()
+            )
+
+    def test_two_writers_at_once_write_whole_files(self, storage: Storage) -> None:
+        """Readers see one of them or the other, and nothing of either is left beside."""
+        storage.write("shared", b"a" * MIB)
+        writers = [writer(storage, letter, times=15) for letter in "ab"]
+        seen = set()
+        while any(process.poll() is None for process in writers):
+            content = storage.read("shared")
+            assert len(content) == MIB
+            seen |= set(content[:: MIB // 64])
+            assert len(set(content)) == 1
+        assert [process.wait() for process in writers] == [0, 0]
+        assert seen <= set(b"ab")
+        if storage.folder:
+            assert [path.name for path in storage.folder.iterdir()] == ["shared"]
+
+    def test_it_is_small(self, storage: Storage) -> None:
+        storage.write("a", bytes(MIB))
+        assert len(pickle.dumps(storage)) < 500
+
+
+def writer(storage: Storage, letter: str, times: int, size: int = MIB) -> subprocess.Popen[bytes]:
+    """A process that writes the file `shared` over and over."""
+    program = "import sys; from harness.storage import Storage\n" + (
+        "storage, content = Storage(sys.argv[1]), sys.argv[2].encode() * int(sys.argv[4])\n"
+        "for _ in range(int(sys.argv[3])): storage.write('shared', content)"
+    )
+    return subprocess.Popen([sys.executable, "-c", program, storage.uri, letter, str(times), str(size)])
+
+
+class TestFolders:
+    def test_a_relative_path_is_of_the_working_folder(self, workdir: Path) -> None:
+        assert Storage.named("there").uri == str(workdir / "there")
+        assert Storage.named("~/there").uri == str(Path.home() / "there")
+
+    def test_a_path_needs_no_file_systems_of_buckets(self, tmp_path: Path) -> None:
+        program = "import sys; from harness.storage import Storage; Storage.named(sys.argv[1]).probe()"
+        program += "; sys.exit('pyarrow' in sys.modules)"
+        assert subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False).returncode == 0
+
+    def test_a_killed_writer_leaves_whole_files_and_nothing_for_long(self, tmp_path: Path) -> None:
+        storage = Storage(str(tmp_path))
+        storage.write("shared", b"a" * 50)
+        process = writer(storage, "b", times=10**6, size=8 * MIB)
+        try:
+            waited("a file half written", lambda: list(tmp_path.glob(".shared.*.tmp")))
+            waited("a file wholly written", lambda: len(storage.read("shared")) > 50)
+            while not killed_in_the_middle(process, tmp_path):
+                process = writer(storage, "b", times=10**6, size=8 * MIB)
+        finally:
+            process.kill()
+            process.wait()
+        assert storage.read("shared") == b"b" * 8 * MIB
+        (left,) = tmp_path.glob(".shared.*.tmp")
+        storage.write("shared", b"c")
+        assert left.exists(), "it could be another writer's that has only begun"
+        os.utime(left, (0, 0))
+        storage.write("shared", b"d")
+        assert [path.name for path in tmp_path.iterdir()] == ["shared"]
+
+    def test_what_a_living_writer_writes_is_not_swept(self, tmp_path: Path) -> None:
+        storage = Storage(str(tmp_path))
+        process = writer(storage, "b", times=10**6, size=64 * MIB)
+        try:
+
+            def half() -> Path | None:
+                found = list(tmp_path.glob(".shared.*.tmp"))
+                if not found:
+                    return None
+                process.send_signal(signal.SIGSTOP)
+                if found[0].exists() and found[0].stat().st_size:  # so it holds its lock
+                    return found[0]
+                process.send_signal(signal.SIGCONT)
+                return None
+
+            temporary = waited("a file half written", half)
+            os.utime(temporary, (0, 0))
+            storage.write("shared", b"c")
+            assert temporary.exists()
+        finally:
+            process.kill()
+            process.wait()
+        storage.delete("shared")
+        assert list(tmp_path.iterdir()) == []
+
+
+def killed_in_the_middle(process: subprocess.Popen[bytes], folder: Path) -> bool:
+    """Kill a writer while its file is there under another name; whether it really was."""
+    waited("a file half written", lambda: list(folder.glob(".shared.*.tmp")))
+    process.kill()
+    process.wait()
+    return bool(list(folder.glob(".shared.*.tmp")))
+
+
+class TestPlacesThatCannotBeUsed:
+    """Each is one sentence that names the place and the mend, and comes soon."""
+
+    def test_a_file_in_the_way(self, tmp_path: Path) -> None:
+        (tmp_path / "letter").write_text("no folder")
+        storage = Storage(str(tmp_path / "letter"))
+        assert not storage.exists("a")
+        with pytest.raises(StorageError, match=rf"{tmp_path}/letter is not a folder on .*; name another --storage\.$"):
+            storage.probe()
+
+    @pytest.mark.parametrize(
+        ("options", "size", "said"),
+        [
+            ("size=64k", MIB, r"is on a full disk .*; free some space, then run the same command again"),
+            ("ro", 1, r"may not be written by this user on .* \(Read-only file system\); change that, or name another"),
+        ],
+        ids=["full", "read-only"],
+    )
+    def test_a_disk(self, tmp_path: Path, options: str, size: int, said: str) -> None:
+        """In a name space of its own, where anybody may mount."""
+        unshare = shutil.which("unshare")
+        if not unshare or subprocess.run([unshare, "-Urm", "true"], check=False, capture_output=True).returncode:
+            pytest.skip("this machine does not let us mount a small disk (unshare -Urm)")
+        program = (
+            "import sys; from harness.storage import Storage, StorageError\n"
+            "try: Storage(sys.argv[1]).write('a', bytes(int(sys.argv[2])))\n"
+            "except StorageError as error: print(error)"
+        )
+        script = 'mount -t tmpfs -o "$1" none "$2" && "$3" -c "$4" "$2" "$5" && ls -A "$2"'
+        done = subprocess.run(
+            [unshare, "-Urm", "sh", "-c", script, "sh", options, str(tmp_path), sys.executable, program, str(size)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        sentence, *left = done.stdout.splitlines()
+        assert re.match(f"The storage {tmp_path} {said}", sentence), sentence
+        assert not left
+
+    def test_a_bucket_that_is_not_there(self, server: Server) -> None:
+        storage = Storage.named(server.uri("x", bucket="other"))
+        for act in (storage.probe, lambda: storage.write("a", bytes(20 * MIB))):
+            with pytest.raises(
+                StorageError, match="names a bucket that is not there; make it, or name another --storage"
+            ):
+                act()
+
+    def test_credentials_that_are_refused(self, server: Server) -> None:
+        storage = Storage.named(server.uri("x"))
+        with server.refusing():
+            for act in (storage.probe, *(lambda a=a: a("a") for a in (storage.exists, storage.read, storage.delete))):
+                with pytest.raises(StorageError, match=r"refuses the credentials .*; set AWS_ACCESS_KEY_ID and"):
+                    act()
+        storage.probe()
+
+    def test_nobody_listens(self) -> None:
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{unused.getsockname()[1]}"
+            said = (
+                r"does not answer .*Could not connect.*; check its address and the network, then run the same command"
+            )
+            with pytest.raises(StorageError, match=said):
+                Storage.named(f"s3://a:b@bucket/x?endpoint_override={address}&scheme=http").probe()
+
+    def test_an_upload_that_cannot_begin_puts_nothing(self) -> None:
+        """Arrow's stream, told to open late, would upload an empty file as it is closed."""
+        asked = []
+
+        class Refusing(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.answer(501)
+
+            def do_PUT(self) -> None:
+                self.answer(200)
+
+            def answer(self, status: int) -> None:
+                asked.append(self.command)
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                self.send_response(status)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as refusing:
+            threading.Thread(target=refusing.serve_forever, daemon=True).start()
+            storage = Storage(f"s3://a:b@bucket/x?endpoint_override=127.0.0.1:{refusing.server_port}&scheme=http")
+            with pytest.raises(StorageError, match="could not be written"):
+                storage.write("big", bytes(20 * MIB))
+            refusing.shutdown()
+        assert set(asked) == {"POST"}
+
+    def test_somebody_listens_and_never_answers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(storages, "SILENT_SECONDS", 1.0)
+        with socket.socket() as silent:
+            silent.bind(("127.0.0.1", 0))
+            silent.listen(8)
+            uri = f"s3://a:b@bucket/x?endpoint_override=127.0.0.1:{silent.getsockname()[1]}&scheme=http"
+            found: list[BaseException] = []
+
+            def ask() -> None:
+                try:
+                    Storage(uri).probe()
+                except StorageError as error:
+                    found.append(error)
+
+            thread = threading.Thread(target=ask, daemon=True)
+            begun = time.monotonic()
+            thread.start()
+            waited("an answer", lambda: found, seconds=60)
+            assert time.monotonic() - begun < 60
+        assert re.search(r"does not answer .*; check its address and the network", str(found[0]))
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        {
+            "hdfs://host/folder": "there is no storage of the kind 'hdfs'; write a folder, s3://BUCKET/PREFIX or gs://",
+            "s3:/bucket/x": "write two slashes",
+            "s3:///x": "write s3://BUCKET/PREFIX",
+            "gs://": "write gs://BUCKET/PREFIX",
+            "file://folder": "write file:///FOLDER with three slashes",
+            "s3://bucket/x?endpoint=a": "unknown option 'endpoint' after '\\?'. Known: endpoint_override, region, scheme",
+            "gs://bucket/x?region=a": "unknown option 'region' after '\\?'. Known: endpoint_override, scheme",
+            "s3://me:hush/hush@bucket/x": "a '/' of the secret is %2F",
+            "s3://me:hush": "a '/' of the secret is %2F",
+        }.items(),
+    )
+    def test_what_is_no_storage(self, text: str, said: str) -> None:
+        with pytest.raises(UserError, match=rf"^--storage .*{said}") as error:
+            Storage.named(text)
+        assert "hush" not in str(error.value)
+
+
+class TestSecrets:
+    @pytest.mark.parametrize(
+        ("uri", "shown"),
+        {
+            "s3://me:hush@bucket/x": "s3://***@bucket/x",
+            "s3://me:hush%2Fhush@bucket/x?region=eu-1": "s3://***@bucket/x?region=eu-1",
+            "s3://bucket/x?endpoint_override=h:1&scheme=http": "s3://bucket/x?endpoint_override=h:1&scheme=http",
+            "s3://bucket/x?secret_key=hush": "s3://bucket/x",
+            "s3://me:hush/hush@bucket/x": "s3://***@bucket/x",
+            "s3://me:hu?sh@bucket/x": "s3://***",
+            "s3://me:hush": "s3://***",
+            "gs://anonymous@bucket/x": "gs://***@bucket/x",
+            "file:///home/a@b/x": "file:///home/a@b/x",
+            "/home/a@b:c/x": "/home/a@b:c/x",
+        }.items(),
+    )
+    def test_no_password_is_shown(self, uri: str, shown: str) -> None:
+        storage = Storage(uri)
+        assert storage.shown == shown
+        for text in (repr(storage), str(storage), repr(Workplace(Path(), storage))):
+            assert shown in text
+            assert "hush" not in text
+
+    def test_no_password_is_said(self, server: Server) -> None:
+        for storage in (
+            Storage(server.uri("x", bucket="other")),
+            Storage("s3://me:hush@bucket/x?endpoint_override=127.0.0.1:1"),
+        ):
+            with pytest.raises(StorageError) as error:
+                storage.probe()
+            assert "hush" not in str(error.value) + repr(error.value)
+        with server.refusing(), pytest.raises(StorageError) as error:
+            Storage(server.uri("x")).probe()
+        assert SECRET not in str(error.value)
+
+    def test_the_secret_of_the_uri_is_the_one_that_signs(self, server: Server) -> None:
+        """'%2F' and '%2B' are read as what they stand for, and the environment may name the endpoint as Amazon's tools do."""
+        from pyarrow.fs import S3FileSystem
+
+        place = storages._opened(server.uri("x"))
+        assert isinstance(place, storages._Bucket)
+        assert place.root == "weights/x"
+        same = S3FileSystem(
+            access_key="someone", secret_key=SECRET, region="us-east-1", endpoint_override=server.address
+        )
+        options, expected = place.system.__reduce__()[1][0], same.__reduce__()[1][0]
+        assert [options[name] for name in ("access_key", "secret_key")] == [
+            expected[name] for name in ("access_key", "secret_key")
+        ]
+
+    def test_the_endpoint_may_come_from_the_environment(self, server: Server) -> None:
+        program = "import sys; from harness.storage import Storage; Storage(sys.argv[1]).write('a', b'a')"
+        environment = {"AWS_ENDPOINT_URL": f"http://{server.address}", "AWS_ACCESS_KEY_ID": "me"}
+        environment |= {"AWS_SECRET_ACCESS_KEY": SECRET}
+        arguments = [sys.executable, "-c", program, "s3://weights/environment"]
+        subprocess.run(arguments, env={**os.environ, **environment}, check=True)
+        assert server.files("environment") == {"a"}
