@@ -1,0 +1,223 @@
+"""`submit`: a bench or tune handed to a cluster as a job, after everything that can be checked here was checked."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import secrets
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from pydantic import BaseModel, ConfigDict
+
+from harness.bench.point import load_point
+from harness.cli import EXIT_INCOMPLETE, EXIT_INTERRUPTED, build_parser
+from harness.cli.asked import YAML, ask
+from harness.cli.study import as_bench
+from harness.cli.tune import space_of
+from harness.errors import UserError, unknown
+from harness.tasks import TASKS
+from harness.yaml_files import load_yaml
+
+COMMANDS = ("bench", "tune")
+PASSWORD = re.compile(r"://[^@]*:.*@|[?&][^=&]*(?:password|passwd|pwd|secret|token|access_key)[^=&]*=", re.IGNORECASE)
+"""Of a word: a URL with a password, before its host or in its query."""
+SECRET = re.compile(r"PASSW|SECRET|ACCESS_KEY|API_KEY|CREDENTIAL|TOKEN$", re.IGNORECASE)
+"""Of a variable's name."""
+
+
+class RuntimeEnv(BaseModel):
+    """Of Ray's runtime environment what we look at; Ray checks the rest."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    working_dir: str | None = None
+    env_vars: dict[str, str] = {}
+
+
+def submit(args: argparse.Namespace) -> int:
+    """Check the command, hand it to the cluster, say how to follow it; with --follow print its output and end as it does."""
+    words: list[str] = args.words
+    if words[0] not in COMMANDS:
+        raise unknown("command", words[0], COMMANDS, "submit")
+    late = [flag for flag in ("--follow", "--id", "--runtime-env") if flag in words]
+    if late:
+        raise UserError(
+            f"submit: {late[0]} stands before the command, as in harness submit {late[0]} ... {words[0]} ..."
+        )
+    inner = build_parser().parse_args(words)
+    _check_words(inner, words)
+    _check_kept(inner)
+    runtime_env = _runtime_env(args.runtime_env)
+    name, metadata = _checked(inner)
+    id = args.id or f"harness-{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", id):
+        raise UserError(f"--id {id}: a job's name has letters, digits, '-', '_' and '.' only.")
+    travelling = list(_travelling(inner, runtime_env.get("working_dir")))
+
+    from harness.cluster.jobs import Jobs
+
+    jobs = Jobs(args.cluster)
+    command = shlex.join(["harness", *words])
+    with tempfile.TemporaryDirectory() as folder:
+        for file in travelling:
+            target = Path(folder) / file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target)
+        if travelling:
+            runtime_env["working_dir"] = folder
+        jobs.submit(
+            id,
+            shlex.join(["harness", *words, "--address", "auto", "--yes"]),
+            metadata | {"command": command},
+            runtime_env,
+        )
+    where = f"--address {jobs.address}"
+    print(
+        f"Job {id} is submitted.\n"
+        f"Follow it:  ray job logs --follow {id} {where}\n"
+        f"Stop it:    ray job stop {id} {where}    (what is recorded is kept; the same command goes on)\n"
+        f"Dashboard:  {jobs.address}/#/jobs/{id}    (its token: ray get-auth-token)",
+        flush=True,
+    )
+    return _follow(jobs, id) if args.follow else 0
+
+
+def _follow(jobs: Any, id: str) -> int:
+    """The job's exit status once it ended."""
+    try:
+        ended = jobs.follow(id, lambda text: print(text, end="", flush=True))
+    except KeyboardInterrupt:
+        print(f"harness: the job {id} goes on without being followed; see above how to stop it.", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    if ended.word == "SUCCEEDED":
+        return 0
+    if ended.exit_code == 127:
+        raise UserError(f"Job {id}: the head node has no command 'harness'; install it there, see deploy/README.md.")
+    print(f"harness: job {id} {ended.word.lower()}: {ended.reason}", file=sys.stderr)
+    return ended.exit_code if ended.exit_code and ended.exit_code > 0 else EXIT_INCOMPLETE
+
+
+# ----------------------------------------------------------------------------------------------------------- checking
+
+
+def _check_words(inner: argparse.Namespace, words: list[str]) -> None:
+    """What must not stand in the command: it is shown on the dashboard, and the cluster is named to submit."""
+    if any(PASSWORD.search(word) for word in words):
+        raise UserError(
+            f"submit {words[0]}: an URL in the command has a password, which the dashboard would show; leave it out and put "
+            "it on the head node: PGPASSWORD or ~/.pgpass for PostgreSQL, the usual AWS or Google credentials for storage."
+        )
+    if any(word.partition("=")[0] == "--address" for word in words) and inner.address != "auto":
+        raise UserError(
+            f"submit {words[0]} --address {inner.address}: the job joins the cluster it runs on; name that cluster before "
+            f"the command, as in harness submit --address {inner.address} {words[0]} ..."
+        )
+
+
+def _check_kept(inner: argparse.Namespace) -> None:
+    """What the job keeps must not lie in its own folder, which goes away with it."""
+    gone = "a job's own folder goes away with it"
+    where = "name a database server, or a file on the head node as sqlite:////absolute/path.db"
+    try:
+        url = sa.engine.make_url(inner.store) if inner.store else None
+    except (sa.exc.ArgumentError, ValueError):
+        raise UserError(f"submit {inner.command} --store: this is not a database URL; {where}.") from None
+    sqlite = url is not None and url.get_backend_name() == "sqlite"
+    if url is None or (sqlite and not Path(url.database or "").is_absolute()):
+        raise UserError(f"submit {inner.command} --store: {gone}, and a relative path with it; {where}.")
+    places = {"--storage": inner.storage} | ({"--out": inner.out} if inner.command == "tune" else {})
+    for flag, place in places.items():
+        if place is None and sqlite:
+            continue  # beside the store
+        if place is None or not ("://" in place or Path(place).is_absolute()):
+            what = (
+                "a folder that every node sees or s3://BUCKET/PATH"
+                if flag == "--storage"
+                else "a folder of the head node"
+            )
+            raise UserError(f"submit {inner.command} {flag}: {gone}; name {what} by its absolute path.")
+
+
+def _runtime_env(file: str | None) -> dict[str, Any]:
+    """The file's mapping as Ray takes it."""
+    if file is None:
+        return {}
+    found = load_yaml(Path(file), RuntimeEnv)
+    for name, value in found.env_vars.items():
+        if SECRET.search(name) or PASSWORD.search(value):
+            raise UserError(
+                f"--runtime-env {file}, key env_vars.{name}: the cluster keeps and shows runtime environments; set this "
+                "variable on the nodes instead, before 'ray start' or from a Kubernetes secret."
+            )
+    folder = found.working_dir
+    if folder and "://" not in folder and not Path(folder).expanduser().is_dir():
+        raise UserError(f"--runtime-env {file}, key working_dir: there is no folder {folder}.")
+    return found.model_dump(exclude_unset=True)
+
+
+def _checked(inner: argparse.Namespace) -> tuple[str, dict[str, str]]:
+    """Read the tables, spaces and tasks that the command names and check all values against them, without data. A word for
+    the job's name, and what the dashboard shows of it."""
+    if inner.command == "tune":
+        space = space_of(inner)
+        bench = as_bench(inner, space, space.settings(space.defaults))
+        name, shown = space.space.name, {"study": space.space.name, "method": space.method, "preset": space.preset}
+    else:
+        bench, shown, name = inner, {}, ""
+    asked = ask(bench)
+    with asked.naming_places():
+        resolved = asked.table.resolve(asked.preset, asked.overrides, {**TASKS, **asked.user_tasks})
+    shown = {"table": resolved.table.name, "preset": resolved.preset, "encoder": resolved.encoder} | shown
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", name or resolved.table.name), shown
+
+
+def _travelling(inner: argparse.Namespace, working_dir: str | None) -> Iterator[str]:
+    """The small files that the command names and that must go with the job. With a working_dir it holds them already."""
+    for flag, text in _named(inner):
+        path = Path(text)
+        small = text.endswith(YAML)
+        if path.is_absolute() or text.startswith("~") or not (small or path.exists()):
+            if small:
+                raise UserError(f"{flag} {text}: name the file from this folder, without a leading '/' or '~', so that it "
+                                "travels with the job.")  # fmt: skip
+            continue  # a name, or a place on the cluster
+        if working_dir:
+            if "://" not in working_dir and not (Path(working_dir).expanduser() / path).exists():
+                raise UserError(f"{flag} {text}: the runtime environment's working_dir {working_dir} has no such file.")
+        elif not small:
+            raise UserError(
+                f"{flag} {text}: data and encoders do not travel with a job; name a path that every node sees, or put it "
+                "into a working_dir with --runtime-env."
+            )
+        elif ".." in path.parts:
+            raise UserError(
+                f"{flag} {text}: go to the folder above and name the file from there: it travels with the job."
+            )
+        else:
+            yield text
+
+
+def _named(inner: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """(flag, value) of everything that may be a file or folder, those named inside a --with file included."""
+    values = vars(inner)
+    found = {flag: values.get(flag) for flag in ("table", "space", "data", "encoder", "corpus")}
+    found["with"] = values.get("with_file")
+    found["translator"] = (inner.translator or "").removeprefix("file:")
+    for flag, value in found.items():
+        if value:
+            yield f"--{flag}", value
+    yield from (("--tasks", text) for text in inner.tasks or ())
+    target = load_point(Path(inner.with_file)).target if values.get("with_file") else None
+    if target:
+        for key in ("table", "data", "encoder", "corpus"):
+            if value := getattr(target, key):
+                yield f"{inner.with_file}, key target.{key}:", value
+        yield from ((f"{inner.with_file}, key target.tasks:", text) for text in target.tasks)

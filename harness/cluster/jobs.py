@@ -1,0 +1,175 @@
+"""Jobs on a cluster that runs already: a command handed to its head node, followed, and how it ended. Nothing is started."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http.client import HTTPException
+from typing import Any, NoReturn
+
+from harness.cluster.session import quiet_environment
+from harness.errors import UserError, first_line, unknown
+
+ANSWER_SECONDS = 60.0
+"""A cluster that says nothing for so long is taken for none."""
+CONNECT_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a job ended: Ray's word for it, the command's own exit status where it came to one, and Ray's reason."""
+
+    word: str
+    exit_code: int | None
+    reason: str
+
+
+class Jobs:
+    """The jobs of one cluster. `address`: of its dashboard, as an URL.
+
+    Raises UserError within a minute where no cluster answers, or where it does not take our token.
+    """
+
+    def __init__(self, address: str) -> None:
+        quiet_environment()
+        import ray  # noqa: F401
+        from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)  # as ray.init does before it joins a cluster
+        self._named = address
+        try:
+            self._client = self._speaking(lambda: _client_of(_dashboard_of(address)))
+        except (RuntimeError, ValueError) as error:  # something answers that is no Ray
+            self._no_cluster(error)
+        self.address: str = self._client.get_address()
+
+    def submit(self, id: str, entrypoint: str, metadata: Mapping[str, str], runtime_env: Mapping[str, Any]) -> None:
+        """Hand a shell command to the head node; `metadata` is shown for the job. A local `working_dir` is uploaded."""
+        from ray.runtime_env import RuntimeEnv
+
+        for key in runtime_env:
+            if key not in RuntimeEnv.known_fields:
+                known = [name for name in RuntimeEnv.known_fields if not name.startswith("_")]
+                raise unknown("key", key, known, "--runtime-env")
+        try:
+            self._speaking(
+                lambda: self._client.submit_job(
+                    entrypoint=entrypoint,
+                    submission_id=id,
+                    metadata={f"harness_{k}": v for k, v in metadata.items()},
+                    runtime_env=dict(runtime_env),
+                )
+            )
+        except (TypeError, ValueError, RuntimeError) as error:
+            if "already exists" in str(error):
+                raise UserError(f"--id {id}: this cluster has a job of that name; take another.") from None
+            mend = (
+                "; two clusters on one machine share a port: start it with 'ray start --dashboard-agent-listen-port PORT'"
+                if "No available agent" in str(error)
+                else ""
+            )
+            raise UserError(f"The cluster at {self.address} refused the job: {_reason(error)}{mend}.") from None
+
+    def follow(self, id: str, write: Callable[[str], object]) -> Ended:
+        """Hand the job's output on as it comes, until the job ends."""
+
+        async def tail() -> None:
+            async for text in self._client.tail_job_logs(id):
+                write(text)
+
+        try:
+            asyncio.run(tail())
+            return self._ended(id)
+        except (OSError, RuntimeError) as error:
+            raise UserError(
+                f"The connection to {self.address} was lost ({_reason(error)}); where the cluster still runs, so does the "
+                f"job: see it again with 'ray job logs --follow {id} --address {self.address}'."
+            ) from None
+
+    def _ended(self, id: str) -> Ended:
+        until = time.monotonic() + ANSWER_SECONDS
+        while time.monotonic() < until:
+            found = self._speaking(lambda: self._client.get_job_info(id))
+            if found.status.is_terminal():
+                return Ended(found.status.value, found.driver_exit_code, first_line(RuntimeError(found.message or "")))
+            time.sleep(0.2)
+        raise RuntimeError("its output ended and the job did not")
+
+    def _speaking(self, call: Callable[[], Any]) -> Any:
+        """A request whose failures are one sentence each."""
+        from ray.exceptions import AuthenticationError, RpcError
+
+        try:
+            return call()
+        except AuthenticationError:
+            raise UserError(
+                f"--address {self._named}: the cluster does not take this token; copy its own from the head node ('ray "
+                "get-auth-token' prints it there) to ~/.ray/auth_token, or name its file with RAY_AUTH_TOKEN_PATH."
+            ) from None
+        except (RpcError, OSError) as error:  # those of requests among them
+            self._no_cluster(error)
+
+    def _no_cluster(self, error: Exception) -> NoReturn:
+        raise UserError(
+            f"--address {self._named}: no Ray cluster answers there ({_reason(error)}); give the address of its dashboard, "
+            "such as http://127.0.0.1:8265 behind 'ray dashboard' or an ssh tunnel, or that of its head node."
+        ) from None
+
+
+def _client_of(dashboard: str) -> Any:
+    from ray.dashboard.modules import dashboard_sdk
+    from ray.dashboard.modules.job import sdk
+    from ray.job_submission import JobSubmissionClient
+
+    for module in (dashboard_sdk, sdk):
+        module.logger.setLevel(logging.ERROR)
+
+    class Client(JobSubmissionClient):
+        def _do_request(self, *arguments: Any, **options: Any) -> Any:
+            """Ray waits without end for an answer; here for a bounded time."""
+            return super()._do_request(*arguments, timeout=(CONNECT_SECONDS, ANSWER_SECONDS), **options)
+
+    # Ray lets these override an address that was named.
+    for name in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"):
+        os.environ.pop(name, None)
+    return Client(dashboard)
+
+
+def _dashboard_of(address: str) -> str:
+    """The URL of the dashboard of a cluster that is named by it, by its head node's HOST:PORT, or by 'auto'."""
+    if address == "auto":
+        address = os.environ.get("RAY_API_SERVER_ADDRESS") or os.environ.get("RAY_ADDRESS") or "auto"
+    if "://" in address:
+        return address
+    from ray.dashboard.utils import ray_address_to_api_server_url
+
+    if address != "auto":
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal():
+            raise UserError(f"--address {address}: write auto, HOST:PORT, or the dashboard's URL.")
+        if _is_dashboard(address):
+            return f"http://{address}"
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()  # else Ray tries for 40 s
+    return str(ray_address_to_api_server_url(address))
+
+
+def _is_dashboard(address: str) -> bool:
+    try:
+        urllib.request.urlopen(f"http://{address}/api/version", timeout=CONNECT_SECONDS).close()
+    except urllib.error.HTTPError as error:
+        return error.code in (401, 403)  # it wants a token
+    except (OSError, HTTPException):
+        return False
+    return True
+
+
+def _reason(error: Exception) -> str:
+    return first_line(error).rstrip(".")

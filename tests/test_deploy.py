@@ -1,0 +1,143 @@
+"""What stands in deploy/ and in the READMEs is what Ray, KubeRay, docker and this harness take, as far as it can be seen here.
+
+Docker, AWS and Kubernetes are not at hand: the Dockerfile is not built, nothing is launched.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from harness.cli import build_parser
+from harness.cli.submit import PASSWORD, _check_kept, _check_words
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+DEPLOY = REPOSITORY / "deploy"
+PAGES = (REPOSITORY / "README.md", DEPLOY / "README.md")
+PINS = dict(re.findall(r"^(\S+)==(\S+)$", (REPOSITORY / "constraints.txt").read_text(), re.MULTILINE))
+COMMAND = re.compile(r"(?<![^\s`])harness (?:bench|tune|plan|report|submit|list|show|doctor)\b[^`\n#]*")
+
+
+def commands(path: Path) -> list[str]:
+    """Every command of the harness in a page; a bare 'harness tune' only names one."""
+    text = path.read_text().replace("\\\n", " ")
+    return [found.strip() for found in COMMAND.findall(text) if len(found.split()) > 2]
+
+
+def load(name: str) -> Any:
+    return YAML(typ="safe").load((DEPLOY / name).read_text())
+
+
+@pytest.mark.parametrize(
+    "line", [pytest.param(line, id=f"{page.parent.name}: {line}"[:80]) for page in PAGES for line in commands(page)]
+)
+def test_every_command_in_the_pages_is_one(line: str) -> None:
+    args = build_parser().parse_args(shlex.split(line)[1:])
+    if args.command == "submit":
+        assert build_parser().parse_args(args.words).command in ("bench", "tune")
+
+
+def test_the_pages_have_commands_and_their_links_lead_somewhere() -> None:
+    for page in PAGES:
+        text = page.read_text()
+        assert len(commands(page)) >= 5
+        for target in re.findall(r"\]\(([^)#:]+)\)", text):
+            assert (page.parent / target).exists(), f"{page}: {target}"
+        for name in re.findall(r"deploy/[A-Za-z.]+[A-Za-z]", text):
+            assert (REPOSITORY / name).exists(), f"{page}: {name}"
+
+
+def test_no_password_and_no_open_port_in_any_file() -> None:
+    for path in (*DEPLOY.iterdir(), REPOSITORY / "README.md"):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            assert not PASSWORD.search(line), f"{path}, line {number}"
+            assert "0.0.0.0" not in line, f"{path}, line {number}: open to the world"
+
+
+class TestCluster:
+    config = load("cluster.yaml")
+
+    def test_ray_takes_it(self) -> None:
+        from ray.autoscaler._private.util import prepare_config, validate_config
+
+        validate_config(prepare_config(self.config))
+
+    def test_only_ssh_comes_in_and_the_token_is_on(self) -> None:
+        (rule,) = self.config["provider"]["security_group"]["IpPermissions"]
+        assert (rule["FromPort"], rule["ToPort"]) == (22, 22)
+        assert all(each["CidrIp"].endswith("/32") for each in rule["IpRanges"])
+        assert any("--dashboard-host=127.0.0.1" in line for line in self.config["head_start_ray_commands"])
+        assert "--env=RAY_AUTH_MODE=token" in self.config["docker"]["run_options"]
+        assert "~/.ray/auth_token" in self.config["file_mounts"]
+
+    def test_nodes_install_this_checkout_with_its_tested_versions(self) -> None:
+        assert f":{PINS['ray']}-py311" in self.config["docker"]["image"]
+        assert self.config["file_mounts"]["~/harness"] == "."
+        named = re.findall(r"~/harness/([\w.-]+)", " ".join(self.config["setup_commands"]))
+        assert "constraints.txt" in named
+        assert all((REPOSITORY / name).is_file() for name in named)
+
+
+class TestRayJob:
+    job = load("rayjob.yaml")
+    spec = job["spec"]["rayClusterSpec"]
+    templates = (
+        spec["headGroupSpec"]["template"],
+        *(group["template"] for group in spec["workerGroupSpecs"]),
+    )
+
+    def test_its_fields(self) -> None:
+        assert (self.job["apiVersion"], self.job["kind"]) == ("ray.io/v1", "RayJob")
+        assert self.spec["rayVersion"] == PINS["ray"]
+        assert self.spec["authOptions"] == {"mode": "token"}
+        assert self.job["spec"]["shutdownAfterJobFinishes"] is True
+        assert all(isinstance(value, str) for value in self.job["spec"]["metadata"].values())
+        for group in self.spec["workerGroupSpecs"]:
+            assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
+        containers = [container for template in self.templates for container in template["spec"]["containers"]]
+        assert len({container["image"] for container in containers}) == 1, "all nodes have one environment"
+        assert any("nvidia.com/gpu" in container["resources"]["limits"] for container in containers)
+
+    def test_its_command_is_one_that_submit_would_take(self) -> None:
+        program, *words = shlex.split(self.job["spec"]["entrypoint"])
+        args = build_parser().parse_args(words)
+        assert (program, args.address, args.yes) == ("harness", "auto", True)
+        _check_words(args, words)
+        _check_kept(args)
+
+    def test_the_password_comes_from_a_secret_to_the_head_alone(self) -> None:
+        variables = [
+            [each for container in template["spec"]["containers"] for each in container.get("env", [])]
+            for template in self.templates
+        ]
+        (password,) = variables[0]
+        assert password["name"] == "PGPASSWORD"
+        assert "secretKeyRef" in password["valueFrom"]
+        assert not any(variables[1:])
+
+
+class TestDockerfile:
+    lines = tuple(line for line in (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ").splitlines())
+
+    def test_what_it_copies_exists_and_is_all_that_the_wheel_needs(self) -> None:
+        copied = {name for line in self.lines if line.startswith("COPY ") for name in line.split()[1:-1]}
+        assert all((REPOSITORY / name).exists() for name in copied)
+        project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+        wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+        needed = {*wheel["packages"], *wheel["force-include"], project["project"]["readme"]}
+        assert needed | {"LICENSE", "pyproject.toml", "constraints.txt"} <= copied
+
+    def test_the_tested_python_and_versions_and_no_root(self) -> None:
+        assert any(line.startswith("FROM python:3.11-slim") for line in self.lines)
+        installs = [line for line in self.lines if "pip install" in line and "--no-deps" not in line]
+        assert installs
+        assert all("--constraint constraints.txt" in line for line in installs)
+        users = [line.split()[1] for line in self.lines if line.startswith("USER ")]
+        assert users
+        assert users[-1] != "root"
