@@ -61,7 +61,6 @@ def main() -> None:
                 study=opened.name,
                 folder=Path(folder) / "tune",
                 execution=settled,
-                num_workers=1,
                 concurrent=own.slots,
             )
             spent = time.perf_counter() - started

@@ -52,6 +52,7 @@ class Overrides:
     data: str | None = None
     corpus: str | None = None
     translator: str | None = None
+    num_workers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ class ResolvedTable:
 
     `columns` by id, in order; `subsets` indices; `sizes` total labelled examples, 0 the full training set; `warm_up_steps`
     None leaves the encoder's default; `incomparable`: why no cell here can be held against the paper's (empty: it can);
-    `deviations`: every value that differs from the paper's recipe; `settings`: hyperparameters by method from `--set`.
+    `deviations`: every value that differs from the paper's recipe; `settings`: hyperparameters by method from `--set`;
+    `num_workers` train one stage together, which is no part of what is computed.
     """
 
     table: Table
@@ -83,6 +85,7 @@ class ResolvedTable:
     incomparable: tuple[str, ...] = ()
     deviations: tuple[str, ...] = ()
     settings: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    num_workers: int = 1
 
     @property
     def comparable(self) -> bool:
@@ -234,6 +237,7 @@ def resolve(table: Table, preset: str, overrides: Overrides, tasks: Mapping[str,
         pre_train=pre_train if any(row.pre_train for row in rows) else None,
         translator=translator if overrides.translator is None else overrides.translator,
         settings=settings,
+        num_workers=overrides.num_workers or base.num_workers or table.num_workers,
     )
     deviations = _deviations(result, paper)
     incomparable = [] if base.comparable else [f"preset {preset} is not the paper's setting"]

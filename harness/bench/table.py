@@ -197,11 +197,13 @@ class Preset(Strict):
     warm_up: WarmUp | None = None
     max_length: Annotated[int, Field(ge=8, le=512)] | None = None
     selection_every: Count | None = None
+    num_workers: Count | None = None
     comparable: bool = False
 
 
 class Table(Strict):
-    """One published table. `sizes`: total labelled examples, 0 the full training set; `columns` by column id.
+    """One published table. `sizes`: total labelled examples, 0 the full training set; `columns` by column id; `num_workers`
+    train one stage together, which changes no number.
 
     `paper`: size -> row -> column -> [value, spread] in the paper's units; values times `paper_unit.value`, spreads times
     `paper_unit.spread`, lie in [0, 1].
@@ -222,6 +224,7 @@ class Table(Strict):
     translator: str = ""
     max_length: Annotated[int, Field(ge=8, le=512)] = 128
     selection_every: Count = 100
+    num_workers: Count = 1
     sizes: tuple[Size, ...] = Field(min_length=1)
     subsets: Count = 1
     seeds: tuple[Seed, ...] = Field(min_length=1)

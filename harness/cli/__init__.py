@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
-from itertools import takewhile
 from typing import Any, NoReturn
 
 import harness
@@ -28,16 +27,31 @@ class _Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """An unknown flag is said first, with the closest one: what is missing is often what was misspelt."""
-        for text in takewhile(lambda text: text.startswith("-"), args) if self._subparsers else args:
+        for text in self._own(args):
             flag = text.partition("=")[0]
             if flag.startswith("--") and flag != "--" and flag not in self._option_string_actions:
                 known = [name for name in self._option_string_actions if name.startswith("--")]
                 raise unknown("flag", flag, known, self._place)
         return super().parse_known_args(args, namespace)
 
+    def _own(self, args: Iterable[str]) -> Iterator[str]:
+        """The words up to the command that follows, if one does: it has flags of its own."""
+        leads = any(action.nargs == argparse.PARSER for action in self._actions)
+        words = iter(args)
+        for text in words:
+            if leads and not text.startswith("-"):
+                return
+            yield text
+            action = self._option_string_actions.get(text)
+            if leads and action and action.nargs is None:
+                next(words, None)  # its value
+
     def error(self, message: str) -> NoReturn:
         """One sentence, as for every other mistake; argparse alone would print the whole usage."""
-        raise UserError(f"{self._place}{': ' if self._place else ''}{message}; see '{self.prog} --help'.")
+        from harness.store import masked
+
+        shown = " ".join(masked(word) for word in message.split(" "))  # a URL without its flag is among them
+        raise UserError(f"{self._place}{': ' if self._place else ''}{shown}; see '{self.prog} --help'.")
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -215,6 +229,20 @@ def build_parser() -> argparse.ArgumentParser:
     _format_flag(report)
     report.set_defaults(handler="harness.cli.bench:report")
 
+    submit = commands.add_parser("submit", help="hand a bench or tune to a running Ray cluster as a job")
+    submit.add_argument(
+        "--address",
+        dest="cluster",
+        metavar="ADDRESS",
+        default="auto",
+        help="of the cluster: its dashboard's URL, HOST:PORT, or auto (the default: RAY_ADDRESS, else one on this machine)",
+    )
+    submit.add_argument("--runtime-env", metavar="FILE", help="a YAML file with Ray's runtime environment of the job")
+    submit.add_argument("--id", metavar="NAME", help="of the job (default: harness-TABLE-DATE-TIME-XXXX)")
+    submit.add_argument("--follow", action="store_true", help="print the job's output and end with its status")
+    submit.add_argument("words", nargs=argparse.PARSER, metavar="bench|tune", help="the command, with its flags")
+    submit.set_defaults(handler="harness.cli.submit:submit")
+
     listing = commands.add_parser("list", help=f"list {', '.join(LISTED)}")
     listing.add_argument("what", metavar="|".join(LISTED))
     listing.set_defaults(handler="harness.cli.show:listing")
@@ -222,10 +250,12 @@ def build_parser() -> argparse.ArgumentParser:
     show = commands.add_parser("show", help="one record in full: its numbers, its parents, how to make it again")
     show.add_argument("key", help="a stage's key, or its beginning")
     show.add_argument("--store", metavar="URL", help="database of records (default sqlite:///.harness/harness.db)")
+    show.add_argument("--storage", metavar="URI", help="where weights lie (default: beside the store)")
     show.set_defaults(handler="harness.cli.show:show")
 
     doctor = commands.add_parser("doctor", help="check Python, torch, Ray, packages, data, store and disk")
     doctor.add_argument("--store", metavar="URL", help="database of records (default sqlite:///.harness/harness.db)")
+    doctor.add_argument("--storage", metavar="URI", help="where weights lie (default: beside the store)")
     doctor.add_argument("--data", help="'hub', or a folder of data")
     doctor.set_defaults(handler="harness.cli.doctor:run")
     return parser
@@ -234,7 +264,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. 0: complete; 1: the table is incomplete; 2: a mistake of the user's; 130: interrupted."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    commands = ("bench", "tune", "plan", "report", "list", "show", "doctor")
+    commands = ("bench", "tune", "plan", "report", "submit", "list", "show", "doctor")
     try:
         if arguments and not arguments[0].startswith("-") and arguments[0] not in commands:
             raise unknown("command", arguments[0], commands)

@@ -74,7 +74,7 @@ def ask(args: argparse.Namespace) -> Asked:
     if own:
         values["tasks"] = tuple(own[text].name if text in own else text for text in values["tasks"])
     preset = values.pop("preset")
-    overrides = Overrides(**values, set=(*shared, *texts, *args.set))
+    overrides = Overrides(**values, set=(*shared, *texts, *args.set), num_workers=args.num_workers)
     return Asked(table, preset, overrides, {task.name: task for task in own.values()}, places)
 
 

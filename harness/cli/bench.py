@@ -7,12 +7,13 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from tabulate import tabulate
 
 from harness.bench.aggregate import Grid, aggregate
-from harness.bench.caption import Caption
+from harness.bench.caption import Caption, counted
 from harness.bench.plan import COMPARED_TEXTS, Plan, Translation, make_plan
 from harness.bench.point import value_text
 from harness.bench.render import render
@@ -51,7 +52,11 @@ class Prepared:
 
     @property
     def hours(self) -> float:
-        return hours(sum(item.cost for item in self.items), self.calibration, self.slots, len(self.items))
+        return self.hours_of(sum(item.cost for item in self.items), len(self.items))
+
+    def hours_of(self, flops: float, stages: int) -> float:
+        """What `stages` stages of `flops` in all take here."""
+        return hours(flops, self.calibration, self.slots * self.resolved.num_workers, stages)
 
 
 def prepare(args: argparse.Namespace, *, train: bool) -> Prepared:
@@ -75,9 +80,16 @@ def _prepare(asked: Asked, args: argparse.Namespace, train: bool) -> Prepared:
     if train and any(not name.startswith(UNTRANSLATED) for name in plan.unresolved):
         raise UserError(_not_at_hand(plan, source, user_tasks))
     statuses = store.statuses(plan.stages)
-    items, blocked = work(plan, statuses, lambda key: storage.exists(weights_of(key)), args.retry)
+    items, blocked = work(plan, statuses, cache(lambda key: storage.exists(weights_of(key))), args.retry)
     calibration = calibrate(store.speeds(), located.encoder.digest)
-    slots = args.slots or os.cpu_count() or 1
+    cores = os.cpu_count() or 1
+    if train and items and args.address == "local" and resolved.num_workers > cores:
+        place = "--num-workers" if args.num_workers else f"table {resolved.table.name}, num_workers"
+        raise UserError(
+            f"{place} {resolved.num_workers}: this machine has {counted(cores, 'CPU core')}; give --num-workers {cores} or "
+            "fewer, or a cluster with --address."
+        )
+    slots = args.slots or cores // resolved.num_workers or 1
     return Prepared(asked, resolved, plan, store, statuses, items, blocked, calibration, slots, translator)
 
 
@@ -132,7 +144,7 @@ def _first_line(prepared: Prepared) -> list[str]:
             continue
         other = make_plan(prepared.asked.table.resolve(name), None, located, translation=Translation())
         flops = sum(other.stage_flops(stage) for stage in other.stages.values())
-        spent = hours(flops, prepared.calibration, prepared.slots, len(other.stages))
+        spent = prepared.hours_of(flops, len(other.stages))
         costs.append(f"{name} ({len(other.stages):,} stages) about {duration(spent)} here")
     return [f"Preset {prepared.resolved.preset}, the default. Others: {'; '.join(costs)}: ask with --preset NAME."]
 
@@ -300,11 +312,12 @@ def _train(args: argparse.Namespace, prepared: Prepared) -> None:
     check_masks(prepared.items, tokeniser, located)
     check_gpus(args)
 
-    execution = execution_of(args)
+    execution = execution_of(args, prepared.resolved)
     name = prepared.resolved.table.name
     metadata = {"table": name, "preset": prepared.resolved.preset, "encoder": located.name, "runs": str(len(plan.runs))}
     prepared.store = Store(prepared.store.url)
     prepared.store.label(name, plan.runs)
+    storage_of(args, prepared.store).probe()
     with session(execution, metadata) as (dashboard, settled):
         from harness.cluster.pool import Pool
 
@@ -320,20 +333,23 @@ def _train(args: argparse.Namespace, prepared: Prepared) -> None:
             pool.close()
 
 
-def execution_of(args: argparse.Namespace) -> Execution:
+def execution_of(args: argparse.Namespace, resolved: ResolvedTable) -> Execution:
     gpus = args.gpus_per_run if args.gpus_per_run is not None else -1.0
-    return Execution(args.address, args.slots, gpus, args.cpus_per_run, num_workers=args.num_workers or 1)
+    return Execution(args.address, args.slots, gpus, args.cpus_per_run, num_workers=resolved.num_workers)
 
 
 def storage_of(args: argparse.Namespace, store: Store) -> Storage:
     """Where weights lie: as asked, else beside the store."""
-    return Storage(str(store.products.resolve()))
+    return Storage.named(args.storage) if args.storage else Storage(str(store.products.resolve()))
 
 
 def workplace_of(args: argparse.Namespace, located: Located, storage: Storage, execution: Execution) -> Workplace:
+    """For workers of a session: every node that is there sees the storage and has the encoder."""
+    from harness.cluster.nodes import shared
+
     assert located.folder is not None  # unresolved encoders were refused
     config = located.config if located.new else None
-    return Workplace(
+    workplace = Workplace(
         located.folder.resolve(),
         storage,
         execution.threads,
@@ -341,6 +357,7 @@ def workplace_of(args: argparse.Namespace, located: Located, storage: Storage, e
         micro_batch=args.micro_batch,
         checkpoint_seconds=60 * args.checkpoint_minutes,
     )
+    return shared(workplace, execution, located.encoder.digest)
 
 
 def _reused(prepared: Prepared) -> int:

@@ -1,4 +1,4 @@
-"""`harness doctor`: what this machine has, what it lacks, and the mend for each. Trains nothing and writes nothing.
+"""`harness doctor`: what this machine has, what it lacks, and the mend for each. Trains nothing, and nothing that it writes stays.
 
 A check is `ok` True (fine), None (worth knowing, nothing fails for it) or False (needed and missing: exit status 1). Heavy
 packages are imported by name inside a try, so that a broken installation is a line of the report and not a traceback.
@@ -222,13 +222,14 @@ def _store(store: str | None) -> Check:
     sqlalchemy, why = _imported("sqlalchemy")
     if sqlalchemy is None:
         return Check("store", False, why, INSTALL)
+    from harness.errors import UserError
+    from harness.store.database import masked, parsed
+
     try:
-        url = sqlalchemy.engine.make_url(_store_url(store))
-    except sqlalchemy.exc.ArgumentError:
-        return Check(
-            "store", False, f"'{store}' is not a database URL", "write sqlite:///FILE or postgresql+psycopg://HOST/NAME"
-        )
-    shown = url.render_as_string(hide_password=True)
+        url = parsed(_store_url(store))
+    except UserError as error:
+        return Check("store", False, str(error), "name another with `--store`")
+    shown = masked(url.render_as_string(hide_password=True))
     sqlite = url.get_backend_name() == "sqlite"
     if sqlite and url.database and url.database != ":memory:":
         path = Path(url.database).expanduser().absolute()
@@ -261,6 +262,30 @@ def _store(store: str | None) -> Check:
         mend = "move a damaged file away" if sqlite else "check host, name and password, and that the server runs"
         return Check("store", False, f"{shown}: {reason}", f"{mend}, or give another place with `--store`")
     return Check("store", True, f"{shown} opens" + (" for writing" if sqlite else ""))
+
+
+def _storage(uri: str | None, store: str | None) -> Check:
+    """Writes, reads and deletes a small file where weights lie; nothing is made where there is no folder yet."""
+    from harness.errors import UserError
+    from harness.storage import Storage
+
+    url = _store_url(store)
+    beside = Path(url.removeprefix("sqlite:///")).parent if url.startswith("sqlite:///") else Path(".harness")
+    try:
+        storage = Storage.named(uri or str(beside / "products"))
+        if storage.folder and not storage.folder.exists():
+            place = _nearest(storage.folder)
+            writable = place.is_dir() and os.access(place, os.W_OK | os.X_OK)
+            mend = "" if writable else f"make {place} a writable folder, or give another place with `--storage`"
+            found = f"{storage.folder} (not there yet)" if writable else f"{place} is not writable"
+            return Check("storage", writable, found, mend)
+        storage.probe()
+    except UserError as error:
+        found, _, mend = str(error).partition("; ")
+        return Check("storage", False, found, mend)
+    except ImportError as error:
+        return Check("storage", False, str(error), INSTALL)
+    return Check("storage", True, f"{storage.shown} takes and gives files")
 
 
 def _disk(store: str | None) -> Check:
@@ -306,7 +331,7 @@ def _shared_memory() -> Check | None:
     return Check("/dev/shm", True if gib >= 1 else None, f"{gib:.1f} GB free", mend)
 
 
-def checks(store_url: str | None = None, data: str | None = None) -> list[Check]:
+def checks(store_url: str | None = None, data: str | None = None, storage: str | None = None) -> list[Check]:
     """All checks, in the order in which they are shown. Takes a few seconds: torch and ray are imported."""
     found: list[Check] = [_python(), _torch(), *_ray(), _library("transformers"), _library("optuna")]
     rest: list[Callable[[], Check | None]] = [
@@ -316,6 +341,7 @@ def checks(store_url: str | None = None, data: str | None = None) -> list[Check]
         _translators,
         lambda: _data(data),
         lambda: _store(store_url),
+        lambda: _storage(storage, store_url),
         lambda: _disk(store_url),
         _memory,
         _shared_memory,
@@ -325,7 +351,7 @@ def checks(store_url: str | None = None, data: str | None = None) -> list[Check]
 
 def run(args: argparse.Namespace) -> int:
     """Print every check with its mend. 0 if nothing needed is missing, else 1."""
-    results = checks(getattr(args, "store", None), getattr(args, "data", None))
+    results = checks(args.store, args.data, args.storage)
     width = max(len(check.name) for check in results)
     for check in results:
         mark = {True: "ok  ", None: "note", False: "MISS"}[check.ok]

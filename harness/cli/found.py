@@ -19,6 +19,7 @@ from harness.search.board import Trial
 from harness.search.margins import marginal_tables
 from harness.search.results import Study, best_point, best_yaml, budget, chosen, final_test
 from harness.search.tables import points_table
+from harness.store import masked
 
 FILES = {"md": "md", "csv": "csv", "latex": "tex", "json": "json"}
 """Formats of the tables, with the suffix of their files."""
@@ -89,7 +90,7 @@ def show(args: argparse.Namespace, opened: Opened) -> int:
 
 
 def _store_flag(args: argparse.Namespace) -> str:
-    return f" --store {args.store}" if args.store else ""
+    return f" --store {masked(args.store)}" if args.store else ""
 
 
 def _best(opened: Opened, study: Study, best: Trial) -> dict[str, Any]:

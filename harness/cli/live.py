@@ -112,6 +112,8 @@ class Live(_View):
             self._cost += event.item.cost if event.kind in _ENDS else 0
         if event.kind in ("failed", "diverged", "retried"):
             self._line(f"{event.kind}: {event.item.name}: {event.reason}")
+        elif event.kind == "notice":
+            self._line(event.reason)
         self._update()
 
     def _state(self) -> str:

@@ -133,6 +133,8 @@ def _translators() -> list[tuple[str, str]]:
 
 def show(args: argparse.Namespace) -> int:
     """One record: what was trained, what it found, where it comes from, which runs it serves, how to make it again."""
+    from harness.cli.bench import storage_of
+
     store = Store(args.store or DEFAULT_URL, create=False)
     if not store.exists:
         raise UserError(f"There is no store at {store.shown} yet; run 'harness bench' first, or name it with --store.")
@@ -144,9 +146,12 @@ def show(args: argparse.Namespace) -> int:
             f"Several keys begin with '{args.key}': {', '.join(key[:12] for key in keys)}; write more of it."
         )
     key = keys[0]
+    storage = storage_of(args, store)
     stage, record = store.stage(key), store.records([key], predictions=True)[key]
     assert stage is not None
-    print("\n".join([*_record_lines(key, stage, record), *_origin_lines(store, stage), *_run_lines(store, key)]))
+    print(
+        "\n".join([*_record_lines(key, stage, record), *_origin_lines(store, storage, stage), *_run_lines(store, key)])
+    )
     return 0
 
 
@@ -188,7 +193,7 @@ def _scores(values: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value:.4f}" for name, value in values.items())
 
 
-def _origin_lines(store: Store, stage: Stage) -> list[str]:
+def _origin_lines(store: Store, storage: Storage, stage: Stage) -> list[str]:
     """The chain below this stage, down to the encoder."""
     lines = ["parents"]
     known = store.statuses([s.key for s in stage.chain])
@@ -196,9 +201,7 @@ def _origin_lines(store: Store, stage: Stage) -> list[str]:
     while isinstance(current.init, Parent):
         parent = current.init.stage
         weights = (
-            "weights kept"
-            if Storage(str(store.products)).exists(weights_of(parent.key))
-            else "weights deleted, made again when needed"
+            "weights kept" if storage.exists(weights_of(parent.key)) else "weights deleted, made again when needed"
         )
         status = known.get(parent.key, ("not recorded", 0))[0]
         parts = " and ".join(current.init.parts)

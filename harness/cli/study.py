@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness.bench.caption import counted
 from harness.cli.bench import Prepared, check_gpus, check_masks, execution_of, storage_of, workplace_of
 from harness.cli.texts import reader
 from harness.errors import UserError
@@ -83,10 +82,6 @@ def open_study(args: argparse.Namespace, points: Points, prepared: Prepared) -> 
 def check_places(args: argparse.Namespace) -> None:
     """What this machine does not have is said before Ray starts; of another cluster its session tells."""
     check_gpus(args)
-    there = args.slots or os.cpu_count() or 1
-    if args.address == "local" and args.num_workers > there:
-        have = f"--slots is {there}" if args.slots else f"this machine has {counted(there, 'slot')}"
-        raise UserError(f"--num-workers {args.num_workers}: {have}; take as many workers or fewer.")
     if args.out:
         _check_folder(args.out)
 
@@ -113,13 +108,14 @@ def explore_rest(args: argparse.Namespace, opened: Opened) -> None:
     tokeniser = Tokeniser(located.folder)
     check_masks(prepared.items, tokeniser, located)
     metadata = {"study": opened.name, "space": points.space.space.name, "encoder": located.name}
-    with session(execution_of(args), metadata) as (dashboard, settled):
+    with session(execution_of(args, points.base), metadata) as (dashboard, settled):
         from harness.cluster.ledger import ledger_of
         from harness.cluster.trial import Means, Replicates
         from harness.cluster.tune import explore
         from harness.cluster.worker import Shelf, answer, slots_of
 
         storage = storage_of(args, store)
+        storage.probe()
         ledger = ledger_of(store, storage, opened.owner)
         shelf = Shelf(reader(plan, tokeniser, store))
         for stage in plan.stages.values():
@@ -135,9 +131,7 @@ def explore_rest(args: argparse.Namespace, opened: Opened) -> None:
             ledger,
             opened.owner,
             settled,
-            settled.num_workers,
             args.retry,
-            opened.name,
         )
         count, direction = len(points.replicates), points.space.directions[0]
         live = LiveTrials(points.space.trials, count, direction, opened.proposals.history.trials, dashboard)
@@ -154,8 +148,7 @@ def explore_rest(args: argparse.Namespace, opened: Opened) -> None:
                 study=opened.name,
                 folder=store.products.parent / "tune",
                 execution=settled,
-                num_workers=settled.num_workers,
-                concurrent=slots_of(settled, settled.num_workers),
+                concurrent=slots_of(settled),
             )
         for key in kept:
             answer(ledger.let_go.remote(key, opened.owner.token))

@@ -11,7 +11,6 @@ from typing import Any
 
 from harness.bench.caption import counted
 from harness.bench.plan import Translation, make_plan
-from harness.bench.work import hours
 from harness.cli.asked import ask
 from harness.cli.bench import Prepared, agree, duration, prepare, shared_sentences
 from harness.cli.found import show
@@ -47,7 +46,7 @@ def tune(args: argparse.Namespace) -> int:
 # ------------------------------------------------------------------------------------------------------------ reading
 
 
-def _space(args: argparse.Namespace) -> ResolvedSpace:
+def space_of(args: argparse.Namespace) -> ResolvedSpace:
     method = args.method.lower()
     if method in space_names() and not set(method.split("+")) <= METHODS.keys():
         other = load_space(method).method
@@ -72,7 +71,7 @@ def _space(args: argparse.Namespace) -> ResolvedSpace:
 def prepare_study(args: argparse.Namespace) -> tuple[Prepared, Points]:
     """The default point as a bench would run it, which reads and checks all data, and what makes runs of other points."""
     check_places(args)
-    space = _space(args)
+    space = space_of(args)
     check_sampler(space.sampler, len(space.directions))
     asked = as_bench(args, space, space.settings(space.defaults))
     _refuse_twice(args, space)
@@ -114,7 +113,7 @@ def _announce(args: argparse.Namespace, prepared: Prepared, points: Points) -> f
     ended = sum(trial.state != "running" for trial in history.trials)
     default = ", ".join(f"{path}={value}" for path, value in space.defaults.items())
     stages, to_train, flops = work_left(points, prepared, history.entries.values(), args.retry)
-    spent = hours(flops, prepared.calibration, prepared.slots, to_train or 1)
+    spent = prepared.hours_of(flops, to_train or 1)
     most = "" if space.sampler == "grid" else "at most "
     left = f"{most}{to_train:,} of {stages:,} stages, {flops:.2g} FLOPs, about {duration(spent)} on "
     left = f"{left}{prepared.slots} slots here" if to_train else "nothing"
@@ -190,7 +189,7 @@ def _others(args: argparse.Namespace, space: ResolvedSpace, prepared: Prepared) 
         except UserError:
             continue
         flops = other.trials * sum(plan.stage_flops(stage) for stage in plan.stages.values())
-        spent = hours(flops, prepared.calibration, prepared.slots, len(plan.stages) * other.trials)
+        spent = prepared.hours_of(flops, len(plan.stages) * other.trials)
         costs.append(f"{name} ({other.trials} points) about {duration(spent)} here")
     others = f" Others: {'; '.join(costs)}: ask with --preset NAME." if costs else ""
     return [f"Preset {space.preset}, the default.{others}"]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer
 
-from harness.training.loop import Outcome
+from harness.training.outcome import Outcome
 
 
 def launch(train_function: Callable[[], Outcome]) -> Outcome:

@@ -1,92 +1,310 @@
-"""A Ray Train worker group that walks the stages of a trial: it starts once (seconds) and serves every trial of its actor.
-
-The workers take stages from a desk, one each, so that `num_workers` replicates of a point run side by side; a stage's
-numbers do not depend on who trains it.
-"""
+"""Several workers that train one stage together: a Ray Train worker group that starts once (seconds) and walks many stages,
+and the foreman that stands in a `Worker`'s place, hands it stage after stage and says how each ended."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
+import socket
+import sys
+import tempfile
 import threading
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.exceptions import RayActorError
+from ray.train.backend import Backend, BackendConfig
 
 from harness.bench.work import Item
-from harness.cluster.worker import Shelf, answer, prepared, train_item
+from harness.cluster.pulse import Place, beat
+from harness.cluster.worker import GroupEndedError, Worker, committed, prepared, trained
+from harness.encoders.tokens import Vocabulary
 from harness.errors import UserError, first_line
-from harness.specs import Status
+from harness.specs import Execution, Status, Workplace
 from harness.store import Owner
 
 if TYPE_CHECKING:
-    from harness.cluster.trial import Means
-    from harness.training.loop import Outcome
+    from harness.training.outcome import Outcome
 
 _TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
-START_SECONDS = float(os.environ.get(_TIMEOUT, 120))
-"""A worker group takes 11 to 17 s to start; one that has not by now waits for resources that are not there."""
-POLL_SECONDS = 0.5
+START_SECONDS = float(os.environ.get(_TIMEOUT, 300))
+"""A worker group that has not started by now waits for resources that are not there."""
+COLLECTIVE_SECONDS = 600
+"""A worker waits this long for what another one has to send; the dead are noticed at once, by Ray Train."""
+ALONE_SECONDS = 30
+"""What fails on every worker fails on all within a step; who failed this long before the others failed alone."""
+
+_ENVIRONMENT = {
+    _TIMEOUT: str(START_SECONDS),
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # of 2: how soon a dead worker is noticed
+    "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "120",  # of 600; one that is stopped is killed for its silence before
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # an actor of its own, for what Ray Train would save of a dying worker
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths are the command's
+}
 
 Result = tuple[Status, str, bool]
 """Status, reason, and whether the record is ours."""
 
 
-@ray.remote(num_cpus=0)
-class Desk:
-    """Where stages wait for a worker, and a trial for what becomes of them."""
+@dataclass
+class _Job:
+    """A stage in the group's hands. `through`: workers that are done with it."""
 
-    def __init__(self) -> None:
-        self._waiting: asyncio.Queue[tuple[int, Any] | None] = asyncio.Queue()
-        self._results: dict[int, asyncio.Future[Result]] = {}
-        self._jobs = self._workers = 0
+    result: asyncio.Future[Result | UserError]
+    through: set[int] = field(default_factory=set)
+    together: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass
+class _Team:
+    """One start of the group. `ended`: why it is no more, once its processes are gone and what they held is free, or '' where
+    they said it themselves; `lost`: what they said, the first one first; `unfit`: why one could not train anything."""
+
+    queues: list[asyncio.Queue[Any]]
+    ended: asyncio.Future[str]
+    here: set[int] = field(default_factory=set)
+    complete: asyncio.Event = field(default_factory=asyncio.Event)
+    job: _Job | None = None
+    lost: list[str] = field(default_factory=list)
+    unfit: str = ""
+
+    @property
+    def why(self) -> str:
+        """Why it ended."""
+        return self.ended.result() or next(iter(self.lost), "a worker gave up")
+
+
+@ray.remote(num_cpus=0)
+class Foreman:
+    """A `Worker` whose stages `execution.num_workers` train together. The group starts with the first stage, and again after
+    it ended; when it ends under a stage, `run` raises GroupEndedError. The workers beat in the ledger as `name/rank`."""
+
+    def __init__(self, workplace: Workplace, ledger: Any, name: str, execution: Execution) -> None:
+        self._workplace, self._ledger, self._name, self._execution = workplace, ledger, name, execution
+        self._team: _Team | None = None
+        beat(ledger, name)
 
     def __repr__(self) -> str:
-        return "harness-desk"
+        return self._name
 
-    async def enter(self) -> None:
-        self._workers += 1
+    async def ready(self) -> tuple[Place, str]:
+        """Where it is; whether its workers can train shows when they start."""
+        return Place.here(), ""
 
-    async def workers(self) -> int:
-        return self._workers
-
-    async def train(self, what: Any) -> Result:
-        """Returns when a worker is done with it: until then the dashboard shows a running task of the item's name."""
-        self._jobs += 1
-        job, result = self._jobs, asyncio.get_running_loop().create_future()
-        self._results[job] = result
-        await self._waiting.put((job, what))
-        done: Result = await result
-        return done
-
-    async def take(self) -> tuple[int, Any] | None:
-        """The next job, as soon as there is one; None when there will be none."""
-        return await self._waiting.get()
-
-    async def finish(self, job: int, result: Result) -> None:
-        self._results.pop(job).set_result(result)
+    async def run(
+        self, item: Item, owner: Owner | None, vocabulary: Vocabulary, digests: list[str], references: list[Any]
+    ) -> Result:
+        """Have a stage trained by all workers, and its record committed."""
+        team = self._team = await self._started()
+        job = team.job = _Job(asyncio.get_running_loop().create_future())
+        for queue in team.queues:
+            queue.put_nowait((item, owner, vocabulary, digests, references))
+        await _either(job.result, team.ended)
+        if not job.result.done():
+            raise GroupEndedError(team.why)
+        result = job.result.result()
+        if isinstance(result, UserError):
+            raise result
+        if result[0] == "failed":  # the next stage must not meet what this one may have left in the process group
+            await self.close()
+        return result
 
     async def close(self) -> None:
-        for _ in range(self._workers):
-            await self._waiting.put(None)
+        """Send the workers home."""
+        if self._team is not None:
+            for queue in self._team.queues:
+                queue.put_nowait(None)
+            await self._team.ended
+            self._team = None
+
+    # ------------------------------------------------------------------------------------------- what the workers call
+
+    async def take(self, rank: int) -> Any:
+        """The next stage, as soon as there is one; None when there will be none."""
+        team = self._now
+        team.here.add(rank)
+        if len(team.here) == len(team.queues):
+            team.complete.set()
+        return await team.queues[rank].get()
+
+    async def through(self, rank: int, status: Status, reason: str) -> None:
+        """Returns when all workers are through with the stage; TimeoutError for one that failed alone."""
+        team, job = self._now, self._now.job
+        assert job is not None
+        job.through.add(rank)
+        if len(job.through) == len(team.queues):
+            job.together.set()
+        try:
+            await asyncio.wait_for(job.together.wait(), None if status == "done" else ALONE_SECONDS)
+        except TimeoutError:
+            team.lost.append(f"worker {rank} alone {status}: {reason}")
+            raise
+
+    async def give_up(self, rank: int, reason: str) -> None:
+        """This worker ends, and with it the group: the others may be waiting for what it will not send."""
+        self._now.lost.append(f"worker {rank}: {reason}")
+
+    async def refuse(self, reason: str) -> None:
+        """A worker lacks what every stage needs."""
+        self._now.unfit = reason
+        self._now.complete.set()
+
+    async def finish(self, result: Result | UserError) -> None:
+        assert self._now.job is not None
+        self._now.job.result.set_result(result)
+
+    @property
+    def _now(self) -> _Team:
+        assert self._team is not None
+        return self._team
+
+    # ----------------------------------------------------------------------------------------------------- its start
+
+    async def _started(self) -> _Team:
+        if self._team is not None and not self._team.ended.done():
+            return self._team
+        loop, size = asyncio.get_running_loop(), self._execution.num_workers
+        team = self._team = _Team([asyncio.Queue() for _ in range(size)], loop.create_future())
+        foreman = ray.get_runtime_context().current_actor
+
+        def fit() -> None:
+            ended = self._fit(foreman)
+            loop.call_soon_threadsafe(team.ended.set_result, ended)
+
+        threading.Thread(target=fit, daemon=True).start()
+        complete = asyncio.ensure_future(team.complete.wait())
+        await _either(complete, team.ended, START_SECONDS)
+        complete.cancel()
+        if team.ended.done():
+            raise GroupEndedError(f"it did not start: {team.why}")
+        if team.unfit:
+            await self.close()
+            raise UserError(team.unfit)
+        if not team.complete.is_set():
+            each = " and ".join(f"{count:g} {name}s" for name, count in self._resources().items())
+            there, free = ray.cluster_resources(), ray.available_resources()
+            raise UserError(
+                f"The Ray Train worker group of {size} workers ({each} each) did not start in {START_SECONDS:.0f} s; the "
+                f"cluster has {there.get('CPU', 0):g} CPUs ({free.get('CPU', 0):g} free) and {there.get('GPU', 0):g} GPUs "
+                f"({free.get('GPU', 0):g} free); lower --num-workers or --slots."
+            )
+        return team
+
+    def _resources(self) -> dict[str, float]:
+        """Of one worker."""
+        gpus = {"GPU": self._execution.gpus_per_run} if self._execution.gpus_per_run else {}
+        return {"CPU": self._execution.cpus_per_run, **gpus}
+
+    def _fit(self, foreman: Any) -> str:
+        """Run the group to its end; why it ended, or '' where a worker said it."""
+        from ray.train import ControllerError, FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
+        from ray.train.torch import TorchTrainer
+
+        logging.getLogger("ray.train").setLevel(logging.ERROR)
+        for name, value in _ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        means = {"foreman": foreman, "ledger": self._ledger, "workplace": self._workplace, "name": self._name}
+        scaling = ScalingConfig(
+            num_workers=self._execution.num_workers,
+            use_gpu=self._execution.gpus_per_run > 0,
+            resources_per_worker=self._resources(),
+        )
+        together = Together("cpu:gloo,cuda:nccl" if self._execution.gpus_per_run >= 1 else "gloo")
+        try:
+            with tempfile.TemporaryDirectory(prefix="harness-", ignore_cleanup_errors=True) as folder:
+                run = RunConfig(
+                    name=f"{self._name}-group",
+                    storage_path=folder,  # of Ray Train's own files: nothing is kept there
+                    failure_config=FailureConfig(0, controller_failure_limit=0, max_preemption_failures=0),
+                )
+                TorchTrainer(
+                    walk, train_loop_config=means, scaling_config=scaling, torch_config=together, run_config=run
+                ).fit()
+        except WorkerGroupError as error:
+            return _died(error.worker_failures)
+        except ControllerError as error:
+            return _gone(error) or f"{type(error.controller_failure).__name__}: {first_line(error.controller_failure)}"
+        except Exception as error:
+            return f"{type(error).__name__}: {first_line(error)}"
+        return "it was sent home"
+
+
+def _died(failures: Mapping[int, Exception]) -> str:
+    """Which process is gone, if one is: the others fail with it, since they miss it."""
+    for rank, why in failures.items():
+        if hasattr(why, "health_check_failure"):
+            return f"worker {rank}: {_gone(why) or 'its process died'}"
+    return ""
+
+
+def _gone(error: Exception) -> str:
+    """Ray has no type for a node that left, only its sentence (2.60)."""
+    sentence = "its node has died"
+    return sentence if sentence in str(error) else ""
+
+
+async def _either(first: asyncio.Future[Any], second: asyncio.Future[Any], seconds: float | None = None) -> None:
+    """Returns when one of the two is done, or after `seconds`."""
+    await asyncio.wait({first, second}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+
+
+def hired(execution: Execution, workplace: Workplace, ledger: Any, name: str, /, **options: Any) -> Any:
+    """What trains one stage after another: a `Worker`, or a `Foreman` where several train a stage together. `options` of the
+    actor."""
+    kind: Any = Foreman if execution.num_workers > 1 else Worker
+    if execution.num_workers > 1:  # takes nothing itself: its group has a placement group of its own
+        # When a foreman is killed, an actor of Ray Train frees that, if it knows which Ray of this machine is meant (2.60).
+        address = {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
+        return kind.options(runtime_env={"env_vars": address}, **options).remote(workplace, ledger, name, execution)
+    return kind.options(num_cpus=execution.cpus_per_run, num_gpus=execution.gpus_per_run, **options).remote(
+        workplace, ledger, name
+    )
+
+
+# ------------------------------------------------------------------------------------------------- in the group's workers
 
 
 def walk(config: dict[str, Any]) -> None:
-    """The training function of the group: every worker takes stages until the desk closes."""
-    means, desk = config["means"], config["desk"]
-    workplace = prepared(means.workplace)
-    ray.get(desk.enter.remote())
-    while (taken := ray.get(desk.take.remote())) is not None:
-        job, (item, owner, digests, references) = taken
-        sets = ray.get(references)
-        result = train_item(item, owner, means.ledger, workplace, means.vocabulary, digests, sets, launch=_as_it_is)
-        ray.get(desk.finish.remote(job, result))
+    """The training function of the group: all workers take the same stages in the same order, until there are no more."""
+    from harness.training.crew import Crew
+
+    foreman, ledger, crew = config["foreman"], config["ledger"], Crew.joined()
+    beat(ledger, f"{config['name']}/{crew.rank}")
+    try:
+        workplace = _on_device(prepared(config["workplace"]))
+    except UserError as error:
+        ray.get(foreman.refuse.remote(str(error)))
+        return
+    while (taken := ray.get(foreman.take.remote(crew.rank))) is not None:
+        item, owner, vocabulary, digests, references = taken
+        try:
+            record = trained(item, workplace, vocabulary, digests, ray.get(references), launch=_as_it_is, crew=crew)
+        except Exception as error:
+            ray.get(foreman.give_up.remote(crew.rank, f"{type(error).__name__}: {first_line(error)}"))
+            raise
+        ray.get(foreman.through.remote(crew.rank, record.status, record.reason))
+        if crew.rank == 0:
+            result: Result | UserError
+            try:
+                result = committed(item, record, ledger, owner, workplace.storage)
+            except UserError as error:
+                result = error
+            ray.get(foreman.finish.remote(result))
+
+
+def _on_device(workplace: Workplace) -> Workplace:
+    """Ray Train shows a worker the GPUs of all workers of its node: this one's own is the current device from here on."""
+    if workplace.device != "cuda":
+        return workplace
+    import torch
+    from ray.train.torch import get_device
+
+    torch.cuda.set_device(get_device())
+    return replace(workplace, device=str(get_device()))
 
 
 def _as_it_is(train_function: Callable[[], Outcome]) -> Outcome:
@@ -95,93 +313,52 @@ def _as_it_is(train_function: Callable[[], Outcome]) -> Outcome:
 
 
 @dataclass
-class _Team:
-    """One start of the group. `ended`: why it is no more."""
+class Together(BackendConfig):
+    """The workers' process group. As `ray.train.torch.TorchConfig`, whose store listens on all of a machine's addresses;
+    here it is on the one that Ray is on. NCCL refuses two workers that share a GPU, gloo does not."""
 
-    desk: Any
-    ended: str | None = None
+    backend: str
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        return _Joining
 
 
-class Group:
-    """Started with the first stage that it trains, and again after a worker of it died."""
+class _Joining(Backend):
+    share_cuda_visible_devices = True
 
-    def __init__(self, means: Means) -> None:
-        self._means = means
-        self._shelf = Shelf(references=means.made)
-        self._lock = threading.Lock()
-        self._team: _Team | None = None
-        self._cannot: UserError | None = None
-
-    def _started(self) -> _Team:
-        from ray.train import FailureConfig, RunConfig, ScalingConfig
-        from ray.train.torch import TorchConfig, TorchTrainer
-
-        logging.getLogger("ray.train").setLevel(logging.ERROR)
-        os.environ.setdefault(_TIMEOUT, str(START_SECONDS))
-        means, execution = self._means, self._means.execution
-        desk: Any = Desk
-        team = _Team(desk.remote())
-        resources = {"CPU": execution.cpus_per_run}
-        if execution.gpus_per_run:
-            resources["GPU"] = execution.gpus_per_run
-        trainer = TorchTrainer(
-            walk,
-            train_loop_config={"means": means, "desk": team.desk},
-            scaling_config=ScalingConfig(
-                num_workers=means.num_workers, use_gpu=execution.gpus_per_run > 0, resources_per_worker=resources
-            ),
-            # The workers send each other nothing, and NCCL refuses two that share a GPU.
-            torch_config=TorchConfig(backend="gloo"),
-            run_config=RunConfig(
-                name=f"workers-{os.getpid()}",
-                storage_path=str(Path(means.workplace.storage.uri).parent / "tune" / means.label),
-                failure_config=FailureConfig(max_failures=0),
-            ),
+    def on_start(self, worker_group: Any, backend_config: Together) -> None:
+        size = len(worker_group)
+        address, port = worker_group.execute_single(0, _listen)
+        ray.get(
+            [
+                worker_group.execute_single_async(rank, _join, backend_config.backend, address, port, rank, size)
+                for rank in range(size)
+            ]
         )
 
-        def fit() -> None:
-            try:
-                trainer.fit()
-                team.ended = "it was closed"
-            except Exception as error:
-                team.ended = f"{type(error).__name__}: {first_line(error)}"
 
-        threading.Thread(target=fit, daemon=True).start()
-        until = time.monotonic() + START_SECONDS
-        while answer(team.desk.workers.remote()) < means.num_workers:
-            if team.ended is not None:
-                raise UserError(f"The Ray Train worker group did not start: {team.ended}.")
-            if time.monotonic() > until:
-                there, free = ray.cluster_resources(), ray.available_resources()
-                raise UserError(
-                    f"The Ray Train worker group of {means.num_workers} workers ({resources} each) did not start in "
-                    f"{START_SECONDS:.0f} s; the cluster has {there.get('CPU', 0):g} CPUs ({free.get('CPU', 0):g} free) and "
-                    f"{there.get('GPU', 0):g} GPUs; lower --num-workers or --slots."
-                )
-            time.sleep(POLL_SECONDS)
-        return team
+_LISTENERS: list[socket.socket] = []
 
-    def train(self, item: Item, owner: Owner) -> Result:
-        """Train a stage on whichever worker is free; RayActorError when the group died under it."""
-        with self._lock:
-            if self._cannot:
-                raise self._cannot
-            if self._team is None or self._team.ended is not None:
-                try:
-                    self._team = self._started()
-                except UserError as error:
-                    self._cannot = error
-                    raise
-            team = self._team
-        what = (item, owner, *self._shelf.references(item.stage))
-        reference = team.desk.train.options(name=item.name).remote(what)
-        while not ray.wait([reference], timeout=POLL_SECONDS)[0]:
-            if team.ended is not None:
-                raise RayActorError(error_msg=f"the Ray Train worker group ended: {team.ended}")
-        result: Result = answer(reference)
-        return result
 
-    def close(self) -> None:
-        if self._team is not None:
-            ray.get(self._team.desk.close.remote())
-            self._team = None
+def _listen() -> tuple[str, int]:
+    """Open the store's socket on this node's address."""
+    address = ray.util.get_node_ip_address()
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    _LISTENERS.append(socket.create_server((address, 0), family=family))
+    return address, _LISTENERS[0].getsockname()[1]
+
+
+def _join(backend: str, address: str, port: int, rank: int, size: int) -> None:
+    import torch
+    from torch.distributed import TCPStore, init_process_group  # type: ignore[attr-defined]
+
+    backend = backend if torch.cuda.is_available() else "gloo"
+    if address.startswith("127.") or address == "::1":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    patience = timedelta(seconds=START_SECONDS)
+    if rank == 0:
+        store = TCPStore(address, port, size, True, timeout=patience, master_listen_fd=_LISTENERS[0].detach())
+    else:
+        store = TCPStore(address, port, size, False, timeout=patience)
+    init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=COLLECTIVE_SECONDS))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import ray
 
+from harness.cluster import pulse
+from harness.cluster.pulse import Place, Pulse, beside_driver
 from harness.cluster.worker import answer
 from harness.errors import UserError
 from harness.search.points import Ended
@@ -15,31 +19,42 @@ from harness.specs import Record, Stage, Status
 from harness.storage import Storage, weights_of
 from harness.store import RENEW_SECONDS, Grant, Owner, Store
 
+F = TypeVar("F", bound=Callable[..., Any])
+TELL_SECONDS = 2.0
 
-@ray.remote(num_cpus=0)
+
+def _aside(method: F) -> F:
+    """Answered beside everything else, and not shown in the dashboard, where it would hide the stages."""
+    return cast(F, ray.method(concurrency_group="pulse", enable_task_events=False)(method))
+
+
+@ray.remote(num_cpus=0, concurrency_groups={"pulse": 1})
 class Ledger:
     """Leases and commits in the name of the driver `owner`, whose process decides whether its leases are alive, or of a
-    process of its own that holds some (a trial, which can die alone)."""
+    process of its own that holds some (a trial, which can die alone).
 
-    def __init__(self, url: str, storage: Storage, owner: Owner) -> None:
+    Beats are heard beside everything else: a database that does not answer silences nobody.
+    """
+
+    def __init__(self, url: str, storage: Storage, owner: Owner, hang_seconds: float) -> None:
         self._store = Store(url)
         self._storage = storage
         self._owner = owner
         self._tried: set[str] = set()
         self._users: dict[str, set[str]] = {}
+        self._pulse = Pulse(hang_seconds)
         threading.Thread(target=self._renew, daemon=True).start()
 
     def __repr__(self) -> str:
         return "harness-ledger"
 
     def _renew(self) -> None:
-        own = Store(self._store.url)
         while True:
             time.sleep(RENEW_SECONDS)
             try:
-                own.renew(self._owner)
+                self._store.renew(self._owner)
             except UserError:
-                continue  # a database that is away for a moment: the next round renews
+                continue  # a database that is away: the next round renews
 
     def renew(self, owner: Owner) -> None:
         self._store.renew(owner)
@@ -81,13 +96,45 @@ class Ledger:
     def others_alive(self) -> bool:
         return self._store.others_alive(self._owner)
 
+    @_aside
+    def beat(self, name: str, place: Place) -> float:
+        return self._pulse.hear(name, place)
+
+    @_aside
+    def hung(self, name: str) -> bool:
+        return self._pulse.hung(name)
+
+    @_aside
+    def trouble(self) -> str:
+        """What it waits for, in a sentence, while its database is away."""
+        return self._store.patience.trouble
+
     def ready(self) -> dict[str, Any]:
         return {"store": self._store.shown}
 
 
 def ledger_of(store: Store, storage: Storage, owner: Owner) -> Any:
-    """A ledger for this driver, once its database has answered."""
+    """A ledger for this driver on the driver's node, once its database has answered."""
     actor: Any = Ledger
-    ledger = actor.options(name=f"harness-ledger-{owner.token[:6]}").remote(store.url, storage, owner)
+    ledger = actor.options(name=f"harness-ledger-{owner.token[:6]}", scheduling_strategy=beside_driver()).remote(
+        store.url, storage, owner, pulse.HANG_SECONDS
+    )
     answer(ledger.ready.remote())
+    threading.Thread(target=_relay, args=(ledger, store.shown), daemon=True).start()
     return ledger
+
+
+def _relay(ledger: Any, shown: str) -> None:
+    """Say on the driver's standard error what its ledger waits for: what an actor says ends in Ray's logs."""
+    said = ""
+    while True:
+        time.sleep(TELL_SECONDS)
+        if not ray.is_initialized():  # any call would start a Ray, or join another's
+            return
+        try:
+            trouble = ledger.trouble.remote().future().result(60)
+        except Exception:  # the session is over
+            return
+        if trouble != said:
+            print(trouble or f"The store {shown} answers again.", file=sys.stderr, flush=True)
+            said = trouble

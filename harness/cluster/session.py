@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -12,6 +13,7 @@ from typing import Any
 
 from harness.errors import UserError
 from harness.specs import Execution
+from harness.store import masked
 
 
 def quiet_environment() -> None:
@@ -21,6 +23,17 @@ def quiet_environment() -> None:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_TRAIN_ENABLE_STATE_TRACKING", "0")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+
+
+def _hide_passwords() -> None:
+    """Ray shows the command line on its dashboard, and so does `ps`: a URL in it may have a password."""
+    import ray._private.utils
+    import ray._raylet
+
+    shown = shlex.join(masked(word) for word in sys.orig_argv)
+    if shown != shlex.join(sys.orig_argv):
+        ray._private.utils.get_entrypoint_name = lambda: shown
+        ray._raylet.setproctitle(shown)
 
 
 @contextmanager
@@ -35,6 +48,7 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
     # A dead worker is said by the raylet on the driver's standard output, log_to_driver or not (2.60); only tables go there.
     ray._private.worker._worker_logs_enabled = False
 
+    _hide_passwords()
     common: dict[str, Any] = {
         "logging_level": logging.ERROR,
         "log_to_driver": False,
@@ -43,7 +57,7 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
         "job_config": JobConfig(metadata={f"harness_{k}": v for k, v in metadata.items()}),
     }
     if execution.address == "local":
-        slots = execution.slots or os.cpu_count() or 1
+        slots = execution.num_workers * (execution.slots or max(1, (os.cpu_count() or 1) // execution.num_workers))
         context = ray.init(
             address="local",
             num_cpus=max(1, round(slots * execution.cpus_per_run)),

@@ -5,24 +5,22 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import ray
 from ray import tune
-from ray.exceptions import OutOfMemoryError, RayActorError
 
 from harness.bench.work import Item
-from harness.cluster.group import Group
+from harness.cluster.group import hired
 from harness.cluster.walk import Walker
-from harness.cluster.worker import Shelf, Worker, answer, submit
+from harness.cluster.worker import GONE, Shelf, answer, submit
 from harness.encoders.tokens import Vocabulary
 from harness.errors import UserError, first_line
 from harness.search.board import Outcome, Point
 from harness.search.points import Points
-from harness.specs import Execution, Run, Status, Workplace
+from harness.specs import Execution, Status, Workplace
 from harness.store import Owner
 
 
@@ -93,48 +91,33 @@ class Means:
     ledger: Any
     driver: Owner
     execution: Execution
-    num_workers: int
     retry: bool
-    label: str
 
 
 class Replicates:
-    """The judge that trains: `num_workers` replicates of a point side by side, each a walk along its chains."""
+    """The judge that trains: a point's replicates one after another, each a walk along its chains."""
 
     def __init__(self, means: Means) -> None:
         self._means = means
         self.replicates = len(means.points.replicates)
-        hand = Group(means) if means.num_workers > 1 else OneWorker(means)
-        self._hand = hand
-        self._walker = Walker(means.ledger, means.driver.here(), means.workplace, hand.train, means.retry)
-        self._threads = ThreadPoolExecutor(means.num_workers)
-        self._futures: list[Future[Outcome]] = []
+        self._hand = Hand(means)
+        self._walker = Walker(means.ledger, means.driver.here(), means.workplace, self._hand.train, means.retry)
 
     def begin(self, number: int, point: Point) -> None:
-        for future in self._futures:  # of a trial that was dropped: what runs ends, and is recorded
-            future.cancel()
-        self._futures = []
         self._number = number
         self._runs = self._means.points.runs(point)
 
     def outcome(self, index: int) -> Outcome:
-        ahead = min(index + self._means.num_workers, self.replicates)
-        for runs in self._runs[len(self._futures) : ahead]:
-            self._futures.append(self._threads.submit(self._replicate, self._number, runs))
-        return self._futures[index].result()
-
-    def _replicate(self, number: int, runs: Sequence[Run]) -> Outcome:
-        points = self._means.points
-        chains = [self._walker.walk(run, points.scored(run), f"trial {number}: {run.name}") for run in runs]
+        points, runs = self._means.points, self._runs[index]
+        chains = [self._walker.walk(run, points.scored(run), f"trial {self._number}: {run.name}") for run in runs]
         return points.outcome(runs, chains)
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
         self._hand.close()
 
 
-class OneWorker:
-    """A worker process in the trial's own placement group; a new one takes its place when it dies."""
+class Hand:
+    """What trains for a trial, in the trial's own placement group; another takes its place when it dies."""
 
     def __init__(self, means: Means) -> None:
         self._means = means
@@ -142,18 +125,13 @@ class OneWorker:
         self._worker: Any = None
 
     def train(self, item: Item, owner: Owner) -> tuple[Status, str, bool]:
+        means = self._means
         if self._worker is None:
-            execution = self._means.execution
-            worker: Any = Worker
-            self._worker = worker.options(num_cpus=execution.cpus_per_run, num_gpus=execution.gpus_per_run).remote(
-                self._means.workplace, self._means.ledger, "harness-worker"
-            )
+            self._worker = hired(means.execution, means.workplace, means.ledger, "harness-worker")
         try:
-            result: tuple[Status, str, bool] = answer(
-                submit(self._worker, item, self._means.vocabulary, self._shelf, owner)
-            )
-        except (RayActorError, OutOfMemoryError):
-            self._worker = None
+            result: tuple[Status, str, bool] = answer(submit(self._worker, item, means.vocabulary, self._shelf, owner))
+        except GONE:
+            self.close()
             raise
         return result
 

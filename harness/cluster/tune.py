@@ -39,7 +39,6 @@ def explore(
     study: str,
     folder: Path,
     execution: Execution,
-    num_workers: int,
     concurrent: int,
 ) -> None:
     """Run the trials that are left. `folder`: of Tune's own files, which are deleted at the end.
@@ -57,9 +56,7 @@ def explore(
 
     try:
         tune.Tuner(
-            tune.with_resources(
-                tune.with_parameters(HarnessTrial, make_judge=make_judge), _resources(execution, num_workers)
-            ),
+            tune.with_resources(tune.with_parameters(HarnessTrial, make_judge=make_judge), _resources(execution)),
             tune_config=tune.TuneConfig(
                 search_alg=proposals,
                 scheduler=scheduler_of(proposals),
@@ -98,10 +95,10 @@ def _say(error: Exception, folder: Path) -> None:
         ) from None
 
 
-def _resources(execution: Execution, num_workers: int) -> Any:
+def _resources(execution: Execution) -> Any:
     """A trial's process takes nothing; its worker's share lies in the same placement group, so that both come together.
     A worker group of Ray Train makes its own."""
-    if num_workers > 1:
+    if execution.num_workers > 1:
         return tune.PlacementGroupFactory([NO_CPU])
     worker = {"CPU": execution.cpus_per_run}
     if execution.gpus_per_run > 0:

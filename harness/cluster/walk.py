@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
-from ray.exceptions import OutOfMemoryError, RayActorError
 
 from harness.bench.work import Item
-from harness.cluster.worker import WORKER_DEATHS, answer, died
+from harness.cluster.worker import GONE, WORKER_DEATHS, answer, died, left_with_node
 from harness.search.points import Ended
 from harness.specs import Record, Run, Stage, Status, Workplace
 from harness.storage import weights_of
@@ -22,13 +20,13 @@ from harness.store import RENEW_SECONDS, Owner
 POLL_SECONDS = 0.5
 
 Train = Callable[[Item, Owner], tuple[Status, str, bool]]
-"""Trains an item and commits its record for an owner; raises RayActorError or OutOfMemoryError when its process died."""
+"""Trains an item and commits its record for an owner; raises one of GONE when its process died."""
 
 
 @dataclass
 class Walker:
     """Settles stages in the name of `owner`, a trial's process. Two trials that want one stage train it once: the second
-    waits for the first. So do two threads of one process, to which a lease is no bar. `workplace`: where weights are."""
+    waits for the first. `workplace`: where weights are."""
 
     ledger: Any
     owner: Owner
@@ -37,7 +35,6 @@ class Walker:
     retry: bool
 
     def __post_init__(self) -> None:
-        self._settling: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         threading.Thread(target=self._renew, daemon=True).start()
 
     def _renew(self) -> None:
@@ -71,12 +68,6 @@ class Walker:
     ) -> Ended:
         """Train a stage unless it is recorded; with `wanted` its weights are there when this returns, and stay as long as
         `user` needs them."""
-        with self._settling[stage.key]:  # taken from leaf to root by all
-            return self._settled(stage, name, metrics, trained, user, wanted)
-
-    def _settled(
-        self, stage: Stage, name: str, metrics: tuple[str, ...], trained: dict[str, Ended], user: str, wanted: bool
-    ) -> Ended:
         deaths = 0
         if wanted and stage.parent:
             answer(self.ledger.hold.remote(stage.key, user))
@@ -99,8 +90,8 @@ class Walker:
             item = Item(stage, f"{name} ({stage.phase})", 0.0, metrics, wanted, remake, attempt)
             try:
                 status, reason, _ = self.train(item, self.owner)
-            except (RayActorError, OutOfMemoryError) as error:
-                deaths += 1
+            except GONE as error:
+                deaths += not left_with_node(error)
                 status = "failed"
                 reason = died(deaths, error)
                 if deaths < WORKER_DEATHS:

@@ -2,25 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.exceptions import RayTaskError
+from ray.exceptions import (
+    GetTimeoutError,
+    ObjectStoreFullError,
+    OutOfDiskError,
+    OutOfMemoryError,
+    RayActorError,
+    RayTaskError,
+)
 
 from harness.bench.work import Item
+from harness.cluster.nodes import checked
+from harness.cluster.pulse import Place, beat
 from harness.encoders.tokens import Tokens, Vocabulary
 from harness.errors import UserError
-from harness.specs import Data, Execution, RowSet, Stage, Status, Workplace
+from harness.specs import Data, Execution, Record, RowSet, Stage, Status, Workplace
+from harness.storage import Storage, checkpoint_of
 from harness.store import Owner
 
 if TYPE_CHECKING:
     from harness.running import Launch
+    from harness.training.crew import Crew
 
 WORKER_DEATHS = 3
 """A stage whose worker process died this often becomes a failed record."""
+
+
+FETCH_SECONDS = 300.0
+"""Tokens that are not on a worker's node by then never come: where a store and its disk are full Ray waits for ever."""
+MORE_ROOM = (
+    "free some space below /tmp/ray, or give the store more memory with --object-store-memory of 'ray start' "
+    "(RAY_DEFAULT_OBJECT_STORE_MEMORY_PROPORTION=0.5 in the environment where harness starts Ray itself)"
+)
+
+
+class SpoiledError(Exception):
+    """A process that can train nothing more, whatever the stage: an error of CUDA stays with it."""
+
+
+class GroupEndedError(Exception):
+    """The processes that train a stage together are no more; why, as one of them said."""
+
+
+GONE = (RayActorError, OutOfMemoryError, SpoiledError, GroupEndedError)
+"""What a stage is tried again for, in another process."""
 
 Tokenised = Callable[[RowSet, Data], tuple[Tokens, Any]]
 """(row set, how the stage reads it) -> its tokens and labels, as arrays; called once a row set and way of reading."""
@@ -34,30 +65,60 @@ def answer(reference: Any) -> Any:
         cause: Any = error
         while isinstance(cause, RayTaskError):
             cause = cause.cause
-        if isinstance(cause, UserError):
-            raise UserError(str(cause)) from None
+        if isinstance(cause, UserError | SpoiledError | GroupEndedError):
+            raise type(cause)(str(cause)) from None
         raise
 
 
 def died(times: int, error: Exception) -> str:
     """Why a stage failed whose worker did not come back."""
+    if isinstance(error, SpoiledError):
+        return f"its worker process can train nothing more: {error}"
+    if isinstance(error, GroupEndedError):
+        return f"its worker group ended {times} times ({error})"
     return f"its worker process died {times} times ({type(error).__name__})"
 
 
-def slots_of(execution: Execution, workers: int = 1) -> int:
-    """How many runs, of `workers` workers each, fit into the cluster at the same time, or fewer when asked. Raises UserError
-    when not one fits."""
-    there = ray.cluster_resources()
-    cpus, gpus = execution.cpus_per_run * workers, execution.gpus_per_run * workers
-    fit = int(there.get("CPU", 0) / cpus)
-    if gpus > 0:
-        fit = min(fit, int(there.get("GPU", 0) / gpus))
-    if fit < 1:
-        raise UserError(
-            f"A run takes {cpus:g} CPUs and {gpus:g} GPUs, and this cluster has {there.get('CPU', 0):g} and "
-            f"{there.get('GPU', 0):g}; lower --cpus-per-run, --gpus-per-run or --num-workers."
+def left_with_node(error: Exception) -> bool:
+    """Whether a process is gone because its node is: Ray has no type for that, only its sentence (2.60)."""
+    return "its node has died" in str(error)
+
+
+def slots_on(resources: Mapping[str, float], execution: Execution) -> int:
+    """How many workers fit on a node that has these resources. Fractions of a GPU lie whole on one."""
+    cpus, gpus = execution.cpus_per_run, execution.gpus_per_run
+    fit = _whole(resources.get("CPU", 0.0) / cpus)
+    if gpus >= 1:
+        fit = min(fit, _whole(resources.get("GPU", 0.0) / gpus))
+    elif gpus > 0:
+        fit = min(fit, _whole(resources.get("GPU", 0.0)) * _whole(1 / gpus))
+    return fit
+
+
+def _whole(share: float) -> int:
+    return int(share + 1e-4)  # of Ray's own precision
+
+
+def slots_in(nodes: Iterable[Mapping[str, Any]], execution: Execution) -> int:
+    """How many runs, of `num_workers` workers each, fit on these of `ray.nodes()` at the same time, or fewer when asked."""
+    fit = sum(slots_on(node["Resources"], execution) for node in nodes if node["Alive"]) // execution.num_workers
+    return min(fit, execution.slots) if execution.slots else fit
+
+
+def slots_of(execution: Execution) -> int:
+    """How many runs fit into the cluster at the same time, or fewer when asked. Raises UserError when not one fits."""
+    slots = slots_in(ray.nodes(), execution)
+    if slots < 1:
+        there, each = (
+            ray.cluster_resources(),
+            "each of its workers takes" if execution.num_workers > 1 else "a run takes",
         )
-    return max(1, min(fit, execution.slots // workers)) if execution.slots else fit
+        raise UserError(
+            f"Not one run fits: {each} {execution.cpus_per_run:g} CPUs and {execution.gpus_per_run:g} GPUs of one node, and "
+            f"this cluster has {there.get('CPU', 0):g} and {there.get('GPU', 0):g} on "
+            f"{sum(node['Alive'] for node in ray.nodes())} nodes; lower --cpus-per-run, --gpus-per-run or --num-workers."
+        )
+    return slots
 
 
 class Shelf:
@@ -78,8 +139,31 @@ class Shelf:
         for rows, data in wanted:
             if _place(rows, data) not in self.made:
                 assert self._tokenised is not None, f"{rows.name} was not put on the shelf"
-                self.made[_place(rows, data)] = ray.put(self._tokenised(rows, data))
+                self.made[_place(rows, data)] = _stored(rows.name, self._tokenised(rows, data))
         return [rows.digest for rows, _ in wanted[1:]], [self.made[_place(*each)] for each in wanted]
+
+
+def _stored(name: str, tokens: Any) -> Any:
+    """Ray spills to disk what its store has no room for; only with both full is there none."""
+    try:
+        return ray.put(tokens)
+    except (ObjectStoreFullError, OutOfDiskError) as error:
+        raise UserError(
+            f"The tokens of {name} have no room in Ray's object store, nor on the disk that it spills to "
+            f"({type(error).__name__}); {MORE_ROOM}, and run the same command again: what was recorded is kept."
+        ) from None
+
+
+def fetched(references: list[Any]) -> list[Any]:
+    """What lies in the object store, brought to this node."""
+    try:
+        found: list[Any] = ray.get(references, timeout=FETCH_SECONDS)
+    except GetTimeoutError:
+        raise UserError(
+            f"Tokens did not reach node {ray.util.get_node_ip_address()} in {FETCH_SECONDS:g} s: its object store or its "
+            f"disk may be full; {MORE_ROOM}, and run the same command again: what was recorded is kept."
+        ) from None
+    return found
 
 
 def _wanted(stage: Stage) -> list[tuple[RowSet, Data]]:
@@ -92,23 +176,24 @@ def _place(rows: RowSet, data: Data) -> tuple[Any, ...]:
     return (rows.digest, data.max_length, data.views, data.blocks)
 
 
-def train_item(
+def trained(
     item: Item,
-    owner: Owner | None,
-    ledger: Any,
     workplace: Workplace,
     vocabulary: Vocabulary,
     digests: list[str],
     sets: list[tuple[Tokens, Any]],
+    *,
     launch: Launch | None = None,
-) -> tuple[Status, str, bool]:
-    """Train a stage and commit its record in the name of `owner`, the driver where it is None.
+    crew: Crew | None = None,
+) -> Record:
+    """Train a stage. Raises SpoiledError when this process can train nothing more.
 
     `sets`: training rows, then one an evaluation digest. `launch`: what wraps the training function where it is not Ray
-    Train's local mode. Returns status, reason, and whether the record is ours.
+    Train's local mode. `crew`: this worker's place among those that train it together.
     """
     from harness.cluster import distributed
     from harness.running import run_stage
+    from harness.training.crew import ALONE
     from harness.training.loop import Inputs
 
     (train, labels), *evaluations = sets
@@ -121,40 +206,78 @@ def train_item(
         workplace,
         keep_product=item.keep_product,
         launch=launch or distributed.launch,
+        crew=crew or ALONE,
     )
+    if record.status == "failed" and "CUDA error" in record.reason:
+        raise SpoiledError(record.reason)
+    return record
+
+
+def committed(
+    item: Item, record: Record, ledger: Any, owner: Owner | None, storage: Storage
+) -> tuple[Status, str, bool]:
+    """Commit a stage's record in the name of `owner`, the driver where it is None; its checkpoint, if one was written, has
+    served then. Returns status, reason, and whether the record is ours."""
+    ours = True
     if item.remake:  # its record stands, whatever became of the weights this time
-        ray.get(ledger.release.remote(item.stage.key, owner))
-        return record.status, record.reason, True
-    return record.status, record.reason, bool(ray.get(ledger.commit.remote(item.stage, record, owner)))
+        answer(ledger.release.remote(item.stage.key, owner))
+    else:
+        ours = bool(answer(ledger.commit.remote(item.stage, record, owner)))
+    if record.status != "failed" and record.provenance.get("checkpoints"):
+        storage.delete(checkpoint_of(item.stage.key))
+    return record.status, record.reason, ours
 
 
 def prepared(workplace: Workplace) -> Workplace:
-    """Once a process: torch with its number of threads, on the device that Ray gave."""
+    """Once a process: torch with its number of threads, on the device that Ray gave, and what its node must have. Raises
+    UserError where that is not there."""
     import torch
 
+    workplace = checked(workplace)
     torch.set_num_threads(workplace.threads)
     if workplace.device == "cpu" and torch.cuda.is_available() and ray.get_gpu_ids():
         return replace(workplace, device="cuda")
     return workplace
 
 
-@ray.remote
-class Worker:
-    """Imports torch once, then trains one stage after another."""
+class WorkerProcess:
+    """Imports torch once, then trains one stage after another; beats in the ledger under its name."""
 
     def __init__(self, workplace: Workplace, ledger: Any, name: str) -> None:
-        self._workplace, self._ledger, self._name = prepared(workplace), ledger, name
+        self._workplace, self._ledger, self._name = workplace, ledger, name
+        self._prepared = False
+        beat(ledger, name)
 
     def __repr__(self) -> str:
         return self._name
 
+    def ready(self) -> tuple[Place, str]:
+        """Where it is, once it could train, and why it cannot if so."""
+        try:
+            self._prepare()
+        except UserError as error:
+            return Place.here(), str(error)
+        return Place.here(), ""
+
+    def _prepare(self) -> None:
+        if not self._prepared:
+            self._workplace, self._prepared = prepared(self._workplace), True
+
     def run(
-        self, item: Item, owner: Owner | None, vocabulary: Vocabulary, digests: list[str], *sets: tuple[Tokens, Any]
+        self, item: Item, owner: Owner | None, vocabulary: Vocabulary, digests: list[str], references: list[Any]
     ) -> tuple[Status, str, bool]:
-        return train_item(item, owner, self._ledger, self._workplace, vocabulary, digests, list(sets))
+        self._prepare()
+        record = self.record(item, vocabulary, digests, references)
+        return committed(item, record, self._ledger, owner, self._workplace.storage)
+
+    def record(self, item: Item, vocabulary: Vocabulary, digests: list[str], references: list[Any]) -> Record:
+        return trained(item, self._workplace, vocabulary, digests, fetched(references))
+
+
+Worker: Any = ray.remote(WorkerProcess)
 
 
 def submit(worker: Any, item: Item, vocabulary: Vocabulary, shelf: Shelf, owner: Owner | None = None) -> Any:
     """A reference to what `Worker.run` will return; the dashboard shows the task under the item's name."""
     digests, references = shelf.references(item.stage)
-    return worker.run.options(name=item.name).remote(item, owner, vocabulary, digests, *references)
+    return worker.run.options(name=item.name).remote(item, owner, vocabulary, digests, references)

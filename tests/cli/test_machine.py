@@ -43,16 +43,12 @@ def test_a_store_that_cannot_be_used(refused: Refused, workdir: Path, words: str
 
 
 def test_a_locked_store(refused: Refused, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sqlalchemy
-
-    create = sqlalchemy.create_engine
-    monkeypatch.setattr(
-        sqlalchemy, "create_engine", lambda *a, **o: create(*a, **{**o, "connect_args": {"timeout": 0.1}})
-    )
+    monkeypatch.setattr("harness.store.faults.PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("harness.store.database.LOCK_SECONDS", 0.1)
     Store(f"sqlite:///{workdir / 'x.db'}")
     other = sqlite3.connect(workdir / "x.db", isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
-    assert "sqlite:///x.db stayed locked by another program" in refused(f"bench {MOVIES} --store sqlite:///x.db")
+    assert "sqlite:///x.db is locked by another program" in refused(f"bench {MOVIES} --store sqlite:///x.db")
     other.close()
 
 
@@ -60,7 +56,7 @@ def test_a_store_in_a_folder_that_cannot_be_made(harness: Harness, workdir: Path
     (workdir / "file").touch()
     said = harness(f"bench {MOVIES} --store sqlite:///file/x.db")
     assert said.status == 2
-    assert "The store's folder file cannot be made: File exists." in said.err
+    assert f"The store's folder {workdir / 'file'} cannot be made: File exists." in said.err
     assert sorted(p.name for p in workdir.iterdir()) == ["file"]
 
 

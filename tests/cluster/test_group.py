@@ -1,0 +1,108 @@
+"""Several workers that train one stage together, as a table asks for it: started, killed and started again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+from cluster.driver import Driver, kept, started
+from cluster.studies import NOISE
+
+from harness.bench.resolve import Overrides
+from harness.bench.table import Table, load_table
+from harness.cli import build_parser
+from harness.cli.bench import prepare
+from harness.errors import UserError
+from harness.store import Store
+from harness.yaml_files import packaged_files
+
+LINE = (
+    "bench --table together.yaml --tasks movies --sizes 20 --subsets 0 --seeds 31,42 --methods ft,tapt --format json "
+    "--slots 2 --set warm_up.steps=3 --set fine_tune.steps=40 --set post_train.steps=6"
+)
+
+
+def table_in(folder: Path, lines: str, preset_lines: str = "") -> Path:
+    """The packaged few-shot table with more at its end, and more in its preset 'quick'."""
+    text = packaged_files("benchmarks")["few_shot"].read_text(encoding="utf-8")
+    assert text.count("\n  quick:\n") == 1
+    path = folder / "together.yaml"
+    path.write_text(text.replace("\n  quick:\n", f"\n  quick:\n{preset_lines}") + f"\n{lines}\n", encoding="utf-8")
+    return path
+
+
+# ------------------------------------------------------------------------------------------------------ what a table says
+
+
+def num_workers(table: Table, flag: int | None = None) -> int:
+    return table.resolve("quick", Overrides(num_workers=flag)).num_workers
+
+
+def test_the_flag_before_the_preset_before_the_table(tmp_path: Path) -> None:
+    assert num_workers(load_table("few_shot")) == 1
+    assert num_workers(load_table(table_in(tmp_path, "num_workers: 3"))) == 3
+    both = load_table(table_in(tmp_path, "num_workers: 3", "    num_workers: 2\n"))
+    assert num_workers(both) == 2
+    assert both.resolve("laptop").num_workers == 3
+    assert num_workers(both, flag=5) == 5
+
+
+@pytest.mark.parametrize("wrong", ["0", "-1", "1.5", "true", "two"])
+def test_a_wrong_number_is_refused_with_its_line(tmp_path: Path, wrong: str) -> None:
+    path = table_in(tmp_path, f"num_workers: {wrong}")
+    line = path.read_text().splitlines().index(f"num_workers: {wrong}") + 1
+    with pytest.raises(UserError, match=rf"together\.yaml, line {line}, .*num_workers"):
+        load_table(path)
+
+
+# ------------------------------------------------------------------------------------------------------ what a bench does
+
+
+def group_of(driver: Driver) -> list[psutil.Process]:
+    """The processes of its Ray Train workers, the first ones first."""
+    found = []
+    for process in driver.processes():
+        try:
+            title = " ".join(process.cmdline())
+        except psutil.Error:
+            continue
+        if title.startswith("ray::RayTrainWorker"):
+            found.append(process)
+    return sorted(found, key=psutil.Process.create_time)
+
+
+def listeners(processes: list[psutil.Process]) -> set[str]:
+    """The addresses that processes listen on."""
+    return {
+        socket.laddr.ip.removeprefix("::ffff:")
+        for process in processes
+        for socket in process.net_connections(kind="inet")
+        if socket.status == psutil.CONN_LISTEN
+    }
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("packaged")
+def test_a_worker_that_is_killed_takes_nothing_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two stages at a time with two workers each, on four slots that they fill. The warm-up is one group's alone, so the
+    workers that are there first are at the next stage once it is recorded."""
+    table_in(tmp_path, "num_workers: 2")
+    with started(tmp_path, LINE) as driver:
+        driver.recorded(1)
+        first = group_of(driver)[:2]
+        assert listeners(first) == {"127.0.0.1"}
+        first[0].kill()
+        assert driver.wait() == 0, driver.err
+        driver.gone()
+    assert "its worker group ended 1 times (worker " in driver.err
+    assert ": its process died)" in driver.err
+    assert [noise for noise in NOISE if noise in driver.err + driver.out] == []
+    assert [(cell["done"], cell["expected"]) for cell in driver.table["cells"]] == [(2, 2)] * 2
+    found = kept(tmp_path)
+    assert {(each.status, each.attempt) for each in found.values()} == {("done", 1)}
+    records = Store(f"sqlite:///{tmp_path / '.harness' / 'harness.db'}").records(found)
+    assert {record.provenance["workers"] for record in records.values()} == {2}
+    monkeypatch.chdir(tmp_path)
+    alone = prepare(build_parser().parse_args([*LINE.split(), "--num-workers", "1"]), train=False)
+    assert set(found) == set(alone.plan.stages), "how many workers is no part of a key"

@@ -1,0 +1,356 @@
+"""Where stages run: the pool on real raylets that stand for nodes, which come and go, with workers that train nothing and
+wait where a test wants them to."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import ray
+from cluster.driver import waited
+from ray.cluster_utils import Cluster
+
+import benchmarks.scheduler
+from benchmarks.scheduler import items, nothing
+from harness.bench.work import Item
+from harness.cluster import pulse, staff
+from harness.cluster.ledger import ledger_of
+from harness.cluster.pool import Event, Pool
+from harness.cluster.worker import SpoiledError, WorkerProcess, slots_in, slots_of
+from harness.encoders.tokens import Vocabulary
+from harness.errors import UserError
+from harness.specs import Execution, Record, Workplace
+from harness.storage import Storage
+from harness.store import Owner, Store
+
+pytestmark = pytest.mark.ray
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+class Idler(WorkerProcess):
+    """Trains nothing: it says what it begins in the folder of the store, and goes on when the file `go` is there. What a stage
+    does to its process stands in the stage's name."""
+
+    def _prepare(self) -> None:
+        """Without torch."""
+
+    def record(self, item: Item, *_: Any) -> Record:
+        folder = Path(self._workplace.encoder_folder)
+        context = ray.get_runtime_context()
+        place = {"pid": os.getpid(), "node": context.get_node_id(), "gpu": context.get_accelerator_ids().get("GPU", [])}
+        before = len(list((folder / "begun").glob(f"{item.stage.seed}.*")))
+        begun = folder / "begun" / f"{item.stage.seed}.{uuid.uuid4().hex}"
+        begun.with_suffix(".part").write_text(json.dumps(place))
+        begun.with_suffix(".part").rename(begun)
+        while not (folder / "go").exists():
+            time.sleep(0.02)
+        if item.name == "dies":
+            os._exit(1)
+        if item.name == "spoils once" and not before:
+            raise SpoiledError("CUDA error: device-side assert triggered")
+        record = nothing(item, self._workplace.storage)
+        if item.name == "fills memory":
+            record.status, record.reason = "failed", "out of memory: tried to allocate 20 GiB"
+        record.history = [place]
+        return record
+
+
+def hire(execution: Execution, workplace: Workplace, ledger: Any, name: str, /, **options: Any) -> Any:
+    kind: Any = ray.remote(Idler)
+    return kind.options(num_cpus=execution.cpus_per_run, num_gpus=execution.gpus_per_run, **options).remote(
+        workplace, ledger, name
+    )
+
+
+class Bench:
+    """A pool at work in a thread."""
+
+    def __init__(self, folder: Path, every: list[Item], execution: Execution) -> None:
+        (folder / "begun").mkdir()
+        self.folder, self.every = folder, every
+        self.store = Store(f"sqlite:///{folder / 'harness.db'}")
+        self.events: list[Event] = []
+        self.error: BaseException | None = None
+        self._execution = execution
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        workplace = Workplace(self.folder, Storage(str(self.folder / "products")))
+        empty = (np.zeros(1, np.int32), np.zeros(1, np.int64))
+        try:
+            at_work = Pool(
+                self.store, workplace, Vocabulary(9, None, 0), lambda *_: empty, self._execution, "none", hire
+            )
+            try:
+                for event in at_work.run(self.every):
+                    self.events.append(event)
+            finally:
+                at_work.close()
+        except BaseException as error:
+            self.error = error
+
+    def begun(self) -> list[dict[str, Any]]:
+        """Every beginning of a stage so far, with its process's pid, node and GPUs."""
+        return [json.loads(path.read_text()) for path in (self.folder / "begun").iterdir() if path.suffix != ".part"]
+
+    def waits_for(self, what: str, found: Callable[[], Any]) -> Any:
+        def asked() -> Any:
+            if self.error:
+                raise self.error
+            return found()
+
+        return waited(what, asked)
+
+    def go(self) -> None:
+        (self.folder / "go").touch()
+
+    def ends(self) -> dict[str, Record]:
+        """The records, once all stages have ended."""
+        self.waits_for("the end", lambda: not self._thread.is_alive())
+        if self.error:
+            raise self.error
+        return self.store.records([item.stage.key for item in self.every])
+
+    def said(self, kind: str) -> list[str]:
+        return [event.reason for event in self.events if event.kind == kind]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A head that has nothing to train on; each test adds its nodes."""
+    health = {"health_check_period_ms": 1000, "health_check_timeout_ms": 5000, "health_check_failure_threshold": 5}
+    there = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 0, "include_dashboard": False, "dashboard_port": 0, "_system_config": health},
+    )
+    for module in (sys.modules[__name__], benchmarks.scheduler):  # which a worker cannot import
+        ray.cloudpickle.register_pickle_by_value(module)
+    ray._private.worker._worker_logs_enabled = False  # a raylet that is killed says so at length
+    ray.init(address=there.address, namespace="harness", log_to_driver=False, logging_level="ERROR")
+    yield there
+    ray.shutdown()
+    there.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staff, "RECOUNT_SECONDS", 0.5)
+
+
+@contextmanager
+def node(cluster: Cluster, **resources: Any) -> Iterator[Any]:
+    """A node that leaves at the end, if it has not before."""
+    added = cluster.add_node(**resources)
+    try:
+        yield added
+    finally:
+        if added in cluster.worker_nodes:
+            leave(cluster, added)
+
+
+def leave(cluster: Cluster, leaving: Any, *, gracefully: bool = True) -> None:
+    cluster.remove_node(leaving, allow_graceful=gracefully)
+    waited("the cluster to know", lambda: not any(n["Alive"] and n["NodeID"] == leaving.node_id for n in ray.nodes()))
+
+
+def leaves(count: int, name: str = "") -> list[Item]:
+    """Stages without parents."""
+    found = [item for item in items(20 * count) if item.stage.parent is None]
+    for item in found:
+        item.keep_product, item.name = False, name or item.name
+    return found
+
+
+@pytest.mark.parametrize(
+    ("nodes", "asked", "slots"),
+    [
+        pytest.param([{"CPU": 1.5}, {"CPU": 1.5}], {}, 2, id="half a run on each of two nodes is none"),
+        pytest.param([{"CPU": 3}, {"CPU": 3}], {"cpus_per_run": 2}, 2, id="nor is a CPU of each"),
+        pytest.param([{"CPU": 8, "GPU": 4}], {"gpus_per_run": 0.5}, 8, id="halves of GPUs"),
+        pytest.param([{"CPU": 64, "GPU": 4}], {"gpus_per_run": 0.4}, 8, id="a share lies whole on one GPU"),
+        pytest.param([{"CPU": 64, "GPU": 1}], {"gpus_per_run": 0.1}, 10, id="tenths"),
+        pytest.param([{"CPU": 3, "GPU": 4}], {"gpus_per_run": 0.5}, 3, id="too few CPUs for all GPUs"),
+        pytest.param([{"CPU": 64, "GPU": 3}, {"CPU": 64, "GPU": 3}], {"gpus_per_run": 2}, 2, id="whole GPUs"),
+        pytest.param([{"CPU": 64}, {"CPU": 1, "GPU": 1}], {"gpus_per_run": 1}, 1, id="a node without GPUs"),
+        pytest.param([{"CPU": 1}], {"cpus_per_run": 0.1}, 10, id="tenths of a CPU"),
+        pytest.param([{"CPU": 3}, {"CPU": 4}], {"num_workers": 3}, 2, id="workers of one stage on two nodes"),
+        pytest.param([{"CPU": 8}], {"slots": 3}, 3, id="fewer when asked"),
+        pytest.param([{"CPU": 8}], {"slots": 3, "num_workers": 2}, 3, id="slots are stages, not workers"),
+        pytest.param([{}], {}, 0, id="nothing"),
+    ],
+)
+def test_slots_are_counted_node_by_node(nodes: list[dict[str, float]], asked: dict[str, Any], slots: int) -> None:
+    alive = [{"Alive": True, "Resources": each} for each in nodes]
+    assert slots_in([*alive, {"Alive": False, "Resources": {"CPU": 100, "GPU": 100}}], Execution(**asked)) == slots
+
+
+def test_a_run_that_fits_nowhere_is_refused(cluster: Cluster) -> None:
+    with node(cluster, num_cpus=2), node(cluster, num_cpus=2), pytest.raises(UserError) as refused:
+        slots_of(Execution(cpus_per_run=3))
+    assert "a run takes 3 CPUs and 0 GPUs of one node" in str(refused.value)
+    assert "lower --cpus-per-run" in str(refused.value)
+
+
+def test_two_runs_on_each_of_four_gpus_by_halves_and_never_more(cluster: Cluster, tmp_path: Path) -> None:
+    with node(cluster, num_cpus=16, num_gpus=4):
+        bench = Bench(tmp_path, leaves(20), Execution(cpus_per_run=0.5, gpus_per_run=0.5))
+        begun = bench.waits_for("eight at once", lambda: len(bench.begun()) >= 8 and bench.begun())
+        assert len({each["pid"] for each in begun}) == 8
+        assert Counter(gpu for each in begun for gpu in each["gpu"]) == {str(gpu): 2 for gpu in range(4)}
+        bench.go()
+        records = bench.ends()
+    assert len(records) == 20
+    places = {(each.history[0]["pid"], *each.history[0]["gpu"]) for each in records.values()}
+    assert len(places) == 8, "a process keeps its half"
+
+
+def test_a_shared_parent_is_trained_once_and_then_fanned_out_the_dearest_first(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    family = items(20)
+    for item in family[10:]:
+        item.cost = 5.0
+    with node(cluster, num_cpus=3):
+        bench = Bench(tmp_path, family, Execution())
+        bench.waits_for("the parent", bench.begun)
+        bench.go()
+        records = bench.ends()
+    order = [event.item.stage.seed for event in bench.events if event.kind == "started"]
+    assert order[0] == 0, "their parent"
+    assert sorted(order) == list(range(20)), "each once"
+    assert set(order[1:11]) == set(range(10, 20)), "the dearest before the others"
+    assert [event.kind for event in bench.events if event.item.stage.seed == 0] == ["started", "done"]
+    assert bench.events[1].item.stage.seed == 0, "nothing starts before it is done"
+    assert {each.status for each in records.values()} == {"done"}
+
+
+def test_a_node_that_joins_is_used_and_one_that_leaves_gives_its_runs_back(cluster: Cluster, tmp_path: Path) -> None:
+    """Three times the node under a stage leaves, which is not the stage's fault; the whole cluster is gone for a while."""
+    with node(cluster, num_cpus=1) as first:
+        bench = Bench(tmp_path, leaves(6), Execution())
+        bench.waits_for("a stage on the first node", bench.begun)
+        with node(cluster, num_cpus=1) as second:
+            bench.waits_for("one on the second", lambda: len({each["node"] for each in bench.begun()}) == 2)
+            leave(cluster, second, gracefully=False)
+            bench.waits_for("it back", lambda: bench.said("retried"))
+        leave(cluster, first)
+        bench.waits_for("a word of it", lambda: bench.said("notice"))
+    for times in (3, 4):
+        with node(cluster, num_cpus=1):
+            bench.waits_for("a stage there", lambda count=times: len({each["node"] for each in bench.begun()}) >= count)
+        bench.waits_for("it back", lambda count=times: len(bench.said("retried")) >= count)
+    with node(cluster, num_cpus=2):
+        bench.go()
+        records = bench.ends()
+    assert [each.status for each in records.values()] == ["done"] * 6
+    assert bench.said("retried") == ["its worker's node left"] * 4
+    assert all(item.deaths == 0 for item in bench.every)
+    assert len(bench.said("notice")) == 3, "once each time"
+    assert all(sentence.startswith("waiting for nodes") for sentence in bench.said("notice"))
+
+
+def test_the_ledger_stays_with_the_driver(cluster: Cluster, tmp_path: Path) -> None:
+    with node(cluster, num_cpus=8), node(cluster, num_cpus=8):
+        here = ray.get_runtime_context().get_node_id()
+        for number in range(3):
+            store = Store(f"sqlite:///{tmp_path / str(number)}.db")
+            ledger = ledger_of(store, Storage(str(tmp_path)), Owner.current())
+            found = ray._private.state.actors(ledger._actor_id.hex())
+            assert found["Address"]["NodeID"] == here
+
+
+def test_a_worker_that_stopped_is_killed_and_its_stage_trained_elsewhere(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulse, "HANG_SECONDS", 4.0)
+    with node(cluster, num_cpus=1):
+        bench = Bench(tmp_path, leaves(2), Execution())
+        victim = psutil.Process(bench.waits_for("a stage", bench.begun)[0]["pid"])
+        victim.send_signal(signal.SIGSTOP)
+        bench.go()
+        records = bench.ends()
+    assert [each.status for each in records.values()] == ["done"] * 2
+    assert bench.said("retried") == ["its worker did not answer for 4 s"]
+    assert not victim.is_running() or victim.status() == psutil.STATUS_ZOMBIE
+
+
+def test_workers_are_replaced_when_they_are_worn_out_or_spoiled(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staff, "MAX_STAGES", 3)
+    every = leaves(10)
+    for item, (name, cost) in zip(every, {"spoils once": 9.0, "fills memory": 8.0, "dies": 7.0}.items(), strict=False):
+        item.name, item.cost = name, cost
+    with node(cluster, num_cpus=1):
+        bench = Bench(tmp_path, every, Execution())
+        bench.go()
+        records = bench.ends()
+    spoiled, full, dying, *others = (records[item.stage.key] for item in every)
+    assert spoiled.status == "done"
+    assert "CUDA error" in bench.said("retried")[0]
+    assert (full.status, dying.status) == ("failed", "failed")
+    assert dying.reason == "its worker process died 3 times (ActorDiedError)"
+    assert [each.status for each in others] == ["done"] * 7
+    used = Counter(each["pid"] for each in bench.begun())
+    assert max(used.values()) <= 3
+    # One process for each that did not outlive its stage (spoiled, dead three times), two stages before the memory was full.
+    assert len(used) >= 1 + 1 + 3 + 2
+    assert [event.kind for event in bench.events].count("failed") == 2
+
+
+def test_a_thousand_stages_are_recorded_once_each(cluster: Cluster, tmp_path: Path) -> None:
+    every = items(1000)
+    with node(cluster, num_cpus=2):
+        bench = Bench(tmp_path, every, Execution())
+        bench.go()
+        records = bench.ends()
+    assert Counter(event.kind for event in bench.events) == {"started": 1000, "done": 1000}
+    assert len({event.item.stage.key for event in bench.events}) == len(records) == 1000
+    assert set(bench.store.statuses(records).values()) == {("done", 1)}
+    full = bench.store.records([item.stage.key for item in every[:60]], predictions=True)
+    for item in every[:60]:
+        expected = nothing(item, Storage(str(tmp_path / "elsewhere"))).predictions
+        assert full[item.stage.key].predictions.keys() == expected.keys()
+        for digest, found in full[item.stage.key].predictions.items():
+            assert np.array_equal(found.logits, expected[digest].logits)
+    with bench.store._read() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM leases").scalar() == 0
+
+
+WITHOUT_ROOM = """
+import numpy as np, ray
+from benchmarks.scheduler import items
+from harness.cluster.worker import Shelf
+from harness.errors import UserError
+ray.init(address="local", num_cpus=1, include_dashboard=False, object_store_memory=80 * 2**20, log_to_driver=False)
+try:
+    Shelf(lambda *_: np.ones(100 * 2**20, np.uint8)).references(items(1)[0].stage)
+except UserError as error:
+    print(error)
+"""
+
+
+def test_an_object_store_without_room_is_said_at_once() -> None:
+    """A store of 80 MB, tokens of 100 MB, and a disk that Ray takes for full."""
+    full = {**os.environ, "RAY_local_fs_capacity_threshold": "0.0001"}
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_ROOM], capture_output=True, text=True, check=True, cwd=REPOSITORY, env=full
+    )
+    assert done.stdout.startswith("The tokens of none/train have no room in Ray's object store")
+    assert "--object-store-memory" in done.stdout
