@@ -20,7 +20,7 @@ from ray.train.backend import Backend, BackendConfig
 
 from harness.bench.work import Item
 from harness.cluster.pulse import Place, beat
-from harness.cluster.worker import GroupEndedError, Worker, committed, prepared, trained
+from harness.cluster.worker import GroupEndedError, Worker, committed, fetched, prepared, trained
 from harness.encoders.tokens import Vocabulary
 from harness.errors import UserError, first_line
 from harness.specs import Execution, Status, Workplace
@@ -282,7 +282,7 @@ def walk(config: dict[str, Any]) -> None:
     while (taken := ray.get(foreman.take.remote(crew.rank))) is not None:
         item, owner, vocabulary, digests, references = taken
         try:
-            record = trained(item, workplace, vocabulary, digests, ray.get(references), launch=_as_it_is, crew=crew)
+            record = trained(item, workplace, vocabulary, digests, fetched(references), launch=_as_it_is, crew=crew)
         except Exception as error:
             ray.get(foreman.give_up.remote(crew.rank, f"{type(error).__name__}: {first_line(error)}"))
             raise

@@ -24,11 +24,12 @@ TELL_SECONDS = 2.0
 
 
 def _aside(method: F) -> F:
-    """Answered beside everything else, and not shown in the dashboard, where it would hide the stages."""
-    return cast(F, ray.method(concurrency_group="pulse", enable_task_events=False)(method))
+    """Answered beside everything else."""
+    return cast(F, ray.method(concurrency_group="pulse")(method))
 
 
-@ray.remote(num_cpus=0, concurrency_groups={"pulse": 1})
+# What it is asked is not shown in the dashboard, where it would hide the stages.
+@ray.remote(num_cpus=0, concurrency_groups={"pulse": 1}, enable_task_events=False)
 class Ledger:
     """Leases and commits in the name of the driver `owner`, whose process decides whether its leases are alive, or of a
     process of its own that holds some (a trial, which can die alone).

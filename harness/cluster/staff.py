@@ -133,9 +133,9 @@ class Staff:
         return True
 
     def returned(self, member: Member, *, spent: bool) -> None:
-        """A worker is free again, or replaced when it is `spent` or has done enough."""
+        """A worker is free again, or replaced when it is `spent` or has done enough, one worker after another."""
         member.stages += 1
-        if spent or member.stages >= MAX_STAGES:
+        if spent or (member.stages >= MAX_STAGES and not self._starting):
             self.dismiss(member)
         else:
             self.idle.append(member)
