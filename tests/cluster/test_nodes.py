@@ -135,6 +135,7 @@ class TestEncoderFiles:
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_weights_travel_through_a_bucket(server: Server, tmp_path: Path, packaged: dict[str, Path]) -> None:
     """A parent's weights are there while a child needs them; the root's stay. The secret is nowhere but in the command."""
     line = BENCH.replace("31,42", "31").replace("ft,scl,tapt", "ft,tapt")

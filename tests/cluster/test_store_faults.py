@@ -64,6 +64,7 @@ def ray_files(driver: Driver) -> list[Path]:
     return [path for folder in found for path in folder.rglob("*") if path.is_file()]
 
 
+@pytest.mark.slow
 def test_a_server_that_goes_away_under_two_drivers(server: Own, tmp_path: Path) -> None:
     """One says what it waits for and goes on by itself; one is soon out of patience, ends in a sentence, and its command goes on
     later. Every stage is recorded once, and nobody sees the password."""
