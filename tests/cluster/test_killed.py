@@ -1,4 +1,7 @@
-"""Killed or interrupted at any moment, the same command goes on: nothing recorded is trained again, no number differs."""
+"""Killed or interrupted at any moment, the same command goes on: nothing recorded is trained again, no number differs.
+
+The slow ones are single kinds of what test_chaos.py does by turns.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ def went_on(folder: Path, before: dict[str, Kept]) -> None:
     assert len(after) == STAGES
 
 
+@pytest.mark.slow
 def test_kill_9_on_the_driver(tmp_path: Path, same_table: SameTable) -> None:
     with started(tmp_path, f"{BENCH} --slots 2") as driver:
         driver.recorded(2)
@@ -38,6 +42,7 @@ def test_kill_9_on_the_driver(tmp_path: Path, same_table: SameTable) -> None:
     same_table(again)
 
 
+@pytest.mark.slow
 def test_kill_9_on_a_worker(tmp_path: Path, same_table: SameTable) -> None:
     with started(tmp_path, f"{BENCH} --slots 2") as driver:
         driver.recorded(1)

@@ -314,6 +314,7 @@ sys.exit(main(sys.argv[1:]))
 """The command on two cores, one of which is somebody else's."""
 
 
+@pytest.mark.slow
 def test_a_worker_group_that_does_not_start_is_one_sentence(tmp_path: Path) -> None:
     with started(
         space_in(tmp_path),
