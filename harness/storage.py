@@ -47,8 +47,9 @@ class Storage:
         if "://" in text:
             _parts(text)
             return cls(text)
-        if text.partition(":")[0] in OPTIONS:
-            raise UserError(f"--storage {_masked(text)}: write two slashes, as in s3://BUCKET/PREFIX.")
+        kind = text.partition(":")[0]
+        if kind in OPTIONS:  # the rest may be a secret
+            raise UserError(f"--storage {kind}:...: write two slashes, as in s3://BUCKET/PREFIX.")
         return cls(str(Path(text).expanduser().absolute()))
 
     def __repr__(self) -> str:

@@ -303,7 +303,7 @@ class TestPlacesThatCannotBeUsed:
         ("text", "said"),
         {
             "hdfs://host/folder": "there is no storage of the kind 'hdfs'; write a folder, s3://BUCKET/PREFIX or gs://",
-            "s3:/bucket/x": "write two slashes",
+            "s3:/me:hush@bucket/x": "write two slashes",
             "s3:///x": "write s3://BUCKET/PREFIX",
             "gs://": "write gs://BUCKET/PREFIX",
             "file://folder": "write file:///FOLDER with three slashes",

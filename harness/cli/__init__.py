@@ -104,6 +104,16 @@ def _some(text: str) -> float:
     return share
 
 
+def _minutes(text: str) -> float:
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = -1.0
+    if not 0 <= minutes < float("inf"):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of minutes such as 10, or 0 for never")
+    return minutes
+
+
 def _format(text: str) -> str:
     if text not in FORMATS:
         raise unknown("format", text, FORMATS, "--format")
@@ -168,7 +178,10 @@ def _place_flags(parser: argparse.ArgumentParser) -> None:
         "--micro-batch", type=_positive, default=0, help="sequences at once on a worker; the batch size stays the same"
     )
     where.add_argument(
-        "--checkpoint-minutes", type=_some, default=10.0, help="a stage can go on from every so often (default: 10)"
+        "--checkpoint-minutes",
+        type=_minutes,
+        default=10.0,
+        help="how often a stage keeps what it can go on from (default: 10; 0: never)",
     )
     where.add_argument("--address", default="local", help="a Ray cluster: 'auto' or HOST:PORT (default: this machine)")
     where.add_argument("--retry", action="store_true", help="train diverged runs again too (failed ones always are)")

@@ -76,6 +76,12 @@ def test_where_nothing_is_close_all_are_named(refused: Refused, line: str, known
         ("bench --table few_shot --sizes ,", ["--sizes", "',' names nothing"]),
         ("bench --table few_shot --slots two", ["--slots", "'two' is not a whole number"]),
         ("bench --table few_shot --slots -3", ["--slots", "'-3' is not a whole number"]),
+        ("bench --table few_shot --num-workers 0", ["--num-workers", "'0' is not a whole number of 1 or more"]),
+        ("bench --table few_shot --micro-batch -1", ["--micro-batch", "'-1' is not a whole number"]),
+        (
+            "bench --table few_shot --checkpoint-minutes nan",
+            ["--checkpoint-minutes", "'nan' is not a number of minutes"],
+        ),
         ("bench --table few_shot --gpus-per-run x", ["--gpus-per-run", "'x' is not a number of GPUs"]),
         ("bench --table few_shot --gpus-per-run -1", ["--gpus-per-run", "'-1' is not a number of GPUs"]),
         ("bench --table few_shot --gpus-per-run nan", ["--gpus-per-run", "'nan' is not a number of GPUs"]),
