@@ -84,34 +84,27 @@ def _positive(text: str) -> int:
     return count
 
 
-def _share(text: str) -> float:
+def _number(text: str, what: str, *, above_zero: bool = False) -> float:
+    """A finite number of 0 or more, or above 0."""
     try:
-        share = float(text)
+        number = float(text)
     except ValueError:
-        share = -1.0
-    if not 0 <= share < float("inf"):
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number of GPUs such as 1 or 0.5")
-    return share
+        number = -1.0
+    if not 0 <= number < float("inf") or (above_zero and number == 0):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of {what}")
+    return number
+
+
+def _share(text: str) -> float:
+    return _number(text, "GPUs such as 1 or 0.5")
 
 
 def _some(text: str) -> float:
-    try:
-        share = float(text)
-    except ValueError:
-        share = 0.0
-    if not 0 < share < float("inf"):
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number of CPU cores such as 1 or 0.5")
-    return share
+    return _number(text, "CPU cores such as 1 or 0.5", above_zero=True)
 
 
 def _minutes(text: str) -> float:
-    try:
-        minutes = float(text)
-    except ValueError:
-        minutes = -1.0
-    if not 0 <= minutes < float("inf"):
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number of minutes such as 10, or 0 for never")
-    return minutes
+    return _number(text, "minutes such as 10, or 0 for never")
 
 
 def _format(text: str) -> str:

@@ -22,11 +22,12 @@ from harness.bench.results import hardware, replicates
 from harness.bench.work import Blocked, Calibration, Item, calibrate, hours, work
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.asked import Asked, ask
+from harness.cli.places import check_gpus, execution_of, storage_of, workplace_of
 from harness.cli.texts import corpus_of, reader, translate, translation_of
 from harness.encoders import Located, locate
 from harness.errors import UserError
-from harness.specs import Execution, Status, Workplace
-from harness.storage import Storage, weights_of
+from harness.specs import Status
+from harness.storage import weights_of
 from harness.store import DEFAULT_URL, Store
 from harness.tasks import TASKS, Task, Translator, open_source, protocol_named
 
@@ -317,11 +318,12 @@ def _train(args: argparse.Namespace, prepared: Prepared) -> None:
     metadata = {"table": name, "preset": prepared.resolved.preset, "encoder": located.name, "runs": str(len(plan.runs))}
     prepared.store = Store(prepared.store.url)
     prepared.store.label(name, plan.runs)
-    storage_of(args, prepared.store).probe()
+    storage = storage_of(args, prepared.store)
+    storage.probe()
     with session(execution, metadata) as (dashboard, settled):
         from harness.cluster.pool import Pool
 
-        workplace = workplace_of(args, located, storage_of(args, prepared.store), settled)
+        workplace = workplace_of(args, located, storage, settled)
         pool = Pool(
             prepared.store, workplace, tokeniser.vocabulary, reader(plan, tokeniser, prepared.store), settled, name
         )
@@ -331,33 +333,6 @@ def _train(args: argparse.Namespace, prepared: Prepared) -> None:
                     live.show(event)
         finally:
             pool.close()
-
-
-def execution_of(args: argparse.Namespace, resolved: ResolvedTable) -> Execution:
-    gpus = args.gpus_per_run if args.gpus_per_run is not None else -1.0
-    return Execution(args.address, args.slots, gpus, args.cpus_per_run, num_workers=resolved.num_workers)
-
-
-def storage_of(args: argparse.Namespace, store: Store) -> Storage:
-    """Where weights lie: as asked, else beside the store."""
-    return Storage.named(args.storage) if args.storage else Storage(str(store.products.resolve()))
-
-
-def workplace_of(args: argparse.Namespace, located: Located, storage: Storage, execution: Execution) -> Workplace:
-    """For workers of a session: every node that is there sees the storage and has the encoder."""
-    from harness.cluster.nodes import shared
-
-    assert located.folder is not None  # unresolved encoders were refused
-    config = located.config if located.new else None
-    workplace = Workplace(
-        located.folder.resolve(),
-        storage,
-        execution.threads,
-        encoder_config=config,
-        micro_batch=args.micro_batch,
-        checkpoint_seconds=60 * args.checkpoint_minutes,
-    )
-    return shared(workplace, execution, located.encoder.digest)
 
 
 def _reused(prepared: Prepared) -> int:
@@ -380,18 +355,6 @@ def check_lengths(resolved: ResolvedTable, located: Located) -> None:
         if length > usable:
             raise UserError(
                 f"{name} is {length}, but {located.name} has {usable} positions; use --set {name}={usable}."
-            )
-
-
-def check_gpus(args: argparse.Namespace) -> None:
-    """On this machine a share of a GPU needs one; of another cluster its session tells."""
-    if args.gpus_per_run and args.address == "local":
-        import torch
-
-        if torch.cuda.device_count() < args.gpus_per_run:
-            raise UserError(
-                f"--gpus-per-run {args.gpus_per_run:g}: torch {torch.__version__} sees {torch.cuda.device_count()} GPUs on "
-                "this machine; leave the flag out to train with what there is."
             )
 
 

@@ -133,7 +133,7 @@ def _translators() -> list[tuple[str, str]]:
 
 def show(args: argparse.Namespace) -> int:
     """One record: what was trained, what it found, where it comes from, which runs it serves, how to make it again."""
-    from harness.cli.bench import storage_of
+    from harness.cli.places import storage_of
 
     store = Store(args.store or DEFAULT_URL, create=False)
     if not store.exists:

@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness.cli.bench import Prepared, check_gpus, check_masks, execution_of, storage_of, workplace_of
+from harness.cli.bench import Prepared, check_masks
+from harness.cli.places import check_gpus, execution_of, storage_of, workplace_of
 from harness.cli.texts import reader
 from harness.errors import UserError
 from harness.search.board import Trial

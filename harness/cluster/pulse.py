@@ -19,6 +19,8 @@ import ray
 from ray.exceptions import RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from harness.store import process_of
+
 HANG_SECONDS = float(os.environ.get("HARNESS_HANG_SECONDS", "60"))
 """A process that did not beat for this long is killed. The driver's value holds for all."""
 LOOKS = 12
@@ -66,10 +68,10 @@ def beat(ledger: Any, name: str) -> None:
 
 def _end(place: Place) -> bool:
     """Whether there was something to be ended."""
+    process = process_of(place.pid, place.started)
+    if process is None:
+        return False
     try:
-        process = psutil.Process(place.pid)
-        if abs(process.create_time() - place.started) > 1.0:
-            return False
         process.kill()
     except psutil.NoSuchProcess:
         return False

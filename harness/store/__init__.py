@@ -10,7 +10,7 @@ trials        what a study of hyperparameters asked and found
 """
 
 from harness.store.database import DEFAULT_URL, SCHEMA_VERSION, masked
-from harness.store.leases import LEASE_SECONDS, RENEW_SECONDS, Grant, Owner
+from harness.store.leases import LEASE_SECONDS, RENEW_SECONDS, Grant, Owner, process_of
 from harness.store.records import Speed, Store
 
 __all__ = [
@@ -23,4 +23,5 @@ __all__ = [
     "Speed",
     "Store",
     "masked",
+    "process_of",
 ]

@@ -107,13 +107,21 @@ class Leases(Database):
             return any(_alive(row, now) for row in rows)
 
 
+def process_of(pid: int, started: float) -> psutil.Process | None:
+    """The process that has this pid since `started`; None where it is gone, and another one may have its pid."""
+    try:
+        process = psutil.Process(pid)
+        return process if abs(process.create_time() - started) < 1.0 else None
+    except psutil.Error:
+        return None
+
+
 def _alive(lease: Mapping[Any, Any], now: float) -> bool:
     if lease["host"] == _host():
+        process = process_of(lease["pid"], lease["started"])
         try:
-            process = psutil.Process(lease["pid"])
-            same = abs(process.create_time() - lease["started"]) < 1.0
             # A killed process stays in the table as a zombie until its parent asks for its exit status.
-            return bool(same and process.status() != psutil.STATUS_ZOMBIE)
+            return process is not None and bool(process.status() != psutil.STATUS_ZOMBIE)
         except psutil.Error:
             return False
     return bool(now - lease["renewed_at"] < LEASE_SECONDS)

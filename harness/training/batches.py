@@ -57,11 +57,12 @@ class Batches:
             return {"loss": loss.detach(), **{name: term.detach() for name, term in terms.items()}}
         mine = division.parts[self._crew.rank]
         found: list[dict[str, Tensor]] = []
+        counts = self._objective.counts(views)
         gathers = self._gathers(views, size, step, division)
         for last, (rows, gather) in zip(_lasts(mine), gathers, strict=True):
             part = views.part(size, _some(rows, size), gather)
             terms = self._forward(self._model, part, measured, seed_of(self._seed, "dropout", step, rows.start))
-            share = self._shares(part, views, division, empty=rows.start == rows.stop)
+            share = self._shares(part, counts, division, empty=rows.start == rows.stop)
             terms = {name: term * share[name] for name, term in terms.items()}
             loss = self._objective.loss(terms)
             with nullcontext() if last else self._unsynchronised():
@@ -84,10 +85,11 @@ class Batches:
     def _unsynchronised(self) -> AbstractContextManager[Any]:
         return self._model.no_sync() if self._crew.size > 1 else nullcontext()
 
-    def _shares(self, part: Views, whole: Views, division: Division, *, empty: bool) -> dict[str, float]:
-        """What a part's terms weigh. One that is contrasted beyond the part is the whole batch's in each part."""
-        own, all_of_it = self._objective.counts(part), self._objective.counts(whole)
-        share = {name: 0.0 if empty or not count else own[name] / count for name, count in all_of_it.items()}
+    def _shares(self, part: Views, counts: dict[str, float], division: Division, *, empty: bool) -> dict[str, float]:
+        """What a part's terms weigh, given the whole batch's `counts`. One that is contrasted beyond the part is the whole
+        batch's in each part."""
+        own = self._objective.counts(part)
+        share = {name: 0.0 if empty or not count else own[name] / count for name, count in counts.items()}
         if not division.whole:
             share[self._objective.contrasted] = 1 / division.count
         return share

@@ -11,7 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,17 +137,18 @@ class Driver:
                 raise AssertionError(f"left after {seconds:g} s: {[(p.pid, p.ppid(), p.cmdline()) for p in left]}")
             time.sleep(0.2)
 
-    def training(self) -> list[psutil.Process]:
-        """Worker processes that train a stage now: Ray shows the run's name as the title."""
+    def titled(self, pattern: str) -> list[psutil.Process]:
+        """Processes whose title begins with a pattern: what Ray calls them."""
         found = []
         for process in self.processes():
-            try:
-                title = " ".join(process.cmdline())
-            except psutil.Error:
-                continue
-            if title.startswith("ray::") and "/movies/n20/" in title:
-                found.append(process)
+            with suppress(psutil.Error):
+                if re.match(pattern, " ".join(process.cmdline())):
+                    found.append(process)
         return found
+
+    def training(self) -> list[psutil.Process]:
+        """Worker processes that train a stage now: Ray shows the run's name as the title."""
+        return self.titled("ray::.*/movies/n20/")
 
     def recorded(self, count: int) -> dict[str, Kept]:
         """Wait until the store holds this many records."""

@@ -61,15 +61,7 @@ def test_a_wrong_number_is_refused_with_its_line(tmp_path: Path, wrong: str) -> 
 
 def group_of(driver: Driver) -> list[psutil.Process]:
     """The processes of its Ray Train workers, the first ones first."""
-    found = []
-    for process in driver.processes():
-        try:
-            title = " ".join(process.cmdline())
-        except psutil.Error:
-            continue
-        if title.startswith("ray::RayTrainWorker"):
-            found.append(process)
-    return sorted(found, key=psutil.Process.create_time)
+    return sorted(driver.titled("ray::RayTrainWorker"), key=psutil.Process.create_time)
 
 
 def listeners(processes: list[psutil.Process]) -> set[str]:

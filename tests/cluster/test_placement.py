@@ -255,6 +255,7 @@ def test_a_node_that_joins_is_used_and_one_that_leaves_gives_its_runs_back(clust
         with node(cluster, num_cpus=1):
             bench.waits_for("a stage there", lambda count=times: len({each["node"] for each in bench.begun()}) >= count)
         bench.waits_for("it back", lambda count=times: len(bench.said("retried")) >= count)
+        bench.waits_for("a word of it", lambda count=times: len(bench.said("notice")) >= count - 1)
     with node(cluster, num_cpus=2):
         bench.go()
         records = bench.ends()

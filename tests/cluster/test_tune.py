@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,14 +64,7 @@ def named(driver: Driver) -> set[str]:
 def process_of(driver: Driver, title: str) -> psutil.Process:
     """Wait for a process of a running command by what Ray calls it."""
 
-    def there() -> psutil.Process | None:
-        for process in driver.processes():
-            with suppress(psutil.Error):
-                if re.match(title, " ".join(process.cmdline())):
-                    return process
-        return None
-
-    found: psutil.Process = meanwhile(driver, title, there)
+    found: psutil.Process = meanwhile(driver, title, lambda: next(iter(driver.titled(title)), None))
     return found
 
 
