@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from harness.storage import Storage
 
-LOOP_VERSION = 1
+LOOP_VERSION = 2
 """Bumped by hand when the training loop changes a number; part of every key."""
 
 KEY_LENGTH = 32

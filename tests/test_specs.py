@@ -295,10 +295,10 @@ def test_a_later_field_of_a_stage_and_of_what_it_holds() -> None:
 
 
 GOLDEN = {
-    "from the encoder": "d2107d2d05b4d71400445c2e3d8b6fe3",
-    "warm-up": "dd7323fbf693bb1b5b359d0b1ce3d2ca",
-    "post-training": "f2cba1a63b6cb20c1900f7e0db8cd457",
-    "three stages": "aba6119e408ba54ed9cd911af79e22bb",
+    "from the encoder": "c0498b820c54f523d4ba1b912b2db1fd",
+    "warm-up": "cb61fd551ee5e2a0c5df6659ebd6efb0",
+    "post-training": "9347d0d328236b14efccdad42ee5b309",
+    "three stages": "fae3d7b78bafb512ea221ac0c1616981",
 }
 """Frozen. They may change only together with `specs.LOOP_VERSION`, or when the canonical form itself is changed on
 purpose: either way every store of every user is trained anew, and CHANGELOG.md must say so. A new field declares a
@@ -307,7 +307,7 @@ neutral value instead and leaves these alone; an objective's new version changes
 
 @pytest.mark.parametrize("name", CHAINS)
 def test_golden_keys(name: str) -> None:
-    assert specs.LOOP_VERSION == 1
+    assert specs.LOOP_VERSION == 2
     assert CHAINS[name].key == GOLDEN[name]
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from harness.encoders.model import PADDED_ONLY, Batch, TextEncoder, draw
+from harness.encoders.linear import hasten, linear
+from harness.encoders.model import PADDED_ONLY, Batch, TextEncoder, asking, draw, filled
 from harness.encoders.relative_positions import RelativePositions
 from harness.streams import seed_of
 
@@ -89,24 +91,28 @@ class Auxiliary(nn.Module):
             "vocab_size": of.vocab_size,
             "head_width": words,
         }
+        hasten(self)
         self.to(next(encoder.parameters()).device)
 
-    def forward(self, batch: Batch) -> Tensor:
-        """Last hidden states [T, h]; in `eval()` without any dropout, whatever mode the encoder is in (L6)."""
+    def forward(self, batch: Batch, wanted: Tensor | None = None) -> Tensor:
+        """Last hidden states [T, h], or of the `wanted` [M] tokens alone [M, h]; in `eval()` without any dropout, whatever
+        mode the encoder is in (L6)."""
         table = self._embeddings
-        positions, types = self._encoder[0].places(batch)
+        positions, types = (filled(each) for each in self._encoder[0].places(batch))
         # Not through the embeddings' own module: its dropout follows the mode of the encoder.
-        embedded = table.word_embeddings(batch.ids) + table.token_type_embeddings(types)
+        embedded = table.word_embeddings(filled(batch.ids)) + table.token_type_embeddings(types)
         embedded = self.dropout(table.LayerNorm(embedded + table.position_embeddings(positions)))
         if self.project is not None:
             embedded = self.project(embedded)
         lying = batch.packing if self.relative_positions is None else self.relative_positions(batch.packing)
-        return self.transformer(embedded[None], packing=lying)[0][0]  # type: ignore[no-any-return]
+        count = len(batch.ids if wanted is None else wanted)
+        with nullcontext() if wanted is None else asking(self.transformer.layer[-1], wanted, batch.packing):
+            return self.transformer(embedded[None], packing=lying)[0][0, :count]  # type: ignore[no-any-return]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[M, h] -> [M, V]: the auxiliary's own MLM head, at the asked positions only."""
         transformed = self.norm(self.activation(self.dense(hidden)))
-        return nn.functional.linear(transformed, self._embeddings.word_embeddings.weight, self.bias)
+        return linear(transformed, self._embeddings.word_embeddings.weight, self.bias)
 
     @property
     def _embeddings(self) -> Any:

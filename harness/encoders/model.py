@@ -8,9 +8,10 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -24,6 +25,8 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 from transformers.utils import logging as transformers_logging
 
 from harness.encoders import packing as packed
+from harness.encoders.attention import NAME
+from harness.encoders.linear import hasten, linear
 from harness.encoders.relative_positions import RelativePositions
 from harness.encoders.tokens import Tokens
 from harness.errors import UserError
@@ -68,6 +71,7 @@ class TextEncoder(nn.Module):
 
     def __init__(self, model: Any, *, fresh_head: bool) -> None:
         super().__init__()
+        hasten(model)
         self.model: Any = model
         self.fresh_head = fresh_head
         self.config: Any = model.config
@@ -79,13 +83,28 @@ class TextEncoder(nn.Module):
         base: nn.Module = getattr(self.model, self.model.base_model_prefix)
         return base
 
+    @cached_property
+    def shape(self) -> dict[str, Any]:
+        """The configuration as plain values."""
+        return self.config.to_dict()  # type: ignore[no-any-return]
+
     @property
     def head_prefixes(self) -> tuple[str, ...]:
         """How the names of the MLM head's tensors begin in `model`."""
         return _HEAD_PREFIXES[self.kind]
 
-    def forward(self, batch: Batch) -> Tensor:
-        """Last hidden states [T, d]."""
+    def forward(self, batch: Batch, wanted: Tensor | None = None) -> Tensor:
+        """Last hidden states [T, d], or of the `wanted` [M] tokens alone, in that order [M, d]."""
+        if wanted is None:
+            return self._hidden(batch)[: len(batch.ids)]
+        if self.kind in PADDED_ONLY:
+            return self._hidden(batch).index_select(0, wanted)
+        layers: Any = self.base.encoder
+        with asking(layers.layer[-1], wanted, batch.packing):
+            return self._hidden(batch)[: len(wanted)]
+
+    def _hidden(self, batch: Batch) -> Tensor:
+        """What the library's encoder returns: [T, d], and perhaps some more behind."""
         lying = batch.packing
         positions, types = self.places(batch)
         if self.kind in PADDED_ONLY:
@@ -100,7 +119,10 @@ class TextEncoder(nn.Module):
         if self.relative_positions is not None:
             lying = self.relative_positions(lying)
         hidden = self.base(
-            input_ids=batch.ids[None], token_type_ids=types[None], position_ids=positions[None], packing=lying
+            input_ids=filled(batch.ids)[None],
+            token_type_ids=filled(types)[None],
+            position_ids=filled(positions)[None],
+            packing=lying,
         )[0]
         return hidden[0]  # type: ignore[no-any-return]
 
@@ -117,7 +139,9 @@ class TextEncoder(nn.Module):
         finally:
             hook.remove()
         embedded = entered[0].reshape(-1, self.hidden_size)
-        return hidden, embedded.index_select(0, batch.packing.slots) if self.kind in PADDED_ONLY else embedded
+        return hidden, embedded.index_select(0, batch.packing.slots) if self.kind in PADDED_ONLY else embedded[
+            : len(hidden)
+        ]
 
     def places(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(position ids [T], token types [T]) as this kind of model counts them."""
@@ -135,7 +159,7 @@ class TextEncoder(nn.Module):
 
         Raises ValueError where the word embeddings are not as wide as d.
         """
-        return nn.functional.linear(hidden, self._words().weight)
+        return linear(hidden, self._words().weight)
 
     def _words(self) -> Any:
         width = getattr(self.config, "embedding_size", self.hidden_size)
@@ -226,6 +250,33 @@ class TextEncoder(nn.Module):
             self.fresh_head = False
 
 
+@contextmanager
+def asking(last: Any, wanted: Tensor, lying: packed.Packing) -> Iterator[None]:
+    """Meanwhile a library's last layer computes what lies behind its attention for the `wanted` [M] tokens alone (M rounded
+    as `filled` does), and its attention too where they are the first tokens."""
+
+    def select(_: nn.Module, given: Any) -> Any:
+        return tuple(each.index_select(1, rows) for each in given)
+
+    def ask_first(_: nn.Module, given: Any, named: dict[str, Any]) -> Any:
+        return given, {**named, "packing": named["packing"].of_first()}
+
+    rows = filled(wanted)
+    hooks = [last.attention.output.register_forward_pre_hook(select)]
+    if wanted is lying.first:
+        hooks.append(last.attention.self.register_forward_pre_hook(ask_first, with_kwargs=True))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def filled(each: Tensor) -> Tensor:
+    """[n], its last one repeated up to a rounded number."""
+    return torch.cat([each, each[-1:].expand(packed.rounded(len(each)) - len(each))])
+
+
 @lru_cache(maxsize=2)
 def _template(folder: str, digest: str) -> TextEncoder:
     transformers_logging.set_verbosity_error()
@@ -236,7 +287,7 @@ def _template(folder: str, digest: str) -> TextEncoder:
         try:
             model, info = AutoModelForMaskedLM.from_pretrained(
                 folder,
-                attn_implementation=packed.NAME if not _padded_only(folder) else "eager",
+                attn_implementation=NAME if not _padded_only(folder) else "eager",
                 dtype=torch.float32,
                 trust_remote_code=False,
                 weights_only=True,
@@ -284,7 +335,7 @@ def _skeleton(config: str) -> TextEncoder:
     kind = fields.pop("model_type")
     with torch.random.fork_rng(devices=[]):
         model = AutoModelForMaskedLM.from_config(
-            AutoConfig.for_model(kind, **fields), attn_implementation=packed.NAME, dtype=torch.float32
+            AutoConfig.for_model(kind, **fields), attn_implementation=NAME, dtype=torch.float32
         )
     return TextEncoder(model, fresh_head=True)
 

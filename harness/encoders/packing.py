@@ -1,22 +1,16 @@
-"""Attention over packed batches: linear layers see the tokens of a batch end to end, attention the padded view.
-
-transformers lets a model run a registered attention function; ours scatters queries, keys and values from [1, T] to
-[B, L], runs scaled dot-product attention with the padding masked, and gathers the result back. Nothing else of the
-library's model changes, and no padding token is ever computed in a linear layer.
-"""
+"""How the sequences of a batch lie end to end: linear layers see their tokens and no padding, attention lays them out again."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import AttentionInterface
 
-NAME = "harness_packed"
+from harness.encoders.layout import Layout, layout
 
 
 @dataclass(frozen=True)
@@ -31,6 +25,7 @@ class Packing:
     first: Tensor
     mask: Tensor | None
     bias: Tensor | None = None
+    first_only: bool = False
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -43,9 +38,36 @@ class Packing:
             tokens = tokens.new_zeros(rows * width, *tokens.shape[1:]).index_copy(0, self.slots, tokens)
         return tokens.reshape(rows, width, *tokens.shape[1:])
 
+    def gathered(self, flat: Tensor, tokens: int) -> Tensor:
+        """[B * L, ...] of the padded view -> [tokens, ...], which begins with the T tokens; whatever follows them."""
+        if self.mask is None and tokens == len(self.slots):
+            return flat
+        return flat.index_select(0, nn.functional.pad(self.slots, (0, tokens - len(self.slots))))
+
+    def layout(self, heads: int) -> Layout:
+        """Sequences of similar length padded together, for attention of so many heads."""
+        if heads not in self._layouts:
+            device = self.slots.device
+            self._layouts[heads] = layout(self.lengths, heads, device, first_only=self.first_only)
+        return self._layouts[heads]
+
+    @cached_property
+    def _layouts(self) -> dict[int, Layout]:
+        return {}
+
+    def of_first(self) -> Packing:
+        """For attention that is asked for the states of first tokens alone; of others it says nothing."""
+        return replace(self, first_only=True)
+
     def with_bias(self, bias: Tensor) -> Packing:
         """With `bias` [1, H, L, L] on the scores; -inf at padding, never in a whole row: every sequence has a token."""
         return replace(self, bias=bias if self.mask is None else bias.masked_fill(~self.mask, float("-inf")))
+
+
+def rounded(count: int) -> int:
+    """Up to a multiple of 16, or of 1/16 of the power of two below: so few sizes occur that a kernel for each is made once."""
+    step = max(16, 1 << max(0, count.bit_length() - 5))
+    return -(-count // step) * step
 
 
 def packing(lengths: NDArray[np.int64], device: torch.device) -> Packing:
@@ -65,35 +87,3 @@ def packing(lengths: NDArray[np.int64], device: torch.device) -> Packing:
         torch.from_numpy(starts).to(device),
         mask,
     )
-
-
-def packed_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    *,
-    packing: Packing,
-    **unused: Any,
-) -> tuple[Tensor, None]:
-    """q, k, v [1, H, T, D] -> [1, T, H, D]."""
-    rows, width = packing.shape
-    _, heads, tokens, depth = query.shape
-
-    def pad(x: Tensor) -> Tensor:
-        return packing.padded(x[0].transpose(0, 1)).transpose(1, 2)
-
-    mask = packing.mask if packing.bias is None else packing.bias.to(query.dtype)
-    out = nn.functional.scaled_dot_product_attention(
-        pad(query), pad(key), pad(value), attn_mask=mask, dropout_p=dropout, scale=scaling
-    )
-    flat = out.transpose(1, 2).reshape(rows * width, heads, depth)
-    if packing.mask is not None:
-        flat = flat.index_select(0, packing.slots)
-    return flat.reshape(1, tokens, heads, depth), None
-
-
-AttentionInterface.register(NAME, packed_attention)

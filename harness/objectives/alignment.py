@@ -88,7 +88,8 @@ class TokenAlignment(MaskedLM):
             told = anchors & (positives >= 0) & (negatives[:, :, 0, 0] >= 0)
             share = told.sum() / anchors.sum().clamp(min=1)
             measures["collapsed_value"] = share * diagnostics.collapsed_token_alignment(self.params["num_negatives"])
-        return {"masked_lm": self.token_term(hidden, batch, views, measures), "contrast": contrast}
+        (where,) = views.on(batch.ids.device, "where")
+        return {"masked_lm": self.token_term(hidden.index_select(0, where), views, measures), "contrast": contrast}
 
     def counts(self, views: Views) -> dict[str, float]:
         return {**super().counts(views), "contrast": int(views.extra["anchors"].sum())}

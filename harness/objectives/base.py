@@ -152,7 +152,7 @@ class TrainingObjective(nn.Module):
         return int(self.params.get("contrast_group", 0))
 
     def step_flops(self, tokens: Tokens, masked: int = 0) -> float:
-        config = self.encoder.config.to_dict()
+        config = self.encoder.shape
         lengths = tokens.lengths.astype(np.float64)
         return TRAIN * (
             forward_flops(config, float(lengths.sum()), float((lengths**2).sum())) + mlm_head_flops(config, masked)

@@ -33,7 +33,7 @@ class CrossEntropy(TrainingObjective):
 
     def represent(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Raw first-token state, pooled state, logits: [B, d], [B, d], [B, C]."""
-        first = self.encoder(batch).index_select(0, batch.packing.first)
+        first = self.encoder(batch, batch.packing.first)
         pooled = torch.tanh(self.dense(self.drop(first)))
         return first, pooled, self.out(self.drop(pooled))
 

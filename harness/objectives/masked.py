@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -61,14 +62,16 @@ class MaskedLM(TrainingObjective):
         return Views(tokens, ids, None, self.step_flops(tokens, len(where)), extra)
 
     def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
-        return {"masked_lm": self.token_term(self.encoder(batch), batch, views, measures)}
+        (where,) = views.on(batch.ids.device, "where")
+        return {"masked_lm": self.token_term(self.encoder(batch, where), views, measures)}
 
     def counts(self, views: Views) -> dict[str, float]:
         return {"masked_lm": len(views.extra["where"])}
 
-    def token_term(self, hidden: Tensor, batch: Batch, views: Views, measures: Measures | None) -> Tensor:
-        where, targets = views.on(batch.ids.device, "where", "targets")
-        logits = self.encoder.mlm_logits(hidden.index_select(0, where))
+    def token_term(self, hidden: Tensor, views: Views, measures: Measures | None) -> Tensor:
+        """Of the states [M, d] of the predicted tokens."""
+        (targets,) = views.on(hidden.device, "targets")
+        logits = self.encoder.mlm_logits(hidden)
         if measures is not None:
             measures["mlm_accuracy"] = (logits.detach().argmax(dim=1) == targets).float().mean()
         return masked_lm(logits, targets)
@@ -101,13 +104,17 @@ class ContrastiveMaskedLM(MaskedLM):
         return self.views(whole, np.concatenate(ids), tokens.ids, selected)
 
     def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
-        hidden = self.encoder(batch)
-        first = hidden.index_select(0, batch.packing.first)
-        by_view = first.view(self.params["num_views"] + 1, -1, first.shape[-1])
-        terms = {"contrast": self.contrast(by_view, views, measures)}
-        if self.params["mlm"]:
-            terms = {"masked_lm": self.token_term(hidden, batch, views, measures), **terms}
-        return terms
+        first = batch.packing.first
+        if not self.params["mlm"]:
+            return {"contrast": self.contrast(self.by_view(self.encoder(batch, first)), views, measures)}
+        (where,) = views.on(batch.ids.device, "where")
+        predicted, seen = self.encoder(batch, torch.cat([where, first])).split([len(where), len(first)])
+        masked_lm = self.token_term(predicted, views, measures)
+        return {"masked_lm": masked_lm, "contrast": self.contrast(self.by_view(seen), views, measures)}
+
+    def by_view(self, first: Tensor) -> Tensor:
+        """[(K + 1) B, d] -> [K + 1, B, d]."""
+        return first.view(self.params["num_views"] + 1, -1, first.shape[-1])
 
     def counts(self, views: Views) -> dict[str, float]:
         rows = len(views.tokens) // (self.params["num_views"] + 1)

@@ -94,7 +94,7 @@ class AuxiliaryMaskedLM(TrainingObjective):
 
     def auxiliary_term(self, batch: Batch, where: Tensor, targets: Tensor, measures: Measures | None) -> Tensor:
         assert self.auxiliary is not None
-        logits = self.auxiliary.logits(self.auxiliary(batch).index_select(0, where))
+        logits = self.auxiliary.logits(self.auxiliary(batch, where))
         if measures is not None:
             measures["auxiliary_accuracy"] = (logits.detach().argmax(dim=1) == targets).float().mean()
         return masked_lm(logits, targets)
@@ -197,7 +197,7 @@ class _Replaced(AuxiliaryMaskedLM):
         assert self.auxiliary is not None
         training = self.auxiliary.training
         self.auxiliary.eval()
-        hidden = self.auxiliary(batch).index_select(0, where)
+        hidden = self.auxiliary(batch, where)
         drawn = [torch.empty(0, dtype=torch.long, device=where.device)]
         for start in range(0, len(where), SAMPLED_AT_ONCE):
             rows = slice(start, start + SAMPLED_AT_ONCE)

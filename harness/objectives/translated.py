@@ -28,7 +28,7 @@ class TranslatedContrast(TrainingObjective):
         return Views(tokens, tokens.ids, None, self.step_flops(tokens))
 
     def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
-        first = self.encoder(batch).index_select(0, batch.packing.first)
+        first = self.encoder(batch, batch.packing.first)
         by_view = first.view(self.params["num_views"] + 1, -1, first.shape[-1])
         return {"contrast": self.contrast(by_view, views, measures)}
 

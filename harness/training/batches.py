@@ -75,7 +75,7 @@ class Batches:
         self, model: Any, views: Views, measured: list[Measures] | None, dropout_seed: int
     ) -> dict[str, Tensor]:
         measures: Measures | None = None if measured is None else {}
-        torch.manual_seed(dropout_seed)
+        sow(dropout_seed, self._device)
         with autocast(self._device, self._precision):
             terms: dict[str, Tensor] = model(Batch.of(views.tokens, self._device, views.ids), views, measures)
         if measured is not None and measures:
@@ -148,6 +148,13 @@ def _some(rows: slice, size: int) -> slice:
 
 def _lasts(parts: Sequence[slice]) -> list[bool]:
     return [False] * (len(parts) - 1) + [True]
+
+
+def sow(seed: int, device: torch.device) -> None:
+    """As `torch.manual_seed`, of the generators that are used: it also makes a note of the stack for others, at each call."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:

@@ -7,7 +7,7 @@ they draw the same thing, the same draws, whatever runs beside them and in which
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,8 @@ from harness.training.checkpoint import Checkpoints
 from harness.training.crew import ALONE, Crew
 from harness.training.outcome import Outcome, Progress
 
-EVALUATION_BATCH = 16
+EVALUATION_TOKENS = 2048
+"""Of a batch in evaluation, what fills its sequences up to the longest included."""
 LOG_EVERY = 100
 MEASURE_EVERY = 10
 """Steps between two looks at what is logged beside the loss; every look would cost a few per cent."""
@@ -175,7 +176,9 @@ def trainable(objective: TrainingObjective) -> dict[str, torch.nn.Parameter]:
 
 
 def decay_groups(parameters: dict[str, torch.nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    """Biases and norms are not decayed, as in Hugging Face's run_glue."""
+    """Biases and norms are not decayed, as in Hugging Face's run_glue; one group where nothing is."""
+    if not weight_decay:
+        return [{"params": list(parameters.values()), "weight_decay": 0.0}]
     free = [p for n, p in parameters.items() if p.dim() < 2]
     decayed = [p for n, p in parameters.items() if p.dim() >= 2]
     return [{"params": decayed, "weight_decay": weight_decay}, {"params": free, "weight_decay": 0.0}]
@@ -226,6 +229,18 @@ def mean_measures(measured: list[Measures], crew: Crew = ALONE) -> dict[str, flo
     return {name: sum(found) / len(found) for name, found in means.items()}
 
 
+def by_length(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Batches of rows, shortest first, of at most EVALUATION_TOKENS each or one row."""
+    order = np.argsort(lengths, kind="stable")
+    widths, start = lengths[order], 0
+    while start < len(order):
+        filled = widths[start : start + EVALUATION_TOKENS]
+        filled = filled * np.arange(1, len(filled) + 1)
+        stop = start + max(1, int(np.searchsorted(filled, EVALUATION_TOKENS, side="right")))
+        yield order[start:stop]
+        start = stop
+
+
 def predict(
     objective: TrainingObjective,
     evaluation: tuple[Tokens, NDArray[Any]],
@@ -237,14 +252,12 @@ def predict(
     crew share; and the FLOPs spent."""
     tokens, gold = evaluation
     objective.eval()
-    by_length = np.argsort(tokens.lengths, kind="stable")
     logits = np.zeros((len(tokens), objective.num_labels), dtype=np.float32)
     with torch.inference_mode(), autocast(device, precision):
-        for start in range(crew.rank * EVALUATION_BATCH, len(by_length), crew.size * EVALUATION_BATCH):
-            rows = by_length[start : start + EVALUATION_BATCH]
+        for rows in list(by_length(tokens.lengths))[crew.rank :: crew.size]:
             logits[rows] = objective.predict(Batch.of(tokens.take(rows), device)).float().cpu().numpy()
     if crew.size > 1:  # each row is one worker's, and zero with the others; NCCL sums on the device alone
         logits = crew.summed(torch.from_numpy(logits).to(device)).cpu().numpy()
     lengths = tokens.lengths.astype(np.float64)
-    flops = forward_flops(objective.encoder.config.to_dict(), float(lengths.sum()), float((lengths**2).sum()))
+    flops = forward_flops(objective.encoder.shape, float(lengths.sum()), float((lengths**2).sum()))
     return Predictions(logits, gold), flops

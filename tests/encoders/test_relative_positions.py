@@ -12,6 +12,7 @@ import tiny
 import torch
 
 from harness.encoders import packing as packed
+from harness.encoders.attention import packed_attention
 from harness.encoders.model import Batch, load_product, save_product
 from harness.encoders.relative_positions import RelativePositions, buckets_of
 from harness.storage import Storage
@@ -95,7 +96,7 @@ class TestAttention:
         inputs = [*qkv, relative.table]
         lying = relative(packed.packing(self.LENGTHS, CPU))
         assert lying.bias.shape == (4, 3, 9, 9)
-        found, _ = packed.packed_attention(torch.nn.Identity(), *qkv, None, 0.5, packing=lying)
+        found, _ = packed_attention(torch.nn.Identity(), *qkv, None, 0.5, packing=lying)
         expected = self.by_hand(relative.table, qkv, 0.5, 6)
         torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
         weights = torch.randn(found.shape, generator=generator)

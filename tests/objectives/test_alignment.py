@@ -129,7 +129,7 @@ def test_the_embedding_is_what_went_into_the_first_layer(bert: Path) -> None:
     views = module.prepare(batch(bert), None, tiny.draw_of())
     given = Batch.of(views.tokens, CPU, views.ids)
     entered: list[torch.Tensor] = []
-    module.encoder.base.embeddings.register_forward_hook(lambda _, __, out: entered.append(out[0]))
+    module.encoder.base.embeddings.register_forward_hook(lambda _, __, out: entered.append(out[0, : len(views.ids)]))
     _, embedded = module.encoder.forward_with_embeddings(given)
     assert len(entered) == 1
     assert torch.equal(embedded, entered[0])

@@ -20,7 +20,7 @@ from harness.encoders.tokens import Tokens
 from harness.objectives import build
 from harness.objectives.base import TrainingObjective
 from harness.specs import Objective, Predictions, Stage
-from harness.training import loop
+from harness.training import batches, loop
 from harness.training.loop import (
     DivergedError,
     Inputs,
@@ -243,8 +243,8 @@ class TestDeterminism:
 
     def test_dropout_has_a_stream_of_its_own_at_each_step(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         seeds: list[int] = []
-        seeded = torch.manual_seed
-        monkeypatch.setattr(torch, "manual_seed", lambda seed: (seeds.append(seed), seeded(seed))[1])
+        sown = batches.sow
+        monkeypatch.setattr(batches, "sow", lambda seed, device: (seeds.append(seed), sown(seed, device)))
         for seed in (1, 2):
             stage, inputs = tiny.post_training(bert, seed=seed, steps=4)
             train(objective_of(bert, stage), inputs, stage.optim, seed)

@@ -1,0 +1,129 @@
+"""Attention over packed batches: what the library's models call in place of their own.
+
+transformers lets a model run a registered attention function, so nothing else of its code changes. Ours lays queries, keys
+and values out as padded sequences, attends, and takes the tokens back. Trained on a CPU, sequences of similar length are
+padded together, and dropout draws integers: both cost less than torch's padded path, with which they agree.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+from harness.encoders.dropout import drawn
+from harness.encoders.layout import Layout
+from harness.encoders.packing import Packing
+
+NAME = "harness_packed"
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    *,
+    packing: Packing,
+    **unused: Any,
+) -> tuple[Tensor, None]:
+    """q, k, v [1, H, T', D] -> [1, T', H, D]: the T tokens, then what fills them up to a rounded number."""
+    _, heads, tokens, depth = query.shape
+    scale = depth**-0.5 if scaling is None else scaling
+    if query.requires_grad and query.device.type == "cpu" and packing.bias is None:
+        found: Tensor = _Grouped.apply(query, key, value, packing.layout(heads), scale, dropout)  # type: ignore[no-untyped-call]
+        return found, None
+    rows, width = packing.shape
+
+    def pad(x: Tensor) -> Tensor:
+        return packing.padded(x[0].transpose(0, 1)[: len(packing.slots)]).transpose(1, 2)
+
+    mask = packing.mask if packing.bias is None else packing.bias.to(query.dtype)
+    out = nn.functional.scaled_dot_product_attention(
+        pad(query), pad(key), pad(value), attn_mask=mask, dropout_p=dropout, scale=scale
+    )
+    flat = out.transpose(1, 2).reshape(rows * width, heads, depth)
+    return packing.gathered(flat, tokens)[None], None
+
+
+class _Grouped(torch.autograd.Function):
+    """softmax(scale q k^T) v within each sequence: q, k, v [1, H, T', D] -> [1, T', H, D]."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale: float, dropout: float
+    ) -> Tensor:
+        ctx.layout, ctx.scale, ctx.dropout, ctx.dtype = layout, scale, dropout, query.dtype
+        # Half precision is for linear layers: scores and weights are single, as in torch's own attention.
+        single = torch.promote_types(query.dtype, torch.float32)
+        places = (layout.queries, layout.keys, layout.keys)
+        q, k, v = (
+            place.padded(_rows(each.transpose(1, 2))).to(single)
+            for place, each in zip(places, (query, key, value), strict=True)
+        )
+        with torch.autocast("cpu", enabled=False):
+            out, *kept = _attended(q, k, v, layout, scale, dropout)
+        ctx.save_for_backward(q, k, v, *kept)
+        _, heads, tokens, depth = query.shape
+        ctx.shape = (1, tokens, heads, depth)
+        return layout.queries.taken(out, tokens * heads).view(ctx.shape).to(ctx.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, weights, dropped, keep = ctx.saved_tensors
+        layout: Layout = ctx.layout
+        given = layout.queries.scattered(_rows(gradients[0]).to(q.dtype))
+        for_q, for_k, for_v, for_weights = (torch.empty_like(each) for each in (q, k, v, weights))
+        for group in layout.groups:
+            own = group.queries_of(given)
+            torch.bmm(group.weights_of(dropped).transpose(1, 2), own, out=group.keys_of(for_v))
+            torch.bmm(own, group.keys_of(v).transpose(1, 2), out=group.weights_of(for_weights))
+        if keep is not None:
+            for_weights.mul_(keep).mul_(1 / (1 - ctx.dropout))
+        for group in layout.groups:
+            law = group.weights_of(weights)
+            scores = torch._softmax_backward_data(group.weights_of(for_weights), law, -1, law.dtype).mul_(ctx.scale)
+            torch.bmm(scores, group.keys_of(k), out=group.queries_of(for_q))
+            torch.bmm(scores.transpose(1, 2), group.queries_of(q), out=group.keys_of(for_k))
+        _, tokens, heads, _ = ctx.shape
+        places = (layout.queries, layout.keys, layout.keys)
+        found = (
+            place.taken(each, tokens * heads).view(ctx.shape).transpose(1, 2).to(ctx.dtype)
+            for place, each in zip(places, (for_q, for_k, for_v), strict=True)
+        )
+        return (*found, None, None, None)
+
+
+def _attended(
+    q: Tensor, k: Tensor, v: Tensor, layout: Layout, scale: float, dropout: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Padded queries, keys and values -> (states of the queries, weights, weights after dropout, which dropout kept)."""
+    weights = q.new_empty(layout.area)
+    for group in layout.groups:
+        asked, keys = group.queries_of(q), group.keys_of(k).transpose(1, 2)
+        if group.bias is None:
+            scores = torch.bmm(asked, keys).mul_(scale)
+        else:
+            scores = torch.baddbmm(group.bias.to(q.dtype), asked, keys, alpha=scale)
+        torch.softmax(scores, dim=-1, out=group.weights_of(weights))
+    keep, dropped = None, weights
+    if dropout > 0:
+        keep = drawn(weights, dropout)
+        dropped = torch.mul(weights, keep).mul_(1 / (1 - dropout))
+    out = torch.empty_like(q)
+    for group in layout.groups:
+        torch.bmm(group.weights_of(dropped), group.keys_of(v), out=group.queries_of(out))
+    return out, weights, dropped, keep
+
+
+def _rows(states: Tensor) -> Tensor:
+    """[1, T', H, D] -> [T' H, D]."""
+    return states.reshape(-1, states.shape[-1])
+
+
+AttentionInterface.register(NAME, packed_attention)
