@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from transformers import AttentionInterface
 
 from harness.encoders.dropout import drawn
@@ -35,7 +36,8 @@ def packed_attention(
     """q, k, v [1, H, T', D] -> [1, T', H, D]: the T tokens, then what fills them up to a rounded number."""
     _, heads, tokens, depth = query.shape
     scale = depth**-0.5 if scaling is None else scaling
-    if query.requires_grad and query.device.type == "cpu" and packing.bias is None:
+    # In training also where no gradient is wanted: a pass that is looked at first draws what the one with gradient will.
+    if (query.requires_grad or module.training) and query.device.type == "cpu" and packing.bias is None:
         found: Tensor = _Grouped.apply(query, key, value, packing.layout(heads), scale, dropout)  # type: ignore[no-untyped-call]
         return found, None
     rows, width = packing.shape
@@ -74,6 +76,7 @@ class _Grouped(torch.autograd.Function):
         return layout.queries.taken(out, tokens * heads).view(ctx.shape).to(ctx.dtype)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, weights, dropped, keep = ctx.saved_tensors
         layout: Layout = ctx.layout

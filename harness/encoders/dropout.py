@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 
 def drawn(like: Tensor, probability: float) -> Tensor:
@@ -25,6 +26,7 @@ class _Dropped(torch.autograd.Function):
         return torch.mul(x, keep).mul_(ctx.scale)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (keep,) = ctx.saved_tensors
         return torch.mul(gradients[0], keep).mul_(ctx.scale), None
@@ -34,7 +36,7 @@ class Dropout(nn.Dropout):
     """The library's layer with these draws."""
 
     def forward(self, input: Tensor) -> Tensor:
-        if not self.training or self.p == 0 or input.device.type != "cpu":
+        if not self.training or not 0 < self.p < 1 or input.device.type != "cpu":
             return super().forward(input)
         found: Tensor = _Dropped.apply(input, self.p)  # type: ignore[no-untyped-call]
         return found

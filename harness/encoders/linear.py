@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from harness.encoders.dropout import Dropout
 
@@ -28,6 +29,7 @@ class _OneDnn(torch.autograd.Function):
         return _product(flat, weight, bias).view(*x.shape[:-1], len(weight))
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         gradient = gradients[0].reshape(-1, len(weight))

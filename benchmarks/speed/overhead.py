@@ -1,0 +1,126 @@
+"""What the harness adds to its own training loop, counted inside the worker's process; and memory over many runs.
+
+    python benchmarks/speed/overhead.py CASE.json RUNS SLOTS FOLDER      (started by benchmarks/speed; prints JSON)
+
+Real runs through the real pool, ledger and store. `inside` are the seconds in `harness.training.loop.train`; everything else
+between the start of the second run and the end of the last is the harness's: fetching tokens, a fresh copy of the model,
+provenance, transport, scheduling and the record.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import itertools
+
+import psutil
+from case import Case, Opened
+from scheduler import used
+
+from harness.cli.places import storage_of, workplace_of
+from harness.cli.texts import reader
+from harness.cluster.session import session
+from harness.specs import Execution, Workplace
+from harness.store import Store
+
+
+def hire_into(workers: list[Any]) -> Any:
+    """What starts a worker that takes the time of its runs and of the training inside them."""
+
+    def hire(execution: Execution, workplace: Workplace, ledger: Any, name: str, /, **options: Any) -> Any:
+        import ray
+
+        from harness.cluster import distributed
+        from harness.cluster.worker import WorkerProcess, fetched, trained
+
+        class Timed(WorkerProcess):
+            def __init__(self, *given: Any) -> None:
+                super().__init__(*given)
+                self._spent: list[tuple[float, float, float, float]] = []
+
+            def run(self, *given: Any) -> Any:
+                began, self._inside = time.perf_counter(), 0.0
+                found = super().run(*given)
+                resident = psutil.Process().memory_info().rss / 2**20
+                self._spent.append((began, time.perf_counter(), self._inside, resident))
+                return found
+
+            def record(self, item: Any, vocabulary: Any, digests: Any, references: Any) -> Any:
+                def launch(train_function: Any) -> Any:
+                    def timed() -> Any:
+                        began = time.perf_counter()
+                        try:
+                            return train_function()
+                        finally:
+                            self._inside = time.perf_counter() - began
+
+                    return distributed.launch(timed)
+
+                sets = fetched(references)
+                return trained(item, self._workplace, vocabulary, digests, sets, launch=launch)
+
+            def spent(self) -> list[tuple[float, float, float, float]]:
+                return self._spent
+
+        kind: Any = ray.remote(Timed)
+        made = kind.options(num_cpus=execution.cpus_per_run, num_gpus=execution.gpus_per_run, **options)
+        workers.append(made.remote(workplace, ledger, name))
+        return workers[-1]
+
+    return hire
+
+
+def main() -> None:
+    case = Case(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
+    count, slots, folder = int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+    opened = Opened(case, folder, count)
+    prepared, workers = opened.prepared, []  # type: ignore[var-annotated]
+    store = Store(f"sqlite:///{folder / 'overhead.db'}")
+    import ray
+
+    with session(Execution(slots=slots), {}) as (_, settled):
+        from harness.cli import build_parser
+        from harness.cluster.pool import Pool
+
+        args = build_parser().parse_args(case.command(folder / "overhead.db", count))
+        workplace = workplace_of(args, opened.plan.located, storage_of(args, store), settled)
+        read = reader(opened.plan, opened.tokeniser, store)
+        pool = Pool(store, workplace, opened.tokeniser.vocabulary, read, settled, "speed", hire_into(workers))
+        ended, marks = 0, []
+        for event in pool.run(prepared.items):
+            assert event.kind in ("started", "done"), event
+            ended += event.kind == "done"
+            if event.kind == "done" and ended in (max(1, count // 10), count // 2, count):
+                marks.append((ended, {name: round(each[0], 1) for name, each in used().items()}))
+        spent = [ray.get(worker.spent.remote()) for worker in workers]
+        pool.close()
+    inside = sum(each[2] for runs in spent for each in runs[1:])
+    outside_loop = sum(end - began - each for runs in spent for began, end, each, _ in runs[1:])
+    between = sum(after[0] - before[1] for runs in spent for before, after in itertools.pairwise(runs))
+    runs = sum(len(each) - 1 for each in spent)
+    print(
+        json.dumps(
+            {
+                "runs": runs,
+                "slots": slots,
+                "loop_seconds_a_run": inside / runs,
+                "in_run_milliseconds": 1000 * outside_loop / runs,
+                "between_runs_milliseconds": 1000 * between / runs,
+                "overhead": (outside_loop + between) / inside,
+                "memory": marks,
+                "worker_megabytes": [[runs[len(runs) * share // 10 - 1][3] for share in (1, 5, 10)] for runs in spent]
+                if count >= 20
+                else [],
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""The ways to train the same few-shot runs that are timed against each other, each as whole processes of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from case import MAX_LENGTH, Case, Opened
+from hf_trainer import Job, write
+
+from harness.store import Store
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Of some runs made at once: `whole` seconds with the start of every process, `inside` seconds from the first update to
+    the last prediction; and what each run ended with."""
+
+    runs: int
+    whole: float
+    inside: float
+    ended: list[dict[str, Any]]
+
+
+Variant = Callable[[Opened, Path], Timing]
+
+
+def trainer(padding: str, processes: int, precision: str = "fp32") -> Variant:
+    """Hugging Face's Trainer, one process a run, with the machine's cores shared between the processes."""
+
+    def run(opened: Opened, folder: Path) -> Timing:
+        case, rows = opened.case, opened.texts(folder / "rows.json")
+        threads = max(1, cores() // processes)
+        commands = []
+        for index in range(processes):
+            job = Job(
+                encoder=str(opened.folder),
+                rows=str(rows),
+                folder=str(folder / f"trainer-{index}"),
+                padding=padding,
+                threads=threads,
+                steps=case.steps,
+                every=100,
+                batch_size=opened.runs[0].optim.batch_size,
+                lr=case.lr,
+                seed=index,
+                max_length=MAX_LENGTH,
+                precision=precision,
+            )
+            commands.append([str(HERE / "hf_trainer.py"), str(write(job, folder / f"job-{index}.json"))])
+        return _timed(commands, threads)
+
+    return run
+
+
+def bare(opened: Opened, folder: Path) -> Timing:
+    """`harness.training.loop.train` alone, one process with one thread a core."""
+    count = cores()
+    (folder / "case.json").write_text(json.dumps(asdict(opened.case)), encoding="utf-8")
+    script = [str(HERE / "bare.py"), str(folder / "case.json"), str(count)]
+    return _timed([[*script, str(index), str(folder)] for index in range(count)], 1)
+
+
+def harness_bench(runs_a_core: int) -> Variant:
+    """The command itself, from a fresh store to the printed table."""
+
+    def run(opened: Opened, folder: Path) -> Timing:
+        count, database = runs_a_core * cores(), folder / "bench.db"
+        command = ["-m", "harness", *opened.case.command(database, count)]
+        started = time.time()
+        finished = _run([command], None)
+        whole = time.time() - started
+        table = json.loads(finished[0])
+        assert table["cells"], table
+        stages = {stage.key: stage for stage in Opened(opened.case, folder, count).runs}
+        records = Store(f"sqlite:///{database}").records(stages, predictions=True)
+        assert len(records) == count
+        assert all(record.status == "done" for record in records.values())
+        began = [record.provenance["started_at"] for record in records.values()]
+        ends = [record.provenance["started_at"] + record.seconds for record in records.values()]
+        ended = []
+        for key, record in records.items():
+            tested = record.predictions[stages[key].data.tests[0].digest]
+            ended.append(
+                {
+                    "steps": stages[key].optim.steps,
+                    "evaluations": len(record.history),
+                    "selected": record.selected_step,
+                    "dev": record.dev_scores["accuracy"],
+                    "test": float((tested.logits.argmax(axis=1) == tested.gold).mean()),
+                }
+            )
+        return Timing(count, whole, max(ends) - min(began), ended)
+
+    return run
+
+
+def bf16(variant: Callable[[Opened, Path], Timing]) -> Variant:
+    """The same with the case's precision changed."""
+
+    def run(opened: Opened, folder: Path) -> Timing:
+        return variant(Opened(Case(**{**asdict(opened.case), "precision": "bf16"}), folder), folder)
+
+    return run
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _timed(commands: list[list[str]], threads: int) -> Timing:
+    started = time.time()
+    found = [json.loads(text.strip().splitlines()[-1]) for text in _run(commands, threads)]
+    whole = time.time() - started
+    inside = max(each.pop("ended") for each in found) - min(each.pop("began") for each in found)
+    return Timing(len(found), whole, inside, found)
+
+
+def _run(commands: list[list[str]], threads: int | None) -> list[str]:
+    """Start Python with these arguments all at once, wait for all, and return what they printed."""
+    environment = dict(os.environ, TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
+    if threads:
+        environment |= {"OMP_NUM_THREADS": str(threads)}
+    started = [
+        subprocess.Popen(
+            [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        )
+        for command in commands
+    ]
+    printed = []
+    for process in started:
+        out, err = process.communicate()
+        if process.returncode:
+            raise SystemExit(f"{' '.join(map(str, process.args))} ended with {process.returncode}:\n{err[-4000:]}")  # type: ignore[arg-type]
+        printed.append(out)
+    return printed

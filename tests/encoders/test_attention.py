@@ -1,0 +1,290 @@
+"""Packed attention is attention within each sequence and head: values, gradients, dropout, and where things lie."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from harness.encoders.attention import packed_attention
+from harness.encoders.layout import SIMILAR, layout
+from harness.encoders.packing import Packing, packing
+
+CPU = torch.device("cpu")
+HEADS, DEPTH, SCALE = 3, 5, 0.4
+LENGTHS = {
+    "mixed": [4, 9, 1, 12, 3, 9, 8, 2],
+    "equal": [6, 6, 6],
+    "single tokens": [1, 1, 1, 1],
+    "one": [7],
+    "one token": [1],
+    "falling": [13, 8, 5, 3, 2, 1],
+}
+MODULE = nn.Module()
+
+
+def laid(lengths: list[int]) -> Packing:
+    return packing(np.array(lengths, dtype=np.int64), CPU)
+
+
+def drawn(tokens: int, count: int = 4, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """[1, T', H, D] each."""
+    generator = torch.Generator().manual_seed(tokens)
+    return [torch.randn(1, tokens, HEADS, DEPTH, generator=generator, dtype=dtype) for _ in range(count)]
+
+
+def attended(q: Tensor, k: Tensor, v: Tensor, lying: Packing, dropout: float = 0.0) -> Tensor:
+    """[1, T', H, D] of each, as a model gives them: transposed views."""
+    views = [each.transpose(1, 2) for each in (q, k, v)]
+    return packed_attention(MODULE, *views, None, SCALE, dropout, packing=lying)[0]
+
+
+def plain(q: Tensor, k: Tensor, v: Tensor, lengths: list[int]) -> Tensor:
+    """[1, T, H, D], a sequence and a head at a time."""
+    sequences, start = [], 0
+    for length in lengths:
+        own, heads = slice(start, start + length), []
+        for head in range(HEADS):
+            scores = SCALE * q[0, own, head] @ k[0, own, head].T
+            heads.append(scores.softmax(dim=-1) @ v[0, own, head])
+        sequences.append(torch.stack(heads, dim=1))
+        start += length
+    return torch.cat(sequences)[None]
+
+
+def expected(given_: list[Tensor], lengths: list[int]) -> tuple[Tensor, list[Tensor]]:
+    """Values and gradients in double precision; `given_` are q, k, v and the gradient of what comes out."""
+    q, k, v, gradient = (each[:, : sum(lengths)].detach().double() for each in given_)
+    leaves = [each.clone().requires_grad_() for each in (q, k, v)]
+    out = plain(*leaves, lengths)
+    out.backward(gradient)
+    return out.detach(), [each.grad for each in leaves if each.grad is not None]
+
+
+def close(found: Tensor, exact: Tensor) -> None:
+    torch.testing.assert_close(found.double(), exact, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("more", [0, 1, 16])
+@pytest.mark.parametrize("shape", LENGTHS)
+def test_is_the_plain_one(shape: str, more: int) -> None:
+    """What fills up behind the tokens is never read, whatever its gradient, and gets none."""
+    lengths, lying = LENGTHS[shape], laid(LENGTHS[shape])
+    total = sum(lengths)
+    q, k, v, gradient = drawn(total + more)
+    leaves = [each.requires_grad_() for each in (q, k, v)]
+    found = attended(q, k, v, lying)
+    found.backward(gradient)
+    out, gradients = expected([q, k, v, gradient], lengths)
+    assert found.shape == q.shape
+    close(found.detach()[:, :total], out)
+    for leaf, exact in zip(leaves, gradients, strict=True):
+        assert leaf.grad is not None
+        close(leaf.grad[:, :total], exact)
+        assert not leaf.grad[:, total:].any()
+
+
+@pytest.mark.parametrize("more", [0, 16])
+@pytest.mark.parametrize("shape", LENGTHS)
+def test_first_tokens_alone(shape: str, more: int) -> None:
+    """Their states as before; a gradient to any other state is a gradient to nothing."""
+    lengths, lying = LENGTHS[shape], laid(LENGTHS[shape])
+    total = sum(lengths)
+    q, k, v, gradient = drawn(total + more)
+    leaves = [each.requires_grad_() for each in (q, k, v)]
+    found = attended(q, k, v, lying.of_first())
+    found.backward(gradient)
+    alone = torch.zeros_like(gradient).index_copy(1, lying.first, gradient.index_select(1, lying.first))
+    out, gradients = expected([q, k, v, alone], lengths)
+    close(found.detach()[:, lying.first], out[:, lying.first])
+    for leaf, exact in zip(leaves, gradients, strict=True):
+        assert leaf.grad is not None
+        close(leaf.grad[:, :total], exact)
+        assert not leaf.grad[:, total:].any()
+
+
+@pytest.mark.parametrize("more", [0, 16])
+@pytest.mark.parametrize("shape", LENGTHS)
+def test_without_gradient_it_is_the_same(shape: str, more: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's own kernel over one padded block, and ours over groups."""
+    lengths, lying = LENGTHS[shape], laid(LENGTHS[shape])
+    q, k, v = drawn(sum(lengths) + more, 3)
+    grouped = attended(q.requires_grad_(), k, v, lying).detach()
+    monkeypatch.setattr(Packing, "layout", lambda *_: pytest.fail("went through groups"))
+    monkeypatch.setattr(MODULE, "training", False)
+    with torch.no_grad():
+        padded = attended(q.detach(), k, v, lying)
+    torch.testing.assert_close(grouped[:, : sum(lengths)], padded[:, : sum(lengths)], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+@pytest.mark.parametrize("first_only", [False, True])
+@pytest.mark.parametrize("lengths", [[3, 1, 2], [2, 2]], ids=str)
+def test_gradient_check(lengths: list[int], first_only: bool, dropout: float) -> None:
+    lying = laid(lengths)
+    lying = lying.of_first() if first_only else lying
+    generator = torch.Generator().manual_seed(1)
+    total = sum(lengths)
+    leaves = [
+        torch.randn(1, 2, total + 1, 2, generator=generator, dtype=torch.float64, requires_grad=True) for _ in range(3)
+    ]
+
+    def once(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        assert q.requires_grad
+        torch.manual_seed(5)
+        return packed_attention(MODULE, q, k, v, None, None, dropout, packing=lying)[0]
+
+    assert torch.autograd.gradcheck(once, leaves)
+
+
+@pytest.mark.parametrize("first_only", [False, True])
+def test_dropout_drops_weights(first_only: bool) -> None:
+    """With a value of its own for each key the weights can be read: each is 0 or 1 / (1 - p) of what it was."""
+    lengths, p = [40, 33, 21, 40], 0.25
+    lying = laid(lengths)
+    lying = lying.of_first() if first_only else lying
+    total, width = sum(lengths), max(lengths)
+    generator = torch.Generator().manual_seed(2)
+    q, k = (torch.randn(1, HEADS, total, width, generator=generator) for _ in range(2))
+    v = torch.cat([torch.eye(n, width) for n in lengths]).expand(1, HEADS, total, width)
+    torch.manual_seed(6)
+    whole, dropped = (
+        packed_attention(MODULE, q.requires_grad_(), k, v, None, 0.1, rate, packing=lying)[0].detach()
+        for rate in (0.0, p)
+    )
+    asked = lying.first if first_only else torch.arange(total)
+    whole, dropped = whole[:, asked], dropped[:, asked]
+    kept = dropped != 0
+    torch.testing.assert_close(dropped, torch.where(kept, whole / (1 - p), 0))
+    count = int((whole != 0).sum())
+    assert count == HEADS * (len(lengths) * sum(lengths) // 4 if first_only else sum(n * n for n in lengths))
+    assert abs(int(kept.sum()) / count - (1 - p)) < 5 * (p * (1 - p) / count) ** 0.5
+
+
+@pytest.mark.parametrize("first_only", [False, True])
+def test_dropout_draws_alike_with_and_without_gradient(first_only: bool) -> None:
+    """A pass that only looks and one that learns see the same (batches._gathers stands on it)."""
+    lying = laid(LENGTHS["mixed"])
+    lying = lying.of_first() if first_only else lying
+    q, k, v = drawn(sum(LENGTHS["mixed"]), 3)
+
+    def once() -> Tensor:
+        torch.manual_seed(7)
+        return attended(q, k, v, lying, 0.3).index_select(1, lying.first)
+
+    looked = once()
+    q.requires_grad_()
+    torch.testing.assert_close(once().detach(), looked, atol=1e-6, rtol=0)
+
+
+def test_half_precision_comes_back_as_it_went_in() -> None:
+    lengths = LENGTHS["mixed"]
+    halves = [each.bfloat16() for each in drawn(sum(lengths))]
+    q, k, v = (each.requires_grad_() for each in halves[:3])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = attended(q, k, v, laid(lengths))
+    found.backward(halves[3])
+    out, gradients = expected(halves, lengths)
+    for one, exact in zip((found.detach(), q.grad, k.grad, v.grad), (out, *gradients), strict=True):
+        assert one is not None
+        assert one.dtype == torch.bfloat16
+        torch.testing.assert_close(one.double(), exact, atol=2e-2, rtol=2e-2)
+
+
+# ---------------------------------------------------------------- where things lie
+
+some_lengths = st.lists(st.integers(1, 40), min_size=1, max_size=20)
+
+
+@settings(max_examples=40)
+@given(lengths=some_lengths, heads=st.integers(1, 4), first_only=st.booleans())
+def test_every_row_has_one_place(lengths: list[int], heads: int, first_only: bool) -> None:
+    found = layout(np.array(lengths), heads, CPU, first_only=first_only)
+    total = sum(lengths) * heads
+    for place, rows in ((found.keys, torch.arange(total)), (found.queries, found.queries.rows)):
+        rows = torch.arange(total) if rows is None else rows
+        assert len(place.place) == len(rows) == len(set(place.place.tolist()))
+        assert torch.equal(place.gather[place.place], rows)
+    starts = np.cumsum(lengths) - lengths
+    asked = set(starts if first_only else range(sum(lengths)))
+    rows = torch.arange(total) if found.queries.rows is None else found.queries.rows
+    assert set(rows.tolist()) == {token * heads + head for token in asked for head in range(heads)}
+
+
+@settings(max_examples=40)
+@given(lengths=some_lengths, heads=st.integers(1, 4), first_only=st.booleans())
+def test_groups_hold_each_sequence_and_head_once(lengths: list[int], heads: int, first_only: bool) -> None:
+    """In its own order, with a bias that closes the padding and nothing else; a query beside the keys it may see."""
+    found = layout(np.array(lengths), heads, CPU, first_only=first_only)
+    token_of_key = torch.full((len(found.keys.gather),), -1)
+    token_of_key[found.keys.place] = torch.arange(sum(lengths) * heads)
+    token_of_query = token_of_key
+    if first_only:
+        assert found.queries.rows is not None
+        token_of_query = torch.full((len(found.queries.gather),), -1)
+        token_of_query[found.queries.place] = found.queries.rows
+    starts = (np.cumsum(lengths) - lengths).tolist()
+    wanted = {
+        tuple((start + i) * heads + head for i in range(length))
+        for start, length in zip(starts, lengths, strict=True)
+        for head in range(heads)
+    }
+    seen: list[tuple[int, ...]] = []
+    ends = [0, 0, 0]
+    for group in found.groups:
+        parts = (group.queries, group.keys, group.weights)
+        assert [part.start for part in parts] == ends  # one behind the other
+        ends = [part.stop for part in parts]
+        size, _, width = group.shape
+        keys, queries = token_of_key[group.keys].view(size, width), token_of_query[group.queries].view(size, -1)
+        real = keys >= 0
+        assert (group.bias is None) == bool(real.all())
+        if group.bias is not None:
+            assert group.bias.shape == (size, 1, width)
+            assert torch.equal(group.bias[:, 0] == 0, real)
+            assert bool((group.bias[:, 0][~real] == float("-inf")).all())
+        assert float((~real).float().mean()) <= 1 - SIMILAR + 1e-6
+        assert torch.equal(queries, keys[:, : queries.shape[1]])
+        assert queries.shape[1] == group.shape[1] == (1 if first_only else width)
+        seen += [tuple(row[row >= 0].tolist()) for row in keys]
+    assert len(seen) == len(wanted)
+    assert set(seen) == wanted
+    assert ends == [len(found.queries.gather), len(found.keys.gather), found.area]
+
+
+@settings(max_examples=40)
+@given(lengths=st.lists(st.integers(1, 500), min_size=1, max_size=60))
+def test_groups_are_few(lengths: list[int]) -> None:
+    """The longest of a group is shorter than SIMILAR of the longest before: no more than that leaves room for."""
+    widths = [group.shape[2] for group in layout(np.array(lengths), 1, CPU, first_only=False).groups]
+    assert widths[0] == max(lengths)
+    assert all(after < SIMILAR * before for before, after in pairwise(widths))
+
+
+@settings(max_examples=40)
+@given(lengths=some_lengths, heads=st.integers(1, 3), first_only=st.booleans(), more=st.integers(0, 3))
+def test_padding_and_taking_are_inverse(lengths: list[int], heads: int, first_only: bool, more: int) -> None:
+    found = layout(np.array(lengths), heads, CPU, first_only=first_only)
+    total = sum(lengths) * heads
+    count = total + more * heads
+    states = torch.arange(1.0, 2 * count + 1).view(count, 2)
+    for place in (found.queries, found.keys):
+        own = torch.arange(total) if place.rows is None else place.rows
+        only = torch.zeros_like(states).index_copy(0, own, states[own])  # what has no place is nothing
+        assert torch.equal(place.taken(place.padded(states), count), only)
+        scattered = place.scattered(states)
+        assert torch.equal(place.taken(scattered, count), only)
+        assert int((scattered[:, 0] != 0).sum()) == len(own)
+        assert torch.equal(scattered[place.place], place.padded(states)[place.place])
+
+
+def test_a_layout_is_made_once_a_batch() -> None:
+    lying = laid(LENGTHS["mixed"])
+    assert lying.layout(2) is lying.layout(2)
+    assert lying.layout(2) is not lying.layout(3)
+    assert lying.of_first().layout(2).area < lying.layout(2).area

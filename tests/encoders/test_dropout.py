@@ -1,0 +1,108 @@
+"""Dropout from integers keeps each value with its probability, independently of the others; its gradient, the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.encoders.dropout import Dropout, drawn
+
+MANY = 400_001
+"""An odd number: the last integer serves one value alone."""
+
+
+def keeps(count: int, probability: float, seed: int = 0) -> Tensor:
+    torch.manual_seed(seed)
+    return drawn(torch.empty(count), probability)
+
+
+@pytest.mark.parametrize("count", [1, 7, 999, MANY])
+@pytest.mark.parametrize("probability", [0.001, 0.1, 0.25, 0.5, 0.9, 0.999])
+def test_the_share_that_is_kept(probability: float, count: int) -> None:
+    kept = keeps(count, probability)
+    assert kept.dtype == torch.bool
+    assert kept.shape == (count,)
+    spread = (probability * (1 - probability) / count) ** 0.5
+    if count > 500:
+        assert abs(float(kept.double().mean()) - (1 - probability)) < 5 * spread + 1 / count
+
+
+def test_the_ends_of_the_range() -> None:
+    assert keeps(MANY, 0.0).all()
+    assert not keeps(MANY, 1 - 2.0**-32).any()
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 5, 7), (2, 1)])
+def test_shapes(shape: tuple[int, ...]) -> None:
+    assert drawn(torch.empty(shape), 0.5).shape == shape
+    torch.testing.assert_close(Dropout(0.5)(torch.zeros(shape)), torch.zeros(shape))
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.5, 0.9])
+def test_neighbours_are_independent(probability: float) -> None:
+    """Whatever lies 1 to 4 apart; the two halves of one integer, and the end of one and the start of the next."""
+    kept = keeps(MANY, probability).double()
+    whole = (kept - (1 - probability)) / (probability * (1 - probability)) ** 0.5
+    pairs = {f"lag {lag}": (whole[:-lag], whole[lag:]) for lag in (1, 2, 3, 4)}
+    even = whole[: MANY - 1].view(-1, 2)
+    pairs["halves"] = even[:, 0], even[:, 1]
+    pairs["ends"] = even[:-1, 1], even[1:, 0]
+    for name, (one, other) in pairs.items():
+        assert abs(float((one * other).mean())) < 5 / len(one) ** 0.5, name
+
+
+def test_rows_and_draws_are_independent() -> None:
+    torch.manual_seed(0)
+    one, other = (drawn(torch.empty(MANY), 0.5).double() * 2 - 1 for _ in range(2))
+    assert abs(float((one * other).mean())) < 5 / MANY**0.5
+
+
+def test_the_draw_is_the_generators() -> None:
+    assert torch.equal(keeps(1001, 0.3, seed=1), keeps(1001, 0.3, seed=1))
+    assert not torch.equal(keeps(1001, 0.3, seed=1), keeps(1001, 0.3, seed=2))
+    torch.manual_seed(1)
+    drawn(torch.empty(1001), 0.3)
+    assert not torch.equal(drawn(torch.empty(1001), 0.3), keeps(1001, 0.3, seed=1))  # and goes on
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("probability", [0.1, 0.5, 0.999])
+def test_values_and_gradient_share_one_mask(probability: float, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(3)
+    x, given = (torch.rand(51, 97, generator=generator).add(1).to(dtype) for _ in range(2))
+    x.requires_grad_()
+    torch.manual_seed(4)
+    found = Dropout(probability)(x)
+    found.backward(given)
+    kept = found.detach() != 0
+    assert found.dtype == dtype
+    assert 0 < int(kept.sum()) < kept.numel()
+    for each, whole in ((found, x), (x.grad, given)):
+        assert each is not None
+        torch.testing.assert_close(each, torch.where(kept, whole / (1 - probability), 0))
+
+
+def test_the_mean_stays() -> None:
+    torch.manual_seed(0)
+    found = Dropout(0.3)(torch.ones(MANY)).double()
+    assert abs(float(found.mean()) - 1) < 5 * (0.3 / 0.7 / MANY) ** 0.5
+
+
+@pytest.mark.parametrize(("probability", "training"), [(0.5, False), (0.0, True), (0.0, False)])
+def test_nothing_is_done_or_drawn(probability: float, training: bool) -> None:
+    x = torch.ones(100, requires_grad=True)
+    before = torch.get_rng_state()
+    found = Dropout(probability).train(training)(x)
+    found.sum().backward()
+    assert torch.equal(found, x)
+    assert torch.equal(x.grad, torch.ones(100))  # type: ignore[arg-type]
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_without_gradient_it_still_drops() -> None:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        found = Dropout(0.5)(torch.ones(1000, requires_grad=True))
+    assert not found.requires_grad
+    assert set(found.tolist()) == {0.0, 2.0}

@@ -1,0 +1,186 @@
+"""A linear layer through oneDNN is torch's own, value and gradients, up to the rounding of float32; it goes that way
+only where it is worth it, and no parameter notices."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from harness.encoders import linear as linear_module
+from harness.encoders.dropout import Dropout
+from harness.encoders.linear import WORTH, Linear, hasten, linear
+
+UNIT = 2.0**-24
+"""Of rounding in float32."""
+K, M = 128, 64
+EDGE = WORTH // (K * M)
+"""Rows from which on a product of this width is worth it."""
+SHAPES = {"worth": (EDGE, K), "worth-3d": (4, EDGE // 4, K), "below": (EDGE - 1, K), "below-3d": (3, 5, K)}
+
+
+def drawn(*shape: int, seed: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def laid(x: Tensor, how: str) -> Tensor:
+    """The same kind of values in another memory."""
+    if how == "transposed":
+        return x.transpose(0, -1).contiguous().transpose(0, -1)
+    if how == "strided":
+        return torch.stack([x, x + 1], dim=-1)[..., 0]
+    if how == "expanded":
+        return x[:1].expand_as(x)
+    return x
+
+
+def assert_rounded(found: Tensor, exact: Tensor, size: Tensor, terms: int) -> None:
+    """Within what a sum of so many float32 terms may be off in any order; `size` is the sum of their magnitudes."""
+    assert found.dtype == torch.float32
+    assert found.shape == exact.shape
+    bound = 1.01 * (terms + 1) * UNIT * size
+    assert bool(((found.double() - exact).abs() <= bound).all())
+
+
+@pytest.fixture
+def products(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The shape of x in every product through oneDNN."""
+    seen: list[tuple[int, ...]] = []
+    product = linear_module._product
+
+    def spy(x: Tensor, *rest: Any) -> Tensor:
+        seen.append(tuple(x.shape))
+        return product(x, *rest)
+
+    monkeypatch.setattr(linear_module, "_product", spy)
+    return seen
+
+
+@pytest.mark.parametrize("how", ["contiguous", "transposed", "strided", "expanded"])
+@pytest.mark.parametrize("with_bias", [True, False])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_value_and_gradients(shape: str, with_bias: bool, how: str, products: list[Any]) -> None:
+    """For a gradient that is laid out like nothing else: a slice, or one number expanded."""
+    leaf = drawn(*SHAPES[shape], seed=1).requires_grad_()
+    x, weight = laid(leaf, how), drawn(M, K, seed=2).requires_grad_()
+    x.retain_grad()
+    bias = drawn(M, seed=3).requires_grad_() if with_bias else None
+    found = linear(x, weight, bias)
+    given = laid(drawn(*found.shape, seed=4), "strided")
+    if how == "expanded":
+        given = given.flatten()[:1].expand_as(found)
+    found.backward(given)
+    assert bool(products) == shape.startswith("worth")
+    a, w, g = (each.detach().double().reshape(-1, each.shape[-1]) for each in (x, weight, given))
+    b = torch.zeros(M).double() if bias is None else bias.detach().double()
+
+    def check(one: Tensor, exact: Tensor, size: Tensor, terms: int) -> None:
+        assert_rounded(one.reshape(exact.shape), exact, size, terms)
+
+    assert found.shape == (*x.shape[:-1], M)
+    check(found.detach(), a @ w.T + b, a.abs() @ w.abs().T + b.abs(), K + 1)
+    assert x.grad is not None
+    assert weight.grad is not None
+    check(x.grad, g @ w, g.abs() @ w.abs(), M)
+    check(weight.grad, g.T @ a, g.abs().T @ a.abs(), len(a))
+    if bias is not None:
+        assert bias.grad is not None
+        check(bias.grad, g.sum(0), g.abs().sum(0), len(a))
+
+
+def test_one_vector_is_worth_it_too(products: list[Any]) -> None:
+    x, weight = drawn(2048, seed=1), drawn(1024, 2048, seed=2)
+    found = linear(x, weight)
+    assert products == [(1, 2048)]
+    assert found.shape == (1024,)
+    assert_rounded(found, weight.double() @ x.double(), weight.double().abs() @ x.double().abs(), 2048)
+
+
+def test_where_it_goes(products: list[Any]) -> None:
+    """By the number of multiplications, in float32 alone, never under autocast; the library's own result elsewhere."""
+    weight, bias = drawn(M, K, seed=2), drawn(M, seed=3)
+
+    def goes(x: Tensor, w: Tensor = weight, b: Tensor = bias) -> bool:
+        products.clear()
+        linear(x, w, b)
+        return bool(products)
+
+    assert goes(drawn(EDGE, K, seed=1))
+    assert not goes(drawn(EDGE - 1, K, seed=1))
+    assert not goes(drawn(0, K, seed=1))
+    assert not goes(drawn(EDGE, K, seed=1).double(), weight.double(), bias.double())
+    assert not goes(drawn(EDGE, K, seed=1).bfloat16(), weight.bfloat16(), bias.bfloat16())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        x = drawn(EDGE, K, seed=1)
+        assert not goes(x)
+        assert torch.equal(linear(x, weight, bias), nn.functional.linear(x, weight, bias))
+    with torch.inference_mode():
+        assert goes(drawn(EDGE, K, seed=1))
+
+
+def test_the_graph_says_which_way(products: list[Any]) -> None:
+    weight = drawn(M, K, seed=2).requires_grad_()
+    names = {rows: linear(drawn(rows, K, seed=1), weight).grad_fn.name() for rows in (EDGE, EDGE - 1)}
+    assert "OneDnn" in names[EDGE]
+    assert "OneDnn" not in names[EDGE - 1]
+
+
+@pytest.mark.parametrize("asked", [(x, w, b) for x in (0, 1) for w in (0, 1) for b in (0, 1) if x + w + b])
+def test_what_asks_for_no_gradient_gets_none(asked: tuple[int, ...], products: list[Any]) -> None:
+    tensors = [drawn(EDGE, K, seed=1), drawn(M, K, seed=2), drawn(M, seed=3)]
+    for tensor, wanted in zip(tensors, asked, strict=True):
+        tensor.requires_grad_(bool(wanted))
+    linear(*tensors).sum().backward()
+    assert [int(tensor.grad is not None) for tensor in tensors] == list(asked)
+    assert len(products) == 1 + asked[0] + asked[1]  # nothing is multiplied in vain
+
+
+class TestHasten:
+    class Own(nn.Linear):
+        """A kind of layer that is not the library's plain one."""
+
+    @pytest.fixture
+    def model(self) -> nn.Sequential:
+        torch.manual_seed(0)
+        inner = nn.Sequential(nn.Linear(K, M), nn.GELU(), nn.Dropout(0.0))
+        model = nn.Sequential(inner, self.Own(M, K), nn.Linear(K, M, bias=False))
+        model[2].weight = inner[0].weight
+        return model
+
+    def test_parameters_stay_the_same_ones(self, model: nn.Sequential) -> None:
+        before, state = dict(model.named_parameters()), {n: t.clone() for n, t in model.state_dict().items()}
+        hasten(model)
+        assert [type(module) for module in model.modules() if isinstance(module, (nn.Linear, nn.Dropout))] == [
+            Linear,
+            Dropout,
+            self.Own,
+            Linear,
+        ]
+        after = dict(model.named_parameters())
+        assert after.keys() == before.keys()
+        assert all(after[name] is before[name] for name in before)
+        assert model[2].weight is model[0][0].weight
+        assert model.state_dict().keys() == state.keys()
+        assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+
+    @pytest.mark.parametrize("rows", [EDGE, 3])
+    def test_a_copy_works_alone(self, model: nn.Sequential, rows: int, products: list[Any]) -> None:
+        plain, x = copy.deepcopy(model), drawn(rows, K, seed=1)
+        hasten(model)
+        hasten(model)
+        copied = copy.deepcopy(model)
+        assert copied[2].weight is copied[0][0].weight
+        assert copied[0][0].weight is not model[0][0].weight
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.zero_()
+        found, expected = copied(x), plain(x)
+        torch.testing.assert_close(found, expected)
+        assert len(products) == (2 if rows == EDGE else 0)
+        found.square().sum().backward()
+        expected.square().sum().backward()
+        for one, other in zip(copied.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-3)

@@ -1,0 +1,142 @@
+"""What is asked of some tokens alone is what a whole pass says of them: hidden states, and every weight's gradient."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from harness.encoders.model import Batch, TextEncoder, filled
+from harness.encoders.packing import rounded
+
+CPU = torch.device("cpu")
+WANTED = ("first", "first by value", "mixture", "all", "one", "none")
+
+
+def chosen(how: str, batch: Batch) -> Tensor:
+    total, first = len(batch.ids), batch.packing.first
+    return {
+        "first": first,  # this very tensor is known for what it is
+        "first by value": first.clone(),
+        "mixture": torch.cat([torch.tensor([total - 1, 3, 3, 0, total - 1, 5]), first.flip(0)]),
+        "all": torch.arange(total),
+        "one": torch.tensor([total // 2]),
+        "none": torch.empty(0, dtype=torch.long),
+    }[how]
+
+
+def gradients(encoder: TextEncoder, hidden: Tensor) -> dict[str, Tensor]:
+    """Of every weight, zeros where there is none, for a loss that weighs each number differently."""
+    weights = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(1))
+    encoder.zero_grad(set_to_none=True)
+    (hidden * weights).sum().backward()
+    return {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in encoder.named_parameters()}
+
+
+def assert_is_the_whole_pass(encoder: TextEncoder, batch: Batch, wanted: Tensor) -> None:
+    whole = encoder(batch)[wanted]
+    expected = gradients(encoder, whole)
+    found = encoder(batch, wanted)
+    assert found.shape == (len(wanted), encoder.hidden_size)
+    torch.testing.assert_close(found, whole, atol=2e-6, rtol=1e-6)
+    for name, gradient in gradients(encoder, found).items():
+        torch.testing.assert_close(gradient, expected[name], atol=2e-5, rtol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+    assert bool(len(wanted)) == any(gradient.any() for gradient in expected.values())
+
+
+@pytest.fixture(scope="module")
+def encoders(folders: dict[str, Path]) -> dict[str, TextEncoder]:
+    made = {kind: tiny.encoder(folder).train() for kind, folder in folders.items()}
+    for encoder in made.values():
+        encoder.set_dropout(0.0)
+    return made
+
+
+@pytest.mark.parametrize("how", WANTED)
+@pytest.mark.parametrize("shape", ["mixed", "equal", "one"])
+@pytest.mark.parametrize("kind", tiny.KINDS)
+def test_is_the_whole_pass(
+    kind: str, shape: str, how: str, folders: dict[str, Path], encoders: dict[str, TextEncoder]
+) -> None:
+    rows, _ = tiny.texts(7, seed=4, pairs=True)
+    rows = {"one": rows[:1], "equal": [("w1 w2 w3 good",), ("w4 w5 bad w6",)]}.get(shape, rows)
+    batch = Batch.of(tiny.tokens(folders[kind], rows), CPU)
+    assert_is_the_whole_pass(encoders[kind], batch, chosen(how, batch))
+
+
+@pytest.mark.parametrize("how", WANTED)
+def test_with_relative_positions(how: str, bert: Path, encoders: dict[str, TextEncoder]) -> None:
+    encoder = copy.deepcopy(encoders["bert"])
+    encoder.add_relative_positions()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in encoder.relative_positions.parameters():  # type: ignore[union-attr]
+            parameter.normal_(0.0, 0.5)
+    batch = Batch.of(tiny.tokens(bert, tiny.texts(7, seed=4)[0]), CPU)
+    assert_is_the_whole_pass(encoder, batch, chosen(how, batch))
+
+
+@pytest.mark.parametrize("how", WANTED)
+@pytest.mark.parametrize("kind", tiny.KINDS)
+def test_in_evaluation(kind: str, how: str, folders: dict[str, Path]) -> None:
+    encoder = tiny.encoder(folders[kind]).eval()
+    batch = Batch.of(tiny.tokens(folders[kind], tiny.texts(7, seed=4)[0]), CPU)
+    wanted = chosen(how, batch)
+    with torch.inference_mode():
+        torch.testing.assert_close(encoder(batch, wanted), encoder(batch)[wanted], atol=2e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("how", ["first", "mixture", "all"])
+@pytest.mark.parametrize("kind", tiny.KINDS)
+def test_dropout_is_the_same_with_and_without_gradient(kind: str, how: str, folders: dict[str, Path]) -> None:
+    """From the same state of the generator: parts of a batch are looked at first, and then learned from."""
+    encoder = tiny.encoder(folders[kind]).train()
+    encoder.set_dropout(0.2)
+    batch = Batch.of(tiny.tokens(folders[kind], tiny.texts(7, seed=4)[0]), CPU)
+    wanted = chosen(how, batch)
+    torch.manual_seed(3)
+    found = encoder(batch, wanted).detach()
+    torch.manual_seed(3)
+    with torch.no_grad():
+        torch.testing.assert_close(encoder(batch, wanted), found, atol=2e-6, rtol=1e-6)
+
+
+def test_the_next_pass_is_a_whole_one(bert: Path, encoders: dict[str, TextEncoder]) -> None:
+    """Also after one that broke off."""
+    encoder, batch = encoders["bert"], Batch.of(tiny.tokens(bert, tiny.texts(7, seed=4)[0]), CPU)
+    before = encoder(batch)
+    encoder(batch, batch.packing.first)
+    assert torch.equal(encoder(batch), before)
+    with pytest.raises((IndexError, RuntimeError)):  # as torch says it
+        encoder(batch, torch.tensor([10**6]))
+    assert torch.equal(encoder(batch), before)
+    assert not any(module._forward_pre_hooks for module in encoder.modules())
+
+
+class TestRounded:
+    @given(st.integers(0, 2**40))
+    def test_a_little_more(self, count: int) -> None:
+        assert count <= rounded(count) <= count + max(15, count // 16)
+        assert rounded(rounded(count)) == rounded(count)
+        assert rounded(count) <= rounded(count + 1)
+        assert rounded(count) % 16 == 0
+
+    @pytest.mark.parametrize("octave", range(8, 15))
+    def test_few_sizes(self, octave: int) -> None:
+        counts = range(2**octave + 1, 2 ** (octave + 1) + 1)
+        assert len({rounded(count) for count in counts}) == 16
+        assert rounded(2**octave) == 2**octave
+
+    @given(st.integers(0, 3000))
+    def test_filled_repeats_the_last_one(self, count: int) -> None:
+        each = torch.arange(count) * 2
+        found = filled(each)
+        assert len(found) == rounded(count)
+        assert torch.equal(found[:count], each)
+        assert bool((found[count:] == 2 * (count - 1)).all())

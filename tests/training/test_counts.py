@@ -1,0 +1,275 @@
+"""Nothing gets slower unseen: what is computed, held, read and written, counted rather than timed."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from harness.encoders import attention as attention_module
+from harness.encoders import model as model_module
+from harness.encoders.layout import SIMILAR, Layout
+from harness.encoders.model import Batch, load_encoder, weights_digest
+from harness.encoders.packing import rounded
+from harness.objectives.base import Views
+from harness.streams import seed_of
+from harness.training import loop
+from harness.training.batches import sow
+from harness.training.loop import EVALUATION_TOKENS, by_length, predict, train
+
+CPU = torch.device("cpu")
+KINDS = ("bert", "roberta", "electra")
+"""MPNet runs on the library's padded batches, whole."""
+OBJECTIVES = ("cross_entropy", "scl", "mlm", "cmlm-simsiam", "cmlm-simclr", "cssl-simsiam")
+
+
+def rows_seen(module: nn.Module) -> list[int]:
+    """How many rows each pass of a layer gets, from now on."""
+    seen: list[int] = []
+    module.register_forward_pre_hook(lambda _, given: seen.append(given[0].shape[:-1].numel()))
+    return seen
+
+
+def passes(encoder: nn.Module) -> list[tuple[Batch, Tensor | None]]:
+    """What each pass of an encoder is given, from now on."""
+    seen: list[tuple[Batch, Tensor | None]] = []
+    encoder.register_forward_pre_hook(lambda _, given: seen.append((given[0], given[1] if len(given) > 1 else None)))
+    return seen
+
+
+class TestOneStep:
+    @pytest.fixture(params=[(kind, name) for kind in KINDS for name in OBJECTIVES], ids="-".join)
+    def case(self, request: pytest.FixtureRequest, folders: dict[str, Path]) -> tuple[Any, Any, Any, int]:
+        """(objective, what it reads, its recipe, the sequences of a text)."""
+        kind, name = request.param
+        spec = tiny.OBJECTIVES[name]
+        supervised = spec.name in tiny.SUPERVISED
+        stage, inputs = (tiny.fine_tuning if supervised else tiny.post_training)(folders[kind], spec, steps=1)
+        views = {"cmlm": 1 + int(spec.params.get("num_views", 0)), "cssl": 2}.get(spec.name, 1)
+        return tiny.built(folders[kind], spec, dropout=0.1), inputs, stage.optim, views
+
+    def test_no_more_than_is_asked(self, case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One pass for all views, with no padding; the last layer and the MLM's head for what the loss reads alone."""
+        objective, inputs, optim, views = case
+        made: list[Views] = []
+        prepare = objective.prepare
+        monkeypatch.setattr(objective, "prepare", lambda *given: made.append(prepare(*given)) or made[-1])
+        encoder = objective.encoder
+        asked, whole = passes(encoder), []
+        encoder.base.register_forward_pre_hook(lambda *_: whole.append(1))
+        layers = list(encoder.base.encoder.layer)
+        queries = [rows_seen(layer.attention.self.query) for layer in layers]
+        dense = [rows_seen(layer.intermediate.dense) for layer in layers]
+        outputs = [rows_seen(layer.attention.output.dense) for layer in layers]
+        decoded = rows_seen(encoder.model.get_output_embeddings())
+        train(objective, inputs, optim, 1)
+
+        (step,), ((batch, wanted),) = made, asked
+        assert len(whole) == 1
+        size = optim.batch_size * views
+        tokens, masked = int(step.tokens.lengths.sum()), len(step.extra.get("where", ()))
+        assert len(step.tokens) == len(batch.packing.lengths) == size
+        assert len(batch.ids) == tokens < size * int(step.tokens.lengths.max())  # else there were nothing to pad
+        if objective.uses_mlm_head:
+            assert 0 < masked < tokens // 4  # else the head's rows would say nothing
+        first = size if not objective.uses_mlm_head or views > 1 else 0
+        assert wanted is not None
+        assert len(wanted) == masked + first
+        assert rounded(len(wanted)) < rounded(tokens)
+        assert queries == [[rounded(tokens)]] * len(layers)
+        expected = [[rounded(tokens)]] * (len(layers) - 1) + [[rounded(len(wanted))]]
+        assert dense == outputs == expected
+        assert decoded == ([masked] if objective.uses_mlm_head else [])
+
+    @pytest.mark.parametrize(("name", "only_first"), [("cross_entropy", True), ("cssl-simsiam", True), ("mlm", False)])
+    def test_attention(self, name: str, only_first: bool, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Little padding in every layer; in the last, one query a sequence and head where first tokens are asked."""
+        laid: list[Layout] = []
+        attended = attention_module._attended
+
+        def spy(q: Tensor, k: Tensor, v: Tensor, layout: Layout, *more: Any) -> Any:
+            laid.append(layout)
+            return attended(q, k, v, layout, *more)
+
+        monkeypatch.setattr(attention_module, "_attended", spy)
+        spec = tiny.OBJECTIVES[name]
+        supervised = spec.name in tiny.SUPERVISED
+        stage, inputs = (tiny.fine_tuning if supervised else tiny.post_training)(bert, spec, steps=1)
+        objective = tiny.built(bert, spec, dropout=0.1)
+        asked = passes(objective.encoder)
+        train(objective, inputs, stage.optim, 1)
+        layers, heads = objective.encoder.config.num_hidden_layers, objective.encoder.config.num_attention_heads
+        lengths = asked[0][0].packing.lengths
+        whole, last = laid[0], laid[-1]
+        assert len(laid) == layers
+        assert all(each is whole for each in laid[:-1])  # laid out once a batch, not once a layer
+        assert (last is whole) == (not only_first)
+        least, padded = heads * int((lengths**2).sum()), heads * len(lengths) * int(lengths.max()) ** 2
+        assert least <= whole.area <= least / SIMILAR**2
+        assert whole.area < padded
+        if only_first:
+            assert len(last.queries.gather) == heads * len(lengths)
+            assert heads * int(lengths.sum()) <= last.area <= heads * int(lengths.sum()) / SIMILAR
+
+    def test_steps_are_all_alike(self, bert: Path) -> None:
+        stage, inputs = tiny.post_training(bert, tiny.OBJECTIVES["cmlm-simsiam"], steps=5)
+        objective = tiny.built(bert, stage.objective)
+        asked = passes(objective.encoder)
+        train(objective, inputs, stage.optim, 1)
+        assert len(asked) == 5
+
+    def test_a_step_sows_once(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """torch's own function seeds generators that are not there, and looks at its stack for each."""
+        monkeypatch.setattr(torch, "manual_seed", lambda _: pytest.fail("torch.manual_seed in the loop"))
+        stage, inputs = tiny.post_training(bert, steps=2)
+        train(tiny.built(bert, stage.objective), inputs, stage.optim, 1)
+
+
+@pytest.mark.parametrize("seed", [0, 1, seed_of(3, "dropout", 7), 2**63 - 1])
+def test_sowing_is_torchs(seed: int) -> None:
+    torch.manual_seed(seed)
+    expected = torch.get_rng_state()
+    torch.rand(3)
+    sow(seed, CPU)
+    assert torch.equal(torch.get_rng_state(), expected)
+
+
+class TestOptimizer:
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_holds_the_rows_that_occur(
+        self, kind: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """In fine-tuning: of the word embeddings, and of Adam's two moments of each."""
+        stage, inputs = tiny.fine_tuning(folders[kind], steps=1)
+        objective = tiny.built(folders[kind], stage.objective)
+        words = objective.encoder.model.get_input_embeddings().weight
+        every = sum(parameter.numel() for parameter in loop.trainable(objective).values())
+        held: list[Any] = []
+        step = torch.optim.AdamW.step
+
+        def spy(self: torch.optim.AdamW, *given: Any, **named: Any) -> Any:
+            found = step(self, *given, **named)
+            held.append([parameter for group in self.param_groups for parameter in group["params"]])
+            held.append([s[n] for s in self.state.values() for n in ("exp_avg", "exp_avg_sq")])
+            return found
+
+        monkeypatch.setattr(torch.optim.AdamW, "step", spy)
+        train(objective, inputs, stage.optim, 1)
+        used = len(np.unique(inputs.train.ids))
+        assert used < len(words)
+        parameters, moments = held
+        assert sum(each.numel() for each in parameters) == every - (len(words) - used) * words.shape[1]
+        assert Counter(each.shape for each in moments) == {
+            shape: 2 * count for shape, count in Counter(each.shape for each in parameters).items()
+        }
+        assert torch.Size([used, words.shape[1]]) in {each.shape for each in parameters}
+        assert all(each.data_ptr() != words.data_ptr() for each in parameters)
+
+
+class TestEvaluation:
+    @settings(max_examples=30)
+    @given(st.lists(st.integers(1, 700) | st.sampled_from([EVALUATION_TOKENS, EVALUATION_TOKENS + 1]), max_size=60))
+    def test_batches_of_similar_length(self, lengths: list[int]) -> None:
+        widths = np.array(lengths, dtype=np.int64)
+        batches = list(by_length(widths))
+        order = np.concatenate([[], *batches]).astype(np.int64)
+        assert sorted(order.tolist()) == list(range(len(lengths)))
+        assert (np.diff(widths[order]) >= 0).all()
+        for i, rows in enumerate(batches):
+            assert len(rows) == 1 or len(rows) * widths[rows].max() <= EVALUATION_TOKENS
+            if i + 1 < len(batches):  # and never fewer than fit
+                assert (len(rows) + 1) * widths[batches[i + 1][0]] > EVALUATION_TOKENS
+
+    def test_many_rows_of_one_token(self) -> None:
+        assert [len(rows) for rows in by_length(np.ones(5000, dtype=np.int64))] == [2048, 2048, 904]
+
+    @pytest.mark.parametrize("room", [1, 40, 100, EVALUATION_TOKENS])
+    def test_one_pass_a_batch(self, room: int, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """No token twice and no padding; of the last layer the first tokens alone, of dropout and gradients nothing."""
+        monkeypatch.setattr(loop, "EVALUATION_TOKENS", room)
+        stage, inputs = tiny.fine_tuning(bert)
+        objective = tiny.built(bert, stage.objective, dropout=0.1)
+        tokens, gold = inputs.evaluations["dev"]
+        asked = passes(objective.encoder)
+        last = rows_seen(objective.encoder.base.encoder.layer[-1].intermediate.dense)
+        predict(objective, (tokens, gold), "fp32", CPU)
+        batches = list(by_length(tokens.lengths))
+        assert len(batches) == {1: len(tokens), EVALUATION_TOKENS: 1}.get(room, len(asked))
+        assert [len(batch.ids) for batch, _ in asked] == [int(tokens.lengths[rows].sum()) for rows in batches]
+        assert all(wanted is batch.packing.first for batch, wanted in asked)
+        assert last == [rounded(len(rows)) for rows in batches]
+
+    @pytest.mark.parametrize(("steps", "every", "evaluations"), [(6, 2, 3), (5, 2, 3), (3, 100, 1)])
+    def test_passes_of_a_whole_stage(
+        self, steps: int, every: int, evaluations: int, bert: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One a step, dev's batches at each evaluation, each test set's batches once."""
+        monkeypatch.setattr(loop, "EVALUATION_TOKENS", 100)
+        stage, inputs = tiny.fine_tuning(bert, steps=steps, every=every)
+        objective = tiny.built(bert, stage.objective)
+        asked = passes(objective.encoder)
+        train(objective, inputs, stage.optim, 1, selection=stage.selection, dev="dev", metrics=tiny.METRICS)
+        dev, test = (len(list(by_length(inputs.evaluations[name][0].lengths))) for name in ("dev", "test"))
+        assert min(dev, test) > 1
+        assert len(asked) == steps + evaluations * dev + test
+        assert Counter(batch.ids.is_inference() for batch, _ in asked) == {
+            False: steps,
+            True: evaluations * dev + test,
+        }
+
+
+class TestDisk:
+    @pytest.mark.parametrize("selects", [True, False])
+    def test_nothing_is_written_while_training(
+        self, selects: bool, bert: Path, workdir: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The best state is kept in memory."""
+        (workdir / "temporary").mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(workdir / "temporary"))
+        make: Callable[..., Any] = tiny.fine_tuning if selects else tiny.post_training
+        stage, inputs = make(bert)
+        before = sorted(path.stat().st_mtime_ns for path in bert.rglob("*"))
+        objective = tiny.built(bert, stage.objective)
+        dev = "dev" if selects else None
+        train(objective, inputs, stage.optim, 1, selection=stage.selection, dev=dev, metrics=tiny.METRICS)
+        assert [path.name for path in workdir.rglob("*")] == ["temporary"]
+        assert sorted(path.stat().st_mtime_ns for path in bert.rglob("*")) == before
+
+    @pytest.mark.parametrize("kind", tiny.KINDS)
+    def test_an_encoder_is_read_once_a_process(
+        self, kind: str, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The second time there is no file any more; another encoder in between does not push it out."""
+        reads: list[str] = []
+        read = model_module.AutoModelForMaskedLM.from_pretrained
+
+        def spy(folder: str, **named: Any) -> Any:
+            reads.append(folder)
+            return read(folder, **named)
+
+        monkeypatch.setattr(model_module.AutoModelForMaskedLM, "from_pretrained", spy)
+        model_module._template.cache_clear()
+        folder = Path(shutil.copytree(folders[kind], tmp_path / kind))
+        other = Path(shutil.copytree(folders[kind], tmp_path / "other"))
+        first = load_encoder(folder, "one", seed=1)
+        before = weights_digest(first.parts())
+        with torch.no_grad():
+            for parameter in first.parameters():
+                parameter.zero_()  # a stage trains its own copy
+        load_encoder(other, "other", seed=1)
+        shutil.rmtree(folder)
+        for seed in (1, 2):
+            assert weights_digest(load_encoder(folder, "one", seed=seed).parts()) == before
+        assert reads == [str(folder), str(other)]
+        model_module._template.cache_clear()
