@@ -11,8 +11,8 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cached_property
+from dataclasses import Field, dataclass, field, fields, is_dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -41,7 +41,10 @@ def canonical(value: Any) -> Any:
     if isinstance(value, Stage):
         return value.key
     if is_dataclass(value) and not isinstance(value, type):
-        return {name: canonical(each) for name, each in _hashed(value).items()}
+        kept = vars(value)  # frozen, and shared by thousands of stages: worked out once each
+        if "_canonical" not in kept:
+            kept["_canonical"] = {name: canonical(each) for name, each in _hashed(value).items()}
+        return kept["_canonical"]
     if isinstance(value, Mapping):
         return {str(k): canonical(v) for k, v in sorted(value.items())}
     if isinstance(value, (tuple, list)):
@@ -58,10 +61,18 @@ def canonical(value: Any) -> Any:
     raise ValueError(f"{type(value).__name__} has no canonical form")
 
 
+@cache
+def _fields_of(kind: type[Any]) -> tuple[Field[Any], ...]:
+    return fields(kind)
+
+
+_encoded = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
+
+
 def _hashed(value: Any) -> dict[str, Any]:
     """A dataclass's fields that count, without labels and neutral values; `1` in a float field is 1.0, and so on."""
     found: dict[str, Any] = {}
-    for f in fields(value):
+    for f in _fields_of(type(value)):
         each = getattr(value, f.name)
         if f.metadata.get("label") or ("neutral" in f.metadata and each == f.metadata["neutral"]):
             continue
@@ -75,8 +86,7 @@ def _hashed(value: Any) -> dict[str, Any]:
 
 def digest_of(value: Any) -> str:
     """Hex digest of a canonical value."""
-    text = json.dumps(canonical(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
+    return hashlib.sha256(_encoded(canonical(value)).encode()).hexdigest()[:KEY_LENGTH]
 
 
 def _label(default: Any = "") -> Any:

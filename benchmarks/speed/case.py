@@ -25,7 +25,7 @@ MAX_LENGTH = 128
 @dataclass(frozen=True)
 class Case:
     """`steps`: updates of a run; dev is looked at every 100 of them (the protocol's own) and at the end. `data`: a folder
-    of GLUE where the task is not packaged."""
+    of GLUE where the task is not packaged. `bench_runs`: runs a core that `harness bench` makes in one go, the first of each worker beside the count."""
 
     encoder: str
     task: str
@@ -35,6 +35,7 @@ class Case:
     precision: str = "fp32"
     method: str = "ft"
     size: int = 20
+    bench_runs: int = 3
 
     @property
     def name(self) -> str:

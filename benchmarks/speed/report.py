@@ -31,7 +31,7 @@ def table(found: Found) -> str:
     for case in found["cases"]:
         for variant in case["rounds"][0]:
             seconds = [each[variant]["inside"] / each[variant]["runs"] for each in case["rounds"]]
-            started = [each[variant]["whole"] - each[variant]["inside"] for each in case["rounds"]]
+            started = [each[variant]["start"] for each in case["rounds"]]
             line = [case["name"], variant, middle(seconds, 2), middle(started)]
             for against in (BASELINE, DYNAMIC):
                 line.append(middle(ratios(case["rounds"], variant, against, "inside")))

@@ -22,11 +22,11 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Timing:
-    """Of some runs made at once: `whole` seconds with the start of every process, `inside` seconds from the first update to
-    the last prediction; and what each run ended with."""
+    """Of some runs made at once: seconds until and after they were made (`start`: processes, imports, texts, the first
+    model), `inside` seconds from the first update to the last prediction; and what each run ended with."""
 
     runs: int
-    whole: float
+    start: float
     inside: float
     ended: list[dict[str, Any]]
 
@@ -70,41 +70,39 @@ def bare(opened: Opened, folder: Path) -> Timing:
     return _timed([[*script, str(index), str(folder)] for index in range(count)], 1)
 
 
-def harness_bench(runs_a_core: int) -> Variant:
+def harness_bench(opened: Opened, folder: Path) -> Timing:
     """The command itself, from a fresh store to the printed table."""
-
-    def run(opened: Opened, folder: Path) -> Timing:
-        count, database = runs_a_core * cores(), folder / "bench.db"
-        command = ["-m", "harness", *opened.case.command(database, count)]
-        started = time.time()
-        finished = _run([command], None)
-        whole = time.time() - started
-        table = json.loads(finished[0])
-        assert table["cells"], table
-        stages = {stage.key: stage for stage in Opened(opened.case, folder, count).runs}
-        records = Store(f"sqlite:///{database}").records(stages, predictions=True)
-        assert len(records) == count
-        assert all(record.status == "done" for record in records.values())
-        began = [record.provenance["started_at"] for record in records.values()]
-        ends = [record.provenance["started_at"] + record.seconds for record in records.values()]
-        ended = []
-        for key, record in records.items():
-            tested = record.predictions[stages[key].data.tests[0].digest]
-            ended.append(
-                {
-                    "steps": stages[key].optim.steps,
-                    "evaluations": len(record.history),
-                    "selected": record.selected_step,
-                    "dev": record.dev_scores["accuracy"],
-                    "test": float((tested.logits.argmax(axis=1) == tested.gold).mean()),
-                }
-            )
-        return Timing(count, whole, max(ends) - min(began), ended)
-
-    return run
+    count, database = opened.case.bench_runs * cores(), folder / "bench.db"
+    command = ["-m", "harness", *opened.case.command(database, count)]
+    started = time.time()
+    finished = _run([command], None)
+    whole = time.time() - started
+    table = json.loads(finished[0])
+    assert table["cells"], table
+    stages = {stage.key: stage for stage in Opened(opened.case, folder, count).runs}
+    records = Store(f"sqlite:///{database}").records(stages, predictions=True)
+    assert len(records) == count
+    assert all(record.status == "done" for record in records.values())
+    # A worker imports and loads in its first run what a Trainer's process has before its first update.
+    spans = sorted((each.provenance["started_at"], each.seconds) for each in records.values())
+    ends = max(began + seconds for began, seconds in spans)
+    later = spans[cores() :]
+    ended = []
+    for key, record in records.items():
+        tested = record.predictions[stages[key].data.tests[0].digest]
+        ended.append(
+            {
+                "steps": stages[key].optim.steps,
+                "evaluations": len(record.history),
+                "selected": record.selected_step,
+                "dev": record.dev_scores["accuracy"],
+                "test": float((tested.logits.argmax(axis=1) == tested.gold).mean()),
+            }
+        )
+    return Timing(len(later), whole - (ends - spans[0][0]), ends - later[0][0], ended)
 
 
-def bf16(variant: Callable[[Opened, Path], Timing]) -> Variant:
+def bf16(variant: Variant) -> Variant:
     """The same with the case's precision changed."""
 
     def run(opened: Opened, folder: Path) -> Timing:
@@ -122,7 +120,7 @@ def _timed(commands: list[list[str]], threads: int) -> Timing:
     found = [json.loads(text.strip().splitlines()[-1]) for text in _run(commands, threads)]
     whole = time.time() - started
     inside = max(each.pop("ended") for each in found) - min(each.pop("began") for each in found)
-    return Timing(len(found), whole, inside, found)
+    return Timing(len(found), whole - inside, inside, found)
 
 
 def _run(commands: list[list[str]], threads: int | None) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 
 import torch
@@ -63,12 +63,15 @@ def main() -> None:
         wall = run()
         with profile(activities=[ProfilerActivity.CPU]) as seen:
             profiled = run()
-    spent: Counter[str] = Counter()
+    spent: dict[str, float] = defaultdict(float)
     for event in seen.key_averages():
         kind = next((k for k, signs in KINDS.items() if any(sign in event.key for sign in signs)), "other operators")
         spent[kind] += event.self_cpu_time_total / 1e6
     spent["Python between operators"] = profiled - sum(spent.values())
-    lines = [(kind, 1000 * s * wall / profiled / case.steps, 100 * s / profiled) for kind, s in spent.most_common()]
+    lines = [
+        (kind, 1000 * s * wall / profiled / case.steps, 100 * s / profiled)
+        for kind, s in sorted(spent.items(), key=lambda each: -each[1])
+    ]
     print(
         f"{case.name}, {stage.phase} of {args.method}: {wall:.2f} s, {1000 * wall / case.steps:.2f} ms an update, all in"
     )
