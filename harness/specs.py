@@ -72,7 +72,7 @@ _encoded = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=
 def _hashed(value: Any) -> dict[str, Any]:
     """A dataclass's fields that count, without labels and neutral values; `1` in a float field is 1.0, and so on."""
     found: dict[str, Any] = {}
-    for f in _fields_of(type(value)):
+    for f in _fields_of(value.__class__):
         each = getattr(value, f.name)
         if f.metadata.get("label") or ("neutral" in f.metadata and each == f.metadata["neutral"]):
             continue

@@ -11,6 +11,7 @@ import numpy as np
 from harness.tasks.rows import Ids, Rows, content, hashes
 
 _DROPPED = re.compile(r"[\W_]+")
+_DROPPED_ASCII = {code: None for code in range(128) if not chr(code).isalnum()}
 _kept: weakref.WeakKeyDictionary[Rows, dict[bool, Ids]] = weakref.WeakKeyDictionary()
 
 
@@ -20,8 +21,13 @@ def normalised(text: str) -> str:
     "It does n't , really ." and "it doesn't, really" are one text: corpora differ in tokenisation, quotes and spacing. A
     text without any letter or digit keeps its characters, spaces excepted.
     """
-    folded = text.casefold() if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
-    return _DROPPED.sub("", folded) or "".join(folded.split())
+    if text.isascii():  # nearly all of English: five times as fast
+        folded = text.casefold()
+        form = folded.translate(_DROPPED_ASCII)
+    else:
+        folded = unicodedata.normalize("NFKC", text).casefold()
+        form = _DROPPED.sub("", folded)
+    return form or "".join(folded.split())
 
 
 def shared_texts(a: Rows, b: Rows) -> int:

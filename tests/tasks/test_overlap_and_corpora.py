@@ -37,6 +37,12 @@ def test_different_texts_stay_different() -> None:
     assert normalised(normalised("It's A-b ?")) == normalised("It's A-b ?")
 
 
+def test_every_ascii_character_is_treated_as_in_other_text() -> None:
+    """ASCII has a faster way: beside a letter that is not, the same characters stay."""
+    for code in range(128):
+        assert normalised(f"a{chr(code)}b") + "é" == normalised(f"a{chr(code)}bé"), code
+
+
 def test_rows_of_the_second_are_counted() -> None:
     training, evaluation = rows("A.", "b", "b"), rows("a", "a !", "c", "B")
     assert shared_texts(training, evaluation) == 3
