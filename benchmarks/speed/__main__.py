@@ -9,6 +9,7 @@ them with a picture and everything measured as JSON, machine and versions includ
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import subprocess
@@ -18,6 +19,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +141,12 @@ def _planning(words: str) -> float:
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
+def _code() -> str:
+    """Digest of the harness's own files."""
+    files = sorted((HERE.parents[1] / "harness").rglob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
+
+
 def machine() -> dict[str, Any]:
     packages = ("torch", "transformers", "accelerate", "datasets", "ray", "numpy")
     seen = {
@@ -147,6 +155,7 @@ def machine() -> dict[str, Any]:
         "load_at_start": os.getloadavg()[0],
         "at": time.strftime("%F %T"),
         "harness": __version__,
+        "code": _code(),
     }
     return seen | {"versions": {name: version(name) for name in packages}}
 
@@ -160,6 +169,10 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path(".harness/speed"))
     args = parser.parse_args()
+    if not all(map(find_spec, ("accelerate", "datasets"))):
+        raise SystemExit(
+            "Hugging Face's Trainer needs accelerate and datasets: pip install -c constraints.txt -e '.[speed]'"
+        )
     args.out.mkdir(parents=True, exist_ok=True)
     glue = tuple((replace(case, data=args.data), ways) for case, ways in GLUE_CASES) if args.data else ()
     every = {f"{case.encoder}/{case.task}": (case, ways) for case, ways in (*CASES, *glue)}
@@ -170,7 +183,11 @@ def main() -> None:
     few_shot = {"bert-tiny": (replace(tiny, steps=700), 7), "minilm": (replace(mini, steps=100), 4)}
     found: dict[str, Any] = {"machine": machine(), "cases": []}
     if (args.out / "speed.json").exists():
-        found = json.loads((args.out / "speed.json").read_text(encoding="utf-8"))
+        here, found = found["machine"], json.loads((args.out / "speed.json").read_text(encoding="utf-8"))
+        if any(here[key] != found["machine"].get(key) for key in ("device", "cores", "code", "versions")):
+            raise SystemExit(
+                f"{args.out}/speed.json was measured on another machine, or with other code or versions: give another --out."
+            )
         print(f"going on with {args.out}/speed.json of {found['machine']['at']}: what it has is not timed again")
     for key, measure in (
         ("commands", lambda: commands(5)),

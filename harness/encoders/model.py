@@ -139,9 +139,9 @@ class TextEncoder(nn.Module):
         finally:
             hook.remove()
         embedded = entered[0].reshape(-1, self.hidden_size)
-        return hidden, embedded.index_select(0, batch.packing.slots) if self.kind in PADDED_ONLY else embedded[
-            : len(hidden)
-        ]
+        if self.kind in PADDED_ONLY:
+            return hidden, embedded.index_select(0, batch.packing.slots)
+        return hidden, embedded[: len(hidden)]
 
     def places(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(position ids [T], token types [T]) as this kind of model counts them."""
