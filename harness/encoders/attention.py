@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers import AttentionInterface
 
-from harness.encoders.dropout import drawn
+from harness.encoders.dropout import drawn, rescaled
 from harness.encoders.layout import Layout
 from harness.encoders.packing import Packing
 
@@ -87,7 +87,7 @@ class _Grouped(torch.autograd.Function):
             torch.bmm(group.weights_of(dropped).transpose(1, 2), own, out=group.keys_of(for_v))
             torch.bmm(own, group.keys_of(v).transpose(1, 2), out=group.weights_of(for_weights))
         if keep is not None:
-            for_weights.mul_(keep).mul_(1 / (1 - ctx.dropout))
+            for_weights = rescaled(for_weights, keep, ctx.dropout)
         for group in layout.groups:
             law = group.weights_of(weights)
             scores = torch._softmax_backward_data(group.weights_of(for_weights), law, -1, law.dtype).mul_(ctx.scale)
@@ -117,7 +117,7 @@ def _attended(
     keep, dropped = None, weights
     if dropout > 0:
         keep = drawn(weights, dropout)
-        dropped = torch.mul(weights, keep).mul_(1 / (1 - dropout))
+        dropped = rescaled(weights, keep, dropout)
     out = torch.empty_like(q)
     for group in layout.groups:
         torch.bmm(group.weights_of(dropped), group.keys_of(v), out=group.queries_of(out))

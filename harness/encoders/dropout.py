@@ -17,19 +17,24 @@ def drawn(like: Tensor, probability: float) -> Tensor:
     return (bits.view(torch.int32)[:count] >= threshold).view(like.shape)
 
 
+def rescaled(values: Tensor, keep: Tensor, probability: float) -> Tensor:
+    """What is kept of `values`, in expectation as large as they were; of a gradient likewise."""
+    return torch.mul(values, keep).mul_(1 / (1 - probability))
+
+
 class _Dropped(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, probability: float) -> Tensor:
         keep = drawn(x, probability)
         ctx.save_for_backward(keep)
-        ctx.scale = 1 / (1 - probability)
-        return torch.mul(x, keep).mul_(ctx.scale)
+        ctx.probability = probability
+        return rescaled(x, keep, probability)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (keep,) = ctx.saved_tensors
-        return torch.mul(gradients[0], keep).mul_(ctx.scale), None
+        return rescaled(gradients[0], keep, ctx.probability), None
 
 
 class Dropout(nn.Dropout):

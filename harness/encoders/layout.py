@@ -74,9 +74,23 @@ class Layout:
     keys: Place
     area: int
 
+    def of_first(self) -> Layout:
+        """Each sequence asks for its first token alone."""
+        groups: list[Group] = []
+        firsts: list[Tensor] = []
+        row = area = 0
+        for group in self.groups:
+            count, _, width = group.shape
+            firsts.append(self.keys.gather[group.keys].view(count, width)[:, 0])
+            queries, weights = slice(row, row + count), slice(area, area + count * width)
+            groups.append(Group(queries, group.keys, weights, (count, 1, width), group.bias))
+            row, area = queries.stop, weights.stop
+        rows = torch.cat(firsts)
+        return Layout(tuple(groups), Place(rows, torch.arange(row, device=rows.device), rows), self.keys, area)
 
-def layout(lengths: NDArray[np.int64], heads: int, device: torch.device, *, first_only: bool) -> Layout:
-    """The layout of sequences with these lengths; with `first_only` a sequence asks for its first token alone."""
+
+def layout(lengths: NDArray[np.int64], heads: int, device: torch.device) -> Layout:
+    """The layout of sequences with these lengths that ask for all their tokens."""
     order = np.argsort(-lengths, kind="stable")
     starts, sizes = (np.cumsum(lengths) - lengths)[order], lengths[order]
     place = np.empty((int(lengths.sum()), heads), dtype=np.int64)
@@ -97,17 +111,10 @@ def layout(lengths: NDArray[np.int64], heads: int, device: torch.device, *, firs
         if not real.all():
             closed = np.where(real, np.float32(0), np.float32("-inf"))
             bias = torch.from_numpy(np.repeat(closed, heads, axis=0)[:, None, :]).to(device)
-        asked, size = 1 if first_only else width, count * heads * width
-        weights = slice(area, area + count * heads * width * asked)
-        queries = slice(first * heads, last * heads) if first_only else slice(row, row + size)
-        groups.append(Group(queries, slice(row, row + size), weights, (count * heads, asked, width), bias))
-        row, area, first = row + size, weights.stop, last
-
-    def on(array: NDArray[np.int64]) -> Tensor:
-        return torch.from_numpy(array).to(device)
-
-    keys = Place(on(np.concatenate(gather)), on(place.ravel()))
-    if not first_only:
-        return Layout(tuple(groups), keys, keys, area)
-    firsts = on((starts[:, None] * heads + head).ravel())
-    return Layout(tuple(groups), Place(firsts, torch.arange(len(firsts), device=device), firsts), keys, area)
+        keys = slice(row, row + rows.size)
+        weights = slice(area, area + rows.size * width)
+        groups.append(Group(keys, keys, weights, (count * heads, width, width), bias))
+        row, area, first = keys.stop, weights.stop, last
+    tokens_of, place_of = (torch.from_numpy(each).to(device) for each in (np.concatenate(gather), place.ravel()))
+    whole = Place(tokens_of, place_of)
+    return Layout(tuple(groups), whole, whole, area)

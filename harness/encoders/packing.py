@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -17,7 +16,8 @@ from harness.encoders.layout import Layout, layout
 class Packing:
     """How B sequences of `lengths` [B] lie end to end in T tokens: `slots` [T] are their places in the padded [B * L]
     view, `mask` [B, 1, 1, L] is true at real tokens (None when all have one length), `first` [B] the first tokens.
-    `bias` [1 or B, H, L, L] is added to the scores in place of the mask, which it contains."""
+    `bias` [1 or B, H, L, L] is added to the scores in place of the mask, which it contains. `first_only`: attention is asked
+    for first tokens alone. `layouts` by number of heads, made when they are asked for."""
 
     lengths: NDArray[np.int64]
     slots: Tensor
@@ -26,6 +26,7 @@ class Packing:
     mask: Tensor | None
     bias: Tensor | None = None
     first_only: bool = False
+    layouts: dict[int, Layout] = field(default_factory=dict, compare=False)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -46,14 +47,9 @@ class Packing:
 
     def layout(self, heads: int) -> Layout:
         """Sequences of similar length padded together, for attention of so many heads."""
-        if heads not in self._layouts:
-            device = self.slots.device
-            self._layouts[heads] = layout(self.lengths, heads, device, first_only=self.first_only)
-        return self._layouts[heads]
-
-    @cached_property
-    def _layouts(self) -> dict[int, Layout]:
-        return {}
+        if heads not in self.layouts:
+            self.layouts[heads] = layout(self.lengths, heads, self.slots.device)
+        return self.layouts[heads].of_first() if self.first_only else self.layouts[heads]
 
     def of_first(self) -> Packing:
         """For attention that is asked for the states of first tokens alone; of others it says nothing."""

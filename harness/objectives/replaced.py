@@ -39,7 +39,7 @@ class AuxiliaryMaskedLM(TrainingObjective):
         self.encoder.requires_grad_(False)
 
     def make_auxiliary(self, *, shared: bool) -> Auxiliary:
-        layers, hidden = auxiliary_shape(self.params, self.encoder.config.to_dict())
+        layers, hidden = auxiliary_shape(self.params, self.encoder.shape)
         return Auxiliary(
             self.encoder,
             layers=layers,
@@ -274,7 +274,7 @@ class CorrectiveContrast(_Replaced):
     def judge_flops(self, tokens: Tokens, masked: int) -> float:
         if self.params["lm"] == "none":
             return 0.0
-        config = self.encoder.config.to_dict()
+        config = self.encoder.shape
         positions = len(tokens.ids) if self.params["lm"] == "all_token" else masked
         return float(TRAIN * 2.0 * positions * config["hidden_size"] * config["vocab_size"])
 

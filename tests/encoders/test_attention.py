@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from harness.encoders.attention import packed_attention
-from harness.encoders.layout import SIMILAR, layout
+from harness.encoders.layout import SIMILAR, Layout, layout
 from harness.encoders.packing import Packing, packing
 
 CPU = torch.device("cpu")
@@ -30,6 +30,11 @@ MODULE = nn.Module()
 
 def laid(lengths: list[int]) -> Packing:
     return packing(np.array(lengths, dtype=np.int64), CPU)
+
+
+def laid_out(lengths: list[int], heads: int, first_only: bool) -> Layout:
+    found = layout(np.array(lengths), heads, CPU)
+    return found.of_first() if first_only else found
 
 
 def drawn(tokens: int, count: int = 4, dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -70,42 +75,45 @@ def close(found: Tensor, exact: Tensor) -> None:
     torch.testing.assert_close(found.double(), exact, atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("more", [0, 1, 16])
-@pytest.mark.parametrize("shape", LENGTHS)
-def test_is_the_plain_one(shape: str, more: int) -> None:
-    """What fills up behind the tokens is never read, whatever its gradient, and gets none."""
-    lengths, lying = LENGTHS[shape], laid(LENGTHS[shape])
-    total = sum(lengths)
+def learned(lying: Packing, more: int) -> tuple[list[Tensor], Tensor, Tensor, int]:
+    """Leaves q, k, v with the gradients of attention over T tokens and `more` behind them: (leaves, the gradient that was
+    given, what was found, T)."""
+    total = int(lying.lengths.sum())
     q, k, v, gradient = drawn(total + more)
     leaves = [each.requires_grad_() for each in (q, k, v)]
     found = attended(q, k, v, lying)
     found.backward(gradient)
-    out, gradients = expected([q, k, v, gradient], lengths)
     assert found.shape == q.shape
-    close(found.detach()[:, :total], out)
+    return leaves, gradient, found.detach(), total
+
+
+def same_gradients(leaves: list[Tensor], gradients: list[Tensor], total: int) -> None:
     for leaf, exact in zip(leaves, gradients, strict=True):
         assert leaf.grad is not None
         close(leaf.grad[:, :total], exact)
         assert not leaf.grad[:, total:].any()
+
+
+@pytest.mark.parametrize("more", [0, 1, 16])
+@pytest.mark.parametrize("shape", LENGTHS)
+def test_is_the_plain_one(shape: str, more: int) -> None:
+    """What fills up behind the tokens is never read, whatever its gradient, and gets none."""
+    leaves, gradient, found, total = learned(laid(LENGTHS[shape]), more)
+    out, gradients = expected([*leaves, gradient], LENGTHS[shape])
+    close(found[:, :total], out)
+    same_gradients(leaves, gradients, total)
 
 
 @pytest.mark.parametrize("more", [0, 16])
 @pytest.mark.parametrize("shape", LENGTHS)
 def test_first_tokens_alone(shape: str, more: int) -> None:
     """Their states as before; a gradient to any other state is a gradient to nothing."""
-    lengths, lying = LENGTHS[shape], laid(LENGTHS[shape])
-    total = sum(lengths)
-    q, k, v, gradient = drawn(total + more)
-    leaves = [each.requires_grad_() for each in (q, k, v)]
-    found = attended(q, k, v, lying.of_first())
-    found.backward(gradient)
+    lying = laid(LENGTHS[shape])
+    leaves, gradient, found, total = learned(lying.of_first(), more)
     alone = torch.zeros_like(gradient).index_copy(1, lying.first, gradient.index_select(1, lying.first))
-    out, gradients = expected([q, k, v, alone], lengths)
-    close(found.detach()[:, lying.first], out[:, lying.first])
-    for leaf, exact in zip(leaves, gradients, strict=True):
-        assert leaf.grad is not None
-        close(leaf.grad[:, :total], exact)
-        assert not leaf.grad[:, total:].any()
+    out, gradients = expected([*leaves, alone], LENGTHS[shape])
+    close(found[:, lying.first], out[:, lying.first])
+    same_gradients(leaves, gradients, total)
 
 
 @pytest.mark.parametrize("more", [0, 16])
@@ -204,7 +212,7 @@ some_lengths = st.lists(st.integers(1, 40), min_size=1, max_size=20)
 @settings(max_examples=40)
 @given(lengths=some_lengths, heads=st.integers(1, 4), first_only=st.booleans())
 def test_every_row_has_one_place(lengths: list[int], heads: int, first_only: bool) -> None:
-    found = layout(np.array(lengths), heads, CPU, first_only=first_only)
+    found = laid_out(lengths, heads, first_only)
     total = sum(lengths) * heads
     for place, rows in ((found.keys, torch.arange(total)), (found.queries, found.queries.rows)):
         rows = torch.arange(total) if rows is None else rows
@@ -220,7 +228,7 @@ def test_every_row_has_one_place(lengths: list[int], heads: int, first_only: boo
 @given(lengths=some_lengths, heads=st.integers(1, 4), first_only=st.booleans())
 def test_groups_hold_each_sequence_and_head_once(lengths: list[int], heads: int, first_only: bool) -> None:
     """In its own order, with a bias that closes the padding and nothing else; a query beside the keys it may see."""
-    found = layout(np.array(lengths), heads, CPU, first_only=first_only)
+    found = laid_out(lengths, heads, first_only)
     token_of_key = torch.full((len(found.keys.gather),), -1)
     token_of_key[found.keys.place] = torch.arange(sum(lengths) * heads)
     token_of_query = token_of_key
@@ -261,7 +269,7 @@ def test_groups_hold_each_sequence_and_head_once(lengths: list[int], heads: int,
 @given(lengths=st.lists(st.integers(1, 500), min_size=1, max_size=60))
 def test_groups_are_few(lengths: list[int]) -> None:
     """The longest of a group is shorter than SIMILAR of the longest before: no more than that leaves room for."""
-    widths = [group.shape[2] for group in layout(np.array(lengths), 1, CPU, first_only=False).groups]
+    widths = [group.shape[2] for group in laid_out(lengths, 1, False).groups]
     assert widths[0] == max(lengths)
     assert all(after < SIMILAR * before for before, after in pairwise(widths))
 
@@ -269,7 +277,7 @@ def test_groups_are_few(lengths: list[int]) -> None:
 @settings(max_examples=40)
 @given(lengths=some_lengths, heads=st.integers(1, 3), first_only=st.booleans(), more=st.integers(0, 3))
 def test_padding_and_taking_are_inverse(lengths: list[int], heads: int, first_only: bool, more: int) -> None:
-    found = layout(np.array(lengths), heads, CPU, first_only=first_only)
+    found = laid_out(lengths, heads, first_only)
     total = sum(lengths) * heads
     count = total + more * heads
     states = torch.arange(1.0, 2 * count + 1).view(count, 2)
