@@ -5,7 +5,9 @@ Deviations.
 - Special tokens are never masked (not said; TAPT's code excludes them).
 - Equation 7 has one direction and no temperature value: literal, `temperature` 0.07 (SimCLR only).
 - Equation 10's predictor has no bias and no normalisation: literal; its initialisation is not given, here the encoder's.
-- 'w/o CRM' replaces complementary by independent masks with p_c (`masking: independent`); p_m can be had with p_c = 0.15.
+- 'w/o CRM' replaces complementary by independent masks. The paper does not give their probability: equation 1 defines random
+  masking with p_m, our row draws with p_c (`masking: independent`), so that it is not comparable; p_c = 0.15 gives p_m.
+- Equation 7 sums over the batch. `contrast_group` cuts the batch into smaller groups; the default is the whole batch.
 - The MLM loss is on view 0 only, as printed, and a mean over tokens (equation 6 leaves the reduction open).
 - Ablations of Table 3 as settings: w/ SimCLR `contrast: simclr`; w/o CL `alpha: 0` (which is TAPT, key included);
   w/o MLM `mlm: false`; w/o CRM `masking: independent`.
@@ -36,7 +38,7 @@ class Hyperparameters(Strict):
     ] = "complementary"
     mask_only: Annotated[bool, Field(description="views 1..K take the mask alone instead of 80/10/10")] = False
     mlm: Annotated[bool, Field(description="the MLM term on view 0 (false: 'w/o MLM')")] = True
-    contrast_group: ContrastGroup = 8
+    contrast_group: ContrastGroup = 0
 
     @model_validator(mode="after")
     def _something_to_train(self) -> Self:

@@ -9,9 +9,11 @@ Deviations.
 - p_copy and the LM head have no bias and no projection, as printed; the released code has biases in both.
 - Sequences are contrasted by their first token; the released code puts dense, GELU and normalisation before the cosine,
   which the paper does not mention (`projection`).
-- Crop: a contiguous 90 % of the tokens after the first, the first one put before it again (the paper does not say).
-- Negatives come from a contrast group of 32 sequences, about what one GPU held in the released code: at tau 1 the value of
-  a collapsed encoder depends on it.
+- Crop: a contiguous 90 % of the tokens after the first, the first one put before it again (the paper does not say). A
+  `crop_ratio` of 1 is Figure 4's "no cropping": the corrupted sequence is contrasted with the original itself.
+- Negatives are the remaining sequences of the batch, as printed. The released code contrasts what one GPU holds, 8 to 32
+  sequences: `contrast_group: 32` does the same. At tau 1 the loss of a collapsed encoder depends on it.
+- Packed blocks: see TACO.
 - Relative positions use T5's buckets as printed (the released function differs), start at zero, and absolute positions
   stay (released).
 - The auxiliary network: see ELECTRA; its depth is the size's own where it has one (six layers for large++), else a third.
@@ -19,9 +21,11 @@ Deviations.
   included; CLM Only {contrast: false}; SCL + RTD {lm: none}; w/o Rel-Pos {relative_buckets: 0}; w/ ELECTRA's Auxiliary
   {auxiliary: narrow}; w/ Random Replacements {replacements: random}; w/ Converged Auxiliary {replacements: converged}, an
   auxiliary network with embeddings of its own, trained first and then frozen; All-Token LM Only {lm: all_token, rtd:
-  false, stop_gradient: false}; CLM w/o Copy {lm: softmax}; CLM w/o Stop-grad {stop_gradient: false}. The paper does not say
-  what else changes in a row: here contrast stays in all but the first two, and the binary loss stays in CLM w/o Copy (its
-  88.0 on MNLI would be out of reach of 15 % of the tokens alone).
+  false, stop_gradient: false, contrast: false}; CLM w/o Copy {lm: softmax}; CLM w/o Stop-grad {stop_gradient: false}. The
+  caption says that "Only" keeps one component: all three such rows are without the sequence contrast. The other rows
+  change what they name; that CLM w/o Copy keeps the binary loss is our reading.
+- The converged auxiliary network trains for as many updates as the main network, with the same recipe; the paper does not
+  say when it counts as converged.
 """
 
 from typing import Annotated, Any, Literal, Self
@@ -46,9 +50,11 @@ class Hyperparameters(electra.ReplacedTokens):
     stop_gradient: Annotated[bool, Field(description="of the copy probability in the LM loss")] = True
     contrast: Annotated[bool, Field(description="the sequence contrast (equation 3)")] = True
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False, description="tau (equation 3)")] = 1.0
-    crop_ratio: Annotated[float, Field(gt=0, lt=1, description="share of the tokens that a crop keeps")] = 0.9
+    crop_ratio: Annotated[float, Field(gt=0, le=1, description="share of the tokens that a crop keeps; 1: no crop")] = (
+        0.9
+    )
     projection: Annotated[bool, Field(description="dense, GELU and norm before the cosine (released)")] = False
-    contrast_group: ContrastGroup = 32
+    contrast_group: ContrastGroup = 0
     replacements: Annotated[
         Literal["auxiliary", "random", "converged"],
         Field(description="from the network trained along, from the vocabulary, or from one trained before"),

@@ -8,6 +8,7 @@ Deviations.
 - Views: English-German-English and English-Chinese-English in the repository; here what the translator makes of two
   pivot languages, or the text itself and one back-translation where it has one pivot. The caption names the translator.
 - No MLM term (equation 14).
+- Negatives are the batch's other texts, as in equation 7; `contrast_group` cuts the batch into smaller groups.
 """
 
 from typing import Annotated, Any, Literal
@@ -23,7 +24,7 @@ from harness.yaml_files import Strict
 class Hyperparameters(Strict):
     contrast: Annotated[Literal["simclr", "simsiam"], Field(description="equation 7, or equation 9")] = "simclr"
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False, description="tau of CMLM's equation 7")] = 0.07
-    contrast_group: ContrastGroup = 8
+    contrast_group: ContrastGroup = 0
 
 
 def spec(h: Hyperparameters, batch_size: int, num_views: int) -> Objective:

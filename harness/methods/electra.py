@@ -7,7 +7,8 @@ Deviations.
   one linear layer without bias decides (ELECTRA has a hidden layer before it); relative positions as in COCO-LM.
 - The binary loss is a mean over real tokens with weight 50, as in ELECTRA's and MC-BERT's code.
 - A sampled token that equals the original counts as original.
-- `auxiliary: narrow` is ELECTRA's generator, as deep as the encoder and a third as wide, with random weights; `shallow` is
+- `auxiliary: narrow` is ELECTRA's generator, as deep as the encoder and a third as wide, with random weights. The width is
+  rounded to whole attention heads (256 of 768 is four of twelve heads). `shallow` is
   COCO-LM's, a third of the layers at full width, which begin as copies of the encoder's first ones, MLM head included (the
   paper starts both from random weights, and a copy of random weights is one more random start).
 - Embeddings, positions and their normalisation are shared with the auxiliary network (COCO-LM's released code).

@@ -6,9 +6,11 @@ Deviations.
 - An anchor without a positive would divide by zero; here, as in the released base loss, it adds 0.
 - Equation 2 is binary; here softmax cross-entropy.
 - The paper calls the representation the state "before the softmax projection"; here the raw first token
-  (`representation: first_token`), with `pooled` (after dense and tanh) as the option.
-- The CMLM paper does not say which lambda and temperature its SCL row uses: 0.9 and 0.3 here, the ICLR version's usual
-  best, so that row is not comparable cell by cell.
+  (`representation: first_token`), with `pooled` (after dense and tanh) as the option. Dropout is active in it, as in the
+  pass that the cross-entropy uses; the paper does not say.
+- Equation 3 contrasts within the batch. `contrast_group` cuts the batch into smaller groups; the default is the whole batch.
+- Neither the text at hand nor the CMLM paper gives lambda and temperature. Ours are 0.9 and 0.3 (from memory of the ICLR
+  version), so the row is not comparable cell by cell.
 """
 
 from typing import Annotated, Literal
@@ -31,7 +33,7 @@ class Hyperparameters(Strict):
     representation: Annotated[
         Literal["first_token", "pooled"], Field(description="raw first token, or after dense and tanh")
     ] = "first_token"
-    contrast_group: ContrastGroup = 16
+    contrast_group: ContrastGroup = 0
 
 
 def classify(h: Hyperparameters, batch_size: int) -> Objective:

@@ -11,8 +11,11 @@ Deviations.
   its README, `at_most` |d| <= W; `released` adds its fallback at the edges, where an offset outside the sequence becomes a
   uniform draw over the whole sequence (odd W only).
 - All tokens are anchors, special ones included; `concentrated` takes the masked positions alone (section 5.2).
-- Negatives come from other sequences of a contrast group. The released code takes the micro-batch of a device, 80
-  sequences in the paper's setting; here the global batch is cut into groups of `contrast_group`.
+- Negatives come from other sequences of the batch, as printed. The released code takes the micro-batch of a device, 80
+  sequences in the paper's setting; `contrast_group: 80` does the same on any hardware.
+- Packed blocks (`harness/encoders/blocks.py`): the paper does not say how a block is framed. Here the texts stand end to end
+  with a separator between two, and each block of `max_length` tokens begins and ends with the tokenizer's own special
+  tokens. Blocks cross documents, as in the released code.
 - weight 0 is MLM, key included; weight 0 with `token_prediction` is the paper's MLM+TP.
 """
 
@@ -46,7 +49,7 @@ class Hyperparameters(Strict):
         Literal["layer", "word"],
         Field(description="e is the embedding layer's output (released), or the word embedding"),
     ] = "layer"
-    contrast_group: ContrastGroup = 80
+    contrast_group: ContrastGroup = 0
 
     @model_validator(mode="after")
     def _window_holds_a_neighbour(self) -> Self:

@@ -41,7 +41,7 @@ def alternatives(method: Method, name: str) -> Iterator[Any]:
     elif kind is bool:
         candidates = [not default]
     elif kind is int:
-        candidates = [default + 1, default * 2]
+        candidates = [default + 1, default * 2, default + 4]
     elif kind is float:
         candidates = [default / 2, default + 0.1]
     else:

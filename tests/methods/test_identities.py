@@ -111,6 +111,17 @@ def test_the_rows_of_coco_lms_table_3_are_eleven_computations() -> None:
     assert set(lengths.values()) == {2}
 
 
+def test_only_keeps_one_component() -> None:
+    """COCO-LM's Table 3: 'keep (Only)' leaves the auxiliary network's MLM and one term of the encoder's. CLM is trained
+    with its copy mechanism (section 3.2)."""
+    rows = {row.name: row for row in load_table("pretraining").rows}
+    terms = {}
+    for name in ("RTD Only", "CLM Only", "All-Token LM Only"):
+        h = hyperparameters(COCO_LM, {key.removeprefix("coco_lm."): v for key, v in rows[name].set.items()}, name)
+        terms[name] = {key for key in ("rtd", "lm", "contrast") if getattr(h, key) not in (False, "none")}
+    assert terms == {"RTD Only": {"rtd"}, "CLM Only": {"rtd", "lm"}, "All-Token LM Only": {"lm"}}
+
+
 def test_a_converged_auxiliary_network_is_carried_over_and_the_encoder_is_not_trained_before() -> None:
     alone, main, fine = chain(COCO_LM, WARM, replacements="converged")
     assert alone.objective.name == "auxiliary_mlm"
@@ -124,13 +135,26 @@ def test_the_whole_batch_is_a_group_of_its_size(name: str) -> None:
     """0 is the batch, key included; more than the batch is refused in one sentence."""
     method = METHODS[name]
     size = TARGET.fine_tune.batch_size if method.supervised else TARGET.post_train.batch_size
-    assert keys(method, contrast_group=0) == keys(method, contrast_group=size) != keys(method)
+    assert keys(method, contrast_group=0) == keys(method, contrast_group=size) != keys(method, contrast_group=4)
     with pytest.raises(UserError) as caught:
         keys(method, contrast_group=size + 1)
     assert str(caught.value) == (
         f"method {name}: contrast_group {size + 1} is larger than the batch of {size}; set {name}.contrast_group to {size} "
         "or less, or to 0 for the whole batch."
     )
+
+
+@pytest.mark.parametrize("size", [16, 64, 256])
+@pytest.mark.parametrize("name", ["scl", "cssl", "cmlm", "taco", "coco_lm"])
+def test_the_group_is_the_batch_unless_it_is_set(name: str, size: int) -> None:
+    """SCL's Table 3 has batches of 16, 64 and 256: each contrasts all of it."""
+    target = replace(
+        TARGET,
+        fine_tune=replace(TARGET.fine_tune, batch_size=size),
+        post_train=replace(TARGET.post_train, batch_size=size),
+    )
+    stages = chain(METHODS[name], target, **({"contrast": "simclr"} if name == "cmlm" else {}))
+    assert [s.objective.params["contrast_group"] for s in stages if "contrast_group" in s.objective.params] == [size]
 
 
 def test_a_batch_of_one_has_nothing_to_contrast_with() -> None:
@@ -244,10 +268,10 @@ def test_the_papers_settings_are_the_defaults() -> None:
     """CMLM, section 4.3, and what papers.md decides where the paper is silent."""
     assert METHODS["cmlm"].Hyperparameters().model_dump() == {
         "alpha": 0.5, "p_m": 0.15, "p_c": 0.7, "num_views": 1, "contrast": "simsiam", "temperature": 0.07,
-        "masking": "complementary", "mask_only": False, "mlm": True, "contrast_group": 8,
+        "masking": "complementary", "mask_only": False, "mlm": True, "contrast_group": 0,
     }  # fmt: skip
     assert METHODS["scl"].Hyperparameters().model_dump() == {
-        "lam": 0.9, "temperature": 0.3, "reduction": "mean", "representation": "first_token", "contrast_group": 16,
+        "lam": 0.9, "temperature": 0.3, "reduction": "mean", "representation": "first_token", "contrast_group": 0,
     }  # fmt: skip
     assert METHODS["tapt"].Hyperparameters().model_dump() == {"p_m": 0.15}
     assert METHODS["ft"].Hyperparameters().model_dump() == {}
@@ -292,7 +316,7 @@ def test_the_papers_settings_are_the_defaults() -> None:
         ("electra", "p_m", 0, "greater than 0"),
         ("electra", "lambda_rtd", 0, "greater than 0"),
         ("coco_lm", "crop_ratio", 0, "greater than 0"),
-        ("coco_lm", "crop_ratio", 1, "less than 1"),
+        ("coco_lm", "crop_ratio", 1.01, "less than or equal to 1"),
         ("coco_lm", "temperature", -1, "greater than 0"),
         ("coco_lm", "contrast_group", 1, "should be 2 or more, or 0 for the whole batch"),
         ("coco_lm", "auxiliary_layers", -1, "greater than or equal to 0"),

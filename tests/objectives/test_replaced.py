@@ -125,6 +125,23 @@ class TestCrop:
                 places.add(starts[0])
         assert len(places) > 1
 
+    def test_a_ratio_of_one_is_the_original(self, bert: Path) -> None:
+        """Figure 4's 100 %, 'no cropping': the corrupted sequence is contrasted with the original itself."""
+        spec = tiny.of_method("coco_lm", crop_ratio=1)
+        module, tokens = tiny.built(bert, spec), batch(bert)
+        views = module.prepare(tokens, None, tiny.draw_of())
+        kept = views.extra["main"].take(np.arange(9, 18))
+        for name in ("ids", "types", "special", "offsets"):
+            assert np.array_equal(getattr(kept, name), getattr(tokens, name))
+        terms, given = run(module, views)
+        original = module.encoder(Batch.of(tokens, CPU))[tokens.offsets[:-1]]
+        corrupted = module.encoder(Batch.of(tokens, CPU, given["corrupted"].numpy()))[tokens.offsets[:-1]]
+        expected = [
+            sequence_contrastive(corrupted[rows], original[rows], temperature=1.0).item() * len(corrupted[rows]) / 9
+            for rows in (slice(0, 8), slice(8, 9))
+        ]
+        assert terms["contrast"].item() == pytest.approx(sum(expected), abs=1e-5)
+
     @pytest.mark.parametrize("name", ["electra-shallow", "coco_lm-no_contrast"])
     def test_none_without_the_contrast(self, name: str, bert: Path) -> None:
         tokens = batch(bert)

@@ -68,8 +68,6 @@ def runnable(space: ResolvedSpace, point: dict[str, Any]) -> None:
         assert getattr(read, "contrast_group", 0) <= batch.batch_size or METHODS[part].supervised
     for size in table.sizes:
         optim = table.fine_tune_optim(size, size or 2490)
-        if row.parts == ("scl",):
-            assert optim.batch_size >= 16, "SCL's contrast group"
         for path, value in point.items():
             if path.startswith("fine_tune.") and path.split(".")[1] in ("lr", "batch_size", "warmup", "dropout"):
                 assert getattr(optim, path.split(".")[1]) == value
@@ -468,8 +466,8 @@ def test_a_value_that_is_only_wrong_beside_others_is_taken() -> None:
 
 
 def test_what_the_row_sets_itself_is_not_varied() -> None:
-    text = "{name: o, title: t, method: taco, table: objectives, grid: {contrast_group: [0, 8]}, defaults: {contrast_group: 0}}"
-    with pytest.raises(UserError, match="row TACO of table objectives sets contrast_group itself"):
+    text = "{name: o, title: t, method: electra, table: objectives, grid: {auxiliary: [narrow, shallow]}, defaults: {auxiliary: narrow}}"
+    with pytest.raises(UserError, match="row ELECTRA of table objectives sets auxiliary itself"):
         parse_yaml(text, Space, "own.yaml")
 
 
