@@ -6,7 +6,6 @@ YAML 1.2 by ruamel's round-trip loader: `1e-5` is a float, `no` a string, a key 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 import harness
-from harness.errors import UserError, unknown
+from harness.errors import UserError, nearest, unknown
 
 SHOWN_ERRORS = 3
 
@@ -198,8 +197,8 @@ def _sentence(item: Any, model: type[BaseModel]) -> str:
     kind, loc, message = item["type"], item["loc"], str(item["msg"])
     if kind == "extra_forbidden":
         names = sorted({n for m in _models(model, loc[:-1]) for n in _keys(m)})
-        close = difflib.get_close_matches(str(loc[-1]), names, n=1, cutoff=0.5)
-        hint = f" Did you mean '{close[0]}'?" if close else ""
+        close = nearest(str(loc[-1]), names)
+        hint = f" Did you mean '{close}'?" if close else ""
         return f"unknown key.{hint} Known here: {', '.join(names) or 'none'}."
     if kind == "missing":
         return "this key is missing and is required."

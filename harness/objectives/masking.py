@@ -8,12 +8,13 @@ end to end in the packed [T] tokens, T = sum(lengths), or one a row in [B, L], L
 
 from __future__ import annotations
 
-import difflib
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+from harness.errors import nearest
 
 READINGS = ("half", "less", "at_most", "released")
 
@@ -147,8 +148,8 @@ def sample_positives(
     sampler refuses (papers.md T5, T6).
     """
     if reading not in READINGS:
-        close = difflib.get_close_matches(str(reading), READINGS, n=1, cutoff=0.5)
-        hint = f"did you mean '{close[0]}'? Known" if close else "known"
+        close = nearest(str(reading), READINGS)
+        hint = f"did you mean '{close}'? Known" if close else "known"
         raise ValueError(f"reading '{reading}' is unknown; {hint}: {', '.join(READINGS)}.")
     if window < 1:
         raise ValueError(f"window must be at least 1, got {window}.")

@@ -18,7 +18,6 @@ import secrets
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -306,8 +305,8 @@ def _parquet(path: Path, column: str) -> Iterator[str]:
 
 
 def _no_column(path: Path, place: str, column: str, names: Sequence[str]) -> UserError:
-    close = get_close_matches(column, names, n=1, cutoff=0.5)
-    hint = f" (did you mean '{close[0]}'?)" if close and close[0] != column else ""
+    close = errors.nearest(column, names)
+    hint = f" (did you mean '{close}'?)" if close and close != column else ""
     there = f"its columns are {', '.join(names) or 'none'}"
     count = "two columns" if column in names else "no column"
     return UserError(f"{path}{place}: there is {count} '{column}'{hint}; {there}: name one by PATH:COLUMN.")

@@ -7,7 +7,6 @@ is that of the line, as an editor shows it. No blank row, unknown label or hidde
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 import json
 import math
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.errors import UserError
+from harness.errors import UserError, nearest
 from harness.tasks.rows import Rows
 from harness.tasks.table import Task
 
@@ -79,8 +78,8 @@ def _require(path: Path, names: Sequence[str], wanted: Sequence[str], place: str
     """Raises UserError unless all wanted columns are among `names`."""
     for column in wanted:
         if column not in names:
-            close = difflib.get_close_matches(column, names, n=1, cutoff=0.5)
-            hint = f" (did you mean '{close[0]}'?)" if close else ""
+            close = nearest(column, names)
+            hint = f" (did you mean '{close}'?)" if close else ""
             there = ", ".join(names) or "none"
             raise UserError(f"{path}{place}: there is no column '{column}'{hint}; its columns are {there}; rename one.")
         if list(names).count(column) > 1:

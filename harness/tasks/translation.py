@@ -17,7 +17,6 @@ sampling as in SCL (Gunel et al. 2021, table 5).
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 from typing import Protocol as Interface
 
-from harness.errors import UserError
+from harness.errors import UserError, nearest
 from harness.specs import digest_of
 from harness.tasks.rows import Rows
 from harness.tasks.translation_models import model_way
@@ -218,8 +217,8 @@ def _temperature(where: str, name: str) -> tuple[str, float]:
 
 
 def _no_kind(where: str, kind: str) -> UserError:
-    close = difflib.get_close_matches(kind.lower(), KINDS, n=1, cutoff=0.5)
+    close = nearest(kind, KINDS)
     if kind in KINDS:
         return UserError(f"{where}: names nothing after '{kind}:'; write {FORMS}.")
-    hint = f" (did you mean '{close[0]}:...'?)" if close else ""
+    hint = f" (did you mean '{close}:...'?)" if close else ""
     return UserError(f"{where}: there is no translator '{kind}'{hint}; write {FORMS}.")

@@ -488,8 +488,8 @@ def test_a_wrong_hyperparameter_is_told_before_anything_is_read(text: str, words
 
 
 def test_an_unknown_method_in_a_table_is_told_with_its_row() -> None:
-    table = load_table("few_shot").model_copy(update={"rows": (Row(name="Ours", method="clml"),)})
-    with pytest.raises(UserError, match=r"table few_shot, row Ours: unknown method 'clml'. Did you mean 'cmlm'\?"):
+    table = load_table("few_shot").model_copy(update={"rows": (Row(name="Ours", method="cmlmm"),)})
+    with pytest.raises(UserError, match=r"table few_shot, row Ours: unknown method 'cmlmm'. Did you mean 'cmlm'\?"):
         make_plan(table.resolve("paper"), None, ROBERTA)
 
 

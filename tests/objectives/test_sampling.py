@@ -239,7 +239,7 @@ class TestSamplePositives:
             (1, "less", "reaches no neighbour"),
             (1, "released", "reaches no neighbour"),
             (4, "released", "must be odd"),
-            (5, "halve", "did you mean 'half'"),
+            (5, "hafl", "did you mean 'half'"),
             (5, "window", "known: half, less, at_most, released"),
         ],
     )

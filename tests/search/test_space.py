@@ -430,7 +430,7 @@ GIVEN = "num_views: 1, contrast: simsiam"
         ({"more": "presets: {quick: {description: x}, labtop: {description: x}}"}, "presets.labtop", ["Did you mean 'laptop'?"]),
         ({"more": "presets: {quick: {description: x, table_preset: q}}"}, "presets.quick.table_preset", ["unknown preset 'q'"]),
         ({"more": "presets: {quick: {description: x, table: few_shto}}"}, "presets.quick.table", ["Did you mean 'few_shot'?"]),
-        ({"more": "presets: {quick: {description: x, racing: pare}}"}, "presets.quick.racing", ["Did you mean 'paired'?"]),
+        ({"more": "presets: {quick: {description: x, racing: pared}}"}, "presets.quick.racing", ["Did you mean 'paired'?"]),
         ({"more": "presets: {quick: {description: x, defaults: {alpha: 3}}}"}, "presets.quick.defaults.alpha", ["outside of search"]),
         ({"more": "presets: {quick: {description: x, defaults: {p_m: 0.2}}}"}, "presets.quick.defaults.p_m", ["varies it"]),
         ({"more": "presets: {quick: {description: x, search: {p_m: {low: 1, high: 2}}}}"}, "presets.quick.search.p_m.high", ["less than"]),
