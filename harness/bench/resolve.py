@@ -26,7 +26,7 @@ from harness.bench.table import (
 )
 from harness.errors import UserError, unknown
 from harness.methods import METHODS, methods_named
-from harness.yaml_files import describe_errors, parse_value
+from harness.yaml_files import MisplacedError, describe_errors, parse_value
 
 if TYPE_CHECKING:
     from harness.tasks.table import Task
@@ -304,6 +304,12 @@ def _columns(table: Table, tasks: Iterable[str], known: Mapping[str, Task] | Non
     """The table's columns of the chosen tasks in its order, then automatic ones for each task it lacks."""
     tasks = tuple(tasks)
     columns = {name: column for name, column in table.columns.items() if column.task in tasks}
+    for key, spec in columns.items():
+        try:
+            spec.check((known or {}).get(spec.task))
+        except MisplacedError as error:
+            key = ".".join(["columns", key, *map(str, error.loc)])
+            raise UserError(f"table {table.name}, key {key}: {str(error).rstrip('.')}.") from None
     extra = [task for task in tasks if task not in table.tasks]
     if extra and known is None:
         from harness.tasks.table import TASKS

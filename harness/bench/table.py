@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from harness.errors import unknown
+from harness.errors import UserError, unknown
+from harness.tasks.metrics import METRICS, check_metric
+from harness.tasks.table import TASKS, Task
 from harness.yaml_files import MisplacedError, Strict, load_named, packaged_files
 
 if TYPE_CHECKING:
     from harness.bench.resolve import Overrides, ResolvedTable
-    from harness.tasks.table import Task
 
 PHASES = ("fine_tune", "post_train", "pre_train")
 EXCLUSIVE = (("epochs", "steps"), ("warmup", "warmup_steps"))
@@ -124,13 +125,30 @@ class Source(Strict):
 
 
 class Column(Strict):
-    """One column: `metric` of `task` on the named `evaluation` set. `test_rows`: the paper's number of test examples."""
+    """One column: `metric` of `task` on the named `evaluation` set. `test_rows`: the paper's number of test examples.
+
+    The first column of a task has the metric that its checkpoints are selected by.
+    """
 
     task: str
     metric: str
     evaluation: str = "test"
     title: str
     test_rows: Count | None = None
+
+    def check(self, task: Task | None) -> None:
+        """Raises MisplacedError for a metric or an evaluation that `task` (None: a user's, not read yet) does not have."""
+        if task is None:
+            if self.metric not in METRICS:
+                raise MisplacedError(["metric"], str(unknown("metric", self.metric, METRICS)))
+            return
+        try:
+            check_metric(self.metric, task.num_labels, f"task {task.name}")
+        except UserError as error:
+            raise MisplacedError(["metric"], str(error)) from None
+        if self.evaluation not in task.evaluations:
+            wrong = unknown("evaluation", self.evaluation, task.evaluations, f"task {task.name}")
+            raise MisplacedError(["evaluation"], str(wrong))
 
 
 class Row(Strict):
@@ -251,6 +269,10 @@ class Table(Strict):
                 raise MisplacedError(["rows", index, "name"], f"the row '{row.name}' stands twice; keep one")
         for column, spec in self.columns.items():
             check(["columns", column, "task"], spec.task, self.tasks, "task")
+            try:
+                spec.check(TASKS.get(spec.task))
+            except MisplacedError as error:
+                raise MisplacedError(["columns", column, *error.loc], str(error)) from None
         for index, task in enumerate(self.tasks):
             check(["tasks", index], task, {spec.task for spec in self.columns.values()}, "task with a column")
         for size, rows in self.paper.items():

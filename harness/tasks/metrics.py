@@ -1,4 +1,5 @@
-"""Metrics of GLUE by name, over gold labels and logits. Higher is better; all lie in [-1, 1]."""
+"""Metrics by name, over gold labels and logits: those of GLUE, and F1 averaged over classes. Higher is better; all lie in
+[-1, 1]."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from harness import errors
+from harness.errors import UserError
 
 Array = NDArray[Any]
 
@@ -19,25 +21,35 @@ Array = NDArray[Any]
 class Metric:
     """`compute(gold [n], predicted [n])`; `kind` says what is predicted: class codes or a score.
 
-    `binary`: defined for two classes only. `title` is for table heads. `worst`: the lowest value that it can take.
+    `binary`: defined for two classes only. `worst`: the lowest value that it can take.
     """
 
     name: str
-    title: str
     kind: str
     compute: Callable[[Array, Array], float]
     binary: bool = False
     worst: float = 0.0
+
+    def applies(self, num_labels: int) -> bool:
+        """Whether it is defined for a head with `num_labels` outputs: 1 for regression, else the number of classes."""
+        if self.kind == "score" or num_labels == 1:
+            return self.kind == "score" and num_labels == 1
+        return num_labels == 2 or not self.binary
 
 
 def _accuracy(gold: Array, predicted: Array) -> float:
     return float(np.mean(gold == predicted))
 
 
-def _f1(gold: Array, predicted: Array) -> float:
-    from sklearn.metrics import f1_score
+def _f1(average: str) -> Callable[[Array, Array], float]:
+    """F1 of class 1 ('binary'), or averaged over the classes that gold or predictions hold."""
 
-    return float(f1_score(gold, predicted, pos_label=1, average="binary", zero_division=0.0))
+    def compute(gold: Array, predicted: Array) -> float:
+        from sklearn.metrics import f1_score
+
+        return float(f1_score(gold, predicted, pos_label=1, average=average, zero_division=0.0))
+
+    return compute
 
 
 def _mcc(gold: Array, predicted: Array) -> float:
@@ -65,18 +77,34 @@ def _correlation(name: str) -> Callable[[Array, Array], float]:
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("accuracy", "acc", "class", _accuracy),
-        Metric("f1", "F1", "class", _f1, binary=True),
-        Metric("mcc", "MCC", "class", _mcc, worst=-1.0),
-        Metric("spearman", "Spearman", "score", _correlation("spearmanr"), worst=-1.0),
-        Metric("pearson", "Pearson", "score", _correlation("pearsonr"), worst=-1.0),
+        Metric("accuracy", "class", _accuracy),
+        Metric("f1", "class", _f1("binary"), binary=True),
+        Metric("f1_macro", "class", _f1("macro")),
+        Metric("f1_micro", "class", _f1("micro")),
+        Metric("f1_weighted", "class", _f1("weighted")),
+        Metric("mcc", "class", _mcc, worst=-1.0),
+        Metric("spearman", "score", _correlation("spearmanr"), worst=-1.0),
+        Metric("pearson", "score", _correlation("pearsonr"), worst=-1.0),
     )
 }
-"""accuracy; f1 of class 1 (two classes); mcc, Matthews correlation; spearman and pearson, of a score.
+"""accuracy; f1 of class 1 (two classes); f1_macro, the mean of the classes' F1; f1_weighted, their mean weighted by the
+classes' gold rows; f1_micro, F1 over all decisions (with one label a row it equals accuracy); mcc, Matthews correlation;
+spearman and pearson, of a score.
 
-f1, mcc by scikit-learn, correlations by scipy. What is undefined is 0.0: f1 without a positive in gold or predictions, mcc
-and correlations when either side is constant (a collapsed model), correlations of fewer than two rows.
+F1 and mcc by scikit-learn, correlations by scipy. A class that neither gold nor predictions hold has no part in f1_macro, as
+in scikit-learn. What is undefined is 0.0: the F1 of a class that is never predicted rightly, mcc and correlations when either
+side is constant (a collapsed model), correlations of fewer than two rows.
 """
+
+
+def check_metric(name: str, num_labels: int, task: str) -> None:
+    """Raises UserError, with the metrics that apply, where `name` is unknown or undefined for `num_labels` outputs."""
+    applying = [metric.name for metric in METRICS.values() if metric.applies(num_labels)]
+    if name not in METRICS:
+        raise errors.unknown("metric", name, applying)
+    if name not in applying:
+        kind = "a regression" if num_labels == 1 else f"a classification with {num_labels} classes"
+        raise UserError(f"metric '{name}' does not apply to {task}, {kind}; choose from {', '.join(applying)}.")
 
 
 def score(metric: str, gold: ArrayLike, logits: ArrayLike) -> float:
@@ -92,8 +120,6 @@ def score(metric: str, gold: ArrayLike, logits: ArrayLike) -> float:
         raise ValueError(f"{metric}: gold {truth.shape} and logits {values.shape} should be [n] and [n, c] with n > 0")
     if not np.isfinite(values).all():
         raise ValueError(f"{metric}: logits are not finite")
-    if (chosen.kind == "score") != (values.shape[1] == 1):
+    if not chosen.applies(values.shape[1]):
         raise ValueError(f"{metric}: does not apply to {values.shape[1]} logit(s) a row")
-    if chosen.binary and values.shape[1] != 2:
-        raise ValueError(f"{metric}: needs two classes, not {values.shape[1]}")
     return chosen.compute(truth, values[:, 0] if chosen.kind == "score" else values.argmax(axis=1))

@@ -8,8 +8,8 @@ from typing import Annotated
 
 from pydantic import Field, StrictStr, model_validator
 
-from harness import errors
-from harness.tasks.metrics import METRICS
+from harness.errors import UserError
+from harness.tasks.metrics import check_metric
 from harness.tasks.table import TASKS, Task
 from harness.yaml_files import MisplacedError, Strict, load_yaml
 
@@ -53,7 +53,12 @@ class TaskFile(Strict):
         if self.classes and len(set(self.classes)) < max(2, len(self.classes)):
             raise MisplacedError(["classes"], "should be two or more different names")
         for number, metric in enumerate(self.metrics):
-            self._check_metric(number, metric)
+            try:
+                check_metric(metric, len(self.classes) or 1, f"task {self.name}")
+            except UserError as error:
+                raise MisplacedError(["metrics", number], str(error)) from None
+            if metric in self.metrics[:number]:
+                raise MisplacedError(["metrics", number], f"'{metric}' stands twice; keep one")
         files = [self.splits.train, self.splits.validation, self.splits.test]
         if len(set(files)) < 3:
             raise MisplacedError(["splits"], "the splits should be different files")
@@ -61,16 +66,6 @@ class TaskFile(Strict):
             if file and re.search(r"[/\\]", file):
                 raise MisplacedError(["splits", key], f"'{file}' should be a file's name without folder and ending")
         return self
-
-    def _check_metric(self, number: int, metric: str) -> None:
-        if metric not in METRICS:
-            raise MisplacedError(["metrics", number], str(errors.unknown("metric", metric, METRICS)))
-        kind = "score" if self.regression else "class"
-        allowed = [m.name for m in METRICS.values() if m.kind == kind and not (m.binary and len(self.classes) != 2)]
-        if metric not in allowed:
-            raise MisplacedError(
-                ["metrics", number], f"'{metric}' does not apply to this task; choose from {', '.join(allowed)}"
-            )
 
 
 def read_task(path: Path) -> Task:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from harness.bench.resolve import Overrides, _fraction
-from harness.bench.table import Phase, load_table, table_names
+from harness.bench.table import Column, Phase, load_table, table_names
 from harness.errors import UserError
 from harness.methods import METHODS, hyperparameters
+from harness.tasks import METRICS, TASKS, Task, score
+from harness.yaml_files import MisplacedError
 
 PAPER = Path(__file__).resolve().parents[2].parent / "shared" / "papers" / "cmlm.txt"
 COLUMNS = {
@@ -191,6 +195,23 @@ def test_unknown_tables_and_presets() -> None:
         ("epochs: {20: 350", "epochs: {20: x", ["key recipe.fine_tune.epochs.20", "'x'"]),
         ("{name: TAPT, method: tapt}", "{name: FT, method: tapt}", ["key rows.3.name", "stands twice"]),
         ("{name: TAPT, method: tapt}", "{name: TAPT}", ["key rows.3", "needs a method"]),
+        ("sst2, metric: accuracy", "sst2, metric: acuracy", ["key columns.sst2.metric", "Did you mean 'accuracy'?"]),
+        (
+            "sst2, metric: accuracy",
+            "sst2, metric: pearson",
+            ["key columns.sst2.metric", "choose from accuracy, f1, f1_macro"],
+        ),
+        (
+            "mnli, metric: accuracy",
+            "mnli, metric: f1",
+            ["key columns.mnli.metric", "3 classes; choose from accuracy, f1_macro"],
+        ),
+        ("evaluation: matched", "evaluation: matchd", ["key columns.mnli.evaluation", "Did you mean 'matched'?"]),
+        (
+            "accuracy, evaluation: matched, title: MNLI,",
+            "accuracy, title: MNLI,",
+            ["key columns.mnli", "unknown evaluation 'test'", "Known: matched, mismatched"],
+        ),
     ],
 )
 def test_a_users_own_table_with_a_mistake(tmp_path: Path, old: str, new: str, parts: list[str]) -> None:
@@ -231,3 +252,37 @@ def test_warm_up_in_updates_becomes_the_fraction_that_the_loop_reads_as_so_many(
     for steps in range(1, 300):
         for updates in range(1, steps + 3):
             assert math.ceil(_fraction(updates, steps) * steps) == min(updates, steps)
+
+
+@pytest.mark.parametrize("metric", sorted(METRICS))
+@pytest.mark.parametrize("task", sorted(TASKS))
+def test_a_column_takes_a_metric_exactly_when_the_metric_scores_the_tasks_predictions(metric: str, task: str) -> None:
+    """What a table may say is what the training loop can compute on dev."""
+    known = TASKS[task]
+    column = Column(task=task, metric=metric, evaluation=known.evaluations[0], title=task)
+    gold = np.arange(12) % known.num_labels if known.classes else np.arange(12) / 2
+    logits = np.random.default_rng(0).normal(size=(12, known.num_labels))
+    try:
+        score(metric, gold, logits)
+    except ValueError:
+        with pytest.raises(MisplacedError, match=f"'{metric}' does not apply to task {task}"):
+            column.check(known)
+    else:
+        column.check(known)
+
+
+def test_a_column_of_a_users_task_is_checked_when_the_task_is_known(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "benchmarks" / "few_shot.yaml").read_text()
+    own = text.replace("task: sst2, metric: accuracy", "task: mine, metric: f1").replace(
+        "tasks: [cola, sst2", "tasks: [cola, mine"
+    )
+    path = tmp_path / "own.yaml"
+    path.write_text(own.replace("tasks: [sst2]", "tasks: [mine]"))
+    table = load_table(path)
+    classes = ("a", "b", "c")
+    mine = Task("mine", "Mine", ("text",), classes, ("accuracy",), own=True)
+    overrides = Overrides(tasks=("mine",))
+    with pytest.raises(UserError, match=r"table few_shot, key columns\.sst2\.metric: metric 'f1' does not apply"):
+        table.resolve("paper", overrides, {"mine": mine})
+    two = replace(mine, classes=classes[:2])
+    assert table.resolve("paper", overrides, {"mine": two}).selection("mine").metric == "f1"

@@ -86,4 +86,38 @@ def test_what_has_no_score_is_refused() -> None:
 
 def test_every_metric_is_named_by_its_key() -> None:
     assert all(name == metric.name for name, metric in METRICS.items())
-    assert set(METRICS) == {"accuracy", "f1", "mcc", "spearman", "pearson"}
+    assert set(METRICS) == {"accuracy", "f1", "f1_macro", "f1_micro", "f1_weighted", "mcc", "spearman", "pearson"}
+
+
+def test_averaged_f1_by_hand() -> None:
+    """Gold has 4, 3 and 1 rows of its classes. Class 0: 3 right, 1 wrongly predicted, 1 missed; class 1: 2, 1, 1; class 2: 0, 1, 1."""
+    gold = [0, 0, 0, 0, 1, 1, 1, 2]
+    predicted = [0, 0, 0, 1, 1, 1, 2, 0]
+    logits = np.eye(3)[predicted]
+    f1 = [2 * 3 / (2 * 3 + 1 + 1), 2 * 2 / (2 * 2 + 1 + 1), 0.0]
+    assert score("f1_macro", gold, logits) == pytest.approx(sum(f1) / 3)
+    assert score("f1_weighted", gold, logits) == pytest.approx((4 * f1[0] + 3 * f1[1] + 1 * f1[2]) / 8)
+    assert score("f1_micro", gold, logits) == pytest.approx(5 / 8)
+
+
+def test_averaged_f1_of_two_classes_by_hand() -> None:
+    gold, predicted = [1, 1, 1, 0], [1, 1, 0, 0]
+    logits = np.eye(2)[predicted]
+    positive, negative = 2 * 2 / (2 * 2 + 0 + 1), 2 * 1 / (2 * 1 + 1 + 0)
+    assert score("f1", gold, logits) == pytest.approx(positive)
+    assert score("f1_macro", gold, logits) == pytest.approx((positive + negative) / 2)
+    assert score("f1_weighted", gold, logits) == pytest.approx((3 * positive + negative) / 4)
+
+
+@pytest.mark.parametrize("metric", ["f1_macro", "f1_micro", "f1_weighted"])
+def test_averaged_f1_ignores_the_names_of_the_classes(metric: str) -> None:
+    """Renumbering the classes changes nothing; a class that nobody holds changes nothing; a collapsed model is no error."""
+    rng = np.random.default_rng(0)
+    gold, predicted = rng.integers(0, 4, 60), rng.integers(0, 4, 60)
+    renumbered = np.array([2, 0, 3, 1])
+    value = score(metric, gold, np.eye(4)[predicted])
+    assert score(metric, renumbered[gold], np.eye(4)[renumbered[predicted]]) == pytest.approx(value)
+    assert score(metric, gold, np.eye(6)[predicted]) == pytest.approx(value)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert 0 <= score(metric, gold, np.tile([1.0, 0, 0, 0], (60, 1))) < 0.5
