@@ -22,8 +22,21 @@ CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, order=True)
+class Score:
+    """One metric of one run, on its own scale (1 for 100 %): dev at the selected checkpoint, and test."""
+
+    metric: str
+    dev: float | None
+    test: float | None
+
+
+@dataclass(frozen=True, order=True)
 class Replicate:
-    """One run's score in one column. `value` on the metric's own scale (1 for 100 %), None unless the run is done."""
+    """One run's score in one column. `value` on the metric's own scale (1 for 100 %), None unless the run is done.
+
+    `scores`: every metric of the task, the column's first; `selected_step`: the update of the selected checkpoint, `tied`:
+    evaluations that share its dev score; `seconds`: of the fine-tuning stage alone.
+    """
 
     row: str
     size: int
@@ -35,6 +48,10 @@ class Replicate:
     reason: str = ""
     collapsed: bool = False
     key: str = ""
+    scores: tuple[Score, ...] = ()
+    selected_step: int | None = None
+    tied: int | None = None
+    seconds: float | None = None
 
     @property
     def done(self) -> bool:
@@ -87,6 +104,11 @@ class Grid:
     columns: tuple[str, ...]
     cells: Mapping[tuple[int, str, str], Cell]
     replicates: tuple[Replicate, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Everything that can run has run."""
+        return all(cell.complete for cell in self.cells.values() if not cell.skip)
 
     def title(self, column: str) -> str:
         return "Avg" if column == AVERAGE else self.resolved.columns[column].title
@@ -146,7 +168,8 @@ def aggregate(
                 if skip:
                     cells[size, row.name, column] = Cell(None, None, 0, 0, notes=(Note("skipped", skip),), skip=skip)
             if has_average(resolved):
-                cells[size, row.name, AVERAGE] = _average(resolved, row, mine)
+                here = [cells[size, row.name, column] for column in resolved.columns]
+                cells[size, row.name, AVERAGE] = _average(resolved, mine, [cell for cell in here if cell.skip])
     columns = (*resolved.columns, *([AVERAGE] if has_average(resolved) else []))
     _mark_best(resolved, columns, cells)
     return Grid(resolved, columns, cells, tuple(placed.values()))
@@ -233,10 +256,16 @@ def _summary(resolved: ResolvedTable, values: Mapping[tuple[int, int], float], k
     )
 
 
-def _average(resolved: ResolvedTable, row: Row, found: Mapping[str, Mapping[tuple[int, int], Replicate]]) -> Cell:
-    """Mean over columns within each replicate, then over replicates; complete only where every column is."""
-    if row.skip:
-        return Cell(None, None, 0, 0, notes=(Note("skipped", row.skip),), skip=row.skip)
+def _average(
+    resolved: ResolvedTable, found: Mapping[str, Mapping[tuple[int, int], Replicate]], skipped: Sequence[Cell]
+) -> Cell:
+    """Mean over columns within each replicate, then over replicates; complete only where every column is.
+
+    A row that skips a column has none: a mean over the other columns could not be held against the other rows'.
+    """
+    if skipped:
+        notes = dict.fromkeys(note for cell in skipped for note in cell.notes)
+        return Cell(None, None, 0, 0, notes=tuple(notes), skip=skipped[0].skip)
     values: dict[tuple[int, int], float] = {}
     collapsed = set()
     for place in resolved.replicates:
@@ -264,7 +293,8 @@ def _reasons(
         reasons.append(f"{title}: the number of test examples is not known")
     elif resolved.comparable and expected is not None and actual != expected:
         reasons.append(f"{title}: {actual} test examples instead of {expected}")
-    reasons += [text for text in (given.get(""), given.get(column)) if text]
+    reasons += [given[""]] if given.get("") else []
+    reasons += [f"{title}: {given[column]}"] if given.get(column) else []
     return tuple(dict.fromkeys(reasons))
 
 

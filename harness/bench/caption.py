@@ -3,72 +3,190 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from harness.bench.aggregate import Grid, Note, has_average, notes_of
+from harness.bench.aggregate import AVERAGE, Cell, Grid, Note, has_average, notes_of
+from harness.bench.resolve import ResolvedTable
+from harness.bench.values import by_origin, listed, sizes_text, used, words
+from harness.methods import METHODS, hyperparameters
+from harness.tasks import protocol_named
 
 SHOWN_MEMBERS = 6
+SHOWN_CLASSES = 6
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Numbers of dev and test examples of a column; `full`: of its whole training set, 0 where that is not used.
+
+    `dev_classes`, `test_classes`: counts by class name, for a task of the user's own; else empty.
+    """
+
+    dev: int
+    test: int
+    full: int = 0
+    dev_classes: Mapping[str, int] = field(default_factory=dict)
+    test_classes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Caption:
     """What the grid does not know. `num_runs`: distinct training runs behind it; `data_source`: where the text came from.
 
-    `shared_texts`: by task, how many texts stand in both train and test; `hardware`: every distinct provenance of the runs.
+    `examples` by column; `hardware`: every distinct provenance of the runs.
     """
 
     num_runs: int
     data_source: str = ""
-    shared_texts: Mapping[str, int] = field(default_factory=dict)
+    examples: Mapping[str, Examples] = field(default_factory=dict)
     hardware: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
-def caption_lines(grid: Grid, caption: Caption, bold: bool = True) -> list[str]:
-    """The caption, a sentence a line, without markup: source, what ± is, protocol, deviations, verdicts, provenance."""
+def about_paper(resolved: ResolvedTable) -> bool:
+    """Some task is one of the table's own: the paper plays a part. Else the table only lends its protocol and recipe."""
+    return bool(set(resolved.tasks) & set(resolved.table.tasks))
+
+
+def title_lines(grid: Grid) -> list[str]:
+    """What a caption has to say at the least: what the table shows, of how many training examples and runs, and what ± is."""
     r = grid.resolved
-    design = f"{counted(len(r.subsets), 'subset')} x {counted(len(r.seeds), 'seed')}"
-    if r.aggregate.spread == "std":
+    sizes = sizes_text(r.sizes)
+    if about_paper(r):
+        title = f"{r.table.title}, {sizes} ({r.table.source.paper}, {r.table.source.table})."
+    else:
+        title = f"{listed(dict.fromkeys(column.title for column in r.columns.values()))}, {sizes}."
+    design = counted(len(r.seeds), "seed")
+    design = f"{counted(len(r.subsets), 'subset')} x {design}" if any(r.sizes) else design  # a full training set is one
+    if r.aggregate.spread == "std" and len(r.replicates) > r.aggregate.ddof:
         what = f"mean ± standard deviation (ddof {r.aggregate.ddof}) over {design}"
-        what += "; replicates of one subset are one cluster" if len(r.subsets) > 1 else ""
     else:
-        what = f"mean over {design}"
-    lines = [
-        f"{r.table.title} ({r.table.source.paper}, {r.table.source.table}).",
-        f"Values are in points (x100): {what}.",
-        f"{'Bold' if bold else 'Star'}: the best complete cell of its column; 7/15 would mean that 7 of 15 runs are done "
-        "and no mean is shown yet.",
-    ]
-    if has_average(r):
-        lines.append("Avg is the mean over the columns within each replicate, then over replicates.")
-    lines.append(
-        f"Protocol {r.table.protocol}, encoder {r.encoder}, preset {r.preset}, data {caption.data_source or r.data}; "
-        f"the checkpoint is selected on dev every {r.selection_every} updates and at the end, and scored on test."
-    )
-    whose = "the paper" if r.table.paper else "the preset paper"
-    if r.deviations:
-        lines.append(f"Differs from {whose}: {'; '.join(r.deviations)}.")
-    else:
-        lines.append(f"Encoder, data and recipe are {whose}'s.")
-    lines += _verdict_lines(grid)
-    shared = ", ".join(f"{task} {count}" for task, count in sorted(caption.shared_texts.items()))
-    if shared:
-        lines.append(f"Texts that stand in both train and test: {shared}.")
+        what = f"mean over {design}" if len(r.replicates) > 1 else "one run a cell"
+    return [title, f"Test scores in points (x100): {what}."]
+
+
+def note_lines(grid: Grid, caption: Caption, bold: bool = True) -> list[str]:
+    """The rest of the caption, a sentence a line, without markup: terms, data, values and their origins, verdicts."""
+    r = grid.resolved
+    lines = [*_term_lines(grid, bold), *_data_lines(r, caption), *_value_lines(r)]
+    if about_paper(r):
+        lines += _verdict_lines(grid)
     hardware = sorted(set(caption.hardware))
     if len(hardware) > 1:
-        lines.append(f"Mixed provenance, numbers agree to rounding only: {'; '.join(hardware)}.")
+        lines.append(f"Run on different machines, numbers agree to rounding only: {'; '.join(hardware)}.")
     elif hardware:
         lines.append(f"Run on {hardware[0]}.")
-    lines.append(f"Runs: {caption.num_runs}.")
-    about_paper = r.table.notes if set(r.tasks) & set(r.table.tasks) else ()
-    return [*lines, *about_paper, *caption.notes]
+    lines.append(f"Runs: {caption.num_runs}; rows that are one computation share theirs.")
+    return [*lines, *(r.table.notes if about_paper(r) else ()), *caption.notes]
+
+
+def caption_lines(grid: Grid, caption: Caption, bold: bool = True) -> list[str]:
+    """The whole caption, a sentence a line, without markup."""
+    return [*title_lines(grid), *note_lines(grid, caption, bold)]
+
+
+def _term_lines(grid: Grid, bold: bool) -> Iterator[str]:
+    """What the marks and words in the table mean, each only where it occurs."""
+    r = grid.resolved
+    terms = ["subset: one draw of the training examples, the same for all methods"] if len(r.subsets) > 1 else []
+    terms += [f"seed: fixes all {'other ' if terms else ''}randomness of a run"] if len(r.seeds) > 1 else []
+    if terms:
+        yield f"{'; '.join(terms).capitalize()}."
+    if any(cell.best for cell in grid.cells.values()):
+        yield f"{'Bold' if bold else 'Star'}: the highest mean of its column."
+    partial = next((cell for cell in grid.cells.values() if not cell.complete and not cell.skip), None)
+    if partial:
+        yield f"{partial.done}/{partial.expected} in a cell: {partial.done} of {counted(partial.expected, 'run')} done, no mean yet."
+    if has_average(r) and any(not cell.skip for (_, _, column), cell in grid.cells.items() if column == AVERAGE):
+        yield "Avg: the mean over the columns of each run, then over runs."
+
+
+def _data_lines(r: ResolvedTable, caption: Caption) -> Iterator[str]:
+    yield f"Data: {caption.data_source or r.data}."
+    found = [_examples(r.columns[name].title, each) for name, each in caption.examples.items()]
+    if found:
+        yield f"Examples: {'; '.join(found)}."
+    yield (
+        f"Protocol {r.table.protocol}, recipe of table {r.table.name}, preset {r.preset}. The checkpoint is selected by its dev "
+        "score and scored once on test."
+    )
+
+
+def _examples(title: str, found: Examples) -> str:
+    train = f"train {found.full:,}, " if found.full else ""
+    dev, test = (_shares(each) for each in (found.dev_classes, found.test_classes))
+    return f"{title} {train}dev {found.dev:,}{dev}, test {found.test:,}{test}"
+
+
+def _shares(classes: Mapping[str, int]) -> str:
+    """' (good 49 %, bad 51 %)'; of many classes the largest."""
+    total = sum(classes.values())
+    if not total:
+        return ""
+    shown = classes.items() if len(classes) <= SHOWN_CLASSES else [max(classes.items(), key=lambda pair: pair[1])]
+    text = ", ".join(f"{name} {100 * count / total:.0f} %" for name, count in shown)
+    return f" ({text})" if len(shown) == len(classes) else f" ({len(classes)} classes, the largest {text})"
+
+
+def _value_lines(r: ResolvedTable) -> Iterator[str]:
+    """Where the values in use come from, for a table that names origins and tasks of its paper; else the values alone."""
+    by_letter = by_origin(r) if about_paper(r) else {}
+    if by_letter:
+        yield from _origin_lines(r, by_letter)
+    else:
+        values = {path: value for path, value in used(r).items() if path.partition(".")[0] not in _ELSEWHERE}
+        yield f"Encoder {r.encoder}. Recipe: {words(r, values)}."
+    if about_paper(r) and r.deviations:
+        yield f"Changed here from the table's own setting: {'; '.join(r.deviations)}."
+    elif not about_paper(r) and (settings := _settings(r)):
+        yield f"Set: {', '.join(settings)}."
+
+
+def _origin_lines(r: ResolvedTable, by_letter: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    paper = r.table.source.values_of or r.table.source.paper
+    if by_letter["P"]:
+        yield f"From the {paper} paper: {words(r, by_letter['P'])}."
+    if by_letter["R"]:
+        reasons = dict.fromkeys(r.table.reason(path) for path in by_letter["R"])
+        yield f"From released code ({listed(filter(None, reasons))}): {words(r, by_letter['R'])}."
+    protocol = protocol_named(r.table.protocol).choices(r.tasks, any(r.sizes))
+    chosen = [words(r, by_letter["C"]), ", ".join(protocol), *_method_choices(r)]
+    yield f"Chosen here, where the paper leaves it open: {'; '.join(filter(None, chosen))}."
+
+
+def _settings(r: ResolvedTable) -> list[str]:
+    """'scl.temperature = 0.1' for each hyperparameter that the command line sets and a row has."""
+    parts = dict.fromkeys(part for row in r.rows for part in row.parts)
+    return [f"{part}.{name} = {value}" for part in parts for name, value in r.settings.get(part, {}).items()]
+
+
+_ELSEWHERE = ("encoder", "data", "sizes", "subsets", "seeds", "aggregate", "translator")
+"""Values that other lines of a caption name."""
+
+
+def _method_choices(r: ResolvedTable) -> list[str]:
+    """What the methods in the table decide where papers are silent: 'SCL: lambda 0.9, temperature 0.3'. A later row of a
+    method has what its first row has not."""
+    first: dict[str, tuple[str, ...]] = {}
+    found: dict[str, dict[str, None]] = {}
+    for row in r.rows:
+        settings = {} if row.skip else r.settings_of(row)
+        for part, values in settings.items():
+            method = METHODS[part]
+            choices = method.choices(hyperparameters(method, values, f"row {row.name}"))
+            title = row.name if part in first else method.title
+            kept = first.setdefault(part, choices)
+            new = choices if kept is choices else [choice for choice in choices if choice not in kept]
+            found.setdefault(title, {}).update(dict.fromkeys(new))
+    return [f"{title}: {', '.join(choices)}" for title, choices in found.items() if choices]
 
 
 def _verdict_lines(grid: Grid) -> list[str]:
     """Counts of verdicts, the cells outside the interval, and each reason for no verdict with its number of cells."""
     if not grid.resolved.table.paper:
-        return ["No paper prints this table, so no cell is held against one."]
+        return ["No paper prints this table, so no cell is compared with one."]
     if grid.resolved.incomparable:
         return [f"Not comparable with the paper's numbers because {'; '.join(grid.resolved.incomparable)}."]
     cells = [(place, cell) for place, cell in grid.cells.items() if cell.verdict]
@@ -76,12 +194,12 @@ def _verdict_lines(grid: Grid) -> list[str]:
         return []
     counts = Counter[str](cell.verdict for _, cell in cells)
     order = ("agrees", "higher", "lower", "incomplete", "not comparable")
-    lines = [
-        "Against the paper: "
-        + ", ".join(f"{counts[v]} {v}" for v in order if counts[v])
-        + " (agrees: within the 95 % interval of the difference from the spread between subsets, or between seeds where "
-        "there is one subset; the draw of the test set is not in it)."
-    ]
+    lines = ["Against the paper: " + ", ".join(f"{counts[v]} {v}" for v in order if counts[v]) + "."]
+    if counts.keys() & {"agrees", "higher", "lower"}:
+        lines.append(
+            "Agrees: the difference lies within its 95 % interval, built on the spread between subsets (between seeds where "
+            "there is one subset); runs on one subset count as one observation, and the draw of the test set is not included."
+        )
     for verdict in ("higher", "lower"):
         found = [
             f"{row} {grid.title(column)} {_short_size(size)} ({points(cell.value - cell.paper, sign=True)}, "
@@ -113,19 +231,43 @@ def footnotes(grid: Grid) -> tuple[dict[Note, str], list[str]]:
         task = grid.resolved.columns[r.column].task
         for note in notes_of(r):
             members[note].append(f"{r.row} {task} {_short_size(r.size)} subset{r.subset} seed{r.seed}")
-    for row in grid.resolved.rows:
-        if row.skip:
-            members[Note("skipped", row.skip)].append(row.name)
     lines = []
     for note, mark in letters.items():
-        runs = list(dict.fromkeys(members[note]))
-        named = ", ".join(runs[:SHOWN_MEMBERS]) + (
-            f", and {len(runs) - SHOWN_MEMBERS} more" if len(runs) > SHOWN_MEMBERS else ""
-        )
-        kind = "row" if note.kind == "skipped" else "run"
         reason = note.reason if len(note.reason) <= 200 else note.reason[:197] + "..."
-        lines.append(f"{mark}: {counted(len(runs), kind)} {note.kind} ({reason}): {named}.")
+        if note.kind == "skipped":
+            lines.append(f"{mark}: {_skipped(grid, note)} not run: {reason}.{_no_average(grid, note)}")
+            continue
+        runs = list(dict.fromkeys(members[note]))
+        lines.append(f"{mark}: {counted(len(runs), 'run')} {note.kind} ({reason}): {_shown(runs)}.")
     return letters, lines
+
+
+def _skipped(grid: Grid, note: Note) -> str:
+    """'SCL on STS-B and QQP', 'CSSL' where none of its cells is run."""
+    places: dict[str, dict[str, Cell]] = {}
+    for (_, row, column), cell in grid.cells.items():
+        if column != AVERAGE:
+            places.setdefault(row, {})[grid.title(column)] = cell
+    found = []
+    for row, cells in places.items():
+        titles = [title for title, cell in cells.items() if note in cell.notes]
+        if titles:
+            found.append(row if len(titles) == len(cells) else f"{row} on {listed(titles)}")
+    return _shown(found)
+
+
+def _no_average(grid: Grid, note: Note) -> str:
+    """Said where a row has some columns, so that a reader misses its Avg."""
+    for (_, row, column), cell in grid.cells.items():
+        others = [c for (_, name, _), c in grid.cells.items() if name == row and not c.skip]
+        if column == AVERAGE and note in cell.notes and others:
+            return " It has no Avg either: a mean over fewer columns is not comparable."
+    return ""
+
+
+def _shown(names: list[str]) -> str:
+    more = f", and {len(names) - SHOWN_MEMBERS} more" if len(names) > SHOWN_MEMBERS else ""
+    return ", ".join(names[:SHOWN_MEMBERS]) + more
 
 
 def points(value: float, sign: bool = False) -> str:

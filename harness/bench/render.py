@@ -1,7 +1,7 @@
 """A grid of cells as Markdown, LaTeX, plain text, CSV or JSON. Pure: the same grid and caption give the same bytes.
 
-The three texts show points (x100) with two decimals; CSV and JSON hold every number unrounded on the metric's own scale,
-and every replicate.
+The three texts show points (x100) with two decimals. CSV and JSON hold every number unrounded on the metric's own scale: CSV
+the runs, JSON the cells too. `docs/tables.md` documents both.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from harness.bench.aggregate import Cell, Grid, Note
-from harness.bench.caption import Caption, caption_lines, footnotes, points
+from harness.bench.aggregate import Cell, Grid, Note, Replicate, Score
+from harness.bench.caption import Caption, caption_lines, footnotes, note_lines, points, title_lines
+from harness.bench.values import by_origin
 from harness.errors import unknown
 
 Format = Literal["md", "latex", "csv", "json", "text"]
@@ -111,10 +112,11 @@ def render(grid: Grid, caption: Caption, format: str) -> str:
     blocks = [(_size_name(size), _block(grid, size, letters, style)) for size in grid.resolved.sizes]
     header = ["Method", *(_column_name(grid, column) for column in grid.columns)]
     header = [style.escape(name) for name in header]
-    lines = [style.escape(line) for line in caption_lines(grid, caption, bold=format != "text")]
     notes = [style.escape(line) for line in marks]
     if format == "latex":
-        return latex_table(grid.resolved.table.name, header, blocks, lines, notes)
+        lines = [style.escape(line) for line in title_lines(grid)]
+        return latex_table(grid.resolved.table.name, header, blocks, lines, notes, comments=note_lines(grid, caption))
+    lines = [style.escape(line) for line in caption_lines(grid, caption, bold=format != "text")]
     parts = []
     for name, body in blocks:
         parts.append(f"### {name}\n" if format == "md" else name)
@@ -192,8 +194,10 @@ def latex_table(
     lines: Sequence[str],
     notes: Sequence[str],
     left: Collection[int] = (0,),
+    comments: Sequence[str] = (),
 ) -> str:
-    """A table environment that needs the package booktabs and nothing else. All texts but `name`, its label, are escaped."""
+    """A table environment that needs the package booktabs and nothing else. Of `lines`, the caption, and `notes`, shown under
+    the table, all is escaped; `comments` follow as LaTeX comments, `name` is the label."""
     width = len(header)
     out = ["% \\usepackage{booktabs}", "\\begin{table}", "\\centering", "\\small"]
     columns = "".join("l" if i in left else "r" for i in range(width))
@@ -207,38 +211,56 @@ def latex_table(
         out += ["\\par\\smallskip", "{\\footnotesize " + "\\\\\n".join(notes) + "\\par}"]
     label = "".join(c for c in name if c.isascii() and (c.isalnum() or c in "-_"))
     out += [f"\\caption{{{' '.join(lines)}}}", f"\\label{{tab:{label}}}", "\\end{table}"]
+    out += [f"% {' '.join(line.split())}" for line in comments]
     return "\n".join(out) + "\n"
 
 
-def _records(grid: Grid) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Cells and replicates as flat records, in the order of the grid."""
-    cells, replicates = [], []
+def _cell_records(grid: Grid) -> list[dict[str, Any]]:
+    """Cells as flat records, in the order of the grid."""
+    cells = []
     for (size, row, column), cell in grid.cells.items():
         spec = grid.resolved.columns.get(column)
         place = {"size": size, "row": row, "column": column, "task": spec.task if spec else ""}
         place |= {"metric": spec.metric if spec else "", "evaluation": spec.evaluation if spec else ""}
         cells.append({**place, **asdict(cell), "notes": [f"{n.kind}: {n.reason}" for n in cell.notes]})
+    return cells
+
+
+def _replicate_records(grid: Grid) -> list[dict[str, Any]]:
+    """Replicates as records, in the order of the design."""
+    found = []
     for r in grid.replicates:
         spec = grid.resolved.columns[r.column]
-        value = r.value if r.value is not None and math.isfinite(r.value) else None
         place = {"task": spec.task, "metric": spec.metric, "evaluation": spec.evaluation}
-        replicates.append({**asdict(r), **place, "value": value})
-    return cells, replicates
+        scores = [{k: _finite(v) for k, v in asdict(each).items()} for each in _scores(r, spec.metric)]
+        found.append({**asdict(r), **place, "value": _finite(r.value), "scores": scores})
+    return found
+
+
+def _scores(replicate: Replicate, metric: str) -> tuple[Score, ...]:
+    return replicate.scores or (Score(metric, None, replicate.value),)
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+CSV_COLUMNS = (
+    *("row", "method", "task", "column", "evaluation", "size", "subset", "seed", "metric", "dev", "test"),
+    *("selected_step", "tied", "collapsed", "status", "reason", "encoder", "seconds", "key"),
+)
 
 
 def _csv(grid: Grid) -> str:
-    """One row a cell (kind 'cell'), then one a replicate (kind 'replicate'); empty where a column does not apply."""
-    cells, replicates = _records(grid)
-    names = ["kind", "size", "row", "column", "task", "metric", "evaluation", "subset", "seed", "value", "spread"]
-    names += ["spread_between", "without_collapsed", "done", "expected", "collapsed", "best", "paper", "paper_spread"]
-    names += ["verdict", "half_width", "why", "skip", "notes", "status", "reason", "key"]
+    """One line for each replicate, column and metric; `docs/tables.md` has the schema. Empty where there is no value."""
+    methods = {row.name: "+".join(row.parts) for row in grid.resolved.rows}
     out = io.StringIO()
-    writer = csv.DictWriter(out, names, lineterminator="\n")
+    writer = csv.DictWriter(out, CSV_COLUMNS, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
-    for kind, records in (("cell", cells), ("replicate", replicates)):
-        for record in records:
-            flat = {k: "; ".join(v) if isinstance(v, (list, tuple)) else v for k, v in record.items()}
-            writer.writerow({"kind": kind, **{k: csv_value(v) for k, v in flat.items()}})
+    for record in _replicate_records(grid):
+        more = {"method": methods[record["row"]], "encoder": grid.resolved.encoder}
+        for score in record["scores"]:
+            writer.writerow({name: csv_value(value) for name, value in {**record, **more, **score}.items()})
     return out.getvalue()
 
 
@@ -250,7 +272,6 @@ def csv_value(value: Any) -> Any:
 
 def _json(grid: Grid, caption: Caption) -> str:
     r = grid.resolved
-    cells, replicates = _records(grid)
     body = {
         "table": r.table.name,
         "title": r.table.title,
@@ -271,13 +292,14 @@ def _json(grid: Grid, caption: Caption) -> str:
         "comparable": r.comparable,
         "incomparable": list(r.incomparable),
         "deviations": list(r.deviations),
+        "origin": by_origin(r),
         "caption": {
             **asdict(caption),
             "hardware": sorted(set(caption.hardware)),
             "lines": caption_lines(grid, caption),
         },
         "footnotes": footnotes(grid)[1],
-        "cells": cells,
-        "replicates": replicates,
+        "cells": _cell_records(grid),
+        "replicates": _replicate_records(grid),
     }
     return json.dumps(body, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"

@@ -11,12 +11,9 @@ from pydantic import ValidationError
 
 from harness import specs
 from harness.bench.table import (
-    EXCLUSIVE,
-    PHASES,
     Aggregation,
     Column,
     Phase,
-    Preset,
     PreTrain,
     Recipe,
     Row,
@@ -24,6 +21,7 @@ from harness.bench.table import (
     Value,
     WarmUp,
 )
+from harness.bench.values import PHASES, deviations
 from harness.errors import UserError, unknown
 from harness.methods import METHODS, methods_named
 from harness.yaml_files import MisplacedError, describe_errors, parse_value
@@ -129,6 +127,14 @@ class ResolvedTable:
         parts = [part for row in self.rows if not row.skip for part in row.parts]
         return any(METHODS[part].translates for part in parts if part in METHODS)
 
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """The training phases that its rows have, fine-tuning first."""
+        parts = [part for row in self.rows if not row.skip for part in row.method.split("+") if part in METHODS]
+        found = {"post_train"} if any(METHODS[part].train is not None for part in parts) else set()
+        found |= {"pre_train"} if any(row.pre_train for row in self.rows) else set()
+        return tuple(phase for phase in PHASES if phase == "fine_tune" or phase in found)
+
     def selection(self, task: str) -> specs.Selection:
         """The checkpoint rule of a task: its first column's metric on dev, every `selection_every` updates."""
         metric = next(column.metric for column in self.columns.values() if column.task == task)
@@ -187,7 +193,6 @@ def resolve(table: Table, preset: str, overrides: Overrides, tasks: Mapping[str,
     if preset not in table.presets:
         raise unknown("preset", preset, table.presets, f"--preset of table {table.name}")
     base = table.presets[preset]
-    paper = next((p for p in table.presets.values() if p.comparable), table.presets.get("paper", base))
 
     by_name = {row.name: row for row in table.rows}
     rows = tuple(by_name[name] for name in base.methods) if base.methods is not None else table.rows
@@ -239,14 +244,8 @@ def resolve(table: Table, preset: str, overrides: Overrides, tasks: Mapping[str,
         settings=settings,
         num_workers=overrides.num_workers or base.num_workers or table.num_workers,
     )
-    deviations = _deviations(result, paper)
-    incomparable = [] if base.comparable else [f"preset {preset} is not the paper's setting"]
-    incomparable += [] if not base.comparable else deviations
-    if sorted(result.subsets) != list(range(table.subsets)) or sorted(result.seeds) != sorted(table.seeds):
-        deviations += [
-            f"subsets x seeds {len(result.subsets)} x {len(result.seeds)} instead of {table.subsets} x {len(table.seeds)}"
-        ]
-        incomparable += [deviations[-1]] if base.comparable else []
+    differs = deviations(result)
+    incomparable = differs if base.comparable else [f"preset {preset} is not the paper's setting"]
     for method, values in settings.items():
         takers = [row for row in rows if method in row.parts]
         for name, value in values.items():
@@ -256,13 +255,13 @@ def resolve(table: Table, preset: str, overrides: Overrides, tasks: Mapping[str,
                     "in a table of your own."
                 )
     chosen = {part for row in rows for part in row.parts}
-    deviations += [
+    set_here = [
         f"{method}.{name} set to {value}"
         for method, values in sorted(settings.items())
         if method in chosen
         for name, value in sorted(values.items())
     ]
-    return replace(result, deviations=tuple(deviations), incomparable=tuple(incomparable))
+    return replace(result, deviations=(*differs, *set_here), incomparable=tuple(incomparable))
 
 
 def _fraction(updates: int, steps: int) -> float:
@@ -393,41 +392,3 @@ def _whole(value: Any, low: int, high: int | None, text: str) -> int:
         allowed = f"{low} to {high}" if high is not None else f"at least {low}"
         raise UserError(f"--set {text}: should be a whole number, {allowed}, not {value!r}.")
     return value
-
-
-def _deviations(resolved: ResolvedTable, paper: Preset) -> list[str]:
-    """Every value that differs from the table's own setting, as 'fine_tune.lr 0.0001 instead of 1e-05'."""
-    table, found = resolved.table, []
-    pairs = [("encoder", resolved.encoder, paper.encoder), ("data", resolved.data, paper.data)]
-    if resolved.translates:
-        theirs = table.translator if paper.translator is None else paper.translator
-        pairs.append(("translator", resolved.translator or "none", theirs or "none"))
-    if resolved.pre_train:
-        theirs_of_text = (paper.pre_train or table.pre_train or resolved.pre_train).model_dump()
-        ours_of_text = resolved.pre_train.model_dump()
-        pairs += [(f"pre_train.{key}", ours_of_text[key], theirs_of_text[key]) for key in ours_of_text]
-    for name, ours, theirs in pairs:
-        if ours != theirs:
-            found.append(f"{name} {ours} instead of {theirs}")
-    for phase in PHASES if resolved.pre_train else PHASES[:2]:
-        ours_of = getattr(resolved.recipe, phase).model_dump()
-        theirs_of = getattr(table.recipe, phase).model_dump()
-        for name in Phase.model_fields:
-            replaced = ours_of[name] is None and any(name in pair for pair in EXCLUSIVE)
-            if ours_of[name] != theirs_of[name] and not replaced:
-                found.append(f"{phase}.{name} {_show(ours_of[name])} instead of {_show(theirs_of[name])}")
-    for name in ("max_length", "selection_every"):
-        if getattr(resolved, name) != getattr(table, name):
-            found.append(f"{name} {getattr(resolved, name)} instead of {getattr(table, name)}")
-    extra = [task for task in resolved.tasks if task not in table.tasks]
-    if extra:
-        found.append(f"tasks that the paper's table lacks: {', '.join(extra)}")
-    return found
-
-
-def _show(value: Any) -> str:
-    if value is None:
-        return "unset"
-    if isinstance(value, dict):
-        return ", ".join(f"{v:g} at {k}" for k, v in value.items())
-    return f"{value:g}" if isinstance(value, (int, float)) else str(value)

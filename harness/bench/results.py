@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from harness.bench.aggregate import Replicate
+from harness.bench.aggregate import Replicate, Score
+from harness.bench.caption import Examples
 from harness.bench.plan import Plan
 from harness.specs import Record, Run, Stage
 from harness.store import Store
-from harness.tasks import score
+from harness.tasks import Rows, Task, score
 
 CHUNK = 100
 """Runs whose predictions are held in memory at a time."""
@@ -38,22 +39,28 @@ def _of(plan: Plan, run: Run, record: Record | None, earlier: Mapping[str, Recor
     for name, column in plan.resolved.columns.items():
         if column.task != run.task:
             continue
-        value = None
+        scores: list[Score] = []
         if record.status == "done":
             row_set = plan.tasks[run.task].tests[column.evaluation]
             predicted = record.predictions[row_set.digest]
-            value = score(column.metric, predicted.gold, predicted.logits)
+            for metric in dict.fromkeys((column.metric, *plan.tasks[run.task].task.metrics)):
+                test = score(metric, predicted.gold, predicted.logits)
+                scores.append(Score(metric, record.dev_scores.get(metric), test))
         yield Replicate(
             run.row,
             run.size,
             name,
             run.subset,
             run.seed,
-            value,
+            scores[0].test if scores else None,
             record.status,
             record.reason,
             record.collapsed,
             record.key,
+            tuple(scores),
+            record.selected_step,
+            record.tied if scores else None,
+            record.seconds if scores else None,
         )
 
 
@@ -64,6 +71,31 @@ def _blocking(stage: Stage, earlier: Mapping[str, Record]) -> Iterator[Record]:
         if record and record.status != "done":
             reason = f"{ancestor.phase} {record.status}: {record.reason}"
             yield Record(stage.key, record.status, reason)
+
+
+def examples(plan: Plan) -> dict[str, Examples]:
+    """Numbers of examples by column, of sets that are at hand; with the counts of classes for tasks of the user's own."""
+    found = {}
+    for name, column in plan.resolved.columns.items():
+        data = plan.tasks[column.task]
+        test = data.tests[column.evaluation]
+        if data.dev.resolved and test.resolved:
+            full = [
+                plan.readings.training[key].labelled.rows
+                for key in plan.readings.training
+                if key[:2] == (column.task, 0)
+            ]
+            classes = [_classes(data.task, plan.library[rows.digest]) for rows in (data.dev, test)]
+            found[name] = Examples(data.dev.rows, test.rows, max(full, default=0), classes[0], classes[1])
+    return found
+
+
+def _classes(task: Task, rows: Rows) -> dict[str, int]:
+    """How many rows each class has, for a user's own task; empty for others and for a regression."""
+    if not task.own or task.regression:
+        return {}
+    counts = [int((rows.gold == code).sum()) for code in range(len(task.classes))]
+    return dict(zip(task.classes, counts, strict=True))
 
 
 def hardware(plan: Plan, store: Store) -> tuple[str, ...]:

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
+from harness.bench.values import EXCLUSIVE as EXCLUSIVE
+from harness.bench.values import PHASES as PHASES
+from harness.bench.values import matching, stated
 from harness.errors import UserError, unknown
 from harness.tasks.metrics import METRICS, check_metric
 from harness.tasks.table import TASKS, Task
@@ -19,10 +22,6 @@ from harness.yaml_files import MisplacedError, Strict, load_named, packaged_file
 
 if TYPE_CHECKING:
     from harness.bench.resolve import Overrides, ResolvedTable
-
-PHASES = ("fine_tune", "post_train", "pre_train")
-EXCLUSIVE = (("epochs", "steps"), ("warmup", "warmup_steps"))
-"""Fields of a phase that say one thing in two ways: the one that is set later replaces the other."""
 
 Value = bool | int | float | str
 """What a method's hyperparameter may be in YAML; the method validates it."""
@@ -117,11 +116,16 @@ class WarmUp(Strict):
 
 
 class Source(Strict):
-    """Where the table was published."""
+    """Where the table was published. `values_of`: the paper whose values `origin` marks P, where it is not `paper`."""
 
     paper: str
     table: str
     citation: str
+    values_of: str = ""
+
+
+Origin = Annotated[str, Field(pattern=r"^[PRC]( .+)?$")]
+"""P (the paper), R (its authors' released code) or C (chosen here), then a section or a reason."""
 
 
 class Column(Strict):
@@ -224,7 +228,8 @@ class Table(Strict):
     train one stage together, which changes no number.
 
     `paper`: size -> row -> column -> [value, spread] in the paper's units; values times `paper_unit.value`, spreads times
-    `paper_unit.spread`, lie in [0, 1].
+    `paper_unit.spread`, lie in [0, 1]. `origin`: where each value comes from, by its path or a pattern ('recipe.*.lr'); a
+    table that gives origins gives one for every value.
     """
 
     model_config = ConfigDict(protected_namespaces=())
@@ -237,6 +242,7 @@ class Table(Strict):
     title: str
     source: Source
     protocol: str
+    origin: dict[str, Origin] = Field(default_factory=dict)
     recipe: Recipe
     pre_train: PreTrain | None = None
     translator: str = ""
@@ -300,7 +306,29 @@ class Table(Strict):
                 check(["presets", preset, "sizes", index], size, self.sizes, "size")
             for index, name in enumerate(changes.methods or ()):
                 check(["presets", preset, "methods", index], name, names, "row")
+        self._check_origins()
         return self
+
+    def _check_origins(self) -> None:
+        values = stated(self) if self.origin else {}
+        for pattern in self.origin:
+            if not any(matching({pattern: ""}, path) for path in values):
+                raise MisplacedError(["origin", pattern], str(unknown("value", pattern, values)))
+        for path in values:
+            found = matching(self.origin, path)
+            if len(found) != 1:
+                several = f"stands in {' and '.join(found)}; keep one" if found else "has no origin: give P, R or C"
+                raise MisplacedError(["origin", *found[1:2]], f"{path} {several}")
+
+    def reason(self, path: str) -> str:
+        """What stands after the letter of a value's origin: a section or a reason, or nothing."""
+        return next((self.origin[pattern][2:] for pattern in matching(self.origin, path)), "")
+
+    @property
+    def reference(self) -> Preset:
+        """The preset that stands for the paper's setting: the comparable one, else 'paper', else the default."""
+        found = next((preset for preset in self.presets.values() if preset.comparable), None)
+        return found or self.presets.get("paper", self.presets[self.default_preset])
 
     def resolve(
         self,

@@ -18,7 +18,7 @@ from harness.bench.plan import COMPARED_TEXTS, Plan, Translation, make_plan
 from harness.bench.point import value_text
 from harness.bench.render import render
 from harness.bench.resolve import ResolvedTable
-from harness.bench.results import hardware, replicates
+from harness.bench.results import examples, hardware, replicates
 from harness.bench.work import Blocked, Calibration, Item, calibrate, hours, work
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.asked import Asked, ask
@@ -235,9 +235,8 @@ def report(args: argparse.Namespace) -> int:
 def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
     """The table's cells and caption from what the store holds now."""
     plan, store, resolved = prepared.plan, prepared.store, prepared.resolved
-    test_rows = {
-        name: plan.tasks[column.task].tests[column.evaluation].rows for name, column in resolved.columns.items()
-    }
+    found = examples(plan)
+    test_rows = {name: each.test for name, each in found.items()}
     not_comparable = {
         name: plan.tasks[column.task].note for name, column in resolved.columns.items() if plan.tasks[column.task].note
     }
@@ -258,14 +257,13 @@ def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
     if seen:
         notes.append(f"The encoder {resolved.encoder} saw labelled pairs of {', '.join(seen)} in its own training.")
     keys = {run.stage.key for run in plan.runs}
-    return grid, Caption(len(keys), plan.source, {}, hardware(plan, store), tuple(notes))
+    return grid, Caption(len(keys), plan.source, found, hardware(plan, store), tuple(notes))
 
 
 def _print_table(prepared: Prepared, format: str) -> int:
     grid, caption = grid_of(prepared)
     print(render(grid, caption, format), end="")
-    complete = all(cell.complete for cell in grid.cells.values() if not cell.skip)
-    return 0 if complete else EXIT_INCOMPLETE
+    return 0 if grid.complete else EXIT_INCOMPLETE
 
 
 # ---------------------------------------------------------------- bench

@@ -32,6 +32,7 @@ class Method:
     `train(h, text)`: its stages on unlabelled text, the last one is what comes after starts from; the same stages serve as
     pre-training on a corpus and as post-training on a task's own text. `classify(h, batch_size)`: the objective it
     fine-tunes with. `translates`: its rows are back-translated views. `skip`: a reason not to run it on a target.
+    `choices(h)`: what no paper fixes and these hyperparameters decide, in a few words each, for the caption of a table.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Method:
     classify: Callable[[Any, int], Objective] | None = None
     translates: bool = False
     skip: Callable[[Target], str | None] = lambda target: None
+    choices: Callable[[Any], tuple[str, ...]] = lambda h: ()
 
     @property
     def supervised(self) -> bool:
@@ -125,6 +127,13 @@ ContrastGroup = Annotated[
 ]
 """How many sequences of the global batch are contrasted with one another, so that neither the number of workers nor the
 size of a device's share changes the method (papers.md, section 3)."""
+
+
+def group_words(contrast_group: int) -> str:
+    """The group in a caption."""
+    return (
+        f"contrast within groups of {contrast_group} sequences" if contrast_group else "contrast within the whole batch"
+    )
 
 
 def group_of(contrast_group: int, batch_size: int, method: str) -> int:

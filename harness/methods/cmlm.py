@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness.methods.base import ContrastGroup, Method, Text, group_of, unlabelled_stage
+from harness.methods.base import ContrastGroup, Method, Text, group_of, group_words, unlabelled_stage
 from harness.objectives import objective
 from harness.specs import Objective, Stage
 from harness.yaml_files import Strict
@@ -64,10 +64,20 @@ def train(h: Hyperparameters, text: Text) -> tuple[Stage, ...]:
     return (unlabelled_stage(spec(h, text.optim.batch_size), text, mlm_head=h.mlm),)
 
 
+def choices(h: Hyperparameters) -> tuple[str, ...]:
+    found = ["special tokens never masked", "MLM loss a mean over tokens"] if h.mlm else ["special tokens never masked"]
+    if h.alpha:
+        found.append("the other views masked by the mask alone" if h.mask_only else "the other views masked 80/10/10")
+        found += [f"independent masks with probability {h.p_c:g}"] if h.masking == "independent" else []
+        found += [f"temperature {h.temperature:g}", group_words(h.contrast_group)] if h.contrast == "simclr" else []
+    return tuple(found)
+
+
 CMLM = Method(
     "cmlm",
     "CMLM",
     "Luo et al., Bi-Granularity Contrastive Learning, Findings of ACL 2021",
     Hyperparameters,
     train=train,
+    choices=choices,
 )

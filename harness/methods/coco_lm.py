@@ -33,7 +33,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from harness.methods import electra
-from harness.methods.base import ContrastGroup, Method, Text, group_of, unlabelled_stage
+from harness.methods.base import ContrastGroup, Method, Text, group_of, group_words, unlabelled_stage
 from harness.objectives import objective
 from harness.specs import Objective, Parent, Stage
 
@@ -109,10 +109,18 @@ def train(h: Hyperparameters, text: Text) -> tuple[Stage, ...]:
     return first, unlabelled_stage(main, after, mlm_head=False, parts=("auxiliary",))
 
 
+def choices(h: Hyperparameters) -> tuple[str, ...]:
+    found = [group_words(h.contrast_group)] if h.contrast else []
+    found += [electra.NARROW] if h.auxiliary == "narrow" and h.replacements != "random" else []
+    found += ["converged auxiliary network trained as long as the main one"] if h.replacements == "converged" else []
+    return tuple(found)
+
+
 COCO_LM = Method(
     "coco_lm",
     "COCO-LM",
     "Meng et al., COCO-LM: Correcting and Contrasting Text Sequences, NeurIPS 2021",
     Hyperparameters,
     train=train,
+    choices=choices,
 )

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from harness.methods.base import ContrastGroup, Method, Text, group_of, unlabelled_stage
+from harness.methods.base import ContrastGroup, Method, Text, group_of, group_words, unlabelled_stage
 from harness.objectives import objective
 from harness.specs import Objective, Stage, Target
 from harness.yaml_files import Strict
@@ -45,6 +45,10 @@ def skip(target: Target) -> str | None:
     return target.untranslated if target.translated is None else None
 
 
+def choices(h: Hyperparameters) -> tuple[str, ...]:
+    return (f"temperature {h.temperature:g}", group_words(h.contrast_group)) if h.contrast == "simclr" else ()
+
+
 CSSL = Method(
     "cssl",
     "CSSL",
@@ -53,4 +57,5 @@ CSSL = Method(
     train=train,
     translates=True,
     skip=skip,
+    choices=choices,
 )

@@ -73,10 +73,18 @@ def train(h: Hyperparameters, text: Text) -> tuple[Stage, ...]:
     return (unlabelled_stage(spec(h), text, mlm_head=h.auxiliary == "shallow"),)
 
 
+NARROW = "auxiliary network's width rounded to whole heads"
+
+
+def choices(h: Hyperparameters) -> tuple[str, ...]:
+    return (NARROW,) if h.auxiliary == "narrow" else ()
+
+
 ELECTRA = Method(
     "electra",
     "ELECTRA",
     "Clark et al., ELECTRA, ICLR 2020, as run in Meng et al., COCO-LM, 2021",
     Hyperparameters,
     train,
+    choices=choices,
 )

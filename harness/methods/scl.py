@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from harness.methods.base import ContrastGroup, Method, group_of
+from harness.methods.base import ContrastGroup, Method, group_of, group_words
 from harness.objectives import objective
 from harness.specs import Objective, Target
 from harness.yaml_files import Strict
@@ -47,6 +47,22 @@ def skip(target: Target) -> str | None:
     return "SCL contrasts classes, and this task is a regression" if target.data.num_labels == 1 else None
 
 
+def choices(h: Hyperparameters) -> tuple[str, ...]:
+    state = "raw first token" if h.representation == "first_token" else "pooled first token"
+    reduction = {
+        "mean": "mean over all anchors",
+        "mean_valid": "mean over anchors with a positive",
+        "sum": "sum over anchors",
+    }
+    return (
+        f"lambda {h.lam:g}",
+        f"temperature {h.temperature:g}",
+        group_words(h.contrast_group),
+        f"{state} with dropout active",
+        reduction[h.reduction],
+    )
+
+
 SCL = Method(
     "scl",
     "SCL",
@@ -54,4 +70,5 @@ SCL = Method(
     Hyperparameters,
     classify=classify,
     skip=skip,
+    choices=choices,
 )

@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from harness.methods import mlm
-from harness.methods.base import ContrastGroup, Method, Text, group_of, unlabelled_stage
+from harness.methods.base import ContrastGroup, Method, Text, group_of, group_words, unlabelled_stage
 from harness.objectives import objective
 from harness.specs import Objective, Stage
 from harness.yaml_files import Strict
@@ -78,10 +78,15 @@ def train(h: Hyperparameters, text: Text) -> tuple[Stage, ...]:
     return (unlabelled_stage(spec(h, text.optim.batch_size), text, mlm_head=True),)
 
 
+def choices(h: Hyperparameters) -> tuple[str, ...]:
+    return (group_words(h.contrast_group),) if h.weight else ()
+
+
 TACO = Method(
     "taco",
     "TACO",
     "Fu et al., Contextual Representation Learning beyond Masked Language Modeling, ACL 2022",
     Hyperparameters,
     train,
+    choices=choices,
 )

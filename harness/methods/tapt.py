@@ -22,4 +22,15 @@ def train(h: Hyperparameters, text: Text) -> tuple[Stage, ...]:
     return (unlabelled_stage(objective("mlm", p_m=h.p_m), text, mlm_head=True),)
 
 
-TAPT = Method("tapt", "TAPT", "Gururangan et al., Don't Stop Pretraining, ACL 2020", Hyperparameters, train=train)
+def choices(h: Hyperparameters) -> tuple[str, ...]:
+    return ("special tokens never masked", "MLM loss a mean over tokens")
+
+
+TAPT = Method(
+    "tapt",
+    "TAPT",
+    "Gururangan et al., Don't Stop Pretraining, ACL 2020",
+    Hyperparameters,
+    train=train,
+    choices=choices,
+)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,7 @@ class EvaluationSets:
     """`dev` for selection, `tests` by evaluation name (after selection only).
 
     `comparable`: whether these are the published sets by size and origin; `note` says in a sentence or two what differs, or
-    is empty.
+    is empty, as it is for a task that the paper does not use.
     """
 
     dev: Rows
@@ -40,11 +41,33 @@ class EvaluationSets:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """What a paper leaves open and its protocol decides, for captions.
+
+    `tasks`: those that it concerns (empty: all); `sampled`: it concerns drawn training sets only.
+    """
+
+    text: str
+    tasks: tuple[str, ...] = ()
+    sampled: bool = False
+
+
+@dataclass(frozen=True)
 class Protocol(ABC):
     """A published way to split. `version` is bumped by hand when the same source gives other rows."""
 
     name: str
     version: int
+
+    CHOICES: ClassVar[tuple[Choice, ...]] = ()
+
+    def choices(self, tasks: Collection[str], sampled: bool) -> tuple[str, ...]:
+        """What this protocol decides where its paper is silent, for these tasks."""
+        return tuple(
+            choice.text
+            for choice in self.CHOICES
+            if (sampled or not choice.sampled) and (not choice.tasks or set(choice.tasks) & set(tasks))
+        )
 
     @abstractmethod
     def evaluation_sets(self, task: Task, source: TextSource) -> EvaluationSets:
@@ -68,13 +91,16 @@ class CmlmProtocol(Protocol):
     Dev size, of a set with n rows: 500 where n >= 700; 200 where 270 <= n < 700 (gives RTE 200/77); else 72 % of n, rounded
     down, at least 1. The rest is the test set, of which QQP keeps 2,000. Rows with equal texts stay on one side.
 
-    * MRPC: the labelled msr test file (split 'test') is split 500/1,225; a source without it splits the development set
-      200/208, not comparable.
+    * MRPC: the paper splits the development set, but 500 of its 408 rows cannot be dev, and no test size up to 408 fits the
+      printed values. We split the labelled msr test file (split 'test') 500/1,225. 1,225 is one of 14 sizes up to 1,725 that
+      fit all five values of Table 2 (1,106 to 1,707), so the column is not comparable. A source without the file splits
+      the development set 200/208.
+    * RTE: 277 rows cannot give 500 for dev either. Of all test sizes only 77, 154 and 231 fit the printed values.
     * MNLI: dev is of matched; the rest of matched and the rest of mismatched (without as many rows as its own dev set
       would have) are the tests.
     * A user's task with a test split of its own: dev is 500 rows of validation (all, if fewer), the test set its test split.
 
-    Comparable: seven tasks of the paper, from sources with as many rows as the published files. `full`: the training file
+    Comparable: six tasks of the paper, from sources with as many rows as the published files. `full`: the training file
     must be whole too.
 
     Subset k of size N: the N rows with the smallest hash of (task, its version, protocol, its version, N, k, salt) and row.
@@ -85,6 +111,17 @@ class CmlmProtocol(Protocol):
 
     TASKS = ("cola", "sst2", "mnli", "qnli", "rte", "mrpc", "qqp")
     TEST_ROWS = {"qqp": 2000}  # noqa: RUF012 - a constant of the paper
+    CHOICES = (
+        Choice("training subsets drawn uniformly, redrawn until each class is present", sampled=True),
+        Choice("no example twice in a subset, subsets may overlap", sampled=True),
+        Choice("dev evaluation also after the last update"),
+        Choice("ties go to the first checkpoint"),
+        Choice("equal texts never in both dev and test"),
+        Choice("the seed drives every phase"),
+        Choice("MNLI-MM scored at the checkpoint selected on matched dev", ("mnli",)),
+        Choice("RTE split into 200 dev and 77 test examples", ("rte",)),
+        Choice("MRPC's labelled test file split into dev and test", ("mrpc",)),
+    )
     EVALUATION_SCOPE = ("cmlm", 1)
     """Dev and test are the same rows in both protocols of the paper."""
 
@@ -96,13 +133,18 @@ class CmlmProtocol(Protocol):
         return kept[self, task]
 
     def _split(self, task: Task, source: TextSource) -> EvaluationSets:
-        notes = [] if task.name in self.TASKS else ["the paper does not use this task"]
+        notes = []
         dev_split, tests_of = task.dev, dict(task.tests)
         if task.name == "mrpc":
+            # The paper's text and its numbers contradict each other here, so neither split is known to be its own.
             if source.has(task, "test"):
                 dev_split, tests_of = "test", {"test": "test"}
+                notes.append(
+                    "the paper says that it splits the development set, which has too few examples; ours splits the labelled "
+                    "test file"
+                )
             else:
-                notes.append("split of the development set, without the msr test file (mrpc/test) that the paper split")
+                notes.append("the development set is split 200/208, which does not fit the paper's numbers")
         pool = source.load(task, dev_split)
         own_test = dev_split not in tests_of.values()
         count = min(500, len(pool)) if own_test else dev_size(len(pool))
@@ -132,7 +174,7 @@ class CmlmProtocol(Protocol):
         return EvaluationSets(
             dev=dev,
             tests=tests,
-            comparable=not notes,
+            comparable=not notes and task.name in self.TASKS,
             note="; ".join(notes),
         )
 

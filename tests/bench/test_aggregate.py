@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import random
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from harness.bench.aggregate import Grid, Replicate, aggregate
+from harness.bench.aggregate import Grid, Replicate, Score, aggregate
 from harness.bench.caption import Caption
-from harness.bench.render import FORMATS, escape_latex, render
+from harness.bench.render import CSV_COLUMNS, FORMATS, escape_latex, render
 from harness.bench.resolve import Overrides, ResolvedTable
 from harness.bench.table import Aggregation, Row, load_table
 from harness.errors import UserError
 
-CAPTION = Caption(num_runs=9, shared_texts={"sst2": 2}, hardware=("CPU b", "CPU a"))
+CAPTION = Caption(num_runs=9, hardware=("CPU b", "CPU a"))
 
 
 def resolved(preset: str = "paper", average: bool = False, ddof: int = 1, **overrides: Any) -> ResolvedTable:
@@ -148,7 +149,7 @@ def test_verdicts() -> None:
         assert cell.verdict == "not comparable"
         assert part in cell.why[0]
     cell = aggregate(r, runs, {"sst2": 372}, {"sst2": "another split"}).cells[20, "FT", "sst2"]
-    assert cell.why == ("another split",)
+    assert cell.why == ("SST-2: another split",)
     few = resolved("laptop", tasks=("sst2",), sizes=(20,))
     assert aggregate(few, [], {"sst2": 372}).cells[20, "FT", "sst2"].verdict == "not comparable"
 
@@ -205,9 +206,9 @@ def test_tables_show_points_with_two_decimals_and_the_papers_row() -> None:
     assert re.search(r"^FT +66\.04 ± 0\.00$", text, re.M)
     assert re.search(r"^FT \(paper\) +66\.04 ± 6\.38$", text, re.M)
     assert re.search(r"^CSSL +— \[a\]$", text, re.M)
-    assert "a: 1 row skipped (needs a translator" in text
+    assert "a: CSSL not run: needs a translator." in text
     assert "(ddof 1) over 5 subsets x 3 seeds" in text
-    assert "Mixed provenance" in text
+    assert "Run on different machines" in text
     assert "(paper)" not in render(aggregate(resolved("laptop"), []), CAPTION, "text")
 
 
@@ -224,7 +225,8 @@ def test_latex_escapes() -> None:
     assert escape_latex("é 漢\n\tx") == "é ? x"
     text = render(grid_with_specials(), CAPTION, "latex")
     assert text.count("{") - text.count("\\{") == text.count("}") - text.count("\\}")
-    body = text[text.index("\\begin{table}") :]
+    body = text[text.index("\\begin{table}") : text.index("\\end{table}")]
+    assert all(line.startswith("% ") for line in text[text.index("\\end{table}") :].splitlines()[1:])
     assert not re.search(r"(?<!\\)[%#_^~]", body.replace("tab:few_shot", ""))
     assert not re.search(r"\\\\\n?[\[*]", body)
     assert all(
@@ -241,22 +243,76 @@ def test_markdown_rows_have_one_cell_a_column() -> None:
     assert len({len(line) for line in lines[:7]}) == 1
 
 
-def test_csv_and_json_hold_every_number_unrounded() -> None:
+def test_json_holds_every_number_unrounded() -> None:
     r = resolved(average=True)
     runs = messy(r)
     grid = aggregate(r, runs, rows_of(r))
-    table = list(csv.DictReader(io.StringIO(render(grid, CAPTION, "csv"))))
     body = json.loads(render(grid, CAPTION, "json"))
-    assert len(table) == len(grid.cells) + len(runs)
-    for record in (x for x in table if x["kind"] == "cell"):
-        cell = grid.cells[int(record["size"]), record["row"], record["column"]]
+    for record in body["cells"]:
+        cell = grid.cells[record["size"], record["row"], record["column"]]
         for name in ("value", "spread", "spread_between", "without_collapsed", "paper", "paper_spread", "half_width"):
-            assert (float(record[name]) if record[name] else None) == getattr(cell, name)
+            assert record[name] == getattr(cell, name)
     values = {(x.row, x.size, x.column, x.subset, x.seed): x.value for x in runs}
     for x in body["replicates"]:
         assert x["value"] == values[x["row"], x["size"], x["column"], x["subset"], x["seed"]]
     assert len(body["cells"]) == len(grid.cells)
     assert body["aggregate"]["ddof"] == 1
+
+
+def scored(r: ResolvedTable) -> list[Replicate]:
+    """Replicates with a second metric, a checkpoint and a time, as they come from a store; some of CMLM failed."""
+    runs = []
+    for i, x in enumerate(replicates(r)):
+        scores = (Score("accuracy", 0.1 + x.subset / 10, x.value), Score("f1", None, x.seed / 100))
+        more = {"scores": scores, "selected_step": 100 * (i + 1), "tied": 1, "seconds": 1 / 3}
+        failed = {"value": None, "status": "failed", "reason": 'out of\nmemory, then"quoted"'}
+        runs.append(replace(x, **(failed if x.row == "CMLM" and i % 17 == 0 else more)))
+    return runs
+
+
+def test_csv_is_one_row_a_replicate_column_and_metric_and_pandas_reads_it_back() -> None:
+    r = resolved()
+    runs = scored(r)
+    text = render(aggregate(r, runs, rows_of(r)), CAPTION, "csv")
+    frame = pd.read_csv(io.StringIO(text), keep_default_na=False, na_values={name: [""] for name in ("dev", "test")})
+    assert tuple(frame.columns) == CSV_COLUMNS
+    assert len(frame) == sum(2 if x.done else 1 for x in runs)
+    place = ["row", "column", "size", "subset", "seed"]
+    assert not frame.duplicated([*place, "metric"]).any()
+    assert len(frame.drop_duplicates(place)) == len(runs)
+    plain = pd.read_csv(io.StringIO(text))
+    for name in ("size", "subset", "seed"):
+        assert pd.api.types.is_integer_dtype(plain[name]), name
+    assert plain["collapsed"].dtype == bool
+    assert plain.convert_dtypes()["selected_step"].dtype == "Int64"
+    done = plain[plain["status"] == "done"]
+    for name in ("selected_step", "tied"):
+        assert pd.api.types.is_integer_dtype(pd.read_csv(io.StringIO(done.convert_dtypes().to_csv()))[name]), name
+    failed = frame[frame["status"] == "failed"]
+    assert failed["test"].isna().all()
+    assert failed["dev"].isna().all()
+    assert set(failed["reason"]) == {'out of\nmemory, then"quoted"'}
+    by_place = {(x.row, x.column, x.size, x.subset, x.seed): x for x in runs}
+    for record in frame[frame["status"] == "done"].to_dict("records"):
+        x = by_place[tuple(record[name] for name in place)]
+        score = next(each for each in x.scores if each.metric == record["metric"])
+        assert record["test"] == score.test
+        assert record["seconds"] == repr(1 / 3)
+        assert record["key"] == x.key
+        assert record["method"] == next(row.method for row in r.rows if row.name == x.row)
+    mean = frame[(frame["metric"] == "accuracy") & (frame["row"] == "FT")].groupby(["size", "column"])["test"].mean()
+    complete = {k: c for k, c in aggregate(r, runs, rows_of(r)).cells.items() if k[1] == "FT" and c.complete}
+    assert complete
+    for (size, _, column), cell in complete.items():
+        assert mean[size, column] == pytest.approx(cell.value)
+
+
+def test_the_csv_schema_is_the_documented_one() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "tables.md").read_text()
+    documented = re.findall(r"^\| `(\w+)` \|", text.partition("## CSV")[2].partition("\n## ")[0], re.M)
+    assert tuple(documented) == CSV_COLUMNS
+    keys = re.findall(r"^\| `(\w+)` \|", text.partition("## JSON")[2].partition("\n### ")[0], re.M)
+    assert set(keys) == set(json.loads(render(aggregate(resolved(), []), CAPTION, "json")))
 
 
 def test_an_empty_table_and_an_unknown_format() -> None:

@@ -16,12 +16,12 @@ import harness
 from harness.bench import results
 from harness.bench.plan import Plan, make_plan
 from harness.bench.resolve import Overrides
-from harness.bench.results import hardware, replicates
+from harness.bench.results import examples, hardware, replicates
 from harness.bench.table import load_table
 from harness.encoders import Located, WarmUp
 from harness.specs import Encoder, Predictions, Record, Stage
 from harness.store import Owner, Store
-from harness.tasks import score
+from harness.tasks import Task, open_source, score
 
 TINY = Located(Encoder("7" * 32, "tiny"), None, {}, WarmUp("boolq_prose", steps=100, lr=1e-3))
 OWNER = Owner.current()
@@ -236,3 +236,35 @@ def test_hardware_lists_each_kind_once(plan: Plan, store: Store) -> None:
         "H100, 1 thread a run, torch 2.9",
     )
     assert len(hardware(replace(plan, stages={}), store)) == 0
+
+
+# ------------------------------------------------------------------------------------------------------ examples
+
+
+def test_a_replicate_has_every_metric_of_its_task_and_its_checkpoint(plan: Plan, store: Store) -> None:
+    run = next(r for r in plan.runs if r.task == "cola")
+    commit(store, run.stage, selected_step=300, tied=2, seconds=1.5)
+    (found,) = replicates(plan, store)
+    assert [each.metric for each in found.scores] == ["mcc", "accuracy"]
+    assert found.scores[0].test == found.value
+    assert [each.dev for each in found.scores] == [0.5, None]  # of accuracy nothing was recorded
+    assert (found.selected_step, found.tied, found.seconds) == (300, 2, 1.5)
+    failed = next(r for r in plan.runs if r.task == "mnli")
+    commit(store, failed.stage, "failed", "no memory")
+    others = [r for r in replicates(plan, store) if r.key == failed.stage.key]
+    assert {(r.scores, r.selected_step, r.tied, r.seconds) for r in others} == {((), None, None, None)}
+
+
+def test_numbers_of_examples_are_those_of_sets_that_are_at_hand(tmp_path: Path, plan: Plan) -> None:
+    assert examples(plan) == {}  # a plan without data knows none, and makes none up
+    task = Task("reviews", "Reviews", ("text",), ("no", "yes"), ("accuracy",), own=True)
+    for split, count in (("train", 60), ("validation", 100)):
+        lines = [f"{split} {i},{'yes' if i % 4 else 'no'}" for i in range(count)]
+        (tmp_path / "reviews").mkdir(exist_ok=True)
+        (tmp_path / "reviews" / f"{split}.csv").write_text("\n".join(["text,label", *lines, ""]))
+    table = load_table("full_size").resolve("quick", Overrides(tasks=("reviews",)), {"reviews": task})
+    made = make_plan(table, open_source(tmp_path), TINY, user_tasks={"reviews": task})
+    (found,) = examples(made).values()
+    assert (found.dev, found.test, found.full) == (72, 28, 60)
+    assert (sum(found.dev_classes.values()), sum(found.test_classes.values())) == (72, 28)
+    assert found.dev_classes["no"] + found.test_classes["no"] == 25

@@ -11,10 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.bench.plan import make_plan
 from harness.bench.resolve import Overrides, _fraction
-from harness.bench.table import Column, Phase, load_table, table_names
+from harness.bench.table import Column, Phase, Table, load_table, table_names
+from harness.bench.values import by_origin, matching, stated
+from harness.encoders import Located
 from harness.errors import UserError
 from harness.methods import METHODS, hyperparameters
+from harness.specs import Encoder
 from harness.tasks import METRICS, TASKS, Task, score
 from harness.yaml_files import MisplacedError
 
@@ -92,6 +96,57 @@ def test_every_preset_resolves_and_only_the_papers_is_comparable() -> None:
             assert {c.task for c in resolved.columns.values()} == set(resolved.tasks)
             assert any(each.startswith("encoder ") for each in resolved.deviations) == (preset != "paper")
     assert table.resolve().preset == "quick"
+
+
+def test_every_value_of_a_papers_table_has_one_origin() -> None:
+    """So a caption can never call a value the paper's because nobody said whose it is."""
+    for name in ("few_shot", "full_size", "ablation", "objectives"):
+        table = load_table(name)
+        for path in stated(table):
+            assert len(matching(table.origin, path)) == 1, path
+        assert {letter[0] for letter in table.origin.values()} >= {"P", "C"}
+        body = table.model_dump()
+        del body["origin"]["max_length"]
+        with pytest.raises(ValueError, match="max_length has no origin"):
+            Table.model_validate(body)
+        del body["origin"]
+        assert not by_origin(Table.model_validate(body).resolve("paper"))
+
+
+def test_origins_reach_no_key() -> None:
+    body = load_table("few_shot").model_dump()
+    other = Table.model_validate({**body, "origin": dict.fromkeys(body["origin"], "C")})
+    for size in (20, 1000):
+        ours, theirs = (t.resolve("paper").fine_tune_optim(size, size) for t in (load_table("few_shot"), other))
+        assert ours == theirs
+    tiny = Located(Encoder("7" * 32, "tiny"), None, {}, None)
+    keys = [
+        [run.stage.key for run in make_plan(table.resolve("quick", Overrides(sizes=(100,))), None, tiny).runs]
+        for table in (load_table("few_shot"), other)
+    ]
+    assert keys[0] == keys[1] != []
+
+
+def test_a_value_that_is_changed_is_no_longer_the_papers() -> None:
+    table = load_table("few_shot")
+    theirs = by_origin(table.resolve("paper"))
+    assert {"recipe.fine_tune.lr", "encoder", "selection_every", "seeds"} <= theirs["P"].keys()
+    assert {"recipe.fine_tune.schedule", "max_length"} <= theirs["C"].keys()
+    laptop = table.resolve("laptop", Overrides(set=("fine_tune.dropout=0.2",), seeds=(31,)))
+    ours = by_origin(laptop)
+    changed = {"recipe.fine_tune.lr", "recipe.fine_tune.dropout", "encoder", "seeds", "subsets"}
+    assert not changed & {path for values in ours.values() for path in values}
+    assert "recipe.fine_tune.batch_size" in ours["P"]
+    for text in ("encoder minilm", "fine_tune.lr 5e-05", "fine_tune.dropout 0.2", "seeds 31", "subsets 3"):
+        assert any(each.startswith(text) for each in laptop.deviations), text
+
+
+def test_what_no_chosen_row_uses_is_no_deviation() -> None:
+    table = load_table("few_shot")
+    alone = table.resolve("paper", Overrides(methods=("ft", "scl"), set=("post_train.lr=1", "cmlm.alpha=1")))
+    assert alone.comparable
+    assert alone.deviations == ()
+    assert not table.resolve("paper", Overrides(methods=("tapt",), set=("post_train.lr=1",))).comparable
 
 
 def test_rows_are_rows_of_known_methods() -> None:
@@ -191,7 +246,11 @@ def test_unknown_tables_and_presets() -> None:
         ("    CMLM:\n", "    CMLN:\n", ["key paper.20.CMLN", "Did you mean 'CMLM'?"]),
         ("mrpc: [0.6747", "mprc: [0.6747", ["key paper.20.FT.mprc", "Did you mean 'mrpc'?"]),
         ("default_preset: quick", "default_preset: quack", ["key default_preset", "Did you mean 'quick'?"]),
-        ("    batch_size: 16 ", "    batchsize: 16 ", ["key recipe.fine_tune.batchsize", "Did you mean 'batch_size'?"]),
+        (
+            "    batch_size: 16\n",
+            "    batchsize: 16\n",
+            ["key recipe.fine_tune.batchsize", "Did you mean 'batch_size'?"],
+        ),
         ("epochs: {20: 350", "epochs: {20: x", ["key recipe.fine_tune.epochs.20", "'x'"]),
         ("{name: TAPT, method: tapt}", "{name: FT, method: tapt}", ["key rows.3.name", "stands twice"]),
         ("{name: TAPT, method: tapt}", "{name: TAPT}", ["key rows.3", "needs a method"]),
@@ -212,6 +271,13 @@ def test_unknown_tables_and_presets() -> None:
             "accuracy, title: MNLI,",
             ["key columns.mnli", "unknown evaluation 'test'", "Known: matched, mismatched"],
         ),
+        (
+            "  recipe.*.schedule: C",
+            "  recipe.*.scedule: C",
+            ["key origin.recipe.*.scedule", "recipe.fine_tune.schedule"],
+        ),
+        ("  recipe.*.schedule: C", "  recipe.*.l*: C", ["key origin.recipe.*.l*", "recipe.fine_tune.lr stands in"]),
+        ("  max_length: C", "  max_length: D", ["key origin.max_length", "'D'"]),
     ],
 )
 def test_a_users_own_table_with_a_mistake(tmp_path: Path, old: str, new: str, parts: list[str]) -> None:
@@ -243,7 +309,7 @@ def test_warm_up_in_updates_becomes_the_fraction_that_the_loop_reads_as_so_many(
         optim = resolved.fine_tune_optim(0, rows)
         assert math.ceil(optim.warmup * optim.steps) == min(200, optim.steps)
     assert resolved.fine_tune_optim(0, 64).warmup == 1
-    assert "fine_tune.warmup_steps 200 instead of unset" in resolved.deviations
+    assert "fine_tune.warmup_steps 200 instead of warmup 0" in resolved.deviations
     assert not any("fine_tune.warmup " in text for text in resolved.deviations)
     back = change("paper", "full_size", set=("fine_tune.warmup_steps=200", "fine_tune.warmup=0"))
     assert back.comparable

@@ -1,0 +1,213 @@
+"""The values of a table by path (recipe.fine_tune.lr, max_length, ...): where each comes from, and its words in a caption.
+
+An origin is 'P' (the paper), 'R' (code that its authors released) or 'C' (chosen here), with what the table says behind it
+('P 4.3': section 4.3). Nothing in here reaches a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from harness.specs import Optim
+
+if TYPE_CHECKING:
+    from harness.bench.resolve import ResolvedTable
+    from harness.bench.table import Table
+
+PHASES = ("fine_tune", "post_train", "pre_train")
+PHASE_WORDS = {"fine_tune": "fine-tuning", "post_train": "post-training", "pre_train": "pre-training"}
+EXCLUSIVE = (("epochs", "steps"), ("warmup", "warmup_steps"))
+"""Fields of a phase that say one thing in two ways: the one that is set later replaces the other."""
+
+
+def stated(table: Table) -> dict[str, Any]:
+    """Every value that a table states, by path; encoder and data are those of its reference preset."""
+    reference = table.reference
+    found: dict[str, Any] = {"encoder": reference.encoder, "data": reference.data}
+    for phase in PHASES:
+        fields = getattr(table.recipe, phase).model_dump(exclude_none=True)
+        found |= {f"recipe.{phase}.{name}": value for name, value in fields.items()}
+    translator = table.translator if reference.translator is None else reference.translator
+    found |= {"translator": translator} if translator else {}
+    text = reference.pre_train or table.pre_train
+    found |= {f"pre_train.{name}": value for name, value in text.model_dump().items()} if text else {}
+    for name in ("max_length", "selection_every", "sizes", "subsets", "seeds"):
+        found[name] = getattr(table, name)
+    return found | {f"aggregate.{name}": value for name, value in table.aggregate.model_dump().items()}
+
+
+def used(resolved: ResolvedTable) -> dict[str, Any]:
+    """The same of a resolved table: what its chosen rows use, and no more."""
+    found: dict[str, Any] = {"encoder": resolved.encoder, "data": resolved.data}
+    for phase in resolved.phases:
+        fields = getattr(resolved.recipe, phase).model_dump(exclude_none=True)
+        found |= {f"recipe.{phase}.{name}": value for name, value in fields.items()}
+    if resolved.translates:
+        found["translator"] = resolved.translator
+    if resolved.pre_train:
+        found |= {f"pre_train.{name}": value for name, value in resolved.pre_train.model_dump().items()}
+    for name in ("max_length", "selection_every", "sizes", "seeds"):
+        found[name] = getattr(resolved, name)
+    found["subsets"] = len(resolved.subsets)
+    return found | {f"aggregate.{name}": value for name, value in resolved.aggregate.model_dump().items()}
+
+
+def changed(resolved: ResolvedTable) -> dict[str, tuple[Any, Any]]:
+    """Values that are not the table's own, by path: (ours, the table's). Fewer sizes are no change of a value."""
+    table = resolved.table
+    theirs = stated(table)
+    found: dict[str, tuple[Any, Any]] = {}
+    for path, ours in used(resolved).items():
+        other = theirs.get(path)
+        if path == "subsets":
+            same = sorted(resolved.subsets) == list(range(table.subsets))
+        elif path == "seeds":
+            same = sorted(ours) == sorted(table.seeds)
+        else:
+            same = path == "sizes" or ours == other or (ours, other) == ("", None)
+        if not same:
+            found[path] = (ours, other)
+    return found
+
+
+def deviations(resolved: ResolvedTable) -> list[str]:
+    """Each changed value as 'fine_tune.lr 0.0001 instead of 1e-05', by the name under which a user sets it."""
+    theirs, found = stated(resolved.table), []
+    for path, (ours, other) in changed(resolved).items():
+        if ours == other:  # as many subsets, but others
+            ours, other = resolved.subsets, range(resolved.table.subsets)
+        name = path.removeprefix("recipe.")
+        found.append(f"{name} {_plain(ours)} instead of {_unset(path, theirs) if other is None else _plain(other)}")
+    extra = [task for task in resolved.tasks if task not in resolved.table.tasks]
+    return [*found, *([f"tasks that the paper's table lacks: {', '.join(extra)}"] if extra else [])]
+
+
+def _unset(path: str, theirs: Mapping[str, Any]) -> str:
+    """What stands in a table for a value that it does not state: the other of a pair, or the default."""
+    parent, _, name = path.rpartition(".")
+    for pair in EXCLUSIVE:
+        other = next((each for each in pair if name in pair and each != name), None)
+        if other and f"{parent}.{other}" in theirs:
+            return f"{other} {_plain(theirs[f'{parent}.{other}'])}"
+    default = getattr(Optim, name, None) if path.startswith("recipe.") else None
+    return "none" if default is None else f"{_plain(default)}, the default"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{v:g} at {k}" for k, v in value.items())
+    if isinstance(value, (tuple, list, range)):
+        return ", ".join(map(_plain, value))
+    return f"{value:g}" if isinstance(value, (int, float)) else str(value) or "none"
+
+
+# ----------------------------------------------------------------------------------------------------------- origins
+
+
+def matching(origin: Mapping[str, str], path: str) -> list[str]:
+    """The patterns of `origin` ('recipe.*.lr') that a path fits; a table has exactly one for each of its values."""
+    return [pattern for pattern in origin if fnmatchcase(path, pattern)]
+
+
+def by_origin(resolved: ResolvedTable) -> dict[str, dict[str, Any]]:
+    """The values in use that are the table's own, by the letter of their origin. Empty for a table that names none."""
+    origin, ours = resolved.table.origin, changed(resolved)
+    found: dict[str, dict[str, Any]] = {"P": {}, "R": {}, "C": {}}
+    for path, value in used(resolved).items():
+        patterns = matching(origin, path)
+        if patterns and path not in ours:
+            found[origin[patterns[0]][0]][path] = value
+    return found if origin else {}
+
+
+# ------------------------------------------------------------------------------------------------------------- words
+
+
+def _lengths(value: Any, noun: str, sizes: Iterable[int]) -> str:
+    if not isinstance(value, Mapping):
+        return f"{value:g} {noun}"
+    kept = [(size, value[size]) for size in sizes if size in value] or list(value.items())
+    if len(kept) == 1:
+        return f"{kept[0][1]:g} {noun}"
+    return f"{listed(f'{v:g}' for _, v in kept)} {noun} for {listed(str(size) for size, _ in kept)} examples"
+
+
+def _seeds(value: Any) -> str:
+    return f"seed{'' if len(value) == 1 else 's'} {listed(map(str, value))}"
+
+
+_WORDS: Mapping[str, Callable[[Any], str]] = {
+    "encoder": lambda v: f"encoder {v}",
+    "data": lambda v: "GLUE's data" if v == "glue" else f"data {v}",
+    "lr": lambda v: f"learning rate {v:g}",
+    "batch_size": lambda v: f"batch size {v}",
+    "schedule": lambda v: "linear decay" if v == "linear" else "constant learning rate",
+    "warmup": lambda v: f"warm-up over {100 * v:g} % of the updates" if v else "no warm-up",
+    "warmup_steps": lambda v: f"warm-up over {v} updates",
+    "weight_decay": lambda v: f"weight decay {v:g}" if v else "no weight decay",
+    "clip": lambda v: f"gradient norm clipped at {v:g}" if v else "no gradient clipping",
+    "beta1": lambda v: f"Adam beta1 {v:g}",
+    "beta2": lambda v: f"Adam beta2 {v:g}",
+    "eps": lambda v: f"Adam epsilon {v:g}",
+    "dropout": lambda v: f"dropout {v:g}",
+    "precision": str,
+    "translator": lambda v: f"back-translation by {v or 'none'}",
+    "max_length": lambda v: f"at most {v} tokens a sequence",
+    "selection_every": lambda v: f"dev evaluation every {v} updates",
+    "subsets": lambda v: f"{v} subset{'' if v == 1 else 's'}",
+    "seeds": _seeds,
+    "pre_train.corpus": lambda v: f"pre-training corpus {v}",
+    "pre_train.blocks": lambda v: "packed blocks framed by special tokens" if v == "packed" else "one text a sequence",
+    "pre_train.max_length": lambda v: f"{v} tokens a pre-training sequence",
+    "pre_train.seed": lambda v: f"pre-training seed {v}",
+    "aggregate.center": lambda v: f"the {v} of the runs",
+    "aggregate.spread": lambda v: "its standard deviation" if v == "std" else "",
+    "aggregate.ddof": lambda v: f"ddof {v}",
+    "aggregate.average": lambda v: "Avg within each run" if v == "per_replicate" else "",
+}
+
+
+def words(resolved: ResolvedTable, values: Mapping[str, Any]) -> str:
+    """Values of a table in words: what all phases share, what each phase has of its own, the rest."""
+    hidden = ["subsets"] if not any(resolved.sizes) else []  # a full training set is one
+    hidden += ["aggregate.ddof"] if resolved.aggregate.spread == "none" else []
+    hidden += ["aggregate.average"] if len(resolved.columns) == 1 else []
+    by_phase: dict[str, list[str]] = {}
+    rest = []
+    for path, value in values.items():
+        group, _, name = path.partition(".")
+        phase, _, field = name.partition(".")
+        if group == "recipe" and field in ("epochs", "steps"):
+            noun = "epochs" if field == "epochs" else "updates"
+            by_phase.setdefault(phase, []).append(_lengths(value, noun, resolved.sizes))
+        elif group == "recipe":
+            by_phase.setdefault(phase, []).append(_WORDS[field](value))
+        elif path == "sizes":
+            rest.append(sizes_text(value))
+        elif path not in hidden:
+            rest.append(_WORDS[path](value))
+    phases = list(by_phase)
+    shared = [text for text in by_phase[phases[0]] if all(text in by_phase[p] for p in phases)] if phases else []
+    where = {1: "", 2: " in both phases"}.get(len(resolved.phases), " in all phases")
+    if len(phases) < len(resolved.phases):
+        shared = []
+    groups = [", ".join(shared) + where] if shared else []
+    for phase, texts in by_phase.items():
+        own = [text for text in texts if text not in shared]
+        groups += [f"{', '.join(own)} in {PHASE_WORDS[phase]}"] if own else []
+    return "; ".join([*groups, *([", ".join(filter(None, rest))] if any(rest) else [])])
+
+
+def sizes_text(sizes: Iterable[int]) -> str:
+    """'20, 100 and 1000 training examples and the full training set'."""
+    counts = [str(size) for size in sizes if size]
+    full = ["the full training set"] if 0 in tuple(sizes) else []
+    return " and ".join([*([f"{listed(counts)} training examples"] if counts else []), *full])
+
+
+def listed(items: Iterable[str]) -> str:
+    """'a, b and c'."""
+    *first, last = [*items] or [""]
+    return f"{', '.join(first)} and {last}" if first else last
