@@ -19,6 +19,8 @@ from packaging.utils import canonicalize_name
 
 import harness
 from harness.cli import doctor
+from harness.errors import UserError
+from harness.tasks import TASKS, open_source
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGE = REPOSITORY / "harness"
@@ -277,6 +279,39 @@ class TestDoctor:
         assert "cola" in check.found.split("missing")[0]
         assert "mnli (validation_matched, validation_mismatched)" in check.found
         assert doctor._data(str(tmp_path / "nowhere")).ok is False
+
+    def test_data_folder_says_what_the_loader_does(self, tmp_path: Path) -> None:
+        """A file counts for doctor exactly when the loader takes it."""
+        task = TASKS["cola"]
+        (tmp_path / "cola").mkdir()
+        names = [
+            "X.parquet",
+            "X.csv",
+            "X.jsonl",
+            "X-00000-of-00001.parquet",
+            "X.tsv",
+            "X.json",
+            "X.txt",
+            "X.CSV",
+            "Y.csv",
+        ]
+        for name in names:
+            paths = [tmp_path / "cola" / name.replace("X", split) for split in (task.train, task.dev)]
+            for path in paths:
+                path.touch()
+            said = doctor._data(str(tmp_path))
+            try:
+                taken, why = all(open_source(tmp_path).has(task, split) for split in (task.train, task.dev)), ""
+            except UserError as error:
+                taken, why = False, str(error).rstrip(".")
+            assert (said.ok is not False, why in said.found) == (taken, True), name
+            for path in paths:
+                path.unlink(missing_ok=True)
+        (tmp_path / "mine").mkdir()
+        (tmp_path / "mine/train.csv").touch()
+        check = doctor._data(str(tmp_path))
+        assert (check.ok, check.found.endswith("folders for tasks of your own: mine")) == (True, True)
+        assert doctor._data("hub").ok
 
     def test_store(self, tmp_path: Path) -> None:
         assert doctor._store(f"sqlite:///{tmp_path}/new/harness.db").ok

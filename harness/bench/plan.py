@@ -248,7 +248,7 @@ class _Reader:
             else:
                 self.sets = {"dev": found.dev, **found.tests}
                 made = {role: self.keep(rows, role) for role, rows in self.sets.items()}
-                return TaskData(self.task, made.pop("dev"), made, "" if found.comparable else found.note)
+                return TaskData(self.task, made.pop("dev"), made, "" if found.comparable else found.note, found.origin)
         roles = {c.evaluation for c in self.resolved.columns.values() if c.task == self.task.name}
         return TaskData(self.task, self.unread("dev", 500), {role: self.unread(role, 1000) for role in sorted(roles)})
 

@@ -181,6 +181,7 @@ def describe(prepared: Prepared) -> list[str]:
     for name, task, reason in plan.skipped:
         lines.append(f"Skipped: {name}{' on ' + task if task else ''}: {reason}.")
     lines += [f"{name}: {found.note}" for name, found in plan.tasks.items() if found.note]
+    lines += own_data(plan)
     lines += [f"Texts on both sides: {sentence}." for sentence in shared_sentences(plan)]
     if plan.untranslated:
         texts = sum(len(rows) for rows in plan.untranslated)
@@ -200,6 +201,11 @@ def describe(prepared: Prepared) -> list[str]:
         else "To do: nothing."
     )
     return lines
+
+
+def own_data(plan: Plan) -> list[str]:
+    """What dev and test of the user's own tasks were cut from, a sentence each."""
+    return [f"{found.task.title}: {found.origin}." for found in plan.tasks.values() if found.task.own and found.origin]
 
 
 def shared_sentences(plan: Plan) -> list[str]:
@@ -242,7 +248,7 @@ def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
     }
     skipped = {(row, task): reason for row, task, reason in plan.skipped if task}
     grid = aggregate(resolved, replicates(plan, store), test_rows, not_comparable, skipped)
-    notes = [f"Texts on both sides: {sentence}." for sentence in shared_sentences(plan)]
+    notes = own_data(plan) + [f"Texts on both sides: {sentence}." for sentence in shared_sentences(plan)]
     if any(stage.data.views > 1 for stage in plan.stages.values()):
         notes.append(f"CSSL contrasts back-translations made by {resolved.translator}.")
     corpora = {stage.data.train.name: stage.data.train for stage in plan.stages.values() if stage.phase == "pre-train"}

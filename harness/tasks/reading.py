@@ -1,4 +1,4 @@
-"""One file of labelled text into rows, checked: what is wrong in it is one sentence with file, row and mend.
+"""One file of labelled text into rows, checked: what is wrong in it is one sentence with file, row and fix.
 
 Parquet, CSV (a header line; comma) and JSONL (one object a line). Rows are counted from 1; in CSV and JSONL the number given
 is that of the line, as an editor shows it. No blank row, unknown label or hidden label (-1) gets past here.
@@ -91,10 +91,12 @@ def parquet_table(path: Path, wanted: Sequence[str]) -> Table:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:
+        with path.open("rb"), pq.ParquetFile(path) as file:
             schema = file.schema_arrow
             _require(path, schema.names, wanted)
             table = file.read(columns=list(wanted))
+    except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
     except (pa.ArrowException, OSError, ValueError) as error:
         problem = " ".join(str(error).split()).rstrip(".")
         raise UserError(f"{path}: is not a whole Parquet file ({problem[:200]}); fetch or write it again.") from None
@@ -129,25 +131,50 @@ def csv_table(path: Path, wanted: Sequence[str]) -> Table:
     rows: list[list[str]] = []
     places: list[int] = []
     header: list[str] | None = None
+    line = 1  # of a row's beginning: a quoted text may go over several
     try:
         for row in reader:
-            if header is None:
+            if header is None and row:
                 header = [name.strip() for name in row]
+                _require_commas(path, header)
                 _require(path, header, wanted)
-            elif len(row) == len(header):
+            elif header is not None and len(row) == len(header):
                 rows.append(row)
-                places.append(reader.line_num)
+                places.append(line)
             elif row:
                 raise UserError(
-                    f"{path}, line {reader.line_num}: {len(row)} fields under a header of {len(header)}; "
+                    f"{path}, line {line}: {len(row)} fields under a header of {len(header or ())}; "
                     "put a text with commas or line breaks in double quotes."
                 )
+            line = reader.line_num + 1
     except csv.Error as error:
-        raise UserError(f"{path}, line {reader.line_num}: is not CSV ({error}); mend its quotes.") from None
+        if "field limit" in str(error):
+            raise UserError(
+                f"{path}, line {line}: a field has more than {csv.field_size_limit():,} characters; close its quotes, or cut "
+                "the text."
+            ) from None
+        raise UserError(f"{path}, line {line}: is not CSV ({error}); correct its quotes.") from None
     if header is None:
         raise UserError(f"{path}: is empty; write a header line with {', '.join(wanted)} and a line for each row.")
     columns = {name: [row[header.index(name)] for row in rows] for name in wanted}
     return Table(path, columns, "line", places)
+
+
+def _require_commas(path: Path, header: Sequence[str]) -> None:
+    """Raises UserError for a header whose fields other characters than commas separate."""
+    for name, separator in (("semicolons", ";"), ("tabs", "\t")):
+        if len(header) == 1 and separator in header[0]:
+            raise UserError(f"{path}: {name} separate its fields; write it with commas.")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys all differ; Python's own would keep the last of equal ones in silence."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        double = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {_show(double)} stands twice")
+    return found
 
 
 def jsonl_table(path: Path, wanted: Sequence[str]) -> Table:
@@ -157,7 +184,7 @@ def jsonl_table(path: Path, wanted: Sequence[str]) -> Table:
         if not text.strip():
             continue
         try:
-            row = json.loads(text)
+            row = json.loads(text, object_pairs_hook=_once)
         except (ValueError, RecursionError) as error:
             problem = getattr(error, "msg", str(error))
             raise UserError(f"{path}, line {line}: is not JSON ({problem}); write one object a line.") from None
@@ -179,7 +206,7 @@ def column_texts(table: Table, column: str) -> list[str]:
             raise UserError(f"{table.place(index)}: '{column}' is {_show(value)}, not text; write it in quotes.")
         if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
             raise UserError(
-                f"{table.place(index)}: '{column}' holds half a character (a lone surrogate); mend the text."
+                f"{table.place(index)}: '{column}' holds half a character (a lone surrogate); correct the text."
             )
     return values
 
@@ -227,6 +254,8 @@ def _scores(table: Table, task: Task) -> NDArray[np.float32]:
 def _number(value: Any) -> float | None:
     """A finite number, given as such or as text; None for anything else."""
     if not isinstance(value, (bool, int, float, str)):
+        return None
+    if isinstance(value, str) and "_" in value:  # Python would read 1_0 as 10
         return None
     try:
         number = float(value)

@@ -6,8 +6,9 @@ Whatever the source, rows come in canonical order, so that nothing downstream de
 from __future__ import annotations
 
 import os
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol as Interface
 
@@ -21,6 +22,11 @@ HUB_DATASET = "nyu-mll/glue"
 HUB_REVISION = "a3f3ab759b9d7018046ce361f115ef38276d2e1e"
 HUB_FILE = "{task}/{split}-00000-of-00001.parquet"
 PROBE_SECONDS = 5.0
+UNREAD = re.compile(
+    r"(\.tsv|\.txt|\.json|\.ndjson|\.arrow|\.feather|\.pq|\.xlsx?|\.\w+\.(gz|bz2|zst|xz|zip)|-\d+-of-\d+\.parquet)?"
+)
+"""Endings of files that hold a split but are not read."""
+SHOWN_NAMES = 12
 
 
 class TextSource(Interface):
@@ -33,7 +39,10 @@ class TextSource(Interface):
         """
 
     def has(self, task: Task, split: str) -> bool:
-        """Whether the source holds the split at all, here or to be fetched. Asks no network."""
+        """Whether the source holds the split at all, here or to be fetched. Asks no network.
+
+        Raises UserError where the split is there in a form that is not read, instead of taking it for missing.
+        """
 
     def at_hand(self, task: Task, split: str) -> bool:
         """Whether `load` would need no network. Asks none itself."""
@@ -79,40 +88,81 @@ class FolderSource(_Kept):
         self.folder = folder
 
     def _read(self, task: Task, split: str) -> Rows:
-        found = self._files(task, split)
-        if len(found) > 1:
-            names = " and ".join(path.name for path in found)
-            raise UserError(f"{found[0].parent}: holds {names} for one split; keep one of them.")
-        if not found:
+        path = self.file(task, split)
+        if path is None:
             raise UserError(self._missing(task, split))
-        return read_rows(found[0], task, f"{task.name}/{split}")
+        return read_rows(path, task, f"{task.name}/{split}")
 
-    def _files(self, task: Task, split: str) -> list[Path]:
+    def file(self, task: Task, split: str) -> Path | None:
+        """The file of a split, None where there is none.
+
+        Raises UserError for two files of one split, and for one that holds it by its name but is not read: a folder, a
+        format such as TSV, a shard of several.
+        """
+        place = self.folder / task.name
+        there = {path.name: path for path in _inside(place)}
         names = [f"{split}{ending}" for ending in FORMATS]
         names += [Path(HUB_FILE.format(task=task.name, split=split)).name]
-        return [path for name in names if (path := self.folder / task.name / name).is_file()]
+        found = [there[name] for name in names if name in there]
+        if len(found) > 1:
+            raise UserError(
+                f"{place}: holds {' and '.join(path.name for path in found)} for one split; keep one of them."
+            )
+        if found and not found[0].is_file():
+            raise UserError(f"{found[0]}: is not a file; put the split's file there.")
+        if found:
+            return found[0]
+        for name, path in sorted(there.items()):
+            beginning, ending = name[: len(split)], name[len(split) :]
+            alike = beginning.casefold() == split.casefold() and UNREAD.fullmatch(ending.casefold())
+            if alike or name.casefold() in (other.casefold() for other in names):
+                raise UserError(
+                    f"{path}: is not read; write the split as {split}.csv (commas, a header line), {split}.jsonl or "
+                    f"{split}.parquet, or rename it."
+                )
+        return None
 
     def _missing(self, task: Task, split: str) -> str:
         place = self.folder / task.name
         if place.is_dir():
-            there = ", ".join(sorted(path.name for path in place.iterdir())) or "nothing"
+            there = _listed(path.name for path in _inside(place))
+            other = f", or name yours under splits in the YAML of {task.name}" if task.own else ""
             return (
-                f"{place}: there is no {split}.parquet, {split}.csv or {split}.jsonl (there: {there}); add one of them."
+                f"{place}: there is no {split}.parquet, {split}.csv or {split}.jsonl (there: {there}); add one of "
+                f"them{other}."
             )
-        there = ", ".join(sorted(path.name for path in self.folder.iterdir() if path.is_dir())) or "none"
+        there = _listed(path.name for path in _inside(self.folder) if path.is_dir())
         return f"{self.folder}: there is no folder '{task.name}' (folders: {there}); add {task.name}/{split}.parquet."
 
     def serves(self, task: Task) -> bool:
         return not task.packaged or (self.folder / task.name).is_dir()
 
     def has(self, task: Task, split: str) -> bool:
-        return bool(self._files(task, split))
+        return self.file(task, split) is not None
 
     def at_hand(self, task: Task, split: str) -> bool:
         return self.has(task, split)
 
     def describe(self, task: Task | None = None) -> str:
         return f"folder {self.folder}"
+
+
+def _inside(folder: Path) -> list[Path]:
+    """What is in a folder; nothing where there is none. Raises UserError where it cannot be read."""
+    try:
+        return list(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be read ({error.strerror}).") from None
+
+
+def _listed(names: Iterable[str]) -> str:
+    found = sorted(names)
+    return (
+        ", ".join(found[:SHOWN_NAMES]) + (f" and {len(found) - SHOWN_NAMES} more" if len(found) > SHOWN_NAMES else "")
+        or "none"
+    )
 
 
 class PackageSource(_Kept):

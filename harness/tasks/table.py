@@ -164,8 +164,8 @@ def load_user_task(path: str | Path) -> Task:
     """A task of the user's own from a YAML file; its text then comes from `<DIR>/<name>/<split>.{parquet,csv,jsonl}`.
 
     Keys: name, columns, metrics, and classes (names in the order of the codes) or `regression: true`; optional title,
-    version, splits (mapping of train, validation and test to the names of the files). With a test split of its own the test
-    set is that split, else what dev leaves of validation. Raises UserError with file, line and key.
+    version, splits (mapping of train, validation and test to the names of the files). Where `splits` names a test file, or
+    there is one called test, it is the test set, else what dev leaves of validation. Raises UserError with file, line, key.
     """
     from harness.tasks.user_task import read_task
 

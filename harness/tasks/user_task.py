@@ -14,6 +14,7 @@ from harness.tasks.table import TASKS, Task
 from harness.yaml_files import MisplacedError, Strict, load_yaml
 
 Name = Annotated[StrictStr, Field(min_length=1)]
+Title = Annotated[StrictStr, Field(min_length=1, max_length=60)]
 
 RESERVED = ("label", "idx")
 """Column names that cannot hold text: the label itself, and GLUE's row number."""
@@ -30,12 +31,12 @@ class Splits(Strict):
 class TaskFile(Strict):
     """What a task file may say; see `load_user_task`."""
 
-    name: Name
+    name: Annotated[Name, Field(max_length=100)]
     columns: Annotated[tuple[Name, ...], Field(min_length=1, max_length=2)]
     metrics: Annotated[tuple[Name, ...], Field(min_length=1)]
     classes: tuple[Name, ...] = ()
     regression: bool = False
-    title: Name | None = None
+    title: Title | None = None
     version: Annotated[int, Field(ge=1)] = 1
     splits: Splits = Splits()
 
@@ -43,6 +44,8 @@ class TaskFile(Strict):
     def _fits(self) -> TaskFile:
         if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", self.name):
             raise MisplacedError(["name"], f"'{self.name}' should be lower-case letters, digits, '-' and '_'")
+        if self.title and not self.title.isprintable():
+            raise MisplacedError(["title"], "should be one line of printable characters")
         if self.name in TASKS:
             raise MisplacedError(["name"], f"'{self.name}' is a built-in task; choose another name")
         for number, column in enumerate(self.columns):
@@ -52,6 +55,9 @@ class TaskFile(Strict):
             raise MisplacedError(["classes"], "give either two or more classes or 'regression: true'")
         if self.classes and len(set(self.classes)) < max(2, len(self.classes)):
             raise MisplacedError(["classes"], "should be two or more different names")
+        for number, name in enumerate(self.classes):
+            if name != name.strip():
+                raise MisplacedError(["classes", number], "begins or ends with a space, which no label does; drop it")
         for number, metric in enumerate(self.metrics):
             try:
                 check_metric(metric, len(self.classes) or 1, f"task {self.name}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,114 @@ def test_a_test_split_of_ones_own_is_the_test_set(tmp_path: Path) -> None:
     assert sets.tests["test"].digest == source.load(task, "held").digest
     assert "5 test rows have a text of dev" in sets.note
     assert not sets.comparable
+
+
+FROZEN = {
+    "sst2": (
+        "4c9baa043b79ddb1de58e52f4f335e7b",
+        "71f540e83a443819acc13d8cc1874884",
+        "4c964948135201008198b1a42d429a53",
+    ),
+    "mrpc": (
+        "324d776f7ca5882d28679446121dfbc3",
+        "db84ba254ec8f53aaa2e715a1e3bfce0",
+        "f6b6594b8f7d99dbb4b5778aef134ac9",
+    ),
+    "mine": (
+        "32dd1b5178ee905b6d35e478c624e243",
+        "779a038e7d415e054090bb5ac90a0708",
+        "a9f600c60a20244bdfe228a03b650072",
+    ),
+}
+"""Training subset, dev and test of the first release: keys hash these digests, so none may ever move."""
+
+
+def test_rows_of_a_folder_like_glue_are_those_of_the_first_release(tmp_path: Path) -> None:
+    """GLUE's test files have hidden labels and are not read, but for MRPC's; a user's task without a test file has none."""
+    for split, rows in (("train", single(90)), ("validation", single(320, start=90))):
+        write_file(tmp_path / f"sst2/{split}.parquet", rows)
+    write_file(tmp_path / "sst2/test.parquet", [{**row, "label": -1} for row in single(50, start=500)])
+    for split, count in (("train", 60), ("validation", 40), ("test", 710)):
+        write_file(tmp_path / f"mrpc/{split}.parquet", pairs(count, "sentence1", "sentence2"))
+    for split, rows in (("train", single(30)), ("validation", single(50, start=30))):
+        write_file(tmp_path / f"mine/{split}.parquet", rows)
+    source = open_source(tmp_path)
+    for task in (SST2, TASKS["mrpc"], OWN):
+        sets = FEW.evaluation_sets(task, source)
+        drawn = FEW.training_set(task, source, 20, 1)
+        assert (drawn.digest, sets.dev.digest, sets.tests["test"].digest) == FROZEN[task.name]
+
+
+OWN = Task("mine", "Mine", ("sentence",), ("a", "b"), ("accuracy",), own=True)
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize(("rows", "dev"), [(30, 30), (500, 500), (640, 500)])
+def test_a_users_test_file_is_the_test_set(ending: str, rows: int, dev: int, tmp_path: Path) -> None:
+    """And then nothing of it, and nothing but validation, is dev."""
+    for split, count, start in (("train", 9, 0), ("validation", rows, 10), ("test", 12, 2000)):
+        write_file(tmp_path / f"mine/{split}.{ending}", single(count, start=start))
+    source = open_source(tmp_path)
+    sets = FEW.evaluation_sets(OWN, source)
+    assert sets.tests["test"].digest == source.load(OWN, "test").digest
+    assert len(sets.dev) == dev
+    assert not Counter(sets.dev.texts) - Counter(source.load(OWN, "validation").texts)
+    of_dev = f"all {rows} rows" if dev == rows else f"{dev} of the {rows} rows"
+    assert sets.origin == f"dev {of_dev} of validation; test all 12 rows of test"
+
+
+def test_a_test_file_that_the_task_takes_for_another_split_is_not_its_test_set(tmp_path: Path) -> None:
+    for split, rows in (("train", single(9)), ("test", single(40, start=9)), ("judge", single(7, start=90))):
+        write_file(tmp_path / f"mine/{split}.csv", rows)
+    cut = replace(OWN, dev="test", tests=(("test", "test"),))
+    sets = FEW.evaluation_sets(cut, open_source(tmp_path))
+    assert sets.origin == "dev 28 and test 12 of the 40 rows of test"
+    named = replace(OWN, dev="test", tests=(("test", "judge"),))
+    assert (
+        FEW.evaluation_sets(named, open_source(tmp_path)).origin == "dev all 40 rows of test; test all 7 rows of judge"
+    )
+
+
+def test_a_test_split_that_a_task_names_has_to_be_there(tmp_path: Path) -> None:
+    for split, rows in (("train", single(9)), ("validation", single(40, start=9)), ("test", single(40, start=90))):
+        write_file(tmp_path / f"mine/{split}.csv", rows)
+    named = replace(OWN, tests=(("test", "judge"),))
+    with pytest.raises(
+        UserError, match=r"there is no judge\.parquet, .* \(there: test.csv, train.csv, validation.csv\)"
+    ):
+        FEW.evaluation_sets(named, open_source(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("test.tsv", "sentence\tlabel\na\t0\n", "test.tsv: is not read; write the split as test.csv"),
+        ("Test.csv", "sentence,label\na,0\n", "Test.csv: is not read"),
+        ("test.json", "[]", "test.json: is not read"),
+        ("test.csv.gz", "", "test.csv.gz: is not read"),
+        ("test-00001-of-00002.parquet", "", "test-00001-of-00002.parquet: is not read"),
+        ("test", "", "test: is not read"),
+        ("test.csv", "sentence\na\n", "no column 'label'; .* or rename the file: by its name it is the test set"),
+        ("test.csv", "sentence,label\na,-1\n", "label -1 means .* or rename the file: by its name it is the test set"),
+    ],
+)
+def test_a_users_test_file_is_never_ignored_in_silence(name: str, content: str, words: str, tmp_path: Path) -> None:
+    for split, rows in (("train", single(9)), ("validation", single(40, start=9))):
+        write_file(tmp_path / f"mine/{split}.csv", rows)
+    (tmp_path / "mine" / name).write_text(content)
+    with pytest.raises(UserError, match=words):
+        FEW.evaluation_sets(OWN, open_source(tmp_path))
+    (tmp_path / "mine" / name).rename(tmp_path / "mine/put_away.csv")
+    assert FEW.evaluation_sets(OWN, open_source(tmp_path)).origin == "dev 28 and test 12 of the 40 rows of validation"
+
+
+def test_the_origin_of_every_set_is_said(tmp_path: Path) -> None:
+    columns = TASKS["mnli"].columns
+    for split, rows in (("validation_matched", 100), ("validation_mismatched", 50)):
+        write_file(tmp_path / f"mnli/{split}.parquet", pairs(rows, *columns, classes=3))
+    assert FEW.evaluation_sets(TASKS["mnli"], open_source(tmp_path)).origin == (
+        "dev 72 and matched 28 of the 100 rows of validation_matched; mismatched 14 of the 50 rows of validation_mismatched"
+    )
 
 
 def test_nothing_depends_on_files_and_their_order(tmp_path: Path) -> None:

@@ -122,6 +122,42 @@ BAD_LINES = [
     ("jsonl", '{"sentence": "a", "label": 0}\n\n', '{"sentence": "b", "label": null}\n', "line 3", "label is missing"),
     ("jsonl", '{"sentence": "a", "label": 0}\n\n', '{"sentence": "b", "label": -1}\n', "line 3", "hidden"),
     ("jsonl", "\n", "", "no rows"),
+    ("csv", "sentence;label\na;0\n", "", "semicolons separate its fields", "with commas"),
+    ("csv", "sentence\tlabel\na\t0\n", "", "tabs separate its fields", "with commas"),
+    ("csv", "sentence,label\na,0\n", '"b,0\nc,1\n', "line 3", "is not CSV"),
+    ("csv", 'sentence,label\n"a\na",0\n', "b\n", "line 4", "1 fields under a header of 2"),
+    ("csv", "sentence,label\na,0\n", "b" * 10_000_000 + ",1\n", "line 3", "a field has more than 131,072 characters"),
+    (
+        "csv",
+        "sentence,label\na,0\n",
+        '"' + "b,1\n" * 40_000,
+        "line 3",
+        "a field has more than 131,072 characters",
+        "quotes",
+    ),
+    ("csv", "sentence,label\na,0\n", "b,1_0\n", "line 3", "label '1_0' is unknown"),
+    ("csv", "sentence,label\na,0\n", "b,True\n", "line 3", "label 'True' is unknown"),
+    (
+        "jsonl",
+        '{"sentence": "a", "label": 0}\n',
+        '{"sentence": "b", "label": 1, "label": 0}\n',
+        "line 2",
+        "'label' stands twice",
+    ),
+    (
+        "jsonl",
+        '{"sentence": "a", "label": 0}\n',
+        '{"sentence": "b", "label": "one"}\n',
+        "line 2",
+        "label 'one' is unknown",
+    ),
+    (
+        "jsonl",
+        '{"sentence": "a", "label": 0}\n',
+        '{"sentence": "b", "label": ' + "9" * 5000 + "}\n",
+        "line 2",
+        "is not JSON",
+    ),
 ]
 
 
@@ -231,3 +267,54 @@ def test_every_order_of_a_small_file_is_one_row_set(tmp_path: Path) -> None:
         write_file(tmp_path / str(number) / "sst2/train.jsonl", order)
         digests.add(load(tmp_path / str(number)).digest)
     assert len(digests) == 1
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_what_cannot_be_read_is_refused_with_its_path(ending: str, tmp_path: Path) -> None:
+    (tmp_path / "sst2").mkdir()
+    path = tmp_path / f"sst2/train.{ending}"
+    path.mkdir()
+    refused(tmp_path, str(path), "is not a file")
+    path.rmdir()
+    path.symlink_to(path.name)  # a circle
+    refused(tmp_path, str(path), "is not a file")
+    path.unlink()
+    path.symlink_to("/proc/self/mem")  # a file that nobody can read from its beginning, root included
+    refused(tmp_path, str(path))
+
+
+def test_a_name_too_long_for_a_file_is_refused(tmp_path: Path) -> None:
+    task = Task("x" * 300, "X", ("sentence",), ("a", "b"), ("accuracy",), own=True)
+    refused(tmp_path, "cannot be read (File name too long)", task=task)
+    write_file(tmp_path / "y/train.csv", single(4))
+    long = Task("y", "Y", ("sentence",), ("a", "b"), ("accuracy",), train="x" * 300, own=True)
+    with pytest.raises(UserError, match="there is no x"):
+        load(tmp_path, long, "x" * 300)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_damaged_files_of_any_format_are_read_or_refused(seed: int, tmp_path: Path) -> None:
+    """Bytes changed, cut out and doubled at random places: never anything but rows or one sentence."""
+    rng = np.random.default_rng(seed)
+    for ending in ENDINGS:
+        path = write_file(tmp_path / f"sst2/train.{ending}", single(30))
+        whole = path.read_bytes()
+        for _ in range(60):
+            raw = bytearray(whole)
+            for _ in range(int(rng.integers(1, 4))):
+                at = int(rng.integers(len(raw)))
+                kind = int(rng.integers(3))
+                if kind == 0:
+                    raw[at] = int(rng.integers(256))
+                elif kind == 1:
+                    del raw[at : at + int(rng.integers(1, 40))]
+                else:
+                    raw[at:at] = raw[at : at + int(rng.integers(1, 40))]
+            path.write_bytes(raw)
+            said = ""
+            try:
+                load(tmp_path)
+            except UserError as error:
+                said = str(error)
+            assert not said or (str(path) in said and "\n" not in said)
+        path.unlink()
