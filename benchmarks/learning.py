@@ -39,17 +39,16 @@ from harness.training.loop import Inputs, mean_measures, train
 LENGTH, BATCH, HELD_OUT, SEED = 64, 32, 128, 0
 """Tokens in a block, blocks in an update, held-out blocks, and the seed of everything that is drawn."""
 
-SMALL = {"contrast_group": 0, "relative_buckets": 0}
 TRAINED: dict[str, tuple[str, dict[str, Any]]] = {
     "MLM": ("mlm", {}),
-    "TACO": ("taco", {"contrast_group": 0}),
-    "ELECTRA": ("electra", {"auxiliary": "shallow", "relative_buckets": 0}),
-    "CLM only": ("coco_lm", {"contrast": False, "relative_buckets": 0}),
-    "COCO-LM": ("coco_lm", SMALL),
+    "TACO": ("taco", {}),
+    "ELECTRA": ("electra", {"auxiliary": "shallow"}),
+    "CLM only": ("coco_lm", {"contrast": False}),
+    "COCO-LM": ("coco_lm", {}),
 }
 PROBES: dict[str, tuple[str, dict[str, Any]]] = {
-    "context": ("taco", {"contrast_group": 0}),
-    "sequence": ("coco_lm", {**SMALL, "replacements": "random", "lm": "none"}),
+    "context": ("taco", {}),
+    "sequence": ("coco_lm", {"replacements": "random", "lm": "none"}),
 }
 """Measured on every encoder, so that objectives can be told apart; heads of their own play no part in what is measured."""
 

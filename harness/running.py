@@ -56,6 +56,8 @@ def run_stage(
         encoder = load_encoder(
             workplace.encoder_folder, stage.encoder.digest, seed=stage.seed, config=workplace.encoder_config
         )
+        if (root := stage.encoder).relative_buckets:
+            encoder.add_relative_positions(root.relative_buckets, root.relative_distance)
         tensors: dict[str, Tensor] = {}
         if isinstance(stage.init, Parent):
             kept = "selected" if stage.init.stage.selection else "last"

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import Field, dataclass, field, fields, is_dataclass
+from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -161,10 +161,15 @@ class Selection:
 
 @dataclass(frozen=True)
 class Encoder:
-    """A pre-trained encoder by content: digest over canonical tensors, tokenizer and config. `name` is a label."""
+    """A pre-trained encoder by content: digest over canonical tensors, tokenizer and config. `name` is a label.
+
+    `relative_buckets`, `relative_distance`: T5's relative positions that it gets beside its own, zero at first; 0: none.
+    """
 
     digest: str
     name: str = _label()
+    relative_buckets: int = neutral(0)
+    relative_distance: int = neutral(0)
 
     @property
     def resolved(self) -> bool:
@@ -204,6 +209,12 @@ class Stage:
     def encoder(self) -> Encoder:
         """The encoder at the root of the chain."""
         return self.init if isinstance(self.init, Encoder) else self.init.stage.encoder
+
+    def begun_from(self, encoder: Encoder) -> Stage:
+        """The same chain with another encoder at its root."""
+        if isinstance(self.init, Encoder):
+            return replace(self, init=encoder)
+        return replace(self, init=replace(self.init, stage=self.init.stage.begun_from(encoder)))
 
     @property
     def chain(self) -> tuple[Stage, ...]:

@@ -104,7 +104,7 @@ OTHER: dict[type, dict[str, Any]] = {
         "precision": "bf16",
     },
     Selection: {"metric": "mcc", "every": 50},
-    Encoder: {"digest": "8" * 32, "name": "renamed"},
+    Encoder: {"digest": "8" * 32, "name": "renamed", "relative_buckets": 32, "relative_distance": 128},
     Parent: {"stage": PLAIN, "step": "selected", "parts": ("mlm_head",)},
 }
 """A value of each field that no chain here has. A field without one fails: add it, and with it the field's test."""

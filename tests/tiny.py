@@ -209,10 +209,8 @@ OBJECTIVES: dict[str, Objective] = {
     "coco_lm-all_token": of_method("coco_lm", contrast_group=4, lm="all_token", rtd=False, stop_gradient=False),
     "coco_lm-no_contrast": of_method("coco_lm", contrast=False),
     "coco_lm-random": of_method("coco_lm", contrast_group=4, replacements="random"),
-    "coco_lm-random-0": of_method("coco_lm", contrast_group=4, replacements="random", relative_buckets=0),
     "coco_lm-converged": of_method("coco_lm", contrast_group=4, replacements="converged"),
     "coco_lm-projection": of_method("coco_lm", contrast_group=4, projection=True),
-    "coco_lm-no_relative": of_method("coco_lm", contrast_group=4, relative_buckets=0),
     "coco_lm-no_stop": of_method("coco_lm", contrast_group=4, stop_gradient=False),
     "auxiliary_mlm": of_method("coco_lm", stage=0, contrast_group=4, replacements="converged"),
 }
@@ -228,9 +226,21 @@ def views_in(spec: Objective) -> int:
     return 1 + int(spec.params["num_views"]) if spec.name == "cssl" else 1
 
 
-def built(folder: Path, spec: Objective, *, seed: int = 1, num_labels: int = 2, dropout: float = 0.0) -> Any:
-    """The objective as a module on a fresh copy of the encoder, in training mode."""
-    made = build(spec, encoder(folder), vocabulary(folder), num_labels, dropout, seed)
+def built(
+    folder: Path,
+    spec: Objective,
+    *,
+    seed: int = 1,
+    num_labels: int = 2,
+    dropout: float = 0.0,
+    relative: tuple[int, int] = (0, 0),
+) -> Any:
+    """The objective as a module on a fresh copy of the encoder, with relative positions where there are buckets; in
+    training mode."""
+    beginning = encoder(folder)
+    if relative[0]:
+        beginning.add_relative_positions(*relative)
+    made = build(spec, beginning, vocabulary(folder), num_labels, dropout, seed)
     made.set_dropout(dropout)
     return made.train()
 
@@ -248,22 +258,28 @@ def fine_tuning(
     every: int = 4,
     pairs: bool = False,
     init: Parent | None = None,
+    relative: tuple[int, int] = (0, 0),
     **changes: Any,
 ) -> tuple[Stage, Inputs]:
     """A supervised stage on 20 rows with a dev set of 30 and a test set of 25, and what it reads."""
     rows = {"train": texts(20, 1, pairs), "dev": texts(30, 2, pairs), "test": texts(25, 3, pairs)}
     read = {name: (tokens(folder, found), labels) for name, (found, labels) in rows.items()}
     data = Data(RowSet("train", "train"), 2, 64, RowSet("dev", "dev"), (RowSet("test", "test"),))
-    start = init or Encoder(locate(str(folder)).encoder.digest, folder.name)
+    start = init or Encoder(locate(str(folder)).encoder.digest, folder.name, *relative)
     stage = Stage(spec, data, optim(**changes), seed, start, Selection("accuracy", every), "fine-tune")
     return stage, Inputs(*read["train"], {"dev": read["dev"], "test": read["test"]})
 
 
 def post_training(
-    folder: Path, spec: Objective = OBJECTIVES["mlm"], *, seed: int = 1, **changes: Any
+    folder: Path,
+    spec: Objective = OBJECTIVES["mlm"],
+    *,
+    seed: int = 1,
+    relative: tuple[int, int] = (0, 0),
+    **changes: Any,
 ) -> tuple[Stage, Inputs]:
     """An unsupervised stage on 20 texts, and what it reads."""
-    start = Encoder(locate(str(folder)).encoder.digest, folder.name)
+    start = Encoder(locate(str(folder)).encoder.digest, folder.name, *relative)
     views = views_in(spec)
     data = Data(RowSet("texts", "texts"), max_length=64, views=views)
     rows = [row for view in range(views) for row in texts(20, 1 + 5 * view)[0]]

@@ -132,6 +132,7 @@ def make_plan(
     hyperparameters, for objectives that the encoder cannot be trained with, and for data that are wrong.
     """
     library: dict[str, Rows] = {}
+    located = located.adapted(resolved.encoder_settings)
     base, prose = _base(resolved, located, library, bool(source))
     translation = translation if resolved.translates else NO_TRANSLATION
     readers: dict[str, _Reader] = {}

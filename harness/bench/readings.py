@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.bench.resolve import ResolvedTable
-from harness.bench.table import Row
+from harness.bench.table import ENCODER, EncoderSettings, Row
+from harness.encoders import adapted
 from harness.errors import UserError
 from harness.methods import Step, Text, chain, hyperparameters, methods_named
 from harness.objectives.requirements import unmet
@@ -66,6 +67,7 @@ def read_by(resolved: ResolvedTable) -> dict[str, object]:
         "encoder": resolved.encoder,
         "data": resolved.data,
         "warm_up.steps": resolved.warm_up_steps,
+        **{f"{ENCODER}{name}": resolved.encoder_settings.get(name) for name in EncoderSettings.model_fields},
     }
     if resolved.translates:
         found["translator"] = resolved.translator
@@ -104,6 +106,8 @@ def runs_of(resolved: ResolvedTable, readings: Readings) -> tuple[tuple[Run, ...
                 continue
             for target in targets:
                 leaf = chain(steps, target, pre_trained)[-1]
+                if row.encoder_settings:
+                    leaf = leaf.begun_from(adapted(leaf.encoder, row.encoder_settings, readings.config))
                 runs.append(Run(leaf, row.name, row.method, name, target.size, target.subset, target.seed))
     for run in runs:
         for stage in run.stage.chain:

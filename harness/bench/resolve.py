@@ -11,8 +11,10 @@ from pydantic import ValidationError
 
 from harness import specs
 from harness.bench.table import (
+    ENCODER,
     Aggregation,
     Column,
+    EncoderSettings,
     Phase,
     PreTrain,
     Recipe,
@@ -20,6 +22,7 @@ from harness.bench.table import (
     Table,
     Value,
     WarmUp,
+    encoder_part,
 )
 from harness.bench.values import PHASES, deviations
 from harness.errors import UserError, unknown
@@ -60,6 +63,7 @@ class ResolvedTable:
     `columns` by id, in order; `subsets` indices; `sizes` total labelled examples, 0 the full training set; `warm_up_steps`
     None leaves the encoder's default; `incomparable`: why no cell here can be held against the paper's (empty: it can);
     `deviations`: every value that differs from the paper's recipe; `settings`: hyperparameters by method from `--set`;
+    `encoder_settings`: what the table, the preset or `--set` says of the encoder, for all rows;
     `num_workers` train one stage together, which is no part of what is computed.
     """
 
@@ -83,6 +87,7 @@ class ResolvedTable:
     incomparable: tuple[str, ...] = ()
     deviations: tuple[str, ...] = ()
     settings: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    encoder_settings: Mapping[str, int] = field(default_factory=dict)
     num_workers: int = 1
 
     @property
@@ -98,7 +103,7 @@ class ResolvedTable:
         """What each method of a row is set to: `--set METHOD.key=value` first, then the row's own `set`, which makes it
         this row."""
         found = {part: dict(self.settings.get(part, {})) for part in row.parts}
-        for key, value in row.set.items():
+        for key, value in row.hyperparameters.items():
             part, _, name = key.partition(".")
             if part not in found or not name:
                 part, name = row.parts[0], key
@@ -108,11 +113,12 @@ class ResolvedTable:
     def hyperparameters(self, row: Row) -> dict[str, Value]:
         """What a row sets, for a reader: by name, by 'method.name' where the row has several methods."""
         several = len(row.parts) > 1
-        return {
+        found = {
             f"{part}.{key}" if several else key: value
             for part, values in self.settings_of(row).items()
             for key, value in values.items()
         }
+        return found | {f"{ENCODER}{key}": value for key, value in row.encoder_settings.items()}
 
     def row_incomparable(self, row: Row) -> str:
         """Why this row gets no verdict, or ''."""
@@ -242,6 +248,7 @@ def resolve(table: Table, preset: str, overrides: Overrides, tasks: Mapping[str,
         pre_train=pre_train if any(row.pre_train for row in rows) else None,
         translator=translator if overrides.translator is None else overrides.translator,
         settings=settings,
+        encoder_settings=table.encoder_under(base) | encoder_part(single),
         num_workers=overrides.num_workers or base.num_workers or table.num_workers,
     )
     differs = deviations(result)
@@ -254,6 +261,12 @@ def resolve(table: Table, preset: str, overrides: Overrides, tasks: Mapping[str,
                     f"--set {method}.{name}={value}: has no effect, each chosen row of {method} sets {name} itself; change it "
                     "in a table of your own."
                 )
+    for name, number in encoder_part(single).items():
+        if all(row.encoder_settings.get(name, number) != number for row in rows):
+            raise UserError(
+                f"--set {ENCODER}{name}={number}: has no effect, each chosen row sets it itself; change it in a table of your "
+                "own."
+            )
     chosen = {part for row in rows for part in row.parts}
     set_here = [
         f"{method}.{name} set to {value}"
@@ -327,7 +340,8 @@ def _columns(table: Table, tasks: Iterable[str], known: Mapping[str, Task] | Non
 def _apply_sets(
     rows: Iterable[Row], recipe: Recipe, pre_train: PreTrain | None, texts: Iterable[str]
 ) -> tuple[Recipe, PreTrain | None, dict[str, dict[str, Value]], dict[str, int]]:
-    """`--set KEY=VALUE`: the patched recipe, what is pre-trained on, hyperparameters by method, and single values (max_length, warm_up.steps)."""
+    """`--set KEY=VALUE`: the patched recipe, what is pre-trained on, hyperparameters by method, and single values (max_length,
+    warm_up.steps, encoder.*)."""
     methods = sorted({part for row in rows for part in row.parts})
     settings: dict[str, dict[str, Value]] = {}
     single: dict[str, int] = {}
@@ -343,6 +357,10 @@ def _apply_sets(
             if name not in WarmUp.model_fields:
                 raise unknown("key", key, [f"warm_up.{n}" for n in WarmUp.model_fields], f"--set {text}")
             single[key] = _whole(value, 0, None, text)
+        elif group == "encoder":
+            if name not in EncoderSettings.model_fields:
+                raise unknown("key", key, [f"{ENCODER}{n}" for n in EncoderSettings.model_fields], f"--set {text}")
+            single[key] = _whole(value, 1 if name == "relative_distance" else 0, None, text)
         elif group == "pre_train" and name in PreTrain.model_fields:
             pre_train = _patched_text(pre_train, name, value, text)
         elif group in ("optim", *PHASES) and name:
@@ -365,12 +383,13 @@ def _apply_sets(
             known = [
                 "max_length",
                 "warm_up.steps",
+                *(f"{ENCODER}{n}" for n in EncoderSettings.model_fields),
                 *(f"{g}.{n}" for g in ("optim", *PHASES) for n in Phase.model_fields),
             ]
             close = unknown("key", key, [*known, *(f"{m}.{name or 'HYPERPARAMETER'}" for m in methods)])
             hint = str(close).partition(" Known:")[0]
-            groups = ", ".join(["max_length", "warm_up.steps", "optim.*", *(f"{phase}.*" for phase in PHASES)])
-            raise UserError(f"--set {text}: {hint} Known: {groups}, {', '.join(m + '.*' for m in methods)}.")
+            groups = ["max_length", "warm_up.steps", "encoder.*", "optim.*", *(f"{g}.*" for g in (*PHASES, *methods))]
+            raise UserError(f"--set {text}: {hint} Known: {', '.join(groups)}.")
     return recipe, pre_train, settings, single
 
 

@@ -23,6 +23,9 @@ from harness.yaml_files import MisplacedError, Strict, load_named, packaged_file
 if TYPE_CHECKING:
     from harness.bench.resolve import Overrides, ResolvedTable
 
+ENCODER = "encoder."
+"""How keys of a row's `set` and of `--set` begin that are settings of the encoder."""
+
 Value = bool | int | float | str
 """What a method's hyperparameter may be in YAML; the method validates it."""
 
@@ -115,6 +118,22 @@ class WarmUp(Strict):
     steps: Annotated[int, BeforeValidator(_not_bool), Field(ge=0)]
 
 
+class EncoderSettings(Strict):
+    """What an encoder gets beside its own weights, the same for all rows of a table; what is left out is the encoder's own.
+
+    `relative_buckets`: of T5's relative positions, beside the encoder's own positions and zero at first; 0: none.
+    `relative_distance`: from which all distances share a bucket.
+    """
+
+    relative_buckets: Annotated[int, BeforeValidator(_not_bool), Field(ge=0)] | None = None
+    relative_distance: Annotated[int, BeforeValidator(_not_bool), Field(ge=1)] | None = None
+
+
+def encoder_part(settings: Mapping[str, Any]) -> dict[str, int]:
+    """Of settings by key, those of the encoder, by name."""
+    return {key.removeprefix(ENCODER): int(value) for key, value in settings.items() if key.startswith(ENCODER)}
+
+
 class Source(Strict):
     """Where the table was published. `values_of`: the paper whose values `origin` marks P, where it is not `paper`."""
 
@@ -159,7 +178,8 @@ class Row(Strict):
     """One row: a method with the hyperparameters that make it this row, or a reason why it is not run.
 
     `method`: 'cmlm', or several after one another as 'cmlm+scl'; `pre_train`: the same, before, on the table's corpus. `set`:
-    hyperparameters by name, by 'method.name' where the row has several methods. `incomparable`: why our row gets no verdict even under the paper's preset (for example values the paper leaves out).
+    hyperparameters by name, by 'method.name' where the row has several methods, and `encoder.` settings of this row alone.
+    `incomparable`: why our row gets no verdict even under the paper's preset (for example values the paper leaves out).
     """
 
     name: str
@@ -174,11 +194,32 @@ class Row(Strict):
         if not self.method and not self.skip:
             raise MisplacedError(["method"], "a row needs a method, or a skip with the reason")
         several = len(self.parts) > 1
-        for key in self.set:
-            if several and key.partition(".")[0] not in self.parts:
+        for key, value in self.set.items():
+            if key.startswith(ENCODER):
+                self._check_encoder(key, value)
+            elif several and key.partition(".")[0] not in self.parts:
                 known = " or ".join(f"{part}.{key}" for part in dict.fromkeys(self.parts))
                 raise MisplacedError(["set", key], f"the row has several methods; write {known}")
         return self
+
+    def _check_encoder(self, key: str, value: Value) -> None:
+        name = key.removeprefix(ENCODER)
+        if name not in EncoderSettings.model_fields:
+            known = [f"{ENCODER}{each}" for each in EncoderSettings.model_fields]
+            raise MisplacedError(["set", key], str(unknown("key", key, known)))
+        least = 1 if name == "relative_distance" else 0
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise MisplacedError(["set", key], f"should be a whole number of {least} or more, not {value!r}")
+
+    @property
+    def encoder_settings(self) -> dict[str, int]:
+        """What this row sets of the encoder, against its table: for a row whose point it is."""
+        return encoder_part(self.set)
+
+    @property
+    def hyperparameters(self) -> dict[str, Value]:
+        """What this row sets of its methods."""
+        return {key: value for key, value in self.set.items() if not key.startswith(ENCODER)}
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -207,6 +248,7 @@ class Preset(Strict):
 
     description: str
     encoder: str
+    encoder_settings: EncoderSettings = EncoderSettings()
     data: str = "glue"
     methods: tuple[str, ...] | None = None
     tasks: tuple[str, ...] | None = None
@@ -245,6 +287,7 @@ class Table(Strict):
     origin: dict[str, Origin] = Field(default_factory=dict)
     recipe: Recipe
     pre_train: PreTrain | None = None
+    encoder_settings: EncoderSettings = EncoderSettings()
     translator: str = ""
     max_length: Annotated[int, Field(ge=8, le=512)] = 128
     selection_every: Count = 100
@@ -329,6 +372,11 @@ class Table(Strict):
         """The preset that stands for the paper's setting: the comparable one, else 'paper', else the default."""
         found = next((preset for preset in self.presets.values() if preset.comparable), None)
         return found or self.presets.get("paper", self.presets[self.default_preset])
+
+    def encoder_under(self, preset: Preset) -> dict[str, int]:
+        """The table's settings of the encoder, and over them the preset's."""
+        settings = (self.encoder_settings, preset.encoder_settings)
+        return {name: value for each in settings for name, value in each.model_dump(exclude_none=True).items()}
 
     def resolve(
         self,

@@ -26,6 +26,7 @@ def stated(table: Table) -> dict[str, Any]:
     """Every value that a table states, by path; encoder and data are those of its reference preset."""
     reference = table.reference
     found: dict[str, Any] = {"encoder": reference.encoder, "data": reference.data}
+    found |= {f"encoder.{name}": value for name, value in table.encoder_under(reference).items()}
     for phase in PHASES:
         fields = getattr(table.recipe, phase).model_dump(exclude_none=True)
         found |= {f"recipe.{phase}.{name}": value for name, value in fields.items()}
@@ -41,6 +42,7 @@ def stated(table: Table) -> dict[str, Any]:
 def used(resolved: ResolvedTable) -> dict[str, Any]:
     """The same of a resolved table: what its chosen rows use, and no more."""
     found: dict[str, Any] = {"encoder": resolved.encoder, "data": resolved.data}
+    found |= {f"encoder.{name}": value for name, value in resolved.encoder_settings.items()}
     for phase in resolved.phases:
         fields = getattr(resolved.recipe, phase).model_dump(exclude_none=True)
         found |= {f"recipe.{phase}.{name}": value for name, value in fields.items()}
@@ -140,6 +142,8 @@ def _seeds(value: Any) -> str:
 
 _WORDS: Mapping[str, Callable[[Any], str]] = {
     "encoder": lambda v: f"encoder {v}",
+    "encoder.relative_buckets": lambda v: f"{v} buckets of relative positions" if v else "no relative positions",
+    "encoder.relative_distance": lambda v: f"relative positions up to a distance of {v}",
     "data": lambda v: "GLUE's data" if v == "glue" else f"data {v}",
     "lr": lambda v: f"learning rate {v:g}",
     "batch_size": lambda v: f"batch size {v}",

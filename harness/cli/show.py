@@ -6,13 +6,16 @@ import argparse
 import importlib.util
 import shlex
 import typing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.cli import LISTED
 from harness.errors import UserError, unknown
 from harness.specs import Parent, Record, Stage
 from harness.storage import Storage, weights_of
 from harness.store import DEFAULT_URL, Store
+
+if TYPE_CHECKING:
+    from harness.encoders import Size
 
 
 def listing(args: argparse.Namespace) -> int:
@@ -87,6 +90,12 @@ def _spaces() -> list[tuple[str, str]]:
     return rows
 
 
+def _published(size: Size) -> str:
+    """What else the source prints of a size, where the default encoder differs from it or has it from there."""
+    found = "; relative positions {} / {}".format(*size.relative_positions) if any(size.relative_positions) else ""
+    return found + ("" if size.vocabulary == 30_522 else f"; its vocabulary there has {size.vocabulary:,} entries")
+
+
 def _encoders() -> list[tuple[str, str]]:
     from harness.encoders import PACKAGED, SIZES
 
@@ -95,12 +104,15 @@ def _encoders() -> list[tuple[str, str]]:
         here = "" if importlib.util.find_spec(packaged.module) else " (not installed: make packaged)"
         rows.append((name, f"{packaged.note}; from {packaged.requirement}{here}"))
     rows += [
-        (f"new:{name}", f"random weights, {size.layers} layers, hidden {size.hidden}: {size.note}")
+        (f"new:{name}", f"random weights, {size.layers} layers, hidden {size.hidden}: {size.note}{_published(size)}")
         for name, size in SIZES.items()
     ]
     return [
         *rows,
-        ("new:SIZE@ENCODER", "the same with that encoder's tokenizer"),
+        (
+            "new:SIZE@ENCODER",
+            "the same with that encoder's tokenizer and vocabulary (bert-tiny's 30,522 where none is named)",
+        ),
         ("FOLDER", "any BERT, RoBERTa, ELECTRA or MPNet in a folder"),
         ("ORG/NAME", "any of them on the hub"),
     ]

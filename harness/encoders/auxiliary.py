@@ -26,8 +26,8 @@ class Auxiliary(nn.Module):
     `initial`: 'encoder' copies the encoder's first layers and its MLM head (post-training), 'random' draws all from the
     stream (seed, 'auxiliary'). `shared`: the embeddings are the encoder's own; else a copy as they are now. A narrower
     network keeps the encoder's head size, has 4 x hidden in its feed-forward layers, and reaches its width and comes
-    back from it by a projection. `relative_buckets` (0: none) and `relative_distance`: a table of relative positions of
-    its own, zero at first, or a copy of the encoder's with its layers where that has one of this shape.
+    back from it by a projection. Where the encoder has relative positions it has a table of its own: a copy of the
+    encoder's beside copied layers, else zero at first.
 
     The encoder is no submodule: an objective that holds both lists every parameter once.
     Raises ValueError for an encoder whose attention is the library's own, and for a shape that cannot be.
@@ -41,8 +41,6 @@ class Auxiliary(nn.Module):
         hidden: int,
         initial: Literal["encoder", "random"],
         shared: bool,
-        relative_buckets: int,
-        relative_distance: int,
         seed: int,
     ) -> None:
         super().__init__()
@@ -75,10 +73,9 @@ class Auxiliary(nn.Module):
         else:
             draw(dict(self.named_parameters()), of.initializer_range, seed_of(seed, "auxiliary"))
         self.relative_positions = None
-        if relative_buckets:
-            self.relative_positions = RelativePositions(own.num_attention_heads, relative_buckets, relative_distance)
-            theirs = encoder.relative_positions
-            if initial == "encoder" and theirs is not None and theirs.shape == self.relative_positions.shape:
+        if (theirs := encoder.relative_positions) is not None:
+            self.relative_positions = RelativePositions(own.num_attention_heads, *theirs.shape)
+            if initial == "encoder":
                 self.relative_positions.load_state_dict(theirs.state_dict())
         self.embeddings = None if shared else copy.deepcopy(base.embeddings)
         self.dropout = nn.Dropout(of.hidden_dropout_prob)

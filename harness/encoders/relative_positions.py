@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from harness.encoders.packing import Packing
+from harness.encoders.sizes import relative_positions_error
 
 
 @lru_cache(maxsize=1024)
@@ -47,11 +48,8 @@ class RelativePositions(nn.Module):
 
     def __init__(self, heads: int, buckets: int = 32, max_distance: int = 128) -> None:
         super().__init__()
-        if buckets < 4 or buckets % 2 or max_distance <= buckets // 4:
-            raise ValueError(
-                f"relative positions with {buckets} buckets and a maximal distance of {max_distance}: give an even "
-                "number of at least 4 buckets and a distance above a quarter of it"
-            )
+        if error := relative_positions_error(buckets, max_distance):
+            raise ValueError(error)
         self.table = nn.Parameter(torch.zeros(buckets, heads))
         self.register_buffer("max_distance", torch.tensor([max_distance]))
         self.distance = max_distance  # a number as well: reading a tensor would wait for the device at every step

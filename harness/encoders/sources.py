@@ -6,13 +6,14 @@ import hashlib
 import importlib.util
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from harness.encoders.sizes import SIZES
+from harness.encoders.sizes import SIZES, relative_positions_error
 from harness.errors import UserError, unknown
 from harness.specs import KEY_LENGTH, UNRESOLVED, Encoder
 
@@ -41,6 +42,8 @@ NEW_TOKENIZER = "bert-tiny"
 """Uncased WordPiece with BERT's 30,522 entries."""
 _INITIAL_WEIGHTS = b"new encoder, initial weights 1"
 """How `load_encoder` draws them is part of what a new encoder is: change this together with it."""
+RELATIVE_DISTANCE = 128
+"""Of relative positions whose maximal distance nobody says: T5's and COCO-LM's (base) value."""
 _CONFIG_NOISE = (
     "_name_or_path",
     "transformers_version",
@@ -110,6 +113,27 @@ class Located:
     def name(self) -> str:
         return self.encoder.name
 
+    def adapted(self, settings: Mapping[str, int]) -> Located:
+        """With the settings of `adapted`."""
+        return replace(self, encoder=adapted(self.encoder, settings, self.config))
+
+
+def adapted(encoder: Encoder, settings: Mapping[str, int], config: Mapping[str, Any]) -> Encoder:
+    """An encoder of this configuration with `relative_buckets` (0: none) and `relative_distance` (128 where neither says it);
+    what `settings` leave out stays. Raises UserError for numbers that cannot be, and for a kind that takes none."""
+    buckets = settings.get("relative_buckets", encoder.relative_buckets)
+    distance = settings.get("relative_distance", encoder.relative_distance or RELATIVE_DISTANCE)
+    if not buckets:
+        return replace(encoder, relative_buckets=0, relative_distance=0)
+    if config.get("model_type") == "mpnet":
+        raise UserError(
+            f"{encoder.name}: MPNet has relative positions of its own; set encoder.relative_buckets to 0, or take a BERT, "
+            "RoBERTa or ELECTRA encoder."
+        )
+    if error := relative_positions_error(buckets, distance):
+        raise UserError(f"{encoder.name}: encoder.{error}.")
+    return replace(encoder, relative_buckets=buckets, relative_distance=distance)
+
 
 def locate(name: str, *, download: bool = False) -> Located:
     """Find an encoder by packaged name, folder or hub id, or make one from a size: `new:SIZE` or `new:SIZE@TOKENIZER`.
@@ -158,12 +182,13 @@ def _new(name: str, download: bool) -> Located:
         pad_id = 0 if source.config.get("model_type", "bert") in ("bert", "electra") else 1
     if source.folder is None:
         config = size.config(source.config.get("vocab_size", size.vocabulary), pad_id)
-        return Located(Encoder(f"{UNRESOLVED}{label}", label), None, config, None, new=True)
+        return Located(Encoder(f"{UNRESOLVED}{label}", label, *size.relative_positions), None, config, None, new=True)
     config = size.config(_vocabulary_size(source.folder), pad_id)
     whole = hashlib.sha256(_INITIAL_WEIGHTS)
     whole.update(json.dumps(config, sort_keys=True).encode())
     _hash_tokenizer(whole, source.folder)
-    return Located(Encoder(whole.hexdigest()[:KEY_LENGTH], label), source.folder, config, None, new=True)
+    encoder = Encoder(whole.hexdigest()[:KEY_LENGTH], label, *size.relative_positions)
+    return Located(encoder, source.folder, config, None, new=True)
 
 
 def _vocabulary_size(folder: Path) -> int:

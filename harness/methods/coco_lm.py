@@ -14,11 +14,12 @@ Deviations.
 - Negatives are the remaining sequences of the batch, as printed. The released code contrasts what one GPU holds, 8 to 32
   sequences: `contrast_group: 32` does the same. At tau 1 the loss of a collapsed encoder depends on it.
 - Packed blocks: see TACO.
-- Relative positions use T5's buckets as printed (the released function differs), start at zero, and absolute positions
-  stay (released).
+- Relative positions are a setting of the encoder (`encoder.relative_buckets`, `encoder.relative_distance`) that all rows of a
+  table share, the other methods' too. They use T5's buckets as printed (the released function differs), start at zero, and
+  absolute positions stay (released).
 - The auxiliary network: see ELECTRA; its depth is the size's own where it has one (six layers for large++), else a third.
 - Table 3 as settings: RTD Only {lm: none, contrast: false}, which is ELECTRA with the shallow auxiliary network, key
-  included; CLM Only {contrast: false}; SCL + RTD {lm: none}; w/o Rel-Pos {relative_buckets: 0}; w/ ELECTRA's Auxiliary
+  included; CLM Only {contrast: false}; SCL + RTD {lm: none}; w/o Rel-Pos {encoder.relative_buckets: 0}; w/ ELECTRA's Auxiliary
   {auxiliary: narrow}; w/ Random Replacements {replacements: random}; w/ Converged Auxiliary {replacements: converged}, an
   auxiliary network with embeddings of its own, trained first and then frozen; All-Token LM Only {lm: all_token, rtd:
   false, stop_gradient: false, contrast: false}; CLM w/o Copy {lm: softmax}; CLM w/o Stop-grad {stop_gradient: false}. The
@@ -78,12 +79,12 @@ class Hyperparameters(electra.ReplacedTokens):
 
 def spec(h: Hyperparameters, batch_size: int) -> Objective:
     """Parameters without effect are dropped; with the binary loss alone it is ELECTRA."""
-    params: dict[str, Any] = electra.effective(h.model_dump())
+    params: dict[str, Any] = h.model_dump()
     if h.replacements == "random":
         for name in electra.AUXILIARY:
             del params[name]
     elif h.replacements == "auxiliary" and h.lm == "none" and not h.contrast:
-        kept = {name: params[name] for name in ("p_m", *electra.AUXILIARY, *electra.RELATIVE) if name in params}
+        kept = {name: params[name] for name in ("p_m", *electra.AUXILIARY)}
         return objective("electra", lambda_rtd=h.lambda_copy, **kept)
     if not h.rtd:
         del params["lambda_copy"]
@@ -102,8 +103,7 @@ def train(h: Hyperparameters, text: Text) -> tuple[Stage, ...]:
     copied = h.auxiliary == "shallow" and h.replacements != "random"
     if h.replacements != "converged":
         return (unlabelled_stage(main, text, mlm_head=copied),)
-    names = ("p_m", *electra.AUXILIARY, *electra.RELATIVE)
-    alone = objective("auxiliary_mlm", **{name: main.params[name] for name in names if name in main.params})
+    alone = objective("auxiliary_mlm", **{name: main.params[name] for name in ("p_m", *electra.AUXILIARY)})
     first = unlabelled_stage(alone, text, mlm_head=copied)
     after = Text(text.data, text.optim, text.seed, Parent(first), text.phase)
     return first, unlabelled_stage(main, after, mlm_head=False, parts=("auxiliary",))

@@ -2,9 +2,10 @@
 replacements (Clark et al., ICLR 2020), as COCO-LM pre-trains it for its comparison (section 3.1).
 
 Deviations.
-- The setting is COCO-LM's "ELECTRA (Ours)", so that the two differ in their objective alone: 15 % of the tokens of a
-  sequence, a fixed count, special ones except the first too, all replaced by the mask; no dropout in the pass that samples;
-  one linear layer without bias decides (ELECTRA has a hidden layer before it); relative positions as in COCO-LM.
+- The setting is COCO-LM's "ELECTRA (Ours)": 15 % of the tokens of a sequence, a fixed count, special ones except the first
+  too, all replaced by the mask; no dropout in the pass that samples; one linear layer without bias decides (ELECTRA has a
+  hidden layer before it). COCO-LM's encoders also have T5's relative positions; here they are a setting of the encoder that
+  all rows of a table share (`encoder.relative_buckets`), so that rows differ in their objective and not in the architecture.
 - The binary loss is a mean over real tokens with weight 50, as in ELECTRA's and MC-BERT's code.
 - A sampled token that equals the original counts as original.
 - `auxiliary: narrow` is ELECTRA's generator, as deep as the encoder and a third as wide, with random weights. The width is
@@ -14,9 +15,9 @@ Deviations.
 - Embeddings, positions and their normalisation are shared with the auxiliary network (COCO-LM's released code).
 """
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from harness.methods.base import Method, Text, unlabelled_stage
 from harness.objectives import objective
@@ -24,7 +25,6 @@ from harness.specs import Objective, Stage
 from harness.yaml_files import Strict
 
 AUXILIARY = ("auxiliary", "auxiliary_layers")
-RELATIVE = ("relative_buckets", "relative_distance")
 
 
 class ReplacedTokens(Strict):
@@ -34,22 +34,6 @@ class ReplacedTokens(Strict):
     auxiliary_layers: Annotated[
         int, Field(ge=0, description="0: a third of the encoder's, or its size's, when shallow; all when narrow")
     ] = 0
-    relative_buckets: Annotated[
-        int, Field(ge=0, description="buckets of T5's relative positions, added to the encoder's own; 0: none")
-    ] = 32
-    relative_distance: Annotated[int, Field(ge=1, description="distance from which all share a bucket")] = 128
-
-    @model_validator(mode="after")
-    def _buckets_can_be_shared_out(self) -> Self:
-        buckets = self.relative_buckets
-        if buckets and (buckets < 4 or buckets % 2):
-            raise ValueError(f"relative_buckets {buckets} cannot be shared out; set an even number of 4 or more, or 0")
-        if buckets and self.relative_distance <= buckets // 4:
-            raise ValueError(
-                f"relative_distance {self.relative_distance} lies within the {buckets // 4} distances that have a bucket "
-                f"each; set {buckets // 4 + 1} or more"
-            )
-        return self
 
 
 class Hyperparameters(ReplacedTokens):
@@ -60,13 +44,8 @@ class Hyperparameters(ReplacedTokens):
     ] = "narrow"
 
 
-def effective(params: dict[str, Any]) -> dict[str, Any]:
-    """Without the distance where there are no relative positions."""
-    return {k: v for k, v in params.items() if k != "relative_distance" or params["relative_buckets"]}
-
-
 def spec(h: Hyperparameters) -> Objective:
-    return objective("electra", **effective(h.model_dump()))
+    return objective("electra", **h.model_dump())
 
 
 def train(h: Hyperparameters, text: Text) -> tuple[Stage, ...]:

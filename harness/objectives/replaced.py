@@ -26,7 +26,7 @@ from harness.objectives.masking import crop, select_fixed
 
 class AuxiliaryMaskedLM(TrainingObjective):
     """MLM of an auxiliary network with embeddings of its own, the encoder left as it is: what COCO-LM's 'converged
-    auxiliary' is trained with beforehand. params: p_m, auxiliary, auxiliary_layers, relative_buckets, relative_distance.
+    auxiliary' is trained with beforehand. params: p_m, auxiliary, auxiliary_layers.
 
     A fixed count of tokens is masked, special ones too except the first, always by the mask (COCO-LM, appendix D).
     """
@@ -46,8 +46,6 @@ class AuxiliaryMaskedLM(TrainingObjective):
             hidden=hidden,
             initial="encoder" if self.params["auxiliary"] == "shallow" else "random",
             shared=shared,
-            relative_buckets=self.params["relative_buckets"],
-            relative_distance=self.params.get("relative_distance", 0),
             seed=self.seed,
         )
 
@@ -123,8 +121,6 @@ class _Replaced(AuxiliaryMaskedLM):
     cropped = False
 
     def build(self) -> None:
-        if self.params["relative_buckets"]:
-            self.encoder.add_relative_positions(self.params["relative_buckets"], self.params["relative_distance"])
         replacements = self.params.get("replacements", "auxiliary")
         self.auxiliary = None
         if replacements != "random":
@@ -231,7 +227,7 @@ SAMPLED_AT_ONCE = 512
 class ReplacedTokenDetection(_Replaced):
     """ELECTRA: the auxiliary network's MLM + lambda_rtd x binary loss over real tokens.
 
-    params: p_m, lambda_rtd, auxiliary ('narrow' or 'shallow'), auxiliary_layers, relative_buckets, relative_distance.
+    params: p_m, lambda_rtd, auxiliary ('narrow' or 'shallow'), auxiliary_layers.
     """
 
     def build(self) -> None:

@@ -12,8 +12,6 @@ def unmet(spec: Objective, config: Mapping[str, Any]) -> str | None:
     """Why an encoder of this configuration cannot be trained with the objective, in a sentence with its mend, or None."""
     params, kind = spec.params, config.get("model_type", "bert")
     method = "electra" if spec.name == "electra" else "coco_lm"
-    if params.get("relative_buckets") and kind == "mpnet":
-        return f"MPNet has relative positions of its own; set {method}.relative_buckets to 0"
     if spec.name in ("electra", "coco_lm", "auxiliary_mlm") and params.get("replacements") != "random":
         if kind == "mpnet":
             return "an auxiliary network cannot be made of MPNet's layers; use a BERT, RoBERTa or ELECTRA encoder"

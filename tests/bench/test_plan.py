@@ -123,6 +123,59 @@ def test_pre_training_is_done_once_a_row() -> None:
     assert objectives["MLM+TP"].name == "mlm"
 
 
+def test_rows_of_pre_training_share_the_encoder() -> None:
+    """Relative positions are the table's: a row differs from the others in its objective and in nothing of the encoder, but
+    for the row whose point it is."""
+    made = plan("pretraining", located=TINY_NEW)
+    found = {
+        run.row: {(stage.encoder.relative_buckets, stage.encoder.relative_distance) for stage in run.stage.chain}
+        for run in made.runs
+    }
+    assert found.pop("w/o Rel-Pos") == {(0, 0)}
+    assert set(found) > {"No pre-training", "MLM", "TACO", "ELECTRA", "COCO-LM"}
+    assert all(each == {(32, 128)} for each in found.values())
+    assert not any("relative" in name for stage in made.stages.values() for name in stage.objective.params)
+
+    without = plan("pretraining", located=TINY_NEW, set=("encoder.relative_buckets=0",))
+    leaves = {run.row: run.stage.key for run in without.runs}
+    assert {run.stage.encoder.relative_buckets for run in without.runs} == {0}
+    assert leaves["w/o Rel-Pos"] == leaves["COCO-LM"], "without them anywhere the row is COCO-LM itself"
+
+
+def test_relative_positions_are_one_setting_for_every_method(few_shot: Plan) -> None:
+    """Without them every key is as it was; with them every stage is another one, FT's too."""
+    assert set(plan("few_shot", set=("encoder.relative_buckets=0",)).stages) == set(few_shot.stages)
+    made = plan("few_shot", set=("encoder.relative_buckets=32",))
+    assert len(made.stages) == len(few_shot.stages)
+    assert not set(made.stages) & set(few_shot.stages)
+    assert set(plan("few_shot", set=("encoder.relative_buckets=32", "encoder.relative_distance=128")).stages) == set(
+        made.stages
+    )
+    assert any("encoder.relative_buckets 32 instead of none" in each for each in made.resolved.incomparable)
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        (("encoder.relative_buckets=33",), "encoder.relative_buckets 33 cannot be divided into two directions"),
+        (("encoder.relative_buckets=2",), "set an even number of 4 or more"),
+        (("encoder.relative_buckets=32", "encoder.relative_distance=8"), "set 9 or more"),
+        (("encoder.relative_buckets=-2",), "should be a whole number, at least 0"),
+        (("encoder.relative_bucket=32",), "Did you mean 'encoder.relative_buckets'?"),
+    ],
+)
+def test_relative_positions_that_cannot_be(texts: tuple[str, ...], words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        plan("few_shot", set=texts)
+    assert words in str(caught.value)
+
+
+def test_mpnet_takes_no_relative_positions() -> None:
+    located = Located(Encoder("5" * 32, "odd"), None, {**SMALL, "model_type": "mpnet"}, None)
+    with pytest.raises(UserError, match="odd: MPNet has relative positions of its own; set encoder"):
+        plan("few_shot", located=located, set=("encoder.relative_buckets=32",))
+
+
 def test_methods_that_the_table_has_no_row_for_get_one() -> None:
     made = plan("few_shot", methods=("ft", "cmlm+scl", "taco"), set=("scl.lam=0.5",), **ONE)
     assert [row.name for row in made.resolved.rows] == ["FT", "CMLM+SCL", "TACO"]
@@ -155,11 +208,7 @@ def test_what_cannot_be_is_said_before_anything_trains(overrides: dict[str, Any]
 @pytest.mark.parametrize(
     ("method", "shape", "words"),
     [
-        (
-            "electra",
-            {"model_type": "mpnet"},
-            "MPNet has relative positions of its own; set electra.relative_buckets to 0",
-        ),
+        ("electra", {"model_type": "mpnet"}, "an auxiliary network cannot be made of MPNet's layers"),
         ("coco_lm", {"embedding_size": 64}, "set coco_lm.lm to none"),
     ],
 )
@@ -351,9 +400,11 @@ def test_a_rows_own_setting_wins_over_the_command_line() -> None:
 def test_a_setting_that_no_row_takes_is_refused() -> None:
     """Where every chosen row sets it itself, the command line would change nothing, and the caption say that it did."""
     with pytest.raises(UserError) as caught:
-        plan("objectives", methods=("coco_lm",), set=("coco_lm.relative_buckets=32",))
-    assert "--set coco_lm.relative_buckets=32: has no effect, each chosen row of coco_lm sets" in str(caught.value)
-    assert plan("objectives", methods=("coco_lm",), set=("coco_lm.relative_buckets=0",)).runs
+        plan("objectives", methods=("electra",), set=("electra.auxiliary=narrow",))
+    assert "--set electra.auxiliary=narrow: has no effect, each chosen row of electra sets" in str(caught.value)
+    assert plan("objectives", methods=("electra",), set=("electra.auxiliary=shallow",)).runs
+    with pytest.raises(UserError, match=r"--set encoder.relative_buckets=64: has no effect, each chosen row sets it"):
+        plan("pretraining", methods=("w/o Rel-Pos",), set=("encoder.relative_buckets=64",))
     assert plan("ablation", methods=("CMLM", "w/o CL"), set=("cmlm.alpha=0.3",)).runs
 
 

@@ -21,11 +21,11 @@ CPU = torch.device("cpu")
 KINDS = [kind for kind in tiny.KINDS if kind != "mpnet"]
 
 
-def beside(encoder: TextEncoder, **changes: Any) -> Auxiliary:
-    """One copied layer over the encoder's own embeddings, unless told otherwise."""
-    settings = {"layers": 1, "hidden": 0, "initial": "encoder", "shared": True}
-    more = {"relative_buckets": 0, "relative_distance": 0, "seed": 1}
-    return Auxiliary(encoder, **{**settings, **more, **changes})
+def beside(encoder: TextEncoder, *, relative: bool = False, **changes: Any) -> Auxiliary:
+    """One copied layer over the encoder's own embeddings, unless told otherwise; `relative` gives both relative positions."""
+    if relative:
+        encoder.add_relative_positions(8, 6)
+    return Auxiliary(encoder, **{"layers": 1, "hidden": 0, "initial": "encoder", "shared": True, "seed": 1, **changes})
 
 
 def batch_of(folder: Path) -> Batch:
@@ -37,7 +37,7 @@ def digest(auxiliary: Auxiliary) -> str:
 
 
 NARROW = {"hidden": 8, "layers": 3, "initial": "random"}
-RELATIVE = {"relative_buckets": 8, "relative_distance": 6}
+RELATIVE = {"relative": True}
 VARIANTS = [{}, {"layers": 2}, {"initial": "random"}, NARROW, {**NARROW, **RELATIVE}, RELATIVE]
 
 
@@ -62,7 +62,6 @@ class TestSharing:
         self, variant: dict[str, Any], shared: bool, folder: Path
     ) -> None:
         encoder, batch = tiny.encoder(folder), batch_of(folder)
-        encoder.add_relative_positions(8, 6)
         auxiliary = beside(encoder, shared=shared, **variant)
         logits = auxiliary.logits(auxiliary(batch))
         nn.functional.cross_entropy(logits, batch.ids).backward()
@@ -96,7 +95,7 @@ class TestSharing:
         state = Both(encoder, auxiliary).state_dict()
         assert {n for n in state if n.startswith("auxiliary.")} >= own
         assert any("word_embeddings" in n for n in state if n.startswith("auxiliary.")) is not shared
-        assert encoder.parts().keys() == tiny.encoder(folder).parts().keys()
+        assert {n for n in encoder.parts() if "relative_positions" not in n} == tiny.encoder(folder).parts().keys()
 
     def test_a_step_of_the_optimizer_moves_what_both_read(self, folder: Path) -> None:
         encoder, batch = tiny.encoder(folder).eval(), batch_of(folder)
@@ -142,7 +141,7 @@ class TestStart:
         if relative:
             encoder.add_relative_positions(8, 6)
             nn.init.normal_(encoder.relative_positions.table)
-        auxiliary = beside(encoder, layers=layers, **(RELATIVE if relative else {})).eval()
+        auxiliary = beside(encoder, layers=layers).eval()
         truncated = copy.deepcopy(encoder)
         truncated.base.encoder.layer = truncated.base.encoder.layer[:layers]
         with torch.no_grad():
@@ -183,15 +182,16 @@ class TestStart:
                 one = "norm" in name.lower() and name.endswith("weight")
                 assert torch.equal(parameter, torch.full_like(parameter, float(one))), name
 
-    def test_relative_positions_are_zero_at_first(self, folder: Path) -> None:
+    def test_relative_positions_are_the_encoders_or_zero(self, folder: Path) -> None:
+        """As many buckets as the encoder has; their values come with copied layers, and random layers begin without."""
         encoder = tiny.encoder(folder)
-        encoder.add_relative_positions(32, 128)
-        nn.init.normal_(encoder.relative_positions.table)
-        for changes in ({"initial": "random"}, {}):
-            auxiliary = beside(encoder, **RELATIVE, **changes)
-            assert auxiliary.relative_positions.shape == (8, 6)
-            assert not auxiliary.relative_positions.table.any()
         assert beside(encoder).relative_positions is None
+        encoder.add_relative_positions(16, 40)
+        nn.init.normal_(encoder.relative_positions.table)
+        for changes in ({"initial": "random"}, NARROW, {}):
+            auxiliary = beside(encoder, **changes)
+            assert auxiliary.relative_positions.shape == (16, 40)
+            assert bool(auxiliary.relative_positions.table.any()) == (not changes)
 
     @pytest.mark.parametrize(
         ("changes", "mend"),
@@ -202,7 +202,6 @@ class TestStart:
             ({"hidden": 12, "initial": "random"}, "multiple of the encoder's head size 8"),
             ({"hidden": -8, "initial": "random"}, "multiple of the encoder's head size 8"),
             ({"initial": "zero"}, "starts from 'encoder' or 'random'"),
-            ({"relative_buckets": 3}, "even number"),
         ],
     )
     def test_shapes_that_cannot_be(self, changes: dict[str, Any], mend: str, folder: Path) -> None:

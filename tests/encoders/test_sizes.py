@@ -67,6 +67,22 @@ def test_shapes(name: str) -> None:
         assert size.auxiliary_layers * (4 if "large" in name else 3) == size.layers
 
 
+def test_relative_positions_come_with_a_size() -> None:
+    """COCO-LM's Table 6: buckets and maximal distance of base, base++ and large++; TACO's and BERT's encoders have none."""
+    found = {}
+    for name in SIZES:
+        encoder = locate(f"new:{name}").encoder
+        found[name] = (encoder.relative_buckets, encoder.relative_distance)
+    assert found == {
+        "tiny": (0, 0),
+        "bert-small": (0, 0),
+        "bert-base": (0, 0),
+        "coco-lm-base": (32, 128),
+        "coco-lm-base++": (64, 128),
+        "coco-lm-large++": (128, 256),
+    }
+
+
 class TestFirstWeights:
     @pytest.fixture(params=["bert", "roberta"])
     def folder(self, request: pytest.FixtureRequest, folders: dict[str, Path]) -> Path:

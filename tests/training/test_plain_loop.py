@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from harness.encoders.tokens import Tokens, Vocabulary
-from harness.objectives import build
 from harness.specs import Stage
 from harness.streams import stream
 from harness.training import loop
@@ -33,14 +32,15 @@ class Plain:
         self.vocabulary = vocabulary
         self.heads = {name: tensor.clone().requires_grad_() for name, tensor in heads.items()}
         self.auxiliary: Any = None
+        if stage.encoder.relative_buckets:
+            self.heads["encoder"] = torch.zeros(32, 4, requires_grad=True)
         if self.name in ("electra", "coco_lm", "auxiliary_mlm"):
             self.begin_replacing()
 
     def begin_replacing(self) -> None:
         """The auxiliary network: the library's model with the encoder's first layer alone, which is a third of two."""
-        if self.params["relative_buckets"]:
-            for net in ("encoder", "auxiliary"):
-                self.heads[net] = torch.zeros(32, 4, requires_grad=True)
+        if "encoder" in self.heads:
+            self.heads["auxiliary"] = torch.zeros(32, 4, requires_grad=True)
         replacements = self.params.get("replacements", "auxiliary")
         if replacements == "random":
             return
@@ -59,7 +59,7 @@ class Plain:
         return list({id(p): p for p in every if p.requires_grad}.values())
 
     def classify(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        first = self.model.bert(**tiny.padded(tokens))[0][:, 0]
+        first = self.model.bert(**self.seen(tiny.padded(tokens)))[0][:, 0]
         pooled = torch.tanh(F.linear(first, self.heads["dense.weight"], self.heads["dense.bias"]))
         return first, F.linear(pooled, self.heads["out.weight"], self.heads["out.bias"])
 
@@ -83,7 +83,7 @@ class Plain:
             return (1 - self.params["lam"]) * plain + self.params["lam"] * self.contrast_classes(first, labels)
         if self.name == "cssl":
             halves = np.split(np.arange(len(tokens)), 2)
-            h0, h1 = (self.model.bert(**tiny.padded(tokens.take(half)))[0][:, 0] for half in halves)
+            h0, h1 = (self.model.bert(**self.seen(tiny.padded(tokens.take(half))))[0][:, 0] for half in halves)
             return self.contrast_views(h0, h1)
         if self.name in ("electra", "coco_lm", "auxiliary_mlm"):
             return self.replaced(tokens, step)
@@ -92,7 +92,7 @@ class Plain:
         chosen = tiny.padded(tokens, selected.astype(np.int64))["input_ids"].bool()
         if self.params.get("token_prediction"):
             chosen = tiny.padded(tokens, (~tokens.special).astype(np.int64))["input_ids"].bool()
-        out = self.model(**batch, output_hidden_states=True)
+        out = self.model(**self.seen(batch), output_hidden_states=True)
         mlm = F.cross_entropy(out.logits.flatten(0, 1), torch.where(chosen, targets, -100).flatten(), ignore_index=-100)
         if self.name == "mlm":
             return mlm
@@ -105,7 +105,7 @@ class Plain:
         h0, terms = out.hidden_states[-1][:, 0], []
         for view in range(1, self.params["num_views"] + 1):
             _, batch = self.corrupted(tokens, step, view, self.params["p_c"], selected)
-            hk = self.model.bert(**batch)[0][:, 0]
+            hk = self.model.bert(**self.seen(batch))[0][:, 0]
             terms.append(self.contrast_views(h0, hk))
         return mlm + self.params["alpha"] * torch.stack(terms).mean()
 
@@ -161,7 +161,13 @@ class Plain:
             total = total - (scores / self.params["temperature"]).log_softmax(0)[0]
         return total / anchors.sum()
 
-    # ------------------------------------------------------------ ELECTRA and COCO-LM
+    # ------------------------------------------------------------ relative positions, ELECTRA and COCO-LM
+
+    def seen(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """A padded batch as the encoder gets it, with its relative positions in the mask."""
+        if "encoder" not in self.heads:
+            return batch
+        return {**batch, "attention_mask": self.bias("encoder", batch["attention_mask"])}
 
     def bias(self, net: str, real: Tensor) -> Tensor:
         """[B, H, L, L] for the scores of every layer: T5's 32 buckets up to distance 128, nothing at padding."""
@@ -179,7 +185,7 @@ class Plain:
     def states(self, net: str, ids: Tensor, real: Tensor) -> Tensor:
         """Last hidden states [B, L, d] of the encoder or of the auxiliary network."""
         model = self.model if net == "encoder" else self.auxiliary
-        mask = self.bias(net, real) if self.params["relative_buckets"] else real
+        mask = self.bias(net, real) if net in self.heads else real
         return model.bert(input_ids=ids, attention_mask=mask)[0]  # type: ignore[no-any-return]
 
     def replaced(self, tokens: Tokens, step: int) -> Tensor:
@@ -279,7 +285,11 @@ class Plain:
 def made(folder: Path, stage: Stage, inputs: Inputs) -> tuple[Plain, Outcome]:
     """The plain loop, ready to run from the same heads, and what the harness's found."""
     vocabulary = tiny.vocabulary(folder)
-    objective = build(stage.objective, tiny.encoder(folder), vocabulary, stage.data.num_labels, 0.0, stage.seed)
+    root = stage.encoder
+    relative = (root.relative_buckets, root.relative_distance)
+    objective = tiny.built(
+        folder, stage.objective, seed=stage.seed, num_labels=stage.data.num_labels, relative=relative
+    )
     heads = {n: t.detach() for n, t in objective.state_dict().items() if not n.startswith(("encoder.", "auxiliary."))}
     plain = Plain(folder, stage, vocabulary, heads)
     dev = stage.data.dev.digest if stage.data.dev else None
@@ -290,18 +300,30 @@ def made(folder: Path, stage: Stage, inputs: Inputs) -> tuple[Plain, Outcome]:
 
 
 # A narrow auxiliary has no plain counterpart in the library; tests/encoders/test_auxiliary.py has it layer by layer.
-@pytest.mark.parametrize("name", [name for name in tiny.OBJECTIVES if name != "electra-narrow"])
-def test_the_same_losses(name: str, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+PLAIN = [name for name in tiny.OBJECTIVES if name != "electra-narrow"]
+RELATIVE = ("scl", "mlm", "cmlm-simsiam", "taco", "electra-shallow", "coco_lm", "coco_lm-converged", "auxiliary_mlm")
+"""Objectives that are also tried on an encoder with relative positions, which any objective trains."""
+
+
+@pytest.mark.parametrize(
+    ("name", "relative"),
+    [*((name, (0, 0)) for name in PLAIN), *((name, (32, 128)) for name in RELATIVE)],
+    ids=lambda x: x if isinstance(x, str) else "relative" if x[0] else "",
+)
+def test_the_same_losses(name: str, relative: tuple[int, int], bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "LOG_EVERY", 1)
     spec = tiny.OBJECTIVES[name]
+    recipe: dict[str, Any] = {"lr": 2e-4, "steps": 10, "dropout": 0.0, "relative": relative}
     if spec.name in tiny.SUPERVISED:
-        stage, inputs = tiny.fine_tuning(bert, spec, every=1, pairs=True, lr=2e-4, steps=10, dropout=0.0)
+        stage, inputs = tiny.fine_tuning(bert, spec, every=1, pairs=True, **recipe)
     else:
-        stage, inputs = tiny.post_training(bert, spec, lr=2e-4, steps=10, dropout=0.0)
+        stage, inputs = tiny.post_training(bert, spec, **recipe)
     plain, outcome = made(bert, stage, inputs)
     found = [entry["loss"] for entry in outcome.history]
     expected = [loss for _, loss in plain.run(inputs)]
     assert len(found) == 10
+    table = plain.heads.get("encoder")  # a frozen encoder's table stays as it is, as the rest of it does
+    assert table is None or name == "auxiliary_mlm" or table.abs().max() > 1e-4, "no relative positions were trained"
     # With a weight of 50 the loss is near 40, where neighbouring floats lie 4e-6 apart: two of them, below 1e-5.
     rtol = 2.4e-7 if spec.name in ("electra", "coco_lm") else 0
     np.testing.assert_allclose(found, expected, rtol=rtol, atol=1e-6)

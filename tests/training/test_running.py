@@ -44,7 +44,7 @@ class TestModelTypes:
         assert record.provenance["encoder"] == stage.encoder.digest
 
 
-LOSS_ALONE = ("softmax", "weighted_ce", "all_token", "no_stop", "projection", "no_relative")
+LOSS_ALONE = ("softmax", "weighted_ce", "all_token", "no_stop", "projection")
 """Variants that differ in their loss, not in what a stage reads, keeps or loads."""
 
 
@@ -93,18 +93,20 @@ class TestEveryObjective:
             assert record.status == "failed"
             assert record.reason.startswith("ValueError")
 
+    @pytest.mark.parametrize("name", ["mlm", "electra-shallow"])
     @pytest.mark.parametrize("kind", ["bert", "roberta", "electra"])
     def test_relative_positions_survive_into_fine_tuning(
-        self, kind: str, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, kind: str, name: str, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """They are trained, they lie in the product, the child predicts with them, and it trains them on."""
+        """An encoder's are trained by any objective, they lie in the product, the child predicts with them, and it trains
+        them on."""
         folder = folders[kind]
-        stage, inputs = tiny.post_training(folder, tiny.OBJECTIVES["electra-shallow"], lr=5e-3)
+        stage, inputs = tiny.post_training(folder, tiny.OBJECTIVES[name], lr=5e-3, relative=(32, 128))
         record_of(folder, tmp_path, stage, inputs, keep_product=True)
         product = load_product(Storage(str(tmp_path)), stage.key)
-        (name,) = [n for n in product if n.endswith("relative_positions.table")]
-        assert name.startswith("encoder/")
-        assert product[name].abs().max() > 1e-3
+        (table,) = [n for n in product if n.endswith("relative_positions.table")]
+        assert table.startswith("encoder/")
+        assert product[table].abs().max() > 1e-3
 
         built: list[CrossEntropy] = []
         initialise = CrossEntropy.build
@@ -113,7 +115,7 @@ class TestEveryObjective:
         record = record_of(folder, tmp_path, child, inputs, keep_product=True)
         assert record.status == "done"
         after = load_product(Storage(str(tmp_path)), child.key)
-        assert not torch.equal(after[name], product[name])
+        assert not torch.equal(after[table], product[table])
 
         (module,) = built
         tokens = tiny.tokens(folder, tiny.texts(30, 2)[0])
