@@ -283,7 +283,7 @@ def letter(index: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _short_size(size: int) -> str:

@@ -1,19 +1,12 @@
-"""What is left to do of a plan, in stages, and how long it takes on this machine."""
+"""What is left to do of a plan, in stages."""
 
 from __future__ import annotations
 
-import os
-import platform
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from harness.bench.plan import Plan
 from harness.specs import Stage, Status
-from harness.store import Speed
-
-PROBE_SHARE = 0.5
-"""Share of a plain matrix product's speed that a training step reaches; used until a stage was timed here."""
 
 
 @dataclass
@@ -88,43 +81,3 @@ def work(
         attempt = statuses[key][1] if key in statuses else 0
         items.append(Item(stage, name, plan.stage_flops(stage), metrics, key in parents, key not in pending, attempt))
     return items, blocked
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """FLOPs a second of one slot on this machine, and how that is known."""
-
-    flops: float
-    known_by: str
-
-
-def calibrate(speeds: Iterable[Speed], encoder: str) -> Calibration:
-    """From finished stages of this machine (of the same encoder where there are any), else from a matrix product."""
-    here = [s for s in speeds if s.host == platform.node() and s.flops > 0 and s.seconds > 0.5]
-    same = [s for s in here if s.encoder == encoder]
-    if same:
-        # A ratio of sums: the fixed cost of a stage of a few steps should not count as slowness.
-        speed = sum(s.flops for s in same) / sum(s.seconds for s in same)
-        return Calibration(speed, f"{len(same)} finished stages here")
-    return Calibration(_probe() * PROBE_SHARE, "a matrix product timed now")
-
-
-def _probe() -> float:
-    import numpy as np
-    from threadpoolctl import threadpool_limits
-
-    left = np.ones((512, 512), dtype=np.float32)
-    with threadpool_limits(1):
-        best = min(_timed(lambda: left @ left) for _ in range(5))
-    return float(2 * 512**3 / best)
-
-
-def _timed(act: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    act()
-    return time.perf_counter() - started
-
-
-def hours(flops: float, calibration: Calibration, slots: int, stages: int) -> float:
-    """Hours that `stages` stages of `flops` in all take on `slots` slots."""
-    return flops / calibration.flops / max(1, min(slots or os.cpu_count() or 1, stages)) / 3600

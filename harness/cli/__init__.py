@@ -12,7 +12,7 @@ import harness
 from harness.errors import UserError, unknown
 
 EXIT_INCOMPLETE, EXIT_USER, EXIT_INTERRUPTED = 1, 2, 130
-LISTED = ("methods", "tasks", "tables", "spaces", "encoders", "corpora", "translators")
+LISTED = ("methods", "tasks", "tables", "spaces", "encoders", "corpora", "translators", "benches")
 FORMATS = ("text", "md", "latex", "csv", "json")
 
 
@@ -230,7 +230,9 @@ def build_parser() -> argparse.ArgumentParser:
     _table_flags(plan)
     plan.set_defaults(handler="harness.cli.bench:plan")
 
-    report = commands.add_parser("report", help="print a table again from the store; trains nothing")
+    report = commands.add_parser(
+        "report", help="print a table again from the store; without flags the last bench; trains nothing"
+    )
     _table_flags(report)
     _format_flag(report)
     report.set_defaults(handler="harness.cli.bench:report")
@@ -251,6 +253,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     listing = commands.add_parser("list", help=f"list {', '.join(LISTED)}")
     listing.add_argument("what", metavar="|".join(LISTED))
+    listing.add_argument("--store", metavar="URL", help="of 'list benches' (default sqlite:///.harness/harness.db)")
     listing.set_defaults(handler="harness.cli.show:listing")
 
     show = commands.add_parser("show", help="one record in full: its numbers, its parents, how to make it again")

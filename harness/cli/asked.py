@@ -12,20 +12,18 @@ from typing import Any
 from harness.bench.point import Point, PointTarget, load_point, settings
 from harness.bench.resolve import Overrides
 from harness.bench.table import Table, load_table
+from harness.cli.request import FLAGS, YAML, request_of, same_table
 from harness.errors import UserError, unknown
 from harness.methods import methods_named
+from harness.store import Request
 from harness.tasks import Task, load_user_task
-
-TARGET = ("preset", "methods", "tasks", "sizes", "subsets", "seeds", "encoder", "data", "corpus", "translator")
-"""Flags that a target stands in for."""
-YAML = (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
 class Asked:
     """The table, its preset (None: the default, since none was named), what is changed, and the user's own tasks.
 
-    `places`: where in a file a value comes from, by the flag that would have given it.
+    `places`: where in a file a value comes from, by the flag that would have given it; `request`: what the store keeps.
     """
 
     table: Table
@@ -33,6 +31,7 @@ class Asked:
     overrides: Overrides
     user_tasks: Mapping[str, Task]
     places: Mapping[str, str]
+    request: Request
 
     @contextmanager
     def naming_places(self) -> Iterator[None]:
@@ -59,9 +58,9 @@ def ask(args: argparse.Namespace) -> Asked:
         table = load_table(name)
     except UserError as error:
         raise _placed(error, places) from None
-    if target and not (_same(name, target.table) and args.preset in (None, target.preset)):
+    if target and not (same_table(name, target.table) and args.preset in (None, target.preset)):
         target = None
-    values: dict[str, Any] = {flag: getattr(args, flag) for flag in TARGET}
+    values: dict[str, Any] = {flag: getattr(args, flag) for flag in FLAGS}
     for flag, value in (_values(table, point, target, file) if point and target else {}).items():
         if values[flag] is None and value:
             values[flag] = value
@@ -70,24 +69,23 @@ def ask(args: argparse.Namespace) -> Asked:
     shared = target.set if target else ()
     places |= {f"--set {text}": f"{file}, key target.set, {text}" for text in shared}
     places |= {f"--set {text}": f"{file}, key set, {text}" for text in texts}
+    preset = values["preset"]
+    known = table.presets.get(preset or table.default_preset)
+    if known and values["data"] == known.data and not Path(known.data).is_dir():
+        values["data"] = None  # the preset's name for where its tasks come from, which plans and captions print
+    every = (*shared, *texts, *args.set)
+    request = request_of(table.name, name, values | {"preset": preset or table.default_preset}, every)
     own = {text: load_user_task(text) for text in values["tasks"] or () if text.endswith(YAML)}
     if own:
         values["tasks"] = tuple(own[text].name if text in own else text for text in values["tasks"])
-    preset = values.pop("preset")
-    overrides = Overrides(**values, set=(*shared, *texts, *args.set), num_workers=args.num_workers)
-    return Asked(table, preset, overrides, {task.name: task for task in own.values()}, places)
-
-
-def _same(name: str, other: str) -> bool:
-    """Two names of one table: a packaged one by name, or one file however its path is written."""
-    if name.endswith(YAML) and other.endswith(YAML):
-        return Path(name).expanduser().resolve() == Path(other).expanduser().resolve()
-    return name == other
+    values.pop("preset")
+    overrides = Overrides(**values, set=every, num_workers=args.num_workers)
+    return Asked(table, preset, overrides, {task.name: task for task in own.values()}, places, request)
 
 
 def _values(table: Table, point: Point, target: PointTarget, file: str) -> dict[str, Any]:
     """A target's values by flag, as the flags would give them; empty where the preset's hold."""
-    values = {flag: getattr(target, flag) for flag in TARGET if flag != "methods"}
+    values = {flag: getattr(target, flag) for flag in FLAGS if flag != "methods"}
     preset = table.presets.get(target.preset)
     if preset and preset.data == target.data:
         values["data"] = ""  # a name for where the preset's tasks come from, nothing that --data takes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -14,15 +15,18 @@ from tabulate import tabulate
 
 from harness.bench.aggregate import Grid, aggregate
 from harness.bench.caption import Caption, counted
+from harness.bench.estimate import Calibration, Estimate, calibrate, estimated, hours
 from harness.bench.plan import COMPARED_TEXTS, Plan, Translation, make_plan
 from harness.bench.point import value_text
 from harness.bench.render import render
 from harness.bench.resolve import ResolvedTable
 from harness.bench.results import examples, hardware, replicates
-from harness.bench.work import Blocked, Calibration, Item, calibrate, hours, work
+from harness.bench.work import Blocked, Item, work
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.asked import Asked, ask
 from harness.cli.places import check_gpus, execution_of, storage_of, workplace_of
+from harness.cli.printing import about, duration, magnitude, say, say_table
+from harness.cli.request import recalled
 from harness.cli.texts import corpus_of, reader, translate, translation_of
 from harness.encoders import Located, locate
 from harness.errors import UserError
@@ -54,6 +58,10 @@ class Prepared:
     @property
     def hours(self) -> float:
         return self.hours_of(sum(item.cost for item in self.items), len(self.items))
+
+    @property
+    def expected(self) -> Estimate:
+        return estimated(3600 * self.hours, self.calibration.spread)
 
     def hours_of(self, flops: float, stages: int) -> float:
         """What `stages` stages of `flops` in all take here."""
@@ -112,7 +120,8 @@ def _not_at_hand(plan: Plan, source: Any, user_tasks: Mapping[str, Task]) -> str
 def plan(args: argparse.Namespace) -> int:
     """Print what would run; train nothing, write nothing."""
     prepared = prepare(args, train=False)
-    print("\n".join([*_first_line(prepared), *describe(prepared), *_rows(prepared)]))
+    say([*_first_line(prepared), *describe(prepared)], sys.stdout)
+    print("\n".join(["", *_rows(prepared)]))
     return 0
 
 
@@ -128,7 +137,7 @@ def _rows(prepared: Prepared) -> list[str]:
         lines.append((row.name, method or "-", len(runs), len(stages), len(stages - seen), settings))
         seen |= stages
     headers = ("Row", "Method", "Runs", "Stages", "New", "Set")
-    return ["", *tabulate(lines, headers=headers, intfmt=",", disable_numparse=[0, 1, 5]).splitlines()]
+    return [*tabulate(lines, headers=headers, intfmt=",", disable_numparse=[0, 1, 5]).splitlines()]
 
 
 def _first_line(prepared: Prepared) -> list[str]:
@@ -146,43 +155,28 @@ def _first_line(prepared: Prepared) -> list[str]:
         other = make_plan(prepared.asked.table.resolve(name), None, located, translation=Translation())
         flops = sum(other.stage_flops(stage) for stage in other.stages.values())
         spent = prepared.hours_of(flops, len(other.stages))
-        costs.append(f"{name} ({len(other.stages):,} stages) about {duration(spent)} here")
-    return [f"Preset {prepared.resolved.preset}, the default. Others: {'; '.join(costs)}: ask with --preset NAME."]
+        costs.append(f"{name} ({counted(len(other.stages), 'stage')}, {magnitude(spent)} on this machine)")
+    others = f" Others: {', '.join(costs)}; choose one with --preset NAME." if costs else ""
+    return [f"Preset {prepared.resolved.preset}, the default.{others}"]
 
 
 def describe(prepared: Prepared) -> list[str]:
     """The plan in lines: cells, runs, stages, what is done, shared, skipped, unresolved, and what the rest costs."""
     plan, resolved = prepared.plan, prepared.resolved
-    counts = {
-        status: sum(1 for s, _ in prepared.statuses.values() if s == status)
-        for status in ("done", "failed", "diverged")
-    }
-    distinct = {run.stage.key for run in plan.runs}
     rows = len({run.row for run in plan.runs})
-    serves = plan.names()
-    shared = sum(1 for names in serves.values() if len(names) > 1)
-    remade = sum(item.remake for item in prepared.items)
+    cells = rows * len(resolved.columns) * len(resolved.sizes)
     lines = [
-        f"Table {resolved.table.name}, preset {resolved.preset}: {rows} methods x {len(resolved.columns)} columns x "
-        f"{len(resolved.sizes)} sizes = {rows * len(resolved.columns) * len(resolved.sizes)} cells, "
-        f"{len(resolved.subsets)} subsets x {len(resolved.seeds)} seeds.",
+        f"Table {resolved.table.name}, preset {resolved.preset}: {counted(rows, 'row')} x "
+        f"{counted(len(resolved.columns), 'column')} x {counted(len(resolved.sizes), 'size')} = {counted(cells, 'cell')}, each "
+        f"from {counted(len(resolved.subsets), 'subset')} x {counted(len(resolved.seeds), 'seed')}.",
         f"Encoder {resolved.encoder} ({plan.located.encoder.digest[:10]}), data: {plan.source}, store {prepared.store.shown}.",
-        f"Runs: {len(plan.runs):,} ({len(distinct):,} distinct). Stages: {len(plan.stages):,}, of which {shared:,} serve "
-        f"several runs; done {counts['done']:,}, failed {counts['failed']:,}, diverged {counts['diverged']:,}, "
-        f"to train {len(prepared.items):,}"
-        + (f" ({remade} of them recorded, their weights wanted again)" if remade else "")
-        + (
-            f", blocked {len(prepared.blocked)} by a diverged parent (--retry trains it again)"
-            if prepared.blocked
-            else ""
-        )
-        + ".",
+        *_work_lines(prepared),
     ]
     for name, task, reason in plan.skipped:
         lines.append(f"Skipped: {name}{' on ' + task if task else ''}: {reason}.")
     lines += [f"{name}: {found.note}" for name, found in plan.tasks.items() if found.note]
     lines += own_data(plan)
-    lines += [f"Texts on both sides: {sentence}." for sentence in shared_sentences(plan)]
+    lines += [f"Overlap: {sentence}." for sentence in shared_sentences(plan)]
     if plan.untranslated:
         texts = sum(len(rows) for rows in plan.untranslated)
         lines.append(
@@ -193,10 +187,10 @@ def describe(prepared: Prepared) -> list[str]:
     if missing:
         shown = ", ".join(missing[:4]) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
         lines.append(f"Unresolved (not at hand; keys are provisional): {shown}.")
-    flops = sum(item.cost for item in prepared.items)
+    flops, speed = sum(item.cost for item in prepared.items), prepared.calibration
     lines.append(
-        f"To do: {len(prepared.items):,} stages, {flops:.2g} FLOPs, about {duration(prepared.hours)} on {prepared.slots} "
-        f"slots here ({prepared.calibration.flops / 1e9:.0f} GFLOP/s a slot, known by {prepared.calibration.known_by})."
+        f"To do: {counted(len(prepared.items), 'stage')}, {flops:.2g} FLOPs, about {about(prepared.expected)} on "
+        f"{counted(prepared.slots, 'slot')} of this machine, at {speed.flops / 1e9:.0f} GFLOP/s a slot, {speed.known_by}."
         if prepared.items
         else "To do: nothing."
     )
@@ -208,6 +202,25 @@ def own_data(plan: Plan) -> list[str]:
     return [f"{found.task.title}: {found.origin}." for found in plan.tasks.values() if found.task.own and found.origin]
 
 
+def _work_lines(prepared: Prepared) -> list[str]:
+    """How many runs and stages there are, and what became of the stages so far."""
+    plan, statuses = prepared.plan, Counter(status for status, _ in prepared.statuses.values())
+    distinct = len({run.stage.key for run in plan.runs})
+    same = f" ({distinct:,} distinct: equal ones are trained once)" if distinct < len(plan.runs) else ""
+    several = sum(1 for names in plan.names().values() if len(names) > 1)
+    shared = f" ({several:,} of them used by several runs, trained once)" if several else ""
+    remade = sum(item.remake for item in prepared.items)
+    again = f" ({remade:,} of them done, but their weights are deleted and needed again)" if remade else ""
+    blocked = len(prepared.blocked)
+    waits = f", {blocked:,} blocked because the stage before diverged (--retry trains both)" if blocked else ""
+    return [
+        f"Runs: {len(plan.runs):,}, one for each row, task, size, subset and seed{same}. Stages: {len(plan.stages):,}, the "
+        f"training phases of these runs{shared}.",
+        f"Stages done: {statuses['done']:,}, failed: {statuses['failed']:,}, diverged: {statuses['diverged']:,}, to train: "
+        f"{len(prepared.items):,}{again}{waits}.",
+    ]
+
+
 def shared_sentences(plan: Plan) -> list[str]:
     """Which evaluation rows have a text that also stands in training text."""
     found = [s for s in plan.shared if s.most]
@@ -216,18 +229,10 @@ def shared_sentences(plan: Plan) -> list[str]:
         training = "one of the training sets" if each.training == "training sets" else f"the corpus {each.training}"
         sentences.append(f"{each.most} of {each.rows:,} rows of {each.evaluation} share a text with {training}")
     if not found and plan.shared:
-        sentences.append("none, in any dev or test set of this table")
+        sentences.append("no text of a dev or test set of this table stands in training text")
     if plan.corpus and plan.corpus.rows > COMPARED_TEXTS:
         sentences.append(f"not looked for in the {plan.corpus.rows:,} texts of {plan.corpus.name}")
     return sentences
-
-
-def duration(value: float) -> str:
-    if value < 1 / 60:
-        return f"{max(1, round(value * 3600))} s"
-    if value < 1:
-        return f"{round(value * 60)} min"
-    return f"{value:.1f} h" if value < 48 else f"{value / 24:.1f} days"
 
 
 # ---------------------------------------------------------------- report
@@ -235,7 +240,7 @@ def duration(value: float) -> str:
 
 def report(args: argparse.Namespace) -> int:
     """Print the table from the store."""
-    return _print_table(prepare(args, train=False), args.format)
+    return _print_table(prepare(recalled(args), train=False), args.format)
 
 
 def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
@@ -248,7 +253,7 @@ def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
     }
     skipped = {(row, task): reason for row, task, reason in plan.skipped if task}
     grid = aggregate(resolved, replicates(plan, store), test_rows, not_comparable, skipped)
-    notes = own_data(plan) + [f"Texts on both sides: {sentence}." for sentence in shared_sentences(plan)]
+    notes = own_data(plan) + [f"Overlap: {sentence}." for sentence in shared_sentences(plan)]
     if any(stage.data.views > 1 for stage in plan.stages.values()):
         notes.append(f"CSSL contrasts back-translations made by {resolved.translator}.")
     corpora = {stage.data.train.name: stage.data.train for stage in plan.stages.values() if stage.phase == "pre-train"}
@@ -268,7 +273,11 @@ def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
 
 def _print_table(prepared: Prepared, format: str) -> int:
     grid, caption = grid_of(prepared)
-    print(render(grid, caption, format), end="")
+    text = render(grid, caption, format)
+    if format == "text":
+        say_table(text, sys.stdout)
+    else:
+        print(text, end="")
     return 0 if grid.complete else EXIT_INCOMPLETE
 
 
@@ -278,7 +287,7 @@ def _print_table(prepared: Prepared, format: str) -> int:
 def bench(args: argparse.Namespace) -> int:
     """Show the plan, train what is missing, print the table. 1 when a cell stays incomplete."""
     prepared = prepare(args, train=True)
-    print("\n".join([*_first_line(prepared), *describe(prepared)]), file=sys.stderr)
+    say([*_first_line(prepared), *describe(prepared)])
     if prepared.items:
         agree(args.yes, prepared.hours, "--tasks, --sizes, --subsets, --seeds or --methods")
         if prepared.plan.untranslated:
@@ -288,8 +297,15 @@ def bench(args: argparse.Namespace) -> int:
         _train(args, prepared)
         prepared.statuses = prepared.store.statuses(prepared.plan.stages)
     if prepared.plan.runs:
-        prepared.store.label(prepared.resolved.table.name, prepared.plan.runs)
+        _remember(prepared)
     return _print_table(prepared, args.format)
+
+
+def _remember(prepared: Prepared) -> None:
+    """Keep which runs the stages are for and what asked for them: `show` and `report` tell it again."""
+    plan = prepared.plan
+    prepared.store.label(prepared.resolved.table.name, plan.runs)
+    prepared.store.keep_request(prepared.asked.request, plan.stages)
 
 
 def agree(yes: bool, expected: float, narrow: str) -> None:
@@ -300,7 +316,7 @@ def agree(yes: bool, expected: float, narrow: str) -> None:
         raise UserError(
             f"This plan takes about {duration(expected)} here; add --yes to run it, or narrow it with {narrow}."
         )
-    print(f"This takes about {duration(expected)} here. Go on? [y/N] ", end="", file=sys.stderr, flush=True)
+    print(f"This takes about {duration(expected)} here. Continue? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise UserError("Nothing was trained.")
 
@@ -321,7 +337,7 @@ def _train(args: argparse.Namespace, prepared: Prepared) -> None:
     name = prepared.resolved.table.name
     metadata = {"table": name, "preset": prepared.resolved.preset, "encoder": located.name, "runs": str(len(plan.runs))}
     prepared.store = Store(prepared.store.url)
-    prepared.store.label(name, plan.runs)
+    _remember(prepared)
     storage = storage_of(args, prepared.store)
     storage.probe()
     with session(execution, metadata) as (dashboard, settled):
@@ -332,7 +348,8 @@ def _train(args: argparse.Namespace, prepared: Prepared) -> None:
             prepared.store, workplace, tokeniser.vocabulary, reader(plan, tokeniser, prepared.store), settled, name
         )
         try:
-            with Live(prepared.items, _reused(prepared), dashboard, prepared.hours * 3600) as live:
+            slots = prepared.slots if args.address == "local" else args.slots
+            with Live(prepared.items, _reused(prepared), dashboard, prepared.expected, slots) as live:
                 for event in pool.run(prepared.items):
                     live.show(event)
         finally:

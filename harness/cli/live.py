@@ -5,23 +5,39 @@ from __future__ import annotations
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from harness.bench.estimate import Estimate, Timed, remaining
 from harness.bench.work import Item
+from harness.cli.printing import about, escaped
 from harness.search.board import Direction, Trial, best_of
 
 if TYPE_CHECKING:
     from harness.cluster.pool import Event
 
 LINE_EVERY_SECONDS = 10.0
+ESTIMATE_EVERY_SECONDS = 1.0
+LEARNED_FROM = 200
+"""Stages that an estimate is learned from: of those before, none weighs anything."""
 _ENDS = ("done", "failed", "diverged", "elsewhere")
+
+
+class _Bar(Progress):
+    """A bar with a line below it."""
+
+    below = ""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        if self.below:
+            yield Text(self.below, no_wrap=True, overflow="ellipsis")
 
 
 class _View(ABC):
@@ -31,11 +47,11 @@ class _View(ABC):
     def __init__(self, what: str, total: int, dashboard: str = "") -> None:
         self._what, self._total, self._dashboard = what, total, dashboard
         self._started = self._spoke = time.monotonic()
-        self._progress: Progress | None = None
+        self._progress: _Bar | None = None
         console = Console(stderr=True)
         if console.is_terminal:
             columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-            self._progress = Progress(*columns, TimeElapsedColumn(), console=console)
+            self._progress = _Bar(*columns, TimeElapsedColumn(), console=console)
             self._task = self._progress.add_task("", total=total)
 
     @property
@@ -45,6 +61,10 @@ class _View(ABC):
 
     def _state(self) -> str:
         """More about them, for the end of a line."""
+        return ""
+
+    def _now_running(self) -> str:
+        """What runs at this moment, for the line below the bar."""
         return ""
 
     @property
@@ -69,6 +89,7 @@ class _View(ABC):
 
     def _update(self) -> None:
         if self._progress:
+            self._progress.below = escaped(self._now_running())
             self._progress.update(self._task, completed=self._ended, description=self._state())
         elif time.monotonic() - self._spoke > LINE_EVERY_SECONDS:
             self._spoke = time.monotonic()
@@ -79,6 +100,7 @@ class _View(ABC):
         return f"{self._ended:,}/{self._total:,} {self._what}{when}{': ' if state else ''}{state}"
 
     def _line(self, text: str) -> None:
+        text = escaped(text)
         if self._progress:
             self._progress.console.print(Text(text))
         else:
@@ -86,16 +108,20 @@ class _View(ABC):
 
 
 class Live(_View):
-    """Counts stages as they start and end; give it every event."""
+    """Counts stages as they start and end; give it every event. `expected`: how long all of them take, where that is known;
+    `slots` of 0: as many as are seen at once."""
 
-    def __init__(self, items: Sequence[Item], reused: int, dashboard: str, expected_seconds: float) -> None:
+    def __init__(
+        self, items: Sequence[Item], reused: int, dashboard: str, expected: Estimate | None = None, slots: int = 0
+    ) -> None:
         super().__init__("stages", len(items), dashboard)
-        self._reused = reused
-        self._whole_cost = sum(item.cost for item in items)
-        self._expected = expected_seconds
+        self._reused, self._expected, self._slots = reused, expected, slots
         self._counts = dict.fromkeys((*_ENDS, "retried"), 0)
-        self._running: dict[str, str] = {}
-        self._cost = 0.0
+        self._waiting = {item.stage.key: item for item in items}
+        self._running: dict[str, tuple[Item, float]] = {}
+        self._timed: deque[Timed] = deque(maxlen=LEARNED_FROM)
+        self._most = 1
+        self._left, self._left_at = "", -ESTIMATE_EVERY_SECONDS
 
     @property
     def _ended(self) -> int:
@@ -103,28 +129,52 @@ class Live(_View):
 
     def show(self, event: Event) -> None:
         """Take in one event of the pool."""
-        key = event.item.stage.key
+        item, now = event.item, time.monotonic()
+        key = item.stage.key
         if event.kind == "started":
-            self._running[key] = event.item.name
+            self._waiting.pop(key, None)
+            self._running[key] = item, now
+            self._most = max(self._most, len(self._running))
         elif event.kind in self._counts:
-            self._running.pop(key, None)
+            began = self._running.pop(key, None)
             self._counts[event.kind] += 1
-            self._cost += event.item.cost if event.kind in _ENDS else 0
+            if event.kind == "retried":
+                self._waiting[key] = item
+            else:
+                self._waiting.pop(key, None)
+            if event.kind == "done" and began:
+                self._timed.append(Timed(item.stage.phase, item.cost, now - began[1]))
         if event.kind in ("failed", "diverged", "retried"):
-            self._line(f"{event.kind}: {event.item.name}: {event.reason}")
+            self._line(f"{event.kind}: {item.name}: {event.reason}")
         elif event.kind == "notice":
             self._line(event.reason)
         self._update()
 
     def _state(self) -> str:
-        parts = [f"{self._counts['done']} done", f"{len(self._running)} running", f"{self._reused} reused"]
+        parts = [f"{self._counts['done']} done", f"{len(self._running)} running"]
+        parts += [f"{self._reused} done before"] if self._reused else []
         parts += [f"{self._counts[k]} {k}" for k in ("failed", "diverged", "elsewhere", "retried") if self._counts[k]]
-        if not self._ended:
-            parts.append(f"about {_clock(self._expected)} in all")
-        elif self._ended < self._total and self._cost:
-            # Stages differ a hundredfold in cost, so what is left is judged by cost and not by count.
-            parts.append(f"about {_clock(self._elapsed * (self._whole_cost - self._cost) / self._cost)} left")
-        return ", ".join(parts)
+        if self._ended < self._total:
+            parts.append(self._estimate())
+        return ", ".join(filter(None, parts))
+
+    def _estimate(self) -> str:
+        """How long the rest takes, in words; thousands of stages are not added up more than once a second."""
+        now = time.monotonic()
+        if now - self._left_at >= ESTIMATE_EVERY_SECONDS:
+            self._left_at = now
+            running = [Timed(item.stage.phase, item.cost, now - began) for item, began in self._running.values()]
+            waiting = [Timed(item.stage.phase, item.cost) for item in self._waiting.values()]
+            left = remaining(self._timed, running, waiting, self._slots or self._most)
+            self._left = f"about {about(left)} left" if left else ""
+        if not self._timed and self._expected:
+            return f"about {about(self._expected)} in all"
+        return self._left
+
+    def _now_running(self) -> str:
+        names = [item.name for item, _ in self._running.values()]
+        more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+        return f"running: {', '.join(names[:2])}{more}" if names else ""
 
 
 class LiveTrials(_View):
@@ -161,7 +211,7 @@ class LiveTrials(_View):
         parts = [f"{states['complete']} complete", f"{states['running']} running"]
         parts += [f"{states[state]} {state}" for state in ("dropped", "failed") if states[state]]
         parts.append(f"{done}/{self._total * self._replicates} replicates")
-        parts.append(f"{self._trained} stages trained, {self._found} found recorded")
+        parts.append(f"{self._trained} stages trained, {self._found} reused")
         best = best_of(self._trials.values(), self._direction)
         if best is not None:
             parts.append(f"best {100 * (best.mean() or 0.0):.2f} (trial {best.number})")

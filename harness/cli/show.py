@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import shlex
+import sys
 import typing
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from harness.cli import LISTED
+from harness.cli.printing import duration, escaped, moment, say
+from harness.cli.request import command, of_run
 from harness.errors import UserError, unknown
 from harness.specs import Parent, Record, Stage
 from harness.storage import Storage, weights_of
@@ -20,7 +24,7 @@ if TYPE_CHECKING:
 
 def listing(args: argparse.Namespace) -> int:
     """One line each: methods with their hyperparameters, tasks, tables, search spaces, encoders."""
-    makers = {
+    makers: dict[str, Callable[[], list[tuple[str, str]]]] = {
         "methods": _methods,
         "tasks": _tasks,
         "tables": _tables,
@@ -28,12 +32,15 @@ def listing(args: argparse.Namespace) -> int:
         "encoders": _encoders,
         "corpora": _corpora,
         "translators": _translators,
+        "benches": partial(_benches, args.store),
     }
     if args.what not in makers:
         raise unknown("list", args.what, LISTED)
+    if args.store and args.what != "benches":
+        raise UserError(f"list {args.what}: --store is of 'list benches' alone; leave it out.")
     rows = makers[args.what]()
     width = max(len(name) for name, _ in rows)
-    print("\n".join(f"{name:<{width}}  {text}" for name, text in rows))
+    say([escaped(f"{name:<{width}}  {text}") for name, text in rows], sys.stdout, indent=width + 2)
     return 0
 
 
@@ -143,6 +150,16 @@ def _translators() -> list[tuple[str, str]]:
     ]
 
 
+def _benches(url: str | None) -> list[tuple[str, str]]:
+    store = Store(url or DEFAULT_URL, create=False)
+    benches = [request for request in store.requests() if not request.study]
+    if not benches:
+        raise UserError(
+            f"The store {store.shown} holds no bench yet; run 'harness bench' first, or name it with --store."
+        )
+    return [(moment(request.asked_at), command(request, store=url)) for request in benches]
+
+
 def show(args: argparse.Namespace) -> int:
     """One record: what was trained, what it found, where it comes from, which runs it serves, how to make it again."""
     from harness.cli.places import storage_of
@@ -161,9 +178,12 @@ def show(args: argparse.Namespace) -> int:
     storage = storage_of(args, store)
     stage, record = store.stage(key), store.records([key], predictions=True)[key]
     assert stage is not None
-    print(
-        "\n".join([*_record_lines(key, stage, record), *_origin_lines(store, storage, stage), *_run_lines(store, key)])
-    )
+    lines = [
+        *_record_lines(key, stage, record),
+        *_origin_lines(store, storage, stage),
+        *_run_lines(store, key, args.store),
+    ]
+    say(map(escaped, lines), sys.stdout, indent=12)
     return 0
 
 
@@ -181,24 +201,41 @@ def _record_lines(key: str, stage: Stage, record: Record) -> list[str]:
     )
     lines.append(f"seed        {stage.seed}")
     if stage.selection:
+        every, metric, tied = stage.selection.every, stage.selection.metric, record.tied
+        same = f", the first of {tied} with this score" if tied > 1 else ""
         lines.append(
-            f"selected    step {record.selected_step} by {stage.selection.metric} on dev (every {stage.selection.every}; "
-            f"{record.tied} evaluation{'s' if record.tied != 1 else ''} share the best score): {_scores(record.dev_scores)}"
+            f"selected    step {record.selected_step}: best dev {metric} among evaluations every {every} steps and at the end"
+            f"{same}"
         )
-        lines.append(f"dev classes {record.histogram}{'  collapsed: one class only' if record.collapsed else ''}")
+        lines.append(f"dev scores  {_scores(record.dev_scores)}")
+        lines.append(_predicted(record, stage.data.num_labels))
     for entry in record.history:
         terms = {k: v for k, v in entry.items() if k not in ("step", "dev", "measures")}
         dev = f"  dev {_scores(entry['dev'])}" if "dev" in entry else ""
         measures = f"  measures {_scores(entry['measures'])}" if "measures" in entry else ""
         lines.append(f"  step {entry['step']:>6}  {_scores(terms)}{measures}{dev}")
-    lines.append(f"cost        {record.flops:.3g} FLOPs, {record.seconds:.1f} s")
-    lines += [f"{name:<11} {value}" for name, value in sorted(record.provenance.items())]
+    lines.append(f"cost        {record.flops:.3g} FLOPs in {duration(record.seconds / 3600)}")
+    for name, value in sorted(record.provenance.items()):
+        started = name == "started_at" and isinstance(value, (int, float))
+        lines.append(f"started     {moment(value)}" if started else f"{name:<11} {value}")
     if record.product:
         lines.append(f"weights     digest {record.product}")
     if record.predictions:
-        kept = ", ".join(f"{digest[:10]} ({len(p.gold):,})" for digest, p in record.predictions.items())
-        lines.append(f"predictions kept for {kept}; test scores are computed by 'harness report'")
+        names = {rows.digest: rows.name for rows in stage.row_sets}
+        kept = ", ".join(
+            f"{names.get(digest, digest[:10])} ({len(p.gold):,} rows)" for digest, p in record.predictions.items()
+        )
+        lines.append(f"predictions kept for {kept}; 'harness report' computes test scores from them")
     return lines
+
+
+def _predicted(record: Record, num_labels: int) -> str:
+    """How the predictions on dev spread over the classes."""
+    if num_labels < 2:
+        return f"dev output  predictions on {sum(record.histogram):,} rows"
+    counts = ", ".join(f"{count:,} x class {number}" for number, count in enumerate(record.histogram))
+    collapsed = " (collapsed: one class only)" if record.collapsed else ""
+    return f"dev output  predicted classes: {counts}{collapsed}"
 
 
 def _scores(values: dict[str, Any]) -> str:
@@ -212,27 +249,35 @@ def _origin_lines(store: Store, storage: Storage, stage: Stage) -> list[str]:
     current = stage
     while isinstance(current.init, Parent):
         parent = current.init.stage
-        weights = (
-            "weights kept" if storage.exists(weights_of(parent.key)) else "weights deleted, made again when needed"
-        )
+        kept = storage.exists(weights_of(parent.key))
+        weights = "its weights are kept" if kept else "its weights are deleted; a stage that needs them trains it again"
         status = known.get(parent.key, ("not recorded", 0))[0]
-        parts = " and ".join(current.init.parts)
-        lines.append(f"  {parent.key}  {parent.phase}  {parent.objective.name}  {status}; takes {parts}; {weights}")
+        parts = " and ".join(part.replace("_", " ") for part in current.init.parts)
+        lines.append(
+            f"  {parent.key}  {parent.phase}  {parent.objective.name}  {status}; the next stage starts from its {parts}; {weights}"
+        )
         current = parent
     lines.append(f"  encoder {stage.encoder.name}, digest {stage.encoder.digest}")
     return lines
 
 
-def _run_lines(store: Store, key: str) -> list[str]:
-    labels = store.labels(key)
+def _run_lines(store: Store, key: str, url: str | None) -> list[str]:
+    """The runs that a stage is the last one of, each with the command that makes it again."""
+    labels, requests = store.labels(key), sorted(store.requests(key), key=lambda request: bool(request.study))
     if not labels:
-        return ["runs        none of its own: later stages start from it"]
+        lines = ["runs        no run ends with this stage; later stages start from it"]
+        return lines + [f"  make it again: {command(request, store=url)}" for request in requests[:1]]
     lines = ["runs"]
     for label in labels:
-        size = f"--sizes {label['size']} " if label["size"] else ""
-        lines.append(
-            f"  table {label['table']}, {label['row']}: harness bench --table {label['table']} --methods "
-            f"{shlex.quote(label['row'])} --tasks {label['task']} {size}--subsets {label['subset']} --seeds {label['seed']} "
-            "(with the same --preset, --encoder, --data and --set)"
-        )
+        size = f"n{label['size']}" if label["size"] else "full size"
+        place = f"{label['task']}, {size}, subset {label['subset']}, seed {label['seed']}"
+        lines.append(f"  table {label['table']}, row {label['row']}: {place}")
+        asked = next((request for request in requests if request.table == label["table"]), None)
+        if asked:
+            lines.append(f"    make it again: {command(of_run(asked, label), store=url)}")
+        else:
+            lines.append(
+                "    the command that makes it again is not known: this run is older than the store's record of commands; "
+                f"bench table {label['table']} with the settings above"
+            )
     return lines

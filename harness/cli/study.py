@@ -19,7 +19,7 @@ from harness.search.board import Trial
 from harness.search.points import Points
 from harness.search.space import ResolvedSpace
 from harness.search.study import History, Mirror, study_name
-from harness.store import Owner, Store
+from harness.store import Owner, Request, Store
 
 
 @dataclass
@@ -137,12 +137,18 @@ def explore_rest(args: argparse.Namespace, opened: Opened) -> None:
         count, direction = len(points.replicates), points.space.directions[0]
         live = LiveTrials(points.space.trials, count, direction, opened.proposals.history.trials, dashboard)
 
-        def label(kind: str, trial: Trial) -> None:
+        base = prepared.asked.request
+
+        def remember(kind: str, trial: Trial) -> None:
             if kind == "started":
-                store.label(points.base.table.name, [run for runs in points.runs(trial.point) for run in runs])
+                runs = [run for runs in points.runs(trial.point) for run in runs]
+                store.label(points.base.table.name, runs)
+                settings = [*args.set, *points.space.settings(trial.point)]
+                request = Request(base.table, {**base.values, "set": settings}, opened.name)
+                store.keep_request(request, [stage.key for run in runs for stage in run.stage.chain])
 
         with live:
-            opened.watchers += [live.show, label]
+            opened.watchers += [live.show, remember]
             explore(
                 opened.proposals,
                 partial(Replicates, means),

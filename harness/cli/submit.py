@@ -19,7 +19,8 @@ from pydantic import BaseModel, ConfigDict
 
 from harness.bench.point import load_point
 from harness.cli import EXIT_INCOMPLETE, EXIT_INTERRUPTED, build_parser
-from harness.cli.asked import YAML, ask
+from harness.cli.asked import ask
+from harness.cli.request import YAML
 from harness.cli.study import as_bench
 from harness.cli.tune import space_of
 from harness.errors import UserError, unknown

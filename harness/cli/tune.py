@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from harness.bench.caption import counted
+from harness.bench.estimate import estimated
 from harness.bench.plan import Translation, make_plan
+from harness.bench.table import EXCLUSIVE, PHASES
 from harness.cli.asked import ask
-from harness.cli.bench import Prepared, agree, duration, prepare, shared_sentences
+from harness.cli.bench import Prepared, agree, prepare, shared_sentences
 from harness.cli.found import show
+from harness.cli.printing import about, magnitude, say
 from harness.cli.study import as_bench, check_places, explore_rest, open_study
 from harness.cli.texts import translate
 from harness.encoders import locate
@@ -87,15 +89,23 @@ def prepare_study(args: argparse.Namespace) -> tuple[Prepared, Points]:
 
 
 def _refuse_twice(args: argparse.Namespace, space: ResolvedSpace) -> None:
-    """`--set` of what the space varies would be overridden at every point."""
+    """`--set` of what the space varies would be overridden at every point, and so would the other field of an exclusive pair,
+    such as steps where the space varies epochs."""
     varied = {p.path: p.choices[0] if p.choices else p.low for p in space.parameters}
     keys = {text.partition("=")[0] for text in space.settings(varied)}
     for text in args.set:
         key = text.partition("=")[0].strip()
-        phase, _, name = key.partition(".")
-        if key in keys or (phase == "optim" and keys & {f"fine_tune.{name}", f"post_train.{name}"}):
+        group, _, name = key.partition(".")
+        phases = PHASES[:2] if group == "optim" else (group,)
+        same = next((other for pair in EXCLUSIVE if name in pair for other in pair if other != name), name)
+        of_pair = [f"{phase}.{same}" for phase in phases if f"{phase}.{same}" in keys]
+        what = f"the {space.mode} of {space.space.name} varies"
+        if key in keys or any(f"{phase}.{name}" in keys for phase in phases):
+            raise UserError(f"--set {text}: {what} {key} itself; leave one of them out.")
+        if of_pair:
             raise UserError(
-                f"--set {text}: the {space.mode} of {space.space.name} varies {key} itself; leave one of them out."
+                f"--set {text}: {what} {of_pair[0]}, which replaces {name}; leave {key} out, or tune over a space of your own "
+                f"without {of_pair[0]}."
             )
 
 
@@ -115,21 +125,22 @@ def _announce(args: argparse.Namespace, prepared: Prepared, points: Points) -> f
     stages, to_train, flops = work_left(points, prepared, history.entries.values(), args.retry)
     spent = prepared.hours_of(flops, to_train or 1)
     most = "" if space.sampler == "grid" else "at most "
-    left = f"{most}{to_train:,} of {stages:,} stages, {flops:.2g} FLOPs, about {duration(spent)} on "
-    left = f"{left}{prepared.slots} slots here" if to_train else "nothing"
+    took = about(estimated(3600 * spent, prepared.calibration.spread))
+    left = f"{most}{to_train:,} of {counted(stages, 'stage')}, {flops:.2g} FLOPs, about {took} on "
+    left = f"{left}{counted(prepared.slots, 'slot')} of this machine" if to_train else "nothing"
     lines = [
         *_others(args, space, prepared),
         f"Study {name}: {space.mode} over {what}.",
-        f"{space.trials} points, sampler {space.sampler}, racing {space.racing}, seed {args.seed}; first the default "
-        f"point, {default}.",
+        f"{counted(space.trials, 'point')}, sampler {space.sampler}, racing {space.racing}, seed {args.seed}; first the "
+        f"default point, {default}.",
         f"Judged on dev {' and '.join(points.metrics)}: table {base.table.name}, row {base.rows[0].name}, preset "
-        f"{base.preset}, {', '.join(base.tasks)}, {sizes}, {design} = {len(points.replicates)} replicates a point.",
+        f"{base.preset}, {', '.join(base.tasks)}, {sizes}, {design} = {counted(len(points.replicates), 'replicate')} a point.",
         f"Encoder {base.encoder} ({prepared.plan.located.encoder.digest[:10]}), data: {prepared.plan.source}, "
         f"store {prepared.store.shown}.",
-        *(f"Texts on both sides: {sentence}." for sentence in shared_sentences(prepared.plan)),
-        f"Ended in earlier commands: {ended} of {space.trials} points. To do: {left}.",
+        *(f"Overlap: {sentence}." for sentence in shared_sentences(prepared.plan)),
+        f"Ended in earlier commands: {ended} of {counted(space.trials, 'point')}. To do: {left}.",
     ]
-    print("\n".join(lines), file=sys.stderr)
+    say(lines)
     return spent
 
 
@@ -190,6 +201,6 @@ def _others(args: argparse.Namespace, space: ResolvedSpace, prepared: Prepared) 
             continue
         flops = other.trials * sum(plan.stage_flops(stage) for stage in plan.stages.values())
         spent = prepared.hours_of(flops, len(plan.stages) * other.trials)
-        costs.append(f"{name} ({other.trials} points) about {duration(spent)} here")
-    others = f" Others: {'; '.join(costs)}: ask with --preset NAME." if costs else ""
+        costs.append(f"{name} ({counted(other.trials, 'point')}, {magnitude(spent)} on this machine)")
+    others = f" Others: {', '.join(costs)}; choose one with --preset NAME." if costs else ""
     return [f"Preset {space.preset}, the default.{others}"]

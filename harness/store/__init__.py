@@ -5,6 +5,7 @@ database      one open database and its transactions
 faults        errors as sentences; how long a database that is away is asked again
 leases        who trains a stage now
 records       the store: records and run labels under the leases' guard
+requests      what was asked of a bench or a study
 translations  back-translations, made once
 trials        what a study of hyperparameters asked and found
 """
@@ -12,6 +13,7 @@ trials        what a study of hyperparameters asked and found
 from harness.store.database import DEFAULT_URL, SCHEMA_VERSION, masked
 from harness.store.leases import LEASE_SECONDS, RENEW_SECONDS, Grant, Owner, process_of
 from harness.store.records import Speed, Store
+from harness.store.requests import Request
 
 __all__ = [
     "DEFAULT_URL",
@@ -20,6 +22,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "Grant",
     "Owner",
+    "Request",
     "Speed",
     "Store",
     "masked",

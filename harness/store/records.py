@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from harness.specs import Predictions, Record, Run, Stage, Status
 from harness.store.database import parts, patient
 from harness.store.leases import Leases, Owner
+from harness.store.requests import Requests
 from harness.store.tables import LEASES, RECORDS, RUNS
 from harness.store.translations import Translations
 from harness.store.trials import Trials
@@ -35,7 +36,7 @@ class Speed:
     seconds: float
 
 
-class Store(Leases, Translations, Trials):
+class Store(Leases, Translations, Trials, Requests):
     """One open store: a database and the folder of products beside it. Its errors are those of `Database`."""
 
     @property

@@ -1,24 +1,20 @@
-"""What is left to do of a plan under any state of the store, and how long it is said to take."""
+"""What is left to do of a plan under any state of the store."""
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterable
 from itertools import combinations
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.bench import work as working
 from harness.bench.plan import Plan, make_plan
 from harness.bench.resolve import Overrides
 from harness.bench.table import load_table
-from harness.bench.work import Blocked, Calibration, Item, calibrate, hours, work
+from harness.bench.work import Blocked, Item, work
 from harness.encoders import Located, WarmUp
 from harness.specs import Encoder, Status
-from harness.store import Speed
 
 CONFIG = {"hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 512, "vocab_size": 30522}
 TINY = Located(Encoder("7" * 32, "tiny"), None, CONFIG, WarmUp("boolq_prose", steps=100, lr=1e-3))
@@ -244,37 +240,3 @@ def test_work_on_a_whole_table_is_linear() -> None:
     assert (len(items), blocked, len({item.stage.key for item in items})) == (1891, [], 1891)
     assert items[0].name == "warm-up of FT/cola/n20/subset0/seed31 and 1259 more"
     assert Blocked(items[1].stage, items[0].stage).ancestor.phase == "warm-up"
-
-
-# --------------------------------------------------------------------------------------------------------- time
-
-
-def test_calibration_is_of_this_machine_and_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = platform.node()
-    speeds = [
-        Speed(here, "a", 4e10, 2.0),
-        Speed(here, "a", 2e10, 1.0),
-        Speed(here, "b", 9e10, 1.0),
-        Speed("elsewhere", "a", 9e12, 1.0),
-        Speed(here, "a", 9e12, 0.1),  # too short to be a measurement
-        Speed(here, "a", 0.0, 5.0),
-    ]
-    found = calibrate(speeds, "a")
-    assert (found.flops, found.known_by) == (pytest.approx(2e10), "2 finished stages here")
-    monkeypatch.setattr(working, "_probe", lambda: 1e11)
-    for none in ([], speeds[3:], [Speed("elsewhere", "c", 1e12, 5.0)]):
-        assert calibrate(none, "c").flops == pytest.approx(5e10)
-        assert "matrix product" in calibrate(none, "c").known_by
-
-
-def test_the_probe_times_something() -> None:
-    assert 1e8 < working._probe() < 1e15
-
-
-def test_hours() -> None:
-    known = Calibration(1e9, "")
-    assert hours(3.6e12, known, 1, 10) == pytest.approx(1.0)
-    assert hours(3.6e12, known, 4, 10) == pytest.approx(0.25)
-    assert hours(3.6e12, known, 4, 2) == pytest.approx(0.5)  # no more slots are busy than there are stages
-    assert hours(0.0, known, 4, 0) == 0.0
-    assert 0 < hours(3.6e12, known, 0, 1000) <= 1.0

@@ -117,7 +117,7 @@ def test_a_long_plan_is_asked_about_on_a_terminal(
         monkeypatch.setattr("sys.stdin", Terminal(answer))
         said = harness(f"bench {LONG}")
         assert (said.status, said.out) == (2, "")
-        assert "Go on? [y/N]" in said.err
+        assert "Continue? [y/N]" in said.err
         assert "Nothing was trained." in said.err
         assert list(workdir.iterdir()) == []
     monkeypatch.setattr("sys.stdin", Terminal("y\n"))

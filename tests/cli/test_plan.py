@@ -29,8 +29,9 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_papers_plan_without_data_or_network(harness: Harness, workdir: Path) -> None:
     said = harness("plan --table few_shot --preset paper")
     assert (said.status, said.err) == (0, "")
-    assert "Runs: 1,575 (1,575 distinct). Stages: 2,520" in said.out
-    assert "to train 2,520" in said.out
+    assert "Runs: 1,575, one for each" in said.out
+    assert "Stages: 2,520" in said.out
+    assert "to train: 2,520" in said.out
     assert "Unresolved (not at hand; keys are provisional): encoder roberta-base, data " in said.out
     assert "FLOPs, about" in said.out
     assert list(workdir.iterdir()) == []
@@ -41,7 +42,7 @@ def test_the_papers_plan_on_real_data(harness: Harness, workdir: Path, glue_dir:
     said = harness("plan", "--table", "few_shot", "--preset", "paper", "--data", str(glue_dir))
     assert said.status == 0
     assert "Stages: 2,520" in said.out
-    assert "Texts on both sides:" in said.out
+    assert "Overlap:" in said.out
     assert "39,200 rows (row sets: 105) are back-translated by opus-mt:de,zh" in said.out
     assert "Unresolved (not at hand; keys are provisional): encoder roberta-base." in said.out
     assert list(workdir.iterdir()) == []
@@ -51,10 +52,14 @@ def test_the_papers_plan_on_real_data(harness: Harness, workdir: Path, glue_dir:
 def test_a_plan_of_what_is_at_hand(harness: Harness, workdir: Path) -> None:
     said = harness(f"plan {MOVIES.replace('ft', 'ft,tapt,cmlm')} --seeds 31,42 --set cmlm.alpha=0")
     assert said.status == 0
-    assert said.out.startswith("Preset quick, the default. Others: paper (2,520 stages) about ")
+    assert said.out.startswith("Preset quick, the default. Others: paper (2,520 stages, ")
     assert "laptop (" in said.out.splitlines()[0]
     # FT 2 runs; TAPT and CMLM with alpha 0 are one computation: 2 post-trainings, 2 fine-tunings; 1 warm-up
-    assert "Runs: 6 (4 distinct). Stages: 7, of which 5 serve several runs; done 0" in said.out
+    assert (
+        "Runs: 6, one for each row, task, size, subset and seed (4 distinct: equal ones are trained once)" in said.out
+    )
+    assert "Stages: 7, the training phases of these runs (5 of them used by several runs, trained once)." in said.out
+    assert "Stages done: 0, failed: 0, diverged: 0, to train: 7." in said.out
     assert "Unresolved" not in said.out
     assert list(workdir.iterdir()) == []
 

@@ -71,6 +71,11 @@ def own_space(old: str = "", new: str = "", text: str = SPACE) -> str:
         ("tune cmlm --set cmlm.alpha=0.2", ["--set cmlm.alpha=0.2: the search of cmlm varies cmlm.alpha itself"]),
         ("tune cmlm --grid --set cmlm.p_c=0.2", ["the grid of cmlm varies cmlm.p_c itself; leave one of them out"]),
         ("tune cmlm --set optim.lr=1e-4", ["--set optim.lr=1e-4: the search of cmlm varies optim.lr itself"]),
+        (
+            "tune ft --set fine_tune.steps=40",
+            ["varies fine_tune.epochs, which replaces steps; leave fine_tune.steps out"],
+        ),
+        ("tune ft --set optim.steps=40", ["--set optim.steps=40: ", "varies fine_tune.epochs, which replaces steps"]),
         ("tune cmlm --set max_length", ["--set max_length: should be KEY=VALUE"]),
         ("tune", ["tune: the following arguments are required: method; see 'harness tune --help'"]),
     ],
@@ -184,7 +189,7 @@ def test_a_long_study_is_shown_and_agreed_to(harness: Harness, workdir: Path, mo
         "search over alpha 0.01 to 2 (log); contrast simsiam, simclr; temperature 0.02 to 0.5 (log) where contrast is"
         in shown
     )
-    assert "100000 points, sampler tpe, racing paired, seed 0; first the default point, alpha=0.5" in shown
+    assert "100,000 points, sampler tpe, racing paired, seed 0; first the default point, alpha=0.5" in shown
     assert "2 subsets x 1 seed = 2 replicates a point" in shown
     assert "To do: at most 400,001 of 400,001 stages" in shown
     monkeypatch.setattr("sys.stdin", Terminal("n\n"))
@@ -214,8 +219,8 @@ def test_presets_and_their_costs_are_named_when_none_is_asked_for(
 ) -> None:
     monkeypatch.setattr("harness.cli.bench.ASK_ABOVE_HOURS", 0.0)
     first = harness("tune cmlm").err.splitlines()[0]
-    assert first.startswith("Preset quick, the default. Others: paper (40 points) about ")
-    assert "laptop (20 points) about " in first
+    assert first.startswith("Preset quick, the default. Others: paper (40 points, ")
+    assert "laptop (20 points, " in first
     assert harness("tune cmlm --preset quick").err.startswith("Study cmlm-search-quick-")
     assert list(workdir.iterdir()) == []
 

@@ -1,0 +1,91 @@
+"""What was asked of a bench or a study, and which stages it needs: what `report` and `show` print again from."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from harness.specs import digest_of
+from harness.store.database import Database, parts, patient
+
+_tables = sa.MetaData()
+REQUESTS = sa.Table(
+    "requests",
+    _tables,
+    sa.Column("digest", sa.String(64), primary_key=True),
+    sa.Column("table", sa.Text, nullable=False),
+    sa.Column("study", sa.Text, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("asked_at", sa.Float, nullable=False),
+)
+REQUEST_STAGES = sa.Table(
+    "request_stages",
+    _tables,
+    sa.Column("key", sa.String(64), primary_key=True),
+    sa.Column("digest", sa.String(64), primary_key=True),
+)
+"""Both are younger than the other tables: a database of an older harness gets them with the first request that is kept."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """`table`: the table's own name; `study`: '' for a bench; `values`: by the flag's name, JSON; `asked_at`: Unix time."""
+
+    table: str
+    values: Mapping[str, Any]
+    study: str = ""
+    asked_at: float = 0.0
+
+
+class Requests(Database):
+    """Requests by the digest of what they ask, the time of the last one, and the stages that each of them needs."""
+
+    @patient
+    def keep_request(self, request: Request, keys: Iterable[str]) -> None:
+        """Keep a request with the keys of its stages; one that is known gets its time and its new stages."""
+        digest = _digest(request)
+        row = {"table": request.table, "study": request.study, "body": json.dumps(dict(request.values))}
+        with self._write() as connection:
+            _tables.create_all(connection)
+            here = REQUESTS.c.digest == digest
+            if not connection.execute(sa.update(REQUESTS).where(here).values(asked_at=time.time())).rowcount:
+                connection.execute(sa.insert(REQUESTS).values(digest=digest, asked_at=time.time(), **row))
+            for part in parts(keys):
+                mine = (REQUEST_STAGES.c.digest == digest) & REQUEST_STAGES.c.key.in_(part)
+                known = set(connection.execute(sa.select(REQUEST_STAGES.c.key).where(mine)).scalars())
+                new = [{"key": key, "digest": digest} for key in part if key not in known]
+                if new:
+                    connection.execute(sa.insert(REQUEST_STAGES), new)
+
+    @patient
+    def requests(self, key: str | None = None) -> list[Request]:
+        """All requests, or those that need the stage `key`; the last one first. A damaged row is left out."""
+        if not self.exists:
+            return []
+        query = sa.select(REQUESTS)
+        if key is not None:
+            query = query.join(REQUEST_STAGES, REQUESTS.c.digest == REQUEST_STAGES.c.digest)
+            query = query.where(REQUEST_STAGES.c.key == key)
+        with self._read() as connection:
+            if not sa.inspect(connection).has_table(REQUESTS.name):
+                return []
+            rows = connection.execute(query.order_by(REQUESTS.c.asked_at.desc(), REQUESTS.c.digest)).mappings().all()
+        return [request for row in rows if (request := _request(row))]
+
+
+def _digest(request: Request) -> str:
+    return digest_of([request.table, request.study, dict(request.values)])
+
+
+def _request(row: Mapping[Any, Any]) -> Request | None:
+    """The request of a row, unless what the row holds is not what its digest was taken of."""
+    try:
+        request = Request(row["table"], dict(json.loads(row["body"])), row["study"], float(row["asked_at"]))
+        return request if _digest(request) == row["digest"] else None
+    except (ValueError, TypeError):
+        return None

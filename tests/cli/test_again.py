@@ -1,0 +1,191 @@
+"""A table comes back without its flags: `report` and `show` take them from the benches that the store remembers."""
+
+from __future__ import annotations
+
+import shlex
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli.command import SST2, Said, data_folder
+
+from harness.bench.estimate import Calibration
+from harness.cli import build_parser
+from harness.cli.bench import Prepared, prepare
+from harness.cli.request import command
+from harness.specs import Predictions, Record, Stage
+from harness.store import Owner, Request, Store
+from harness.yaml_files import packaged_files
+
+Harness = Callable[..., Said]
+
+
+def train(_: Any, prepared: Prepared) -> None:
+    """Records with random predictions instead of training, in a store as a bench leaves it."""
+    from harness.cli.bench import _remember
+
+    prepared.store = Store(prepared.store.url)
+    _remember(prepared)
+    owner = Owner.current()
+    for item in prepared.items:
+        if item.remake:
+            continue
+        assert prepared.store.lease(item.stage.key, owner) == "granted"
+        assert prepared.store.commit(item.stage, record(item.stage), owner)
+
+
+def record(stage: Stage) -> Record:
+    rng = np.random.default_rng(int(stage.key[:8], 16))
+    found = Record(stage.key, "done", selected_step=1, tied=1)
+    if stage.selection and stage.data.dev:
+        for rows in (stage.data.dev, *stage.data.tests):
+            logits = rng.normal(size=(rows.rows, 2)).astype(np.float32)
+            found.predictions[rows.digest] = Predictions(logits, rng.integers(0, 2, rows.rows))
+        found.dev_scores, found.histogram = {"accuracy": 0.5}, [20, 10]
+    return found
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch, workdir: Path) -> None:
+    """Benches end at once, a second apart."""
+    now = iter(range(1_700_000_000, 1_800_000_000))
+    monkeypatch.setattr("harness.store.requests.time.time", lambda: float(next(now)))
+    monkeypatch.setattr("harness.cli.bench._train", train)
+    monkeypatch.setattr("harness.cli.bench.calibrate", lambda *_: Calibration(1e9, "a test"))
+    data_folder(workdir / "data")
+
+
+FIRST = f"{SST2} --data data --encoder bert-tiny --set fine_tune.steps=20"
+SECOND = f"{SST2} --data data --encoder bert-tiny --set fine_tune.steps=30 --set optim.lr=2e-4 --seeds 31,42"
+
+pytestmark = pytest.mark.usefixtures("packaged")
+
+
+def test_a_finished_table_comes_back_without_its_flags(harness: Harness) -> None:
+    first, second = harness(f"bench {FIRST}"), harness(f"bench {SECOND}")
+    assert (first.status, second.status) == (0, 0), first.err
+    assert first.out != second.out
+    for words in ("report", "report --table few_shot"):
+        said = harness(words)
+        assert (said.status, said.out) == (0, second.out)
+        assert "harness report --table few_shot --preset quick --methods ft --tasks sst2" in said.err
+        assert "--set fine_tune.steps=30 --set optim.lr=2e-4" in said.err
+        assert "harness list benches" in said.err
+    assert harness(f"bench {FIRST}").out == first.out  # nothing is trained, and it is the last one now
+    assert harness("report").out == first.out
+
+
+def test_flags_that_are_given_win(harness: Harness) -> None:
+    first, second = harness(f"bench {FIRST}"), harness(f"bench {SECOND}")
+    said = harness(f"report {FIRST}")
+    assert (said.status, said.out, said.err) == (0, first.out, "")
+    # beside --table they are all there is: nothing is taken from a bench
+    assert "0/1" in harness(f"report {SST2} --data data --encoder bert-tiny").out
+    # without it they change the last bench
+    narrower = harness("report --seeds 31")
+    assert narrower.status == 0
+    assert narrower.out not in (first.out, second.out)
+    assert harness("report --seeds 31 --set fine_tune.steps=40").status == 1  # nothing of that was trained
+
+
+def test_formats_are_of_the_report(harness: Harness) -> None:
+    harness(f"bench {FIRST}")
+    assert harness("report --format csv").out == harness(f"report {FIRST} --format csv").out
+
+
+def test_another_table_and_another_store_know_nothing_of_it(harness: Harness) -> None:
+    harness(f"bench {FIRST}")
+    other = harness("report --table objectives")
+    assert ("0/3" in other.out, other.err) == (True, "")
+    said = harness("report --store sqlite:///other.db")
+    assert said.status == 2
+    assert "name a table with --table" in said.err
+    assert not Path("other.db").exists()
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    for line in text.splitlines():
+        if "harness bench" in line:
+            yield shlex.split(line[line.index("harness bench") :])[1:]
+
+
+def test_show_prints_the_command_that_makes_a_run_again(harness: Harness) -> None:
+    """Word for word in a shell: it finds the very stage, and so trains nothing."""
+    harness(f"bench {FIRST}")
+    harness(f"bench {SECOND}")
+    store = Store("sqlite:///.harness/harness.db")
+    keys = store.keys_like("")
+    assert len(keys) >= 3
+    for key in keys:
+        (words,) = commands(harness(f"show {key}").out)
+        plan = prepare(build_parser().parse_args(words), train=False).plan
+        assert key in plan.stages
+        assert [run.stage.key for run in plan.runs if run.stage.key == key] == [key] * bool(store.labels(key))
+        assert len(plan.runs) == 1 or not store.labels(key)
+        assert "To do: nothing." in harness(*words).err
+
+
+def test_show_says_where_the_command_is_not_known(harness: Harness) -> None:
+    harness(f"bench {FIRST}")
+    with sqlite3.connect(".harness/harness.db") as connection:
+        connection.execute("DROP TABLE requests")
+        connection.execute("DROP TABLE request_stages")
+    connection.close()
+    store = Store("sqlite:///.harness/harness.db")
+    key = next(key for key in store.keys_like("") if store.labels(key))
+    said = harness(f"show {key}")
+    assert said.status == 0
+    assert "the command that makes it again is not known" in said.out
+
+
+def test_show_names_the_store_where_it_is_not_the_default(harness: Harness) -> None:
+    harness(f"bench {FIRST} --store sqlite:///x.db")
+    (key, *_) = Store("sqlite:///x.db").keys_like("")
+    (words,) = commands(harness(f"show {key} --store sqlite:///x.db").out)
+    assert words[-2:] == ["--store", "sqlite:///x.db"]
+    assert "To do: nothing." in harness(*words).err
+
+
+def test_a_list_of_benches_is_commands_the_last_one_first(harness: Harness) -> None:
+    assert harness("list benches").status == 2
+    harness(f"bench {FIRST}")
+    harness(f"bench {SECOND}")
+    last, first = commands(harness("list benches").out)
+    assert "fine_tune.steps=30" in last
+    assert "fine_tune.steps=20" in first
+    assert "To do: nothing." in harness(*first).err
+
+
+def test_a_users_own_files_and_a_points_file(harness: Harness, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of one's own by its file; the values of a --with file stand in the command, which needs the file no more. In
+    another folder the paths are told from the root."""
+    Path("mine.yaml").write_text(packaged_files("benchmarks")["few_shot"].read_text(encoding="utf-8"), encoding="utf-8")
+    Path("best.yaml").write_text("method: ft\nset: {fine_tune.steps: 20}\n", encoding="utf-8")
+    words = FIRST.replace("few_shot", "mine.yaml").replace("--set fine_tune.steps=20", "--with best.yaml")
+    said = harness(f"bench {words} --store sqlite:///{workdir}/x.db")
+    assert said.status == 0, said.err
+    Path("best.yaml").unlink()
+    store = f"--store sqlite:///{workdir}/x.db"
+    assert harness(f"report --table ./mine.yaml {store}").out == said.out
+    assert harness(f"report --table few_shot --data data --tasks sst2 {store}").out != said.out
+    (workdir / "elsewhere").mkdir()
+    monkeypatch.chdir(workdir / "elsewhere")
+    assert harness(f"report {store}").out.split("Values")[0] == said.out.split("Values")[0]
+    (key, *_) = Store(f"sqlite:///{workdir}/x.db").keys_like("")
+    (again,) = commands(harness(f"show {key} {store}").out)
+    assert str(workdir / "mine.yaml") in again
+    assert "To do: nothing." in harness(*again).err
+
+
+def test_the_presets_name_for_its_data_is_no_folder(harness: Harness) -> None:
+    """Captions and plans print 'data packaged': taken at its word, it is the preset's own."""
+    words = "plan --table few_shot --tasks movies --sizes 100 --subsets 0 --methods ft"
+    assert harness(f"{words} --data packaged").out == harness(words).out
+
+
+def test_no_password_is_printed() -> None:
+    request = Request("few_shot", {"table": "few_shot", "folder": "/x", "set": []})
+    assert "hush" not in command(request, store="postgresql+psycopg://someone:hush@host/x")

@@ -1,0 +1,91 @@
+"""What a bench says while it runs: what runs, how much is left and how sure that is. No Ray: events by hand."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+
+import pytest
+from store.samples import stage
+
+from harness.bench.estimate import Estimate
+from harness.bench.work import Item
+from harness.cli import live
+from harness.cli.live import Live
+from harness.cluster.pool import Event
+
+Clock = Callable[[float], None]
+
+
+def items(count: int) -> list[Item]:
+    return [
+        Item(stage(seed), f"FT/toy/n20/subset0/seed{seed}", 1e12, ("accuracy",), False, False, 0)
+        for seed in range(count)
+    ]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    now = [0.0]
+    monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
+
+    def forward(seconds: float) -> None:
+        now[0] += seconds
+
+    return forward
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return capsys.readouterr().err.splitlines()
+
+
+def test_the_time_left_is_learned_and_says_how_sure_it_is(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    """40 stages of 60 s, two at a time, announced as 30 s in all."""
+    every = items(40)
+    with Live(every, 3, "", Estimate(30, 10, 90), slots=2) as view:
+        for pair in range(0, 20, 2):
+            for item in every[pair : pair + 2]:
+                view.show(Event("started", item))
+            if not pair:
+                clock(11)
+                view.show(Event("notice", every[0], "a node joined"))
+                assert "0/40 stages: 0 done, 2 running, 3 done before, about 30 s (10 s to 2 min) in all" in lines(
+                    capsys
+                )
+                clock(49)
+            else:
+                clock(60)
+            for item in every[pair : pair + 2]:
+                view.show(Event("done", item))
+    said = [line for line in lines(capsys) if "left" in line]
+    assert "about 10 min (" in said[-1], "twenty stages of a minute, two at a time"
+    assert " min) left" in said[-1]
+
+
+def test_a_failed_stage_is_told_without_its_escapes(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    (item,) = items(1)
+    with Live([item], 0, "") as view:
+        view.show(Event("started", item))
+        view.show(Event("failed", item, "no \x1b[31mmemory"))
+    assert r"failed: FT/toy/n20/subset0/seed0: no \x1b[31mmemory" in lines(capsys)
+
+
+def test_a_terminal_names_what_runs(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    every = items(3)
+    with Live(every, 0, "") as view:
+        for item in every:
+            view.show(Event("started", item))
+        assert view._progress is not None
+        view._progress.refresh()
+        assert "running: FT/toy/n20/subset0/seed0, FT/toy/n20/subset0/seed1 and 1 more" in screen.getvalue()
+        for item in every:
+            view.show(Event("done", item))
+    assert "3/3 stages in 0:00: 3 done, 0 running" in screen.getvalue()

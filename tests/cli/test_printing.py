@@ -1,0 +1,142 @@
+"""Lines are wrapped between words on a terminal and left whole elsewhere; nothing that is printed steers a terminal."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli.command import Said
+from store.samples import record, stage
+
+from harness.bench.estimate import Estimate
+from harness.cli.printing import about, duration, escaped, magnitude, moment, say, say_table, wrapped
+from harness.store import Owner, Store
+
+TABLE = """100 training examples
+Method        Movies (acc)  Another rather long title of a column (acc)
+------------  ------------  -------------------------------------------
+FT            55.10 ± 1.20*                                        7/15
+w/ SimCLR     49.28 ± 0.40                                 50.00 ± 0.10
+
+The caption says what differs from the paper, in a sentence that is longer than sixty columns, without-breaking-hyphens.
+a: a second one.
+"""
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setenv("COLUMNS", "60")
+    return Terminal()
+
+
+def test_words_stay_whole_and_lines_fit(narrow: Terminal) -> None:
+    text = (
+        "Table few_shot, preset quick: each from 5 subsets; digest 90a68a056828a9492f548d4386dadbb7, sqlite:///"
+        + "x" * 80
+    )
+    say([text, "short"], narrow)
+    lines = narrow.getvalue().splitlines()
+    assert " ".join(" ".join(lines).split()) == f"{text} short"
+    assert [len(line) > 60 for line in lines].count(True) == 1, "only the word that is longer than a line"
+    assert all(line.startswith("  ") for line in lines[1:-1])
+
+
+def test_elsewhere_a_sentence_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    out = io.StringIO()
+    say(["word " * 60], out)
+    say_table(TABLE, out)
+    assert out.getvalue() == "word " * 60 + "\n" + TABLE
+
+
+def test_tables_are_not_wrapped(narrow: Terminal) -> None:
+    say_table(TABLE, narrow)
+    lines, before = narrow.getvalue().splitlines(), TABLE.splitlines()
+    assert lines[:6] == before[:6]
+    assert all(len(line) <= 60 for line in lines[6:])
+    assert " ".join(" ".join(lines[6:]).split()) == " ".join(before[6:])
+
+
+def test_a_tiny_terminal_is_left_alone() -> None:
+    assert wrapped("word " * 10, 12) == ["word " * 10]
+
+
+@pytest.mark.parametrize(
+    "text", ["\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "a\rb", "a\nb", "\x9b2J", "\u202egnp.exe", "\udcff"]
+)
+def test_nothing_steers_a_terminal(text: str) -> None:
+    shown = escaped(text)
+    assert shown.isprintable()
+    assert "\\" in shown
+    assert shown.encode().decode() == shown
+    assert escaped("Größe 3 × ½, 数据, 🙂") == "Größe 3 × ½, 数据, 🙂"
+
+
+def test_show_prints_no_escapes_of_a_record(
+    capsys: pytest.CaptureFixture[str], workdir: Path, harness: Callable[..., Said]
+) -> None:
+    of, owner = stage(3), Owner.current()
+    store = Store("sqlite:///x.db")
+    bad = record(of, "failed")
+    bad.reason = "loss is \x1b[2J\x1b]0;owned\x07 nan\nand more"
+    bad.provenance["host"] = "\x1b[31mhost"
+    store.lease(of.key, owner)
+    assert store.commit(of, bad, owner)
+    said = harness(f"show {of.key} --store sqlite:///x.db")
+    assert said.status == 0
+    assert all(line.isprintable() for line in said.out.splitlines())
+    assert r"loss is \x1b[2J\x1b]0;owned\x07 nan\nand more" in said.out
+
+
+def test_show_prints_no_unix_time(workdir: Path, harness: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    of, owner = stage(3), Owner.current()
+    store = Store("sqlite:///x.db")
+    done = record(of)
+    done.provenance["started_at"], done.seconds = 1_700_000_000.25, 5000.0
+    store.lease(of.key, owner)
+    store.commit(of, done, owner)
+    said = harness(f"show {of.key} --store sqlite:///x.db")
+    assert "started     2023-11-15 07:13:20+0900" in said.out
+    assert "1700000000" not in said.out
+    assert re.search(r"cost +1e\+12 FLOPs in 1\.4 h", said.out)
+
+
+@pytest.mark.parametrize(
+    ("hours", "exact", "rough"),
+    [
+        (0.0, "1 s", "seconds"),
+        (20 / 3600, "20 s", "seconds"),
+        (59.7 / 3600, "1 min", "seconds"),
+        (0.1, "6 min", "minutes"),
+        (0.5, "30 min", "tens of minutes"),
+        (5.0, "5.0 h", "hours"),
+        (30.0, "30.0 h", "tens of hours"),
+        (100.0, "4.2 days", "days"),
+        (46.7 * 24, "46.7 days", "weeks"),
+        (407.2 * 24, "407.2 days", "months"),
+        (1e5, "11.4 years", "years"),
+    ],
+)
+def test_durations(hours: float, exact: str, rough: str) -> None:
+    assert (duration(hours), magnitude(hours)) == (exact, rough)
+
+
+def test_an_estimate_says_how_sure_it_is() -> None:
+    assert about(Estimate(720, 480, 1200)) == "12 min (8 to 20 min)"
+    assert about(Estimate(60, 20, 180)) == "1 min (20 s to 3 min)"
+    assert about(Estimate(20, 20, 20)) == "20 s"
+
+
+def test_a_moment_that_no_calendar_has() -> None:
+    assert moment(1e30) == "1e+30"
