@@ -55,7 +55,7 @@ from harness.store import Store
 
 BENCH = (
     "bench --table few_shot --tasks movies --sizes 20 --subsets 0,1 --seeds 31,42,53 --methods ft,scl,tapt,cmlm "
-    "--format json --set warm_up.steps=3 --set fine_tune.steps=40 --set post_train.steps=20 --checkpoint-minutes 0.01"
+    "--format json --set mlm_head.steps=3 --set fine_tune.steps=40 --set post_train.steps=20 --checkpoint-minutes 0.01"
 )
 KINDS = {"worker": 0.45, "node": 0.2, "driver": 0.2, "stopped": 0.15}
 """How often each is drawn."""

@@ -185,9 +185,13 @@ class Parent:
     parts: tuple[str, ...] = ("encoder",)
 
 
+SHARED_PHASES = ("mlm-head", "pre-train")
+"""Phases whose stages many runs and tables start from: their weights are kept."""
+
+
 @dataclass(frozen=True)
 class Stage:
-    """What is trained. `phase` ('warm-up', 'post-train', 'fine-tune', ...) is a label."""
+    """What is trained. `phase` ('mlm-head', 'post-train', 'fine-tune', ...) is a label."""
 
     objective: Objective
     data: Data
@@ -277,8 +281,9 @@ class Stage:
 class Target:
     """What a method is asked to produce a chain for: one task, size, subset and seed under one protocol's recipe.
 
-    `base` is where every chain begins: the encoder, or the warm-up stage that all methods share. `translated`: the same
-    texts as back-translated views, `views` of them a row; None where there are none, for the reason in `untranslated`.
+    `mlm_head`: where stages that use an MLM head start from instead of `encoder`, whose own head is unusable; None where it
+    is usable. `translated`: the same texts as back-translated views, `views` of them a row; None where there are none, for
+    the reason in `untranslated`.
     """
 
     task: str
@@ -290,7 +295,8 @@ class Target:
     fine_tune: Optim
     post_train: Optim
     selection: Selection
-    base: Encoder | Parent
+    encoder: Encoder
+    mlm_head: Parent | None = None
     translated: RowSet | None = None
     views: int = 2
     untranslated: str = "no translator is named"

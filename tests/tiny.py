@@ -169,6 +169,7 @@ OBJECTIVES: dict[str, Objective] = {
         "scl", lam=0.5, temperature=0.3, reduction="mean", representation="first_token", contrast_group=16
     ),
     "mlm": objective("mlm", p_m=0.15),
+    "mlm_head": objective("mlm_head", p_m=0.15),
     "cmlm-simsiam": objective(
         "cmlm",
         alpha=0.5,

@@ -45,7 +45,7 @@ class Case:
         """The harness's command line for so many runs of this case."""
         words = f"bench --table few_shot --preset quick --encoder {self.encoder} --tasks {self.task} --subsets 0"
         words += f" --methods {self.method} --sizes {self.size} --seeds {','.join(map(str, range(1, seeds + 1)))}"
-        settings = {"warm_up.steps": 0, "optim.precision": self.precision, "optim.lr": self.lr}
+        settings = {"mlm_head.steps": 0, "optim.precision": self.precision, "optim.lr": self.lr}
         settings |= {f"{phase}.steps": self.steps for phase in ("fine_tune", "post_train")}
         words += "".join(f" --set {name}={value}" for name, value in settings.items())
         words += f" --store sqlite:///{store} --yes --format json" + (f" --data {self.data}" if self.data else "")

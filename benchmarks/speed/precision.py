@@ -35,7 +35,7 @@ def main() -> None:
         f"bench --table few_shot --preset quick --encoder {args.encoder} --tasks {args.task} --methods {args.method}"
     )
     shared += f" --sizes {args.size} --subsets {','.join(map(str, SUBSETS))} --seeds {','.join(map(str, SEEDS))} --yes"
-    shared += f" --set warm_up.steps=0 --set fine_tune.steps={args.steps} --set fine_tune.lr={args.lr}"
+    shared += f" --set mlm_head.steps=0 --set fine_tune.steps={args.steps} --set fine_tune.lr={args.lr}"
     shared += f" --data {args.data}" if args.data else ""
     scores, classes = {}, {}
     with tempfile.TemporaryDirectory() as folder:

@@ -11,9 +11,9 @@ from harness.bench.resolve import ResolvedTable
 from harness.encoders import Located
 from harness.encoders.flops import forward_flops
 from harness.errors import UserError
-from harness.methods import warm_up_stage
+from harness.methods import mlm_head_stage
 from harness.objectives.cost import step_flops
-from harness.specs import UNRESOLVED, Encoder, Optim, Parent, RowSet, Run, Stage, Status
+from harness.specs import UNRESOLVED, Optim, Parent, RowSet, Run, Stage, Status
 from harness.tasks import (
     Corpus,
     NotAtHand,
@@ -133,7 +133,7 @@ def make_plan(
     """
     library: dict[str, Rows] = {}
     located = located.adapted(resolved.encoder_settings)
-    base, prose = _base(resolved, located, library, bool(source))
+    mlm_head, prose = _mlm_head(resolved, located, library, bool(source))
     translation = translation if resolved.translates else NO_TRANSLATION
     readers: dict[str, _Reader] = {}
 
@@ -148,7 +148,8 @@ def make_plan(
     readings = Readings(
         tasks,
         training,
-        base,
+        located.encoder,
+        mlm_head,
         _corpus_rows(resolved, corpus),
         located.config,
         located.name,
@@ -199,27 +200,26 @@ def _corpus_rows(resolved: ResolvedTable, corpus: Corpus | None) -> RowSet | Non
     return RowSet(f"{UNRESOLVED}{name}", name, 10000, 500.0) if corpus is None else corpus.row_set()
 
 
-def _base(
+def _mlm_head(
     resolved: ResolvedTable, located: Located, library: dict[str, Rows], read: bool
-) -> tuple[Encoder | Parent, Rows | None]:
-    """Where every chain begins, and the warm-up corpus when there is a warm-up."""
-    warm_up = located.warm_up
-    steps = resolved.warm_up_steps if resolved.warm_up_steps is not None else (warm_up.steps if warm_up else 0)
+) -> tuple[Parent | None, Rows | None]:
+    """The stage that gives the encoder an MLM head and the corpus that it reads; None where the encoder has one."""
+    training = located.head_training
+    steps = resolved.mlm_head.steps if resolved.mlm_head.steps is not None else (training.steps if training else 0)
     if not steps:
-        return located.encoder, None
-    if warm_up is None:
-        raise UserError(
-            f"warm_up.steps is {steps}, but {located.name} has its own MLM head and declares no warm-up; leave it out."
-        )
+        return None, None
+    if training is None:
+        raise UserError(f"mlm_head.steps is {steps}, but {located.name} has its own MLM head; leave it out.")
     corpus: Rows | None = None
-    row_set = RowSet(f"{UNRESOLVED}{warm_up.corpus}", warm_up.corpus, 9000, 500.0)
+    row_set = RowSet(f"{UNRESOLVED}{training.corpus}", training.corpus, 9000, 500.0)
     if read:
-        corpus = load_corpus(warm_up.corpus)
-        row_set = corpus.row_set(warm_up.corpus)
+        corpus = load_corpus(training.corpus)
+        row_set = corpus.row_set(training.corpus)
         library[row_set.digest] = corpus
-    optim = Optim(warm_up.lr, warm_up.batch_size, steps)
-    stage = warm_up_stage(located.encoder, row_set, optim, warm_up.max_length, warm_up.seed)
-    return Parent(stage), corpus
+    optim = Optim(training.lr, training.batch_size, steps, warmup=training.warmup)
+    frozen = resolved.mlm_head.frozen
+    stage = mlm_head_stage(located.encoder, row_set, optim, training.max_length, training.seed, frozen=frozen)
+    return Parent(stage, parts=("encoder", "mlm_head")), corpus
 
 
 class _Reader:

@@ -44,14 +44,15 @@ class TrainingSet:
 class Readings:
     """What a table's data are: enough to make its runs for any point of hyperparameters without reading again.
 
-    `training` by (task, size, subset); `base` is where every chain begins: the encoder, or the warm-up that all share;
-    `corpus` of pre-training, None without it; `config` and `encoder` of the located encoder; `views` and `untranslated` of
+    `training` by (task, size, subset); `base` is the encoder, `mlm_head` where stages that use an MLM
+    head start from instead (None: `base` has a usable one); `corpus` of pre-training, None without it; `config` and `encoder` of the located encoder; `views` and `untranslated` of
     the translation. `made_for`: what the table said that this depends on, by the name under which a user sets it.
     """
 
     tasks: Mapping[str, TaskData]
     training: Mapping[tuple[str, int, int], TrainingSet]
-    base: Encoder | Parent
+    base: Encoder
+    mlm_head: Parent | None
     corpus: RowSet | None
     config: Mapping[str, Any]
     encoder: str
@@ -66,7 +67,8 @@ def read_by(resolved: ResolvedTable) -> dict[str, object]:
         "protocol": resolved.table.protocol,
         "encoder": resolved.encoder,
         "data": resolved.data,
-        "warm_up.steps": resolved.warm_up_steps,
+        "mlm_head.steps": resolved.mlm_head.steps,
+        "mlm_head.frozen": resolved.mlm_head.frozen,
         **{f"{ENCODER}{name}": resolved.encoder_settings.get(name) for name in EncoderSettings.model_fields},
     }
     if resolved.translates:
@@ -136,10 +138,11 @@ def _steps(resolved: ResolvedTable, row: Row) -> tuple[list[Step], list[Step]]:
 
 
 def _pre_trained(resolved: ResolvedTable, steps: list[Step], readings: Readings) -> Parent | None:
-    """The last of a row's pre-training stages, which all its replicates start from."""
+    """The last of a row's pre-training stages, which all its replicates start from. It starts from the encoder as it is."""
     if not steps:
         return None
-    text, rows, base = resolved.pre_train, readings.corpus, readings.base
+    text, rows = resolved.pre_train, readings.corpus
+    base: Encoder | Parent = readings.base
     assert text is not None  # a table with such a row has a corpus
     assert rows is not None
     data = Data(rows, max_length=text.max_length, blocks=text.blocks)
@@ -179,6 +182,7 @@ def _targets(resolved: ResolvedTable, readings: Readings, name: str) -> Iterator
                     post_train,
                     selection,
                     readings.base,
+                    readings.mlm_head,
                     training.translated,
                     readings.views,
                     readings.untranslated,

@@ -287,7 +287,7 @@ def _json(grid: Grid, caption: Caption) -> str:
         "recipe": r.recipe.model_dump(exclude_none=True),
         "max_length": r.max_length,
         "selection_every": r.selection_every,
-        "warm_up_steps": r.warm_up_steps,
+        "mlm_head": r.mlm_head.model_dump(),
         "aggregate": r.aggregate.model_dump(),
         "comparable": r.comparable,
         "incomparable": list(r.incomparable),

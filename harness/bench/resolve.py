@@ -15,13 +15,13 @@ from harness.bench.table import (
     Aggregation,
     Column,
     EncoderSettings,
+    MlmHead,
     Phase,
     PreTrain,
     Recipe,
     Row,
     Table,
     Value,
-    WarmUp,
     encoder_part,
 )
 from harness.bench.values import PHASES, deviations
@@ -60,8 +60,8 @@ class Overrides:
 class ResolvedTable:
     """A table as it is run: flat and frozen.
 
-    `columns` by id, in order; `subsets` indices; `sizes` total labelled examples, 0 the full training set; `warm_up_steps`
-    None leaves the encoder's default; `incomparable`: why no cell here can be held against the paper's (empty: it can);
+    `columns` by id, in order; `subsets` indices; `sizes` total labelled examples, 0 the full training set; `mlm_head`:
+    the MLM stage for an encoder without a usable MLM head; `incomparable`: why no cell here can be held against the paper's (empty: it can);
     `deviations`: every value that differs from the paper's recipe; `settings`: hyperparameters by method from `--set`;
     `encoder_settings`: what the table, the preset or `--set` says of the encoder, for all rows;
     `num_workers` train one stage together, which is no part of what is computed.
@@ -80,7 +80,7 @@ class ResolvedTable:
     recipe: Recipe
     max_length: int
     selection_every: int
-    warm_up_steps: int | None
+    mlm_head: MlmHead
     aggregate: Aggregation
     pre_train: PreTrain | None = None
     translator: str = ""
@@ -243,7 +243,9 @@ def resolve(table: Table, preset: str, overrides: Overrides, tasks: Mapping[str,
         recipe=recipe,
         max_length=single.get("max_length", base.max_length or table.max_length),
         selection_every=base.selection_every or table.selection_every,
-        warm_up_steps=single.get("warm_up.steps", base.warm_up.steps if base.warm_up else None),
+        mlm_head=(base.mlm_head or MlmHead()).model_copy(
+            update={key.partition(".")[2]: value for key, value in single.items() if key.startswith("mlm_head.")}
+        ),
         aggregate=table.aggregate,
         pre_train=pre_train if any(row.pre_train for row in rows) else None,
         translator=translator if overrides.translator is None else overrides.translator,
@@ -341,7 +343,7 @@ def _apply_sets(
     rows: Iterable[Row], recipe: Recipe, pre_train: PreTrain | None, texts: Iterable[str]
 ) -> tuple[Recipe, PreTrain | None, dict[str, dict[str, Value]], dict[str, int]]:
     """`--set KEY=VALUE`: the patched recipe, what is pre-trained on, hyperparameters by method, and single values (max_length,
-    warm_up.steps, encoder.*)."""
+    mlm_head.*, encoder.*)."""
     methods = sorted({part for row in rows for part in row.parts})
     settings: dict[str, dict[str, Value]] = {}
     single: dict[str, int] = {}
@@ -353,10 +355,10 @@ def _apply_sets(
         group, _, name = key.partition(".")
         if key == "max_length":
             single[key] = _whole(value, 8, 512, text)
-        elif group == "warm_up":
-            if name not in WarmUp.model_fields:
-                raise unknown("key", key, [f"warm_up.{n}" for n in WarmUp.model_fields], f"--set {text}")
-            single[key] = _whole(value, 0, None, text)
+        elif group == "mlm_head":
+            if name not in MlmHead.model_fields:
+                raise unknown("key", key, [f"mlm_head.{n}" for n in MlmHead.model_fields], f"--set {text}")
+            single[key] = _whole(value, 0, None, text) if name == "steps" else _flag(value, text)
         elif group == "encoder":
             if name not in EncoderSettings.model_fields:
                 raise unknown("key", key, [f"{ENCODER}{n}" for n in EncoderSettings.model_fields], f"--set {text}")
@@ -382,13 +384,13 @@ def _apply_sets(
         else:
             known = [
                 "max_length",
-                "warm_up.steps",
+                *(f"mlm_head.{n}" for n in MlmHead.model_fields),
                 *(f"{ENCODER}{n}" for n in EncoderSettings.model_fields),
                 *(f"{g}.{n}" for g in ("optim", *PHASES) for n in Phase.model_fields),
             ]
             close = unknown("key", key, [*known, *(f"{m}.{name or 'HYPERPARAMETER'}" for m in methods)])
             hint = str(close).partition(" Known:")[0]
-            groups = ["max_length", "warm_up.steps", "encoder.*", "optim.*", *(f"{g}.*" for g in (*PHASES, *methods))]
+            groups = ["max_length", "mlm_head.*", "encoder.*", "optim.*", *(f"{g}.*" for g in (*PHASES, *methods))]
             raise UserError(f"--set {text}: {hint} Known: {', '.join(groups)}.")
     return recipe, pre_train, settings, single
 
@@ -410,4 +412,10 @@ def _whole(value: Any, low: int, high: int | None, text: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
         allowed = f"{low} to {high}" if high is not None else f"at least {low}"
         raise UserError(f"--set {text}: should be a whole number, {allowed}, not {value!r}.")
+    return value
+
+
+def _flag(value: Any, text: str) -> bool:
+    if not isinstance(value, bool):
+        raise UserError(f"--set {text}: should be true or false, not {value!r}.")
     return value

@@ -112,10 +112,12 @@ class PreTrain(Strict):
     seed: Seed = 0
 
 
-class WarmUp(Strict):
-    """The MLM warm-up that all methods share for encoders without an MLM head. `steps` in updates; 0 for none."""
+class MlmHead(Strict):
+    """The MLM stage for encoders without a usable MLM head. `steps` in updates: 0 for none, unset for the encoder's own
+    number; `frozen`: the head alone is trained."""
 
-    steps: Annotated[int, BeforeValidator(_not_bool), Field(ge=0)]
+    steps: Annotated[int, BeforeValidator(_not_bool), Field(ge=0)] | None = None
+    frozen: bool = False
 
 
 class EncoderSettings(Strict):
@@ -258,7 +260,7 @@ class Preset(Strict):
     recipe: Recipe = Recipe()
     pre_train: PreTrain | None = None
     translator: str | None = None
-    warm_up: WarmUp | None = None
+    mlm_head: MlmHead | None = None
     max_length: Annotated[int, Field(ge=8, le=512)] | None = None
     selection_every: Count | None = None
     num_workers: Count | None = None

@@ -258,17 +258,29 @@ def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
         notes.append(f"CSSL contrasts back-translations made by {resolved.translator}.")
     corpora = {stage.data.train.name: stage.data.train for stage in plan.stages.values() if stage.phase == "pre-train"}
     notes += [f"Pre-trained on {name} ({rows.rows:,} texts)." for name, rows in corpora.items()]
-    root = plan.runs[0].stage.chain[0] if plan.runs else None
-    if root and root.phase == "warm-up":
-        notes.append(
-            f"Every method starts from the same MLM warm-up of {root.optim.steps} steps on {root.data.train.name}: the "
-            "packaged encoder has no usable MLM head."
-        )
+    notes += mlm_head_notes(plan)
     seen = sorted(set(plan.located.contaminated) & set(resolved.tasks))
     if seen:
         notes.append(f"The encoder {resolved.encoder} saw labelled pairs of {', '.join(seen)} in its own training.")
     keys = {run.stage.key for run in plan.runs}
     return grid, Caption(len(keys), plan.source, found, hardware(plan, store), tuple(notes))
+
+
+def mlm_head_notes(plan: Plan) -> list[str]:
+    """Which rows start from a trained MLM head, where the encoder has no usable one of its own."""
+    rows: dict[str, None] = {}
+    for run in plan.runs:
+        root = run.stage.chain[0]
+        if root.phase == "mlm-head":
+            rows[run.row] = None
+            stage = root
+    if not rows:
+        return []
+    what = "its MLM head trained alone" if stage.objective.name == "mlm_head" else "MLM of the whole model"
+    return [
+        f"{plan.located.name} has no usable MLM head: {', '.join(rows)} start from {stage.optim.steps:,} updates of {what} on "
+        f"{stage.data.train.name}; the other rows start from the encoder as it is."
+    ]
 
 
 def _print_table(prepared: Prepared, format: str) -> int:

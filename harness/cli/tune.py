@@ -21,10 +21,10 @@ from harness.cli.texts import translate
 from harness.encoders import locate
 from harness.errors import UserError
 from harness.methods import METHODS, methods_named
-from harness.search.points import SHARED, Points
+from harness.search.points import Points
 from harness.search.space import ResolvedSpace, check_method, check_metrics, load_space, resolve_space, space_names
 from harness.search.study import Entry, History, check_sampler, study_name, unfinished
-from harness.specs import Stage
+from harness.specs import SHARED_PHASES, Stage
 from harness.store import Store
 from harness.tasks import TASKS
 
@@ -169,7 +169,7 @@ def work_left(
     flops = sum(prepared.plan.stage_flops(stage) for stage in to_train)
     if space.sampler == "grid":
         return len(every), len(to_train), flops
-    own = [stage for stage in _stages(points, [space.defaults]).values() if stage.phase not in SHARED]
+    own = [stage for stage in _stages(points, [space.defaults]).values() if stage.phase not in SHARED_PHASES]
     new = max(0, space.trials - max(1, len(known)))
     flops += new * sum(prepared.plan.stage_flops(stage) for stage in own)
     return len(every) + len(own) * new, len(to_train) + len(own) * new, flops

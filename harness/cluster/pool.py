@@ -33,7 +33,7 @@ from harness.cluster.worker import (
 )
 from harness.encoders.tokens import Vocabulary
 from harness.errors import UserError
-from harness.specs import Execution, Record, Stage, Workplace
+from harness.specs import SHARED_PHASES, Execution, Record, Stage, Workplace
 from harness.storage import weights_of
 from harness.store import Owner, Store
 
@@ -211,7 +211,7 @@ class Pool:
         parent = event.item.stage.parent
         if parent and event.kind in ("done", "elsewhere"):
             self._children[parent.key] -= 1
-            if not self._children[parent.key] and parent.parent:
+            if not self._children[parent.key] and parent.phase not in SHARED_PHASES:
                 self._discard(parent)
 
     def _orphaned(self, item: Item) -> bool:
@@ -259,7 +259,7 @@ class Pool:
         yield from self._finish(Event("failed", item, reason))
 
     def _discard(self, stage: Stage) -> None:
-        """Weights whose children are all done go; those of a root stage (a warm-up) stay, every table shares them."""
+        """Delete weights that no unfinished stage of any driver starts from."""
         if not self._ask("others_alive"):
             self._workplace.storage.delete(weights_of(stage.key))
 

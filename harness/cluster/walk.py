@@ -13,7 +13,7 @@ import ray
 from harness.bench.work import Item
 from harness.cluster.worker import GONE, WORKER_DEATHS, answer, died, left_with_node
 from harness.search.points import Ended
-from harness.specs import Record, Run, Stage, Status, Workplace
+from harness.specs import SHARED_PHASES, Record, Run, Stage, Status, Workplace
 from harness.storage import weights_of
 from harness.store import RENEW_SECONDS, Owner
 
@@ -51,7 +51,7 @@ class Walker:
         trained: dict[str, Ended] = {}
         user = run.stage.key  # and not this process: whoever goes on with the run when it dies lets them go
         leaf = self._settle(run.stage, name, metrics, trained, user, wanted=False)
-        for stage in run.stage.chain[1:-1]:  # a root's weights stay, every table shares them
+        for stage in (each for each in run.stage.chain[:-1] if each.phase not in SHARED_PHASES):
             answer(self.ledger.let_go.remote(stage.key, user))
         chain = []
         for stage in run.stage.chain[:-1]:

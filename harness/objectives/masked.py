@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from harness.encoders.flops import TRAIN, forward_flops, mlm_head_flops
 from harness.encoders.model import Batch
 from harness.encoders.tokens import Tokens
 from harness.objectives.base import Draw, Measures, TrainingObjective, Views
@@ -75,6 +76,29 @@ class MaskedLM(TrainingObjective):
         if measures is not None:
             measures["mlm_accuracy"] = (logits.detach().argmax(dim=1) == targets).float().mean()
         return masked_lm(logits, targets)
+
+
+class MaskedLMHead(MaskedLM):
+    """Masked language modelling that trains the MLM head alone; the encoder is frozen and stays bit-identical.
+
+    A word embedding that is tied to the head's output is the encoder's, so it is frozen too.
+    """
+
+    def build(self) -> None:
+        super().build()
+        for parameter in self.encoder.base.parameters():
+            parameter.requires_grad_(False)
+
+    def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
+        (where,) = views.on(batch.ids.device, "where")
+        with torch.no_grad():
+            hidden = self.encoder(batch, where)
+        return {"masked_lm": self.token_term(hidden, views, measures)}
+
+    def step_flops(self, tokens: Tokens, masked: int = 0) -> float:
+        config, lengths = self.encoder.shape, tokens.lengths.astype(np.float64)
+        forward = forward_flops(config, float(lengths.sum()), float((lengths**2).sum()))
+        return forward + TRAIN * mlm_head_flops(config, masked)
 
 
 class ContrastiveMaskedLM(MaskedLM):

@@ -14,11 +14,8 @@ from harness.errors import UserError
 from harness.search.board import Outcome, Point
 from harness.search.space import ResolvedSpace
 from harness.search.space_file import FLOPS
-from harness.specs import Run, Stage, Status
+from harness.specs import SHARED_PHASES, Run, Stage, Status
 from harness.tasks import METRICS, Task
-
-SHARED = ("warm-up", "pre-train")
-"""Phases whose stages serve many replicates: a replicate's cost leaves them out."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +109,7 @@ class Points:
             ended
             for run, chain in zip(runs, chains, strict=True)
             for stage, ended in zip(run.stage.chain, chain, strict=False)
-            if stage.phase not in SHARED
+            if stage.phase not in SHARED_PHASES
         ]
         return Outcome(
             tuple(values),

@@ -100,7 +100,7 @@ def caption(study: Study, bold: bool) -> list[str]:
     lines += [
         f"{counted(spent.trials, 'point')}{f' ({counts})' if counts else ''}; {spent.replicates} of {spent.full} replicates "
         f"run; {counted(spent.trained_stages, 'stage')} trained for this study, {spent.reused_stages} found recorded; "
-        f"{_cost(spent.flops)} FLOPs and {spent.hours:.2f} hours of training as recorded, warm-up and pre-training left out.",
+        f"{_cost(spent.flops)} FLOPs and {spent.hours:.2f} hours of training as recorded, training of an MLM head and pre-training left out.",
         *study.notes,
     ]
     return lines

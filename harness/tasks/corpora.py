@@ -1,4 +1,4 @@
-"""Unlabelled text for warm-up and pre-training: corpora by name, files, folders, and data sets of the Hugging Face hub.
+"""Unlabelled text for MLM heads and pre-training: corpora by name, files, folders, and data sets of the Hugging Face hub.
 
 `load_corpus` holds a small corpus in memory, whatever the order of its texts. `open_corpus` reads any corpus as a stream:
 texts in their order, which is part of its identity, because the order decides what lies in a packed block. A Parquet data

@@ -19,9 +19,9 @@ from harness import specs
 from harness.bench.plan import NO_TRANSLATION, Plan, Translation, make_plan, stage_flops
 from harness.bench.resolve import Overrides
 from harness.bench.table import Row, load_table
-from harness.encoders import Located, WarmUp, locate
+from harness.encoders import HeadTraining, Located, locate
 from harness.errors import UserError
-from harness.specs import Encoder, Parent, Selection, Stage
+from harness.specs import Encoder, Selection, Stage
 from harness.tasks import TASKS, NotAtHand, TextSource, load_user_task, open_source
 from harness.tasks.table import Task
 
@@ -30,7 +30,7 @@ SHAPE = {"hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072,
 SMALL = {"hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 512, "vocab_size": 30522}
 ROBERTA = Located(Encoder("unresolved:roberta-base", "roberta-base"), None, SHAPE, None)
 TINY_NEW = Located(Encoder("4" * 32, "new:tiny"), None, {**SMALL, "model_type": "bert"}, None, new=True)
-TINY = Located(Encoder("7" * 32, "tiny"), None, SMALL, WarmUp("boolq_prose", steps=100, lr=1e-3))
+TINY = Located(Encoder("7" * 32, "tiny"), None, SMALL, HeadTraining("boolq_prose", steps=100, lr=1e-3))
 
 
 def plan(
@@ -421,39 +421,49 @@ def test_the_full_training_set_has_one_subset() -> None:
     assert {run.subset for run in made.runs} == {0}
 
 
-# ------------------------------------------------------------------------------------------------------- warm-up
+# ------------------------------------------------------------------------------------------------------ MLM head
 
 
-def test_the_warm_up_is_one_stage_for_all_runs() -> None:
+def test_one_trained_mlm_head_serves_the_rows_that_use_one_and_no_other() -> None:
     made = plan("few_shot", located=TINY)
-    warm = [stage for stage in made.stages.values() if stage.phase == "warm-up"]
-    assert len(warm) == 1
+    heads = [stage for stage in made.stages.values() if stage.phase == "mlm-head"]
+    assert len(heads) == 1
     assert len(made.stages) == 1891
-    assert next(iter(made.stages)) == warm[0].key
-    assert all(run.stage.chain[0].key == warm[0].key for run in made.runs)
-    assert made.names()[warm[0].key] == [run.name for run in made.runs]
-    assert (warm[0].optim.steps, warm[0].optim.lr, warm[0].optim.batch_size, warm[0].seed) == (100, 1e-3, 32, 0)
-    assert (warm[0].data.max_length, warm[0].data.train.name) == (64, "boolq_prose")
+    assert {run.row for run in made.runs if run.stage.chain[0].key == heads[0].key} == {"TAPT", "CMLM"}
+    assert (heads[0].objective.name, heads[0].seed) == ("mlm", 0)
+    assert (heads[0].data.max_length, heads[0].data.train.name) == (64, "boolq_prose")
+    assert TINY.head_training is not None
+    assert (heads[0].optim.steps, heads[0].optim.lr) == (TINY.head_training.steps, TINY.head_training.lr)
     for run in made.runs:
-        first = run.stage.chain[1]
-        assert isinstance(first.init, Parent)
-        assert first.init.parts == (("encoder", "mlm_head") if first.phase == "post-train" else ("encoder",))
+        first = run.stage.chain[0]
+        assert first.encoder == TINY.encoder
+        if run.row in ("FT", "SCL"):  # plain keys: what an encoder with an MLM head of its own would have
+            assert first.init == TINY.encoder
 
 
-def test_the_warm_ups_length_is_in_every_key_and_0_leaves_it_out() -> None:
-    stages = {
-        steps: set(plan("few_shot", located=TINY, **ONE, set=(f"warm_up.steps={steps}",)).stages)
-        for steps in (0, 50, 100)
+def test_the_length_of_the_heads_training_is_in_the_keys_of_what_starts_from_it() -> None:
+    steps_of_stages = {
+        steps: plan("few_shot", located=TINY, **ONE, set=(f"mlm_head.steps={steps}",)).stages for steps in (0, 50, 90)
     }
-    assert stages[100] == set(plan("few_shot", located=TINY, **ONE).stages)
-    assert {steps: len(keys) for steps, keys in stages.items()} == {0: 6, 50: 7, 100: 7}
-    assert len(set.union(*stages.values())) == 20
+    assert {steps: len(stages) for steps, stages in steps_of_stages.items()} == {0: 6, 50: 7, 90: 7}
+    plain = set.intersection(*map(set, steps_of_stages.values()))
+    assert {steps_of_stages[0][key].objective.name for key in plain} == {"cross_entropy", "scl"}
+    assert len(plain) == 2
+    assert len(set.union(*map(set, steps_of_stages.values()))) == 2 + 4 + 5 + 5
 
 
-def test_an_encoder_without_a_warm_up_refuses_one() -> None:
-    with pytest.raises(UserError, match=r"warm_up.steps is 50, but roberta-base has its own MLM head"):
-        plan("few_shot", **ONE, set=("warm_up.steps=50",))
-    assert set(plan("few_shot", **ONE, set=("warm_up.steps=0",)).stages) == set(plan("few_shot", **ONE).stages)
+def test_the_head_can_be_trained_alone() -> None:
+    whole, alone = (plan("few_shot", located=TINY, **ONE, set=(f"mlm_head.frozen={f}",)) for f in ("false", "true"))
+    assert set(whole.stages) == set(plan("few_shot", located=TINY, **ONE).stages)
+    assert len(set(whole.stages) & set(alone.stages)) == 2  # FT and SCL
+    (head,) = (stage for stage in alone.stages.values() if stage.phase == "mlm-head")
+    assert head.objective.name == "mlm_head"
+
+
+def test_an_encoder_with_an_mlm_head_refuses_another() -> None:
+    with pytest.raises(UserError, match=r"mlm_head.steps is 50, but roberta-base has its own MLM head"):
+        plan("few_shot", **ONE, set=("mlm_head.steps=50",))
+    assert set(plan("few_shot", **ONE, set=("mlm_head.steps=0",)).stages) == set(plan("few_shot", **ONE).stages)
 
 
 # -------------------------------------------------------------------------------------- what is missing or wrong
@@ -573,7 +583,7 @@ def quick(source: TextSource) -> Plan:
 
 def test_a_quick_plan_has_everything_at_hand(quick: Plan, source: TextSource) -> None:
     assert quick.unresolved == ()
-    assert (len(quick.runs), phases(quick)) == (24, {"warm-up": 1, "post-train": 12, "fine-tune": 24})
+    assert (len(quick.runs), phases(quick)) == (24, {"mlm-head": 1, "post-train": 12, "fine-tune": 24})
     for stage in quick.stages.values():
         for rows in stage.row_sets:
             assert rows.resolved

@@ -128,7 +128,7 @@ def test_runs_of_a_point_cost_milliseconds_and_compute_no_key(quick: Plan, monke
 @pytest.mark.parametrize(
     ("texts", "overrides", "words"),
     [
-        (("warm_up.steps=50",), {}, "warm_up.steps is 50, and not set where the data were read"),
+        (("mlm_head.steps=50",), {}, "mlm_head.steps is 50, and not set where the data were read"),
         ((), {"encoder": "minilm"}, "encoder is minilm, and bert-tiny where the data were read"),
         ((), {"translator": "opus-mt:de"}, "translator is opus-mt:de, and apertium:spa,cat where the data were read"),
         (("cmlm.alpa=1",), {}, "Did you mean 'alpha'?"),

@@ -18,18 +18,18 @@ from harness.bench.plan import Plan, make_plan
 from harness.bench.resolve import Overrides
 from harness.bench.results import examples, hardware, replicates
 from harness.bench.table import load_table
-from harness.encoders import Located, WarmUp
+from harness.encoders import HeadTraining, Located
 from harness.specs import Encoder, Predictions, Record, Stage
 from harness.store import Owner, Store
 from harness.tasks import Task, open_source, score
 
-TINY = Located(Encoder("7" * 32, "tiny"), None, {}, WarmUp("boolq_prose", steps=100, lr=1e-3))
+TINY = Located(Encoder("7" * 32, "tiny"), None, {}, HeadTraining("boolq_prose", steps=100, lr=1e-3))
 OWNER = Owner.current()
 
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    """4 rows x (CoLA, MNLI) x 2 seeds: 16 runs, 8 post-trainings, a warm-up; 3 columns."""
+    """4 rows x (CoLA, MNLI) x 2 seeds: 16 runs, 8 post-trainings, an MLM head; 3 columns."""
     overrides = Overrides(tasks=("cola", "mnli"), sizes=(20,), subsets=(0,), seeds=(31, 42))
     return make_plan(load_table("few_shot").resolve("paper", overrides), None, TINY)
 
@@ -104,7 +104,7 @@ def test_what_was_never_tried_is_left_out(plan: Plan, store: Store) -> None:
     first = plan.runs[0]
     for ancestor in first.stage.chain:
         commit(store, ancestor)
-    # every run's warm-up is done now, and of the runs one
+    # of the runs one is done now
     assert [(r.row, r.column, r.seed) for r in replicates(plan, store)] == [(first.row, "cola", first.seed)]
 
 
@@ -128,8 +128,8 @@ def test_a_run_that_ended_badly_gives_its_reason_and_no_score(plan: Plan, store:
 @pytest.mark.parametrize("status", ["failed", "diverged"])
 def test_a_run_whose_parent_ended_badly_says_so(plan: Plan, store: Store, status: str) -> None:
     run = next(r for r in plan.runs if r.row == "CMLM" and r.task == "cola")
-    warm, post, leaf = run.stage.chain
-    commit(store, warm)
+    head, post, leaf = run.stage.chain
+    commit(store, head)
     commit(store, post, status, "loss is nan at step 7")
     (only,) = replicates(plan, store)
     assert (only.row, only.seed, only.column, only.value) == ("CMLM", run.seed, "cola", None)
@@ -137,11 +137,13 @@ def test_a_run_whose_parent_ended_badly_says_so(plan: Plan, store: Store, status
     assert only.key == leaf.key
 
 
-def test_a_warm_up_that_diverged_is_the_reason_of_every_run(plan: Plan, store: Store) -> None:
-    commit(store, plan.runs[0].stage.chain[0], "diverged", "loss is nan at step 2")
+def test_an_mlm_head_that_diverged_is_the_reason_of_every_run_that_starts_from_it(plan: Plan, store: Store) -> None:
+    head = next(stage for stage in plan.stages.values() if stage.phase == "mlm-head")
+    commit(store, head, "diverged", "loss is nan at step 2")
     found = replicates(plan, store)
-    assert len(found) == 24
-    assert {(r.status, r.reason) for r in found} == {("diverged", "warm-up diverged: loss is nan at step 2")}
+    assert {r.row for r in found} == {"TAPT", "CMLM"}
+    assert len(found) == 12
+    assert {(r.status, r.reason) for r in found} == {("diverged", "mlm-head diverged: loss is nan at step 2")}
 
 
 def test_a_done_run_counts_whatever_became_of_its_parent(plan: Plan, store: Store) -> None:

@@ -13,15 +13,15 @@ from harness.bench.plan import Plan, make_plan
 from harness.bench.resolve import Overrides
 from harness.bench.table import load_table
 from harness.bench.work import Blocked, Item, work
-from harness.encoders import Located, WarmUp
+from harness.encoders import HeadTraining, Located
 from harness.specs import Encoder, Status
 
 CONFIG = {"hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 512, "vocab_size": 30522}
-TINY = Located(Encoder("7" * 32, "tiny"), None, CONFIG, WarmUp("boolq_prose", steps=100, lr=1e-3))
+TINY = Located(Encoder("7" * 32, "tiny"), None, CONFIG, HeadTraining("boolq_prose", steps=100, lr=1e-3))
 
-WARM, FT, SCL, TAPT_1, TAPT_2, CMLM_1, CMLM_2 = "warm", "FT", "SCL", "TAPT 1", "TAPT 2", "CMLM 1", "CMLM 2"
-PARENT = {FT: WARM, SCL: WARM, TAPT_1: WARM, CMLM_1: WARM, TAPT_2: TAPT_1, CMLM_2: CMLM_1}
-EVERY = (WARM, *PARENT)
+HEAD, FT, SCL, TAPT_1, TAPT_2, CMLM_1, CMLM_2 = "head", "FT", "SCL", "TAPT 1", "TAPT 2", "CMLM 1", "CMLM 2"
+PARENT = {TAPT_1: HEAD, CMLM_1: HEAD, TAPT_2: TAPT_1, CMLM_2: CMLM_1}
+EVERY = (HEAD, FT, SCL, *PARENT)
 
 
 def small(tasks: tuple[str, ...] = ("cola",), seeds: tuple[int, ...] = (31,), **more: Any) -> Plan:
@@ -30,7 +30,7 @@ def small(tasks: tuple[str, ...] = ("cola",), seeds: tuple[int, ...] = (31,), **
 
 
 PLAN = small()
-KEYS = {WARM: PLAN.runs[0].stage.chain[0].key}
+KEYS = {HEAD: next(stage.key for stage in PLAN.stages.values() if stage.phase == "mlm-head")}
 for run in PLAN.runs:
     *_, leaf = run.stage.chain
     if len(run.stage.chain) == 3:
@@ -41,7 +41,7 @@ NAMES = {key: name for name, key in KEYS.items()}
 
 
 def statuses(**states: Iterable[str]) -> dict[str, tuple[Status, int]]:
-    """`statuses(done=[FT], failed=[WARM])`; every record is of a second attempt."""
+    """`statuses(done=[FT], failed=[HEAD])`; every record is of a second attempt."""
     return {KEYS[name]: (status, 2) for status, names in states.items() for name in names}  # type: ignore[misc]
 
 
@@ -67,7 +67,7 @@ def test_with_an_empty_store_everything_is_trained_parents_first() -> None:
     order = list(items)
     assert (set(order), blocked) == (set(EVERY), {})
     assert all(order.index(parent) < order.index(child) for child, parent in PARENT.items())
-    assert {name for name, item in items.items() if item.keep_product} == {WARM, TAPT_1, CMLM_1}
+    assert {name for name, item in items.items() if item.keep_product} == {HEAD, TAPT_1, CMLM_1}
     assert not any(item.remake or item.seen_attempt or item.deaths for item in items.values())
 
 
@@ -78,14 +78,14 @@ def test_with_everything_done_nothing_is_trained_products_or_not() -> None:
 
 
 def test_what_is_done_is_not_trained_again() -> None:
-    items, _ = left(statuses(done=[WARM, FT, TAPT_1]), products=[WARM, TAPT_1])
+    items, _ = left(statuses(done=[HEAD, FT, TAPT_1]), products=[HEAD, TAPT_1])
     assert list(items) == [SCL, TAPT_2, CMLM_1, CMLM_2]
     assert {name for name, item in items.items() if item.keep_product} == {CMLM_1}
     assert not any(item.remake for item in items.values())
 
 
 def test_what_failed_is_trained_again_and_knows_its_attempt() -> None:
-    items, blocked = left(statuses(done=set(EVERY) - {SCL, CMLM_1}, failed=[SCL, CMLM_1]), products=[WARM])
+    items, blocked = left(statuses(done=set(EVERY) - {SCL, CMLM_1}, failed=[SCL, CMLM_1]), products=[HEAD])
     assert ({name: item.seen_attempt for name, item in items.items()}, blocked) == ({SCL: 2, CMLM_1: 2}, {})
     # CMLM's leaf is done: nobody needs the weights of its post-training
     assert not any(item.keep_product for item in items.values())
@@ -93,21 +93,21 @@ def test_what_failed_is_trained_again_and_knows_its_attempt() -> None:
 
 def test_what_diverged_is_trained_again_on_request_only() -> None:
     states = statuses(done=set(EVERY) - {SCL}, diverged=[SCL])
-    assert left(states, products=[WARM]) == ({}, {})
-    items, blocked = left(states, products=[WARM], retry=True)
+    assert left(states, products=[HEAD]) == ({}, {})
+    items, blocked = left(states, products=[HEAD], retry=True)
     assert ([*items], items[SCL].seen_attempt, blocked) == ([SCL], 2, {})
 
 
 def test_a_done_parent_is_made_again_exactly_when_a_child_needs_it() -> None:
     """And its own parent in turn, when its weights are gone as well."""
-    states = statuses(done=[WARM, FT, SCL, TAPT_1, TAPT_2, CMLM_1])
+    states = statuses(done=[HEAD, FT, SCL, TAPT_1, TAPT_2, CMLM_1])
     assert [*left(states, products=[CMLM_1])[0]] == [CMLM_2]
-    assert [*left(states, products=[WARM, CMLM_1])[0]] == [CMLM_2]
+    assert [*left(states, products=[HEAD, CMLM_1])[0]] == [CMLM_2]
     for products, remade in (
-        ([WARM], [CMLM_1]),
-        ([WARM, TAPT_1], [CMLM_1]),
-        ([], [WARM, CMLM_1]),
-        ([TAPT_1], [WARM, CMLM_1]),
+        ([HEAD], [CMLM_1]),
+        ([HEAD, TAPT_1], [CMLM_1]),
+        ([], [HEAD, CMLM_1]),
+        ([TAPT_1], [HEAD, CMLM_1]),
     ):
         items, blocked = left(states, products)
         assert ([*items], blocked) == ([*remade, CMLM_2], {})
@@ -117,39 +117,39 @@ def test_a_done_parent_is_made_again_exactly_when_a_child_needs_it() -> None:
 
 
 def test_a_shared_parent_is_made_again_once() -> None:
-    items, _ = left(statuses(done=[WARM]))
-    assert [*items].count(WARM) == 1
-    assert items[WARM].remake
-    assert len(items) == 7
+    items, _ = left(statuses(done=[HEAD]))
+    assert [*items].count(HEAD) == 1
+    assert items[HEAD].remake
+    assert set(items) == set(EVERY)
 
 
 def test_children_of_what_diverged_are_blocked() -> None:
-    items, blocked = left(statuses(done=[WARM], diverged=[CMLM_1]), products=[WARM])
+    items, blocked = left(statuses(done=[HEAD], diverged=[CMLM_1]), products=[HEAD])
     assert ([*items], blocked) == ([FT, SCL, TAPT_1, TAPT_2], {CMLM_2: CMLM_1})
-    items, blocked = left(statuses(diverged=[WARM]))
-    assert ([*items], blocked) == ([], dict.fromkeys(PARENT, WARM))
+    items, blocked = left(statuses(diverged=[HEAD]))
+    assert ([*items], blocked) == ([FT, SCL], dict.fromkeys(PARENT, HEAD))
     # with retry both are trained
-    items, blocked = left(statuses(done=[WARM], diverged=[CMLM_1]), products=[WARM], retry=True)
-    assert (set(items), blocked) == (set(PARENT), {})
+    items, blocked = left(statuses(done=[HEAD], diverged=[CMLM_1]), products=[HEAD], retry=True)
+    assert (set(items), blocked) == ({FT, SCL, *PARENT}, {})
     assert items[CMLM_1].keep_product
     # a child that is done already is not said to be blocked
     assert left(statuses(done=set(EVERY) - {CMLM_1}, diverged=[CMLM_1])) == ({}, {})
 
 
 def test_children_of_what_failed_are_not_blocked() -> None:
-    items, blocked = left(statuses(failed=[WARM]))
+    items, blocked = left(statuses(failed=[HEAD]))
     assert (set(items), blocked) == (set(EVERY), {})
-    assert items[WARM].keep_product
+    assert items[HEAD].keep_product
 
 
 def test_a_blocked_stage_asks_for_no_parents() -> None:
-    """CMLM 1 diverged: nothing else is to be done, so the warm-up is not made again for it."""
+    """CMLM 1 diverged: nothing else is to be done, so the head is not made again for it."""
     assert left(statuses(done=set(EVERY) - {CMLM_1, CMLM_2}, diverged=[CMLM_1])) == ({}, {CMLM_2: CMLM_1})
 
 
 def test_names_metrics_and_costs() -> None:
     items, _ = left({})
-    assert items[WARM].name == "warm-up of FT/cola/n20/subset0/seed31 and 3 more"
+    assert items[HEAD].name == "mlm-head of TAPT/cola/n20/subset0/seed31 and 1 more"
     assert items[CMLM_2].name == items[CMLM_1].name == "CMLM/cola/n20/subset0/seed31"
     assert {name: item.metrics for name, item in items.items() if item.metrics} == dict.fromkeys(
         (FT, SCL, TAPT_2, CMLM_2), ("mcc", "accuracy")
@@ -228,7 +228,7 @@ def test_interrupted_at_any_point_the_same_command_goes_on() -> None:
     order = [*left({})[0]]
     for count in range(len(order) + 1):
         done = order[:count]
-        for kept in (n for size in range(2) for n in combinations([WARM, TAPT_1, CMLM_1], size)):
+        for kept in (n for size in range(2) for n in combinations([HEAD, TAPT_1, CMLM_1], size)):
             items, blocked = left(statuses(done=done), products=set(kept) & set(done))
             assert {n for n, item in items.items() if not item.remake} == set(order) - set(done)
             assert blocked == {}
@@ -238,5 +238,6 @@ def test_work_on_a_whole_table_is_linear() -> None:
     made = make_plan(load_table("few_shot").resolve("paper"), None, TINY)
     items, blocked = work(made, {}, lambda key: False, False)
     assert (len(items), blocked, len({item.stage.key for item in items})) == (1891, [], 1891)
-    assert items[0].name == "warm-up of FT/cola/n20/subset0/seed31 and 1259 more"
-    assert Blocked(items[1].stage, items[0].stage).ancestor.phase == "warm-up"
+    head, child = (next(item for item in items if item.stage.phase == phase) for phase in ("mlm-head", "post-train"))
+    assert head.name == "mlm-head of TAPT/cola/n20/subset0/seed31 and 629 more"
+    assert Blocked(child.stage, head.stage).ancestor.phase == "mlm-head"

@@ -28,7 +28,7 @@ Refused = Callable[..., str]
         (f"bench {MOVIES} --set optim.lrr=1", "--set optim.lrr=1: unknown key 'optim.lrr'", "optim.lr"),
         (f"bench {MOVIES} --set optm.lr=1", "--set optm.lr=1: unknown key 'optm.lr'", "optim.lr"),
         (f"bench {MOVIES} --set fine_tune.step=1", "unknown key 'fine_tune.step'", "fine_tune.steps"),
-        (f"bench {MOVIES} --set warm_up.stepps=1", "unknown key 'warm_up.stepps'", "warm_up.steps"),
+        (f"bench {MOVIES} --set mlm_head.stepps=1", "unknown key 'mlm_head.stepps'", "mlm_head.steps"),
         (f"bench {MOVIES} --set max_lenght=9", "unknown key 'max_lenght'", "max_length"),
         (f"bench {MOVIES} --set sll.lam=1", "unknown key 'sll.lam'", "scl.lam"),
         ("bench --tabel few_shot", "bench: unknown flag '--tabel'", "--table"),
@@ -50,7 +50,7 @@ def test_an_unknown_name_is_answered_with_the_closest(refused: Refused, line: st
 @pytest.mark.parametrize(
     ("line", "known"),
     [
-        ("bench --table qqqq", "Known: ablation, few_shot, full_size, objectives, pretraining."),
+        ("bench --table qqqq", "Known: ablation, few_shot, full_size, mlm_head, objectives, pretraining."),
         ("bench --table few_shot --methods zzz", "Known: cmlm, coco_lm, cssl, electra, ft, mlm, scl, taco, tapt."),
         ("plan --table few_shot --preset xyz", "Known: laptop, paper, quick."),
         ("bench --table few_shot --sizes 30", "--sizes: unknown size '30'. Known: 20, 100, 1000."),
@@ -98,7 +98,7 @@ def test_where_nothing_is_close_all_are_named(refused: Refused, line: str, known
         (f"bench {MOVIES} --set fine_tune=1", ["'fine_tune' needs a field, for example fine_tune.lr=1e-5"]),
         (f"bench {MOVIES} --set max_length=high", ["--set max_length=high", "whole number, 8 to 512, not 'high'"]),
         (f"bench {MOVIES} --set max_length=513", ["whole number, 8 to 512, not 513"]),
-        (f"bench {MOVIES} --set warm_up.steps=-1", ["whole number, at least 0, not -1"]),
+        (f"bench {MOVIES} --set mlm_head.steps=-1", ["whole number, at least 0, not -1"]),
         (
             "bench",
             ["bench: name a table with --table, or a file with a target with --with; see 'harness bench --help'"],

@@ -54,7 +54,7 @@ def test_a_plan_of_what_is_at_hand(harness: Harness, workdir: Path) -> None:
     assert said.status == 0
     assert said.out.startswith("Preset quick, the default. Others: paper (2,520 stages, ")
     assert "laptop (" in said.out.splitlines()[0]
-    # FT 2 runs; TAPT and CMLM with alpha 0 are one computation: 2 post-trainings, 2 fine-tunings; 1 warm-up
+    # FT 2 runs; TAPT and CMLM with alpha 0 are one computation: 2 post-trainings, 2 fine-tunings; 1 MLM head
     assert (
         "Runs: 6, one for each row, task, size, subset and seed (4 distinct: equal ones are trained once)" in said.out
     )

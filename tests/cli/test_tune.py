@@ -201,7 +201,7 @@ def test_a_long_study_is_shown_and_agreed_to(harness: Harness, workdir: Path, mo
 
 @pytest.mark.usefixtures("packaged")
 def test_the_plan_of_a_grid_is_exact(harness: Harness, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """2 points x 2 subsets: a post-training and a fine-tuning each, and one warm-up."""
+    """2 points x 2 subsets: a post-training and a fine-tuning each, and one MLM head."""
     own_space()
     monkeypatch.setattr("harness.cli.bench.ASK_ABOVE_HOURS", 0.0)
     said = harness("tune cmlm --space mine.yaml --grid")

@@ -19,7 +19,7 @@ from harness.yaml_files import packaged_files
 
 LINE = (
     "bench --table together.yaml --tasks movies --sizes 20 --subsets 0 --seeds 31,42 --methods ft,tapt --format json "
-    "--slots 2 --set warm_up.steps=3 --set fine_tune.steps=40 --set post_train.steps=6"
+    "--slots 2 --set mlm_head.steps=3 --set fine_tune.steps=40 --set post_train.steps=6"
 )
 
 

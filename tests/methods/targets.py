@@ -1,11 +1,11 @@
-"""A target that methods make chains for, from the encoder (TARGET) and after a warm-up (WARM)."""
+"""A target that methods make chains for: TARGET's encoder has an MLM head, HEADLESS' has a trained one."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from harness.methods import Method, hyperparameters, warm_up_stage
+from harness.methods import Method, hyperparameters, mlm_head_stage
 from harness.methods import chain as chained
 from harness.specs import Data, Encoder, Optim, Parent, RowSet, Selection, Stage, Target
 
@@ -26,11 +26,11 @@ TARGET = Target(
     fine_tune=Optim(1e-5, 64, 700),
     post_train=Optim(2e-5, 256, 650),
     selection=Selection("accuracy"),
-    base=ENCODER,
+    encoder=ENCODER,
     translated=RowSet("9" * 32, "toy/train-texts/views", 100, 50.0),
 )
-WARM_UP = warm_up_stage(ENCODER, RowSet("c" * 32, "prose", 9000, 500.0), Optim(1e-3, 32, 100), 64, 0)
-WARM = replace(TARGET, base=Parent(WARM_UP))
+HEAD = mlm_head_stage(ENCODER, RowSet("c" * 32, "prose", 9000, 500.0), Optim(1e-3, 32, 100), 64, 0, frozen=True)
+HEADLESS = replace(TARGET, mlm_head=Parent(HEAD))
 
 
 def chain(method: Method, target: Target = TARGET, **values: Any) -> tuple[Stage, ...]:

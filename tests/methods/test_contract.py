@@ -12,13 +12,13 @@ from dataclasses import FrozenInstanceError, replace
 from typing import Any, cast
 
 import pytest
-from methods.targets import ENCODER, TARGET, WARM, WARM_UP, chain, keys
+from methods.targets import ENCODER, HEAD, HEADLESS, TARGET, chain, keys
 from pydantic import ValidationError
 
 from harness import objectives
 from harness.errors import UserError
-from harness.methods import METHODS, Method, hyperparameters
-from harness.specs import Data, Encoder, Optim, RowSet, Selection, Target
+from harness.methods import METHODS, Method, hyperparameters, mlm_head_stage
+from harness.specs import Data, Encoder, Optim, Parent, RowSet, Selection, Target
 from harness.yaml_files import Strict
 
 SUPERVISED = {"cross_entropy", "scl"}
@@ -111,10 +111,11 @@ class TestMethodContract:
         assert leaf.optim == TARGET.fine_tune
         assert leaf.phase == "fine-tune"
 
-    @pytest.mark.parametrize("target", [TARGET, WARM], ids=["from the encoder", "after a warm-up"])
-    def test_parents_come_before_children_and_all_begins_at_the_base(self, method: Method, target: Target) -> None:
+    @pytest.mark.parametrize("target", [TARGET, HEADLESS], ids=["with an MLM head", "with a trained MLM head"])
+    def test_parents_come_before_children_and_all_begins_at_the_encoder(self, method: Method, target: Target) -> None:
         stages = chain(method, target)
-        whole = (WARM_UP, *stages) if target is WARM else stages
+        uses_head = target is HEADLESS and isinstance(stages[0].init, Parent)
+        whole = (HEAD, *stages) if uses_head else stages
         assert [s.key for s in stages[-1].chain] == [s.key for s in whole]
         assert stages[-1].encoder == ENCODER
         for stage in stages:
@@ -161,8 +162,7 @@ class TestMethodContract:
         for change in (
             replace(TARGET, seed=42),
             replace(TARGET, data=replace(TARGET.data, max_length=64)),
-            replace(TARGET, base=Encoder("9" * 32)),
-            WARM,
+            replace(TARGET, encoder=Encoder("9" * 32)),
         ):
             assert not set(keys(method)) & set(keys(method, change))
 
@@ -233,13 +233,13 @@ class TestHyperparameterContract:
 
 
 def test_objectives_have_versions_modules_and_are_all_asked_for() -> None:
-    asked = {
+    asked = {HEAD.objective.name} | {
         stage.objective.name
         for method in METHODS.values()
         for name in [None, *method.Hyperparameters.model_fields]
         for value in ([None] if name is None else alternatives(method, name))
         for stage in chain(
-            method, WARM, **({} if name is None else {**TOGETHER.get((method.name, name), {}), name: value})
+            method, HEADLESS, **({} if name is None else {**TOGETHER.get((method.name, name), {}), name: value})
         )
     }
     assert asked | {"mlm"} <= set(objectives.VERSIONS)
@@ -259,7 +259,9 @@ def test_an_objective_without_a_version_is_an_error() -> None:
         objectives.objective("nothing")
 
 
-def test_the_warm_up_is_a_stage_of_masked_language_modelling() -> None:
-    assert (WARM_UP.objective.name, dict(WARM_UP.objective.params)) == ("mlm", {"p_m": 0.15})
-    assert (WARM_UP.phase, WARM_UP.seed, WARM_UP.selection, WARM_UP.init) == ("warm-up", 0, None, ENCODER)
-    assert WARM_UP.data == Data(RowSet("c" * 32), max_length=64)
+def test_the_mlm_head_stage_trains_the_head_alone() -> None:
+    assert (HEAD.objective.name, dict(HEAD.objective.params)) == ("mlm_head", {"p_m": 0.15})
+    whole = mlm_head_stage(ENCODER, HEAD.data.train, HEAD.optim, HEAD.data.max_length, HEAD.seed)
+    assert whole.objective == chain(METHODS["mlm"])[0].objective
+    assert (HEAD.phase, HEAD.seed, HEAD.selection, HEAD.init) == ("mlm-head", 0, None, ENCODER)
+    assert HEAD.data == Data(RowSet("c" * 32), max_length=64)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from methods.targets import ENCODER, TARGET, WARM, WARM_UP, chain, keys
+from methods.targets import ENCODER, HEAD, HEADLESS, TARGET, chain, keys
 
 from harness.bench.table import load_table
 from harness.encoders import adapted
@@ -17,7 +17,7 @@ from harness.specs import Encoder, Parent, Target
 
 FT, SCL, TAPT, CMLM, MLM = (METHODS[name] for name in ("ft", "scl", "tapt", "cmlm", "mlm"))
 CSSL, TACO, ELECTRA, COCO_LM = (METHODS[name] for name in ("cssl", "taco", "electra", "coco_lm"))
-BASES = pytest.mark.parametrize("target", [TARGET, WARM], ids=["from the encoder", "after a warm-up"])
+BASES = pytest.mark.parametrize("target", [TARGET, HEADLESS], ids=["with an MLM head", "with a trained MLM head"])
 
 
 # ------------------------------------------------------------------------------------------------- one computation
@@ -107,7 +107,7 @@ def test_the_rows_of_coco_lms_table_3_are_eleven_computations() -> None:
     for row in rows:
         values = {k.removeprefix("coco_lm."): v for k, v in row.set.items() if not k.startswith("encoder.")}
         wanted = replace(ENCODER, relative_buckets=32, relative_distance=128)
-        target = replace(TARGET, base=adapted(wanted, row.encoder_settings, {}))
+        target = replace(TARGET, encoder=adapted(wanted, row.encoder_settings, {}))
         found.append(keys(COCO_LM, target, **values))
     assert len(rows) == len({made[-1] for made in found}) == 11
     lengths = {row.name: len(made) for row, made in zip(rows, found, strict=True)}
@@ -127,9 +127,9 @@ def test_only_keeps_one_component() -> None:
 
 
 def test_a_converged_auxiliary_network_is_carried_over_and_the_encoder_is_not_trained_before() -> None:
-    alone, main, fine = chain(COCO_LM, WARM, replacements="converged")
+    alone, main, fine = chain(COCO_LM, HEADLESS, replacements="converged")
     assert alone.objective.name == "auxiliary_mlm"
-    assert (alone.init.stage.key, alone.init.parts) == (WARM_UP.key, ("encoder", "mlm_head"))
+    assert (alone.init.stage.key, alone.init.parts) == (HEAD.key, ("encoder", "mlm_head"))
     assert (main.init.stage.key, main.init.parts) == (alone.key, ("encoder", "auxiliary"))
     assert (fine.init.stage.key, fine.init.parts) == (main.key, ("encoder",))
 
@@ -186,10 +186,13 @@ def test_methods_follow_one_another() -> None:
 
 
 def test_pre_training_comes_before_and_is_shared() -> None:
-    pre_trained = Parent(WARM_UP)
-    assert [s.key for s in chained(steps("cmlm"), TARGET, pre_trained)] == keys(CMLM, WARM)
-    (fine,) = chained(steps("ft"), TARGET, Parent(WARM_UP, "last", ("encoder", "mlm_head")))
-    assert fine.key == keys(FT, WARM)[0]
+    """A pre-trained encoder has its own MLM head, so a trained one is not used."""
+    pre_trained = Parent(chain(MLM)[0])
+    for target in (TARGET, HEADLESS):
+        post, _ = chained(steps("cmlm"), target, pre_trained)
+        assert (post.init.stage.key, post.init.parts) == (pre_trained.stage.key, ("encoder", "mlm_head"))
+        (fine,) = chained(steps("ft"), target, pre_trained)
+        assert (fine.init.stage.key, fine.init.parts) == (pre_trained.stage.key, ("encoder",))
 
 
 @pytest.mark.parametrize(
@@ -245,18 +248,30 @@ def test_post_training_carries_the_mlm_head_where_it_is_trained() -> None:
         (COCO_LM, {}, ("encoder", "mlm_head")),
         (COCO_LM, {"replacements": "random"}, ("encoder",)),
     ):
-        post, fine = chain(method, WARM, **values)
-        assert (post.init.stage.key, post.init.step, post.init.parts) == (WARM_UP.key, "last", parts)
+        post, fine = chain(method, HEADLESS, **values)
+        if parts == ("encoder",):  # no MLM head is used: the encoder as it is, under a plain key
+            assert [post.key, fine.key] == keys(method, TARGET, **values)
+        else:
+            assert (post.init.stage.key, post.init.step, post.init.parts) == (HEAD.key, "last", parts)
         assert (fine.init.stage.key, fine.init.step, fine.init.parts) == (post.key, "last", ("encoder",))
-    for method in (FT, SCL):
-        (fine,) = chain(method, WARM)
-        assert fine.init == WARM.base
-        assert fine.init.parts == ("encoder",)
 
 
-def test_without_a_warm_up_everything_starts_from_the_encoder() -> None:
+def test_fine_tuning_does_not_depend_on_an_mlm_head() -> None:
+    """FT, SCL and CSSL start from the encoder as it is, whatever MLM head it lacks."""
+    for method in (FT, SCL, CSSL):
+        assert keys(method, HEADLESS) == keys(method, TARGET)
+        assert chain(method, HEADLESS)[0].init == HEADLESS.encoder
+
+
+def test_after_a_stage_the_trained_head_is_not_used_again() -> None:
+    first, second, _ = chained(steps("tapt+cmlm"), HEADLESS)
+    assert first.init.stage.key == HEAD.key
+    assert second.init.stage.key == first.key
+
+
+def test_with_an_mlm_head_everything_starts_from_the_encoder() -> None:
     for method in METHODS.values():
-        assert chain(method)[0].init == TARGET.base
+        assert chain(method)[0].init == TARGET.encoder
         assert isinstance(chain(method)[0].init, Encoder)
 
 

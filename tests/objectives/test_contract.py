@@ -95,7 +95,8 @@ class TestObjectiveContract:
         assert one.module.loss(terms).item() == pytest.approx(expected, rel=1e-6)
 
     def test_what_is_trained_has_a_gradient_and_nothing_else(self, name: str, bert: Path) -> None:
-        """Frozen: the MLM head where no term uses it, the encoder under its auxiliary, an auxiliary that has converged."""
+        """Frozen: the MLM head where no term uses it, the encoder under its auxiliary or its head, an auxiliary that has
+        converged."""
         one, spec = example(bert, name), tiny.OBJECTIVES[name]
         one.loss().backward()
         found, chosen = gradients(one.module), trainable(one.module)
@@ -104,6 +105,7 @@ class TestObjectiveContract:
         frozen = () if "masked_lm" in one.module.weights else ("encoder.model.cls.",)
         frozen += ("encoder.",) if spec.name == "auxiliary_mlm" else ()
         frozen += ("auxiliary.",) if spec.params.get("replacements") == "converged" else ()
+        frozen += ("encoder.model.bert.",) if spec.name == "mlm_head" else ()
         names = dict(one.module.named_parameters()).keys()
         assert names - chosen.keys() == {n for n in names if n.startswith(frozen or ("none",))}
 
@@ -289,7 +291,9 @@ class TestSeparable:
         kept = {k: v[inside] for k, v in views.extra.items() if k in ("where", "targets", "uniforms", "replacements")}
         return replace(views, extra={**views.extra, **kept})
 
-    @pytest.mark.parametrize(("kind", "name"), [p for p in tiny.ALLOWED if p[1] in ("mlm", "mlm-tp", "auxiliary_mlm")])
+    @pytest.mark.parametrize(
+        ("kind", "name"), [p for p in tiny.ALLOWED if p[1] in ("mlm", "mlm_head", "mlm-tp", "auxiliary_mlm")]
+    )
     def test_tokens(self, kind: str, name: str, folders: dict[str, Path]) -> None:
         alone, views, beside, wider = self.pair(folders[kind], name)
         wider = self.cut(wider, len(alone.tokens.ids))

@@ -17,9 +17,9 @@ from harness.bench.resolve import Overrides
 from harness.bench.table import load_table
 from harness.encoders import locate
 from harness.errors import UserError
-from harness.search.points import SHARED, Ended, Points
+from harness.search.points import Ended, Points
 from harness.search.space import ResolvedSpace, load_space, resolve_space
-from harness.specs import Run
+from harness.specs import SHARED_PHASES, Run
 from harness.tasks import METRICS, TextSource, open_source
 
 
@@ -216,9 +216,9 @@ def test_flops_are_summed_and_failing_never_pays(grid: Points, two: tuple[Run, R
 
 def test_stages_that_many_replicates_share_are_no_replicates_cost(grid: Points, two: tuple[Run, Run]) -> None:
     phases = [stage.phase for stage in two[0].stage.chain]
-    assert set(phases) & set(SHARED), "bert-tiny starts from a warm-up"
+    assert set(phases) & set(SHARED_PHASES), "post-training of bert-tiny starts from a trained MLM head"
     ends = [Ended("done", "", {"accuracy": 0.5}, 10.0**k, 2.0**k, trained=True) for k in range(len(phases))]
-    own = [end for phase, end in zip(phases, ends, strict=True) if phase not in SHARED]
+    own = [end for phase, end in zip(phases, ends, strict=True) if phase not in SHARED_PHASES]
     found = grid.outcome(two[:1], [ends])
     assert (found.flops, found.seconds) == (sum(end.flops for end in own), sum(end.seconds for end in own))
     assert (found.trained, found.stages) == (len(own), len(own))

@@ -135,6 +135,7 @@ class TestParameters:
         part = {"auxiliary_mlm": "encoder."}.get(spec.name, "auxiliary.")
         has_frozen = spec.name == "auxiliary_mlm" or spec.params.get("replacements") == "converged"
         frozen = {n for n in before if has_frozen and n.startswith(part)}
+        frozen |= before.keys() - head if spec.name == "mlm_head" else set()
         uses_head = "masked_lm" in objective.weights
         assert (head <= chosen.keys()) == uses_head
         assert before.keys() - chosen.keys() == frozen | (set() if uses_head else head)

@@ -94,7 +94,7 @@ class Plain:
             chosen = tiny.padded(tokens, (~tokens.special).astype(np.int64))["input_ids"].bool()
         out = self.model(**self.seen(batch), output_hidden_states=True)
         mlm = F.cross_entropy(out.logits.flatten(0, 1), torch.where(chosen, targets, -100).flatten(), ignore_index=-100)
-        if self.name == "mlm":
+        if self.name in ("mlm", "mlm_head"):
             return mlm
         if self.name == "taco":
             embedded = out.hidden_states[0]
