@@ -205,6 +205,16 @@ class Stage:
     def key(self) -> str:
         return digest_of({"loop": LOOP_VERSION, **_hashed(self)})
 
+    def fits(self, key: str) -> bool:
+        """Whether `key` is this stage's, under this loop version or an earlier one."""
+        return self.key == key or any(self._key_at(loop) == key for loop in range(1, LOOP_VERSION))
+
+    def _key_at(self, loop: int) -> str:
+        hashed = _hashed(self)
+        if isinstance(self.init, Parent):
+            hashed["init"] = {**canonical(self.init), "stage": self.init.stage._key_at(loop)}
+        return digest_of({"loop": loop, **hashed})
+
     @property
     def parent(self) -> Stage | None:
         return self.init.stage if isinstance(self.init, Parent) else None

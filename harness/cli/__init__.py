@@ -266,6 +266,9 @@ def build_parser() -> argparse.ArgumentParser:
     doctor.add_argument("--store", metavar="URL", help="database of records (default sqlite:///.harness/harness.db)")
     doctor.add_argument("--storage", metavar="URI", help="where weights lie (default: beside the store)")
     doctor.add_argument("--data", help="'hub', or a folder of data")
+    doctor.add_argument(
+        "--quarantine", action="store_true", help="move damaged records of the store to a table of their own"
+    )
     doctor.set_defaults(handler="harness.cli.doctor:run")
     return parser
 

@@ -227,6 +227,18 @@ def _store_url(store: str | None) -> str:
     return store or str(default)
 
 
+def _store_path(store: str | None) -> Path | None:
+    """SQLite's file; None of a server, and of what is no URL."""
+    from harness.errors import UserError
+    from harness.store.database import parsed
+
+    try:
+        url = parsed(_store_url(store))
+    except UserError:
+        return None
+    return Path(url.database or "") if url.get_backend_name() == "sqlite" else None
+
+
 def _nearest(path: Path) -> Path:
     """The path itself or the closest parent that exists."""
     return next(p for p in (path, *path.parents) if p.exists())
@@ -239,16 +251,16 @@ def _store(store: str | None) -> Check:
     if sqlalchemy is None:
         return Check("store", False, why, INSTALL)
     from harness.errors import UserError
-    from harness.store.database import masked, parsed
+    from harness.store import database
 
     try:
-        url = parsed(_store_url(store))
+        url = database.parsed(_store_url(store))
     except UserError as error:
         return Check("store", False, str(error), "name another with `--store`")
-    shown = masked(url.render_as_string(hide_password=True))
+    shown = database.shown(url)
     sqlite = url.get_backend_name() == "sqlite"
-    if sqlite and url.database and url.database != ":memory:":
-        path = Path(url.database).expanduser().absolute()
+    if sqlite:
+        path = Path(url.database or "").absolute()
         place = _nearest(path)
         if place != path:
             writable = place.is_dir() and os.access(place, os.W_OK | os.X_OK)
@@ -257,8 +269,7 @@ def _store(store: str | None) -> Check:
         if path.is_dir() or not os.access(path, os.W_OK):
             return Check("store", False, f"{path} is not a writable file", "give another place with `--store`")
     try:
-        arguments = {"timeout": 2} if sqlite else {}
-        engine = sqlalchemy.create_engine(url, connect_args=arguments)
+        engine = sqlalchemy.create_engine(url, connect_args={"timeout": 2} if sqlite else {})
         with engine.connect() as connection:
             if sqlite:
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -277,7 +288,40 @@ def _store(store: str | None) -> Check:
             )
         mend = "move a damaged file away" if sqlite else "check host, name and password, and that the server runs"
         return Check("store", False, f"{shown}: {reason}", f"{mend}, or give another place with `--store`")
-    return Check("store", True, f"{shown} opens" + (" for writing" if sqlite else ""))
+    return _records(store, shown)
+
+
+def _records(store: str | None, shown: str) -> Check:
+    """Looks at every record of a database that opens, and at the file's structure."""
+    from harness.errors import UserError
+    from harness.store import Store
+
+    try:
+        opened = Store(_store_url(store), create=False)
+        count, damages = opened.damages() if opened.exists else (0, [])
+    except UserError as error:
+        found, _, fix = str(error).partition("; ")
+        return Check("store", False, found, fix or "name another with `--store`")
+    if damages:
+        named = ", ".join(f"{each.key[:10]} ({each.why})" for each in damages[:5])
+        more = f" and {len(damages) - 5} more" if len(damages) > 5 else ""
+        return Check(
+            "store",
+            False,
+            f"{shown}: {len(damages):,} of {count:,} records are damaged: {named}{more}",
+            f"`harness doctor --store {shown} --quarantine` moves them away; the command that made them trains them again",
+        )
+    return Check("store", True, f"{shown} opens; {count:,} records, all whole")
+
+
+def quarantine(store: str | None) -> str:
+    """Move damaged records into a table of their own; what was done. Raises UserError."""
+    from harness.store import Store
+
+    opened = Store(_store_url(store), create=False)
+    damages = opened.damages()[1] if opened.exists else []
+    opened.quarantine(damages)
+    return f"{len(damages):,} damaged records were moved to the table damaged_records of {opened.shown}."
 
 
 def _storage(uri: str | None, store: str | None) -> Check:
@@ -285,8 +329,8 @@ def _storage(uri: str | None, store: str | None) -> Check:
     from harness.errors import UserError
     from harness.storage import Storage
 
-    url = _store_url(store)
-    beside = Path(url.removeprefix("sqlite:///")).parent if url.startswith("sqlite:///") else Path(".harness")
+    path = _store_path(store)
+    beside = path.parent if path else Path(".harness")
     try:
         storage = Storage.named(uri or str(beside / "products"))
         if storage.folder and not storage.folder.exists():
@@ -305,9 +349,7 @@ def _storage(uri: str | None, store: str | None) -> Check:
 
 
 def _disk(store: str | None) -> Check:
-    url = _store_url(store)
-    path = Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else Path()
-    place = _nearest(path.expanduser().absolute())
+    place = _nearest((_store_path(store) or Path()).absolute())
     free = shutil.disk_usage(place).free / GIB
     mend = (
         "" if free >= 5 else "free some space: a base-size encoder's weights are 0.5 GB a stage while its children run"
@@ -367,6 +409,8 @@ def checks(store_url: str | None = None, data: str | None = None, storage: str |
 
 def run(args: argparse.Namespace) -> int:
     """Print every check with its mend. 0 if nothing needed is missing, else 1."""
+    if args.quarantine:
+        print(quarantine(args.store))
     results = checks(args.store, args.data, args.storage)
     width = max(len(check.name) for check in results)
     for check in results:

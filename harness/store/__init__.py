@@ -6,13 +6,14 @@ faults        errors as sentences; how long a database that is away is asked aga
 leases        who trains a stage now
 records       the store: records and run labels under the leases' guard
 requests      what was asked of a bench or a study
+integrity     whether a record is what was committed
 translations  back-translations, made once
 trials        what a study of hyperparameters asked and found
 """
 
 from harness.store.database import DEFAULT_URL, SCHEMA_VERSION, masked
 from harness.store.leases import LEASE_SECONDS, RENEW_SECONDS, Grant, Owner, process_of
-from harness.store.records import Speed, Store
+from harness.store.records import Damage, Speed, Store
 from harness.store.requests import Request
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "LEASE_SECONDS",
     "RENEW_SECONDS",
     "SCHEMA_VERSION",
+    "Damage",
     "Grant",
     "Owner",
     "Request",

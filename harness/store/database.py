@@ -9,19 +9,23 @@ from __future__ import annotations
 import os
 import re
 import socket
+import sqlite3
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from urllib.parse import quote, unquote
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from harness.errors import UserError
 from harness.store import faults
-from harness.store.tables import META, metadata
+from harness.store.integrity import sha256_of
+from harness.store.tables import META, RECORDS, metadata
 
 SCHEMA_VERSION = 1
 DEFAULT_URL = "sqlite:///.harness/harness.db"
@@ -49,29 +53,28 @@ def patient(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[An
 
 
 class Database:
-    """One open database. Reads and writes raise `UserError` with the place and the mend, never a bare SQL error.
+    """One open database. Reads and writes raise `UserError` with the place and the fix, never a bare SQL error.
 
     Without `create` nothing is made: of a database that is not there `exists` is False and there is nothing to be read.
+    A file that is there is never taken for a new database, however little of it is left.
     """
 
     def __init__(self, url: str = DEFAULT_URL, *, create: bool = True) -> None:
         self._parsed = parsed(url)
+        self.shown = shown(self._parsed)
+        self.patience = faults.Patience(f"The store {self.shown}")
+        self.checksums = True
+        """Whether the records have a checksum: those of an older harness get the column with the next commit."""
+        self.path: Path | None = None
         self.url = self._parsed.render_as_string(hide_password=False)
         """With the password: not to be shown."""
-        self.shown = masked(self._parsed.render_as_string(hide_password=True))
-        self.patience = faults.Patience(f"The store {self.shown}")
-        self.path: Path | None = None
         if self._parsed.get_backend_name() == "sqlite":
             self.path = Path(self._parsed.database or "")
             # The ledger's process on a cluster has another current folder.
-            self.url = self._parsed.set(database=str(self.path.resolve())).render_as_string(hide_password=False)
-            self.exists = self.path.exists()
+            self.url = sqlite_url(self.path.resolve())
+            self.exists = self._there()
             if not self.exists and not create:
                 return
-            try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise UserError(f"The store's folder {self.path.parent} cannot be made: {error.strerror}.") from None
         try:
             self._engine = _engine(self._parsed)
         except ModuleNotFoundError as error:
@@ -81,22 +84,73 @@ class Database:
             ) from None
         self.exists = self.patience.asked(lambda _: self._prepare(create))
 
+    def _there(self) -> bool:
+        """Whether SQLite's file is there. Raises UserError where it has nothing in it."""
+        assert self.path is not None
+        try:
+            empty = self.path.is_file() and not self.path.stat().st_size
+            there = self.path.exists()
+        except OSError as error:
+            raise UserError(f"--store '{self.shown}' cannot be read: {error.strerror}.") from None
+        if empty:
+            raise UserError(
+                f"The store {self.shown} is an empty file: what was in it is lost, or something else made it; put a copy in its "
+                "place, or delete the file to begin a new store."
+            )
+        return there
+
     def _prepare(self, create: bool) -> bool:
         """Whether the tables are there, which are made where `create` asks for it."""
+        if self.path and not self._there():
+            self._make_file()
         asked = sa.select(META.c.value).where(META.c.name == "schema_version")
         with self._read() as connection:
-            version = connection.execute(asked).scalar() if sa.inspect(connection).has_table(META.name) else None
+            found = sa.inspect(connection)
+            version = connection.execute(asked).scalar() if found.has_table(META.name) else None
+            if found.has_table(RECORDS.name):
+                self.checksums = any(column["name"] == "checksum" for column in found.get_columns(RECORDS.name))
+        if version is None and self.path:
+            raise UserError(
+                f"The store {self.shown} is not a store of harness, or a damaged one: it does not say its schema; put a copy in "
+                "its place, move that file away or name another --store."
+            )
         if version is None and create:
             with self._write() as connection:
-                metadata.create_all(connection)
-                if connection.execute(asked).scalar() is None:
-                    connection.execute(sa.insert(META).values(name="schema_version", value=str(SCHEMA_VERSION)))
+                _make_tables(connection)
+        elif version is not None and not str(version).isdecimal():
+            raise UserError(
+                f"The store {self.shown} is damaged: its schema is '{str(version)[:20]}'; put a copy in its place or name another "
+                "--store."
+            )
         elif version is not None and int(version) > SCHEMA_VERSION:
             raise UserError(
                 f"The store {self.shown} was written by a newer harness (schema {version}, this one knows "
                 f"{SCHEMA_VERSION}); upgrade glue-harness or name another --store."
             )
         return create or version is not None
+
+    def _make_file(self) -> None:
+        """SQLite's file with its tables, which appears whole or not at all; another process may make it first."""
+        assert self.path is not None
+        path = self.path.resolve()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"The store's folder {path.parent} cannot be made: {error.strerror}.") from None
+        temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
+        engine = _engine(sa.URL.create("sqlite", database=str(temporary)), mode="rwc")
+        try:
+            with engine.begin() as connection:
+                _make_tables(connection)
+            engine.dispose()
+            _put(temporary, path)
+        except sa.exc.DBAPIError as error:
+            raise faults.sentence(f"The store {self.shown}", error) from None
+        except OSError as error:
+            raise UserError(f"The store {self.shown} cannot be made: {error.strerror}.") from None
+        finally:
+            engine.dispose()
+            temporary.unlink(missing_ok=True)
 
     @contextmanager
     def _read(self) -> Iterator[Connection]:
@@ -114,15 +168,21 @@ class Database:
 
     @contextmanager
     def _transaction(self, **options: Any) -> Iterator[Connection]:
+        with (
+            self._spoken(),
+            self._engine.connect().execution_options(**options) as connection,
+            nullcontext() if self.path else self._watched(connection),
+            connection.begin(),
+        ):
+            yield connection
+
+    @contextmanager
+    def _spoken(self) -> Iterator[None]:
+        """A database's error as a sentence."""
         try:
-            with (
-                self._engine.connect().execution_options(**options) as connection,
-                nullcontext() if self.path else self._watched(connection),
-                connection.begin(),
-            ):
-                yield connection
+            yield
         except sa.exc.DBAPIError as error:
-            raise faults.sentence(f"The store {self.shown}", error) from None
+            raise faults.sentence(f"The store {self.shown}", error, self.path) from None
 
     @contextmanager
     def _watched(self, connection: Connection) -> Iterator[None]:
@@ -148,6 +208,8 @@ class Database:
 
 def parsed(url: str) -> sa.engine.URL:
     """A store's URL. Raises UserError, which shows no password."""
+    if url.startswith("sqlite:"):
+        return _parsed_sqlite(url)
     try:
         found = sa.engine.make_url(url)
     except (sa.exc.ArgumentError, ValueError):
@@ -155,10 +217,6 @@ def parsed(url: str) -> sa.engine.URL:
             f"--store '{masked(url)}' is not a database URL; write for example sqlite:///results/harness.db or "
             "postgresql+psycopg://user@host/name."
         ) from None
-    if found.drivername == "sqlite":
-        if not found.database or found.database == ":memory:":
-            raise UserError(f"--store '{url}' names no file; write for example sqlite:///results/harness.db.")
-        return found
     if found.drivername not in ("postgresql", "postgresql+psycopg"):
         raise UserError(
             f"--store '{masked(url)}' asks for a database that is not known; use sqlite:///FILE or "
@@ -172,16 +230,59 @@ def parsed(url: str) -> sa.engine.URL:
     return found.set(drivername="postgresql+psycopg")
 
 
-def _engine(url: sa.engine.URL) -> Engine:
+def _parsed_sqlite(url: str) -> sa.engine.URL:
+    """Of a file: what follows the third slash is its path, with %25 for a percent sign and %3F for a question mark."""
+    text = url.removeprefix("sqlite:///")
+    path = unquote(text, errors="surrogateescape")
+    if not path or path == ":memory:" or "\0" in path or text == url:
+        raise UserError(f"--store '{url}' names no file; write for example sqlite:///results/harness.db.")
+    if "?" in text:
+        raise UserError(
+            f"--store '{url}' has a question mark, after which a URL has options, and a file has none; write %3F for one in a "
+            "path."
+        )
+    literal = Path(text)
+    decoded = Path(path)
+    if any(
+        os.path.lexists(a) and not os.path.lexists(b) for a, b in ((literal, decoded), (literal.parent, decoded.parent))
+    ):
+        raise UserError(
+            f"--store '{url}' names {path}, since %{text.partition('%')[2][:2]} stands for another character in a URL; write %25 "
+            f"for the percent sign of {literal}."
+        )
+    return sa.URL.create("sqlite", database=path)
+
+
+def sqlite_url(path: Path) -> str:
+    """The URL of a file, as `parsed` reads it."""
+    return "sqlite:///" + str(path).replace("%", "%25").replace("?", "%3F")
+
+
+def shown(url: sa.engine.URL) -> str:
+    """A parsed URL for people, without its password."""
+    if url.get_backend_name() == "sqlite":
+        return sqlite_url(Path(url.database or ""))
+    return masked(url.render_as_string(hide_password=True))
+
+
+def _engine(url: sa.engine.URL, mode: str = "rw") -> Engine:
+    """`mode` of a file: 'rw' makes none where there is none."""
     if url.get_backend_name() != "sqlite":
         url = url.update_query_dict({"connect_timeout": str(CONNECT_SECONDS), **url.query})
         # One writer at a time sees what the last one wrote: not with a snapshot that is older than its lock.
         return sa.create_engine(url, isolation_level="READ COMMITTED")
-    engine = sa.create_engine(url, connect_args={"timeout": LOCK_SECONDS})
+    place = f"file:{quote(os.fsencode(url.database or ''))}?mode={mode}"
 
-    @sa.event.listens_for(engine, "connect")
-    def _manual(connection: Any, _: Any) -> None:
-        connection.isolation_level = None
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            place, uri=True, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        # Damaged text is still read, and then known by its checksum.
+        connection.text_factory = lambda raw: raw.decode(errors="replace")
+        connection.create_function("sha256", 1, sha256_of, deterministic=True)
+        return connection
+
+    engine = sa.create_engine(url, creator=connect)
 
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
@@ -190,6 +291,24 @@ def _engine(url: sa.engine.URL) -> Engine:
         connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 
     return engine
+
+
+def _make_tables(connection: Connection) -> None:
+    metadata.create_all(connection)
+    asked = sa.select(META.c.value).where(META.c.name == "schema_version")
+    if connection.execute(asked).scalar() is None:
+        connection.execute(sa.insert(META).values(name="schema_version", value=str(SCHEMA_VERSION)))
+
+
+def _put(temporary: Path, path: Path) -> None:
+    """Give a file its name, unless there is one of that name."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return
+    except OSError:  # a file system without links
+        if not os.path.lexists(path):
+            temporary.rename(path)
 
 
 def masked(url: str) -> str:

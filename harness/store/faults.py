@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 import sqlalchemy as sa
@@ -32,10 +33,22 @@ class AwayError(UserError):
         """There is such a database: worth waiting for even when it never answered before."""
 
 
-def sentence(place: str, error: sa.exc.DBAPIError) -> UserError:
-    """A database's error as one sentence for people."""
+_DAMAGED = ("malformed", "no such table", "no such column", "unsupported file format", "missing from index")
+"""What SQLite says of a file that is not whole; a table is missing where the page of their names is damaged."""
+
+
+def sentence(place: str, error: sa.exc.DBAPIError, path: Path | None = None) -> UserError:
+    """A database's error as one sentence for people. `path`: SQLite's file."""
     text, state = first_line(error.orig or error), getattr(error.orig, "sqlstate", None)
     served = hasattr(error.orig, "sqlstate")
+    if path and path.is_dir():
+        return UserError(f"{place} cannot be opened: it is a folder; name a file with --store.")
+    if path and (gone := _gone(path, error)):
+        return UserError(
+            f"{place} {gone} while it was open; put it back, or run the same command again to begin a new one there."
+        )
+    if path and any(sign in text for sign in _DAMAGED):
+        return damaged(place, text, path)
     if "locked" in text and not served:
         return AwayError(
             place, "is locked by another program", "close that one and run the same command again", known=True
@@ -63,6 +76,28 @@ def sentence(place: str, error: sa.exc.DBAPIError) -> UserError:
             "see that it runs and that --store names it rightly, and run the same command again: what was recorded is kept",
         )
     return UserError(f"{place} answered: {text}.")
+
+
+def damaged(place: str, text: str, path: Path) -> UserError:
+    """Of SQLite's file, whose structure is not whole: nothing more is written to it. `text`: what SQLite says of it."""
+    return UserError(
+        f"{place} is damaged ({' '.join(text.split())[:160].rstrip('.')}); put a copy in its place, or recover what can be read with "
+        f"'sqlite3 {path} .recover | sqlite3 {path.with_suffix('.recovered.db')}' and name that with --store."
+    )
+
+
+def _gone(path: Path, error: sa.exc.DBAPIError) -> str:
+    """What became of a file that was open; empty where it is there."""
+    name = getattr(error.orig, "sqlite_errorname", "")
+    if name not in ("SQLITE_READONLY_DBMOVED", "SQLITE_CANTOPEN"):
+        return ""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return "was deleted or moved away" if path.parent.is_dir() else "lost its folder"
+    except OSError:
+        return ""
+    return "was replaced by another file" if name == "SQLITE_READONLY_DBMOVED" else ""
 
 
 class Patience:

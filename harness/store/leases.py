@@ -6,6 +6,7 @@ import os
 import socket
 import time
 import uuid
+from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,10 +14,11 @@ from typing import Any, Literal
 
 import psutil
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from harness.store.database import Database, patient
 from harness.store.faults import PATIENCE_SECONDS, AwayError
-from harness.store.tables import LEASES, RECORDS
+from harness.store.tables import LEASES
 
 LEASE_SECONDS = PATIENCE_SECONDS + 60.0
 """A lease of another host that was not renewed for this long is dead; one of this host dies with its process. Whoever waits for
@@ -65,8 +67,7 @@ class Leases(Database):
         """
         now = time.time()
         with self._write() as connection:
-            row = connection.execute(sa.select(RECORDS.c.attempt).where(RECORDS.c.key == key)).scalar()
-            if not remake and row is not None and row > seen_attempt:
+            if not remake and self._attempts(connection, key) > seen_attempt:
                 return "settled"
             held = connection.execute(sa.select(LEASES).where(LEASES.c.key == key)).mappings().first()
             if held and held["owner"] != owner.token and _alive(held, now):
@@ -78,6 +79,10 @@ class Leases(Database):
                 )
             )
             return "granted"
+
+    @abstractmethod
+    def _attempts(self, connection: Connection, key: str) -> int:
+        """How often a stage was recorded; 0 where its record is missing or damaged."""
 
     @patient
     def renew(self, owner: Owner) -> None:
@@ -117,6 +122,10 @@ def process_of(pid: int, started: float) -> psutil.Process | None:
 
 
 def _alive(lease: Mapping[Any, Any], now: float) -> bool:
+    if not isinstance(lease["pid"], int) or not all(
+        isinstance(lease[n], float | int) for n in ("started", "renewed_at")
+    ):
+        return False  # of a damaged file: nobody can be found by it
     if lease["host"] == _host():
         process = process_of(lease["pid"], lease["started"])
         try:

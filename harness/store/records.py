@@ -1,27 +1,30 @@
 """The store: records and run labels, which leases guard, and products (weights of a stage) as files beside the database.
 
 Laws: at most one record per key is committed; only the holder of a live lease commits; a `done` record is never
-overwritten; a failed one never counts as done.
+overwritten; a failed one never counts as done; a damaged one counts as not recorded (integrity.py), and is kept aside when
+its stage is recorded again.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
-from harness.specs import Predictions, Record, Run, Stage, Status
+from harness.errors import UserError
+from harness.specs import Record, Run, Stage, Status
+from harness.store import faults
 from harness.store.database import parts, patient
+from harness.store.integrity import Notices, Row, checksum, packed, sha256_of
 from harness.store.leases import Leases, Owner
 from harness.store.requests import Requests
-from harness.store.tables import LEASES, RECORDS, RUNS
+from harness.store.tables import DAMAGED, LEASES, RECORDS, RUNS
 from harness.store.translations import Translations
 from harness.store.trials import Trials
 
@@ -36,8 +39,20 @@ class Speed:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Damage:
+    """A damaged record: where it stands in the table, its key as far as it can be read, and what is wrong."""
+
+    place: Any
+    key: str
+    why: str
+
+
 class Store(Leases, Translations, Trials, Requests):
-    """One open store: a database and the folder of products beside it. Its errors are those of `Database`."""
+    """One open store: a database and the folder of products beside it. Its errors are those of `Database`.
+
+    A damaged record is skipped and named on standard error, once.
+    """
 
     @property
     def products(self) -> Path:
@@ -50,35 +65,31 @@ class Store(Leases, Translations, Trials, Requests):
         if not self.exists:
             return {}
         with self._read() as connection:
-            found: dict[str, tuple[Status, int]] = {}
-            for part in parts(keys):
-                query = sa.select(RECORDS.c.key, RECORDS.c.status, RECORDS.c.attempt).where(RECORDS.c.key.in_(part))
-                found.update({k: (cast(Status, s), a) for k, s, a in connection.execute(query)})
-            return found
+            return {row.key: (cast(Status, row.status), row.attempt) for row in self._intact(connection, keys)}
 
     @patient
     def records(self, keys: Iterable[str], *, predictions: bool = False) -> dict[str, Record]:
         """Records by key, with their predictions when asked."""
         if not self.exists:
             return {}
-        columns = [RECORDS.c.key, RECORDS.c.record, *([RECORDS.c.predictions] if predictions else [])]
         with self._read() as connection:
-            found = {}
-            for part in parts(keys):
-                for row in connection.execute(sa.select(*columns).where(RECORDS.c.key.in_(part))):
-                    record = Record(**json.loads(row[1]))
-                    if predictions and row[2]:
-                        record.predictions = _unpack(row[2])
-                    found[row[0]] = record
-            return found
+            rows = self._intact(connection, keys, predictions)
+            return {row.key: row.read(predictions=predictions) for row in rows}
 
     @patient
     def stage(self, key: str) -> Stage | None:
+        """The stage of a record. Raises UserError where it is damaged."""
         if not self.exists:
             return None
         with self._read() as connection:
-            body = connection.execute(sa.select(RECORDS.c.stage).where(RECORDS.c.key == key)).scalar()
-        return Stage.from_json(json.loads(body)) if body else None
+            for row in self._rows(connection, RECORDS.c.key == key):
+                if why := row.damage():
+                    raise UserError(
+                        f"The record {key} is damaged ({why}): the command that made it trains it again; 'harness doctor --store "
+                        f"{self.shown} --quarantine' moves it away."
+                    )
+                return row.read_stage()
+        return None
 
     @patient
     def keys_like(self, prefix: str) -> list[str]:
@@ -87,49 +98,133 @@ class Store(Leases, Translations, Trials, Requests):
             return []
         with self._read() as connection:
             query = sa.select(RECORDS.c.key).where(RECORDS.c.key.startswith(prefix, autoescape=True)).limit(20)
-            return sorted(connection.execute(query).scalars())
+            return sorted(str(key) for key in connection.execute(query).scalars())
 
     @patient
     def speeds(self) -> list[Speed]:
         """The newest 200 finished stages: what a plan is calibrated on."""
         if not self.exists:
             return []
+        newest = sa.select(RECORDS.c.key).where(RECORDS.c.status == "done")
         with self._read() as connection:
-            query = sa.select(RECORDS.c.record).where(RECORDS.c.status == "done")
-            rows = connection.execute(query.order_by(RECORDS.c.committed_at.desc()).limit(200)).scalars()
-            bodies = [json.loads(row) for row in rows]
-        return [
-            Speed(b["provenance"].get("host", ""), b["provenance"].get("encoder", ""), b["flops"], b["seconds"])
-            for b in bodies
-        ]
+            keys = connection.execute(newest.order_by(RECORDS.c.committed_at.desc()).limit(200)).scalars().all()
+            records = {row.key: row.read(predictions=False) for row in self._intact(connection, keys)}
+        found = [records[key] for key in keys if key in records]
+        return [Speed(r.provenance.get("host", ""), r.provenance.get("encoder", ""), r.flops, r.seconds) for r in found]
+
+    def _attempts(self, connection: Connection, key: str) -> int:
+        return next((row.attempt for row in self._intact(connection, [key])), 0)
+
+    def _intact(self, connection: Connection, keys: Iterable[str], predictions: bool = False) -> Iterator[Row]:
+        """The rows of these keys, without the damaged ones."""
+        for part in parts(keys):
+            for row in self._rows(connection, RECORDS.c.key.in_(part), predictions):
+                if why := row.damage():
+                    Notices(self.shown).damaged(row.key, why)
+                else:
+                    yield row
+
+    def _rows(
+        self, connection: Connection, condition: sa.ColumnElement[bool], predictions: bool = False
+    ) -> Iterator[Row]:
+        """Rows as they are stored. Of predictions that nobody asks for the database says the digest, which is less to carry."""
+        c = RECORDS.c
+        # Of a damaged file any type may come, which a column's own type cannot take.
+        content: sa.ColumnElement[Any] = sa.type_coerce(c.predictions, sa.types.NullType())
+        digest: sa.ColumnElement[Any] = sa.type_coerce(sa.func.sha256(c.predictions), sa.types.NullType())
+        known = c.checksum if self.checksums else sa.null()
+        query = sa.select(c.key, c.status, c.attempt, c.stage, c.record, known, content if predictions else digest)
+        for key, status, attempt, stage, record, checksum_, found in connection.execute(query.where(condition)):
+            digest_, blob = (sha256_of(found), found) if predictions else (found, None)
+            yield Row(key, status, attempt, stage, record, checksum_, digest_, blob)
 
     def commit(self, stage: Stage, record: Record, owner: Owner) -> bool:
         """Write a record if `owner` still holds the lease of its key; gives the lease back. False: not ours any more."""
+        if stage.key != record.key:
+            raise ValueError(f"a record of {record.key} under the stage {stage.key}")
         row = {
             "key": record.key,
             "status": record.status,
             "stage": json.dumps(stage.to_json()),
             "record": json.dumps(asdict(replace(record, predictions={}))),
-            "predictions": _pack(record.predictions) if record.predictions else None,
+            "predictions": packed(record.predictions) if record.predictions else None,
         }
+        self._with_checksums()
         return self.patience.asked(lambda again: self._commit(row, owner, again))
 
     def _commit(self, row: dict[str, Any], owner: Owner, again: bool) -> bool:
-        key = row["key"]
+        key, attempt = row["key"], 1
         with self._write() as connection:
             held = connection.execute(sa.select(LEASES.c.owner).where(LEASES.c.key == key)).scalar()
-            kept = sa.select(RECORDS.c.status, RECORDS.c.attempt, RECORDS.c.record).where(RECORDS.c.key == key)
-            old = connection.execute(kept).first()
+            old = next(self._rows(connection, RECORDS.c.key == key), None)
+            why = old.damage() if old else ""
             if held != owner.token:
                 # Word for word ours, its moments included: it was written before, and only the answer was lost.
-                return bool(again and old and old.record == row["record"])
+                return bool(again and old and not why and old.record == row["record"])
             connection.execute(sa.delete(LEASES).where(LEASES.c.key == key))
-            if old and old.status == "done":
+            if old and why:
+                self._set_aside(connection, RECORDS.c.key == key, why)
+            elif old and old.status == "done":
                 return False
-            connection.execute(sa.delete(RECORDS).where(RECORDS.c.key == key))
-            attempt = (old.attempt if old else 0) + 1
-            connection.execute(sa.insert(RECORDS).values(**row, attempt=attempt, committed_at=time.time()))
+            elif old:
+                connection.execute(sa.delete(RECORDS).where(RECORDS.c.key == key))
+                attempt = old.attempt + 1
+            digest = sha256_of(row["predictions"])
+            whole = checksum(key, row["status"], attempt, row["stage"], row["record"], digest)
+            connection.execute(
+                sa.insert(RECORDS).values(**row, attempt=attempt, committed_at=time.time(), checksum=whole)
+            )
             return True
+
+    @patient
+    def _with_checksums(self) -> None:
+        """A database of an older harness gets the column; what that one writes later has no checksum, and is read all the
+        same."""
+        if not self.checksums:
+            with self._write() as connection:
+                if not any(c["name"] == "checksum" for c in sa.inspect(connection).get_columns(RECORDS.name)):
+                    connection.execute(sa.text("ALTER TABLE records ADD COLUMN checksum VARCHAR(64)"))
+            self.checksums = True
+
+    # ---------------------------------------------------------------- damaged records
+
+    @patient
+    def damages(self) -> tuple[int, list[Damage]]:
+        """Every record is looked at: how many there are, and the damaged ones. Raises UserError where SQLite's file itself is
+        damaged."""
+        count, found = 0, []
+        with self._read() as connection:
+            if self.path and (said := connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar()) != "ok":
+                raise faults.damaged(f"The store {self.shown}", str(said), self.path)
+            places = connection.execute(sa.select(self._place).select_from(RECORDS)).scalars().all()
+            for place in places:
+                for row in self._rows(connection, self._place == place, predictions=True):
+                    count += 1
+                    if why := row.damage():
+                        found.append(Damage(place, str(row.key), why))
+        return count, found
+
+    @patient
+    def quarantine(self, damages: Iterable[Damage]) -> None:
+        """Move records into the table of damaged ones, where nothing reads them."""
+        every = list(damages)
+        if not every:
+            return
+        with self._write() as connection:
+            for each in every:
+                self._set_aside(connection, self._place == each.place, each.why)
+
+    @property
+    def _place(self) -> sa.ColumnElement[Any]:
+        """What tells one row from another: in a damaged file of SQLite two may have one key."""
+        return sa.literal_column("records.rowid") if self.path else RECORDS.c.key
+
+    def _set_aside(self, connection: Connection, condition: sa.ColumnElement[bool], why: str) -> None:
+        DAMAGED.create(connection, checkfirst=True)
+        columns = [column for column in RECORDS.columns if self.checksums or column.name != "checksum"]
+        rows = sa.select(*columns, sa.literal(why)).where(condition)
+        connection.execute(sa.insert(DAMAGED).from_select([*(column.name for column in columns), "reason"], rows))
+        connection.execute(sa.delete(RECORDS).where(condition))
 
     # ---------------------------------------------------------------- runs (labels)
 
@@ -154,19 +249,3 @@ class Store(Leases, Translations, Trials, Requests):
             return []
         with self._read() as connection:
             return [dict(row) for row in connection.execute(sa.select(RUNS).where(RUNS.c.key == key)).mappings()]
-
-
-def _pack(predictions: Mapping[str, Predictions]) -> bytes:
-    arrays = {}
-    for digest, each in predictions.items():
-        arrays[f"{digest}/logits"] = np.asarray(each.logits, dtype=np.float32)
-        arrays[f"{digest}/gold"] = np.asarray(each.gold)
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **cast(Any, arrays))
-    return buffer.getvalue()
-
-
-def _unpack(blob: bytes) -> dict[str, Predictions]:
-    with np.load(io.BytesIO(blob), allow_pickle=False) as arrays:
-        digests = {name.rsplit("/", 1)[0] for name in arrays.files}
-        return {d: Predictions(arrays[f"{d}/logits"], arrays[f"{d}/gold"]) for d in sorted(digests)}

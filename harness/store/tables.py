@@ -35,6 +35,14 @@ RECORDS = sa.Table(
     sa.Column("record", sa.Text, nullable=False),
     sa.Column("predictions", sa.LargeBinary),
     sa.Column("committed_at", sa.Float, nullable=False),
+    sa.Column("checksum", sa.String(64)),  # NULL in rows of an older harness, whose table gets it with the next commit
+)
+DAMAGED = sa.Table(
+    "damaged_records",  # what is moved out of the records, as it was, with the reason
+    metadata,
+    sa.Column("number", sa.Integer, primary_key=True),
+    *(sa.Column(column.name, column.type) for column in RECORDS.columns),
+    sa.Column("reason", sa.Text),
 )
 RUNS = sa.Table(
     "runs",
@@ -71,4 +79,4 @@ TUNE_TRIALS = sa.Table(
     sa.Column("number", sa.Integer, primary_key=True),
     sa.Column("body", sa.Text, nullable=False),
 )
-"""These two are younger than the others: a database of an older harness gets them with the first row that is kept."""
+"""These two, and that of damaged records, are younger than the others: a database of an older harness gets them with the first row that is kept."""

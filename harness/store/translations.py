@@ -24,7 +24,7 @@ class Translations(Database):
             found: dict[str, str] = {}
             for part in parts(keys):
                 query = sa.select(TRANSLATIONS.c.digest, TRANSLATIONS.c.text).where(TRANSLATIONS.c.digest.in_(part))
-                found.update((digest, text) for digest, text in connection.execute(query))
+                found.update((digest, text) for digest, text in connection.execute(query) if isinstance(text, str))
             return found
 
     @patient

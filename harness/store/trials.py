@@ -7,6 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from harness.errors import UserError
 from harness.store.database import Database, patient
 from harness.store.tables import TUNE_TRIALS
 
@@ -23,7 +24,21 @@ class Trials(Database):
             if not sa.inspect(connection).has_table(TUNE_TRIALS.name):
                 return {}
             query = sa.select(TUNE_TRIALS.c.number, TUNE_TRIALS.c.body).where(TUNE_TRIALS.c.study == study)
-            return {number: json.loads(body) for number, body in connection.execute(query.order_by("number"))}
+            return {
+                number: self._body(study, number, body) for number, body in connection.execute(query.order_by("number"))
+            }
+
+    def _body(self, study: str, number: int, body: str) -> dict[str, Any]:
+        try:
+            found = json.loads(body)
+        except (ValueError, TypeError, RecursionError):
+            found = None
+        if isinstance(found, dict):
+            return found
+        raise UserError(
+            f"The store {self.shown} has a damaged trial {number} of the study {study}; put a copy in its place, or take another "
+            "--seed to begin a new study."
+        )
 
     @patient
     def keep_trial(self, study: str, number: int, body: dict[str, Any]) -> None:
