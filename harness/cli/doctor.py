@@ -85,15 +85,15 @@ def _ray() -> Iterator[Check]:
         return
     address = os.environ.get("RAY_ADDRESS")
     yield Check("ray", True, ray.__version__ + (f", RAY_ADDRESS={address}" if address else ""))
-    if os.environ.get(LOOPBACK) == "0":
-        yield Check("ray loopback", True, f"{LOOPBACK}=0: a local Ray listens on 127.0.0.1 only")
-    else:
-        yield Check(
-            "ray loopback",
-            None,
-            f"{LOOPBACK} is not set in this shell",
-            f"harness sets it for the Ray it starts; before your own `ray start` on one machine, `export {LOOPBACK}=0`",
-        )
+    # harness sets the variable for the Ray that it starts: a shell without it lacks nothing.
+    elsewhere = os.environ.get(LOOPBACK) not in (None, "0")
+    where = f"every address, since {LOOPBACK}={os.environ.get(LOOPBACK)}" if elsewhere else "127.0.0.1 only"
+    yield Check(
+        "ray loopback",
+        None if elsewhere else True,
+        f"the Ray that harness starts here listens on {where}",
+        f"unset {LOOPBACK}" if elsewhere else "",
+    )
 
 
 def _library(module: str) -> Check:

@@ -13,6 +13,7 @@ from harness.bench.point import Point as PointFile
 from harness.bench.results import replicates
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.bench import prepare
+from harness.cli.printing import say, say_table
 from harness.cli.study import Opened, as_bench
 from harness.errors import UserError
 from harness.search.board import Trial
@@ -72,20 +73,22 @@ def show(args: argparse.Namespace, opened: Opened) -> int:
                 (folder / f"marginals.{suffix}").write_text(margins, encoding="utf-8")
         if best is not None:
             (folder / "best.yaml").write_text(best_yaml(_best(opened, study, best)), encoding="utf-8")
-        _, missing = draw(opened.mirror.study, folder, study.paths)
+        _, notes = draw(opened.mirror.study, folder, study.paths)
     except OSError as error:
         raise UserError(f"{folder} cannot be written ({error.strerror}); name another folder with --out.") from None
-    print(points_table(study, args.format), end="")
-    if study.grid and args.format == "text":
-        print(f"\n{marginal_tables(whole, 'text')}", end="")
-    print("\n".join([*missing, f"Tables and pictures: {folder}"]), file=sys.stderr)
+    shown = points_table(study, args.format)
+    if args.format == "text":
+        say_table(shown + (f"\n{marginal_tables(whole, 'text')}" if study.grid else ""), sys.stdout)
+    else:
+        print(shown, end="")
+    say([*notes, f"Tables and pictures: {folder}"])
     if best is None:
-        print("No point has all its replicates trained to the end, so none is the best.", file=sys.stderr)
+        say(["No point has all its replicates trained to the end, so none is the best."])
         return EXIT_INCOMPLETE
     print(f"Next: harness bench --with {folder / 'best.yaml'}{_store_flag(args)}", file=sys.stderr)
     if args.final_test:
         where = sys.stdout if args.format in ("text", "md") else sys.stderr  # the other formats are read by programs
-        print("\n" + "\n".join(_final_test(args, opened, study, best, folder)), file=where)
+        say(["", *_final_test(args, opened, study, best, folder)], where)
     return 0
 
 
@@ -117,18 +120,10 @@ def _best(opened: Opened, study: Study, best: Trial) -> dict[str, Any]:
 
 
 def _final_test(args: argparse.Namespace, opened: Opened, study: Study, best: Trial, folder: Path) -> list[str]:
-    """The chosen point's test scores, from the predictions that its runs kept."""
-    space = opened.points.space
-    prepared = prepare(as_bench(args, space, space.settings(best.point)), train=False)
-    found = {(r.size, r.column, r.subset, r.seed): r.value for r in replicates(prepared.plan, opened.store)}
-    base, test = prepared.resolved, {}
-    for size in base.sizes:
-        for name, column in base.columns.items():
-            title = f"{column.title} ({column.metric})" + (f" N={size}" if len(base.sizes) > 1 else "")
-            # A full training set has one subset, which stands in every replicate of its seed.
-            places = [(subset if size else base.subsets[0], seed) for subset, seed in study.replicates]
-            test[title] = [value for place in places if (value := found[size, name, *place]) is not None]
-    result = final_test(best.values(), test, study.replicates)
+    """The chosen point's test scores, beside the default point's, from the predictions that their runs kept."""
+    first = study.first if study.first is not best and study.first and study.sound(study.first) else None
+    default = _test_scores(args, opened, study, first) if first else None
+    result = final_test(best.values(), _test_scores(args, opened, study, best), study.replicates, default)
     path = folder / "final_test.json"
     earlier = json.loads(path.read_text()) if path.exists() else []
     mine = {"trial": best.number, "set": dict(best.point), **asdict(result)}
@@ -141,3 +136,18 @@ def _final_test(args: argparse.Namespace, opened: Opened, study: Study, best: Tr
             f"This study's test set was scored before, for trial {tried}: this score is one of {len(others) + 1}."
         )
     return [*lines, f"Budget: {budget(study).replicates} replicates on dev."]
+
+
+def _test_scores(args: argparse.Namespace, opened: Opened, study: Study, trial: Trial) -> dict[str, list[float]]:
+    """Test scores of a trial by column title, in the order of the study's replicates."""
+    space = opened.points.space
+    prepared = prepare(as_bench(args, space, space.settings(trial.point)), train=False)
+    found = {(r.size, r.column, r.subset, r.seed): r.value for r in replicates(prepared.plan, opened.store)}
+    base, test = prepared.resolved, {}
+    for size in base.sizes:
+        for name, column in base.columns.items():
+            title = f"{column.title} ({column.metric})" + (f" N={size}" if len(base.sizes) > 1 else "")
+            # A full training set has one subset, which stands in every replicate of its seed.
+            places = [(subset if size else base.subsets[0], seed) for subset, seed in study.replicates]
+            test[title] = [value for place in places if (value := found[size, name, *place]) is not None]
+    return test

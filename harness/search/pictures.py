@@ -8,17 +8,24 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.search.results import COSTS
+
 if TYPE_CHECKING:
     import optuna
 
 IMPORTANCES, PARALLEL = "importances.png", "parallel_coordinate.png"
+FEW = 10
+"""Points below which an importance is mostly chance."""
+LIGHTEST = 0.3
+"""How far from white the lightest line is: Optuna's own is white on white."""
 LABEL = {"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5}
 
 
 def draw(study: optuna.study.Study, folder: Path, paths: Sequence[str]) -> tuple[list[Path], list[str]]:
     """Writes importances.png and parallel_coordinate.png of the complete trials, for the first metric, into `folder`.
 
-    Returns the files, and a sentence for each picture that could not be drawn.
+    Scores are in points (x100), as in the tables. Returns the files, and a sentence for each picture that could not be drawn
+    or that says little.
     """
     from optuna.trial import TrialState
 
@@ -29,26 +36,38 @@ def draw(study: optuna.study.Study, folder: Path, paths: Sequence[str]) -> tuple
         why = "all complete points have one score" if len(trials) > 1 else "fewer than two points are complete"
     if why:
         return [], [f"No {name}: {why}." for name in (IMPORTANCES, PARALLEL)]
-    files, missing = [], []
+    files, notes = [], []
+    metric = (study.metric_names or ["score"])[0]
     for name, plot in ((IMPORTANCES, _importances), (PARALLEL, _parallel_coordinate)):
         try:
             with _set_aside():
-                figure = plot(_first_metric(study, trials), shown, (study.metric_names or ["dev score"])[0])
+                figure = plot(_first_metric(study, trials, 1 if metric in COSTS else 100), shown, _title(metric))
                 folder.mkdir(parents=True, exist_ok=True)
                 figure.savefig(folder / name, dpi=150, bbox_inches="tight")
             files.append(folder / name)
         except (ValueError, RuntimeError, AssertionError) as error:
-            missing.append(f"No {name}: {(' '.join(str(error).split()) or type(error).__name__).rstrip('.')}.")
-    return files, missing
+            notes.append(f"No {name}: {(' '.join(str(error).split()) or type(error).__name__).rstrip('.')}.")
+    if len(trials) < FEW and any(file.name == IMPORTANCES for file in files):
+        notes.append(
+            f"{IMPORTANCES} stands on {len(trials)} points: with fewer than {FEW} importances are mostly chance."
+        )
+    return files, notes
 
 
-def _first_metric(study: optuna.study.Study, trials: Sequence[optuna.trial.FrozenTrial]) -> optuna.study.Study:
-    """The same trials with their first value alone: given a target, Optuna's plots take low values for the good ones."""
+def _title(metric: str) -> str:
+    return metric if metric in COSTS else f"dev {metric} (x100)"
+
+
+def _first_metric(
+    study: optuna.study.Study, trials: Sequence[optuna.trial.FrozenTrial], unit: float
+) -> optuna.study.Study:
+    """The same trials with their first value alone, times `unit`: given a target, Optuna's plots take low values for the good
+    ones."""
     import optuna
 
     alone = optuna.create_study(direction=study.directions[0])
     alone.add_trials(
-        optuna.trial.create_trial(params=trial.params, distributions=trial.distributions, value=trial.values[0])
+        optuna.trial.create_trial(params=trial.params, distributions=trial.distributions, value=unit * trial.values[0])
         for trial in trials
     )
     return alone
@@ -61,14 +80,17 @@ def _importances(study: optuna.study.Study, paths: Sequence[str], metric: str) -
     pyplot.rcParams["figure.figsize"] = (7, 1.5 + 0.5 * len(paths))
     axes = plot_param_importances(study, params=list(paths))
     axes.get_legend().remove()
-    axes.set_title(f"Importances for {metric}, {len(study.trials)} points", loc="left", fontsize="medium")
+    few = f" (fewer than {FEW}: mostly chance)" if len(study.trials) < FEW else ""
+    axes.set_title(f"Importances for {metric}, {len(study.trials)} points{few}", loc="left", fontsize="medium")
     axes.set_xlabel("Importance")
     axes.set_ylabel("")
     return axes.figure
 
 
 def _parallel_coordinate(study: optuna.study.Study, paths: Sequence[str], metric: str) -> Any:
+    import numpy as np
     from matplotlib import pyplot
+    from matplotlib.colors import ListedColormap
     from optuna.visualization.matplotlib import plot_parallel_coordinate
 
     pyplot.rcParams["figure.figsize"] = (max(6, 3 + 1.5 * len(paths)), 4.5)
@@ -78,6 +100,10 @@ def _parallel_coordinate(study: optuna.study.Study, paths: Sequence[str], metric
     if all(name.startswith(text.removesuffix("...")) for text, name in zip(cut, whole, strict=True)):
         axes.set_xticklabels(whole)  # Optuna cuts names after 20 characters
     pyplot.setp(axes.get_xticklabels(), ha="left", rotation_mode="anchor")
+    for lines in axes.collections:
+        shades = lines.get_cmap()(np.linspace(0, 1, 256))
+        kept = np.abs(shades[:, :3] - 1).max(axis=1) >= LIGHTEST
+        lines.set_cmap(ListedColormap(shades[kept]))
     for other in axes.figure.axes:
         pyplot.setp(other.get_yticklabels(), bbox=LABEL)
     return axes.figure

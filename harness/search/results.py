@@ -237,21 +237,29 @@ class Measured:
 @dataclass(frozen=True)
 class FinalTest:
     """The chosen point on test, scored once. `test`: the mean over `columns` within each replicate; `difference`: dev minus
-    test, replicate by replicate; `lines`: the same in words."""
+    test, replicate by replicate; `default`: the default point's test mean, where that is another point, and `above_default`
+    the chosen one's minus it, replicate by replicate; `lines`: the same in words."""
 
     replicates: int
     dev: Measured
     columns: Mapping[str, Measured]
     test: Measured
     difference: Measured
+    default: Measured | None
+    above_default: Measured | None
     lines: tuple[str, ...]
 
 
 def final_test(
-    dev: Sequence[float], test: Mapping[str, Sequence[float]], replicates: Sequence[tuple[int, int]]
+    dev: Sequence[float],
+    test: Mapping[str, Sequence[float]],
+    replicates: Sequence[tuple[int, int]],
+    default: Mapping[str, Sequence[float]] | None = None,
 ) -> FinalTest:
-    """Dev and test scores of one point, `test` by column title, all in the order of `replicates`."""
-    if not test or not replicates or {len(dev), *(len(values) for values in test.values())} != {len(replicates)}:
+    """Dev and test scores of the chosen point, `test` by column title, and `default` the test scores of the default point,
+    all in the order of `replicates`."""
+    scores = [dev, *test.values(), *(default or {}).values()]
+    if not test or not replicates or {len(values) for values in scores} != {len(replicates)}:
         raise ValueError("a final test takes one dev score and one test score a column for each replicate")
 
     def measured(values: Sequence[float]) -> Measured:
@@ -259,12 +267,15 @@ def final_test(
 
     average = [mean(values) for values in zip(*test.values(), strict=True)]
     columns = {title: measured(values) for title, values in test.items()}
+    first = [mean(values) for values in zip(*default.values(), strict=True)] if default else None
     found = FinalTest(
         replicates=len(replicates),
         dev=measured(dev),
         columns=columns,
         test=measured(average),
         difference=measured([a - b for a, b in zip(dev, average, strict=True)]),
+        default=measured(first) if first else None,
+        above_default=measured([a - b for a, b in zip(average, first, strict=True)]) if first else None,
         lines=(),
     )
     return replace(found, lines=tuple(_test_lines(found, replicates)))
@@ -274,11 +285,17 @@ def _test_lines(found: FinalTest, replicates: Sequence[tuple[int, int]]) -> Iter
     scores = [f"{title} {_shown(cell)}" for title, cell in found.columns.items()]
     scores += [f"mean of the columns {_shown(found.test)}"] if len(scores) > 1 else []
     yield f"Test: {', '.join(scores)}."
-    where = "above" if found.difference.mean >= 0 else "below"
-    distance = Measured(abs(found.difference.mean), found.difference.spread)
-    yield f"Dev: {_shown(found.dev)}, {_shown(distance)} {where} test."
+    yield f"Dev: {_shown(found.dev)}, {_distance(found.difference)} test."
+    if found.default and found.above_default:
+        yield f"Test of the default point: {_shown(found.default)}; the best point lies {_distance(found.above_default)} it."
     yield f"Values are in points (x100): {design(replicates)}."
-    yield "The test set was scored once, for this one point."
+    also = ", and for the default point beside it" if found.default else ""
+    yield f"The test set was scored once, for this one point{also}, after it was chosen on dev."
+
+
+def _distance(difference: Measured) -> str:
+    where = "above" if difference.mean >= 0 else "below"
+    return f"{_shown(Measured(abs(difference.mean), difference.spread))} {where}"
 
 
 def _shown(cell: Measured) -> str:

@@ -14,6 +14,7 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState, create_trial
 
+from harness.search import pictures
 from harness.search.pictures import IMPORTANCES, PARALLEL, draw
 
 PATHS = ("post_train.lr", "k", "contrast", "tau")
@@ -61,6 +62,31 @@ def test_both_pictures_are_written(directions: tuple[str, ...], tmp_path: Path) 
     assert [path.name for path in files] == [IMPORTANCES, PARALLEL]
     assert missing == []
     assert all(min(size(path)) > 300 for path in files)
+
+
+def test_scores_are_in_the_unit_of_the_tables_and_every_line_is_seen() -> None:
+    import numpy as np
+
+    study = search(4)
+    scores = [100 * trial.values[0] for trial in study.trials]
+    with pictures._set_aside():
+        shown = pictures._first_metric(study, study.trials, 100)
+        figure = pictures._parallel_coordinate(shown, ["post_train.lr", "k"], pictures._title("accuracy"))
+        axes, *others = figure.axes
+        assert axes.get_ylim() == pytest.approx((min(scores), max(scores)))
+        assert axes.get_xticklabels()[0].get_text() == "dev accuracy (x100)"
+        assert "dev accuracy (x100)" in {each.get_ylabel() for each in others}
+        (lines,) = axes.collections
+        lines.update_scalarmappable()
+        assert all(np.abs(np.array(color[:3]) - 1).max() >= 0.3 for color in lines.get_colors())
+    assert pictures._title("flops") == "flops"
+
+
+def test_importances_of_few_points_are_said_to_be_chance(tmp_path: Path) -> None:
+    for count, few in ((5, True), (12, False)):
+        _, notes = draw(search(count), tmp_path / str(count), PATHS)
+        assert bool(notes) == few
+        assert all(f"{IMPORTANCES} stands on {count} points" in note for note in notes)
 
 
 def test_a_grid_of_numbers(tmp_path: Path) -> None:

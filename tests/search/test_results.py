@@ -457,10 +457,14 @@ def test_the_final_test_is_held_against_dev_replicate_by_replicate() -> None:
         found.lines[0] == "Test: SST-2 (acc) 61.00 ± 10.00, MRPC (F1) 71.00 ± 10.00, mean of the columns 66.00 ± 10.00."
     )
     assert found.lines[1] == "Dev: 71.00 ± 10.00, 5.00 ± 0.00 above test."
-    assert found.lines[-1] == "The test set was scored once, for this one point."
+    assert found.lines[-1] == "The test set was scored once, for this one point, after it was chosen on dev."
     assert json.loads(json.dumps(asdict(found)))["difference"]["mean"] == found.difference.mean
     below = final_test([0.5], {"SST-2": [0.6]}, [(0, 31)])
     assert below.lines[:2] == ("Test: SST-2 60.00.", "Dev: 50.00, 10.00 below test.")
+    assert below.default is None
+    beside = final_test([0.5, 0.5], {"SST-2": [0.6, 0.7]}, [(0, 31), (1, 31)], {"SST-2": [0.65, 0.71]})
+    assert beside.lines[2] == "Test of the default point: 68.00 ± 4.24; the best point lies 3.00 ± 2.83 below it."
+    assert "and for the default point beside it" in beside.lines[-1]
     for wrong in ((dev[:5], test), (dev, {}), (dev, {"SST-2": [0.5]})):
         with pytest.raises(ValueError, match="for each replicate"):
             final_test(*wrong, REPLICATES)
