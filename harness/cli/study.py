@@ -49,7 +49,7 @@ def as_bench(args: argparse.Namespace, space: ResolvedSpace, settings: tuple[str
         "sizes": args.sizes or space.sizes,
         "subsets": subsets,
         "seeds": args.seeds or space.seeds,
-        "set": [*args.set, *settings],
+        "set": [*space.set, *args.set, *settings],
     }
     return argparse.Namespace(**asked)
 

@@ -81,7 +81,7 @@ def prepare_study(args: argparse.Namespace) -> tuple[Prepared, Points]:
     if prepared.plan.skipped:
         row, task, reason = prepared.plan.skipped[0]
         raise UserError(f"{row}{' on ' + task if task else ''} cannot be tuned: {reason}.")
-    overrides = replace(prepared.asked.overrides, set=tuple(args.set))
+    overrides = replace(prepared.asked.overrides, set=(*space.set, *args.set))
     tasks = {name: found.task for name, found in prepared.plan.tasks.items()}
     check_metrics(space, tasks, "--metric" if args.metric else f"space {space.space.name}, metric")
     base = prepared.asked.table.resolve(prepared.resolved.preset, overrides, tasks)

@@ -17,7 +17,7 @@ from harness.bench.table import Value
 from harness.errors import UserError, unknown
 from harness.search.board import Direction, Point
 from harness.search.parameters import Parameter, knob_of
-from harness.search.space_file import FLOPS, RACINGS, SAMPLERS, Mode, Space, View, directions_of
+from harness.search.space_file import FLOPS, RACINGS, SAMPLERS, Mode, Space, View, directions_of, set_texts
 from harness.tasks.metrics import METRICS
 from harness.yaml_files import MisplacedError, load_named, packaged_files
 
@@ -45,7 +45,7 @@ class ResolvedSpace:
     """A space as it is explored: flat, frozen, and small enough to travel.
 
     `preset`: of the space; `table_preset`: of `table`, which it stands on. `row` '' lets the table add one. `parameters`:
-    parents before children. `defaults`: the point that is tried first. `metrics` () is what the table selects by.
+    parents before children. `set`: texts of `--set` for all points. `defaults`: the point that is tried first. `metrics` () is what the table selects by.
     `tasks`, `sizes`, `subsets` (a count), `seeds`: None is the table preset's. `trials`: of a grid its points.
     """
 
@@ -57,6 +57,7 @@ class ResolvedSpace:
     table: str
     row: str
     parameters: tuple[Parameter, ...]
+    set: tuple[str, ...]
     defaults: dict[str, Value]
     metrics: tuple[str, ...]
     directions: tuple[Direction, ...]
@@ -174,6 +175,7 @@ def resolve_space(
         table=view.get("table"),
         row=view.row.name if view.row else "",
         parameters=parameters,
+        set=set_texts(view.shared()),
         defaults=defaults,
         metrics=judged,
         directions=directions,

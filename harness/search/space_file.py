@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from harness.bench.point import value_text
+from harness.bench.resolve import Overrides
 from harness.bench.table import EXCLUSIVE, Count, Row, Seed, Size, Table, Value, load_table
 from harness.errors import UserError, unknown
 from harness.methods import METHODS, methods_named
@@ -46,7 +48,7 @@ class Target(Strict):
 
 
 class SpacePreset(Target):
-    """What a preset changes; a key left out is the space's. `defaults` are merged, `grid` and `search` replaced.
+    """What a preset changes; a key left out is the space's. `defaults` and `set` are merged, `grid` and `search` replaced.
 
     `table_preset`: the table's preset that it stands on; by default the one of the same name.
     """
@@ -58,6 +60,7 @@ class SpacePreset(Target):
     sampler: str | None = None
     racing: str | None = None
     trials: Count | None = None
+    set: dict[str, Scalar] = Field(default_factory=dict)
     defaults: dict[str, Scalar] = Field(default_factory=dict)
     grid: Grid | None = None
     search: dict[str, Distribution] | None = None
@@ -65,7 +68,8 @@ class SpacePreset(Target):
 
 class Space(Strict):
     """One search space. `method`: as in a table's row, 'cmlm' or 'cmlm+scl'; `table`, `row`: whose protocol, recipe and
-    replicates are used; `sampler`, `racing`, `trials`: of the search; `defaults`: the point that is tried first."""
+    replicates are used; `sampler`, `racing`, `trials`: of the search; `set`: values that all points share, by the keys of
+    `--set`; `defaults`: the point that is tried first."""
 
     name: str
     title: str = ""
@@ -76,6 +80,7 @@ class Space(Strict):
     sampler: str = "tpe"
     racing: str = "paired"
     trials: Count = 20
+    set: dict[str, Scalar] = Field(default_factory=dict)
     defaults: dict[str, Scalar] = Field(default_factory=dict)
     grid: Grid = Field(default_factory=dict)
     search: dict[str, Distribution] = Field(default_factory=dict)
@@ -245,6 +250,10 @@ class View:
             done[path] = Parameter(**{**vars(parameter), "when": when}), loc
         return done
 
+    def shared(self) -> dict[str, Value]:
+        """What all points share, by the keys of `--set`: the space's, then the preset's."""
+        return {**self.space.set, **(self.changes.set if self.changes else {})}
+
     def defaults(self) -> dict[str, tuple[Value, Loc]]:
         """The paper's point by path: the space's, then the preset's."""
         found: dict[str, tuple[Value, Loc]] = {}
@@ -302,6 +311,10 @@ class View:
         for mode in modes:
             self.point(parameters[mode], mode)
         varied = {parameter.path for mode in modes for parameter in parameters[mode]}
+        for key in self.shared():
+            if key in varied or key.removeprefix(f"{self.space.method}.") in varied:
+                loc = self.place("set") if self.changes and key in self.changes.set else ["set"]
+                raise MisplacedError([*loc, key], "the space varies it; leave one of them out")
         for path, (_, loc) in self.defaults().items():
             if loc[0] == "presets" and path not in varied:
                 raise MisplacedError(loc, UNVARIED)
@@ -318,9 +331,16 @@ class View:
             if size not in table.sizes:
                 error = unknown("size", str(size), map(str, table.sizes), f"table {table.name}")
                 raise MisplacedError(self.place("sizes"), str(error))
+        with placed(self.place("set")):
+            table.resolve(preset, Overrides(set=set_texts(self.shared())))
         most = max(table.subsets, table.presets[preset].subsets or 0)
         if (self.get("subsets") or 0) > most:
             raise MisplacedError(self.place("subsets"), f"table {table.name} has {most} subsets; take as many or fewer")
+
+
+def set_texts(values: Mapping[str, Value]) -> tuple[str, ...]:
+    """Values by key as the texts that `--set` takes."""
+    return tuple(f"{key}={value_text(value)}" for key, value in values.items())
 
 
 def directions_of(metrics: tuple[str, ...]) -> tuple[Direction, ...]:

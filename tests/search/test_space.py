@@ -52,7 +52,7 @@ def tabled(space: ResolvedSpace, point: dict[str, Any]) -> ResolvedTable:
         sizes=space.sizes,
         subsets=None if space.subsets is None else tuple(range(space.subsets)),
         seeds=space.seeds,
-        set=space.settings(point),
+        set=(*space.set, *space.settings(point)),
     )
     return TABLES[space.table].resolve(space.table_preset, overrides)
 
@@ -128,13 +128,53 @@ def test_a_grid_is_its_product_with_the_default_first(name: str, preset: str, mo
         ("taco_fine_tune", "paper", 24),
         ("taco_fine_tune", "paper_rte", 36),
         ("taco_fine_tune", "paper_qnli", 48),
-        ("taco_fine_tune", "paper_large", 72),
+        ("taco_fine_tune", "paper_mnli", 72),
+        ("taco_fine_tune", "paper_qqp", 72),
+        ("taco_fine_tune", "paper_mrpc", 24),
         ("coco_lm_fine_tune", "paper", 64),
-        ("coco_lm_fine_tune", "paper_large", 12),
+        ("coco_lm_fine_tune", "paper_stsb", 64),
+        ("coco_lm_fine_tune", "paper_qqp", 12),
     ],
 )
 def test_the_papers_grids_have_the_papers_size(name: str, preset: str, points: int) -> None:
     assert resolve_space(SPACES[name], preset=preset, mode="grid").trials == points
+
+
+def paper_presets(name: str) -> list[ResolvedSpace]:
+    found = [resolve_space(SPACES[name], preset=preset, mode="grid") for preset in SPACES[name].presets]
+    return [space for space in found if space.table_preset == "paper"]
+
+
+def test_coco_lms_table_7_is_what_its_presets_run() -> None:
+    """Length 512, decay 0.01, no clipping, Adam (0.9, 0.98) with 1e-6, dropout 0.1, linear decay; a search a task."""
+    spaces = paper_presets("coco_lm_fine_tune")
+    assert sorted(space.tasks or () for space in spaces) == sorted(
+        (task,) for task in ("cola", "rte", "mrpc", "stsb", "mnli", "qqp", "qnli", "sst2")
+    )
+    for space in spaces:
+        for point in space.grid_points():
+            table = tabled(space, point)
+            optim = table.fine_tune_optim(0, 1000)
+            assert (table.max_length, optim.weight_decay, optim.clip, optim.dropout) == (512, 0.01, 0.0, 0.1)
+            assert (optim.beta1, optim.beta2, optim.eps, optim.schedule) == (0.9, 0.98, 1e-6, "linear")
+
+
+def test_tacos_metrics_are_what_its_presets_judge_by() -> None:
+    """TACO 4.1: F1 for QQP and MRPC, Spearman for STS-B; Table 6: length 128, no decay, norm 1, Adam (0.9, 0.999), 1e-8."""
+    judged = {}
+    for space in paper_presets("taco_fine_tune"):
+        (task,) = space.tasks or ()
+        table = tabled(space, space.defaults)
+        judged[task] = space.metrics or (table.selection(task).metric,)
+        optim = table.fine_tune_optim(0, 10_000)
+        assert (table.max_length, optim.weight_decay, optim.clip) == (128, 0.0, 1.0)
+        assert (optim.beta1, optim.beta2, optim.eps, optim.schedule) == (0.9, 0.999, 1e-8, "linear")
+    assert judged == {
+        **dict.fromkeys(("mnli", "qnli", "sst2", "rte"), ("accuracy",)),
+        **dict.fromkeys(("qqp", "mrpc"), ("f1",)),
+        "stsb": ("spearman",),
+        "cola": ("mcc",),
+    }
 
 
 def test_each_method_that_the_issue_names_has_a_space() -> None:
@@ -468,6 +508,20 @@ def test_a_value_that_is_only_wrong_beside_others_is_taken() -> None:
 def test_what_the_row_sets_itself_is_not_varied() -> None:
     text = "{name: o, title: t, method: electra, table: objectives, grid: {auxiliary: [narrow, shallow]}, defaults: {auxiliary: narrow}}"
     with pytest.raises(UserError, match="row ELECTRA of table objectives sets auxiliary itself"):
+        parse_yaml(text, Space, "own.yaml")
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ("{cmlm.alpha: 0.3}", "alpha.*the space varies it; leave one of them out"),
+        ("{fine_tune.weight_decy: 0.1}", r"Did you mean 'fine_tune\.weight_decay'"),
+        ("{max_length: 4096}", "should be a whole number, 8 to 512, not 4096"),
+    ],
+)
+def test_what_all_points_share_is_checked_with_its_place(values: str, words: str) -> None:
+    text = f"name: o\ntitle: t\nmethod: cmlm\ntable: few_shot\nset: {values}\ngrid: {{alpha: [0.1, 0.5]}}\ndefaults: {{alpha: 0.5}}\n"
+    with pytest.raises(UserError, match=f"own.yaml, line 5.*{words}"):
         parse_yaml(text, Space, "own.yaml")
 
 
