@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from tabulate import tabulate
+from torch import nn
 
 from harness.encoders import Located, locate
 from harness.encoders.blocks import tokenise_corpus
@@ -30,12 +31,14 @@ from harness.encoders.model import Batch, TextEncoder, load_encoder
 from harness.encoders.tokens import Tokeniser, Tokens, Vocabulary
 from harness.methods import METHODS, Text, hyperparameters
 from harness.objectives import build
-from harness.objectives.base import Measures, TrainingObjective
+from harness.objectives.base import Draw, Measures, TrainingObjective
+from harness.objectives.probes import context_cosines
 from harness.specs import Data, Objective, Optim, RowSet
 from harness.streams import stream
 from harness.tasks import open_corpus
 from harness.training.loop import Inputs, mean_measures, train
 
+CPU = torch.device("cpu")
 LENGTH, BATCH, HELD_OUT, SEED = 64, 32, 128, 0
 """Tokens in a block, blocks in an update, held-out blocks, and the seed of everything that is drawn."""
 
@@ -46,11 +49,8 @@ TRAINED: dict[str, tuple[str, dict[str, Any]]] = {
     "CLM only": ("coco_lm", {"contrast": False}),
     "COCO-LM": ("coco_lm", {}),
 }
-PROBES: dict[str, tuple[str, dict[str, Any]]] = {
-    "context": ("taco", {}),
-    "sequence": ("coco_lm", {"replacements": "random", "lm": "none"}),
-}
-"""Measured on every encoder, so that objectives can be told apart; heads of their own play no part in what is measured."""
+SEQUENCES: tuple[str, dict[str, Any]] = ("coco_lm", {"replacements": "random", "lm": "none"})
+"""Whose probe measures sequences on every encoder, so that objectives can be told apart: its heads play no part in it."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,10 @@ def read(setting: Setting, located: Located) -> tuple[Tokens, Tokens, Vocabulary
     return blocks.take(rows[:-HELD_OUT]), blocks.take(rows[-HELD_OUT:]), tokeniser.vocabulary
 
 
-def measure(objective: TrainingObjective, held_out: Tokens) -> dict[str, float]:
+def measure(module: nn.Module, held_out: Tokens, look: Callable[[Tokens, Draw], Measures]) -> dict[str, float]:
     """Means over the held-out blocks, without dropout, the same draws whenever it is called."""
-    mode = objective.training
-    objective.eval()
+    mode = module.training
+    module.eval()
     found: list[Measures] = []
     with torch.no_grad():
         for index, start in enumerate(range(0, len(held_out), BATCH)):
@@ -91,11 +91,20 @@ def measure(objective: TrainingObjective, held_out: Tokens) -> dict[str, float]:
             def draw(purpose: str, *more: int, _index: int = index) -> np.random.Generator:
                 return stream(SEED + 1, purpose, _index, *more)
 
-            views = objective.prepare(tokens, None, draw)
-            found.append({})
-            objective(Batch.of(views.tokens, torch.device("cpu"), views.ids), views, found[-1])
-    objective.train(mode)
+            found.append(look(tokens, draw))
+    module.train(mode)
     return mean_measures(found)
+
+
+def measures_of(objective: TrainingObjective) -> Callable[[Tokens, Draw], Measures]:
+    """What the objective logs beside its loss."""
+
+    def look(tokens: Tokens, draw: Draw) -> Measures:
+        views, found = objective.prepare(tokens, None, draw), Measures()
+        objective(Batch.of(views.tokens, CPU, views.ids), views, found)
+        return found
+
+    return look
 
 
 def masked_accuracy(encoder: TextEncoder, vocabulary: Vocabulary, held_out: Tokens) -> float:
@@ -126,14 +135,15 @@ def learn(name: str, setting: Setting) -> dict[str, Any]:
     encoder = load_encoder(located.folder, located.encoder.digest, seed=SEED, config=config)
     optim = Optim(setting.lr, BATCH, setting.steps, warmup=0.1, clip=2.0, weight_decay=0.01, dropout=0.0)
     objective = build(spec_of(*TRAINED[name]), encoder, vocabulary, 0, optim.dropout, SEED)
-    probes = {key: build(spec_of(*PROBES[key]), encoder, vocabulary, 0, 0.0, SEED) for key in ("context", "sequence")}
+    sequences = build(spec_of(*SEQUENCES), encoder, vocabulary, 0, 0.0, SEED)
     started, rows = time.perf_counter(), []
 
     def look(entry: dict[str, Any]) -> None:
-        row = {"step": entry["step"], **measure(objective, held_out)}
-        context, sequence = (measure(probes[key], held_out) for key in ("context", "sequence"))
+        row = {"step": entry["step"], **measure(objective, held_out, measures_of(objective))}
+        context = measure(encoder, held_out, lambda tokens, draw: context_cosines(encoder, tokens, draw, CPU))
+        sequence = measure(sequences, held_out, lambda tokens, draw: sequences.probe(tokens, draw, CPU))
         row["context_gap"] = context["intra_context_cosine"] - context["inter_context_cosine"]
-        row["sequence_gap"] = sequence["positive_cosine"] - sequence["negative_cosine"]
+        row["sequence_gap"] = sequence["positive_sequence_cosine"] - sequence["negative_sequence_cosine"]
         if objective.uses_mlm_head:
             row["masked_accuracy"] = masked_accuracy(encoder, vocabulary, held_out)
         rows.append(row)

@@ -25,6 +25,8 @@ Deviations.
   false, stop_gradient: false, contrast: false}; CLM w/o Copy {lm: softmax}; CLM w/o Stop-grad {stop_gradient: false}. The
   caption says that "Only" keeps one component: all three such rows are without the sequence contrast. The other rows
   change what they name; that CLM w/o Copy keeps the binary loss is our reading.
+- Cosines of sequences in a stage's history are Figure 7's, with and without the contrast, on up to 32 sequences of a batch and
+  without dropout, which the paper does not say.
 - The converged auxiliary network trains for as many updates as the main network, with the same recipe; the paper does not
   say when it counts as converged.
 """

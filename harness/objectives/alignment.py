@@ -81,9 +81,6 @@ class TokenAlignment(MaskedLM):
         if measures is not None:
             measures["embedding_std"] = diagnostics.embedding_std(states.index_select(0, lying.first))
             measures |= named(diagnostics.indexed_cosines(h - e, positives, negatives, anchors))
-            context = diagnostics.indexed_cosines(h, positives, negatives, real)  # Figures 3 and 6: h itself
-            measures["intra_context_cosine"] = context["positive"]
-            measures["inter_context_cosine"] = context["negative"]
             # An anchor alone in its group has no negative, and adds 0: it has all of them or none.
             told = anchors & (positives >= 0) & (negatives[:, :, 0, 0] >= 0)
             share = told.sum() / anchors.sum().clamp(min=1)

@@ -129,6 +129,11 @@ class TrainingObjective(nn.Module):
         """How many things each term is a mean over in these views of B sequences: what a part of a batch weighs by."""
         raise NotImplementedError
 
+    def probe(self, tokens: Tokens, draw: Draw, device: torch.device) -> Measures:
+        """What is logged of some sequences of a batch whenever the history grows: called in evaluation mode, without
+        gradient, with streams of its own, so that it changes nothing that is trained."""
+        return {}
+
     def predict(self, batch: Batch) -> Tensor:
         """Logits [B, num_labels]; supervised objectives only."""
         raise NotImplementedError

@@ -18,6 +18,7 @@ from harness.encoders.tokens import Tokens
 from harness.objectives.base import Draw, Measures, TrainingObjective, Views
 from harness.objectives.losses import masked_lm
 from harness.objectives.masking import corrupt, select
+from harness.objectives.probes import context_cosines
 from harness.objectives.views import ViewContrast
 
 
@@ -68,6 +69,9 @@ class MaskedLM(TrainingObjective):
 
     def counts(self, views: Views) -> dict[str, float]:
         return {"masked_lm": len(views.extra["where"])}
+
+    def probe(self, tokens: Tokens, draw: Draw, device: torch.device) -> Measures:
+        return context_cosines(self.encoder, tokens, draw, device)
 
     def token_term(self, hidden: Tensor, views: Views, measures: Measures | None) -> Tensor:
         """Of the states [M, d] of the predicted tokens."""

@@ -22,6 +22,7 @@ from harness.objectives.base import Beside, Draw, Measures, TrainingObjective, V
 from harness.objectives.cost import auxiliary_shape
 from harness.objectives.losses import corrective_lm, masked_lm, replaced_token_detection, sequence_contrastive
 from harness.objectives.masking import crop, select_fixed
+from harness.objectives.probes import sequence_cosines
 
 
 class AuxiliaryMaskedLM(TrainingObjective):
@@ -139,14 +140,18 @@ class _Replaced(AuxiliaryMaskedLM):
         return {}  # the auxiliary network is discarded after training (section 3.1)
 
     def prepare(self, tokens: Tokens, labels: NDArray[Any] | None, draw: Draw) -> Views:
+        return self.replaced_views(tokens, draw, self.params["crop_ratio"] if self.cropped else None)
+
+    def replaced_views(self, tokens: Tokens, draw: Draw, crop_ratio: float | None) -> Views:
+        """The masked view, and the cropped one where there is a ratio."""
         where, ids = self.mask(tokens, draw)
         extra: dict[str, Any] = {"where": where, "targets": tokens.ids[where].astype(np.int64), "main": tokens}
         if self.auxiliary is None:
             extra["replacements"] = draw("random_replacement").integers(0, self.vocabulary.size, len(where))
         else:
             extra["uniforms"] = draw("replacement").random(len(where))
-        if self.cropped:
-            kept, lengths = crop(tokens.lengths, self.params["crop_ratio"], draw("crop").random(len(tokens)))
+        if crop_ratio is not None:
+            kept, lengths = crop(tokens.lengths, crop_ratio, draw("crop").random(len(tokens)))
             offsets = np.concatenate([[0], np.cumsum(lengths)])
             shorter = Tokens(tokens.ids[kept], tokens.types[kept], tokens.special[kept], offsets)
             extra["main"] = joined(tokens, shorter)
@@ -165,15 +170,9 @@ class _Replaced(AuxiliaryMaskedLM):
         terms: dict[str, Tensor] = {}
         if "auxiliary_mlm" in self.weights:
             terms["auxiliary_mlm"] = self.auxiliary_term(batch, where, targets, measures)
-        if self.auxiliary is None:
-            (replacements,) = views.on(device, "replacements")
-        else:
-            replacements = self.sample(batch, where, *views.on(device, "uniforms"))
-        main = Batch.of(views.extra["main"], device)
-        size = len(batch.ids)
-        original = main.ids[:size]
-        corrupted = original.index_copy(0, where, replacements)
-        hidden = self.encoder(Batch(torch.cat([corrupted, main.ids[size:]]), main.types, main.packing))
+        main, original = self.replace(batch, views, where)
+        corrupted, size = main.ids[: len(original)], len(original)
+        hidden = self.encoder(main)
         masked = torch.zeros_like(original, dtype=torch.bool).index_fill(0, where, True)
         if measures is not None:
             measures["replaced_share"] = (corrupted != original).float().mean()
@@ -185,6 +184,18 @@ class _Replaced(AuxiliaryMaskedLM):
 
     def counts(self, views: Views) -> dict[str, float]:
         return {**super().counts(views), "rtd": len(views.tokens.ids)}
+
+    def replace(self, batch: Batch, views: Views, where: Tensor) -> tuple[Batch, Tensor]:
+        """(what the encoder reads: the corrupted view and behind it the cropped one, the original ids of the former [T])."""
+        if self.auxiliary is None:
+            (replacements,) = views.on(where.device, "replacements")
+        else:
+            replacements = self.sample(batch, where, *views.on(where.device, "uniforms"))
+        main = Batch.of(views.extra["main"], where.device)
+        size = len(batch.ids)
+        original = main.ids[:size]
+        corrupted = original.index_copy(0, where, replacements)
+        return Batch(torch.cat([corrupted, main.ids[size:]]), main.types, main.packing), original
 
     @torch.no_grad()
     def sample(self, batch: Batch, where: Tensor, uniforms: Tensor) -> Tensor:
@@ -240,6 +251,10 @@ class ReplacedTokenDetection(_Replaced):
             self.measure_detection(logits, seen, measures)
         real = torch.ones_like(seen.masked)[None]
         return {"rtd": replaced_token_detection(logits[None], seen.original[None], seen.ids[None], real)}
+
+
+PROBE_CROP = 0.9
+"""Of the probe's cropped view, where the objective itself crops nothing: the paper's."""
 
 
 class CorrectiveContrast(_Replaced):
@@ -316,6 +331,13 @@ class CorrectiveContrast(_Replaced):
                 mixture="weighted_ce" if lm == "weighted_ce" else "probability",
             ).lm
         return terms
+
+    def probe(self, tokens: Tokens, draw: Draw, device: torch.device) -> Measures:
+        """Of the first tokens themselves, with or without the contrast (Figure 7)."""
+        views = self.replaced_views(tokens, draw, self.params.get("crop_ratio", PROBE_CROP))
+        main, _ = self.replace(Batch.of(tokens, device, views.ids), views, *views.on(device, "where"))
+        first = self.encoder(main, main.packing.first)
+        return sequence_cosines(first[: len(tokens)], first[len(tokens) :])
 
     def counts(self, views: Views) -> dict[str, float]:
         words = len(views.tokens.ids) if self.params["lm"] == "all_token" else len(views.extra["where"])

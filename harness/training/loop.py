@@ -20,7 +20,8 @@ from harness.encoders.compact import compact
 from harness.encoders.flops import forward_flops
 from harness.encoders.model import Batch
 from harness.encoders.tokens import Tokens
-from harness.objectives.base import Measures, TrainingObjective, at_least_single
+from harness.objectives.base import Draw, Measures, TrainingObjective, at_least_single
+from harness.objectives.probes import PROBED
 from harness.specs import Optim, Predictions, Selection
 from harness.streams import stream
 from harness.tasks.metrics import score
@@ -129,7 +130,8 @@ def train(
         if step % every and step != optim.steps:
             continue
         entry: dict[str, Any] = {"step": step, **mean_terms(pending, crew)}
-        entry |= {"measures": seen} if (seen := mean_measures(measured, crew)) else {}
+        seen = mean_measures(measured, crew) | probed(objective, taken, draw, optim.precision, device)
+        entry |= {"measures": seen} if seen else {}
         pending, measured = [], []
         if selection and dev:
             predicted, flops = predict(objective, inputs.evaluations[dev], optim.precision, device, crew)
@@ -227,6 +229,21 @@ def mean_measures(measured: list[Measures], crew: Crew = ALONE) -> dict[str, flo
     everyones = crew.everyones({name: value for name, value in own.items() if math.isfinite(value)})
     means = {name: [each[name] for each in everyones if name in each] for each in everyones for name in each}
     return {name: sum(found) / len(found) for name, found in means.items()}
+
+
+def probed(
+    objective: TrainingObjective, tokens: Tokens, draw: Draw, precision: str, device: torch.device
+) -> dict[str, float]:
+    """The objective's probe on a batch's first sequences, without dropout and with streams of its own. Every worker of a
+    crew finds the same."""
+    if objective.supervised:
+        return {}
+    objective.eval()
+    with torch.no_grad(), autocast(device, precision):
+        some = tokens.take(np.arange(min(len(tokens), PROBED)))
+        found = objective.probe(some, lambda purpose, *more: draw(f"probe_{purpose}", *more), device)
+    objective.train()
+    return {name: value for name, each in found.items() if math.isfinite(value := float(each))}
 
 
 def by_length(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:

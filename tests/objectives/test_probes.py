@@ -1,0 +1,123 @@
+"""Probes: whose cosines they are, that training does not feel them, and that objectives can be compared by them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from harness.encoders.tokens import Tokens
+from harness.objectives.probes import context_cosines, sequence_cosines
+from harness.specs import Objective
+from harness.streams import stream
+from harness.training import loop
+from harness.training.loop import probed, train
+
+CPU = torch.device("cpu")
+PROBED = ("mlm", "cmlm-simsiam", "taco", "coco_lm", "coco_lm-no_contrast")
+
+
+def text(lengths: list[int]) -> Tokens:
+    """Sequences with a special token at both ends."""
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    special = np.isin(np.arange(offsets[-1]), [*offsets[:-1], *(offsets[1:] - 1)])
+    return Tokens(np.arange(offsets[-1], dtype=np.int32), np.zeros(offsets[-1], np.int8), special, offsets)
+
+
+def cosines(states: Tensor, tokens: Tokens, seed: int = 0) -> dict[str, float]:
+    encoder: Any = lambda batch: states  # noqa: E731
+    found = context_cosines(encoder, tokens, lambda purpose, *more: stream(seed, purpose, *more), CPU)
+    return {name: value.item() for name, value in found.items()}
+
+
+def test_tokens_of_one_text_against_those_of_others() -> None:
+    tokens = text([7, 3, 12, 5])
+    own = torch.eye(4).repeat_interleave(torch.tensor([7, 3, 12, 5]), dim=0)
+    assert cosines(own, tokens) == {"intra_context_cosine": 1.0, "inter_context_cosine": 0.0}
+    together = cosines(torch.ones(27, 4), tokens)
+    assert list(together.values()) == pytest.approx([1.0, 1.0])
+    alone = cosines(torch.ones(5, 4), text([5]))
+    assert alone["intra_context_cosine"] == pytest.approx(1.0)
+    assert math.isnan(alone["inter_context_cosine"])
+    assert math.isnan(cosines(torch.ones(6, 4), text([3, 3]))["intra_context_cosine"]), (
+        "one word has no other in its text"
+    )
+
+
+def test_special_tokens_are_no_words() -> None:
+    tokens = text([9, 6, 8])
+    states = torch.ones(23, 4)
+    states[torch.from_numpy(tokens.special)] = math.nan
+    for seed in range(20):
+        assert list(cosines(states, tokens, seed).values()) == pytest.approx([1.0, 1.0])
+
+
+def test_the_other_token_is_drawn_from_the_whole_text() -> None:
+    """TACO's A.3: 'w_j, j != i, within the same context (sentence)', and not within the window of the loss."""
+    size = 40
+    angle = torch.linspace(0, math.pi, size)
+    states = torch.stack([angle.cos(), angle.sin()], dim=1)
+    states = torch.cat([torch.zeros(1, 2), states, torch.zeros(1, 2)])
+    every = torch.cos(angle[:, None] - angle[None, :])
+    expected = (every.sum() - every.trace()) / (size * (size - 1))
+    found = np.mean([cosines(states, text([size + 2]), seed)["intra_context_cosine"] for seed in range(200)])
+    assert found == pytest.approx(expected.item(), abs=0.03)
+    near = torch.cos(angle[:1] - angle[1:3]).mean()
+    assert near - expected > 0.3, "a window of two would be told apart"
+
+
+def test_pairs_of_sequences_by_hand() -> None:
+    """COCO-LM 3.2: the positive pair is a text's two views, all remaining sequences of both views are negatives."""
+    a, b = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0))
+    views = [(k, v) for k in range(3) for v in (a[k], b[k])]
+    pairs = [
+        (i == j, torch.nn.functional.cosine_similarity(x, y, dim=0).item())
+        for m, (i, x) in enumerate(views)
+        for n, (j, y) in enumerate(views)
+        if m != n
+    ]
+    found = sequence_cosines(a, b)
+    for name, same in (("positive_sequence_cosine", True), ("negative_sequence_cosine", False)):
+        assert found[name].item() == pytest.approx(np.mean([c for s, c in pairs if s == same]), abs=1e-6)
+    assert sequence_cosines(a[:1], b[:1])["negative_sequence_cosine"].isnan()
+
+
+def look(folder: Path, spec: Objective, dropout: float = 0.0) -> dict[str, float]:
+    module = tiny.built(folder, spec, dropout=dropout)
+    found = probed(module, tiny.tokens(folder, tiny.texts(9, 4)[0]), tiny.draw_of(), "fp32", CPU)
+    assert module.training
+    return found
+
+
+def test_objectives_are_compared_by_one_measure(bert: Path) -> None:
+    """On one encoder MLM and TACO say the same, and COCO-LM with and without its contrast; dropout plays no part."""
+    expected = look(bert, tiny.OBJECTIVES["mlm"])
+    assert set(expected) == {"intra_context_cosine", "inter_context_cosine"}
+    for name in ("mlm", "taco", "cmlm-simsiam"):
+        assert look(bert, tiny.OBJECTIVES[name], dropout=0.5) == expected
+    pairs = look(bert, tiny.OBJECTIVES["coco_lm"])
+    assert set(pairs) == {"positive_sequence_cosine", "negative_sequence_cosine"}
+    for name in ("coco_lm", "coco_lm-no_contrast", "coco_lm-projection"):
+        assert look(bert, tiny.OBJECTIVES[name], dropout=0.5) == pairs
+
+
+@pytest.mark.parametrize("name", PROBED)
+def test_training_does_not_feel_a_probe(name: str, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = []
+    for probe in (probed, lambda *_: {}):
+        monkeypatch.setattr(loop, "probed", probe)
+        stage, inputs = tiny.post_training(bert, tiny.OBJECTIVES[name], steps=4, dropout=0.3)
+        module = tiny.built(bert, stage.objective, dropout=0.3)
+        outcome = train(module, inputs, stage.optim, stage.seed, log_every=1)
+        ends.append((module.state_dict(), [entry["loss"] for entry in outcome.history], outcome.flops))
+        measures = outcome.history[-1].get("measures", {})
+        assert any(key.endswith(("context_cosine", "sequence_cosine")) for key in measures) == (probe is probed)
+    (weights, losses, flops), (others, other_losses, other_flops) = ends
+    assert (losses, flops) == (other_losses, other_flops)
+    assert all(torch.equal(weights[key], others[key]) for key in weights)
