@@ -77,13 +77,17 @@ def test_what_does_not_hold_is_said(learning: ModuleType, found: dict[str, dict[
         found[name]["rows"][-1][key] = kept
 
 
-def test_the_probes_have_no_weights_of_their_own_to_train(learning: ModuleType, bert: Path) -> None:
-    """They measure the encoder alone; building one changes nothing in it."""
-    encoder = tiny.encoder(bert)
+def test_measuring_changes_nothing_in_the_encoder(learning: ModuleType, bert: Path) -> None:
+    """Both probes, which measure the encoder alone, and a second look finds the same."""
+    encoder, held_out = tiny.encoder(bert), tiny.tokens(bert, tiny.texts(9, 5)[0])
     before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
-    for method, values in learning.PROBES.values():
-        if method == "taco":
-            spec = learning.spec_of(method, values)
-            probe = learning.build(spec, encoder, tiny.vocabulary(bert), 0, 0.0, 0)
-            assert not [name for name, _ in probe.named_parameters() if not name.startswith("encoder.")]
+    sequences = learning.build(learning.spec_of(*learning.SEQUENCES), encoder, tiny.vocabulary(bert), 0, 0.0, 0)
+    seen = [
+        (
+            learning.measure(encoder, held_out, lambda t, d: learning.context_cosines(encoder, t, d, learning.CPU)),
+            learning.measure(sequences, held_out, lambda t, d: sequences.probe(t, d, learning.CPU)),
+        )
+        for _ in range(2)
+    ]
+    assert seen[0] == seen[1]
     assert all(bool((encoder.state_dict()[name] == tensor).all()) for name, tensor in before.items())
