@@ -1,15 +1,25 @@
 """Kills what a bench consists of, at random moments, and counts what was lost.
 
-    python benchmarks/chaos.py [--kills 100] [--seed 0] [--json FILE] [--num-workers 2]
+    python benchmarks/chaos.py [--kills 100] [--seed 0] [--kinds ledger,raylet,...] [--json FILE] [--num-workers 2]
 
 A Ray cluster of three nodes (raylets) on this machine, and `harness bench --address ...` as a process of its own: first
 undisturbed, then under fire, until all kills are spent; a table that was finished before that is followed by the next, in a
-new store. What ends by a kill, or by itself, is started again by the same command, as a user would. Killed with SIGKILL are:
+new store. What ends by a kill, or by itself, is started again by the same command, as a user would. Where the next kill is
+one of a raylet or GCS that a command needs, the command starts a Ray of its own instead of joining the cluster. Killed with
+SIGKILL are:
 
 worker    a process that trains a stage
 stopped   the same, after it hung for a while (SIGSTOP)
 node      a raylet, in half of the cases with all its processes at once; another node joins after a while
 driver    the command itself
+ledger    the process that writes its records
+raylet    that of the command's own node
+gcs       the control process of its Ray
+
+and with the signal of that name, which ends it in order:
+
+SIGTERM   the command
+SIGHUP    the command
 
 Every write to a table's store is written down by triggers of its database, so nothing is sampled:
 
@@ -18,7 +28,8 @@ doubled     stages that were committed as `done` more than once
 differing   stages whose numbers are not those of the undisturbed bench to the last bit, and printed tables that are not it
 retrained   leases granted beyond the first of a stage: trainings that were begun again
 failed      records of failed stages, which the same command, run again, replaced
-gave up     times that the command ended by itself without a complete table
+gave up     times that the command ended by itself without a complete table, or by a kill without saying so in a sentence
+unreturned  leases that a command left behind when it ended in a sentence
 
 The moments, kinds and victims come from the seed; what happens then depends on the machine's timing. Exit status 1 when
 something was lost or doubled, or differs.
@@ -48,17 +59,31 @@ import psutil
 from tabulate import tabulate
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-from cluster.driver import Driver, Kept, kept, numbers, started
+from cluster.driver import TRACE, Driver, Kept, kept, numbers, started
 
-from harness.cluster.session import quiet_environment
+import harness.cluster  # noqa: F401, before ray
 from harness.store import Store
 
 BENCH = (
     "bench --table few_shot --tasks movies --sizes 20 --subsets 0,1 --seeds 31,42,53 --methods ft,scl,tapt,cmlm "
     "--format json --set mlm_head.steps=3 --set fine_tune.steps=40 --set post_train.steps=20 --checkpoint-minutes 0.01"
 )
-KINDS = {"worker": 0.45, "node": 0.2, "driver": 0.2, "stopped": 0.15}
+KINDS = {
+    "worker": 0.25,
+    "node": 0.15,
+    "driver": 0.1,
+    "stopped": 0.1,
+    "ledger": 0.1,
+    "raylet": 0.05,
+    "gcs": 0.05,
+    "SIGTERM": 0.1,
+    "SIGHUP": 0.1,
+}
 """How often each is drawn."""
+OWN = {"raylet": "raylet", "gcs": "gcs_server"}
+"""Kinds that need a Ray of the command's own, and what their victim is called."""
+ENDS = {"ledger": 2, "raylet": 2, "gcs": 2, "SIGTERM": 143, "SIGHUP": 129}
+"""The status with which the command ends when it says why."""
 KILLS_A_TABLE = 20
 """In the time in which an undisturbed bench records its stages: the mean wait from one kill to the next comes from that."""
 MEAN_ABSENCE, MEAN_HANG = 3.0, 2.0
@@ -112,7 +137,6 @@ def _serve(pipe: Connection, folder: str, temporary: str) -> None:
     os.chdir(folder)
     os.environ["RAY_TMPDIR"] = temporary  # else other clusters of this machine and `--address auto` would meet this one
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who reads the pipe decides when it ends
-    quiet_environment()
     from ray.cluster_utils import Cluster
 
     place = {"num_cpus": 1, "node_ip_address": "127.0.0.1"}
@@ -202,6 +226,13 @@ class Nodes:
         every = ((process, title(process)) for process in inside(self._folder))
         return [p for p, name in every if name.startswith("ray::") and any(mark in name for mark in TRAINING)]
 
+    def ledgers(self) -> list[psutil.Process]:
+        """The last one that started: that of a command before may be about to end."""
+        found = [process for process in inside(self._folder) if title(process).startswith("ray::Ledger")]
+        with suppress(psutil.Error):
+            return sorted(found, key=psutil.Process.create_time)[-1:]
+        return []
+
     def close(self) -> None:
         self._pipe.close()
         self._server.join(30)
@@ -258,6 +289,7 @@ class Tally:
     retrained: int = 0
     failed: int = 0
     gave_up: int = 0
+    unreturned: int = 0
     seconds: float = 0.0
     log: list[str] = field(default_factory=list)
 
@@ -267,7 +299,7 @@ class Tally:
 
     @property
     def harmed(self) -> bool:
-        return bool(self.lost or self.doubled or self.differing)
+        return bool(self.lost or self.doubled or self.differing or self.unreturned)
 
     def say(self, sentence: str) -> None:
         self.log.append(f"{time.strftime('%H:%M:%S')} {sentence}")
@@ -297,14 +329,24 @@ class Tally:
 
 class Fire:
     """Draws moments, kinds and victims, and kills until there are enough; `wait`: mean seconds from one to the next. `left`: their
-    kinds, the next one last."""
+    kinds, the next one last; `struck`: those of the command that runs now."""
 
-    def __init__(self, cluster: Nodes, kills: int, seed: int, wait: float, tally: Tally) -> None:
+    def __init__(
+        self, cluster: Nodes, kills: int, seed: int, wait: float, tally: Tally, kinds: Sequence[str] = tuple(KINDS)
+    ) -> None:
         self._cluster, self._wait, self._tally = cluster, wait, tally
         self._draw = random.Random(seed)
-        self.left = self._draw.choices(list(KINDS), list(KINDS.values()), k=kills)
+        self.left = self._draw.choices(kinds, [KINDS[kind] for kind in kinds], k=kills)
+        self.struck: set[str] = set()
+        self._alone = False
         self._hanging: list[tuple[float, psutil.Process]] = []
         self.again()
+
+    def begin(self) -> bool:
+        """A command starts: whether it takes a Ray of its own."""
+        self.struck = set()
+        self._alone = bool(self.left) and self.left[-1] in OWN
+        return self._alone
 
     def again(self) -> None:
         """The next kill comes after a wait from now on."""
@@ -322,8 +364,10 @@ class Fire:
         if not self.left or time.monotonic() < self._due:
             return False
         self.again()
-        kind = self.left[-1]
-        victims = self._victims(kind, driver)
+        others = OWN.keys() if not self._alone else {"node"}
+        place = max((k for k, kind in enumerate(self.left) if kind not in others), default=-1)
+        kind = self.left[place]
+        victims = self._victims(kind, driver) if place >= 0 else []
         if not victims:
             return False
         victim = self._draw.choice(victims)
@@ -332,16 +376,21 @@ class Fire:
             self._strike(kind, victim)
         except psutil.NoSuchProcess:
             return False
-        self.left.pop()
+        self.left.pop(place)
+        self.struck.add(kind)
         self._tally.kills[kind] += 1
         self._tally.say(f"kill {self._tally.killed}: {kind} {victim.pid} {name[:80]}")
         return True
 
     def _victims(self, kind: str, driver: Driver) -> list[psutil.Process]:
-        if kind == "driver":
+        if kind in ("driver", "SIGTERM", "SIGHUP"):
             return [psutil.Process(driver.popen.pid)]
         if kind == "node":
             return self._cluster.raylets()
+        if kind == "ledger":
+            return self._cluster.ledgers()
+        if kind in OWN:
+            return [each for each in psutil.Process(driver.popen.pid).children() if each.name() == OWN[kind]]
         hanging = [process for _, process in self._hanging]
         return [process for process in self._cluster.training() if process not in hanging]
 
@@ -352,19 +401,40 @@ class Fire:
         elif kind == "stopped":
             victim.suspend()
             self._hanging.append((time.monotonic() + self._draw.expovariate(1 / MEAN_HANG), victim))
+        elif kind.startswith("SIG"):
+            victim.send_signal(signal.Signals[kind])
         else:
             victim.kill()
 
 
+def leases(folder: Path) -> int:
+    with closing(sqlite3.connect(database(folder), timeout=60)) as connection:
+        return int(connection.execute("SELECT count(*) FROM leases").fetchone()[0])
+
+
+def explained(status: int, said: str, struck: set[str]) -> bool:
+    """Whether a command ended as one of these kills ends it, with a sentence and without a trace."""
+    last = (said.strip().splitlines() or [""])[-1]
+    expected = {ENDS[kind] for kind in struck if kind in ENDS}
+    return (
+        status in expected
+        and last.startswith("harness: ")
+        and "what was recorded is kept" in last
+        and not TRACE.search(said)
+    )
+
+
 def endured(folder: Path, line: str, cluster: Nodes, fire: Fire, tally: Tally) -> str:
-    """Run the command in a new store until its table is complete, whatever is killed; returns what it printed."""
+    """Run the command in a new store until its table is complete, whatever is killed; returns what it printed. It joins the
+    cluster, or has a Ray of its own."""
     folder.mkdir()
     audited(folder)
     gave_up = 0
     while True:
         before = count = len(audit(folder))
         changed, hit = time.monotonic(), False
-        with started(folder, line) as driver:
+        place = f"--slots {NUM_NODES}" if fire.begin() else f"--address {cluster.address}"
+        with started(folder, f"{line} {place}") as driver:
             while driver.popen.poll() is None:
                 time.sleep(0.1)
                 cluster.look()
@@ -383,7 +453,11 @@ def endured(folder: Path, line: str, cluster: Nodes, fire: Fire, tally: Tally) -
                 tally.say(sentence)
         if status == 0:
             return out
-        if status == -signal.SIGKILL:
+        if status == -signal.SIGKILL and "driver" in fire.struck:
+            continue
+        if explained(status, said, fire.struck):
+            tally.unreturned += leases(folder)
+            tally.say(f"it ended with {status}: {said.strip().splitlines()[-1]}")
             continue
         tally.gave_up += 1
         tally.say(f"the command ended by itself with {status} in {folder}:\n{said}")
@@ -392,18 +466,24 @@ def endured(folder: Path, line: str, cluster: Nodes, fire: Fire, tally: Tally) -
             raise SystemExit(f"{folder}: the command ends by itself, {GIVE_UPS} times without a kill")
 
 
-def chaos(folder: Path, line: str, kills: int, seed: int, expected: Undisturbed | None = None) -> Tally:
+def chaos(
+    folder: Path,
+    line: str,
+    kills: int,
+    seed: int,
+    expected: Undisturbed | None = None,
+    kinds: Sequence[str] = tuple(KINDS),
+) -> Tally:
     """All of it, in `folder`; `expected` stands for an undisturbed bench of the same command."""
     tally, begun = Tally(), time.monotonic()
     with nodes(folder) as cluster:
-        line = f"{line} --address {cluster.address}"
         if expected is None:
             place = folder / "undisturbed"
             expected = Undisturbed(
                 endured(place, line, cluster, Fire(cluster, 0, seed, 1.0, tally), tally), kept(place)
             )
             tally.say(f"undisturbed: {len(expected.records)} stages in {time.monotonic() - begun:.0f} s")
-        fire = Fire(cluster, kills, seed, expected.seconds / KILLS_A_TABLE, tally)
+        fire = Fire(cluster, kills, seed, expected.seconds / KILLS_A_TABLE, tally, kinds)
         while fire.left:
             place = folder / f"table-{tally.tables + 1}"
             printed = endured(place, line, cluster, fire, tally)
@@ -416,7 +496,7 @@ def chaos(folder: Path, line: str, kills: int, seed: int, expected: Undisturbed 
 def shown(tally: Tally) -> str:
     rows = [("tables", tally.tables), ("runs", tally.runs), ("stages", tally.stages), ("kills", tally.killed)]
     rows += [(f"  {kind}", count) for kind, count in tally.kills.items()]
-    names = ("lost", "doubled", "differing", "retrained", "failed", "gave_up")
+    names = ("lost", "doubled", "differing", "retrained", "failed", "gave_up", "unreturned")
     rows += [(name.replace("_", " "), getattr(tally, name)) for name in names]
     return tabulate([*rows, ("seconds", round(tally.seconds))], tablefmt="plain")
 
@@ -425,6 +505,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--kinds", default=",".join(KINDS), help="of what is killed, separated by commas (default: all)"
+    )
     parser.add_argument("--num-workers", type=int, default=1, help="Ray Train workers that train one stage together")
     parser.add_argument("--json", type=Path, help="the counts and the log of kills, as a file")
     given = parser.parse_args(arguments)
@@ -432,7 +515,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder, harmed = Path(tempfile.mkdtemp(prefix="harness-chaos-")), True
     try:
-        tally = chaos(folder, line, given.kills, given.seed)
+        tally = chaos(folder, line, given.kills, given.seed, kinds=given.kinds.split(","))
         harmed = tally.harmed
     finally:
         if harmed:

@@ -12,6 +12,11 @@ class UserError(Exception):
     """Something the user wrote, or the machine lacks, with the fix in the message. The command exits with status 2."""
 
 
+class SessionLostError(UserError):
+    """A process of Ray's that this one depends on is dead. What Ray does at the interpreter's end would crash or set a status
+    of its own: the command has to end without it."""
+
+
 def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> UserError:
     """An unknown name, answered with the full list, and with the known name that is spelled nearly like it, if one is."""
     choices = sorted(known, key=lambda text: (int(text), "") if text.isdecimal() else (-1, text))

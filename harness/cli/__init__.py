@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, NoReturn
 
 import harness
-from harness.errors import UserError, unknown
+from harness.cli.signals import Received, interruptible
+from harness.errors import SessionLostError, UserError, unknown
 
 EXIT_INCOMPLETE, EXIT_USER, EXIT_INTERRUPTED = 1, 2, 130
 LISTED = ("methods", "tasks", "tables", "spaces", "encoders", "corpora", "translators", "benches")
@@ -274,22 +277,33 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command. 0: complete; 1: the table is incomplete; 2: a mistake of the user's; 130: interrupted."""
+    """Run the command. 0: complete; 1: the table is incomplete; 2: a mistake of the user's, or the machine failed; 128 and
+    the signal's number: interrupted."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     commands = ("bench", "tune", "plan", "report", "submit", "list", "show", "doctor")
-    try:
-        if arguments and not arguments[0].startswith("-") and arguments[0] not in commands:
-            raise unknown("command", arguments[0], commands)
-        args = build_parser().parse_args(arguments)
-        module, name = args.handler.split(":")
-        status: int = getattr(import_module(module), name)(args)
-        return status
-    except UserError as error:
-        print(f"harness: {error}", file=sys.stderr)
-        return EXIT_USER
-    except KeyboardInterrupt:
-        print("harness: interrupted; what was recorded is kept, the same command goes on.", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output went away, as 'head' does
-        return 0
+    with interruptible() as received:
+        try:
+            if arguments and not arguments[0].startswith("-") and arguments[0] not in commands:
+                raise unknown("command", arguments[0], commands)
+            args = build_parser().parse_args(arguments)
+            module, name = args.handler.split(":")
+            status: int = getattr(import_module(module), name)(args)
+            return status
+        except (UserError, KeyboardInterrupt) as error:
+            status = _ended(error, received)
+            if isinstance(error, SessionLostError):
+                sys.stdout.flush()
+                os._exit(status)
+            return status
+        except BrokenPipeError:
+            sys.stderr.close()  # the reader of our output went away, as 'head' does
+            return 0
+
+
+def _ended(error: UserError | KeyboardInterrupt, received: Received) -> int:
+    """Say why the command ends; its status."""
+    wrong = isinstance(error, UserError) and received.number is None  # a signal may have ended what we need first
+    own = wrong or isinstance(error, KeyboardInterrupt)
+    with suppress(OSError):
+        print(f"harness: {(own and str(error)) or received.sentence}", file=sys.stderr, flush=True)
+    return EXIT_USER if wrong else received.status

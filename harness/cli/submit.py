@@ -7,6 +7,7 @@ import re
 import secrets
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -18,7 +19,7 @@ import sqlalchemy as sa
 from pydantic import BaseModel, ConfigDict
 
 from harness.bench.point import load_point
-from harness.cli import EXIT_INCOMPLETE, EXIT_INTERRUPTED, build_parser
+from harness.cli import EXIT_INCOMPLETE, build_parser
 from harness.cli.asked import ask
 from harness.cli.request import YAML
 from harness.cli.study import as_bench
@@ -80,11 +81,10 @@ def submit(args: argparse.Namespace) -> int:
             metadata | {"command": command},
             runtime_env,
         )
-    where = f"--address {jobs.address}"
     print(
         f"Job {id} is submitted.\n"
-        f"Follow it:  ray job logs --follow {id} {where}\n"
-        f"Stop it:    ray job stop {id} {where}    (what is recorded is kept; the same command goes on)\n"
+        f"Follow it:  {jobs.command('logs --follow', id)}\n"
+        f"Stop it:    {jobs.command('stop', id)}    # what was recorded is kept, the same command goes on\n"
         f"Dashboard:  {jobs.address}/#/jobs/{id}    (its token: ray get-auth-token)",
         flush=True,
     )
@@ -96,13 +96,14 @@ def _follow(jobs: Any, id: str) -> int:
     try:
         ended = jobs.follow(id, lambda text: print(text, end="", flush=True))
     except KeyboardInterrupt:
-        print(f"harness: the job {id} goes on without being followed; see above how to stop it.", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        raise KeyboardInterrupt(f"the job {id} goes on without being followed; see above how to stop it.") from None
     if ended.word == "SUCCEEDED":
         return 0
     if ended.exit_code == 127:
         raise UserError(f"Job {id}: the head node has no command 'harness'; install it there, see deploy/README.md.")
     print(f"harness: job {id} {ended.word.lower()}: {ended.reason}", file=sys.stderr)
+    if ended.word == "STOPPED":  # by 'ray job stop', which sends SIGTERM and forgets the status
+        return 128 + signal.SIGTERM
     return ended.exit_code if ended.exit_code and ended.exit_code > 0 else EXIT_INCOMPLETE
 
 

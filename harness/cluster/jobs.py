@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shlex
+import shutil
 import socket
+import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.client import HTTPException
+from pathlib import Path
 from typing import Any, NoReturn
 
-from harness.cluster.session import quiet_environment
 from harness.errors import UserError, first_line, unknown
 
 ANSWER_SECONDS = 60.0
@@ -38,18 +41,27 @@ class Jobs:
     """
 
     def __init__(self, address: str) -> None:
-        quiet_environment()
         import ray  # noqa: F401
         from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 
         logging.getLogger("ray").setLevel(logging.ERROR)
-        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)  # as ray.init does before it joins a cluster
+        # As ray.init does before it joins a cluster.
+        self._token = maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
         self._named = address
         try:
             self._client = self._speaking(lambda: _client_of(_dashboard_of(address)))
         except (RuntimeError, ValueError) as error:  # something answers that is no Ray
             self._no_cluster(error)
         self.address: str = self._client.get_address()
+
+    def command(self, action: str, id: str) -> str:
+        """What to type in any shell of this user for 'stop' or 'logs --follow' of a job: Ray's own command sends no token
+        unless it is told to."""
+        ray = "ray" if shutil.which("ray") else str(Path(sys.executable).with_name("ray"))
+        variables = ["RAY_AUTH_MODE=token"] if self._token else []
+        if self._token and (path := os.environ.get("RAY_AUTH_TOKEN_PATH")):
+            variables.append(f"RAY_AUTH_TOKEN_PATH={shlex.quote(str(Path(path).absolute()))}")
+        return " ".join([*variables, shlex.join([ray, "job", *action.split(), id, "--address", self.address])])
 
     def submit(self, id: str, entrypoint: str, metadata: Mapping[str, str], runtime_env: Mapping[str, Any]) -> None:
         """Hand a shell command to the head node; `metadata` is shown for the job. A local `working_dir` is uploaded."""
@@ -91,7 +103,7 @@ class Jobs:
         except (OSError, RuntimeError) as error:
             raise UserError(
                 f"The connection to {self.address} was lost ({_reason(error)}); where the cluster still runs, so does the "
-                f"job: see it again with 'ray job logs --follow {id} --address {self.address}'."
+                f"job: see it again with: {self.command('logs --follow', id)}"
             ) from None
 
     def _ended(self, id: str) -> Ended:

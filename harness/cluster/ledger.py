@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import ray
+from ray.exceptions import RayActorError
 
 from harness.cluster import pulse
 from harness.cluster.pulse import Place, Pulse, beside_driver
@@ -112,6 +113,17 @@ class Ledger:
 
     def ready(self) -> dict[str, Any]:
         return {"store": self._store.shown}
+
+
+def ask(ledger: Any, what: str, *arguments: Any) -> Any:
+    """A ledger's answer. Raises UserError where its process is dead: nothing can be leased or recorded any more."""
+    try:
+        return answer(getattr(ledger, what).remote(*arguments))
+    except RayActorError as error:
+        raise UserError(
+            f"The ledger's process ended ({type(error).__name__}), perhaps for lack of memory; what was recorded is kept, "
+            "the same command goes on."
+        ) from None
 
 
 def ledger_of(store: Store, storage: Storage, owner: Owner) -> Any:

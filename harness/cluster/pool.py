@@ -17,7 +17,7 @@ from ray.util.metrics import Gauge
 from harness.bench.work import Item
 from harness.cluster import pulse
 from harness.cluster.group import hired
-from harness.cluster.ledger import ledger_of
+from harness.cluster.ledger import ask, ledger_of
 from harness.cluster.pulse import beside_driver
 from harness.cluster.staff import Member, Staff
 from harness.cluster.worker import (
@@ -32,7 +32,6 @@ from harness.cluster.worker import (
     submit,
 )
 from harness.encoders.tokens import Vocabulary
-from harness.errors import UserError
 from harness.specs import SHARED_PHASES, Execution, Record, Stage, Workplace
 from harness.storage import weights_of
 from harness.store import Owner, Store
@@ -130,14 +129,7 @@ class Pool:
         return self._hire(self._execution, self._workplace, self._ledger, name, **options)
 
     def _ask(self, what: str, *arguments: Any) -> Any:
-        """The ledger's answer."""
-        try:
-            return answer(getattr(self._ledger, what).remote(*arguments))
-        except RayActorError as error:
-            raise UserError(
-                f"The process of the ledger ended ({type(error).__name__}), perhaps for want of memory; run the same command "
-                "again: what was recorded is kept."
-            ) from None
+        return ask(self._ledger, what, *arguments)
 
     def run(self, items: Iterable[Item]) -> Iterator[Event]:
         """Train all items, parents first; yields an event for each start and each end."""

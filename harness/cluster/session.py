@@ -6,24 +6,20 @@ import ctypes
 import logging
 import os
 import shlex
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import replace
+from ipaddress import ip_address
 from typing import Any
 
-from harness.errors import UserError
+import psutil
+
+from harness.errors import SessionLostError, UserError
 from harness.specs import Execution
 from harness.store import masked
-
-
-def quiet_environment() -> None:
-    """Before `import ray`: every listener on loopback (ray.md, section 0), no usage pings, no notices."""
-    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    os.environ.setdefault("RAY_TRAIN_ENABLE_STATE_TRACKING", "0")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 
 def _hide_passwords() -> None:
@@ -48,12 +44,14 @@ def _few_arenas() -> None:
 @contextmanager
 def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[str, Execution]]:
     """Start or join Ray; yields the dashboard's address ('' when there is none) and the execution with `gpus_per_run`
-    settled (negative asks for 1 where the cluster has GPUs, else 0). `metadata` is shown for the job."""
-    quiet_environment()
+    settled (negative asks for 1 where the cluster has GPUs, else 0). `metadata` is shown for the job. Raises
+    SessionLostError when the raylet or the GCS died within."""
     _few_arenas()
     import ray
     import ray._private.worker
     from ray.job_config import JobConfig
+
+    from harness.cluster.watchdog import Watchdog
 
     # A dead worker is said by the raylet on the driver's standard output, log_to_driver or not (2.60); only tables go there.
     ray._private.worker._worker_logs_enabled = False
@@ -66,33 +64,90 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
         "namespace": "harness",
         "job_config": JobConfig(metadata={f"harness_{k}": v for k, v in metadata.items()}),
     }
-    if execution.address == "local":
-        slots = execution.num_workers * (execution.slots or max(1, (os.cpu_count() or 1) // execution.num_workers))
-        context = ray.init(
-            address="local",
-            num_cpus=max(1, round(slots * execution.cpus_per_run)),
-            include_dashboard=True,
-            dashboard_host="127.0.0.1",
-            **common,
-        )
-    else:
-        try:
-            context = ray.init(address=execution.address, **common)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise UserError(
-                f"--address {execution.address}: no Ray cluster answers there ({str(error).splitlines()[0]}); start one "
-                "with 'ray start --head', or leave the flag out to run on this machine."
-            ) from None
+    with _own_handlers():
+        context = _started(execution, common) if execution.address == "local" else _joined(execution, common)
     for name in ("ray", "ray.train", "ray.data"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    gpus = execution.gpus_per_run
-    if gpus < 0:
-        gpus = 1.0 if ray.cluster_resources().get("GPU", 0) >= 1 else 0.0
-    elif gpus > (there := ray.cluster_resources().get("GPU", 0)):
-        ray.shutdown()
-        raise UserError(f"--gpus-per-run {gpus:g}: this cluster has {there:g} GPUs; leave the flag out.")
+    watchdog = Watchdog(execution.address == "local")
     try:
-        with redirect_stdout(sys.stderr):
-            yield context.dashboard_url or "", replace(execution, gpus_per_run=gpus)
+        settled = replace(execution, gpus_per_run=_gpus(execution))
+        with watchdog, redirect_stdout(sys.stderr):
+            yield context.dashboard_url or "", settled
     finally:
+        if lost := watchdog.lost:  # ray.shutdown would end this process with a status of its own
+            if execution.address == "local":
+                _kill_children()
+            raise SessionLostError(f"{lost}; what was recorded is kept, the same command goes on.")
         ray.shutdown()
+
+
+def _started(execution: Execution, common: dict[str, Any]) -> Any:
+    """A Ray of this command's own, on loopback."""
+    import ray
+
+    slots = execution.num_workers * (execution.slots or max(1, (os.cpu_count() or 1) // execution.num_workers))
+    context = ray.init(
+        address="local",
+        num_cpus=max(1, round(slots * execution.cpus_per_run)),
+        include_dashboard=True,
+        dashboard_host="127.0.0.1",
+        **common,
+    )
+    asked = os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
+    if asked and not ip_address(context.address_info["node_ip_address"]).is_loopback:
+        ray.shutdown()
+        raise UserError("Ray listens on all addresses: it was imported before harness.cluster; import that one first.")
+    return context
+
+
+def _kill_children() -> None:
+    """Of a Ray that lost its raylet or its GCS; what is not below this process ends by itself."""
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            process.kill()
+
+
+def _joined(execution: Execution, common: dict[str, Any]) -> Any:
+    """A cluster that runs already."""
+    import ray
+
+    try:
+        return ray.init(address=execution.address, **common)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise UserError(
+            f"--address {execution.address}: no Ray cluster answers there ({str(error).splitlines()[0]}); start one "
+            "with 'ray start --head', or leave the flag out to run on this machine."
+        ) from None
+
+
+@contextmanager
+def _own_handlers() -> Iterator[None]:
+    """While Ray starts it replaces the handler of SIGTERM by its own, which ends the process, and then by native code, which
+    prints a stack trace: afterwards the command's own handler is back."""
+    before = signal.getsignal(signal.SIGTERM)
+    main = threading.current_thread() is threading.main_thread()
+    try:
+        yield
+    except SystemExit:
+        if not main:
+            raise
+        signal.signal(signal.SIGTERM, before)
+        signal.raise_signal(signal.SIGTERM)
+        raise
+    finally:
+        if main:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _gpus(execution: Execution) -> float:
+    """Of a run: as asked, or 1 where the cluster has GPUs."""
+    import ray
+
+    there = float(ray.cluster_resources().get("GPU", 0))
+    if execution.gpus_per_run < 0:
+        return 1.0 if there >= 1 else 0.0
+    if execution.gpus_per_run > there:
+        raise UserError(
+            f"--gpus-per-run {execution.gpus_per_run:g}: this cluster has {there:g} GPUs; leave the flag out."
+        )
+    return execution.gpus_per_run

@@ -11,7 +11,8 @@ from typing import Any
 import ray
 
 from harness.bench.work import Item
-from harness.cluster.worker import GONE, WORKER_DEATHS, answer, died, left_with_node
+from harness.cluster.ledger import ask
+from harness.cluster.worker import GONE, WORKER_DEATHS, died, left_with_node
 from harness.search.points import Ended
 from harness.specs import SHARED_PHASES, Record, Run, Stage, Status, Workplace
 from harness.storage import weights_of
@@ -46,18 +47,19 @@ class Walker:
             except Exception:  # the ledger is away for a moment, or for good with its driver
                 continue
 
+    def _ask(self, what: str, *arguments: Any) -> Any:
+        return ask(self.ledger, what, *arguments)
+
     def walk(self, run: Run, metrics: tuple[str, ...], name: str) -> list[Ended]:
         """How the stages of a run ended, from the root to the leaf or to the one that did not finish."""
         trained: dict[str, Ended] = {}
         user = run.stage.key  # and not this process: whoever goes on with the run when it dies lets them go
         leaf = self._settle(run.stage, name, metrics, trained, user, wanted=False)
         for stage in (each for each in run.stage.chain[:-1] if each.phase not in SHARED_PHASES):
-            answer(self.ledger.let_go.remote(stage.key, user))
+            self._ask("let_go", stage.key, user)
         chain = []
         for stage in run.stage.chain[:-1]:
-            ended: Ended = (
-                trained.get(stage.key) or answer(self.ledger.look.remote(stage.key, False))[1] or Ended("done")
-            )
+            ended: Ended = trained.get(stage.key) or self._ask("look", stage.key, False)[1] or Ended("done")
             chain.append(ended)
             if ended.status != "done":
                 return chain
@@ -70,11 +72,11 @@ class Walker:
         `user` needs them."""
         deaths = 0
         if wanted and stage.parent:
-            answer(self.ledger.hold.remote(stage.key, user))
+            self._ask("hold", stage.key, user)
         while True:
             attempt: int
             ended: Ended | None
-            attempt, ended = answer(self.ledger.look.remote(stage.key, self.retry))
+            attempt, ended = self._ask("look", stage.key, self.retry)
             there = self.workplace.storage.exists(weights_of(stage.key))
             remake = ended is not None and ended.status == "done" and wanted and not there
             if ended is not None and not remake:
@@ -83,7 +85,7 @@ class Walker:
                 parent = self._settle(stage.parent, name, metrics, trained, user, wanted=True)
                 if parent.status != "done":
                     return Ended(parent.status, f"{stage.parent.phase} {parent.status}: {parent.reason}")
-            grant = answer(self.ledger.lease.remote(stage.key, attempt, remake, self.owner))
+            grant = self._ask("lease", stage.key, attempt, remake, self.owner)
             if grant != "granted":
                 time.sleep(POLL_SECONDS if grant == "held" else 0)
                 continue
@@ -96,9 +98,9 @@ class Walker:
                 reason = died(deaths, error)
                 if deaths < WORKER_DEATHS:
                     continue
-                answer(self.ledger.commit.remote(stage, Record(stage.key, "failed", reason), self.owner))
+                self._ask("commit", stage, Record(stage.key, "failed", reason), self.owner)
             if remake and status != "done":
                 return Ended(status, reason)
-            ended = answer(self.ledger.look.remote(stage.key, self.retry))[1]
+            ended = self._ask("look", stage.key, self.retry)[1]
             if ended is not None:
                 trained[stage.key] = replace(ended, trained=True)

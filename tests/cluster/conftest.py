@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from cluster.driver import BENCH, Driver, Kept, kept, numbers, started
 
@@ -42,14 +41,7 @@ def asked(driver: Driver, path: str) -> Any:
 
 
 def look(driver: Driver, seen: Undisturbed) -> None:
-    for process in driver.processes():
-        try:
-            title = " ".join(process.cmdline())[:100]
-            for socket in process.net_connections(kind="inet"):
-                if socket.status == psutil.CONN_LISTEN:
-                    seen.listeners[socket.laddr.ip, socket.laddr.port] = title
-        except psutil.Error:
-            continue
+    seen.listeners = driver.listeners()
     actors = asked(driver, "/api/v0/actors?detail=1")
     seen.actors = actors["data"]["result"]["result"] if actors else seen.actors
     seen.jobs = asked(driver, "/api/jobs/") or seen.jobs

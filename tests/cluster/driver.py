@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,11 @@ BENCH = (
 )
 STAGES = 9
 """A warm-up; for each of two seeds FT, SCL, TAPT's post-training and its fine-tuning."""
-PATIENCE = 300.0
+OURS = ("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_USAGE_STATS_ENABLED", "TOKENIZERS_PARALLELISM")
+"""What tests/conftest.py sets for this process, and a command has to set for itself."""
+TRACE = re.compile(r"Traceback|\*\*\* SIG|^\s+@ +0x", re.MULTILINE)
+"""A stack trace, of Python or of native code."""
+PATIENCE = 900.0
 """Seconds after which something that must come is given up: long, since the machine may be busy."""
 
 
@@ -79,6 +84,16 @@ def kept(folder: Path, url: str = "") -> dict[str, Kept]:
     return found
 
 
+def outside(listeners: dict[tuple[str, int], str]) -> dict[tuple[str, int], str]:
+    """Those that another machine can reach."""
+    addresses = {place: ip_address(place[0]) for place in listeners}
+    return {
+        place: listeners[place]
+        for place, address in addresses.items()
+        if not (getattr(address, "ipv4_mapped", None) or address).is_loopback
+    }
+
+
 def numbers(records: dict[str, Kept]) -> dict[str, tuple[Any, ...]]:
     return {key: each.numbers for key, each in records.items()}
 
@@ -95,7 +110,7 @@ class Driver:
             self.popen = subprocess.Popen(
                 [sys.executable, *program, *line.split()],
                 cwd=folder,
-                env={**os.environ, **environment},
+                env={k: v for k, v in os.environ.items() if k not in OURS} | environment,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -136,6 +151,16 @@ class Driver:
             if time.monotonic() > until:
                 raise AssertionError(f"left after {seconds:g} s: {[(p.pid, p.ppid(), p.cmdline()) for p in left]}")
             time.sleep(0.2)
+
+    def listeners(self) -> dict[tuple[str, int], str]:
+        """(address, port) of every socket that its processes listen on now -> command line."""
+        found = {}
+        for process in self.processes():
+            with suppress(psutil.Error):
+                for socket in process.net_connections(kind="inet"):
+                    if socket.status == psutil.CONN_LISTEN:
+                        found[socket.laddr.ip, socket.laddr.port] = " ".join(process.cmdline())[:100]
+        return found
 
     def titled(self, pattern: str) -> list[psutil.Process]:
         """Processes whose title begins with a pattern: what Ray calls them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from cluster.conftest import Undisturbed
-from cluster.driver import BENCH, STAGES, Driver, finished, kept, started
+from cluster.driver import BENCH, STAGES, Driver, finished, kept, outside, started
 
 pytestmark = pytest.mark.ray
 
@@ -53,13 +52,7 @@ def test_what_was_said_while_it_ran(undisturbed: Undisturbed) -> None:
 
 def test_every_listener_is_on_loopback(undisturbed: Undisturbed) -> None:
     assert len(undisturbed.listeners) >= 5, "Ray's processes were not seen"
-    addresses = {place: ipaddress.ip_address(place[0]) for place in undisturbed.listeners}
-    outside = {
-        place: undisturbed.listeners[place]
-        for place, address in addresses.items()
-        if not (getattr(address, "ipv4_mapped", None) or address).is_loopback
-    }
-    assert outside == {}
+    assert outside(undisturbed.listeners) == {}
 
 
 def test_names_are_seen_in_the_dashboard(undisturbed: Undisturbed) -> None:

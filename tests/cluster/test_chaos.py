@@ -22,10 +22,11 @@ def chaos() -> ModuleType:
 
 def test_a_kill_of_each_kind(chaos: ModuleType, undisturbed: Undisturbed, tmp_path: Path) -> None:
     expected = chaos.Undisturbed(undisturbed.driver.out, undisturbed.records)
-    tally = chaos.chaos(tmp_path, BENCH, kills=4, seed=17, expected=expected)
+    kinds = ["worker", "node", "driver", "stopped", "ledger", "raylet", "gcs"]  # signals: test_killed.py, test_tune.py
+    tally = chaos.chaos(tmp_path, BENCH, kills=7, seed=5925, expected=expected, kinds=kinds)
     told = "\n".join(tally.log)
-    assert tally.kills == {"worker": 1, "node": 1, "driver": 1, "stopped": 1}, told
-    assert (tally.lost, tally.doubled, tally.differing) == (0, 0, 0), told
+    assert tally.kills == dict.fromkeys(chaos.KINDS, 0) | dict.fromkeys(kinds, 1), told
+    assert (tally.lost, tally.doubled, tally.differing, tally.unreturned) == (0, 0, 0, 0), told
     assert (tally.failed, tally.gave_up) == (0, 0), told
     assert (tally.runs, tally.stages) == (tally.tables * 6, tally.tables * STAGES), told
     assert not chaos.inside(tmp_path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import psutil
@@ -98,3 +100,64 @@ def test_a_worker_that_is_killed_takes_nothing_with_it(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     alone = prepare(build_parser().parse_args([*LINE.split(), "--num-workers", "1"]), train=False)
     assert set(found) == set(alone.plan.stages), "how many workers is no part of a key"
+
+
+STARVED = """
+import sys
+from importlib.abc import MetaPathFinder
+from importlib.util import find_spec
+from pathlib import Path
+
+NAME = "harness.training.loop"
+
+class Starved(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != NAME:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(NAME)
+        execute = spec.loader.exec_module
+        def starve(module):
+            execute(module)
+            module.train = starving(module.train)
+        spec.loader.exec_module = starve
+        return spec
+
+def starving(train):
+    import torch
+    def wrapped(module, *arguments, crew, **options):
+        steps = []
+        def forward(*_):
+            steps.append(None)
+            if crew.rank == 1 and len(steps) == 3:
+                mark = Path("starved")
+                if not mark.exists():
+                    mark.touch()
+                    torch.empty(2**46)
+        next(m for m in module.modules() if isinstance(m, torch.nn.Embedding)).register_forward_pre_hook(forward)
+        return train(module, *arguments, crew=crew, **options)
+    return wrapped
+
+sys.meta_path.insert(0, Starved())
+"""
+"""A sitecustomize: at its third step the second worker asks for 256 TiB, once; the first one waits for what it will not send."""
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.usefixtures("packaged")
+def test_a_worker_that_alone_runs_out_of_memory(tmp_path: Path) -> None:
+    table_in(tmp_path, "num_workers: 2")
+    (tmp_path / "hook").mkdir()
+    (tmp_path / "hook" / "sitecustomize.py").write_text(STARVED)
+    path = os.pathsep.join([str(tmp_path / "hook"), *sys.path])
+    with started(tmp_path, LINE.replace("--slots 2", "--slots 1").replace("ft,tapt", "ft"), PYTHONPATH=path) as driver:
+        assert driver.wait() == 0, driver.err
+        driver.gone()
+    assert (tmp_path / "starved").exists()
+    (retried,) = (line for line in driver.err.splitlines() if line.startswith("retried: "))
+    assert "its worker group ended 1 times (worker 1: RuntimeError: " in retried
+    assert "can't allocate memory" in retried
+    assert [noise for noise in NOISE if noise in driver.err + driver.out] == []
+    assert [(cell["done"], cell["expected"]) for cell in driver.table["cells"]] == [(2, 2)]
+    assert {(each.status, each.attempt) for each in kept(tmp_path).values()} == {("done", 1)}

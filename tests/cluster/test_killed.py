@@ -6,13 +6,13 @@ The slow ones are single kinds of what test_chaos.py does by turns.
 from __future__ import annotations
 
 import signal
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
-from cluster.driver import BENCH, STAGES, Driver, Kept, finished, kept, started, waited
+from cluster.driver import BENCH, STAGES, TRACE, Driver, Kept, finished, kept, started, waited
+from cluster.studies import leases
 
 pytestmark = pytest.mark.ray
 
@@ -57,19 +57,21 @@ def test_kill_9_on_a_worker(tmp_path: Path, same_table: SameTable) -> None:
     same_table(driver)
 
 
-def test_ctrl_c_then_on_one_slot(tmp_path: Path, same_table: SameTable) -> None:
-    """Interrupted as a terminal does it, the whole group at once. On one slot, the numbers are those of two."""
-    with started(tmp_path, f"{BENCH} --slots 1") as driver:
-        driver.recorded(2)
-        driver.signal(signal.SIGINT, group=True)
-        assert driver.wait() == 130, driver.err
-        assert "harness: interrupted; what was recorded is kept, the same command goes on." in driver.err
-        assert "Traceback" not in driver.err
-        driver.gone()
-    before = kept(tmp_path)
-    connection = sqlite3.connect(tmp_path / ".harness" / "harness.db")
-    assert connection.execute("SELECT count(*) FROM leases").fetchone() == (0,)
-    connection.close()
+def test_interrupted_then_on_one_slot(tmp_path: Path, same_table: SameTable) -> None:
+    """By Ctrl-C, then by closing the terminal: both reach all processes of the command at once, Ray's too. On one slot, the
+    numbers are those of two."""
+    before: dict[str, Kept] = {}
+    for number, status, by in ((signal.SIGINT, 130, ""), (signal.SIGHUP, 129, " by SIGHUP")):
+        with started(tmp_path, f"{BENCH} --slots 1") as driver:
+            driver.recorded(len(before) + 1)
+            driver.signal(number, group=True)
+            assert driver.wait() == status, driver.err
+            said = f"harness: interrupted{by}; what was recorded is kept, the same command goes on."
+            assert driver.err.splitlines()[-1] == said
+            assert not TRACE.search(driver.err)
+            driver.gone()
+        assert leases(tmp_path) == 0
+        before = kept(tmp_path)
     again = finished(tmp_path, f"{BENCH} --slots 1")
     went_on(tmp_path, before)
     same_table(again)

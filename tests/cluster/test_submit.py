@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 import urllib.request
@@ -16,7 +17,8 @@ from typing import Any
 
 import pytest
 from cli.command import command
-from cluster.driver import kept, started, waited
+from cluster.driver import TRACE, Driver, kept, started, waited
+from cluster.studies import leases
 
 from harness.cluster import jobs
 
@@ -24,8 +26,7 @@ pytestmark = pytest.mark.ray
 
 HEAD = """
 import pathlib, signal, sys
-from harness.cluster.session import quiet_environment
-quiet_environment()
+import harness.cluster
 from ray.cluster_utils import Cluster
 # Port 0: clusters beside this one on the machine have the usual ports.
 options = {"num_cpus": 2, "include_dashboard": True, "dashboard_host": "127.0.0.1", "dashboard_port": 0}
@@ -51,7 +52,9 @@ def head(tmp_path_factory: pytest.TempPathFactory, packaged: dict[str, Path]) ->
     folder = tmp_path_factory.mktemp("head")
     with (
         tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as short,  # a socket's path has 107 bytes
-        started(folder, short, ("-c", HEAD), RAY_AUTH_MODE="token", PATH=path) as driver,
+        started(
+            folder, short, ("-c", HEAD), RAY_AUTH_MODE="token", RAY_JOB_STOP_WAIT_TIME_S="120", PATH=path
+        ) as driver,
     ):
         dashboard, address = waited("the head", lambda: driver.out.split() or (driver.popen.poll() and [driver.err]))
         yield f"http://{dashboard}", address
@@ -88,8 +91,10 @@ def test_a_submitted_bench_fills_its_table(head: tuple[str, str], folder: Path) 
     assert driver.err == "", "no noise of Ray's"
 
     (id,) = re.findall(r"^Job (harness-few_shot-\d{8}-\d{6}-[0-9a-f]{4}) is submitted\.$", driver.out, re.MULTILINE)
-    assert f"ray job logs --follow {id} --address {head[0]}" in driver.out
     assert f"ray job stop {id} --address {head[0]}" in driver.out
+    followed = plain_shell(printed(driver, "Follow it"), folder)
+    assert followed.returncode == 0, followed.stderr
+    assert '"replicates": [' in followed.stdout, "the table, as the job printed it"
     assert f"{head[0]}/#/jobs/{id}    (its token: ray get-auth-token)" in driver.out
 
     assert f"Ray dashboard: {head[0]} " in driver.out, "the job joined the cluster that it was handed to"
@@ -111,6 +116,47 @@ def test_a_submitted_bench_fills_its_table(head: tuple[str, str], folder: Path) 
     shutil.copy(store, records)
     assert {each.status for each in kept(folder).values()} == {"done"}
     assert len(kept(folder)) == 2
+
+
+def printed(driver: Driver, what: str) -> str:
+    """A command that `submit` printed."""
+    found = re.search(rf"^{what}: +(.*)$", driver.out, re.MULTILINE)
+    assert found, driver.out
+    return found[1]
+
+
+def plain_shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The line typed into a shell of this user that knows nothing of Ray but where its command is."""
+    kept = {name: os.environ[name] for name in ("HOME", "LANG") if name in os.environ}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(
+        ["sh", "-c", line], cwd=folder, env={**kept, "PATH": path}, capture_output=True, text=True, check=False
+    )
+
+
+def test_a_job_is_stopped_and_the_same_command_goes_on(head: tuple[str, str], folder: Path) -> None:
+    """By the command that was printed. Whoever follows the job ends with a sentence."""
+    (folder / ".harness").mkdir()
+    store = f"--store sqlite:///{folder}/.harness/harness.db"
+    line = f"submit --address {head[0]} --follow {BENCH.replace('--seeds 31', '--seeds 31,42,53,64,75,86')} {store}"
+    with started(folder, line) as driver:
+        driver.recorded(2)
+        before = kept(folder)
+        stopped = plain_shell(printed(driver, "Stop it"), folder)
+        assert stopped.returncode == 0, stopped.stderr
+        assert driver.wait() == 143, driver.out + driver.err
+    (id,) = re.findall(r"^Job (\S+) is submitted", driver.out, re.MULTILINE)
+    assert answer(f"{head[0]}/api/jobs/{id}")["status"] == "STOPPED"
+    assert "harness: interrupted by SIGTERM; what was recorded is kept, the same command goes on." in driver.out
+    assert driver.err.startswith(f"harness: job {id} stopped: ")
+    assert not TRACE.search(driver.out + driver.err)
+    assert leases(folder) == 0
+    assert len(kept(folder)) < 7, "it was stopped, not awaited"
+    with started(folder, line) as again:
+        assert again.wait() == 0, again.out + again.err
+    after = kept(folder)
+    assert {key: after[key] for key in before} == before
+    assert sorted((each.status, each.attempt) for each in after.values()) == [("done", 1)] * 7
 
 
 def test_the_status_of_the_job_is_that_of_the_command(head: tuple[str, str], folder: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 from cluster.conftest import asked
-from cluster.driver import Driver, Kept, finished, kept, numbers, started, waited
+from cluster.driver import TRACE, Driver, Kept, finished, kept, numbers, outside, started, waited
 from cluster.studies import (
     GRID,
     NOISE,
@@ -80,6 +80,7 @@ class Both:
     search: Driver
     records: dict[str, Kept]
     names: set[str]
+    listeners: dict[tuple[str, int], str]
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +90,10 @@ def both(tmp_path_factory: pytest.TempPathFactory, packaged: dict[str, Path]) ->
         begun(search)
         with started(folder, f"{GRID} --slots 1") as grid:
             names = named(search)
+            listeners = search.listeners()
             assert [search.wait(), grid.wait()] == [0, 0], search.err + grid.err
             grid.gone()
-    return Both(folder, grid, search, kept(folder), names)
+    return Both(folder, grid, search, kept(folder), names, listeners)
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +113,11 @@ def test_a_grid_runs_what_benches_of_its_points_would_run(both: Both, grid_keys:
     )
     assert all(t["state"] == "complete" and t["sound"] and len(t["replicates"]) == 2 for t in trials)
     assert all(0 <= r["values"]["accuracy"] <= 1 for t in trials for r in t["replicates"])
+
+
+def test_every_listener_is_on_loopback(both: Both) -> None:
+    assert len(both.listeners) >= 5, "Ray's processes were not seen"
+    assert outside(both.listeners) == {}
 
 
 def test_two_studies_at_once_train_each_stage_once(both: Both, grid_keys: set[str]) -> None:
@@ -207,8 +214,8 @@ def disturbed(tmp_path_factory: pytest.TempPathFactory, packaged: dict[str, Path
         # Its workers may still be there: the next command takes over at once all the same.
         with started(folder, SEARCH) as interrupted:
             interrupted.recorded(len(before[0]) + 2)
-            interrupted.signal(signal.SIGINT, group=True)
-            assert interrupted.wait() == 130, interrupted.err
+            interrupted.signal(signal.SIGTERM)
+            assert interrupted.wait() == 143, interrupted.err
             interrupted.gone()
     before.append(kept(folder))
     open_leases = leases(folder)
@@ -228,7 +235,10 @@ def test_a_second_command_on_a_study_is_refused(disturbed: Disturbed) -> None:
 
 
 def test_an_interrupted_study_says_so(disturbed: Disturbed) -> None:
-    assert "harness: interrupted; what was recorded is kept, the same command goes on." in disturbed.interrupted.err
+    """By SIGTERM, as a scheduler sends it."""
+    said = "harness: interrupted by SIGTERM; what was recorded is kept, the same command goes on."
+    assert disturbed.interrupted.err.splitlines()[-1] == said
+    assert not TRACE.search(disturbed.interrupted.err)
     assert disturbed.leases == 0
     for driver in (disturbed.interrupted, disturbed.last):
         assert [noise for noise in NOISE if noise in driver.err + driver.out] == []

@@ -16,20 +16,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from harness.cluster.session import quiet_environment
+import psutil
 
-quiet_environment()
+from harness.cluster import nodes  # isort: skip, before ray
+import ray
+from ray.cluster_utils import Cluster
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-import psutil  # noqa: E402
-import ray  # noqa: E402
-from ray.cluster_utils import Cluster  # noqa: E402
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
-
-from harness.cluster import nodes  # noqa: E402
-from harness.encoders.sources import digest_of  # noqa: E402
-from harness.errors import UserError  # noqa: E402
-from harness.specs import Execution, Workplace  # noqa: E402
-from harness.storage import Storage  # noqa: E402
+from harness.encoders.sources import digest_of
+from harness.errors import UserError
+from harness.specs import Execution, Workplace
+from harness.storage import Storage
 
 HERE = Path("/proc/self/cwd")
 """The working folder of whoever asks, which is another one on the second node: a path of one machine only."""

@@ -1,0 +1,67 @@
+"""SIGTERM (a scheduler, `timeout`, `ray job stop`) and SIGHUP (a closed terminal) end the command as Ctrl-C does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+class Received:
+    """The signal that asked the command to end. Not part of the exception: Ray raises a KeyboardInterrupt of its own for one
+    that arrives while it waits."""
+
+    def __init__(self) -> None:
+        self.number: signal.Signals | None = None
+
+    @property
+    def status(self) -> int:
+        """Exit status by the shell's convention."""
+        return 128 + (self.number or signal.SIGINT)
+
+    @property
+    def sentence(self) -> str:
+        by = f" by {self.number.name}" if self.number else ""
+        return f"interrupted{by}; what was recorded is kept, the same command goes on."
+
+
+@contextmanager
+def interruptible() -> Iterator[Received]:
+    """Within, the first SIGTERM or SIGHUP raises KeyboardInterrupt in the main thread; another one must not disturb the
+    cleanup. A signal that was ignored before stays ignored, as `nohup` wants it."""
+    received = Received()
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if received.number is None:
+            received.number = signal.Signals(number)
+            _leave_lost_terminal()
+            raise KeyboardInterrupt
+
+    before: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        handlers = {number: signal.getsignal(number) for number in ENDING}
+        before = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
+    for each in before:
+        signal.signal(each, interrupt)
+    try:
+        yield received
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _leave_lost_terminal() -> None:
+    """A terminal that is closed refuses every write, and cleanup must not fail on a sentence that nobody can read."""
+    for stream in (1, 2):
+        try:
+            os.write(stream, b"")
+        except OSError:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, stream)
+            os.close(null)

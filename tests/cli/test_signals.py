@@ -1,0 +1,118 @@
+"""SIGTERM and SIGHUP end the command as Ctrl-C does: it cleans up, says so and ends with the signal's status."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import atexit, os, pathlib, signal, sys, time, types
+import harness.cli
+from harness.errors import SessionLostError, UserError
+
+def plan(args):
+    try:
+        print("begun", flush=True)
+        {work}
+    finally:
+        {cleanup}
+        print("still said", file=sys.stderr, flush=True)
+        pathlib.Path("cleaned").touch()
+
+harness.cli.import_module = lambda name: types.SimpleNamespace(plan=plan)
+atexit.register(pathlib.Path("left").touch)
+sys.exit(harness.cli.main(["plan"]))
+"""
+"""The command, at work at something else."""
+SLEEP = "time.sleep(600)"
+KEPT = "what was recorded is kept, the same command goes on."
+
+
+def program(
+    folder: Path, work: str = SLEEP, cleanup: str = "pass", before: Callable[[], object] = lambda: None
+) -> subprocess.Popen[str]:
+    """Started and at work."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM.format(work=work, cleanup=cleanup)],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: (signal.signal(signal.SIGINT, signal.default_int_handler), before()),
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    return process
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "said"),
+    [
+        (signal.SIGINT, 130, "interrupted"),
+        (signal.SIGTERM, 143, "interrupted by SIGTERM"),
+        (signal.SIGHUP, 129, "interrupted by SIGHUP"),
+    ],
+)
+def test_a_signal_that_ends_the_command(number: signal.Signals, status: int, said: str, tmp_path: Path) -> None:
+    process = program(tmp_path)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (status, f"still said\nharness: {said}; {KEPT}\n")
+    assert (tmp_path / "cleaned").exists()
+
+
+def test_another_one_does_not_disturb_the_cleanup(tmp_path: Path) -> None:
+    process = program(tmp_path, cleanup="[os.kill(os.getpid(), n) for n in (signal.SIGTERM, signal.SIGHUP)]")
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (143, f"still said\nharness: interrupted by SIGTERM; {KEPT}\n")
+
+
+def test_nohup_holds(tmp_path: Path) -> None:
+    process = program(tmp_path, before=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    process.send_signal(signal.SIGHUP)
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (143, f"still said\nharness: interrupted by SIGTERM; {KEPT}\n")
+
+
+def test_what_a_signal_broke_is_said_as_the_signal(tmp_path: Path) -> None:
+    """To a whole group of processes: those that the command needs may be dead first."""
+    process = program(tmp_path, cleanup="raise UserError('a process of Ray is dead')")
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (143, f"harness: interrupted by SIGTERM; {KEPT}\n")
+
+
+def test_a_terminal_that_is_closed(tmp_path: Path) -> None:
+    """The last thing that can be said to it is nothing, and the cleanup goes on all the same."""
+    main, other = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM.format(work=SLEEP, cleanup="pass")],
+        cwd=tmp_path,
+        stdin=other,
+        stdout=other,
+        stderr=other,
+        start_new_session=True,
+        preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),  # makes it the controlling terminal
+    )
+    os.close(other)
+    assert os.read(main, 5) == b"begun"
+    os.close(main)
+    assert process.wait(60) == 129
+    assert (tmp_path / "cleaned").exists()
+
+
+def test_without_its_ray_the_command_ends_at_once(tmp_path: Path) -> None:
+    """What Ray does as the interpreter ends would crash, or set a status of its own."""
+    process = program(tmp_path, "raise SessionLostError('gone; the same command goes on')")
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (2, "still said\nharness: gone; the same command goes on\n")
+    assert not (tmp_path / "left").exists()
