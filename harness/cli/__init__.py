@@ -14,7 +14,7 @@ import harness
 from harness.cli.signals import Received, interruptible
 from harness.errors import SessionLostError, UserError, unknown
 
-EXIT_INCOMPLETE, EXIT_USER, EXIT_INTERRUPTED = 1, 2, 130
+EXIT_INCOMPLETE, EXIT_USER = 1, 2
 LISTED = ("methods", "tasks", "tables", "spaces", "encoders", "corpora", "translators", "benches")
 FORMATS = ("text", "md", "latex", "csv", "json")
 
