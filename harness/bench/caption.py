@@ -137,7 +137,7 @@ def _value_lines(r: ResolvedTable) -> Iterator[str]:
         yield from _origin_lines(r, by_letter)
     else:
         values = {path: value for path, value in used(r).items() if path.partition(".")[0] not in _ELSEWHERE}
-        yield f"Encoder {r.encoder}. Recipe: {words(r, values)}."
+        yield f"Encoder {r.encoder}. Recipe: {words(r, values)} and after the last."
     if about_paper(r) and r.deviations:
         yield f"Changed here from the table's own setting: {'; '.join(r.deviations)}."
     elif not about_paper(r) and (settings := _settings(r)):

@@ -99,11 +99,6 @@ def indexed_cosines(g: Tensor, positives: Tensor, negatives: Tensor, anchors: Te
         }
 
 
-def collapsed_simclr(batch: int) -> float:
-    """simclr at collapse: log B, whatever the temperature."""
-    return math.log(_at_least_one("batch", batch))
-
-
 def collapsed_simsiam() -> float:
     """simsiam at collapse: 1/e, which is also its least value: only the spread tells collapse from success."""
     return math.exp(-1)
@@ -124,12 +119,9 @@ def collapsed_supervised(labels: Tensor, reduction: str = "mean") -> Tensor:
 
 def collapsed_token_alignment(num_negatives: int) -> float:
     """token_alignment at collapse, where every anchor has a positive and all its K negatives: log(K + 1)."""
-    return math.log(_at_least_one("num_negatives", num_negatives) + 1)
-
-
-def collapsed_sequence(num_pairs: int) -> float:
-    """sequence_contrastive at collapse: log(2N - 1)."""
-    return math.log(2 * _at_least_one("num_pairs", num_pairs) - 1)
+    if num_negatives < 1:
+        raise ValueError(f"num_negatives must be at least 1, got {num_negatives}.")
+    return math.log(num_negatives + 1)
 
 
 def _mean(values: Tensor, counted: Tensor) -> Tensor:
@@ -141,9 +133,3 @@ def _check_rows(name: str, rows: Tensor) -> None:
     _check_floats(**{name: rows})
     if rows.ndim != 2:
         raise ValueError(f"{name} must be two-dimensional, a row for each embedding, got shape {tuple(rows.shape)}.")
-
-
-def _at_least_one(name: str, number: int) -> int:
-    if number < 1:
-        raise ValueError(f"{name} must be at least 1, got {number}.")
-    return number

@@ -114,6 +114,7 @@ def test_a_table_of_ones_own_data_says_what_ran_and_names_no_paper() -> None:
     assert "Reviews dev 72 (bad 25 %, good 75 %), test 28 (bad 25 %, good 75 %); Likeness dev 500, test 110." in text
     assert "Data: folder /mine." in text
     assert "Encoder bert-tiny. Recipe: learning rate 0.0005, batch size 16, 200 updates" in text
+    assert "dev evaluation every 100 updates and after the last." in text
     assert "Set: scl.temperature = 0.1." in text
     assert not re.search("paper|CMLM|cmlm.alpha|GLUE|Table 1|post-training|TAPT|comparable with", text)
 
@@ -123,7 +124,7 @@ def test_a_title_names_the_sizes_that_are_shown() -> None:
     assert text_of(table()).startswith("Few-shot GLUE, 20, 100 and 1000 training examples (CMLM, Table 1).")
     full = text_of(table("full_size", tasks=("rte",)), Caption(1, examples={"rte": Examples(200, 77, 2490)}))
     assert full.startswith(
-        "GLUE, the full training set (CMLM, Table 2).\nTest scores in points (x100): mean over 3 seeds."
+        "Full-size GLUE, the full training set (CMLM, Table 2).\nTest scores in points (x100): mean over 3 seeds."
     )
     assert "RTE train 2,490, dev 200, test 77" in full
 

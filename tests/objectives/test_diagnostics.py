@@ -13,8 +13,6 @@ from torch import Tensor
 from harness.objectives import losses
 from harness.objectives.diagnostics import (
     class_cosines,
-    collapsed_sequence,
-    collapsed_simclr,
     collapsed_simsiam,
     collapsed_supervised,
     collapsed_token_alignment,
@@ -190,7 +188,7 @@ class TestCollapsed:
     @pytest.mark.parametrize("temperature", [0.07, 1.0])
     def test_simclr(self, batch: int, temperature: float) -> None:
         loss = losses.simclr(self.POINT.expand(batch, 5), self.POINT.expand(3, batch, 5), temperature=temperature)
-        assert loss.item() == pytest.approx(collapsed_simclr(batch))
+        assert loss.item() == pytest.approx(math.log(batch))
 
     def test_simsiam(self) -> None:
         one, more = self.POINT.expand(4, 5), self.POINT.expand(2, 4, 5)
@@ -222,12 +220,11 @@ class TestCollapsed:
     def test_sequence(self, num_pairs: int) -> None:
         views = self.POINT.expand(num_pairs, 5)
         loss = losses.sequence_contrastive(views, views, temperature=1.0)
-        assert loss.item() == pytest.approx(collapsed_sequence(num_pairs))
+        assert loss.item() == pytest.approx(math.log(2 * num_pairs - 1))
 
     def test_bad_arguments(self) -> None:
-        for collapsed in (collapsed_simclr, collapsed_token_alignment, collapsed_sequence):
-            with pytest.raises(ValueError, match="at least 1, got 0"):
-                collapsed(0)
+        with pytest.raises(ValueError, match="at least 1, got 0"):
+            collapsed_token_alignment(0)
         with pytest.raises(ValueError, match="reduction"):
             collapsed_supervised(LABELS, "none")
         with pytest.raises(ValueError, match="labels"):
