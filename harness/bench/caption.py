@@ -136,8 +136,8 @@ def _value_lines(r: ResolvedTable) -> Iterator[str]:
     if by_letter:
         yield from _origin_lines(r, by_letter)
     else:
-        values = {path: value for path, value in used(r).items() if path.partition(".")[0] not in _ELSEWHERE}
-        yield f"Encoder {r.encoder}. Recipe: {words(r, values)} and after the last."
+        values = {path: value for path, value in used(r).items() if not path.startswith(_ELSEWHERE)}
+        yield f"Recipe: {words(r, values)} and after the last."
     if about_paper(r) and r.deviations:
         yield f"Changed here from the table's own setting: {'; '.join(r.deviations)}."
     elif not about_paper(r) and (settings := _settings(r)):
@@ -162,7 +162,7 @@ def _settings(r: ResolvedTable) -> list[str]:
     return [f"{part}.{name} = {value}" for part in parts for name, value in r.settings.get(part, {}).items()]
 
 
-_ELSEWHERE = ("encoder", "data", "sizes", "subsets", "seeds", "aggregate", "translator")
+_ELSEWHERE = ("data", "sizes", "subsets", "seeds", "aggregate.", "translator")
 """Values that other lines of a caption name."""
 
 

@@ -279,6 +279,7 @@ def _json(grid: Grid, caption: Caption) -> str:
         "protocol": r.table.protocol,
         "preset": r.preset,
         "encoder": r.encoder,
+        "encoder_settings": dict(r.encoder_settings),
         "data": r.data,
         "sizes": list(r.sizes),
         "subsets": list(r.subsets),

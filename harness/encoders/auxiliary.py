@@ -123,10 +123,6 @@ class Auxiliary(nn.Module):
 
     # ------------------------------------------------------------ weights
 
-    def own_parameters(self) -> dict[str, nn.Parameter]:
-        """Parameters by name, without those that are the encoder's."""
-        return dict(self.named_parameters())
-
     def parts(self) -> dict[str, Tensor]:
         """Own weights as 'auxiliary/name', on the CPU: what a product holds."""
         return {

@@ -113,7 +113,8 @@ def test_a_table_of_ones_own_data_says_what_ran_and_names_no_paper() -> None:
     assert text.startswith("Reviews and Likeness, 100 training examples.\n")
     assert "Reviews dev 72 (bad 25 %, good 75 %), test 28 (bad 25 %, good 75 %); Likeness dev 500, test 110." in text
     assert "Data: folder /mine." in text
-    assert "Encoder bert-tiny. Recipe: learning rate 0.0005, batch size 16, 200 updates" in text
+    assert "Recipe: learning rate 0.0005, batch size 16, 200 updates" in text
+    assert "encoder bert-tiny" in text
     assert "dev evaluation every 100 updates and after the last." in text
     assert "Set: scl.temperature = 0.1." in text
     assert not re.search("paper|CMLM|cmlm.alpha|GLUE|Table 1|post-training|TAPT|comparable with", text)
@@ -127,6 +128,12 @@ def test_a_title_names_the_sizes_that_are_shown() -> None:
         "Full-size GLUE, the full training set (CMLM, Table 2).\nTest scores in points (x100): mean over 3 seeds."
     )
     assert "RTE train 2,490, dev 200, test 77" in full
+
+
+def test_settings_of_the_encoder_are_in_the_recipe() -> None:
+    assert "no relative positions" in text_of(own(tasks=("reviews",), set=("encoder.relative_buckets=0",)))
+    changed = text_of(table(tasks=("sst2",), set=("encoder.relative_buckets=32",)))
+    assert "encoder.relative_buckets 32 instead of none" in line(changed, "Changed here")
 
 
 def test_terms_are_explained_where_they_occur_and_nowhere_else() -> None:

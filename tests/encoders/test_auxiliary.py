@@ -68,7 +68,7 @@ class TestSharing:
         for name, parameter in encoder.model.named_parameters():
             reached = parameter.grad is not None and bool(parameter.grad.any())
             assert reached == (shared and ".embeddings." in name), name
-        for name, parameter in auxiliary.own_parameters().items():
+        for name, parameter in auxiliary.named_parameters():
             assert parameter.grad is not None, name
             assert parameter.grad.any(), name
 
@@ -89,7 +89,7 @@ class TestSharing:
         names = dict(Both(encoder, auxiliary).named_parameters())
         assert len({id(p) for p in names.values()}) == len(names)
         alone = {f"encoder.{n}" for n, _ in encoder.named_parameters()}
-        own = {f"auxiliary.{n}" for n in auxiliary.own_parameters()}
+        own = {f"auxiliary.{n}" for n, _ in auxiliary.named_parameters()}
         assert names.keys() == alone | own
         assert any("word_embeddings" in n for n in own) is not shared
         state = Both(encoder, auxiliary).state_dict()
@@ -154,7 +154,7 @@ class TestStart:
         before = weights_digest(encoder.parts())
         auxiliary = beside(encoder)
         with torch.no_grad():
-            for parameter in auxiliary.own_parameters().values():
+            for parameter in auxiliary.parameters():
                 parameter.add_(0.1)
         assert weights_digest(encoder.parts()) == before
         assert auxiliary(batch).isfinite().all()
@@ -175,7 +175,7 @@ class TestStart:
 
     def test_a_random_starts_spread(self, folder: Path) -> None:
         auxiliary = beside(encoder := tiny.encoder(folder), initial="random")
-        for name, parameter in auxiliary.own_parameters().items():
+        for name, parameter in auxiliary.named_parameters():
             if parameter.dim() > 1:
                 assert abs(float(parameter.detach().std()) / encoder.config.initializer_range - 1) < 0.15, name
             else:
@@ -283,7 +283,7 @@ class TestRuns:
             loss = nn.functional.cross_entropy(auxiliary.logits(auxiliary(batch)).float(), batch.ids)
         loss.backward()
         assert loss.isfinite()
-        assert all(p.grad.isfinite().all() for p in auxiliary.own_parameters().values())
+        assert all(p.grad.isfinite().all() for p in auxiliary.parameters())
 
 
 class TestParts:
@@ -293,7 +293,7 @@ class TestParts:
         encoder, batch = tiny.encoder(folder), batch_of(folder)
         first, second = (beside(encoder, shared=shared, **variant).eval() for _ in range(2))
         with torch.no_grad():
-            for parameter in first.own_parameters().values():
+            for parameter in first.parameters():
                 parameter.add_(torch.randn_like(parameter) * 0.1)
         save_product({**encoder.parts(), **first.parts()}, Storage(str(tmp_path)), "key")
         second.load_parts(load_product(Storage(str(tmp_path)), "key"))
