@@ -319,6 +319,9 @@ def _columns(table: Table, tasks: Iterable[str], known: Mapping[str, Task] | Non
     tasks = tuple(tasks)
     columns = {name: column for name, column in table.columns.items() if column.task in tasks}
     for key, spec in columns.items():
+        if known is not None and spec.task not in known:
+            wrong = unknown("task", spec.task, known, f"table {table.name}, key columns.{key}.task")
+            raise UserError(f"{str(wrong).rstrip('.')}; name the YAML of a task of your own with --tasks.")
         try:
             spec.check((known or {}).get(spec.task))
         except MisplacedError as error:
