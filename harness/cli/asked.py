@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,12 +75,25 @@ def ask(args: argparse.Namespace) -> Asked:
         values["data"] = None  # the preset's name for where its tasks come from, which plans and captions print
     every = (*shared, *texts, *args.set)
     request = request_of(table.name, name, values | {"preset": preset or table.default_preset}, every)
-    own = {text: load_user_task(text) for text in values["tasks"] or () if text.endswith(YAML)}
+    own = _own_tasks(values["tasks"] or ())
     if own:
         values["tasks"] = tuple(own[text].name if text in own else text for text in values["tasks"])
     values.pop("preset")
     overrides = Overrides(**values, set=every, num_workers=args.num_workers)
     return Asked(table, preset, overrides, {task.name: task for task in own.values()}, places, request)
+
+
+def _own_tasks(texts: Iterable[str]) -> dict[str, Task]:
+    """The user's own tasks by their YAML. Raises UserError for two of one name, of which one would be left out."""
+    own: dict[str, Task] = {}
+    for text in dict.fromkeys(texts):
+        if text.endswith(YAML):
+            task = load_user_task(text)
+            twin = next((other for other, known in own.items() if known.name == task.name), None)
+            if twin is not None:
+                raise UserError(f"--tasks: {twin} and {text} both name their task '{task.name}'; rename one of them.")
+            own[text] = task
+    return own
 
 
 def _values(table: Table, point: Point, target: PointTarget, file: str) -> dict[str, Any]:

@@ -355,5 +355,8 @@ def test_a_column_of_a_users_task_is_checked_when_the_task_is_known(tmp_path: Pa
         table.resolve("paper", overrides, {"mine": mine})
     two = replace(mine, classes=classes[:2])
     assert table.resolve("paper", overrides, {"mine": two}).selection("mine").metric == "f1"
-    with pytest.raises(UserError, match=r"key columns\.sst2\.task: unknown task 'mine'\. .*the YAML of a task of your own with --tasks\."):
+    with pytest.raises(
+        UserError,
+        match=r"key columns\.sst2\.task: unknown task 'mine'\. .*the YAML of a task of your own with --tasks\.",
+    ):
         table.resolve("paper", overrides, TASKS)

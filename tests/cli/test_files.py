@@ -91,6 +91,33 @@ def test_other_files_that_are_not_there_or_no_task(refused: Refused) -> None:
     assert "Did you mean 'accuracy'?" in said
 
 
+@pytest.mark.usefixtures("workdir")
+def test_two_tasks_of_one_name_are_refused(refused: Refused) -> None:
+    """One of them would be left out in silence."""
+    text = "name: reviews\ncolumns: [text]\nmetrics: [accuracy]\nclasses: [a, b]\n"
+    for name in ("one.yaml", "two.yaml"):
+        Path(name).write_text(text)
+    said = refused("bench --table few_shot --tasks one.yaml,two.yaml")
+    assert "--tasks: one.yaml and two.yaml both name their task 'reviews'; rename one of them." in said
+
+
+@pytest.mark.usefixtures("workdir")
+def test_a_wrong_column_of_a_table_is_told_before_anything_is_read(refused: Refused) -> None:
+    for old, new, words in (
+        (
+            "sst2, metric: accuracy",
+            "sst2, metric: acuracy",
+            "sst2.metric: unknown metric 'acuracy'. Did you mean",
+        ),
+        ("evaluation: matched", "evaluation: matchd", "unknown evaluation 'matchd'. Did you mean 'matched'?"),
+    ):
+        line = own_table(old, new)
+        for command in ("plan", "bench", "report"):
+            said = refused(f"{command} --table mine.yaml --preset quick")
+            assert f"mine.yaml, {line}, key columns." in said
+            assert words in said
+
+
 # ---------------------------------------------------------------- data
 
 
