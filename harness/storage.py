@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from harness.errors import UserError, first_line
+from harness.paths import named_path
 
 OPTIONS = {"s3": ("endpoint_override", "region", "scheme"), "gs": ("endpoint_override", "scheme")}
 """What may follow a '?' in the URI of each kind of bucket."""
@@ -50,7 +51,7 @@ class Storage:
         kind = text.partition(":")[0]
         if kind in OPTIONS:  # the rest may be a secret
             raise UserError(f"--storage {kind}:...: write two slashes, as in s3://BUCKET/PREFIX.")
-        return cls(str(Path(text).expanduser().absolute()))
+        return cls(str(named_path(text, "--storage").absolute()))
 
     def __repr__(self) -> str:
         return f"Storage({self.shown!r})"

@@ -16,8 +16,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 import harness
 from harness.errors import UserError, nearest, unknown
+from harness.paths import named_path
 
 SHOWN_ERRORS = 3
+MOST_BYTES, MOST_LEVELS, MOST_VALUES = 200_000, 100, 100_000
+"""What a file may hold: the parser takes seconds for more (measured), and aliases multiply without end."""
 
 
 class Strict(BaseModel):
@@ -38,17 +41,20 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def load_yaml(path: Path, model: type[M]) -> M:
-    """The YAML file at `path` as a validated `model`.
+    """The YAML file at `path` as a validated `model`; `~` is expanded.
 
-    Raises UserError when the file is missing, empty, not UTF-8, not YAML, or does not fit the model; for the latter the
-    first three errors, each as 'FILE, line N, key a.b.c: what is wrong and what is allowed.'
+    Raises UserError when the file is missing, empty, too large, not UTF-8, not YAML, or does not fit the model; for the
+    latter the first three errors, each as 'FILE, line N, key a.b.c: what is wrong and what is allowed.'
     """
     try:
-        raw = Path(path).read_bytes()
+        with named_path(str(path)).open("rb") as file:
+            raw = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file.") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
+    if len(raw) > MOST_BYTES:
+        raise UserError(f"{path}: is larger than {MOST_BYTES:,} bytes, the most for a YAML file; make it shorter.")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -79,7 +85,7 @@ def load_named(name_or_path: str | Path, model: type[M], folder: str, kind: str)
     """
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or text.endswith((".yaml", ".yml")) or "/" in text or "\\" in text:
-        return load_yaml(Path(name_or_path).expanduser(), model)
+        return load_yaml(Path(name_or_path), model)
     files = packaged_files(folder)
     if not files:
         raise UserError(f"no {kind}s found in {' or '.join(map(str, _places(folder)))}; give a path to a YAML file.")
@@ -95,9 +101,7 @@ def parse_yaml(text: str, model: type[M], where: str) -> M:
         keys = ", ".join(name for name, field in model.model_fields.items() if field.is_required())
         raise UserError(f"{where}: the file is empty; it needs the keys {keys or 'of ' + model.__name__}.")
     try:
-        return model.model_validate(_plain(tree))
-    except RecursionError:
-        raise UserError(f"{where}: a value contains itself through an alias; write it out.") from None
+        return model.model_validate(_plain(tree, where))
     except ValidationError as error:
         raise UserError(describe_errors(error, model, where, tree)) from None
 
@@ -108,7 +112,7 @@ def parse_value(text: str) -> Any:
     Text that is not YAML comes back as it is.
     """
     try:
-        return _plain(_parse(text, "value"))
+        return _plain(_parse(text, "value"), "value")
     except UserError:
         return text
 
@@ -136,10 +140,21 @@ def _parse(text: str, where: str) -> Any:
     """A ruamel tree that knows the line of each key. Raises UserError for what is not YAML."""
     from ruamel.yaml import YAML
     from ruamel.yaml.constructor import DuplicateKeyError
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.error import MarkedYAMLError
+    from ruamel.yaml.scanner import RoundTripScanner, ScannerError
 
+    class Scanner(RoundTripScanner):
+        def fetch_flow_collection_start(self, *given: Any, **named: Any) -> None:
+            """Its time grows with the square of the open brackets: 3,000 take half a minute."""
+            if self.flow_level >= MOST_LEVELS:
+                problem = f"more than {MOST_LEVELS} brackets are open"
+                raise ScannerError(problem=problem, problem_mark=self.reader.get_mark())
+            super().fetch_flow_collection_start(*given, **named)
+
+    parser = YAML(typ="rt")
+    parser.Scanner = Scanner
     try:
-        return YAML(typ="rt").load(text)
+        return parser.load(text)
     except DuplicateKeyError as error:
         mark = error.problem_mark
         problem = str(error.problem).partition(" with value")[0].replace("found duplicate key", "the key")
@@ -150,23 +165,42 @@ def _parse(text: str, where: str) -> Any:
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = " ".join(str(error.problem or error.context).split())
         raise UserError(f"{where}{place}: not valid YAML ({problem}).") from None
-    except (YAMLError, ValueError, RecursionError) as error:
-        problem = " ".join(str(error).split())
+    except Exception as error:  # of wrong tags, numbers and merges the library raises what Python does
+        problem = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(f"{where}: not valid YAML ({problem}).") from None
 
 
-def _plain(node: Any) -> Any:
-    """Ruamel's annotated values as plain dict, list, str, bool, int, float."""
-    if isinstance(node, Mapping):
-        return {_plain(key): _plain(value) for key, value in node.items()}
-    if isinstance(node, (list, tuple)):
-        return [_plain(value) for value in node]
-    if type(node).__name__ == "ScalarBoolean":
-        return bool(node)
-    for kind in (bool, int, float, str):
-        if isinstance(node, kind):
-            return kind(node)
-    return node
+def _plain(tree: Any, where: str) -> Any:
+    """Ruamel's annotated values as plain dict, list, str, bool, int, float. Raises UserError, which names `where`, for keys
+    that are no plain values, for characters that no file may hold, and for aliases that expand without end."""
+    left = MOST_VALUES
+
+    def plain(node: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise UserError(f"{where}: its aliases (*) stand for more than {MOST_VALUES:,} values; write fewer.")
+        if isinstance(node, Mapping):
+            for key in node:
+                if isinstance(key, (Mapping, list, tuple)):
+                    line = f", line {node.lc.key(key)[0] + 1}" if hasattr(node, "lc") else ""
+                    raise UserError(f"{where}{line}: a key is a list or a mapping; write a plain key such as 'name:'.")
+            return {plain(key): plain(value) for key, value in node.items()}
+        if isinstance(node, (list, tuple)):
+            return [plain(value) for value in node]
+        if type(node).__name__ == "ScalarBoolean":
+            return bool(node)
+        if isinstance(node, str) and any(char == "\0" or "\ud800" <= char <= "\udfff" for char in node):
+            raise UserError(f"{where}: {_show(str(node))} holds a null or half a character; write it without.")
+        for kind in (bool, int, float, str):
+            if isinstance(node, kind):
+                return kind(node)
+        return node
+
+    try:
+        return plain(tree)
+    except RecursionError:
+        raise UserError(f"{where}: a value contains itself through an alias; write it out.") from None
 
 
 def _locate(tree: Any, loc: Sequence[int | str]) -> tuple[list[str], int | None]:

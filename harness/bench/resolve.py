@@ -361,11 +361,11 @@ def _apply_sets(
         elif group == "mlm_head":
             if name not in MlmHead.model_fields:
                 raise unknown("key", key, [f"mlm_head.{n}" for n in MlmHead.model_fields], f"--set {text}")
-            single[key] = _whole(value, 0, None, text) if name == "steps" else _flag(value, text)
+            single[key] = _whole(value, 0, 10**9, text) if name == "steps" else _flag(value, text)
         elif group == "encoder":
             if name not in EncoderSettings.model_fields:
                 raise unknown("key", key, [f"{ENCODER}{n}" for n in EncoderSettings.model_fields], f"--set {text}")
-            single[key] = _whole(value, 1 if name == "relative_distance" else 0, None, text)
+            single[key] = _whole(value, 1 if name == "relative_distance" else 0, 10**4, text)
         elif group == "pre_train" and name in PreTrain.model_fields:
             pre_train = _patched_text(pre_train, name, value, text)
         elif group in ("optim", *PHASES) and name:
@@ -411,10 +411,9 @@ def _example(group: str) -> str:
     return "lr=1e-5" if group in ("optim", *PHASES) else "HYPERPARAMETER=VALUE"
 
 
-def _whole(value: Any, low: int, high: int | None, text: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
-        allowed = f"{low} to {high}" if high is not None else f"at least {low}"
-        raise UserError(f"--set {text}: should be a whole number, {allowed}, not {value!r}.")
+def _whole(value: Any, low: int, high: int, text: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise UserError(f"--set {text}: should be a whole number, {low} to {high}, not {value!r}.")
     return value
 
 

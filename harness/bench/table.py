@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from harness.bench.values import EXCLUSIVE as EXCLUSIVE
 from harness.bench.values import PHASES as PHASES
@@ -36,18 +36,27 @@ def _not_bool(value: object) -> object:
     return value
 
 
+def _not_tiny(value: float) -> float:
+    if value < 1e-12:
+        raise ValueError(f"should be 1e-12 or more, not {value:g}")
+    return value
+
+
 def _kind(value: object) -> str:
     return "sizes" if isinstance(value, Mapping) else "number"
 
 
 Number = Annotated[float, BeforeValidator(_not_bool), Field(allow_inf_nan=False)]
 Positive = Annotated[float, BeforeValidator(_not_bool), Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, BeforeValidator(_not_bool), Field(ge=1)]
-Size = Annotated[int, BeforeValidator(_not_bool), Field(ge=0)]
+Rate = Annotated[float, BeforeValidator(_not_bool), Field(gt=0, le=1), AfterValidator(_not_tiny)]
+"""A learning rate, or AdamW's eps: a smaller or larger one is a slip of the hand and trains nothing."""
+Count = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=10**9)]
+Batch = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=10**6)]
+Few = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=1000)]
+Size = Annotated[int, BeforeValidator(_not_bool), Field(ge=0, le=10**9)]
 Seed = Annotated[int, BeforeValidator(_not_bool), Field(ge=0, lt=2**32)]
-Epochs = Annotated[
-    Annotated[Positive, Tag("number")] | Annotated[dict[Size, Positive], Tag("sizes")], Discriminator(_kind)
-]
+Passes = Annotated[float, BeforeValidator(_not_bool), Field(gt=0, le=10**5)]
+Epochs = Annotated[Annotated[Passes, Tag("number")] | Annotated[dict[Size, Passes], Tag("sizes")], Discriminator(_kind)]
 Steps = Annotated[Annotated[Count, Tag("number")] | Annotated[dict[Size, Count], Tag("sizes")], Discriminator(_kind)]
 
 
@@ -58,18 +67,18 @@ class Phase(Strict):
     `warmup`: fraction of the steps; `warmup_steps`: the same in updates, at most all. `clip`: global gradient norm, 0 for none. `dropout`: probability.
     """
 
-    lr: Positive | None = None
-    batch_size: Count | None = None
+    lr: Rate | None = None
+    batch_size: Batch | None = None
     epochs: Epochs | None = None
     steps: Steps | None = None
     schedule: Literal["linear", "constant"] | None = None
     warmup: Annotated[Number, Field(ge=0, le=1)] | None = None
     warmup_steps: Count | None = None
-    weight_decay: Annotated[Number, Field(ge=0)] | None = None
-    clip: Annotated[Number, Field(ge=0)] | None = None
+    weight_decay: Annotated[Number, Field(ge=0, le=10)] | None = None
+    clip: Annotated[Number, Field(ge=0, le=10**6)] | None = None
     beta1: Annotated[Number, Field(ge=0, lt=1)] | None = None
     beta2: Annotated[Number, Field(ge=0, lt=1)] | None = None
-    eps: Positive | None = None
+    eps: Rate | None = None
     dropout: Annotated[Number, Field(ge=0, lt=1)] | None = None
     precision: Literal["fp32", "bf16"] | None = None
 
@@ -116,7 +125,7 @@ class MlmHead(Strict):
     """The MLM stage for encoders without a usable MLM head. `steps` in updates: 0 for none, unset for the encoder's own
     number; `frozen`: the head alone is trained."""
 
-    steps: Annotated[int, BeforeValidator(_not_bool), Field(ge=0)] | None = None
+    steps: Size | None = None
     frozen: bool = False
 
 
@@ -127,8 +136,8 @@ class EncoderSettings(Strict):
     `relative_distance`: from which all distances share a bucket.
     """
 
-    relative_buckets: Annotated[int, BeforeValidator(_not_bool), Field(ge=0)] | None = None
-    relative_distance: Annotated[int, BeforeValidator(_not_bool), Field(ge=1)] | None = None
+    relative_buckets: Annotated[int, BeforeValidator(_not_bool), Field(ge=0, le=10**4)] | None = None
+    relative_distance: Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=10**4)] | None = None
 
 
 def encoder_part(settings: Mapping[str, Any]) -> dict[str, int]:
@@ -255,7 +264,7 @@ class Preset(Strict):
     methods: tuple[str, ...] | None = None
     tasks: tuple[str, ...] | None = None
     sizes: tuple[Size, ...] | None = None
-    subsets: Count | None = None
+    subsets: Few | None = None
     seeds: tuple[Seed, ...] | None = None
     recipe: Recipe = Recipe()
     pre_train: PreTrain | None = None
@@ -263,7 +272,7 @@ class Preset(Strict):
     mlm_head: MlmHead | None = None
     max_length: Annotated[int, Field(ge=8, le=512)] | None = None
     selection_every: Count | None = None
-    num_workers: Count | None = None
+    num_workers: Few | None = None
     comparable: bool = False
 
 
@@ -293,9 +302,9 @@ class Table(Strict):
     translator: str = ""
     max_length: Annotated[int, Field(ge=8, le=512)] = 128
     selection_every: Count = 100
-    num_workers: Count = 1
+    num_workers: Few = 1
     sizes: tuple[Size, ...] = Field(min_length=1)
-    subsets: Count = 1
+    subsets: Few = 1
     seeds: tuple[Seed, ...] = Field(min_length=1)
     tasks: tuple[str, ...] = Field(min_length=1)
     columns: dict[str, Column]

@@ -11,11 +11,13 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 import harness
+from harness.cli.output import BROKEN_PIPE, OutputError, standard_streams
 from harness.cli.signals import Received, interruptible
 from harness.errors import SessionLostError, UserError, unknown
 
 EXIT_INCOMPLETE, EXIT_USER = 1, 2
 LISTED = ("methods", "tasks", "tables", "spaces", "encoders", "corpora", "translators", "benches")
+KEPT = "what was recorded is kept, the same command goes on"
 FORMATS = ("text", "md", "latex", "csv", "json")
 
 
@@ -277,27 +279,51 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command. 0: complete; 1: the table is incomplete; 2: a mistake of the user's, or the machine failed; 128 and
-    the signal's number: interrupted."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    commands = ("bench", "tune", "plan", "report", "submit", "list", "show", "doctor")
-    with interruptible() as received:
+    """Run the command. 0: complete, and all of it written to standard output; 1: the table is incomplete; 2: a mistake of
+    the user's, or the machine failed; 141: the reader of standard output left; 128 and the signal's number: interrupted."""
+    with standard_streams() as is_open, interruptible() as received:
         try:
-            if arguments and not arguments[0].startswith("-") and arguments[0] not in commands:
-                raise unknown("command", arguments[0], commands)
-            args = build_parser().parse_args(arguments)
-            module, name = args.handler.split(":")
-            status: int = getattr(import_module(module), name)(args)
-            return status
+            try:
+                if not is_open:
+                    raise UserError("standard output is closed: send it to a file, or to /dev/null.")
+                return _run(list(sys.argv[1:] if argv is None else argv))
+            finally:
+                sys.stdout.flush()
+        except OutputError as error:
+            if error.left:
+                return BROKEN_PIPE
+            print(f"harness: standard output cannot be written ({error.strerror}); {KEPT}.", file=sys.stderr)
+            return EXIT_INCOMPLETE
         except (UserError, KeyboardInterrupt) as error:
             status = _ended(error, received)
             if isinstance(error, SessionLostError):
-                sys.stdout.flush()
                 os._exit(status)
             return status
-        except BrokenPipeError:
-            sys.stderr.close()  # the reader of our output went away, as 'head' does
-            return 0
+        except OSError as error:
+            if error.filename is None:
+                raise
+            print(f"harness: {error.filename}: cannot be used ({error.strerror}); {KEPT}.", file=sys.stderr)
+            return EXIT_USER
+        except MemoryError:
+            print(f"harness: the memory that this process may use is full; {KEPT}.", file=sys.stderr)
+            return EXIT_INCOMPLETE
+
+
+def _run(arguments: list[str]) -> int:
+    """Parse and run. Raises UserError for what is wrong in the arguments."""
+    commands = ("bench", "tune", "plan", "report", "submit", "list", "show", "doctor")
+    for text in arguments:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raw = text.encode(errors="backslashreplace").decode().replace("\\udc", "\\x")
+            raise UserError(f"the argument '{raw}' is not UTF-8 text; type it as UTF-8, or rename the file.") from None
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in commands:
+        raise unknown("command", arguments[0], commands)
+    args = build_parser().parse_args(arguments)
+    module, name = args.handler.split(":")
+    status: int = getattr(import_module(module), name)(args)
+    return status
 
 
 def _ended(error: UserError | KeyboardInterrupt, received: Received) -> int:

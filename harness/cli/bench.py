@@ -29,6 +29,7 @@ from harness.cli.printing import about, duration, magnitude, say, say_table
 from harness.cli.request import recalled
 from harness.cli.texts import corpus_of, reader, translate, translation_of
 from harness.encoders import Located, locate
+from harness.encoders.sources import check_vocabulary
 from harness.errors import UserError
 from harness.specs import Status
 from harness.storage import weights_of
@@ -392,7 +393,8 @@ def check_lengths(resolved: ResolvedTable, located: Located) -> None:
 
 
 def check_masks(items: Iterable[Item], tokeniser: Any, located: Located) -> None:
-    """An objective that masks needs a mask token."""
+    """An objective that masks needs a mask token, and every token a row of the embedding."""
+    check_vocabulary(tokeniser.vocabulary.size, located.config, f"The encoder {located.name}")
     masking = next((item for item in items if "p_m" in item.stage.objective.params), None)
     if masking and tokeniser.vocabulary.mask_id is None:
         raise UserError(f"{masking.name} masks tokens, but the tokenizer of {located.name} has no mask token.")

@@ -15,6 +15,7 @@ from typing import Any
 
 from harness.encoders.sizes import SIZES, relative_positions_error
 from harness.errors import UserError, unknown
+from harness.paths import named_path
 from harness.specs import KEY_LENGTH, UNRESOLVED, Encoder
 
 MODEL_TYPES = ("bert", "roberta", "electra", "mpnet", "camembert", "xlm-roberta")
@@ -44,6 +45,25 @@ _INITIAL_WEIGHTS = b"new encoder, initial weights 1"
 """How `load_encoder` draws them is part of what a new encoder is: change this together with it."""
 RELATIVE_DISTANCE = 128
 """Of relative positions whose maximal distance nobody says: T5's and COCO-LM's (base) value."""
+_OLD_TOKENIZER = {
+    "bert": ("vocab.txt",),
+    "electra": ("vocab.txt",),
+    "mpnet": ("vocab.txt",),
+    "roberta": ("vocab.json", "merges.txt"),
+}
+"""What a tokenizer is made from where there is no tokenizer.json; the library makes an empty one from nothing at all."""
+_COUNTS = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "vocab_size",
+    "max_position_embeddings",
+    "embedding_size",
+)
+"""Numbers of a configuration that are 1 or more."""
+_DEFAULTED = ("num_attention_heads", "max_position_embeddings", "embedding_size")
+"""Those of them that may be left out."""
 _CONFIG_NOISE = (
     "_name_or_path",
     "transformers_version",
@@ -155,9 +175,9 @@ def locate(name: str, *, download: bool = False) -> Located:
         folder = _package_folder(name, packaged)
         contaminated = ("mnli", "qqp") if name == "minilm" else ()
         return Located(Encoder(digest_of(folder), name), folder, _config(folder), packaged.head_training, contaminated)
-    path = Path(name).expanduser()
+    path = named_path(name, "--encoder")
     if path.is_dir():
-        return Located(Encoder(digest_of(path), path.name), path, _config(path), None)
+        return _of_folder(path, path.name)
     if name.startswith((".", "/", "~")):
         raise UserError(f"--encoder {name}: there is no such folder.")
     if name.count("/") > 1 or " " in name:
@@ -169,7 +189,53 @@ def locate(name: str, *, download: bool = False) -> Located:
         found = _hub_folder(name, download=True)
     if found is None:
         return Located(Encoder(f"{UNRESOLVED}{name}", name), None, _HUB_SHAPES.get(name, {}), None)
-    return Located(Encoder(digest_of(found), name), found, _config(found), None)
+    return _of_folder(found, name)
+
+
+def _of_folder(folder: Path, name: str) -> Located:
+    located = Located(Encoder(digest_of(folder), name), folder, _config(folder), None)
+    _check_tokenizer(folder, located.config)
+    return located
+
+
+def _check_tokenizer(folder: Path, config: dict[str, Any]) -> None:
+    """Raises UserError where the folder has no tokenizer of its model type, or one that does not fit the embedding."""
+    old = _OLD_TOKENIZER.get(config["model_type"], ())
+    if not (folder / "tokenizer.json").exists() and not (old and all((folder / name).exists() for name in old)):
+        files = " or ".join(["tokenizer.json", *filter(None, [" and ".join(old)])])
+        raise UserError(f"The encoder folder {folder} has no tokenizer; add the {files} that belongs to its weights.")
+    check_vocabulary(_num_ids(folder, old), config, f"The encoder folder {folder}")
+
+
+def check_vocabulary(size: int, config: dict[str, Any], place: str) -> None:
+    """The ids of a tokenizer, `size` of them, must have a row each in the embedding, and use at least half of the rows:
+    fewer are those of another encoder, or of none. `place` begins the sentence. Raises UserError."""
+    rows = config.get("vocab_size")
+    if rows is not None and not rows <= 2 * size <= 2 * rows:
+        raise UserError(
+            f"{place} has a tokenizer with {size:,} ids for an embedding of {rows:,} rows (vocab_size); "
+            "add the tokenizer that belongs to its weights."
+        )
+
+
+def _num_ids(folder: Path, old: tuple[str, ...]) -> int:
+    """The highest id that the files of a tokenizer give, plus 1."""
+    if (folder / "tokenizer.json").exists():
+        return 1 + max(_tokenizer(folder).get_vocab(with_added_tokens=True).values(), default=-1)
+    if old == ("vocab.txt",):
+        ids = set(range(_read_text(folder / "vocab.txt").rstrip("\n").count("\n") + 1))
+    else:
+        ids = _ids(folder / "vocab.json")
+    added = folder / "added_tokens.json"
+    return 1 + max(ids | (_ids(added) if added.exists() else set()), default=-1)
+
+
+def _ids(path: Path) -> set[int]:
+    """Of a JSON object of tokens."""
+    body = _json(path)
+    if not isinstance(body, dict) or not all(isinstance(each, int) for each in body.values()):
+        raise UserError(f"{path} is not a vocabulary: it should hold a JSON object of tokens and their numbers.")
+    return set(body.values())
 
 
 def _new(name: str, download: bool) -> Located:
@@ -203,13 +269,17 @@ def _vocabulary_size(folder: Path) -> int:
         from harness.encoders.tokens import Tokeniser  # builds one from the older files; imports torch, so only here
 
         return Tokeniser(folder).vocabulary.size
+    return int(_tokenizer(folder).get_vocab_size(with_added_tokens=True))
+
+
+def _tokenizer(folder: Path) -> Any:
+    """The tokenizer.json of a folder. Raises UserError."""
     from tokenizers import Tokenizer
 
     try:
-        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        return Tokenizer.from_file(str(folder / "tokenizer.json"))
     except Exception as error:  # the library raises nothing narrower
         raise UserError(f"The encoder folder {folder} has no usable tokenizer: {error}.") from None
-    return int(tokenizer.get_vocab_size(with_added_tokens=True))
 
 
 _HUB_SHAPES: dict[str, dict[str, Any]] = {
@@ -266,32 +336,48 @@ def _hub_folder(name: str, download: bool) -> Path | None:
 
 def _config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
-    try:
-        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"The encoder folder {folder} has no config.json.") from None
-    except ValueError as error:
-        raise UserError(f"{path} is not valid JSON: {error}.") from None
+    if not path.exists():
+        raise UserError(f"The encoder folder {folder} has no config.json.")
+    config: dict[str, Any] = _json(path)
     if not isinstance(config, dict):
         raise UserError(f"{path} is not the configuration of a model: it should hold a JSON object.")
     kind = str(config.get("model_type"))
     if kind not in MODEL_TYPES:
         raise unknown("model_type", kind, MODEL_TYPES, str(path))
+    for key in _COUNTS:
+        value = config.get(key, 1 if key in _DEFAULTED else None)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            found = repr(value)[:60] if key in config else "missing"
+            raise UserError(f"{path}: {key} is {found}, and it should be a whole number of 1 or more.")
+    pad = config.get("pad_token_id", 0)
+    unset = pad is None and kind in ("bert", "electra")  # the others count positions from it
+    if not unset and (isinstance(pad, bool) or not isinstance(pad, int) or pad < 0):
+        raise UserError(f"{path}: pad_token_id is {repr(pad)[:60]}, and it should be the id of a token.")
+    hidden, heads = config.get("hidden_size"), config.get("num_attention_heads")
+    if hidden and heads and hidden % heads:
+        raise UserError(f"{path}: hidden_size {hidden} is no multiple of num_attention_heads {heads}.")
     return config
 
 
 def _json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        return json.loads(_read_text(path))
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON: {error}.") from None
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not UTF-8 text; fetch it again.") from None
 
 
 def _hash_tokenizer(whole: Any, path: Path) -> None:
     """Feed a hash with what decides the ids of a text."""
     for name in _TOKENIZER:
         if (path / name).exists() and name not in ("tokenizer_config.json", "special_tokens_map.json"):
-            content = (path / name).read_text(encoding="utf-8")
+            content = _read_text(path / name)
             if name.endswith(".json"):
                 content = json.dumps(_json(path / name), sort_keys=True)
             whole.update(name.encode() + content.encode())

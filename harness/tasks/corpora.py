@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 from harness import errors
 from harness.errors import UserError
+from harness.paths import named_path
 from harness.specs import KEY_LENGTH, RowSet, digest_of
 from harness.tasks.packaged import NotAtHand, boolq_prose
 from harness.tasks.reading import read_text
@@ -198,7 +199,7 @@ def _write_json(path: Path, body: dict[str, Any]) -> None:
 
 def _local_files(name: str | Path) -> tuple[list[Path], str | None, str]:
     """The files of a path, folder or pattern in order, the column asked for, and a label."""
-    path, column = Path(name).expanduser(), None
+    path, column = named_path(str(name), "--corpus"), None
     found = _matching(path)
     if not found and ":" in path.name:
         before, _, column = str(path).rpartition(":")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol as Interface
 
 from harness.errors import UserError
+from harness.paths import named_path
 from harness.tasks.packaged import HOMES, NotAtHand, described, installed, packaged_rows
 from harness.tasks.reading import FORMATS, read_rows
 from harness.tasks.rows import Rows
@@ -296,7 +297,7 @@ def open_source(data: str | os.PathLike[str] | None = None) -> TextSource:
     """
     if data is None or str(data) == "hub":
         return Sources([HubSource(), PackageSource()])
-    folder = Path(data).expanduser()
+    folder = named_path(str(data), "--data")
     if not folder.is_dir():
         what = "is a file, not a folder" if folder.exists() else "there is no such folder"
         raise UserError(

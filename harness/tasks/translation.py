@@ -21,11 +21,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import NamedTuple
 from typing import Protocol as Interface
 
 from harness.errors import UserError, nearest
+from harness.paths import named_path
 from harness.specs import digest_of
 from harness.tasks.rows import Rows
 from harness.tasks.translation_models import model_way
@@ -85,7 +85,7 @@ def open_translator(name: str, *, download: bool) -> Translator:
     if kind == "file" and colon:
         if not rest:
             raise UserError(f"{where}: names no file; write file:PATH.")
-        return Translator(name, file_ways(where, Path(rest).expanduser()))
+        return Translator(name, file_ways(where, named_path(rest, "--translator")))
     if kind == "apertium" and colon:
         if "@" in rest:
             raise UserError(f"{where}: apertium cannot sample; drop '{rest[rest.index('@') :]}'.")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError
+from harness.paths import named_path
 from harness.specs import KEY_LENGTH, digest_of
 from harness.streams import stream
 from harness.tasks.packaged import NotAtHand, NotFetched
@@ -179,7 +180,7 @@ def _need_packages(where: str, family: str) -> None:
 
 
 def _model_folder(where: str, name: str, download: bool) -> Path:
-    path = Path(name).expanduser()
+    path = named_path(name, "--translator")
     if path.is_dir():
         _check(where, path)
         return path

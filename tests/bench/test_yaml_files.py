@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,11 @@ def test_scientific_notation_is_a_float_and_words_stay_words() -> None:
         ("name: a\npresets: &x {a: *x}\n", ["x.yaml"]),
         ("name: a\nlr: 2021-13-45\n", ["not valid YAML"]),
         ("name: a\x00", ["not valid YAML"]),
+        ("name: a\n? [b]\n: 1\n", ["x.yaml, line 2: a key is a list or a mapping"]),
+        ("name: a\nrows:\n- name: b\n  set: {{c: 1}: 2}\n", ["x.yaml, line 4: a key is a list or a mapping"]),
+        ('name: "a\\0"\n', ["x.yaml", "null or half a character"]),
+        ('name: "\\ud800"\n', ["x.yaml", "null or half a character"]),
+        ("name: !!set {? [a]}\n", ["x.yaml"]),
     ],
 )
 def test_errors_name_the_place_and_the_mend(text: str, parts: list[str]) -> None:
@@ -102,7 +108,35 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert load_yaml(bad, Outer).lr == 2
 
 
+def test_aliases_that_multiply_are_refused_and_others_are_read() -> None:
+    lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]" for before, name in pairwise("abcdefghij")]
+    assert "x.yaml: its aliases (*) stand for more than 100,000 values" in error_of("\n".join(lines))
+    found = parse_yaml("name: &n a\nrows: [{name: *n}, {name: *n}]\n", Outer, "x.yaml")
+    assert [row.name for row in found.rows] == ["a", "a"]
+
+
+@pytest.mark.parametrize("text", ["[" * 3000, "{a: " * 3000, "[1, " * 3000, "[" * 3000 + "]" * 3000, "- " * 3000])
+def test_depth_is_refused_before_the_parser_takes_minutes(text: str) -> None:
+    assert "not valid YAML" in error_of(f"name: {text}")
+
+
+def test_a_file_too_long_to_be_one_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "long.yaml"
+    path.write_text(f"name: a\n# {'x' * 10_000_000}\n")
+    for file in (path, Path("/dev/zero")):
+        with pytest.raises(UserError, match="larger than 200,000 bytes"):
+            load_yaml(file, Outer)
+
+
+@pytest.mark.parametrize("name", ["x" * 300 + ".yaml", "~nobody_x/a.yaml", "/dev/null/a.yaml"])
+def test_a_path_that_cannot_be_looked_up(name: str) -> None:
+    with pytest.raises(UserError):
+        load_yaml(Path(name), Outer)
+
+
 def test_values_from_the_command_line() -> None:
+    assert parse_value("{[a]: 1}") == "{[a]: 1}"
     assert parse_value("1e-5") == 1e-5
     assert parse_value("true") is True
     assert parse_value("{20: 3}") == {20: 3}

@@ -235,6 +235,64 @@ class TestWrongFolders:
         (copy / "tokenizer.json").write_text("{")
         assert "tokenizer.json" in one_sentence(copy)
 
+    @pytest.mark.parametrize("kind", tiny.KINDS)
+    def test_no_tokenizer(self, kind: str, folders: dict[str, Path], tmp_path: Path) -> None:
+        """The library would make an empty one, with which every word is unknown."""
+        copy = Path(shutil.copytree(folders[kind], tmp_path / "copy"))
+        (copy / "tokenizer.json").unlink()
+        assert "has no tokenizer; add the tokenizer.json or" in one_sentence(copy)
+        (copy / ("merges.txt" if kind == "roberta" else "vocab.json")).write_text("{}")
+        assert "has no tokenizer" in one_sentence(copy)
+
+    @pytest.mark.parametrize(("rows", "fits"), [(1.0, True), (1.1, True), (2.0, True), (2.1, False), (0.9, False)])
+    def test_a_vocabulary_and_its_embedding(self, rows: float, fits: bool, copy: Path) -> None:
+        ids = len(tiny.tokenizer("bert"))
+        edit(copy / "config.json", vocab_size=round(rows * ids))
+        if fits:
+            assert locate(str(copy)).config["vocab_size"] == round(rows * ids)
+        else:
+            assert f"has a tokenizer with {ids} ids for an embedding of {round(rows * ids)} rows" in one_sentence(copy)
+
+    def test_a_vocabulary_in_the_older_files(self, copy: Path) -> None:
+        words = Tokeniser(copy)._tokenizer.get_vocab()
+        (copy / "tokenizer.json").unlink()
+        (copy / "vocab.txt").write_text("\n".join(sorted(words, key=words.get)) + "\n")
+        assert locate(str(copy)).config["vocab_size"] == len(words)
+        (copy / "added_tokens.json").write_text(json.dumps({"more": len(words)}))
+        assert f"a tokenizer with {len(words) + 1} ids" in one_sentence(copy)
+        (copy / "added_tokens.json").unlink()
+        (copy / "vocab.txt").write_text("[PAD]\n[UNK]\n")
+        assert "a tokenizer with 2 ids" in one_sentence(copy)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"num_hidden_layers": -1},
+            {"num_hidden_layers": 0},
+            {"hidden_size": "wide"},
+            {"vocab_size": 2.5},
+            {"max_position_embeddings": None},
+            {"num_attention_heads": True},
+            {"num_attention_heads": 5},
+            {"pad_token_id": "[PAD]"},
+        ],
+    )
+    def test_numbers_that_no_encoder_has(self, change: dict[str, Any], copy: Path) -> None:
+        edit(copy / "config.json", **change)
+        said = one_sentence(copy)
+        assert "config.json: " in said
+        assert next(iter(change)) in said
+
+    def test_numbers_that_a_plan_needs(self, copy: Path) -> None:
+        config = json.loads((copy / "config.json").read_text())
+        del config["intermediate_size"]
+        (copy / "config.json").write_text(json.dumps(config))
+        assert "intermediate_size is missing" in one_sentence(copy)
+
+    def test_a_vocabulary_that_is_not_text(self, copy: Path) -> None:
+        (copy / "vocab.txt").write_bytes(b"caf\xe9\n")
+        assert "vocab.txt is not UTF-8 text" in one_sentence(copy)
+
     def test_an_unknown_model_type(self, copy: Path) -> None:
         edit(copy / "config.json", model_type="robertta")
         assert "Did you mean 'roberta'?" in one_sentence(copy)
@@ -289,6 +347,10 @@ class TestPickles:
 
 
 class TestNames:
+    @pytest.mark.parametrize("name", ["x" * 300, "~nobody_x", "~nobody_x/encoder"])
+    def test_a_name_that_cannot_be_looked_up(self, name: str, hub: Path) -> None:
+        assert one_sentence(name).startswith("--encoder: ")
+
     def test_a_hub_id_not_at_hand_is_unresolved(self, hub: Path) -> None:
         for name in ("roberta-base", "someone/some-encoder"):
             located = locate(name)

@@ -1,0 +1,93 @@
+"""Standard output and standard error while a command runs: whose loss ends it, and whose does not."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any, TextIO, cast
+
+BROKEN_PIPE = 141
+"""128 + SIGPIPE, as a shell gives it for a program whose reader has left."""
+
+
+class OutputError(OSError):
+    """Standard output takes no more. `left`: its reader closed it, as 'head' does."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(error.errno, error.strerror or str(error))
+        self.left = isinstance(error, BrokenPipeError)
+
+
+class _Stream:
+    """A text stream that gives `_lost` what goes wrong with it; all else is the stream's own."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError as error:
+            self._lost(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._lost(error)
+
+    def _lost(self, error: OSError) -> None:
+        """What is written from now on goes nowhere, Python's own flush at the end included: it would fail again."""
+        with contextlib.suppress(OSError, ValueError):  # a stream of a test has no file
+            number = self._stream.fileno()
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, number)
+            os.close(nowhere)
+
+
+class _Table(_Stream):
+    """Standard output: a table that is not written is no success, whoever caught the error of its first line."""
+
+    _error: OSError | None = None
+
+    def flush(self) -> None:
+        super().flush()
+        if self._error:
+            raise OutputError(self._error)
+
+    def _lost(self, error: OSError) -> None:
+        super()._lost(error)
+        self._error = error
+        raise OutputError(error) from None
+
+
+@contextlib.contextmanager
+def standard_streams() -> Iterator[bool]:
+    """Until the end, standard error drops what nobody reads, standard output raises OutputError, and neither fails for a
+    character that its encoding lacks. Yields whether standard output is open at all."""
+    before = sys.stdin, sys.stdout, sys.stderr
+    # A closed descriptor would be the next file's: a database would then get what is meant for people.
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDONLY if number == 0 else os.O_WRONLY)
+    with open(os.devnull, encoding="utf-8") as nothing, open(os.devnull, "w", encoding="utf-8") as nowhere:
+        out, err = before[1] or nowhere, before[2] or nowhere
+        for stream in (out, err):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
+        sys.stdin = before[0] or nothing
+        sys.stdout, sys.stderr = cast(TextIO, _Table(out)), cast(TextIO, _Stream(err))
+        try:
+            yield before[1] is not None
+        finally:
+            sys.stderr.flush()
+            sys.stdin, sys.stdout, sys.stderr = before

@@ -1,0 +1,146 @@
+"""Exit status 0 means that the table was written; a reader of standard error that leaves stops nothing."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli.command import MOVIES, TrainingStartedError
+
+from harness.cli import main
+from harness.cli.output import standard_streams
+
+COMMANDS = (["list", "spaces"], ["plan", *MOVIES.split()], ["--help"])
+
+
+def unread() -> io.TextIOWrapper:
+    """A pipe whose reader has left."""
+    read, write = os.pipe()
+    os.close(read)
+    return open(write, "w", encoding="utf-8")
+
+
+def full() -> io.TextIOWrapper:
+    return open("/dev/full", "w", encoding="utf-8")
+
+
+def status(words: list[str]) -> int:
+    """`--help` ends by SystemExit where all of it was written."""
+    try:
+        return main(words)
+    except SystemExit as error:
+        return int(error.code or 0)
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
+@pytest.mark.parametrize(("opened", "expected"), [(unread, 141), (full, 1)])
+def test_a_table_that_was_not_written_is_no_success(
+    words: list[str],
+    opened: Callable[[], io.TextIOWrapper],
+    expected: int,
+    workdir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = io.StringIO()
+    with opened() as out:
+        monkeypatch.setattr("sys.stdout", out)
+        monkeypatch.setattr("sys.stderr", said)
+        assert status(words) == expected
+        out.flush()  # Python's own at the end says nothing more
+    assert ("No space left on device" in said.getvalue()) == (expected == 1)
+    assert said.getvalue().count("\n") == (expected == 1)
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
+def test_a_closed_standard_output_is_refused(words: list[str], workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = io.StringIO()
+    monkeypatch.setattr("sys.stdout", None)
+    monkeypatch.setattr("sys.stderr", said)
+    assert status(words) == 2
+    assert "standard output is closed" in said.getvalue()
+
+
+@pytest.mark.usefixtures("workdir")
+def test_a_bench_goes_on_when_nobody_reads_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says its plan there before it trains."""
+    with unread() as err:
+        err.reconfigure(line_buffering=True)
+        monkeypatch.setattr("sys.stderr", err)
+        with pytest.raises(TrainingStartedError):
+            main(["bench", *MOVIES.split()])
+
+
+@pytest.mark.usefixtures("workdir")
+def test_a_closed_standard_error_sends_nothing_to_the_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr", None)
+    with pytest.raises(TrainingStartedError):
+        main(["bench", *MOVIES.split()])
+    assert capsys.readouterr().out == ""
+
+
+def test_characters_that_the_terminal_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    with standard_streams():
+        print("70.1 ± 2.3")
+        sys.stdout.flush()
+    assert raw.getvalue() == b"70.1 \\xb1 2.3\n"
+
+
+@pytest.mark.parametrize(
+    ("ending", "expected"),
+    [(">&-", 2), (">/dev/full", 1), ("2>&-", 0), ("<&- 2>&- >/dev/null", 0), ("2>/dev/full", 0)],
+)
+def test_the_status_that_a_shell_sees(ending: str, expected: int, tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$0" -m harness list spaces {ending}', sys.executable],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == expected, done
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+def test_an_argument_that_is_not_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", os.fsdecode(b"a\xff")]) == 2
+    assert "the argument 'a\\xff' is not UTF-8 text" in capsys.readouterr().err
+
+
+LONG, NOBODY = "x" * 300, "~nobody_x/y"
+
+
+@pytest.mark.usefixtures("workdir")
+@pytest.mark.parametrize(
+    ("flag", "name"),
+    [
+        *((flag, name) for flag in ("--encoder", "--data", "--storage") for name in (LONG, NOBODY)),
+        *((flag, f"{name}.yaml") for flag in ("--table", "--tasks", "--with") for name in (LONG, NOBODY)),
+        ("--store", f"sqlite:///{LONG}"),
+        ("--tasks", LONG),
+    ],
+)
+def test_a_name_that_is_no_path_is_refused_in_a_sentence(
+    flag: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *MOVIES.split(), flag, name]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("harness: ")
+    assert said.err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("workdir")
+@pytest.mark.parametrize("name", [LONG, NOBODY])
+def test_a_corpus_that_is_no_path(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--table", "pretraining", "--corpus", name]) == 2
+    assert capsys.readouterr().err.startswith("harness: --corpus: ")
