@@ -68,7 +68,7 @@ def calibrate(speeds: Iterable[Speed], encoder: str) -> Calibration:
     speed = math.fsum(w * s.flops for w, s in zip(weights, same, strict=True)) / seconds
     errors = [math.log(s.flops / s.seconds / speed) for s in same]
     shares = [w * s.seconds / seconds for w, s in zip(weights, same, strict=True)]
-    known_by = "as in the last stage of this encoder here" if len(same) == 1 else "as in its last stages here"
+    known_by = f"measured on the last stage{'s' if len(same) > 1 else ''} of this encoder here"
     return Calibration(speed, known_by, _spread(errors, shares, len(same)))
 
 
