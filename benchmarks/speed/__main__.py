@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from case import Case, Opened
+from case import EVERY, Case, Opened
 from report import BASELINE, DYNAMIC, goals, parts_table, picture, table
 from variants import Variant, bare, bf16, cores, harness_bench, trainer
 
@@ -73,7 +73,7 @@ def timed(case: Case, variants: tuple[str, ...], rounds: int) -> dict[str, Any]:
                     f"{case.name}, round {number + 1}: {name}: {said['inside'] / said['runs']:.2f} s a run", flush=True
                 )
                 ended = {(e["steps"], e["evaluations"]) for e in said["ended"]}
-                assert ended == {(case.steps, -(-case.steps // 100))}, f"not the same work: {ended}"
+                assert ended == {(case.steps, -(-case.steps // EVERY))}, f"not the same work: {ended}"
             found.append({name: each[name] for name in variants})
         lengths = opened.mean_tokens
     return {"name": case.name, "case": asdict(case), "mean_tokens": lengths, "rounds": found}
@@ -82,8 +82,7 @@ def timed(case: Case, variants: tuple[str, ...], rounds: int) -> dict[str, Any]:
 def script(name: str, case: Case, *words: Any, threads: int = 0) -> Any:
     """What one of our scripts printed last, with a folder of its own as its last word."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "case.json"
-        path.write_text(json.dumps(asdict(case)), encoding="utf-8")
+        path = case.write(Path(folder) / "case.json")
         command = [sys.executable, str(HERE / name), str(path), *map(str, words), folder]
         environment = dict(os.environ, **({"OMP_NUM_THREADS": str(threads)} if threads else {}))
         done = subprocess.run(command, capture_output=True, text=True, env=environment)

@@ -11,15 +11,14 @@ import time
 from pathlib import Path
 
 import torch
-from case import Case, Opened
+from case import Case, Opened, ended
 
 from harness.training.loop import train
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    case = Case(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
-    opened = Opened(case, Path(sys.argv[4]), int(sys.argv[2]))
+    opened = Opened(Case.read(sys.argv[1]), Path(sys.argv[4]), int(sys.argv[2]))
     stage = opened.runs[int(sys.argv[3])]
     inputs, objective = opened.inputs(stage), opened.objective(stage)
     began = time.time()
@@ -27,19 +26,7 @@ def main() -> None:
     outcome = train(
         objective, inputs, stage.optim, stage.seed, selection=stage.selection, dev=dev, metrics=("accuracy",)
     )
-    ended = time.time()
-    assert stage.data.dev is not None
-    tested = outcome.predictions[stage.data.tests[0].digest]
-    result = {
-        "began": began,
-        "ended": ended,
-        "steps": stage.optim.steps,
-        "evaluations": len(outcome.history),
-        "selected": outcome.selected_step,
-        "dev": outcome.dev_scores["accuracy"],
-        "test": float((tested.logits.argmax(axis=1) == tested.gold).mean()),
-    }
-    print(json.dumps(result))
+    print(json.dumps({"began": began, "ended": time.time(), **ended(stage, outcome)}))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ plans it. Every variant gets the same rows, updates, evaluations and selection."
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,32 @@ from harness.encoders.model import load_encoder
 from harness.encoders.tokens import Tokeniser
 from harness.objectives import build
 from harness.objectives.base import TrainingObjective
-from harness.specs import Data, RowSet, Stage
+from harness.specs import Data, Record, RowSet, Stage
+from harness.tasks.metrics import score
 from harness.training.loop import Inputs
+from harness.training.outcome import Outcome
 
-MAX_LENGTH = 128
+MAX_LENGTH, EVERY = 128, 100
+"""Tokens of a text, and updates between two looks at dev."""
+
+
+def ended(stage: Stage, found: Record | Outcome) -> dict[str, Any]:
+    """What a run of ours ended with, to be told from the others' by name."""
+    tested = found.predictions[stage.data.tests[0].digest]
+    return {
+        "steps": stage.optim.steps,
+        "evaluations": len(found.history),
+        "selected": found.selected_step,
+        "dev": found.dev_scores["accuracy"],
+        "test": score("accuracy", tested.gold, tested.logits),
+    }
 
 
 @dataclass(frozen=True)
 class Case:
-    """`steps`: updates of a run; dev is looked at every 100 of them (the protocol's own) and at the end. `data`: a folder
-    of GLUE where the task is not packaged. `bench_runs`: runs a core that `harness bench` makes in one go, the first of each worker beside the count."""
+    """`steps`: updates of a run; dev is looked at every EVERY of them (the protocol's own) and at the end. `data`: a folder
+    of GLUE where the task is not packaged. `bench_runs`: runs a core that `harness bench` makes in one go, of which the
+    first of each worker is not counted."""
 
     encoder: str
     task: str
@@ -36,6 +52,14 @@ class Case:
     method: str = "ft"
     size: int = 20
     bench_runs: int = 3
+
+    def write(self, path: Path) -> Path:
+        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        return path
+
+    @classmethod
+    def read(cls, path: str) -> Case:
+        return cls(**json.loads(Path(path).read_text(encoding="utf-8")))
 
     @property
     def name(self) -> str:
@@ -57,9 +81,8 @@ class Opened:
 
     def __init__(self, case: Case, folder: Path, seeds: int = 1) -> None:
         self.case = case
-        self.prepared: Prepared = prepare(
-            build_parser().parse_args(case.command(folder / "plan.db", seeds)), train=True
-        )
+        self.args = build_parser().parse_args(case.command(folder / "plan.db", seeds))
+        self.prepared: Prepared = prepare(self.args, train=True)
         self.plan = self.prepared.plan
         assert self.plan.located.folder is not None
         self.folder: Path = self.plan.located.folder

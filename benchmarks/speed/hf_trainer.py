@@ -31,7 +31,6 @@ class Job:
     lr: float
     seed: int
     max_length: int
-    precision: str
 
 
 def run(job: Job) -> dict[str, Any]:
@@ -80,7 +79,6 @@ def run(job: Job) -> dict[str, Any]:
         save_steps=job.every,
         load_best_model_at_end=True,
         metric_for_best_model="accuracy",
-        bf16=job.precision == "bf16",
         use_cpu=not torch.cuda.is_available(),
         report_to="none",
         disable_tqdm=True,

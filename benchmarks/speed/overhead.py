@@ -9,17 +9,17 @@ provenance, transport, scheduling and the record.
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import itertools
-
-import psutil
 from case import Case, Opened
 from scheduler import used
 
@@ -77,23 +77,21 @@ def hire_into(workers: list[Any]) -> Any:
 
 
 def main() -> None:
-    case = Case(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
-    count, slots, folder = int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
-    opened = Opened(case, folder, count)
-    prepared, workers = opened.prepared, []  # type: ignore[var-annotated]
-    store = Store(f"sqlite:///{folder / 'overhead.db'}")
     import ray
 
+    count, slots = int(sys.argv[2]), int(sys.argv[3])
+    opened = Opened(Case.read(sys.argv[1]), Path(sys.argv[4]), count)
+    workers: list[Any] = []
+    store = Store(opened.prepared.store.url)
+
     with session(Execution(slots=slots), {}) as (_, settled):
-        from harness.cli import build_parser
         from harness.cluster.pool import Pool
 
-        args = build_parser().parse_args(case.command(folder / "overhead.db", count))
-        workplace = workplace_of(args, opened.plan.located, storage_of(args, store), settled)
+        workplace = workplace_of(opened.args, opened.plan.located, storage_of(opened.args, store), settled)
         read = reader(opened.plan, opened.tokeniser, store)
         pool = Pool(store, workplace, opened.tokeniser.vocabulary, read, settled, "speed", hire_into(workers))
         ended, marks = 0, []
-        for event in pool.run(prepared.items):
+        for event in pool.run(opened.prepared.items):
             assert event.kind in ("started", "done"), event
             ended += event.kind == "done"
             if event.kind == "done" and ended in (max(1, count // 10), count // 2, count):

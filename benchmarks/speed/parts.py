@@ -194,7 +194,7 @@ def _batches(size: int, stage: Stage) -> list[Any]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    case = Case(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
+    case = Case.read(sys.argv[1])
     repeats, folder = int(sys.argv[2]), Path(sys.argv[3])
     found: dict[str, dict[str, list[float]]] = {}
     for part, ways in measured(case, folder).items():

@@ -13,11 +13,15 @@ DYNAMIC = "Trainer, dynamic padding"
 Found = dict[str, Any]
 
 
-def ratios(rounds: list[dict[str, Any]], variant: str, against: str, key: str) -> list[float]:
+def seconds(rounds: list[dict[str, Any]], variant: str) -> list[float]:
+    """Of a run, a round each."""
+    return [each[variant]["inside"] / each[variant]["runs"] for each in rounds]
+
+
+def ratios(rounds: list[dict[str, Any]], variant: str, against: str) -> list[float]:
     """How often `variant` makes a run while `against` makes one, a round each."""
-    return [
-        (each[against][key] / each[against]["runs"]) / (each[variant][key] / each[variant]["runs"]) for each in rounds
-    ]
+    ours, theirs = (seconds(rounds, way) for way in (variant, against))
+    return [other / own for own, other in zip(ours, theirs, strict=True)]
 
 
 def middle(values: list[float], digits: int = 1) -> str:
@@ -30,12 +34,12 @@ def table(found: Found) -> str:
     lines = []
     for case in found["cases"]:
         for variant in case["rounds"][0]:
-            seconds = [each[variant]["inside"] / each[variant]["runs"] for each in case["rounds"]]
+            spent = seconds(case["rounds"], variant)
             started = [each[variant]["start"] for each in case["rounds"]]
-            line = [case["name"], variant, middle(seconds, 2), middle(started)]
+            line = [case["name"], variant, middle(spent, 2), middle(started)]
             for against in (BASELINE, DYNAMIC):
-                line.append(middle(ratios(case["rounds"], variant, against, "inside")))
-            line.append(middle([60 * 60 / each for each in seconds], 0))
+                line.append(middle(ratios(case["rounds"], variant, against)))
+            line.append(middle([60 * 60 / each for each in spent], 0))
             lines.append(line)
     headers = ("case", "way", "s a run", "start, s", "x Trainer 128", "x dynamic", "runs an hour")
     return tabulate(lines, headers=headers, disable_numparse=True)
@@ -47,7 +51,7 @@ def parts_table(found: Found) -> str:
         for part, ways in parts.items():
             least = {way: statistics.median(times) for way, times in ways.items()}
             ours = least["harness"]
-            shown = [f"{1000 * seconds:.1f}" for seconds in least.values()]
+            shown = [f"{1000 * each:.1f}" for each in least.values()]
             gains = [f"{least[way] / ours:.1f}" for way in ("padded to 128", "dynamic padding")]
             lines.append([name, part, *shown, *gains])
     headers = ("case", "part", "padded to 128, ms", "dynamic, ms", "harness, ms", "x", "x dynamic")
@@ -55,11 +59,11 @@ def parts_table(found: Found) -> str:
 
 
 def goals(found: Found) -> str:
-    """Each goal with its figure, least favourable case first named."""
-    lines: list[tuple[str, str, str, str]] = []
+    """Each goal with its figure."""
+    lines: list[tuple[str, str, str]] = []
 
     def goal(text: str, shown: str, met: bool) -> None:
-        lines.append((text, shown, "met" if met else "MISSED", ""))
+        lines.append((text, shown, "met" if met else "MISSED"))
 
     for case in found["cases"]:
         encoder, wanted = case["name"].split(",")[0], {"bert-tiny": (10, 2.5, 10), "minilm": (9, 2, 12)}
@@ -72,20 +76,20 @@ def goals(found: Found) -> str:
             ("harness bench", DYNAMIC, dynamic),
         ):
             if way in case["rounds"][0] and not (way.endswith("bf16") and encoder == "bert-tiny"):
-                values = ratios(case["rounds"], way, against, "inside")
+                values = ratios(case["rounds"], way, against)
                 goal(
                     f"{case['name']}: {way} at least {bound} x {against}",
                     middle(values),
                     statistics.median(values) >= bound,
                 )
-    for name, each in found.get("overhead", {}).items():
+    for name, each in found["overhead"].items():
         bound = 0.03 if name.startswith("bert-tiny") else 0.01
         goal(f"{name}: time outside the loop at most {bound:.0%}", f"{each['overhead']:.2%}", each["overhead"] <= bound)
         between = each["between_runs_milliseconds"]
         goal(f"{name}: schedule and transport at most 20 ms a run", f"{between:.1f} ms", between <= 20)
-    for name, (bound, values) in found.get("commands", {}).items():
+    for name, (bound, values) in found["commands"].items():
         goal(f"{name} at most {bound} s", middle(values, 2), statistics.median(values) <= bound)
-    return tabulate([line[:3] for line in lines], headers=("goal", "figure", ""), disable_numparse=True)
+    return tabulate(lines, headers=("goal", "figure", ""), disable_numparse=True)
 
 
 def picture(found: Found, path: Path) -> None:
@@ -106,7 +110,7 @@ def picture(found: Found, path: Path) -> None:
     for case in cases:
         first = at
         for way in case["rounds"][0]:
-            values = ratios(case["rounds"], way, BASELINE, "inside")
+            values = ratios(case["rounds"], way, BASELINE)
             centre = statistics.median(values)
             axis.barh(at, centre, color=colours[way])
             axis.plot([min(values), max(values)], [at, at], color="black", lw=1)

@@ -8,11 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from case import MAX_LENGTH, Case, Opened
+from case import EVERY, MAX_LENGTH, Opened, ended
 from hf_trainer import Job, write
 
 from harness.store import Store
@@ -34,7 +34,7 @@ class Timing:
 Variant = Callable[[Opened, Path], Timing]
 
 
-def trainer(padding: str, processes: int, precision: str = "fp32") -> Variant:
+def trainer(padding: str, processes: int) -> Variant:
     """Hugging Face's Trainer, one process a run, with the machine's cores shared between the processes."""
 
     def run(opened: Opened, folder: Path) -> Timing:
@@ -49,12 +49,11 @@ def trainer(padding: str, processes: int, precision: str = "fp32") -> Variant:
                 padding=padding,
                 threads=threads,
                 steps=case.steps,
-                every=100,
+                every=EVERY,
                 batch_size=opened.runs[0].optim.batch_size,
                 lr=case.lr,
                 seed=index,
                 max_length=MAX_LENGTH,
-                precision=precision,
             )
             commands.append([str(HERE / "hf_trainer.py"), str(write(job, folder / f"job-{index}.json"))])
         return _timed(commands, threads)
@@ -65,8 +64,7 @@ def trainer(padding: str, processes: int, precision: str = "fp32") -> Variant:
 def bare(opened: Opened, folder: Path) -> Timing:
     """`harness.training.loop.train` alone, one process with one thread a core."""
     count = cores()
-    (folder / "case.json").write_text(json.dumps(asdict(opened.case)), encoding="utf-8")
-    script = [str(HERE / "bare.py"), str(folder / "case.json"), str(count)]
+    script = [str(HERE / "bare.py"), str(opened.case.write(folder / "case.json")), str(count)]
     return _timed([[*script, str(index), str(folder)] for index in range(count)], 1)
 
 
@@ -87,26 +85,15 @@ def harness_bench(opened: Opened, folder: Path) -> Timing:
     spans = sorted((each.provenance["started_at"], each.seconds) for each in records.values())
     ends = max(began + seconds for began, seconds in spans)
     later = spans[cores() :]
-    ended = []
-    for key, record in records.items():
-        tested = record.predictions[stages[key].data.tests[0].digest]
-        ended.append(
-            {
-                "steps": stages[key].optim.steps,
-                "evaluations": len(record.history),
-                "selected": record.selected_step,
-                "dev": record.dev_scores["accuracy"],
-                "test": float((tested.logits.argmax(axis=1) == tested.gold).mean()),
-            }
-        )
-    return Timing(len(later), whole - (ends - spans[0][0]), ends - later[0][0], ended)
+    found = [ended(stages[key], record) for key, record in records.items()]
+    return Timing(len(later), whole - (ends - spans[0][0]), ends - later[0][0], found)
 
 
 def bf16(variant: Variant) -> Variant:
     """The same with the case's precision changed."""
 
     def run(opened: Opened, folder: Path) -> Timing:
-        return variant(Opened(Case(**{**asdict(opened.case), "precision": "bf16"}), folder), folder)
+        return variant(Opened(replace(opened.case, precision="bf16"), folder), folder)
 
     return run
 
