@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from harness.errors import SessionLostError, UserError
+from harness.errors import SessionLostError, UserError, first_line
 from harness.specs import Execution
 from harness.store import masked
 
@@ -86,13 +86,19 @@ def _started(execution: Execution, common: dict[str, Any]) -> Any:
     import ray
 
     slots = execution.num_workers * (execution.slots or max(1, (os.cpu_count() or 1) // execution.num_workers))
-    context = ray.init(
-        address="local",
-        num_cpus=max(1, round(slots * execution.cpus_per_run)),
-        include_dashboard=True,
-        dashboard_host="127.0.0.1",
-        **common,
-    )
+    try:
+        context = ray.init(
+            address="local",
+            num_cpus=max(1, round(slots * execution.cpus_per_run)),
+            include_dashboard=True,
+            dashboard_host="127.0.0.1",
+            **common,
+        )
+    except Exception as error:  # of its time limits Ray raises a bare one (2.60)
+        raise UserError(
+            f"Ray did not start on this machine ({first_line(error)}); where the machine is overloaded, run the same command "
+            "again later."
+        ) from None
     asked = os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
     if asked and not ip_address(context.address_info["node_ip_address"]).is_loopback:
         ray.shutdown()

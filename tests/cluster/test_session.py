@@ -9,6 +9,10 @@ import sys
 import pytest
 from cluster.driver import OURS
 
+from harness.cluster.session import session
+from harness.errors import UserError
+from harness.specs import Execution
+
 SET_FIRST = """
 import importlib, os, sys
 class Ray:
@@ -34,3 +38,13 @@ def test_whatever_is_imported_first_ray_finds_its_environment(module: str) -> No
         check=False,
     )
     assert done.stderr == "0\n"
+
+
+def test_a_ray_that_does_not_start_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(**options: object) -> None:
+        raise Exception("The current node timed out during startup. More.\nAnd more.")
+
+    monkeypatch.setattr("ray.init", late)
+    refused = pytest.raises(UserError, match=r"^Ray did not start on this machine \(The current node timed out")
+    with refused, session(Execution("local", slots=1), {}):
+        pass

@@ -115,7 +115,7 @@ def test_a_submitted_bench_fills_its_table(head: tuple[str, str], folder: Path) 
     records.mkdir()
     shutil.copy(store, records)
     assert {each.status for each in kept(folder).values()} == {"done"}
-    assert len(kept(folder)) == 2
+    assert len(kept(folder)) == 1
 
 
 def printed(driver: Driver, what: str) -> str:
@@ -151,12 +151,12 @@ def test_a_job_is_stopped_and_the_same_command_goes_on(head: tuple[str, str], fo
     assert driver.err.startswith(f"harness: job {id} stopped: ")
     assert not TRACE.search(driver.out + driver.err)
     assert leases(folder) == 0
-    assert len(kept(folder)) < 7, "it was stopped, not awaited"
+    assert len(kept(folder)) < 6, "it was stopped, not awaited"
     with started(folder, line) as again:
         assert again.wait() == 0, again.out + again.err
     after = kept(folder)
     assert {key: after[key] for key in before} == before
-    assert sorted((each.status, each.attempt) for each in after.values()) == [("done", 1)] * 7
+    assert sorted((each.status, each.attempt) for each in after.values()) == [("done", 1)] * 6
 
 
 def test_the_status_of_the_job_is_that_of_the_command(head: tuple[str, str], folder: Path) -> None:
