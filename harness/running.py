@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 import harness
-from harness.encoders.model import ENCODER_PARTS, load_encoder, load_product, save_product, weights_digest
+from harness.encoders.model import ENCODER_PARTS, checked_product, load_encoder, save_product
 from harness.encoders.tokens import Vocabulary
 from harness.errors import UserError, first_line
 from harness.objectives import build
@@ -63,8 +63,7 @@ def run_stage(
             kept = "selected" if stage.init.stage.selection else "last"
             if stage.init.step != kept:
                 raise ValueError(f"the parent keeps its {kept} weights, and step '{stage.init.step}' is asked for")
-            tensors = _parents_weights(stage.init.stage.key, workplace)
-            record.provenance["parent_product"] = weights_digest(tensors)
+            tensors, record.provenance["parent_product"] = _parents_weights(stage.init.stage.key, workplace)
             encoder.load_parts(tensors, [part for part in stage.init.parts if part in ENCODER_PARTS])
         objective = build(stage.objective, encoder, vocabulary, stage.data.num_labels, stage.optim.dropout, stage.seed)
         if isinstance(stage.init, Parent):
@@ -122,13 +121,17 @@ def run_stage(
     return record
 
 
-def _parents_weights(key: str, workplace: Workplace) -> dict[str, Tensor]:
-    """Weights of an earlier stage. Damaged ones are deleted, so that the next command makes them again."""
+def _parents_weights(key: str, workplace: Workplace) -> tuple[dict[str, Tensor], str]:
+    """Weights of an earlier stage and their digest. Damaged ones are deleted, so that the next command makes them again."""
     try:
-        return load_product(workplace.storage, key)
+        return checked_product(workplace.storage, key)
+    except FileNotFoundError:
+        raise UserError(
+            f"the weights of its parent stage {key} are no longer in {workplace.storage.shown}: the same command makes them again"
+        ) from None
     except SafetensorError as error:
         workplace.storage.delete(weights_of(key))
-        raise ValueError(
+        raise UserError(
             f"the weights of its parent stage {key[:10]} were damaged ({first_line(error)}) and are deleted: the same "
             "command makes them again"
         ) from None

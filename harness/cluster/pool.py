@@ -117,6 +117,8 @@ class Pool:
         self._counts: Counter[str] = Counter()
         self._table = table
         self._children: Counter[str] = Counter()
+        self._remade: set[str] = set()
+        """Stages whose weights were deleted during the run and are made again beside the items: no item of theirs starts or ends."""
 
     def _count(self, state: str, by: int = 1) -> None:
         self._counts[state] += by
@@ -161,11 +163,14 @@ class Pool:
                     yield Event("waiting", item, "another driver is training it")
                 elif grant == "settled":
                     yield from self._settled(item)
-                elif not self._orphaned(item):  # asked last: a settled stage needs no weights
+                elif self._orphaned(item):  # asked last: a settled stage needs no weights
+                    yield from self._made_again(item)
+                else:
                     member = staff.idle.pop()
                     busy[submit(member.actor, item, self._vocabulary, self._shelf)] = (item, member)
                     self._count("running")
-                    yield Event("started", item)
+                    if item.stage.key not in self._remade:
+                        yield Event("started", item)
             references = [*busy, *doubtful, *staff.references]
             if not references:
                 time.sleep(0.2 if held or schedule.ready else 0)
@@ -193,8 +198,11 @@ class Pool:
 
     def _finish(self, event: Event) -> Iterator[Event]:
         key = event.item.stage.key
-        self._count(event.kind)
-        yield event
+        if key in self._remade:
+            self._remade.discard(key)
+        else:
+            self._count(event.kind)
+            yield event
         if event.kind in ("done", "elsewhere"):
             self._schedule.release(key)
         else:
@@ -207,16 +215,22 @@ class Pool:
                 self._discard(parent)
 
     def _orphaned(self, item: Item) -> bool:
-        """Another driver may have deleted the weights that a stage starts from: then they are made again before it."""
+        """Whether the weights that a stage starts from are gone: another driver, or a person, may have deleted them."""
         parent = item.stage.parent
-        if parent is None or self._workplace.storage.exists(weights_of(parent.key)):
-            return False
+        return parent is not None and not self._workplace.storage.exists(weights_of(parent.key))
+
+    def _made_again(self, item: Item) -> Iterator[Event]:
+        """The weights that a stage starts from, before it."""
+        parent = item.stage.parent
+        assert parent is not None
         if parent.key not in self._schedule.waiting:
             name = f"weights for {item.name}"
             self._children.update([parent.parent.key] if parent.parent else [])
             self._schedule.push(Item(parent, name, item.cost, (), keep_product=True, remake=True, seen_attempt=0))
+            self._remade.add(parent.key)
+            said = f"the weights of stage {parent.key[:10]} ({parent.phase}) were deleted from {self._workplace.storage.shown}"
+            yield Event("notice", item, f"{said}: they are made again.")
         self._schedule.wait(parent, item)
-        return True
 
     def _settled(self, item: Item) -> Iterator[Event]:
         """Another driver recorded this stage first. Its weights, if wanted, may be gone by now: then make them again."""

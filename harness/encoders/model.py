@@ -372,5 +372,16 @@ def save_product(tensors: dict[str, Tensor], storage: Storage, key: str) -> str:
 
 
 def load_product(storage: Storage, key: str) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = load(storage.read(weights_of(key)))
-    return tensors
+    return checked_product(storage, key)[0]
+
+
+def checked_product(storage: Storage, key: str) -> tuple[dict[str, Tensor], str]:
+    """A stage's weights and their digest. Raises FileNotFoundError, and SafetensorError for a damaged file: one that cannot be
+    read, or whose content is not what its digest was taken of."""
+    content = storage.read(weights_of(key))
+    tensors: dict[str, Tensor] = load(content)
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    kept, digest = header.get("__metadata__", {}).get("digest"), weights_digest(tensors)
+    if kept is not None and kept != digest:
+        raise SafetensorError("its content does not match its digest")
+    return tensors, digest
