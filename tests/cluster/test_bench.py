@@ -42,7 +42,7 @@ def test_a_bench_fills_its_table(undisturbed: Undisturbed) -> None:
 
 def test_what_was_said_while_it_ran(undisturbed: Undisturbed) -> None:
     said = undisturbed.driver.err
-    assert f"to train {STAGES}." in said
+    assert f"to train: {STAGES}." in said
     assert "(its token: ray get-auth-token)" in said
     assert f"{STAGES}/{STAGES} stages in " in said
     assert undisturbed.driver.counts["done"] == STAGES

@@ -49,7 +49,7 @@ def test_a_diverged_parent(undisturbed: Undisturbed, copied: Path) -> None:
     again = finished(copied, DIVERGING, status=1)
     assert again.table == driver.table
     assert "Ray dashboard" not in again.err
-    assert "blocked 3 by a diverged parent (--retry trains it again)" in again.err
+    assert "3 blocked because the stage before diverged (--retry trains both)" in again.err
     assert kept(copied) == found
 
     retried = finished(copied, f"{DIVERGING} --retry --slots 2", status=1)

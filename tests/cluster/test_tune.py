@@ -143,7 +143,7 @@ def test_the_same_study_again_starts_no_ray(both: Both) -> None:
 def test_a_bench_with_the_best_point_trains_nothing(both: Both) -> None:
     assert best(both.folder / "grid") in POINTS
     bench = finished(both.folder, "bench --with grid/best.yaml --format json")
-    assert "done 5, failed 0, diverged 0, to train 0." in bench.err
+    assert "Stages done: 5, failed: 0, diverged: 0, to train: 0." in bench.err
     assert "To do: nothing." in bench.err
     (cell,) = (cell for cell in bench.table["cells"] if cell["column"] == "movies")
     assert (cell["done"], cell["expected"]) == (2, 2)
