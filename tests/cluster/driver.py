@@ -209,7 +209,8 @@ class Driver:
         """Of its last line: how many stages were done, elsewhere, ... by this driver."""
         line = [line for line in self.err.splitlines() if re.search(r"\d+/\d+ stages in ", line)][-1]
         return {
-            state: int(count) for count, state in re.findall(r"(\d+) (done|elsewhere|failed|diverged|retried)", line)
+            state: int(count)
+            for count, state in re.findall(r"(\d+) (done|elsewhere|failed|diverged|retried)(?! before)", line)
         }
 
 
