@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import resource
 
 from harness.bench.resolve import ResolvedTable
 from harness.encoders import Located
@@ -10,6 +12,9 @@ from harness.errors import UserError
 from harness.specs import Execution, Workplace
 from harness.storage import Storage
 from harness.store import Store
+
+ADDRESS_SPACE, STORE_SHARE = 8 * 2**30, 0.3
+"""What Ray's raylet maps at the most: 12 GB were seen on 25 GB of memory, of which its object store takes 30 %."""
 
 
 def execution_of(args: argparse.Namespace, resolved: ResolvedTable) -> Execution:
@@ -40,7 +45,9 @@ def workplace_of(args: argparse.Namespace, located: Located, storage: Storage, e
 
 
 def check_gpus(args: argparse.Namespace) -> None:
-    """On this machine a share of a GPU needs one; of another cluster its session tells."""
+    """On this machine Ray needs a folder and memory, and a share of a GPU needs one; of another cluster its session tells."""
+    if args.address == "local":
+        _check_limits()
     if args.gpus_per_run and args.address == "local":
         import torch
 
@@ -49,3 +56,21 @@ def check_gpus(args: argparse.Namespace) -> None:
                 f"--gpus-per-run {args.gpus_per_run:g}: torch {torch.__version__} sees {torch.cuda.device_count()} GPUs on "
                 "this machine; leave the flag out to train with what there is."
             )
+
+
+def _check_limits() -> None:
+    """Raises UserError for what Ray would end in a traceback of its own, some after a minute."""
+    flag = "RAY_TMPDIR" if "RAY_TMPDIR" in os.environ else "TMPDIR"
+    folder = os.environ.get(flag, "")
+    if not folder.isascii():
+        raise UserError(
+            f"{flag} is '{folder}': Ray takes ASCII paths only; set RAY_TMPDIR=/tmp, or another such folder."
+        )
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    needed = ADDRESS_SPACE + STORE_SHARE * memory
+    if limit != resource.RLIM_INFINITY and limit < needed:
+        raise UserError(
+            f"'ulimit -v' allows {limit / 2**30:.1f} GiB of address space, and Ray reserves {needed / 2**30:.0f} GiB here, most "
+            "of it unused; run 'ulimit -v unlimited', and limit memory by a container instead."
+        )

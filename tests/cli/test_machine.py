@@ -6,12 +6,15 @@ import io
 import json
 import shutil
 import sqlite3
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cli.command import MOVIES, Said, TrainingStartedError
 
+from harness.cli.places import check_gpus
+from harness.errors import UserError
 from harness.store import DEFAULT_URL, Store
 
 Refused = Callable[..., str]
@@ -129,3 +132,41 @@ def test_a_short_plan_is_not_asked_about(harness: Harness, workdir: Path) -> Non
     with pytest.raises(TrainingStartedError):
         harness(f"bench {MOVIES}")
     assert DEFAULT_URL.removeprefix("sqlite:///") in {str(p.relative_to(workdir)) for p in workdir.rglob("*.db")}
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "refused"),
+    [
+        ("TMPDIR", "/tmp/ü", True),
+        ("RAY_TMPDIR", "/tmp/ü", True),
+        ("TMPDIR", "/tmp", False),
+        ("RAY_TMPDIR", "/tmp", False),
+    ],
+)
+def test_a_folder_that_ray_cannot_take(name: str, folder: str, refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for each in ("TMPDIR", "RAY_TMPDIR"):
+        monkeypatch.delenv(each, raising=False)
+    monkeypatch.setenv(name, folder)
+    if name == "RAY_TMPDIR" and not refused:
+        monkeypatch.setenv("TMPDIR", "/tmp/ü")  # which Ray does not read then
+    args = Namespace(address="local", gpus_per_run=None)
+    if refused:
+        with pytest.raises(UserError, match=f"^{name} is '/tmp/ü': Ray takes ASCII paths only"):
+            check_gpus(args)
+    else:
+        check_gpus(args)
+    check_gpus(Namespace(address="auto", gpus_per_run=None))
+
+
+@pytest.mark.parametrize(("limit", "refused"), [(4 << 30, True), (-1, False), (1 << 50, False)])
+def test_a_limit_on_address_space(limit: int, refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray would run into it after a minute, with a traceback."""
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setenv("TMPDIR", "/tmp")
+    monkeypatch.setattr("resource.getrlimit", lambda _: (limit, -1))
+    args = Namespace(address="local", gpus_per_run=None)
+    if refused:
+        with pytest.raises(UserError, match="'ulimit -v' allows "):
+            check_gpus(args)
+    else:
+        check_gpus(args)
