@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 from store.samples import stage
@@ -27,7 +28,7 @@ def items(count: int) -> list[Item]:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     now = [0.0]
-    monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(live, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def forward(seconds: float) -> None:
         now[0] += seconds
