@@ -17,6 +17,7 @@ from harness.bench.values import PHASES as PHASES
 from harness.bench.values import matching, stated
 from harness.errors import UserError, unknown
 from harness.tasks.metrics import METRICS, check_metric
+from harness.tasks.protocols import PROTOCOLS
 from harness.tasks.table import TASKS, Task
 from harness.yaml_files import MisplacedError, Strict, load_named, packaged_files
 
@@ -323,6 +324,7 @@ class Table(Strict):
                 error = unknown(kind, str(name), map(str, known))
                 raise MisplacedError(loc, str(error))
 
+        check(["protocol"], self.protocol, PROTOCOLS, "protocol")
         names = [row.name for row in self.rows]
         for index, row in enumerate(self.rows):
             if row.name in names[:index]:

@@ -69,6 +69,8 @@ def ask(args: argparse.Namespace) -> Asked:
     shared = target.set if target else ()
     places |= {f"--set {text}": f"{file}, key target.set, {text}" for text in shared}
     places |= {f"--set {text}": f"{file}, key set, {text}" for text in texts}
+    places |= _places_of_rows(table, name) if name.endswith(YAML) else {}
+    places |= _places_of_point(table, point, {text: places[f"--set {text}"] for text in (*shared, *texts)})
     preset = values["preset"]
     known = table.presets.get(preset or table.default_preset)
     if known and values["data"] == known.data and not Path(known.data).is_dir():
@@ -109,6 +111,30 @@ def _values(table: Table, point: Point, target: PointTarget, file: str) -> dict[
     # A method that the table has no row for gets one, but by the method's name, not by its title.
     values["methods"] = (target.row if target.row.lower() in names else point.method,)
     return values
+
+
+def _places_of_rows(table: Table, file: str) -> dict[str, str]:
+    """Where the file of a table says what `readings` calls 'method cmlm (row w/o CL), key alpha'."""
+    found = {}
+    for index, row in enumerate(table.rows):
+        for key in row.set:
+            part, _, name = key.rpartition(".")
+            found[f"method {part or row.parts[0]} (row {row.name}), key {name}"] = f"{file}, key rows.{index}.set.{key}"
+    return found
+
+
+def _places_of_point(table: Table, point: Point | None, places: Mapping[str, str]) -> dict[str, str]:
+    """The same of a point's hyperparameters; `places`: of its texts. A row of the table that sets one itself keeps it."""
+    rows = [(row.name, row.set) for row in table.rows]
+    if point:
+        rows.append(("+".join(method.title for method in methods_named(point.method)), {}))
+    found = {}
+    for text, place in places.items():
+        part, _, name = text.partition("=")[0].partition(".")
+        for row, own in rows:
+            if name not in own and f"{part}.{name}" not in own:
+                found[f"method {part} (row {row}), key {name}"] = place
+    return found
 
 
 def _placed(error: UserError, places: Mapping[str, str]) -> UserError:

@@ -27,10 +27,11 @@ def own_table(old: str, new: str) -> str:
 @pytest.mark.parametrize(
     ("old", "new", "parts"),
     [
-        ("lr: 1e-5 ", "lrr: 1e-5 ", ["key recipe.fine_tune.lrr: unknown key. Did you mean 'lr'?"]),
-        ("lr: 1e-5 ", "lr: fast ", ["key recipe.fine_tune.lr", "valid number", "not 'fast'"]),
-        ("subsets: 5 ", "subsets: many ", ["key subsets", "valid integer", "not 'many'"]),
+        ("lr: 1e-5", "lrr: 1e-5", ["key recipe.fine_tune.lrr: unknown key. Did you mean 'lr'?"]),
+        ("lr: 1e-5", "lr: fast", ["key recipe.fine_tune.lr", "valid number", "not 'fast'"]),
+        ("subsets: 5", "subsets: many", ["key subsets", "valid integer", "not 'many'"]),
         ("metric: mcc", "metric: [mcc]", ["key columns.cola.metric", "valid string"]),
+        ("protocol: cmlm_few_shot", "protocol: cmlm_fewshot", ["key protocol", "Did you mean 'cmlm_few_shot'?"]),
         ("schedule: linear", "schedule: cosine", ["key recipe.fine_tune.schedule", "'linear' or 'constant'"]),
         ("default_preset: quick", "default_preset: quik", ["key default_preset", "Did you mean 'quick'?"]),
         ("title: Few-shot", "title: [Few-shot", ["not valid YAML"]),
@@ -46,8 +47,22 @@ def test_a_table_of_the_users_with_an_error(refused: Refused, old: str, new: str
 
 
 @pytest.mark.usefixtures("workdir")
+def test_a_hyperparameter_names_its_file(refused: Refused) -> None:
+    own_table("{name: TAPT, method: tapt}", "{name: TAPT, method: cmlm, set: {alpha: -2}}")
+    assert "harness: mine.yaml, key rows.3.set.alpha: should be greater" in refused(
+        "plan --table mine.yaml --tasks movies"
+    )
+    Path("point.yaml").write_text("method: cmlm\nset: {alpha: -1}\n", encoding="utf-8")
+    said = refused("plan --table few_shot --tasks movies --with point.yaml")
+    assert "harness: point.yaml, key set, cmlm.alpha=-1: should be greater" in said
+    Path("point.yaml").write_text("method: taco\nset: {window: -1}\n", encoding="utf-8")
+    said = refused("plan --table few_shot --tasks movies --methods taco --with point.yaml")
+    assert "harness: point.yaml, key set, taco.window=-1: should be greater" in said
+
+
+@pytest.mark.usefixtures("workdir")
 def test_a_number_in_scientific_notation_is_a_number(harness: Harness) -> None:
-    own_table("lr: 1e-5 ", "lr: 3e-4 ")
+    own_table("lr: 1e-5", "lr: 3e-4")
     said = harness("report --table mine.yaml --preset paper --tasks cola --methods ft --format json")
     assert json.loads(said.out)["recipe"]["fine_tune"]["lr"] == 3e-4
     Path("point.yaml").write_text("method: cmlm\nset: {alpha: 1e-3, fine_tune.lr: 7e-4}\n", encoding="utf-8")

@@ -211,7 +211,7 @@ def test_a_wrong_target_names_its_key(refused: Refused, target: dict[str, str | 
         ("cmlm+scll", "{}", ["best.yaml, key method: unknown method 'scll'. Did you mean 'scl'?"]),
         ("scl+cmlm", "{}", ["best.yaml, key method: 'scl+cmlm' trains after fine-tuning"]),
         ("cmlm+scl", "{alpha: 1}", ["best.yaml, line 2, key set.alpha", "write cmlm.alpha or scl.alpha"]),
-        ("cmlm", "{alhpa: 1}", ["method cmlm (row CMLM)", "Did you mean 'alpha'?"]),
+        ("cmlm", "{alhpa: 1}", ["best.yaml, key set, cmlm.alhpa=1: unknown key", "Did you mean 'alpha'?"]),
         ("cmlm", "{fine_tune.lrr: 1}", ["best.yaml, key set, fine_tune.lrr=1: unknown key", "'fine_tune.lr'"]),
         ("cmlm", "{alpha: [1]}", ["best.yaml, line 2, key set.alpha: should be a number, a word", "not [1]"]),
     ],
