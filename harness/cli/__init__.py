@@ -112,6 +112,17 @@ def _minutes(text: str) -> float:
     return _number(text, "minutes such as 10, or 0 for never")
 
 
+def _store(text: str) -> str:
+    """The URL of a store, without a password: every user of the machine sees the words of a command."""
+    from harness.store import has_password
+
+    if has_password(text):
+        raise UserError(
+            "--store: a password in the URL can be seen by every user of this machine; put it into PGPASSWORD or ~/.pgpass."
+        )
+    return text
+
+
 def _format(text: str) -> str:
     if text not in FORMATS:
         raise unknown("format", text, FORMATS, "--format")
@@ -155,7 +166,9 @@ def _data_flags(what: Any) -> None:
 
 def _place_flags(parser: argparse.ArgumentParser) -> None:
     where = parser.add_argument_group("where it runs and what is kept")
-    where.add_argument("--store", metavar="URL", help="database of records (default sqlite:///.harness/harness.db)")
+    where.add_argument(
+        "--store", type=_store, metavar="URL", help="database of records (default sqlite:///.harness/harness.db)"
+    )
     where.add_argument(
         "--storage", metavar="URI", help="where weights lie: a folder or s3://..., gs://... (default: beside the store)"
     )
@@ -258,17 +271,23 @@ def build_parser() -> argparse.ArgumentParser:
 
     listing = commands.add_parser("list", help=f"list {', '.join(LISTED)}")
     listing.add_argument("what", metavar="|".join(LISTED))
-    listing.add_argument("--store", metavar="URL", help="of 'list benches' (default sqlite:///.harness/harness.db)")
+    listing.add_argument(
+        "--store", type=_store, metavar="URL", help="of 'list benches' (default sqlite:///.harness/harness.db)"
+    )
     listing.set_defaults(handler="harness.cli.show:listing")
 
     show = commands.add_parser("show", help="one record in full: its numbers, its parents, how to make it again")
     show.add_argument("key", help="a stage's key, or its beginning")
-    show.add_argument("--store", metavar="URL", help="database of records (default sqlite:///.harness/harness.db)")
+    show.add_argument(
+        "--store", type=_store, metavar="URL", help="database of records (default sqlite:///.harness/harness.db)"
+    )
     show.add_argument("--storage", metavar="URI", help="where weights lie (default: beside the store)")
     show.set_defaults(handler="harness.cli.show:show")
 
     doctor = commands.add_parser("doctor", help="check Python, torch, Ray, packages, data, store and disk")
-    doctor.add_argument("--store", metavar="URL", help="database of records (default sqlite:///.harness/harness.db)")
+    doctor.add_argument(
+        "--store", type=_store, metavar="URL", help="database of records (default sqlite:///.harness/harness.db)"
+    )
     doctor.add_argument("--storage", metavar="URI", help="where weights lie (default: beside the store)")
     doctor.add_argument("--data", help="'hub', or a folder of data")
     doctor.add_argument(

@@ -25,12 +25,11 @@ from harness.cli.request import YAML
 from harness.cli.study import as_bench
 from harness.cli.tune import space_of
 from harness.errors import UserError, unknown
+from harness.store import has_password
 from harness.tasks import TASKS
 from harness.yaml_files import load_yaml
 
 COMMANDS = ("bench", "tune")
-PASSWORD = re.compile(r"://[^@]*:.*@|[?&][^=&]*(?:password|passwd|pwd|secret|token|access_key)[^=&]*=", re.IGNORECASE)
-"""Of a word: a URL with a password, before its host or in its query."""
 SECRET = re.compile(r"PASSW|SECRET|ACCESS_KEY|API_KEY|CREDENTIAL|TOKEN$", re.IGNORECASE)
 """Of a variable's name."""
 
@@ -112,7 +111,7 @@ def _follow(jobs: Any, id: str) -> int:
 
 def _check_words(inner: argparse.Namespace, words: list[str]) -> None:
     """What must not stand in the command: it is shown on the dashboard, and the cluster is named to submit."""
-    if any(PASSWORD.search(word) for word in words):
+    if any(has_password(word) for word in words):
         raise UserError(
             f"submit {words[0]}: an URL in the command has a password, which the dashboard would show; leave it out and put "
             "it on the head node: PGPASSWORD or ~/.pgpass for PostgreSQL, the usual AWS or Google credentials for storage."
@@ -154,7 +153,7 @@ def _runtime_env(file: str | None) -> dict[str, Any]:
         return {}
     found = load_yaml(Path(file), RuntimeEnv)
     for name, value in found.env_vars.items():
-        if SECRET.search(name) or PASSWORD.search(value):
+        if SECRET.search(name) or has_password(value):
             raise UserError(
                 f"--runtime-env {file}, key env_vars.{name}: the cluster keeps and shows runtime environments; set this "
                 "variable on the nodes instead, before 'ray start' or from a Kubernetes secret."

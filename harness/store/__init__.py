@@ -11,7 +11,7 @@ translations  back-translations, made once
 trials        what a study of hyperparameters asked and found
 """
 
-from harness.store.database import DEFAULT_URL, SCHEMA_VERSION, masked
+from harness.store.database import DEFAULT_URL, SCHEMA_VERSION, has_password, masked
 from harness.store.leases import LEASE_SECONDS, RENEW_SECONDS, Grant, Owner, process_of
 from harness.store.records import Damage, Speed, Store
 from harness.store.requests import Request
@@ -27,6 +27,7 @@ __all__ = [
     "Request",
     "Speed",
     "Store",
+    "has_password",
     "masked",
     "process_of",
 ]

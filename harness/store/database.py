@@ -311,6 +311,14 @@ def _put(temporary: Path, path: Path) -> None:
             temporary.rename(path)
 
 
+_PASSWORD = re.compile(r"://[^@]*:.*@|[?&][^=&]*(?:password|passwd|pwd|secret|token|access_key)[^=&]*=", re.IGNORECASE)
+
+
+def has_password(text: str) -> bool:
+    """Whether a text is a URL with a password, before its host or in its query."""
+    return _PASSWORD.search(text) is not None
+
+
 def masked(url: str) -> str:
     """A URL, or what was meant as one, without its password: between ':' and the last '@', or in the query."""
     return re.sub(r"(?i)((?:password|passwd|pwd)=)[^&]*", r"\1***", re.sub(r":(?!/).*@", ":***@", url))

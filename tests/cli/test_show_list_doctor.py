@@ -96,7 +96,7 @@ def test_doctor_says_by_its_exit_status_whether_something_is_missing(harness: Ha
     for flags, missing in {
         "--store nonsense": "store",
         "--store sqlite:///letter.txt": "store",
-        "--store postgresql+psycopg://someone:hush@127.0.0.1:1/x": "store",
+        "--store postgresql+psycopg://someone@127.0.0.1:1/x": "store",
         "--data nowhere": "data folder",
     }.items():
         said = harness(f"doctor {flags}")

@@ -68,8 +68,14 @@ def ray_files(driver: Driver) -> list[Path]:
 def test_a_server_that_goes_away_under_two_drivers(server: Own, tmp_path: Path) -> None:
     """One says what it waits for and goes on by itself; one is soon out of patience, ends in a sentence, and its command goes on
     later. Every stage is recorded once, and nobody sees the password."""
-    line = f"{BENCH} --store {server.url}"
-    with started(tmp_path, line) as one, started(tmp_path, line, HARNESS_PATIENCE_SECONDS="6") as two:
+    url = sa.engine.make_url(server.url)
+    password = str(url.password)
+    line = f"{BENCH} --store {url.set(password=None).render_as_string()}"
+    secret = {"PGPASSWORD": password}
+    with (
+        started(tmp_path, line, **secret) as one,
+        started(tmp_path, line, HARNESS_PATIENCE_SECONDS="6", **secret) as two,
+    ):
         one.recorded(1)
         waited("the second dashboard", lambda: "Ray dashboard" in two.err)
         jobs = json.dumps([asked(driver, "/api/jobs/") for driver in (one, two)])
@@ -79,12 +85,11 @@ def test_a_server_that_goes_away_under_two_drivers(server: Own, tmp_path: Path) 
         logs = ray_files(one)
         assert two.wait() == 2, two.err
         server.start()
-        with started(tmp_path, line) as again:
+        with started(tmp_path, line, **secret) as again:
             assert [driver.wait() for driver in (one, again)] == [0, 0], one.err + again.err
         assert one.table == again.table
         assert recorded_once(tmp_path, server.url)
 
-        password = str(sa.engine.make_url(server.url).password)
         shown = f"The store {server.url.replace(password, '***')}"
         assert said.startswith(f"{shown} does not answer"), said
         assert f"{shown} answers again." in one.err
