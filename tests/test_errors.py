@@ -50,7 +50,8 @@ def test_known_names_are_not_taken_for_one_another() -> None:
     """Two names that both mean something differ by more than a slip, short ones excepted."""
     for names in (MODEL_TYPES, METRICS):
         for one, other in itertools.permutations((name for name in names if len(name) > 4), 2):
-            assert nearest(one, [other]) is None or other.startswith(one)
+            averages = {one, other} <= {"f1_macro", "f1_micro"}  # two letters apart, and each is found as it stands
+            assert nearest(one, [other]) is None or other.startswith(one) or averages
 
 
 def test_a_beginning_stands_for_the_name() -> None:

