@@ -34,12 +34,12 @@ KINDS = ("bert", "roberta", "electra")
 OBJECTIVES = ("cross_entropy", "scl", "mlm", "cmlm-simsiam", "cmlm-simclr", "cssl-simsiam")
 
 
-def rows_seen(module: nn.Module) -> list[int]:
-    """How many rows each pass of a layer gets in training, from now on. A probe looks without training."""
+def rows_seen(module: nn.Module, *, training: bool = False) -> list[int]:
+    """How many rows each pass of a layer gets, from now on; `training` leaves out those of evaluations and probes."""
     seen: list[int] = []
 
     def look(layer: nn.Module, given: Any) -> None:
-        if layer.training:
+        if layer.training or not training:
             seen.append(given[0].shape[:-1].numel())
 
     module.register_forward_pre_hook(look)
@@ -79,9 +79,9 @@ class TestOneStep:
         asked, whole = passes(encoder, training=True), []
         encoder.base.register_forward_pre_hook(lambda base, _: whole.append(1) if base.training else None)
         layers = list(encoder.base.encoder.layer)
-        queries = [rows_seen(layer.attention.self.query) for layer in layers]
-        dense = [rows_seen(layer.intermediate.dense) for layer in layers]
-        outputs = [rows_seen(layer.attention.output.dense) for layer in layers]
+        queries = [rows_seen(layer.attention.self.query, training=True) for layer in layers]
+        dense = [rows_seen(layer.intermediate.dense, training=True) for layer in layers]
+        outputs = [rows_seen(layer.attention.output.dense, training=True) for layer in layers]
         decoded = rows_seen(encoder.model.get_output_embeddings())
         train(objective, inputs, optim, 1)
 
