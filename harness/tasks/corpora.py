@@ -200,6 +200,8 @@ def _write_json(path: Path, body: dict[str, Any]) -> None:
 def _local_files(name: str | Path) -> tuple[list[Path], str | None, str]:
     """The files of a path, folder or pattern in order, the column asked for, and a label."""
     path, column = named_path(str(name), "--corpus"), None
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise UserError(f"{path}: is no file and no folder; a corpus is read more than once, so name one of them.")
     found = _matching(path)
     if not found and ":" in path.name:
         before, _, column = str(path).rpartition(":")

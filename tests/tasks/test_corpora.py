@@ -446,3 +446,9 @@ def test_files_of_the_train_split(files: str, config: str | None, declared: list
         return
     with pytest.raises(UserError, match=re.escape(expected)):
         train_files("hub:o/n", files.split(), config, declared)
+
+
+def test_a_device_is_no_corpus() -> None:
+    """It would be read without end."""
+    with pytest.raises(UserError, match="is no file and no folder"):
+        open_corpus("/dev/zero")
