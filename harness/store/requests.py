@@ -47,8 +47,11 @@ class Requests(Database):
 
     @patient
     def keep_request(self, request: Request, keys: Iterable[str]) -> None:
-        """Keep a request with the keys of its stages; one that is known gets its time and its new stages."""
-        digest = _digest(request)
+        """Keep a request with the keys of its stages; one that is known gets its time and its new stages. Nothing is written
+        where it is the last one and has no new stages."""
+        digest, keys = _digest(request), tuple(keys)
+        if self.exists and self._is_last(digest, keys):
+            return
         row = {"table": request.table, "study": request.study, "body": json.dumps(dict(request.values))}
         with self._write() as connection:
             _tables.create_all(connection)
@@ -61,6 +64,17 @@ class Requests(Database):
                 new = [{"key": key, "digest": digest} for key in part if key not in known]
                 if new:
                     connection.execute(sa.insert(REQUEST_STAGES), new)
+
+    def _is_last(self, digest: str, keys: tuple[str, ...]) -> bool:
+        """Whether the last request kept is this one, with all these stages."""
+        with self._read() as connection:
+            if not sa.inspect(connection).has_table(REQUESTS.name):
+                return False
+            last = connection.execute(
+                sa.select(REQUESTS.c.digest).order_by(REQUESTS.c.asked_at.desc()).limit(1)
+            ).scalar()
+            mine = sa.select(REQUEST_STAGES.c.key).where(REQUEST_STAGES.c.digest == digest)
+            return last == digest and set(keys) <= set(connection.execute(mine).scalars())
 
     @patient
     def requests(self, key: str | None = None) -> list[Request]:

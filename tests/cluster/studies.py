@@ -20,13 +20,14 @@ method: cmlm
 table: few_shot
 target: {tasks: [movies], sizes: [20], subsets: 2, seeds: [31]}
 racing: paired
-defaults: {alpha: 0.5, p_c: 0.7, post_train.lr: 5e-4}
+defaults: {alpha: 0.5, p_c: 0.7, contrast: simsiam}
+set: {temperature: 1e-300}
 grid:
   alpha: [0.1, 0.5]
   p_c: [0.3, 0.7]
 search:
   alpha: {low: 0.01, high: 2.0, log: true}
-  post_train.lr: {choice: [5e-4, 1e+30]}   # at the second the loss overflows
+  contrast: {choice: [simsiam, simclr]}    # the second has a temperature, at which the loss overflows
 presets:
   quick: {description: for tests}
 """

@@ -42,6 +42,14 @@ def test_a_kill_of_each_kind(chaos: ModuleType, undisturbed: Undisturbed, tmp_pa
             "UPDATE records SET record = replace(record, '\"selected_step\": ', '\"selected_step\": 1') WHERE key = :key",
             1,
             0,
+            0,
+            id="a damaged record",
+        ),
+        pytest.param(
+            "UPDATE records SET checksum = NULL, "
+            "record = replace(record, '\"selected_step\": ', '\"selected_step\": 1') WHERE key = :key",
+            1,
+            0,
             1,
             id="other numbers",
         ),

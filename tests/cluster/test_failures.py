@@ -13,7 +13,9 @@ from harness.store import Store
 
 pytestmark = pytest.mark.ray
 
-DIVERGING = f"{BENCH} --set post_train.lr=1e30".replace("31,42", "31,42,53")
+DIVERGING = f"{BENCH} --set cmlm.contrast=simclr --set cmlm.temperature=1e-300".replace("31,42", "31,42,53").replace(
+    "tapt", "cmlm"
+)
 
 
 def cells(driver: Driver) -> dict[str, dict[str, Any]]:
@@ -26,7 +28,7 @@ def reasons(folder: Path, keys: set[str]) -> dict[str, str]:
 
 
 def test_a_diverged_parent(undisturbed: Undisturbed, copied: Path) -> None:
-    """At this learning rate TAPT's post-training overflows; FT and SCL have no such stage, and get a third seed here."""
+    """At this temperature CMLM's post-training overflows; FT and SCL have no such stage, and get a third seed here."""
     driver = finished(copied, f"{DIVERGING} --slots 2", status=1)
     found = kept(copied)
     new = {key: each for key, each in found.items() if key not in undisturbed.records}
@@ -37,11 +39,11 @@ def test_a_diverged_parent(undisturbed: Undisturbed, copied: Path) -> None:
     assert all("is not finite at step" in reason for reason in reasons(copied, diverged).values())
 
     cell = cells(driver)
-    assert [(cell[row]["done"], cell[row]["expected"]) for row in ("FT", "SCL", "TAPT")] == [(3, 3), (3, 3), (0, 3)]
-    assert cell["TAPT"]["value"] is None
+    assert [(cell[row]["done"], cell[row]["expected"]) for row in ("FT", "SCL", "CMLM")] == [(3, 3), (3, 3), (0, 3)]
+    assert cell["CMLM"]["value"] is None
     assert any("diverged" in note and "not finite" in note for note in driver.table["footnotes"])
-    assert driver.err.count("diverged: post-train of TAPT/") + driver.err.count("diverged: TAPT/") == 3
-    children = [line for line in driver.err.splitlines() if line.startswith("failed: TAPT/movies")]
+    assert driver.err.count("diverged: post-train of CMLM/") + driver.err.count("diverged: CMLM/") == 3
+    children = [line for line in driver.err.splitlines() if line.startswith("failed: CMLM/movies")]
     assert len(children) == 3
     assert all("its parent stage" in line and "diverged" in line for line in children)
 
@@ -62,8 +64,8 @@ def test_a_diverged_parent(undisturbed: Undisturbed, copied: Path) -> None:
 
 
 def test_a_failed_stage_is_tried_again_by_the_next_command(undisturbed: Undisturbed, copied: Path) -> None:
-    """The warm-up's weights are half a file: the first stage that starts from them fails, says so and deletes them, so that
-    they are made again for the next one, and for itself by the next command."""
+    """The MLM head's weights are half a file: the first stage that starts from them fails, says so and deletes them, so that
+    the next command makes them again."""
     line = BENCH.replace("31,42", "31,42,53").replace("ft,scl,tapt", "ft,tapt")
     (weights,) = (copied / ".harness" / "products").iterdir()
     whole = weights.read_bytes()
@@ -75,10 +77,11 @@ def test_a_failed_stage_is_tried_again_by_the_next_command(undisturbed: Undistur
     assert "were damaged" in reasons(copied, {failed})[failed]
     assert sorted((cell["done"], cell["expected"]) for cell in cells(driver).values()) == [(2, 3), (3, 3)]
     assert any("were damaged" in note for note in driver.table["footnotes"])
-    assert weights.read_bytes() == whole, "to the last bit"
+    assert not weights.exists()
 
-    mended = finished(copied, f"{line} --slots 1")
-    assert [(cell["done"], cell["expected"]) for cell in cells(mended).values()] == [(3, 3)] * 2
+    again = finished(copied, f"{line} --slots 1")
+    assert weights.read_bytes() == whole, "bit-identical"
+    assert [(cell["done"], cell["expected"]) for cell in cells(again).values()] == [(3, 3)] * 2
     after = kept(copied)
     assert (after[failed].status, after[failed].attempt) == ("done", 2)
     assert {key: after[key] for key in found if key != failed} == {key: found[key] for key in found if key != failed}
