@@ -54,6 +54,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import psutil
 from tabulate import tabulate
