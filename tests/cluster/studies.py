@@ -21,7 +21,7 @@ table: few_shot
 target: {tasks: [movies], sizes: [20], subsets: 2, seeds: [31]}
 racing: paired
 defaults: {alpha: 0.5, p_c: 0.7, contrast: simsiam}
-set: {temperature: 1e-300}
+set: {cmlm.temperature: 1e-300}
 grid:
   alpha: [0.1, 0.5]
   p_c: [0.3, 0.7]
