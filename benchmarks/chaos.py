@@ -416,9 +416,10 @@ class Fire:
             victim.kill()
 
 
-def leases(folder: Path) -> int:
+def leases(folder: Path, pid: int) -> int:
+    """Leases that a command holds. Those of a command that was killed before it stay until their stages are leased again."""
     with closing(sqlite3.connect(database(folder), timeout=60)) as connection:
-        return int(connection.execute("SELECT count(*) FROM leases").fetchone()[0])
+        return int(connection.execute("SELECT count(*) FROM leases WHERE pid = ?", (pid,)).fetchone()[0])
 
 
 def explained(status: int, said: str, struck: set[str]) -> bool:
@@ -465,7 +466,7 @@ def endured(folder: Path, line: str, cluster: Nodes, fire: Fire, tally: Tally) -
         if status == -signal.SIGKILL and "driver" in fire.struck:
             continue
         if explained(status, said, fire.struck):
-            tally.unreturned += leases(folder)
+            tally.unreturned += leases(folder, driver.popen.pid)
             tally.say(f"it ended with {status}: {said.strip().splitlines()[-1]}")
             continue
         tally.gave_up += 1

@@ -36,6 +36,14 @@ PATIENCE = 900.0
 """Seconds after which something that must come is given up: long, since the machine may be busy."""
 
 
+def table_of(printed: str) -> dict[str, Any]:
+    """A table printed as JSON, without how long its runs took."""
+    body: dict[str, Any] = json.loads(printed)
+    for replicate in body["replicates"]:
+        del replicate["seconds"]
+    return body
+
+
 def waited(what: str, found: Callable[[], Any], seconds: float = PATIENCE) -> Any:
     """Ask until the answer is true."""
     until = time.monotonic() + seconds
@@ -129,11 +137,7 @@ class Driver:
 
     @property
     def table(self) -> dict[str, Any]:
-        """What was printed, without how long runs took."""
-        body: dict[str, Any] = json.loads(self.out)
-        for replicate in body["replicates"]:
-            del replicate["seconds"]
-        return body
+        return table_of(self.out)
 
     def processes(self) -> list[psutil.Process]:
         """Every living process in the folder: the command's own, Ray's, the workers."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from cluster.conftest import Undisturbed
-from cluster.driver import BENCH, STAGES, Driver, finished, kept, outside, started
+from cluster.driver import BENCH, STAGES, Driver, finished, kept, outside, started, table_of
 
 pytestmark = pytest.mark.ray
 
@@ -75,7 +74,7 @@ def test_the_same_command_again_trains_nothing_and_imports_neither_torch_nor_ray
     )
     assert done.returncode == 0, done.stderr
     assert "To do: nothing." in done.stderr
-    assert json.loads(done.stdout) == undisturbed.driver.table
+    assert table_of(done.stdout) == undisturbed.driver.table
     assert kept(copied) == before
     assert (copied / ".harness" / "harness.db").read_bytes() == bytes_before
 
