@@ -279,7 +279,7 @@ def mlm_head_notes(plan: Plan) -> list[str]:
         return []
     what = "its MLM head trained alone" if stage.objective.name == "mlm_head" else "MLM of the whole model"
     return [
-        f"{plan.located.name} has no usable MLM head: {', '.join(rows)} start from {stage.optim.steps:,} updates of {what} on "
+        f"{plan.located.name} has no usable MLM head: {', '.join(rows)} start{'s' * (len(rows) == 1)} from {stage.optim.steps:,} updates of {what} on "
         f"{stage.data.train.name}; the other rows start from the encoder as it is."
     ]
 
