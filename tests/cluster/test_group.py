@@ -20,7 +20,7 @@ from harness.store import Store
 from harness.yaml_files import packaged_files
 
 LINE = (
-    "bench --table together.yaml --tasks movies --sizes 20 --subsets 0 --seeds 31,42 --methods ft,tapt --format json "
+    "bench --table together.yaml --tasks movies --sizes 20 --subsets 0 --seeds 31,42 --methods tapt,cmlm --format json "
     "--slots 2 --set mlm_head.steps=3 --set fine_tune.steps=40 --set post_train.steps=6"
 )
 
@@ -79,8 +79,8 @@ def listeners(processes: list[psutil.Process]) -> set[str]:
 @pytest.mark.ray
 @pytest.mark.usefixtures("packaged")
 def test_a_worker_that_is_killed_takes_nothing_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two stages at a time with two workers each, on four slots that they fill. The warm-up is one group's alone, so the
-    workers that are there first are at the next stage once it is recorded."""
+    """Two stages at a time with two workers each, on four slots that they fill. The MLM head is one group's alone, so
+    the workers that are there first are at the next stage once it is recorded."""
     table_in(tmp_path, "num_workers: 2")
     with started(tmp_path, LINE) as driver:
         driver.recorded(1)
@@ -151,7 +151,7 @@ def test_a_worker_that_alone_runs_out_of_memory(tmp_path: Path) -> None:
     (tmp_path / "hook").mkdir()
     (tmp_path / "hook" / "sitecustomize.py").write_text(STARVED)
     path = os.pathsep.join([str(tmp_path / "hook"), *sys.path])
-    with started(tmp_path, LINE.replace("--slots 2", "--slots 1").replace("ft,tapt", "ft"), PYTHONPATH=path) as driver:
+    with started(tmp_path, LINE.replace("--slots 2", "--slots 1").replace("tapt,cmlm", "ft"), PYTHONPATH=path) as driver:
         assert driver.wait() == 0, driver.err
         driver.gone()
     assert (tmp_path / "starved").exists()
