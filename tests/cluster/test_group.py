@@ -151,7 +151,9 @@ def test_a_worker_that_alone_runs_out_of_memory(tmp_path: Path) -> None:
     (tmp_path / "hook").mkdir()
     (tmp_path / "hook" / "sitecustomize.py").write_text(STARVED)
     path = os.pathsep.join([str(tmp_path / "hook"), *sys.path])
-    with started(tmp_path, LINE.replace("--slots 2", "--slots 1").replace("tapt,cmlm", "ft"), PYTHONPATH=path) as driver:
+    with started(
+        tmp_path, LINE.replace("--slots 2", "--slots 1").replace("tapt,cmlm", "ft"), PYTHONPATH=path
+    ) as driver:
         assert driver.wait() == 0, driver.err
         driver.gone()
     assert (tmp_path / "starved").exists()
