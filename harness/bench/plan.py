@@ -219,7 +219,7 @@ def _mlm_head(
     optim = Optim(training.lr, training.batch_size, steps, warmup=training.warmup)
     frozen = resolved.mlm_head.frozen
     stage = mlm_head_stage(located.encoder, row_set, optim, training.max_length, training.seed, frozen=frozen)
-    return Parent(stage, parts=("encoder", "mlm_head")), corpus
+    return Parent(stage), corpus
 
 
 class _Reader:

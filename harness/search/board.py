@@ -23,7 +23,7 @@ class Outcome:
 
     `values`: one a metric, always finite: a replicate that failed or diverged counts with the metric's worst value.
     `flops`, `seconds`: of its stages as recorded, whoever trained them, without those that many
-    replicates share (warm-up, pre-training); `trained` of its `stages` were trained for this study.
+    replicates share (an MLM head, pre-training); `trained` of its `stages` were trained for this study.
     """
 
     values: tuple[float, ...]
