@@ -59,6 +59,19 @@ class _Parser(argparse.ArgumentParser):
         raise UserError(f"{self._place}{': ' if self._place else ''}{shown}; see '{self.prog} --help'.")
 
 
+class _Completion(argparse.Action):
+    """Prints the completion script and ends."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from harness.cli.completion import script
+
+        print(script())
+        parser.exit()
+
+
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in text.split(",") if part.strip())
     if not names:
@@ -231,6 +244,7 @@ def _yes_flag(parser: argparse.ArgumentParser) -> None:
 def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="harness", description="Train and compare contrastive objectives for language encoders.")
     parser.add_argument("--version", action="version", version=f"harness {harness.__version__}")
+    parser.add_argument("--completion", action=_Completion, help="print the completion script of bash and zsh")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
 
     bench = commands.add_parser("bench", help="fill a table: train what is missing, then print it")
@@ -300,6 +314,10 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. 0: complete, and all of it written to standard output; 1: the table is incomplete; 2: a mistake of
     the user's, or the machine failed; 141: the reader of standard output left; 128 and the signal's number: interrupted."""
+    if "_ARGCOMPLETE" in os.environ:  # a shell completes a line
+        from harness.cli.completion import complete
+
+        complete(build_parser())
     with standard_streams() as is_open, interruptible() as received:
         try:
             try:

@@ -1,0 +1,163 @@
+"""Completion of `harness` in bash and zsh, by argcomplete. Imported only while a shell completes a line, and for its script."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from typing import Any
+
+import argcomplete
+from argcomplete.completers import DirectoriesCompleter, FilesCompleter, SuppressCompleter
+from argcomplete.shell_integration import shellcode
+
+from harness.cli import FORMATS, LISTED
+
+Completer = Callable[..., Iterable[str]]
+"""Called by argcomplete with the keywords prefix, action, parser and parsed_args; argcomplete drops what does not fit."""
+
+
+def script() -> str:
+    """The text that bash or zsh evaluates to complete `harness`."""
+    return shellcode(["harness"], use_defaults=False)
+
+
+def complete(parser: argparse.ArgumentParser) -> None:
+    """Write the completions of the line that the shell gave in COMP_LINE, and end the process."""
+    line = os.environ["COMP_LINE"]
+    if submitted := re.match(r"\S+ +submit .*?(?<=\s)(?=(bench|tune)\s)", line):
+        # 'harness submit FLAGS bench ...' takes the words of 'harness bench ...'
+        cut = submitted.end() - len("harness ")
+        os.environ["COMP_LINE"] = line = "harness " + line[submitted.end() :]
+        os.environ["COMP_POINT"] = str(max(0, int(os.environ["COMP_POINT"]) - cut))
+    flags: Any = "long" if re.match(r"\S+ +(bench|plan|report|doctor|tune +\S+) ", line) else False
+    attach(parser)
+    argcomplete.autocomplete(parser, always_complete_options=flags, default_completer=SuppressCompleter())
+
+
+def attach(parser: argparse.ArgumentParser) -> set[str]:
+    """Give each argument its completer; the names of all arguments that have one."""
+    found: set[str] = set()
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                found |= attach(command)
+        for name in action.option_strings or [action.dest]:
+            if name in COMPLETERS:
+                action.completer = COMPLETERS[name]  # type: ignore[attr-defined]
+                found.add(name)
+    return found
+
+
+def _words(names: Callable[[], Iterable[str]], *, separators: str = "", files: Any = None) -> Completer:
+    """Completes a name. `separators`: characters between several of them; `files`: a completer of paths, offered too."""
+
+    def completer(prefix: str, **_: Any) -> list[str]:
+        start = max((prefix.rfind(mark) for mark in separators), default=-1) + 1
+        given = set(re.split(f"[{re.escape(separators)}]", prefix[:start])) if separators else set()
+        found = [prefix[:start] + name for name in names() if name not in given]
+        return found + ([] if files is None or start else [*files(prefix)])
+
+    return completer
+
+
+def _methods() -> Iterable[str]:
+    from harness.methods import METHODS
+
+    return METHODS
+
+
+def _tasks() -> Iterable[str]:
+    from harness.tasks import TASKS
+
+    return TASKS
+
+
+def _tables() -> Iterable[str]:
+    from harness.yaml_files import packaged_files
+
+    return packaged_files("benchmarks")
+
+
+def _spaces() -> Iterable[str]:
+    from harness.yaml_files import packaged_files
+
+    return packaged_files("search_spaces")
+
+
+def _presets(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+    """The presets of the table that the line names; without one, those of all packaged tables."""
+    from harness.bench.table import load_table
+
+    named = getattr(parsed_args, "table", None)
+    return sorted({preset for name in ([named] if named else _tables()) for preset in load_table(name).presets})
+
+
+def _encoders() -> Iterable[str]:
+    from harness.encoders import PACKAGED, SIZES
+
+    return [*PACKAGED, *(f"new:{size}" for size in SIZES)]
+
+
+def _corpora() -> Iterable[str]:
+    from harness.tasks import CORPORA
+
+    return CORPORA
+
+
+def _metrics() -> Iterable[str]:
+    from harness.search.space import FLOPS
+    from harness.tasks import METRICS
+
+    return [*METRICS, FLOPS]
+
+
+def _samplers() -> Iterable[str]:
+    from harness.search.space import SAMPLERS
+
+    return SAMPLERS
+
+
+def _rules() -> Iterable[str]:
+    from harness.search.space import RACINGS
+
+    return RACINGS
+
+
+def _settings() -> Iterable[str]:
+    """The keys of --set, with the '=' that follows: each phase's recipe and each method's hyperparameters."""
+    from harness.methods import METHODS
+    from harness.specs import Optim
+
+    for phase in ("optim", "pre_train", "post_train", "fine_tune"):
+        yield from (f"{phase}.{field.name}=" for field in fields(Optim))
+    for name, method in METHODS.items():
+        yield from (f"{name}.{key}=" for key in method.Hyperparameters.model_fields)
+
+
+_YAML, _FOLDERS, _FILES = FilesCompleter(("yaml", "yml")), DirectoriesCompleter(), FilesCompleter()
+
+COMPLETERS: dict[str, Completer] = {
+    "--table": _words(_tables, files=_YAML),
+    "--preset": _presets,
+    "--methods": _words(_methods, separators=",+"),
+    "method": _words(_methods, separators="+"),
+    "--tasks": _words(_tasks, separators=",", files=_YAML),
+    "--space": _words(_spaces, files=_YAML),
+    "--encoder": _words(_encoders, files=_FOLDERS),
+    "--corpus": _words(_corpora, files=_FILES),
+    "--data": _words(lambda: ["hub"], files=_FOLDERS),
+    "--set": _words(_settings),
+    "--metric": _words(_metrics, separators=","),
+    "--sampler": _words(_samplers),
+    "--racing": _words(_rules),
+    "--format": _words(lambda: FORMATS),
+    "what": _words(lambda: LISTED),
+    "words": _words(lambda: ("bench", "tune")),
+    "--with": _YAML,
+    "--runtime-env": _YAML,
+    "--storage": _FOLDERS,
+    "--out": _FOLDERS,
+}

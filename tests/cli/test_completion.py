@@ -1,0 +1,99 @@
+"""Completion: what each argument offers, and what a real bash and zsh make of it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.cli import LISTED, build_parser
+from harness.cli.completion import COMPLETERS, attach
+from harness.methods import METHODS
+from harness.tasks import TASKS
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def offered(name: str, prefix: str, **parsed: object) -> list[str]:
+    found = COMPLETERS[name](prefix=prefix, parsed_args=argparse.Namespace(**parsed))
+    return [word for word in found if word.startswith(prefix)]
+
+
+def test_every_completer_belongs_to_an_argument() -> None:
+    assert attach(build_parser()) == set(COMPLETERS)
+
+
+def test_names_and_lists_of_names(workdir: Path) -> None:
+    (workdir / "mine.yaml").touch()
+    (workdir / "notes.txt").touch()
+    assert offered("method", "") == list(METHODS)
+    assert offered("--methods", "ft,cm") == ["ft,cmlm"]
+    assert offered("--methods", "ft,cmlm+s") == ["ft,cmlm+scl"]
+    assert "ft,ft" not in offered("--methods", "ft,f"), "a name is offered once"
+    assert set(offered("--tasks", "")) == {*TASKS, "mine.yaml"}
+    assert offered("--tasks", "cola,ss") == ["cola,sst2"]
+    assert {"few_shot", "mine.yaml"} <= set(offered("--table", ""))
+    assert "cmlm" in offered("--space", "cm")
+    assert offered("--encoder", "new:bert-s") == ["new:bert-small"]
+    assert "cmlm.alpha=" in offered("--set", "cmlm.")
+    assert "fine_tune.lr=" in offered("--set", "fine_tune.l")
+    assert offered("what", "") == list(LISTED)
+
+
+def test_presets_are_those_of_the_table() -> None:
+    assert offered("--preset", "", table="mlm_head") == ["laptop", "quick"]
+    assert offered("--preset", "p") == ["paper"]
+
+
+LINES = {
+    "harness be": {"bench"},
+    "harness bench --table few_shot --methods ft,cm": {"ft,cmlm"},
+    "harness submit --follow tune cmlm --tr": {"--trials", "--translator"},
+}
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> dict[str, str]:
+    """An environment whose PATH begins with a command `harness`."""
+    program = tmp_path / "harness"
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m harness "$@"\n')
+    program.chmod(0o755)
+    return {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY)}
+
+
+BASH = """
+eval "$(harness --completion)"
+complete -p harness >/dev/null || exit 1
+for COMP_LINE in "$@"; do
+    COMP_POINT=${#COMP_LINE}; COMP_TYPE=9; COMPREPLY=()
+    _python_argcomplete harness
+    echo "$COMP_LINE;${COMPREPLY[*]}"
+done
+"""
+ZSH = """
+compdef() { [[ $2 == harness ]] || exit 1 }
+_describe() { found=(${(P)2}) }
+eval "$(harness --completion)"
+for BUFFER in "$@"; do
+    CURSOR=${#BUFFER}; words=(${=BUFFER}); found=()
+    _python_argcomplete
+    print -r -- "$BUFFER;${(j: :)found[@]%%:*}"
+done
+"""
+
+
+@pytest.mark.parametrize(("shell", "program"), [("bash", BASH), ("zsh", ZSH)])
+def test_a_real_shell_completes(shell: str, program: str, command: dict[str, str]) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    words = [shell, *(["-f"] if shell == "zsh" else ["--norc"]), "-c", program, shell, *LINES]
+    done = subprocess.run(words, env=command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    said = dict(line.rsplit(";", 1) for line in done.stdout.splitlines())
+    assert {line: set(words.split()) for line, words in said.items()} == LINES
