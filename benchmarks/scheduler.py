@@ -146,7 +146,7 @@ def main() -> None:
 
 
 def measure(folder: Path, count: int, slots: int) -> None:
-    from harness.cli.live import Live
+    from harness.cli.progress import StageProgress
 
     every = items(count)
     store = Store(f"sqlite:///{folder / 'harness.db'}")
@@ -163,7 +163,7 @@ def measure(folder: Path, count: int, slots: int) -> None:
         reader.start()
         marks: list[tuple[int, dict[str, tuple[float, float]]]] = []
         gap, ended, heard, started = 0.0, 0, 0.0, 0.0
-        with Live(every, 0, dashboard) as live:
+        with StageProgress(every, 0, dashboard) as live:
             for event in pool.run(every):
                 now = time.perf_counter()
                 started = started or now

@@ -19,7 +19,7 @@ from harness.cli import build_parser
 from harness.cli.study import open_study
 from harness.cli.tune import prepare_study
 from harness.cluster.session import session
-from harness.search.board import Outcome, Point
+from harness.search.trials import Point, ReplicateOutcome
 from harness.specs import Execution
 
 
@@ -32,8 +32,8 @@ class Nothing:
     def begin(self, number: int, point: Point) -> None:
         self._score = 1.0 / (1.0 + abs(float(point["alpha"]) - 0.3))
 
-    def outcome(self, index: int) -> Outcome:
-        return Outcome((self._score + 0.01 * index,))
+    def outcome(self, index: int) -> ReplicateOutcome:
+        return ReplicateOutcome((self._score + 0.01 * index,))
 
     def close(self) -> None:
         pass

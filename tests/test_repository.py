@@ -248,14 +248,14 @@ def test_no_data_in_the_repository() -> None:
 
 
 class TestDoctor:
-    """Each check names what it found and, unless all is well, the mend."""
+    """Each check names what it found and, unless all is well, the fix."""
 
     def test_all_checks_answer(self, workdir: Path) -> None:
         results = doctor.checks()
         assert len({check.name for check in results}) == len(results)
         for check in results:
             assert check.found
-            assert check.ok is not False or check.mend, check
+            assert check.ok is not False or check.fix, check
         assert not any(workdir.iterdir()), "doctor writes nothing"
 
     def test_a_broken_installation_is_a_line_not_a_traceback(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,7 +266,7 @@ class TestDoctor:
         check = doctor._torch()
         assert check.ok is False
         assert check.found == "OSError: libtorch_cpu.so: cannot open shared object file"
-        assert check.mend
+        assert check.fix
 
     def test_data_folder(self, tmp_path: Path) -> None:
         for split in ("train", "validation"):
@@ -324,4 +324,4 @@ class TestDoctor:
         assert doctor._store(str(tmp_path)).ok is False
         hidden = doctor._store("postgresql+psycopg://me:secret@127.0.0.1:1/none")
         assert hidden.ok is False
-        assert "secret" not in hidden.found + hidden.mend
+        assert "secret" not in hidden.found + hidden.fix

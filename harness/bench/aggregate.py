@@ -119,7 +119,7 @@ def mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def deviation(values: Sequence[float], ddof: int) -> float | None:
+def std(values: Sequence[float], ddof: int) -> float | None:
     """The standard deviation with `ddof`, None when there are not more than `ddof` values."""
     if len(values) <= ddof:
         return None
@@ -127,9 +127,9 @@ def deviation(values: Sequence[float], ddof: int) -> float | None:
     return math.sqrt(math.fsum((v - center) ** 2 for v in values) / (len(values) - ddof))
 
 
-def between(values: Mapping[tuple[int, int], float], ddof: int = 1) -> float | None:
+def subset_std(values: Mapping[tuple[int, int], float], ddof: int = 1) -> float | None:
     """Sd of the subsets' means, `values` by (subset, seed); with a single subset, of the values themselves."""
-    return deviation(_clusters(values), ddof)
+    return std(_clusters(values), ddof)
 
 
 def _clusters(values: Mapping[tuple[int, int], float]) -> list[float]:
@@ -248,10 +248,10 @@ def _summary(resolved: ResolvedTable, values: Mapping[tuple[int, int], float], k
     ordered = [values[k] for k in resolved.replicates]
     return Cell(
         mean(ordered),
-        deviation(ordered, resolved.aggregate.ddof),
+        std(ordered, resolved.aggregate.ddof),
         expected,
         expected,
-        spread_between=between(values),
+        spread_between=subset_std(values),
         without_collapsed=mean(kept) if kept else None,
     )
 

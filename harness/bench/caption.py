@@ -202,8 +202,8 @@ def _verdict_lines(grid: Grid) -> list[str]:
         )
     for verdict in ("higher", "lower"):
         found = [
-            f"{row} {grid.title(column)} {_short_size(size)} ({points(cell.value - cell.paper, sign=True)}, "
-            f"interval ±{points(cell.half_width)})"
+            f"{row} {grid.title(column)} {_short_size(size)} ({in_points(cell.value - cell.paper, sign=True)}, "
+            f"interval ±{in_points(cell.half_width)})"
             for (size, row, column), cell in cells
             if cell.verdict == verdict
             and cell.value is not None
@@ -270,7 +270,7 @@ def _shown(names: list[str]) -> str:
     return ", ".join(names[:SHOWN_MEMBERS]) + more
 
 
-def points(value: float, sign: bool = False) -> str:
+def in_points(value: float, sign: bool = False) -> str:
     """A value with 1 for 100 % in points with two decimals, never -0.00."""
     text = f"{100 * value:+.2f}" if sign else f"{100 * value:.2f}"
     return text.replace("-", "") if float(text) == 0 else text

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from harness.bench.readings import Readings, TaskData, TrainingSet, read_by, runs_of
 from harness.bench.resolve import ResolvedTable
+from harness.bench.table_data import TableData, TaskData, TrainingSet, data_settings, runs_of
 from harness.encoders import Located
 from harness.encoders.flops import forward_flops
 from harness.errors import UserError
@@ -20,9 +20,9 @@ from harness.tasks import (
     Rows,
     Task,
     TextSource,
+    count_overlap,
     load_corpus,
     protocol_named,
-    shared_texts,
     task_named,
 )
 
@@ -48,7 +48,7 @@ TYPICAL_ROWS = {
 
 
 @dataclass(frozen=True)
-class Shared:
+class Overlap:
     """Rows of an evaluation set with a text that also stands in training text: the most over training sets, and all."""
 
     training: str
@@ -72,7 +72,7 @@ NO_TRANSLATION = Translation(reason="its table names no translator")
 
 @dataclass
 class Plan:
-    """What a table needs. `stages` by key, parents before children; `readings` make the runs of other hyperparameters on the
+    """What a table needs. `stages` by key, parents before children; `table_data` make the runs of other hyperparameters on the
     same data; `library` holds the rows of every row set, `corpus` the texts of pre-training; `untranslated`: rows whose
     back-translations have to be made before anything is trained."""
 
@@ -82,15 +82,15 @@ class Plan:
     runs: tuple[Run, ...]
     stages: dict[str, Stage]
     skipped: tuple[tuple[str, str, str], ...]
-    readings: Readings
-    shared: tuple[Shared, ...]
+    table_data: TableData
+    overlaps: tuple[Overlap, ...]
     library: dict[str, Rows] = field(default_factory=dict)
     corpus: Corpus | None = None
     untranslated: tuple[Rows, ...] = ()
 
     @property
     def tasks(self) -> Mapping[str, TaskData]:
-        return self.readings.tasks
+        return self.table_data.tasks
 
     @property
     def unresolved(self) -> tuple[str, ...]:
@@ -143,9 +143,9 @@ def make_plan(
         return readers[name].evaluations()
 
     # Read when `runs_of` asks for them: what is wrong with a row is said before any data are read.
-    tasks = _Asked(evaluations)
-    training: _Asked[tuple[str, int, int], TrainingSet] = _Asked(lambda key: readers[key[0]].training_set(*key[1:]))
-    readings = Readings(
+    tasks = _Lazy(evaluations)
+    training: _Lazy[tuple[str, int, int], TrainingSet] = _Lazy(lambda key: readers[key[0]].training_set(*key[1:]))
+    table_data = TableData(
         tasks,
         training,
         located.encoder,
@@ -155,10 +155,10 @@ def make_plan(
         located.name,
         translation.views,
         translation.reason,
-        read_by(resolved),
+        data_settings(resolved),
     )
-    runs, skipped = runs_of(resolved, readings)
-    readings = replace(readings, tasks=dict(tasks), training=dict(training))
+    runs, skipped = runs_of(resolved, table_data)
+    table_data = replace(table_data, tasks=dict(tasks), training=dict(training))
     compared = [prose] if prose else []
     if corpus and corpus.rows <= COMPARED_TEXTS and not (prose and prose.digest == corpus.digest):
         compared.append(Rows(tuple((text,) for text in corpus.texts()), None, corpus.name))
@@ -172,15 +172,15 @@ def make_plan(
         runs,
         {stage.key: stage for run in runs for stage in run.stage.chain},
         skipped,
-        readings,
-        tuple(shared for reader in readers.values() for shared in reader.shared(compared)),
+        table_data,
+        tuple(overlap for reader in readers.values() for overlap in reader.overlaps(compared)),
         library,
         corpus,
         tuple({digest: rows for reader in readers.values() for digest, rows in reader.untranslated.items()}.values()),
     )
 
 
-class _Asked(dict[K, V]):
+class _Lazy(dict[K, V]):
     """Values that are read when they are first asked for."""
 
     def __init__(self, read: Callable[[K], V]) -> None:
@@ -290,14 +290,14 @@ class _Reader:
         self.library[row_set.digest] = views
         return RowSet(row_set.digest, role, len(views), row_set.mean_chars / self.translation.views)
 
-    def shared(self, corpora: list[Rows]) -> Iterator[Shared]:
+    def overlaps(self, corpora: list[Rows]) -> Iterator[Overlap]:
         """Texts of dev and test sets that also stand in a training set of this task, or in a corpus."""
         for role, evaluation in self.sets.items():
             name = f"{self.task.name}/{role}"
-            counts = [shared_texts(train, evaluation) for train in self.training]
-            yield Shared("training sets", name, max(counts, default=0), len(evaluation))
+            counts = [count_overlap(train, evaluation) for train in self.training]
+            yield Overlap("training sets", name, max(counts, default=0), len(evaluation))
             for corpus in corpora:
-                yield Shared(corpus.name, name, shared_texts(corpus, evaluation), len(evaluation))
+                yield Overlap(corpus.name, name, count_overlap(corpus, evaluation), len(evaluation))
 
 
 def stage_flops(stage: Stage, config: Mapping[str, Any]) -> float:

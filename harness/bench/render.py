@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from harness.bench.aggregate import Cell, Grid, Note, Replicate, Score
-from harness.bench.caption import Caption, caption_lines, footnotes, note_lines, points, title_lines
+from harness.bench.caption import Caption, caption_lines, footnotes, in_points, note_lines, title_lines
 from harness.bench.values import by_origin
 from harness.errors import unknown
 
@@ -155,10 +155,10 @@ def _cell_text(cell: Cell, letters: Mapping[Note, str], style: Style, spread: bo
 def _number(value: float | None, spread: float | None, style: Style) -> str:
     if value is None:
         return ""
-    text = points(value)
+    text = in_points(value)
     if isinstance(style, _Latex):
         text = text.replace("-", "$-$")
-    return text + (f"{style.plus_minus}{points(spread)}" if spread is not None else "")
+    return text + (f"{style.plus_minus}{in_points(spread)}" if spread is not None else "")
 
 
 def _size_name(size: int) -> str:

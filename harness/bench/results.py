@@ -81,8 +81,8 @@ def examples(plan: Plan) -> dict[str, Examples]:
         test = data.tests[column.evaluation]
         if data.dev.resolved and test.resolved:
             full = [
-                plan.readings.training[key].labelled.rows
-                for key in plan.readings.training
+                plan.table_data.training[key].labelled.rows
+                for key in plan.table_data.training
                 if key[:2] == (column.task, 0)
             ]
             classes = [_classes(data.task, plan.library[rows.digest]) for rows in (data.dev, test)]

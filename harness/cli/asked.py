@@ -114,7 +114,7 @@ def _values(table: Table, point: Point, target: PointTarget, file: str) -> dict[
 
 
 def _places_of_rows(table: Table, file: str) -> dict[str, str]:
-    """Where the file of a table says what `readings` calls 'method cmlm (row w/o CL), key alpha'."""
+    """Where the file of a table says what `table_data` calls 'method cmlm (row w/o CL), key alpha'."""
     found = {}
     for index, row in enumerate(table.rows):
         for key in row.set:

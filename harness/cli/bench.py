@@ -25,7 +25,7 @@ from harness.bench.work import Blocked, Item, work
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.asked import Asked, ask
 from harness.cli.places import check_gpus, execution_of, storage_of, workplace_of
-from harness.cli.printing import about, duration, magnitude, say, say_table
+from harness.cli.printing import duration, magnitude, print_lines, print_table, time_range
 from harness.cli.request import recalled
 from harness.cli.texts import corpus_of, reader, translate, translation_of
 from harness.encoders import Located, locate
@@ -121,7 +121,7 @@ def _not_at_hand(plan: Plan, source: Any, user_tasks: Mapping[str, Task]) -> str
 def plan(args: argparse.Namespace) -> int:
     """Print what would run; train nothing, write nothing."""
     prepared = prepare(args, train=False)
-    say([*_first_line(prepared), *describe(prepared)], sys.stdout)
+    print_lines([*_first_line(prepared), *describe(prepared)], sys.stdout)
     print("\n".join(["", *_rows(prepared)]))
     return 0
 
@@ -177,7 +177,7 @@ def describe(prepared: Prepared) -> list[str]:
         lines.append(f"Skipped: {name}{' on ' + task if task else ''}: {reason}.")
     lines += [f"{name}: {found.note}" for name, found in plan.tasks.items() if found.note]
     lines += own_data(plan)
-    lines += [f"Overlap: {sentence}." for sentence in shared_sentences(plan)]
+    lines += [f"Overlap: {sentence}." for sentence in overlap_sentences(plan)]
     if plan.untranslated:
         texts = sum(len(rows) for rows in plan.untranslated)
         lines.append(
@@ -190,7 +190,7 @@ def describe(prepared: Prepared) -> list[str]:
         lines.append(f"Unresolved (not at hand; keys are provisional): {shown}.")
     flops, speed = sum(item.cost for item in prepared.items), prepared.calibration
     lines.append(
-        f"To do: {counted(len(prepared.items), 'stage')}, {flops:.2g} FLOPs, about {about(prepared.expected)} on "
+        f"To do: {counted(len(prepared.items), 'stage')}, {flops:.2g} FLOPs, about {time_range(prepared.expected)} on "
         f"{counted(prepared.slots, 'slot')} of this machine, at {speed.flops / 1e9:.0f} GFLOP/s a slot, {speed.known_by}."
         if prepared.items
         else "To do: nothing."
@@ -222,14 +222,14 @@ def _work_lines(prepared: Prepared) -> list[str]:
     ]
 
 
-def shared_sentences(plan: Plan) -> list[str]:
+def overlap_sentences(plan: Plan) -> list[str]:
     """Which evaluation rows have a text that also stands in training text."""
-    found = [s for s in plan.shared if s.most]
+    found = [s for s in plan.overlaps if s.most]
     sentences = []
     for each in found:
         training = "one of the training sets" if each.training == "training sets" else f"the corpus {each.training}"
         sentences.append(f"{each.most} of {each.rows:,} rows of {each.evaluation} share a text with {training}")
-    if not found and plan.shared:
+    if not found and plan.overlaps:
         sentences.append("no text of a dev or test set of this table stands in training text")
     if plan.corpus and plan.corpus.rows > COMPARED_TEXTS:
         sentences.append(f"not looked for in the {plan.corpus.rows:,} texts of {plan.corpus.name}")
@@ -254,7 +254,7 @@ def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
     }
     skipped = {(row, task): reason for row, task, reason in plan.skipped if task}
     grid = aggregate(resolved, replicates(plan, store), test_rows, not_comparable, skipped)
-    notes = own_data(plan) + [f"Overlap: {sentence}." for sentence in shared_sentences(plan)]
+    notes = own_data(plan) + [f"Overlap: {sentence}." for sentence in overlap_sentences(plan)]
     if any(stage.data.views > 1 for stage in plan.stages.values()):
         notes.append(f"CSSL contrasts back-translations made by {resolved.translator}.")
     corpora = {stage.data.train.name: stage.data.train for stage in plan.stages.values() if stage.phase == "pre-train"}
@@ -288,7 +288,7 @@ def _print_table(prepared: Prepared, format: str) -> int:
     grid, caption = grid_of(prepared)
     text = render(grid, caption, format)
     if format == "text":
-        say_table(text, sys.stdout)
+        print_table(text, sys.stdout)
     else:
         print(text, end="")
     return 0 if grid.complete else EXIT_INCOMPLETE
@@ -300,7 +300,7 @@ def _print_table(prepared: Prepared, format: str) -> int:
 def bench(args: argparse.Namespace) -> int:
     """Show the plan, train what is missing, print the table. 1 when a cell stays incomplete."""
     prepared = prepare(args, train=True)
-    say([*_first_line(prepared), *describe(prepared)])
+    print_lines([*_first_line(prepared), *describe(prepared)])
     if prepared.items:
         agree(args.yes, prepared.hours, "--tasks, --sizes, --subsets, --seeds or --methods")
         if prepared.plan.untranslated:
@@ -336,7 +336,7 @@ def agree(yes: bool, expected: float, narrow: str) -> None:
 
 def _train(args: argparse.Namespace, prepared: Prepared) -> None:
     """Everything that needs ray and torch."""
-    from harness.cli.live import Live
+    from harness.cli.progress import StageProgress
     from harness.cluster.session import session
     from harness.encoders.tokens import Tokeniser
 
@@ -362,7 +362,7 @@ def _train(args: argparse.Namespace, prepared: Prepared) -> None:
         )
         try:
             slots = prepared.slots if args.address == "local" else args.slots
-            with Live(prepared.items, _reused(prepared), dashboard, prepared.expected, slots) as live:
+            with StageProgress(prepared.items, _reused(prepared), dashboard, prepared.expected, slots) as live:
                 for event in pool.run(prepared.items):
                     live.show(event)
         finally:

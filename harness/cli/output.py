@@ -52,7 +52,7 @@ class _Stream:
             os.close(nowhere)
 
 
-class _Table(_Stream):
+class _StandardOutput(_Stream):
     """Standard output: a table that is not written is no success, whoever caught the error of its first line."""
 
     _error: OSError | None = None
@@ -85,7 +85,7 @@ def standard_streams() -> Iterator[bool]:
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
         sys.stdin = before[0] or nothing
-        sys.stdout, sys.stderr = cast(TextIO, _Table(out)), cast(TextIO, _Stream(err))
+        sys.stdout, sys.stderr = cast(TextIO, _StandardOutput(out)), cast(TextIO, _Stream(err))
         try:
             yield before[1] is not None
         finally:

@@ -53,14 +53,14 @@ def wrapped(line: str, width: int | None, indent: int = 2) -> list[str]:
     )
 
 
-def say(lines: Iterable[str], stream: TextIO | None = None, indent: int = 2) -> None:
+def print_lines(lines: Iterable[str], stream: TextIO | None = None, indent: int = 2) -> None:
     """Print sentences, wrapped where the stream (standard error) is a terminal."""
     stream = stream or sys.stderr
     width = columns(stream)
     print("\n".join(part for line in lines for part in wrapped(line, width, indent)), file=stream, flush=True)
 
 
-def say_table(text: str, stream: TextIO) -> None:
+def print_table(text: str, stream: TextIO) -> None:
     """Print plain text in which tables stand: their rows stay whole, sentences are wrapped. Ends with one newline."""
     width = columns(stream)
     print("\n".join(_laid_out(text.rstrip("\n").split("\n"), width)), file=stream, flush=True)
@@ -102,7 +102,7 @@ def magnitude(hours: float) -> str:
     return "years"
 
 
-def about(estimate: Estimate) -> str:
+def time_range(estimate: Estimate) -> str:
     """'12 min (8 to 20 min)': the likely time, and between what it is likely to lie."""
     likely, low, high = (duration(each / 3600) for each in (estimate.seconds, estimate.low, estimate.high))
     if low == high:
@@ -111,7 +111,7 @@ def about(estimate: Estimate) -> str:
     return f"{likely} ({number if high.endswith(f' {unit}') else low} to {high})"
 
 
-def moment(seconds: float) -> str:
+def timestamp(seconds: float) -> str:
     """Unix time as local ISO 8601 time with its offset."""
     try:
         return time.strftime("%Y-%m-%d %H:%M:%S%z", time.localtime(seconds))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.bench.table import load_table
-from harness.cli.printing import moment, say
+from harness.cli.printing import print_lines, timestamp
 from harness.errors import UserError
 from harness.methods import METHODS, methods_named
 from harness.store import DEFAULT_URL, Request, Store, masked
@@ -99,9 +99,9 @@ def recalled(args: argparse.Namespace) -> argparse.Namespace:
     values = _placed(last.values) | {flag: list(v) if flag in LISTS else v for flag, v in given.items()}
     values["set"] = [*values["set"], *args.set]
     shown = command(Request(last.table, values | {"folder": str(Path.cwd())}), "report", args.store)
-    say(
+    print_lines(
         [
-            f"As in the last bench{f' of {args.table}' if args.table else ''} ({moment(last.asked_at)}): {shown}",
+            f"As in the last bench{f' of {args.table}' if args.table else ''} ({timestamp(last.asked_at)}): {shown}",
             "For another one give --table with its flags; 'harness list benches' names those of this store.",
         ]
     )

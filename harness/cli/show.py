@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from harness.cli import LISTED
-from harness.cli.printing import duration, escaped, moment, say
+from harness.cli.printing import duration, escaped, print_lines, timestamp
 from harness.cli.request import command, of_run
 from harness.errors import UserError, unknown
 from harness.specs import Parent, Record, Stage
@@ -40,7 +40,7 @@ def listing(args: argparse.Namespace) -> int:
         raise UserError(f"list {args.what}: --store is of 'list benches' alone; leave it out.")
     rows = makers[args.what]()
     width = max(len(name) for name, _ in rows)
-    say([escaped(f"{name:<{width}}  {text}") for name, text in rows], sys.stdout, indent=width + 2)
+    print_lines([escaped(f"{name:<{width}}  {text}") for name, text in rows], sys.stdout, indent=width + 2)
     return 0
 
 
@@ -157,7 +157,7 @@ def _benches(url: str | None) -> list[tuple[str, str]]:
         raise UserError(
             f"The store {store.shown} holds no bench yet; run 'harness bench' first, or name it with --store."
         )
-    return [(moment(request.asked_at), command(request, store=url)) for request in benches]
+    return [(timestamp(request.asked_at), command(request, store=url)) for request in benches]
 
 
 def show(args: argparse.Namespace) -> int:
@@ -183,7 +183,7 @@ def show(args: argparse.Namespace) -> int:
         *_origin_lines(store, storage, stage),
         *_run_lines(store, key, args.store),
     ]
-    say(map(escaped, lines), sys.stdout, indent=12)
+    print_lines(map(escaped, lines), sys.stdout, indent=12)
     return 0
 
 
@@ -217,7 +217,7 @@ def _record_lines(key: str, stage: Stage, record: Record) -> list[str]:
     lines.append(f"cost        {record.flops:.3g} FLOPs in {duration(record.seconds / 3600)}")
     for name, value in sorted(record.provenance.items()):
         started = name == "started_at" and isinstance(value, (int, float))
-        lines.append(f"started     {moment(value)}" if started else f"{name:<11} {value}")
+        lines.append(f"started     {timestamp(value)}" if started else f"{name:<11} {value}")
     if record.product:
         lines.append(f"weights     digest {record.product}")
     if record.predictions:

@@ -15,10 +15,10 @@ from harness.cli.bench import Prepared, check_masks
 from harness.cli.places import check_gpus, execution_of, storage_of, workplace_of
 from harness.cli.texts import reader
 from harness.errors import UserError
-from harness.search.board import Trial
 from harness.search.points import Points
 from harness.search.space import ResolvedSpace
-from harness.search.study import History, Mirror, study_name
+from harness.search.study import History, OptunaMirror, study_name
+from harness.search.trials import Trial
 from harness.store import Owner, Request, Store
 
 
@@ -32,7 +32,7 @@ class Opened:
     prepared: Prepared
     owner: Owner
     store: Store
-    mirror: Mirror
+    mirror: OptunaMirror
     proposals: Any
     watchers: list[Any]
 
@@ -66,7 +66,7 @@ def open_study(args: argparse.Namespace, points: Points, prepared: Prepared) -> 
         raise UserError(f"The study {name} is run by another command now; wait for it, or take another --seed.")
     watchers: list[Any] = []
     try:
-        mirror = Mirror(points.space, name, store, points.metrics)
+        mirror = OptunaMirror(points.space, name, store, points.metrics)
         history = History(name, store, mirror)
         mirror.sync(history.entries)
 
@@ -99,7 +99,7 @@ def _check_folder(out: str) -> None:
 
 def explore_rest(args: argparse.Namespace, opened: Opened) -> None:
     """Everything that needs ray and torch."""
-    from harness.cli.live import LiveTrials
+    from harness.cli.progress import TrialProgress
     from harness.cluster.session import session
     from harness.encoders.tokens import Tokeniser
 
@@ -135,7 +135,7 @@ def explore_rest(args: argparse.Namespace, opened: Opened) -> None:
             args.retry,
         )
         count, direction = len(points.replicates), points.space.directions[0]
-        live = LiveTrials(points.space.trials, count, direction, opened.proposals.history.trials, dashboard)
+        live = TrialProgress(points.space.trials, count, direction, opened.proposals.history.trials, dashboard)
 
         base = prepared.asked.request
 

@@ -57,10 +57,10 @@ def corpus_of(resolved: ResolvedTable, store: Store, download: bool) -> Corpus |
 
 def translate(every: Iterable[Rows], translator: Translator, store: Store) -> None:
     """Back-translate rows, text by text into the store; interrupted, it goes on where it was."""
-    from harness.cli.live import Counting
+    from harness.cli.progress import ProgressCounter
 
     parts = list(every)
-    with Counting(f"texts back-translated by {translator.name}", sum(len(rows) for rows in parts)) as counting:
+    with ProgressCounter(f"texts back-translated by {translator.name}", sum(len(rows) for rows in parts)) as counting:
         empty = 0
         for rows in parts:
             empty += back_translated(rows, translator, store, counting.part(len(rows))).empty

@@ -13,10 +13,10 @@ from harness.bench.estimate import estimated
 from harness.bench.plan import Translation, make_plan
 from harness.bench.table import EXCLUSIVE, PHASES
 from harness.cli.asked import ask
-from harness.cli.bench import Prepared, agree, prepare, shared_sentences
-from harness.cli.found import show
-from harness.cli.printing import about, magnitude, say
+from harness.cli.bench import Prepared, agree, overlap_sentences, prepare
+from harness.cli.printing import magnitude, print_lines, time_range
 from harness.cli.study import as_bench, check_places, explore_rest, open_study
+from harness.cli.study_report import report_study
 from harness.cli.texts import translate
 from harness.encoders import locate
 from harness.errors import UserError
@@ -42,7 +42,7 @@ def tune(args: argparse.Namespace) -> int:
         if opened.proposals.remaining():
             explore_rest(args, opened)
         opened.mirror.sync(opened.proposals.history.entries)
-        return show(args, opened)
+        return report_study(args, opened)
 
 
 # ------------------------------------------------------------------------------------------------------------ reading
@@ -85,7 +85,7 @@ def prepare_study(args: argparse.Namespace) -> tuple[Prepared, Points]:
     tasks = {name: found.task for name, found in prepared.plan.tasks.items()}
     check_metrics(space, tasks, "--metric" if args.metric else f"space {space.space.name}, metric")
     base = prepared.asked.table.resolve(prepared.resolved.preset, overrides, tasks)
-    return prepared, Points(space, base, overrides, tasks, prepared.plan.readings)
+    return prepared, Points(space, base, overrides, tasks, prepared.plan.table_data)
 
 
 def _refuse_twice(args: argparse.Namespace, space: ResolvedSpace) -> None:
@@ -125,7 +125,7 @@ def _announce(args: argparse.Namespace, prepared: Prepared, points: Points) -> f
     stages, to_train, flops = work_left(points, prepared, history.entries.values(), args.retry)
     spent = prepared.hours_of(flops, to_train or 1)
     most = "" if space.sampler == "grid" else "at most "
-    took = about(estimated(3600 * spent, prepared.calibration.spread))
+    took = time_range(estimated(3600 * spent, prepared.calibration.spread))
     left = f"{most}{to_train:,} of {counted(stages, 'stage')}, {flops:.2g} FLOPs, about {took} on "
     left = f"{left}{counted(prepared.slots, 'slot')} of this machine" if to_train else "nothing"
     lines = [
@@ -137,10 +137,10 @@ def _announce(args: argparse.Namespace, prepared: Prepared, points: Points) -> f
         f"{base.preset}, {', '.join(base.tasks)}, {sizes}, {design} = {counted(len(points.replicates), 'replicate')} a point.",
         f"Encoder {base.encoder} ({prepared.plan.located.encoder.digest[:10]}), data: {prepared.plan.source}, "
         f"store {prepared.store.shown}.",
-        *(f"Overlap: {sentence}." for sentence in shared_sentences(prepared.plan)),
+        *(f"Overlap: {sentence}." for sentence in overlap_sentences(prepared.plan)),
         f"Ended in earlier commands: {ended} of {counted(space.trials, 'point')}. To do: {left}.",
     ]
-    say(lines)
+    print_lines(lines)
     return spent
 
 

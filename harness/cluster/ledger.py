@@ -15,7 +15,7 @@ from harness.cluster import pulse
 from harness.cluster.pulse import Place, Pulse, beside_driver
 from harness.cluster.worker import answer
 from harness.errors import UserError
-from harness.search.points import Ended
+from harness.search.points import StageResult
 from harness.specs import Record, Stage, Status
 from harness.storage import Storage, weights_of
 from harness.store import RENEW_SECONDS, Grant, Owner, Store
@@ -74,7 +74,7 @@ class Ledger:
     def status(self, key: str) -> tuple[Status, int] | None:
         return self._store.statuses([key]).get(key)
 
-    def look(self, key: str, retry: bool) -> tuple[int, Ended | None]:
+    def look(self, key: str, retry: bool) -> tuple[int, StageResult | None]:
         """Attempts at a stage so far, and how it ended; None where it is still to be trained: without a record, and after
         a failure (with `retry` a divergence) that an earlier command recorded."""
         status, attempt = self._store.statuses([key]).get(key, (None, 0))
@@ -82,7 +82,7 @@ class Ledger:
         if status is None or (again and key not in self._tried):
             return attempt, None
         record = self._store.records([key])[key]
-        return attempt, Ended(record.status, record.reason, record.dev_scores, record.flops, record.seconds)
+        return attempt, StageResult(record.status, record.reason, record.dev_scores, record.flops, record.seconds)
 
     def hold(self, key: str, user: str) -> None:
         """`user` needs the weights of a stage: they stay."""

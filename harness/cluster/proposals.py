@@ -16,10 +16,10 @@ from ray.tune.search.optuna import OptunaSearch
 from ray.tune.stopper import NoopStopper, Stopper
 
 from harness.errors import UserError
-from harness.search.board import Outcome, Trial, best_of
 from harness.search.points import Points
-from harness.search.racing import paired, projected, unsound
+from harness.search.racing import failed_replicate, paired, projected
 from harness.search.study import DIED, Entry, History, sampler_of, unfinished
+from harness.search.trials import ReplicateOutcome, Trial, best_trial
 
 REPEATS = 100
 """So many proposals in a row that were tried before mean that the space is exhausted."""
@@ -101,7 +101,7 @@ class Proposals(Searcher):
             self._tell(tells[0].trial.number, tells.popleft().told)
         for entry in list(entries.values()):
             if entry.same_as is None and unfinished(entry, retry):
-                self.history.again(entry.trial.number)
+                self.history.restart(entry.trial.number)
                 self._waiting.append(entry.trial.number)
 
     def _remember(self, entry: Entry) -> None:
@@ -151,13 +151,13 @@ class Proposals(Searcher):
             try:
                 identity = self.points.identity(point)
             except UserError as error:
-                number = self.history.asked(point)
+                number = self.history.propose(point)
                 self._tell(number, None)
-                self.history.ended(number, "failed", str(error), None)
+                self.history.finish(number, "failed", str(error), None)
                 self._watch("ended", self.history.entries[number].trial)
                 continue
             first = self._known.get(identity)
-            number = self.history.asked(point, first)
+            number = self.history.propose(point, first)
             if first is None:
                 self._known[identity] = number
                 return number
@@ -196,18 +196,18 @@ class Proposals(Searcher):
             raise UserError(str(result["error"]))
         if "outcome" in result:
             body = json.loads(result["outcome"])
-            outcome = Outcome(**{**body, "values": tuple(body["values"])})
-            if self.history.replicate(number, int(result["replicates_done"]), outcome):
+            outcome = ReplicateOutcome(**{**body, "values": tuple(body["values"])})
+            if self.history.add_outcome(number, int(result["replicates_done"]), outcome):
                 self._watch("replicate", self.history.entries[number].trial)
         return self.history.entries[number].trial
 
     def _projected(self, trial: Trial) -> float:
         """What is told of a dropped trial: its running mean, without the luck of which subsets came first."""
-        return projected(trial.values(), [other.values() for other in self.history.trials if other.sound])
+        return projected(trial.values(), [other.values() for other in self.history.trials if other.eligible])
 
     def _end(self, number: int, state: Any, reason: str, told: tuple[float, ...] | None) -> None:
         first_time = not self.history.entries[number].ended
-        self.history.ended(number, state, reason, told)
+        self.history.finish(number, state, reason, told)
         if first_time:
             self._tell(number, told)
         self._watch("ended", self.history.entries[number].trial)
@@ -216,7 +216,7 @@ class Proposals(Searcher):
     def _end_followers(self, number: int) -> None:
         entry = self.history.entries[number]
         for follower in self._followers.pop(number, []):
-            self.history.ended(follower, entry.trial.state, "", entry.told)
+            self.history.finish(follower, entry.trial.state, "", entry.told)
             self._tell(follower, entry.told)
 
     def _tell(self, number: int, told: tuple[float, ...] | None) -> None:
@@ -260,8 +260,8 @@ class Race(FIFOScheduler):
             return str(TrialScheduler.STOP)
         points = self._proposals.points
         replicates, direction = points.replicates, points.space.directions[0]
-        best = best_of(self._proposals.history.trials, direction)
-        verdict = unsound(mine.outcomes, replicates)
+        best = best_trial(self._proposals.history.trials, direction)
+        verdict = failed_replicate(mine.outcomes, replicates)
         if not verdict.drop and best is not None:
             sign = 1 if direction == "maximize" else -1
             verdict = paired(mine.values(), best.values(), replicates, sign=sign, name=f"trial {best.number}")

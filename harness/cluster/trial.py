@@ -18,8 +18,8 @@ from harness.cluster.walk import Walker
 from harness.cluster.worker import GONE, Shelf, answer, submit
 from harness.encoders.tokens import Vocabulary
 from harness.errors import UserError, first_line
-from harness.search.board import Outcome, Point
 from harness.search.points import Points
+from harness.search.trials import Point, ReplicateOutcome
 from harness.specs import Execution, Status, Workplace
 from harness.store import Owner
 
@@ -30,7 +30,7 @@ class Judge(Protocol):
     replicates: int
 
     def begin(self, number: int, point: Point) -> None: ...
-    def outcome(self, index: int) -> Outcome: ...
+    def outcome(self, index: int) -> ReplicateOutcome: ...
     def close(self) -> None: ...
 
 
@@ -46,7 +46,7 @@ class HarnessTrial(tune.Trainable):
         return "harness-trial"
 
     def _begin(self, config: dict[str, Any]) -> None:
-        self._outcomes: list[Outcome] = []
+        self._outcomes: list[ReplicateOutcome] = []
         self._judge.begin(config["number"], config["point"])
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -107,7 +107,7 @@ class Replicates:
         self._number = number
         self._runs = self._means.points.runs(point)
 
-    def outcome(self, index: int) -> Outcome:
+    def outcome(self, index: int) -> ReplicateOutcome:
         points, runs = self._means.points, self._runs[index]
         chains = [self._walker.walk(run, points.scored(run), f"trial {self._number}: {run.name}") for run in runs]
         return points.outcome(runs, chains)

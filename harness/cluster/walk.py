@@ -13,7 +13,7 @@ import ray
 from harness.bench.work import Item
 from harness.cluster.ledger import ask
 from harness.cluster.worker import GONE, WORKER_DEATHS, died, left_with_node
-from harness.search.points import Ended
+from harness.search.points import StageResult
 from harness.specs import SHARED_PHASES, Record, Run, Stage, Status, Workplace
 from harness.storage import weights_of
 from harness.store import RENEW_SECONDS, Owner
@@ -50,24 +50,31 @@ class Walker:
     def _ask(self, what: str, *arguments: Any) -> Any:
         return ask(self.ledger, what, *arguments)
 
-    def walk(self, run: Run, metrics: tuple[str, ...], name: str) -> list[Ended]:
+    def walk(self, run: Run, metrics: tuple[str, ...], name: str) -> list[StageResult]:
         """How the stages of a run ended, from the root to the leaf or to the one that did not finish."""
-        trained: dict[str, Ended] = {}
+        trained: dict[str, StageResult] = {}
         user = run.stage.key  # and not this process: whoever goes on with the run when it dies lets them go
         leaf = self._settle(run.stage, name, metrics, trained, user, wanted=False)
         for stage in (each for each in run.stage.chain[:-1] if each.phase not in SHARED_PHASES):
             self._ask("let_go", stage.key, user)
         chain = []
         for stage in run.stage.chain[:-1]:
-            ended: Ended = trained.get(stage.key) or self._ask("look", stage.key, False)[1] or Ended("done")
+            ended: StageResult = trained.get(stage.key) or self._ask("look", stage.key, False)[1] or StageResult("done")
             chain.append(ended)
             if ended.status != "done":
                 return chain
         return [*chain, leaf]
 
     def _settle(
-        self, stage: Stage, name: str, metrics: tuple[str, ...], trained: dict[str, Ended], user: str, *, wanted: bool
-    ) -> Ended:
+        self,
+        stage: Stage,
+        name: str,
+        metrics: tuple[str, ...],
+        trained: dict[str, StageResult],
+        user: str,
+        *,
+        wanted: bool,
+    ) -> StageResult:
         """Train a stage unless it is recorded; with `wanted` its weights are there when this returns, and stay as long as
         `user` needs them."""
         deaths = 0
@@ -75,7 +82,7 @@ class Walker:
             self._ask("hold", stage.key, user)
         while True:
             attempt: int
-            ended: Ended | None
+            ended: StageResult | None
             attempt, ended = self._ask("look", stage.key, self.retry)
             there = self.workplace.storage.exists(weights_of(stage.key))
             remake = ended is not None and ended.status == "done" and wanted and not there
@@ -84,7 +91,7 @@ class Walker:
             if stage.parent:
                 parent = self._settle(stage.parent, name, metrics, trained, user, wanted=True)
                 if parent.status != "done":
-                    return Ended(parent.status, f"{stage.parent.phase} {parent.status}: {parent.reason}")
+                    return StageResult(parent.status, f"{stage.parent.phase} {parent.status}: {parent.reason}")
             grant = self._ask("lease", stage.key, attempt, remake, self.owner)
             if grant != "granted":
                 time.sleep(POLL_SECONDS if grant == "held" else 0)
@@ -100,7 +107,7 @@ class Walker:
                     continue
                 self._ask("commit", stage, Record(stage.key, "failed", reason), self.owner)
             if remake and status != "done":
-                return Ended(status, reason)
+                return StageResult(status, reason)
             ended = self._ask("look", stage.key, self.retry)[1]
             if ended is not None:
                 trained[stage.key] = replace(ended, trained=True)

@@ -3,10 +3,10 @@
 space       a method's space under one preset: grid, search, default point, what it is judged by
 space_file  what its YAML file may say; parameters: distributions and the paths that they vary
 points      a point to its runs, replicate by replicate, and their scores on dev
-board       trials and the outcomes of their replicates
+trials      trials and the outcomes of their replicates
 racing      the paired test that drops a point before all its replicates are run
 study       Optuna: samplers, the study's history, and its mirror in the database of the runs
 results     what was found: budget, best point, best.yaml, the final test
 tables      all points in every format; margins: marginal tables of a grid
-pictures    Optuna's own plots
+plots       Optuna's own plots
 """

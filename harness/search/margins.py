@@ -14,20 +14,20 @@ from dataclasses import asdict, dataclass
 from harness.bench.aggregate import mean
 from harness.bench.render import STYLES, Style, latex_table, table_lines
 from harness.bench.table import Value
-from harness.search.board import Trial, best_of
 from harness.search.results import Study, design
 from harness.search.tables import (
     WORST,
-    Shown,
+    CellParts,
     aligned,
     csv_text,
-    measured,
     number_text,
+    row_title,
+    score_cell,
+    shown_value,
     style_of,
     title_of,
-    value_text,
-    who,
 )
+from harness.search.trials import Trial, best_trial
 
 Block = tuple[str, list[str], list[list[str]]]
 """One table: title, header and rows, escaped."""
@@ -37,7 +37,7 @@ Block = tuple[str, list[str], list[list[str]]]
 class Margin:
     """A metric at some of a grid's values: `at` two paths a cell, at one path a margin, at none the whole grid.
 
-    `mean`: of the means of the `complete` points there, of `points` in the grid; `best`: the best sound trial there.
+    `mean`: of the means of the `complete` points there, of `points` in the grid; `best`: the best eligible trial there.
     """
 
     metric: str
@@ -53,7 +53,7 @@ def varied(study: Study) -> tuple[str, ...]:
     return tuple(path for path in study.paths if len((study.grid or {}).get(path, ())) > 1)
 
 
-def placed(study: Study) -> dict[tuple[Value, ...], Trial]:
+def trials_by_point(study: Study) -> dict[tuple[Value, ...], Trial]:
     """The grid's trials by their values at the varied paths; of several at one point the one that came furthest."""
     grid, paths = study.grid or {}, varied(study)
     found: dict[tuple[Value, ...], Trial] = {}
@@ -67,7 +67,7 @@ def placed(study: Study) -> dict[tuple[Value, ...], Trial]:
 
 
 def _reached(study: Study, trial: Trial) -> tuple[bool, bool, int]:
-    return study.sound(trial), study.complete(trial), len(trial.outcomes)
+    return study.eligible(trial), study.complete(trial), len(trial.outcomes)
 
 
 def marginals(study: Study) -> tuple[Margin, ...]:
@@ -75,7 +75,7 @@ def marginals(study: Study) -> tuple[Margin, ...]:
     none. A trial whose point does not lie in the grid counts nowhere."""
     if not study.grid:
         return ()
-    paths, trials = varied(study), placed(study)
+    paths, trials = varied(study), trials_by_point(study)
     places: list[dict[str, Value]] = []
     if len(paths) == 2:
         places += [dict(zip(paths, pair, strict=True)) for pair in itertools.product(*(study.grid[p] for p in paths))]
@@ -87,7 +87,7 @@ def marginals(study: Study) -> tuple[Margin, ...]:
         for at in places:
             here = [t for t in trials.values() if all(t.point[path] == value for path, value in at.items())]
             means = [value for t in here if study.complete(t) and (value := t.mean(k)) is not None]
-            best = best_of(filter(study.sound, here), study.directions[k], k)
+            best = best_trial(filter(study.eligible, here), study.directions[k], k)
             share = size // math.prod(len(study.grid[path]) for path in at)
             center = mean(means) if means else None
             found.append(Margin(metric, at, center, len(means), share, best.number if best else None))
@@ -125,7 +125,7 @@ def marginal_tables(study: Study, format: str) -> str:
 
 def _margin_lines(study: Study, across: bool, bold: bool) -> Iterator[str]:
     total = len(study.replicates)
-    yield f"Study {study.name}: {who(study)}; {design(study.replicates)}. Test was not scored."
+    yield f"Study {study.name}: {row_title(study)}; {design(study.replicates)}. Test was not scored."
     if across:
         yield (
             f"{'Bold' if bold else 'Star'}: the best point; r/{total}: r of its replicates are run, and no mean is shown. "
@@ -136,14 +136,14 @@ def _margin_lines(study: Study, across: bool, bold: bool) -> Iterator[str]:
             "The mean over all complete points with a value, in parentheses where some points are missing: those are other "
             f"points than in the rows beside it. {'Bold' if bold else 'Star'}: the best value, once none is missing."
         )
-    if any(o.status != "done" for trial in placed(study).values() for o in trial.outcomes):
+    if any(o.status != "done" for trial in trials_by_point(study).values() for o in trial.outcomes):
         yield f"x: {WORST}" if across else WORST
 
 
 def _across(study: Study, k: int, margins: Sequence[Margin], style: Style) -> Block:
     """Two paths: the first down, the second across, with the means of complete rows and columns."""
     down, right = varied(study)
-    metric, grid, trials = study.metrics[k], study.grid or {}, placed(study)
+    metric, grid, trials = study.metrics[k], study.grid or {}, trials_by_point(study)
     best = next(margin.best for margin in margins if not margin.at)
     whole = {
         tuple(margin.at.items()): number_text(metric, margin.mean, style)
@@ -156,8 +156,8 @@ def _across(study: Study, k: int, margins: Sequence[Margin], style: Style) -> Bl
     rows = [whole.get(((down, a),), style.dash) for a in grid[down]]
     foot = [whole.get(((right, b),), style.dash) for b in grid[right]]
     corner = style.escape(f"{down} \\ {right}" if style is STYLES["text"] else f"{down} / {right}")
-    header = [corner, *(value_text(b, style, exact=True) for b in grid[right])]
-    body = [[value_text(a, style, exact=True), *(column[i] for column in columns)] for i, a in enumerate(grid[down])]
+    header = [corner, *(shown_value(b, style, exact=True) for b in grid[right])]
+    body = [[shown_value(a, style, exact=True), *(column[i] for column in columns)] for i, a in enumerate(grid[down])]
     if set(rows) != {style.dash}:
         header.append("mean")
         body = [[*row, text] for row, text in zip(body, rows, strict=True)]
@@ -167,13 +167,13 @@ def _across(study: Study, k: int, margins: Sequence[Margin], style: Style) -> Bl
     return style.escape(f"{title_of(metric)}, {down} down, {right} across"), header, body
 
 
-def _cell(study: Study, trial: Trial | None, k: int, best: int | None, style: Style) -> Shown | str:
+def _cell(study: Study, trial: Trial | None, k: int, best: int | None, style: Style) -> CellParts | str:
     if trial is None:
         return style.dash
     if not study.complete(trial):
         return "failed" if trial.state == "failed" else f"{len(trial.outcomes)}/{len(study.replicates)}"
-    cell = measured(study, trial, k, trial.number == best, style)
-    if study.sound(trial) or isinstance(cell, str):
+    cell = score_cell(study, trial, k, trial.number == best, style)
+    if study.eligible(trial) or isinstance(cell, str):
         return cell
     return (*cell[:3], style.mark("x"))
 
@@ -186,8 +186,8 @@ def _by_path(study: Study, k: int, margins: Sequence[Margin], style: Style) -> I
         mine = [margin for margin in margins if list(margin.at) == [path]]
         whole = all(margin.complete == margin.points for margin in mine)
         top = max((sign * margin.mean for margin in mine if margin.mean is not None), default=None) if whole else None
-        means: list[Shown | str] = []
-        bests: list[Shown | str] = []
+        means: list[CellParts | str] = []
+        bests: list[CellParts | str] = []
         for margin in mine:
             if margin.mean is None:
                 means.append(style.dash)
@@ -198,10 +198,10 @@ def _by_path(study: Study, k: int, margins: Sequence[Margin], style: Style) -> I
                 before, _, after = marked.partition("|")
                 means.append((before, number_text(metric, margin.mean, style), "", after))
             found = trials[margin.best] if margin.best is not None else None
-            bests.append(measured(study, found, k, False, style) if found else style.dash)
+            bests.append(score_cell(study, found, k, False, style) if found else style.dash)
         body = [
             [
-                value_text(margin.at[path], style, exact=True),
+                shown_value(margin.at[path], style, exact=True),
                 center,
                 f"{margin.complete}/{margin.points}",
                 style.escape(f"#{margin.best}") if margin.best is not None else style.dash,

@@ -47,7 +47,7 @@ def as_list(value: object) -> object:
 
 
 Scalar = Annotated[Value, BeforeValidator(_scalar)]
-Grid = dict[str, Annotated[tuple[Scalar, ...], BeforeValidator(_values)]]
+GridValues = dict[str, Annotated[tuple[Scalar, ...], BeforeValidator(_values)]]
 
 
 class Distribution(Strict):
@@ -166,7 +166,7 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class Knob:
+class Tunable:
     """What a path names: a hyperparameter of `owner`, or a field of the recipe phase `owner`."""
 
     path: str
@@ -225,15 +225,15 @@ def _kind(annotation: Any) -> Kind:
     return kinds.get(annotation, "word")
 
 
-def knob_of(path: str, parts: tuple[str, ...]) -> Knob:
+def tunable_at(path: str, parts: tuple[str, ...]) -> Tunable:
     """The hyperparameter or recipe field that `path` names, for a method with these parts. Raises ValueError."""
     owner, dot, name = path.partition(".")
     if owner in PHASES and name in Phase.model_fields:
-        return Knob(path, owner, name)
+        return Tunable(path, owner, name)
     if not dot and len(parts) == 1:
         owner, name = parts[0], path
     if owner in parts and name in METHODS[owner].Hyperparameters.model_fields:
-        return Knob(name if len(parts) == 1 else f"{owner}.{name}", owner, name)
+        return Tunable(name if len(parts) == 1 else f"{owner}.{name}", owner, name)
     takers = [part for part in parts if path in METHODS[part].Hyperparameters.model_fields]
     if takers:
         raise ValueError(
@@ -249,12 +249,12 @@ def knob_of(path: str, parts: tuple[str, ...]) -> Knob:
     raise ValueError(f"{hint} Known: {', '.join([*sorted(own), *(f'{phase}.*' for phase in PHASES)])}")
 
 
-def listed(knob: Knob, values: tuple[Value, ...], loc: list[int | str]) -> tuple[Value, ...]:
+def checked_values(tunable: Tunable, values: tuple[Value, ...], loc: list[int | str]) -> tuple[Value, ...]:
     """The values of a choice or a grid as the model reads them. Raises MisplacedError."""
     found: list[Value] = []
     for index, value in enumerate(values):
         try:
-            read = knob.value(value)
+            read = tunable.value(value)
         except ValueError as error:
             raise MisplacedError([*loc, index], str(error)) from None
         if read in found:
@@ -263,24 +263,24 @@ def listed(knob: Knob, values: tuple[Value, ...], loc: list[int | str]) -> tuple
     return tuple(found)
 
 
-def drawn(knob: Knob, spec: Distribution, loc: list[int | str]) -> Parameter:
+def sampled_parameter(tunable: Tunable, spec: Distribution, loc: list[int | str]) -> Parameter:
     """A distribution as a parameter, `when` left out. Raises MisplacedError."""
     if spec.choice is not None:
-        return Parameter(knob.path, listed(knob, spec.choice, [*loc, "choice"]))
+        return Parameter(tunable.path, checked_values(tunable, spec.choice, [*loc, "choice"]))
     assert spec.low is not None  # Distribution has seen to it
     assert spec.high is not None
-    if knob.kind in ("word", "bool"):
-        words = "true and false" if knob.kind == "bool" else "words"
-        raise MisplacedError(loc, f"{knob.path} takes {words}, which have no range; give a choice: [...]")
+    if tunable.kind in ("word", "bool"):
+        words = "true and false" if tunable.kind == "bool" else "words"
+        raise MisplacedError(loc, f"{tunable.path} takes {words}, which have no range; give a choice: [...]")
     ends = {"low": spec.low, "high": spec.high, **({} if spec.step is None else {"step": spec.step})}
     for name, end in ends.items():
-        if knob.kind == "whole" and not end.is_integer():
-            raise MisplacedError([*loc, name], f"{knob.path} is a whole number, and {end:g} is not")
+        if tunable.kind == "whole" and not end.is_integer():
+            raise MisplacedError([*loc, name], f"{tunable.path} is a whole number, and {end:g} is not")
         try:
             if name != "step":
-                knob.value(int(end) if knob.kind == "whole" else end)
+                tunable.value(int(end) if tunable.kind == "whole" else end)
         except ValueError as error:
             raise MisplacedError([*loc, name], str(error)) from None
     return Parameter(
-        knob.path, low=spec.low, high=spec.high, log=spec.log, step=spec.step, integer=knob.kind == "whole"
+        tunable.path, low=spec.low, high=spec.high, log=spec.log, step=spec.step, integer=tunable.kind == "whole"
     )

@@ -8,18 +8,18 @@ from dataclasses import dataclass, field, replace
 
 from harness.bench.aggregate import mean
 from harness.bench.plan import stage_flops
-from harness.bench.readings import Readings, runs_of
 from harness.bench.resolve import Overrides, ResolvedTable
+from harness.bench.table_data import TableData, runs_of
 from harness.errors import UserError
-from harness.search.board import Outcome, Point
 from harness.search.space import ResolvedSpace
 from harness.search.space_file import FLOPS
+from harness.search.trials import Point, ReplicateOutcome
 from harness.specs import SHARED_PHASES, Run, Stage, Status
 from harness.tasks import METRICS, Task
 
 
 @dataclass(frozen=True)
-class Ended:
+class StageResult:
     """How one stage ended: what a score needs of its record. `trained`: by this command."""
 
     status: Status
@@ -41,7 +41,7 @@ class Points:
     base: ResolvedTable
     overrides: Overrides
     tasks: Mapping[str, Task]
-    readings: Readings
+    table_data: TableData
 
     @property
     def replicates(self) -> tuple[tuple[int, int], ...]:
@@ -62,7 +62,7 @@ class Points:
 
     def runs(self, point: Point) -> tuple[tuple[Run, ...], ...]:
         """The runs of each replicate: one a task and size. Raises UserError for a point that cannot be run."""
-        runs, skipped = runs_of(self.resolved(point), self.readings)
+        runs, skipped = runs_of(self.resolved(point), self.table_data)
         if skipped:
             name, task, reason = skipped[0]
             raise UserError(f"{name}{' on ' + task if task else ''} cannot be run: {reason}.")
@@ -78,9 +78,9 @@ class Points:
 
     def scored(self, run: Run) -> tuple[str, ...]:
         """What a run's stages are scored by on dev, the selection's metric first."""
-        return tuple(dict.fromkeys((self._own_metric(run.task), *self.readings.tasks[run.task].task.metrics)))
+        return tuple(dict.fromkeys((self._own_metric(run.task), *self.table_data.tasks[run.task].task.metrics)))
 
-    def outcome(self, runs: Sequence[Run], chains: Sequence[Sequence[Ended]]) -> Outcome:
+    def outcome(self, runs: Sequence[Run], chains: Sequence[Sequence[StageResult]]) -> ReplicateOutcome:
         """One replicate: means over its runs. `chains`: how the stages of each run ended, up to the last one that did.
 
         A run that failed or diverged, or whose score is not finite, counts with its metric's worst value, and with the
@@ -111,7 +111,7 @@ class Points:
             for stage, ended in zip(run.stage.chain, chain, strict=False)
             if stage.phase not in SHARED_PHASES
         ]
-        return Outcome(
+        return ReplicateOutcome(
             tuple(values),
             next((status for status in ("failed", "diverged") if status in statuses), "done"),
             broken[0] if broken else "",
@@ -121,7 +121,7 @@ class Points:
             len(own),
         )
 
-    def _scorable(self, run: Run, leaf: Ended) -> Ended:
+    def _scorable(self, run: Run, leaf: StageResult) -> StageResult:
         """A run whose scores are not finite has diverged, whatever its record says."""
         names = [metric or self._own_metric(run.task) for metric in self.space.metrics or ("",) if metric != FLOPS]
         wrong = [name for name in names if not math.isfinite(leaf.dev_scores.get(name, math.nan))]
@@ -131,4 +131,4 @@ class Points:
 
     def planned(self, leaf: Stage) -> float:
         """Estimated FLOPs of a run's stages."""
-        return math.fsum(stage_flops(stage, self.readings.config) for stage in leaf.chain)
+        return math.fsum(stage_flops(stage, self.table_data.config) for stage in leaf.chain)

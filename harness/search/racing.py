@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
 from harness.bench.aggregate import mean
-from harness.search.board import Outcome
+from harness.search.trials import ReplicateOutcome
 
 ERROR_RATE = 0.05
 """How often, at most, a point that is not worse than the incumbent is dropped, over all looks at it together."""
@@ -33,7 +33,7 @@ Replicates = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Decision:
     """`reason`: one sentence with the numbers; empty where nothing was tested."""
 
     drop: bool
@@ -64,7 +64,7 @@ def paired(
     sign: int,
     error_rate: float = ERROR_RATE,
     name: str = "the incumbent",
-) -> Verdict:
+) -> Decision:
     """One look at a trial after its first replicates: is it worse than the fully replicated incumbent?
 
     Test: one-sided paired t on the k clusters' mean differences, candidate minus incumbent on the same replicates, df k-1.
@@ -88,15 +88,15 @@ def paired(
     assert all(map(math.isfinite, (*candidate, *incumbent))), "a failed replicate counts with the metric's worst value"
     done = len(candidate)
     if done not in looks(replicates):
-        return Verdict(False)
+        return Decision(False)
     means = sign * cluster_means(np.subtract(candidate, incumbent[:done]), replicates)
     t, bound, difference = float(statistic(means)), limit(replicates, done, error_rate), float(means.mean())
     clusters = f"{means.size} {'seeds' if _num_subsets(replicates) == 1 else 'subsets'}"
     how = f"{100 * abs(difference):.1f} points {'worse' if difference < 0 else 'better'}"
-    return Verdict(t < bound, f"paired t {t:.1f} over {clusters} against {name} (limit {bound:.1f}): {how}")
+    return Decision(t < bound, f"paired t {t:.1f} over {clusters} against {name} (limit {bound:.1f}): {how}")
 
 
-def unsound(outcomes: Sequence[Outcome], replicates: Replicates) -> Verdict:
+def failed_replicate(outcomes: Sequence[ReplicateOutcome], replicates: Replicates) -> Decision:
     """Drops a trial at its first failed or diverged replicate: only a point whose replicates all end can be the best.
 
     A rule of its own, since the test would keep such a trial: one worst value among three makes the spread as large as the
@@ -104,8 +104,8 @@ def unsound(outcomes: Sequence[Outcome], replicates: Replicates) -> Verdict:
     """
     for (subset, seed), outcome in zip(replicates, outcomes, strict=False):
         if outcome.status != "done":
-            return Verdict(True, f"subset {subset}, seed {seed} {outcome.status}: such a point cannot be the best")
-    return Verdict(False)
+            return Decision(True, f"subset {subset}, seed {seed} {outcome.status}: such a point cannot be the best")
+    return Decision(False)
 
 
 def projected(values: Sequence[float], complete: Sequence[Sequence[float]]) -> float:

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.bench.aggregate import between, mean
-from harness.bench.caption import counted, points
+from harness.bench.aggregate import mean, subset_std
+from harness.bench.caption import counted, in_points
 from harness.bench.table import Value
-from harness.search.board import Direction, Point, Trial, best_of, front_of
+from harness.search.trials import Direction, Point, Trial, best_trial, pareto_front
 
 COSTS = frozenset({"flops", "seconds"})
 """Metrics that are amounts; every other one is a score with 1 for 100 %."""
@@ -62,32 +62,32 @@ class Study:
         """Every replicate ended, well or badly: its mean is its value."""
         return trial.state == "complete" and len(trial.outcomes) == len(self.replicates) > 0
 
-    def sound(self, trial: Trial) -> bool:
+    def eligible(self, trial: Trial) -> bool:
         """Every replicate was trained to its end: it can be the best."""
-        return trial.sound and self.complete(trial)
+        return trial.eligible and self.complete(trial)
 
     @property
     def front(self) -> tuple[Trial, ...]:
         """The best point of one metric; the Pareto front of several, the best of the first metric first."""
-        sound = [trial for trial in self.trials if self.sound(trial)]
+        eligible = [trial for trial in self.trials if self.eligible(trial)]
         if len(self.metrics) > 1:
-            return front_of(sound, self.directions)
-        best = best_of(sound, self.directions[0])
+            return pareto_front(eligible, self.directions)
+        best = best_trial(eligible, self.directions[0])
         return (best,) if best else ()
 
     @property
-    def first(self) -> Trial | None:
+    def default_trial(self) -> Trial | None:
         """The trial of the default point, when it has begun."""
         return next((trial for trial in self.trials if trial.number == 0), None)
 
 
 def best_point(study: Study) -> Trial | None:
-    """The sound trial with the best mean; with several metrics the best of the first metric on the Pareto front."""
+    """The eligible trial with the best mean; with several metrics the best of the first metric on the Pareto front."""
     return next(iter(study.front), None)
 
 
 def ranked(study: Study) -> list[Trial]:
-    """Best first: sound trials by the mean of the first metric, those with a failed replicate, dropped ones by how far they
+    """Best first: eligible trials by the mean of the first metric, those with a failed replicate, dropped ones by how far they
     came, failed ones, running ones."""
     sign = -1 if study.directions[0] == "maximize" else 1
 
@@ -95,7 +95,7 @@ def ranked(study: Study) -> list[Trial]:
         center = trial.mean()
         value = sign * center if center is not None else math.inf
         if study.complete(trial):
-            return (0 if study.sound(trial) else 1, 0, value, trial.number)
+            return (0 if study.eligible(trial) else 1, 0, value, trial.number)
         state = {"dropped": 2, "failed": 3}.get(trial.state, 4)
         return (state, -len(trial.outcomes), value, trial.number)
 
@@ -143,12 +143,12 @@ def budget(study: Study) -> Budget:
 def above_default(study: Study) -> Measured | None:
     """The best point minus the default one, over the replicates that both have; its spread is the sd of the differences
     between subsets. None while one of them has no replicate."""
-    best, first = best_point(study), study.first
+    best, first = best_point(study), study.default_trial
     if best is None or first is None or not first.outcomes:
         return None
     pairs = zip(best.values(), first.values(), strict=False)
     difference = dict(zip(study.replicates, (a - b for a, b in pairs), strict=False))
-    return Measured(mean(list(difference.values())), between(difference))
+    return Measured(mean(list(difference.values())), subset_std(difference))
 
 
 def chosen(study: Study) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def chosen(study: Study) -> dict[str, Any]:
         "direction": study.directions[0],
         "dev": {"mean": best.mean(), "spread": best.spread(study.replicates), "replicates": len(best.outcomes)},
     }
-    first, difference = study.first, above_default(study)
+    first, difference = study.default_trial, above_default(study)
     if first is not None and difference is not None:
         found["default"] = {
             "mean": first.mean(),
@@ -198,9 +198,9 @@ def chosen(study: Study) -> dict[str, Any]:
 
 def rule(study: Study) -> str:
     """How the best point is chosen, as a sentence without its full stop."""
-    sound = sum(study.sound(trial) for trial in study.trials)
+    eligible = sum(study.eligible(trial) for trial in study.trials)
     best = "highest" if study.directions[0] == "maximize" else "lowest"
-    whom = f"{counted(sound, 'point')} of {len(study.trials)} whose {counted(len(study.replicates), 'replicate')}"
+    whom = f"{counted(eligible, 'point')} of {len(study.trials)} whose {counted(len(study.replicates), 'replicate')}"
     text = f"the {best} mean dev {study.metrics[0]} among the {whom} were trained to the end"
     if len(study.metrics) > 1:
         text += f"; the first of the Pareto front of {' and '.join(study.metrics)}"
@@ -263,7 +263,7 @@ def final_test(
         raise ValueError("a final test takes one dev score and one test score a column for each replicate")
 
     def measured(values: Sequence[float]) -> Measured:
-        return Measured(mean(values), between(dict(zip(replicates, values, strict=True))))
+        return Measured(mean(values), subset_std(dict(zip(replicates, values, strict=True))))
 
     average = [mean(values) for values in zip(*test.values(), strict=True)]
     columns = {title: measured(values) for title, values in test.items()}
@@ -299,7 +299,7 @@ def _distance(difference: Measured) -> str:
 
 
 def _shown(cell: Measured) -> str:
-    return points(cell.mean) + (f" ± {points(cell.spread)}" if cell.spread is not None else "")
+    return in_points(cell.mean) + (f" ± {in_points(cell.spread)}" if cell.spread is not None else "")
 
 
 def design(replicates: Sequence[tuple[int, int]]) -> str:

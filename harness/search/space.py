@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from harness.bench.table import Value
 from harness.errors import UserError, unknown
-from harness.search.board import Direction, Point
-from harness.search.parameters import Parameter, knob_of
+from harness.search.parameters import Parameter, tunable_at
 from harness.search.space_file import FLOPS, RACINGS, SAMPLERS, Mode, Space, View, directions_of, set_texts
+from harness.search.trials import Direction, Point
 from harness.tasks.metrics import METRICS
 from harness.yaml_files import MisplacedError, load_named, packaged_files
 
@@ -95,9 +95,9 @@ class ResolvedSpace:
         """The point as texts of `bench --set`."""
         found = []
         for path, value in point.items():
-            knob = knob_of(path, self.space.parts)
+            tunable = tunable_at(path, self.space.parts)
             text = str(value).lower() if isinstance(value, bool) else str(value)
-            found.append(f"{knob.owner}.{knob.name}={text}")
+            found.append(f"{tunable.owner}.{tunable.name}={text}")
         return tuple(found)
 
     def identity(self) -> dict[str, Any]:

@@ -16,8 +16,18 @@ from harness.bench.resolve import Overrides
 from harness.bench.table import EXCLUSIVE, Count, Row, Seed, Size, Table, Value, load_table
 from harness.errors import UserError, unknown
 from harness.methods import METHODS, methods_named
-from harness.search.board import Direction
-from harness.search.parameters import Distribution, Grid, Knob, Parameter, Scalar, as_list, drawn, knob_of, listed
+from harness.search.parameters import (
+    Distribution,
+    GridValues,
+    Parameter,
+    Scalar,
+    Tunable,
+    as_list,
+    checked_values,
+    sampled_parameter,
+    tunable_at,
+)
+from harness.search.trials import Direction
 from harness.tasks.metrics import METRICS
 from harness.yaml_files import MisplacedError, Strict
 
@@ -62,7 +72,7 @@ class SpacePreset(Target):
     trials: Count | None = None
     set: dict[str, Scalar] = Field(default_factory=dict)
     defaults: dict[str, Scalar] = Field(default_factory=dict)
-    grid: Grid | None = None
+    grid: GridValues | None = None
     search: dict[str, Distribution] | None = None
 
 
@@ -82,7 +92,7 @@ class Space(Strict):
     trials: Count = 20
     set: dict[str, Scalar] = Field(default_factory=dict)
     defaults: dict[str, Scalar] = Field(default_factory=dict)
-    grid: Grid = Field(default_factory=dict)
+    grid: GridValues = Field(default_factory=dict)
     search: dict[str, Distribution] = Field(default_factory=dict)
     notes: tuple[str, ...] = ()
     default_preset: str = "quick"
@@ -98,7 +108,7 @@ class Space(Strict):
         varied = {path for view in views for path in view.check()}
         for path in self.defaults:
             with placed(["defaults", path]):
-                if knob_of(path, self.parts).path not in varied:
+                if tunable_at(path, self.parts).path not in varied:
                     raise ValueError(UNVARIED)
         return self
 
@@ -182,14 +192,14 @@ class View:
         for key, values in self.get(mode).items():
             loc = [*self.place(mode), key]
             with placed(loc):
-                knob = knob_of(key, self.space.parts)
-                if knob.path in found:
-                    raise ValueError(f"{knob.path} stands twice; keep one")
-                self._takes_effect(knob, list(found))
+                tunable = tunable_at(key, self.space.parts)
+                if tunable.path in found:
+                    raise ValueError(f"{tunable.path} stands twice; keep one")
+                self._takes_effect(tunable, list(found))
             if isinstance(values, Distribution):
-                found[knob.path] = drawn(knob, values, loc), loc
+                found[tunable.path] = sampled_parameter(tunable, values, loc), loc
             else:
-                found[knob.path] = Parameter(knob.path, listed(knob, values, loc)), loc
+                found[tunable.path] = Parameter(tunable.path, checked_values(tunable, values, loc)), loc
         if mode == "grid":
             points = math.prod(len(parameter.choices) for parameter, _ in found.values())
             if points > MOST_POINTS:
@@ -200,19 +210,19 @@ class View:
             return tuple(parameter for parameter, _ in found.values())
         return _in_order(self._conditional(found))
 
-    def _takes_effect(self, knob: Knob, before: list[str]) -> None:
+    def _takes_effect(self, tunable: Tunable, before: list[str]) -> None:
         """Raises ValueError for a path that changes nothing here, or whose value another one replaces."""
-        phase, name = knob.owner, knob.name
+        phase, name = tunable.owner, tunable.name
         for group in EXCLUSIVE:
             other = next((f"{phase}.{other}" for other in group if other != name and name in group), "")
             if other in before:
-                raise ValueError(f"{knob.path} replaces {other}, which is varied too; keep one")
+                raise ValueError(f"{tunable.path} replaces {other}, which is varied too; keep one")
         row = self.row
-        if knob.method is not None:
+        if tunable.method is not None:
             own = (
                 {} if row is None else {key if "." in key else f"{row.parts[0]}.{key}": v for key, v in row.set.items()}
             )
-            if row is not None and f"{knob.owner}.{name}" in own:
+            if row is not None and f"{tunable.owner}.{name}" in own:
                 raise ValueError(f"the row {row.name} of table {self.table.name} sets {name} itself; leave it out")
             return
         methods = [METHODS[part] for part in (row.method if row else self.space.method).split("+") if part in METHODS]
@@ -233,7 +243,7 @@ class View:
             for key, values in specs[loc[-1]].when.items():
                 at = [*loc, "when", key]
                 with placed(at):
-                    parent = knob_of(key, parts)
+                    parent = tunable_at(key, parts)
                     if parent.path == path:
                         raise ValueError(f"{path} depends on itself; name another parameter")
                     if parent.path not in found:
@@ -241,7 +251,7 @@ class View:
                     choices = found[parent.path][0].choices
                     if not choices:
                         raise ValueError(f"{parent.path} has no choice; a condition needs one")
-                    for value in (when_values := listed(parent, values, at)):
+                    for value in (when_values := checked_values(parent, values, at)):
                         if value not in choices:
                             raise ValueError(
                                 f"{parent.path} is never {value!r}; it is one of {', '.join(map(str, choices))}"
@@ -265,11 +275,11 @@ class View:
             for key, value in values.items():
                 loc = [*place, key]
                 with placed(loc):
-                    knob = knob_of(key, self.space.parts)
-                    if knob.path in mine:
-                        raise ValueError(f"{knob.path} stands twice; keep one")
-                    mine.add(knob.path)
-                    found[knob.path] = knob.value(value), loc
+                    tunable = tunable_at(key, self.space.parts)
+                    if tunable.path in mine:
+                        raise ValueError(f"{tunable.path} stands twice; keep one")
+                    mine.add(tunable.path)
+                    found[tunable.path] = tunable.value(value), loc
         return found
 
     def point(self, parameters: tuple[Parameter, ...], mode: Mode) -> dict[str, Value]:
@@ -283,7 +293,7 @@ class View:
             if not parameter.active(point):
                 continue
             if path not in given:
-                key = next(key for key in self.get(mode) if knob_of(key, self.space.parts).path == path)
+                key = next(key for key in self.get(mode) if tunable_at(key, self.space.parts).path == path)
                 raise MisplacedError([*self.place(mode), key], f"has no default; add {path} to defaults")
             point[path] = given[path][0]
         return point

@@ -19,8 +19,8 @@ from optuna.trial import TrialState
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from harness.errors import UserError, first_line
-from harness.search.board import Outcome, Point, State, Trial
 from harness.search.space import Parameter, ResolvedSpace
+from harness.search.trials import Point, ReplicateOutcome, State, Trial
 from harness.specs import digest_of
 from harness.store import Store
 from harness.store.faults import AwayError, sentence
@@ -92,7 +92,7 @@ class Entry:
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Entry:
         trial, told = body["trial"], body["told"]
-        outcomes = tuple(Outcome(**{**each, "values": tuple(each["values"])}) for each in trial["outcomes"])
+        outcomes = tuple(ReplicateOutcome(**{**each, "values": tuple(each["values"])}) for each in trial["outcomes"])
         return cls(
             Trial(**{**trial, "outcomes": outcomes}),
             body["same_as"],
@@ -117,7 +117,7 @@ class History:
     """All proposals of a study by number, from earlier commands too. Each change is in the store before it returns, the
     outcomes of a running trial excepted: the ledger has those."""
 
-    def __init__(self, name: str, store: Store, mirror: Mirror | None) -> None:
+    def __init__(self, name: str, store: Store, mirror: OptunaMirror | None) -> None:
         self.name, self._store, self._mirror = name, store, mirror
         kept = store.trials(name)
         self.entries = {number: Entry.from_json(body) for number, body in kept.items()}
@@ -139,18 +139,18 @@ class History:
         ]
         return tuple(replace(first, number=trial.number, point=trial.point) for trial, first in found)
 
-    def asked(self, point: Point, same_as: int | None = None) -> int:
+    def propose(self, point: Point, same_as: int | None = None) -> int:
         number = len(self.entries)
         self._keep(Entry(Trial(number, dict(point)), same_as))
         return number
 
-    def again(self, number: int) -> None:
+    def restart(self, number: int) -> None:
         """A trial is run once more, from its first replicate (which the ledger answers)."""
         entry = self.entries[number]
         trial = replace(entry.trial, outcomes=(), state="running", reason="")
         self.entries[number] = replace(entry, trial=trial)
 
-    def replicate(self, number: int, done: int, outcome: Outcome) -> bool:
+    def add_outcome(self, number: int, done: int, outcome: ReplicateOutcome) -> bool:
         """Take in a trial's `done`th replicate. False when it is known: a trial whose process died reports again."""
         entry = self.entries[number]
         if done <= len(entry.trial.outcomes):
@@ -161,7 +161,7 @@ class History:
             self._mirror.report(number, done, trial.mean() or 0.0)
         return True
 
-    def ended(self, number: int, state: State, reason: str, told: tuple[float, ...] | None) -> None:
+    def finish(self, number: int, state: State, reason: str, told: tuple[float, ...] | None) -> None:
         entry = self.entries[number]
         trial = replace(entry.trial, state=state, reason=reason)
         if not entry.ended:
@@ -184,7 +184,7 @@ class History:
 # ------------------------------------------------------------------------------------------------------------ mirror
 
 
-class Mirror:
+class OptunaMirror:
     """The study in Optuna's tables of the store's database: what Optuna's own tools read. Nothing here is read back to go
     on; what differs from the history is written anew."""
 
@@ -203,11 +203,11 @@ class Mirror:
 
     def _tables(self) -> optuna.storages.RDBStorage:
         options = {"connect_args": {"timeout": 30.0}} if self._store.path else {"pool_pre_ping": True}
-        with _spoken(self._store):
+        with _database_errors(self._store):
             return optuna.storages.RDBStorage(self._store.url, engine_kwargs=options, skip_compatibility_check=True)
 
     def _open(self) -> None:
-        with _spoken(self._store):
+        with _database_errors(self._store):
             self.study = optuna.create_study(
                 study_name=self._name,
                 storage=self._storage,
@@ -226,7 +226,7 @@ class Mirror:
         if all(shown.get(n) == seen for n, seen in there.items()) and len(there) <= len(shown):
             missing = [entry for n, entry in sorted(entries.items()) if n not in there]
         else:
-            with _spoken(self._store):
+            with _database_errors(self._store):
                 optuna.delete_study(study_name=self._name, storage=self._storage)
             self._open()
             missing = [entry for _, entry in sorted(entries.items())]
@@ -236,27 +236,27 @@ class Mirror:
     def begin(self, entry: Entry) -> None:
         trial = self._frozen(entry)
         self._trials[entry.trial.number] = trial
-        trial._trial_id = self._asked(self._storage.create_new_trial, self.study._study_id, trial)
+        trial._trial_id = self._retried(self._storage.create_new_trial, self.study._study_id, trial)
 
     def report(self, number: int, done: int, value: float) -> None:
         trial = self._trials[number]
         if len(self._space.directions) == 1 and not trial.state.is_finished():
-            self._asked(self._storage.set_trial_intermediate_value, trial._trial_id, done, value)
+            self._retried(self._storage.set_trial_intermediate_value, trial._trial_id, done, value)
 
     def end(self, entry: Entry) -> None:
         trial = self._trials[entry.trial.number]
         if trial.state.is_finished():
             return  # it failed in an earlier command and was run again: the next sync writes it anew
         state, values = _shown(entry)
-        self._asked(self._storage.set_trial_user_attr, trial._trial_id, "harness", _notes(entry))
-        self._asked(self._storage.set_trial_state_values, trial._trial_id, state, values)
+        self._retried(self._storage.set_trial_user_attr, trial._trial_id, "harness", _notes(entry))
+        self._retried(self._storage.set_trial_state_values, trial._trial_id, state, values)
         trial.state, trial.values = state, values
 
-    def _asked(self, act: Callable[..., T], *arguments: Any) -> T:
+    def _retried(self, act: Callable[..., T], *arguments: Any) -> T:
         """A write of Optuna's, asked again while the database is away."""
 
         def once(_: bool) -> T:
-            with _spoken(self._store):
+            with _database_errors(self._store):
                 return act(*arguments)
 
         return self._store.patience.asked(once)
@@ -314,7 +314,7 @@ def _distribution(parameter: Parameter) -> optuna.distributions.BaseDistribution
 
 
 @contextmanager
-def _spoken(store: Store) -> Iterator[None]:
+def _database_errors(store: Store) -> Iterator[None]:
     """Optuna's database errors as one sentence."""
     try:
         yield

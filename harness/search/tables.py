@@ -14,12 +14,12 @@ from dataclasses import asdict
 from typing import Any
 
 from harness.bench.aggregate import Note
-from harness.bench.caption import SHOWN_MEMBERS, counted, letter, points
+from harness.bench.caption import SHOWN_MEMBERS, counted, in_points, letter
 from harness.bench.render import FORMATS, SHORT, STYLES, Style, csv_value, latex_table, table_lines
 from harness.bench.table import Value
 from harness.errors import unknown
-from harness.search.board import Trial
 from harness.search.results import COSTS, Study, above_default, budget, design, ranked
+from harness.search.trials import Trial
 
 MAX_REASON = 200
 WORST = "A replicate that failed or diverged counts with its metric's worst value, and its point cannot be the best."
@@ -34,7 +34,7 @@ def points_table(study: Study, format: str) -> str:
     letters, notes = _footnotes(study, trials)
     best = {trial.number for trial in study.front}
     columns = [
-        aligned([measured(study, trial, k, trial.number in best, style) for trial in trials], style)
+        aligned([score_cell(study, trial, k, trial.number in best, style) for trial in trials], style)
         for k in range(len(study.metrics))
     ]
     header = ["#", *study.paths, *(title_of(metric) for metric in study.metrics), "replicates", "note"]
@@ -44,7 +44,7 @@ def points_table(study: Study, format: str) -> str:
         body.append(
             [
                 str(trial.number),
-                *(value_text(trial.point.get(path), style) for path in study.paths),
+                *(shown_value(trial.point.get(path), style) for path in study.paths),
                 *(column[i] for column in columns),
                 f"{len(trial.outcomes)}/{len(study.replicates)}",
                 (", ".join(_words(study, trial, trial.number in best)) + (style.mark(marks) if marks else "")).strip(),
@@ -69,16 +69,16 @@ def caption(study: Study, bold: bool) -> list[str]:
     shown = [f"dev {' and '.join(scores)} in points (x100) at the checkpoint selected on dev"] if scores else []
     shown += [f"{' and '.join(costs)} of training"] if costs else []
     mark = "Bold" if bold else "Star"
-    sound = "among those whose every replicate was trained to its end"
+    eligible = "among those whose every replicate was trained to its end"
     lines = [
-        f"Study {study.name}: {who(study)}, {study.mode} over {', '.join(study.paths)}; "
+        f"Study {study.name}: {row_title(study)}, {study.mode} over {', '.join(study.paths)}; "
         f"sampler {study.sampler}, racing {study.racing}, seed {study.seed}.",
         f"Values: {', '.join(shown)}; {design(study.replicates)}. Test was not scored.",
-        f"{mark}: the best point, {sound}."
+        f"{mark}: the best point, {eligible}."
         if len(study.metrics) == 1
-        else f"{mark}: the Pareto front of {_aims(study)}, {sound}; sorted by {study.metrics[0]}.",
+        else f"{mark}: the Pareto front of {_aims(study)}, {eligible}; sorted by {study.metrics[0]}.",
     ]
-    if scores and sum(study.sound(trial) for trial in study.trials) > 1:
+    if scores and sum(study.eligible(trial) for trial in study.trials) > 1:
         lines.append("The best of several dev means is flattered by having been chosen.")
     if len(study.metrics) == 1 and study.directions[0] == "minimize":
         lines.append("Lower is better.")
@@ -88,10 +88,10 @@ def caption(study: Study, bold: bool) -> list[str]:
         lines.append(WORST + (" A failed one's FLOPs are those planned." if "flops" in study.metrics else ""))
     lines.append(f"default: the point that is tried first ({_point(study.default)}).")
     difference = above_default(study)
-    if difference is not None and scores[:1] == list(study.metrics[:1]) and study.front[0] is not study.first:
-        spread = "" if difference.spread is None else f" ± {points(difference.spread)}"
+    if difference is not None and scores[:1] == list(study.metrics[:1]) and study.front[0] is not study.default_trial:
+        spread = "" if difference.spread is None else f" ± {in_points(difference.spread)}"
         lines.append(
-            f"The best point lies {points(difference.mean)}{spread} above the default one: mean and standard deviation of the "
+            f"The best point lies {in_points(difference.mean)}{spread} above the default one: mean and standard deviation of the "
             "differences on the same replicates, between subsets."
         )
     states = {"complete": spent.complete, "dropped": spent.dropped, "failed": spent.failed}
@@ -106,7 +106,7 @@ def caption(study: Study, bold: bool) -> list[str]:
     return lines
 
 
-def who(study: Study) -> str:
+def row_title(study: Study) -> str:
     return study.row + (f" ({study.method})" if study.method != study.row else "")
 
 
@@ -130,7 +130,7 @@ def title_of(metric: str) -> str:
     return f"dev {SHORT.get(metric, metric)}"
 
 
-def value_text(value: Value | None, style: Style, exact: bool = False) -> str:
+def shown_value(value: Value | None, style: Style, exact: bool = False) -> str:
     """A hyperparameter's value; a float with more than six digits is rounded to four unless `exact`."""
     if value is None:
         return style.dash
@@ -145,7 +145,7 @@ def value_text(value: Value | None, style: Style, exact: bool = False) -> str:
 
 
 def _point(point: Mapping[str, Value]) -> str:
-    return ", ".join(f"{path} = {value_text(value, STYLES['text'])}" for path, value in point.items()) or "no values"
+    return ", ".join(f"{path} = {shown_value(value, STYLES['text'])}" for path, value in point.items()) or "no values"
 
 
 def _cost(value: float) -> str:
@@ -153,15 +153,15 @@ def _cost(value: float) -> str:
 
 
 def number_text(metric: str, value: float, style: Style) -> str:
-    text = _cost(value) if metric in COSTS else points(value)
+    text = _cost(value) if metric in COSTS else in_points(value)
     return style.escape(text.replace("-", "−") if style is STYLES["latex"] else text)
 
 
-Shown = tuple[str, str, str, str]
+CellParts = tuple[str, str, str, str]
 """A number in four parts that stand below each other: before, mean, spread, after."""
 
 
-def measured(study: Study, trial: Trial, k: int, best: bool, style: Style) -> Shown | str:
+def score_cell(study: Study, trial: Trial, k: int, best: bool, style: Style) -> CellParts | str:
     center, spread = trial.mean(k), trial.spread(study.replicates, k)
     if center is None:
         return style.dash
@@ -174,7 +174,7 @@ def measured(study: Study, trial: Trial, k: int, best: bool, style: Style) -> Sh
     return before, mean, sd, after
 
 
-def aligned(cells: Sequence[Shown | str], style: Style) -> list[str]:
+def aligned(cells: Sequence[CellParts | str], style: Style) -> list[str]:
     """Numbers as text; as plain text with their parts below each other."""
     plain = style is STYLES["text"]
     parts = [cell for cell in cells if not isinstance(cell, str)]
@@ -247,7 +247,7 @@ def _records(study: Study) -> list[dict[str, Any]]:
             "reason": trial.reason,
             "default": trial.number == 0,
             "best": trial.number in front,
-            "sound": study.sound(trial),
+            "eligible": study.eligible(trial),
             "mean": {metric: trial.mean(k) for k, metric in enumerate(study.metrics)},
             "spread": {metric: trial.spread(study.replicates, k) for k, metric in enumerate(study.metrics)},
             "replicates": [
@@ -268,14 +268,14 @@ def _points_csv(study: Study) -> str:
     """One row a trial (kind 'trial') with its mean and spread, then one a replicate; empty where a column does not apply."""
     names = ["kind", "number", *(f"set.{path}" for path in study.paths), "subset", "seed"]
     names += [f"{kind}.{metric}" for metric in study.metrics for kind in ("value", "spread")]
-    names += ["state", "default", "best", "sound", "done", "expected"]
+    names += ["state", "default", "best", "eligible", "done", "expected"]
     names += ["status", "reason", "flops", "seconds", "trained", "stages"]
     rows, replicates = [], []
     for record in _records(study):
         same = {"number": record["number"], **{f"set.{path}": record["point"].get(path) for path in study.paths}}
         values = {f"value.{metric}": value for metric, value in record["mean"].items()}
         values |= {f"spread.{metric}": value for metric, value in record["spread"].items()}
-        state = {name: record[name] for name in ("state", "default", "best", "sound", "reason")}
+        state = {name: record[name] for name in ("state", "default", "best", "eligible", "reason")}
         done = {"done": len(record["replicates"]), "expected": len(study.replicates)}
         rows.append({"kind": "trial", **same, **values, **state, **done})
         for found in record["replicates"]:

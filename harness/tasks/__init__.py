@@ -14,7 +14,7 @@ metrics     metrics by name
 
 from harness.tasks.corpora import CORPORA, Corpus, load_corpus, open_corpus
 from harness.tasks.metrics import METRICS, Metric, score
-from harness.tasks.overlap import normalised, shared_texts
+from harness.tasks.overlap import count_overlap, normalised
 from harness.tasks.packaged import NotAtHand, NotFetched
 from harness.tasks.protocols import PROTOCOLS, EvaluationSets, Protocol, protocol_named
 from harness.tasks.rows import Rows
@@ -46,6 +46,7 @@ __all__ = [
     "Translator",
     "back_translated",
     "cached_back_translation",
+    "count_overlap",
     "load_corpus",
     "load_user_task",
     "normalised",
@@ -54,6 +55,5 @@ __all__ = [
     "open_translator",
     "protocol_named",
     "score",
-    "shared_texts",
     "task_named",
 ]

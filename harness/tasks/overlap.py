@@ -30,7 +30,7 @@ def normalised(text: str) -> str:
     return form or "".join(folded.split())
 
 
-def shared_texts(a: Rows, b: Rows) -> int:
+def count_overlap(a: Rows, b: Rows) -> int:
     """How many rows of `b` (evaluation) have their text in `a` (training text).
 
     Texts are compared as `normalised`, and whole: a sentence inside a longer text is not found. Labels are ignored.

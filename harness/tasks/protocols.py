@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from harness import errors
 from harness.errors import UserError
-from harness.tasks.overlap import shared_texts
+from harness.tasks.overlap import count_overlap
 from harness.tasks.rows import Rows, Scope, scoped
 from harness.tasks.sources import TextSource
 from harness.tasks.table import Task
@@ -175,7 +175,7 @@ class CmlmProtocol(Protocol):
                 )
             tests[evaluation] = rest.sorted().named(f"{task.name}/{evaluation}")
         dev = pool.take(first).sorted().named(f"{task.name}/dev")
-        if own_test and (shared := sum(shared_texts(dev, rows) for rows in tests.values())):
+        if own_test and (shared := sum(count_overlap(dev, rows) for rows in tests.values())):
             notes.append(f"{shared:,} test rows have a text of dev")
         notes += self._shortfall(task, source, (dev_split, *tests_of.values()))
         return EvaluationSets(

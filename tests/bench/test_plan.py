@@ -479,7 +479,7 @@ def test_what_is_not_at_hand_is_named(few_shot: Plan) -> None:
         "data mnli/mismatched",
         "data mnli/train-n20-subset0-texts",
     )
-    assert (made.source, made.library, made.shared) == ("not read", {}, ())
+    assert (made.source, made.library, made.overlaps) == ("not read", {}, ())
     # 7 tasks x (15 training sets with and without labels + dev + test), MNLI's second test set, the encoder
     assert len(few_shot.unresolved) == 7 * (2 * 15 + 2) + 1 + 1
 
@@ -648,14 +648,14 @@ def test_a_users_task(tmp_path: Path) -> None:
     dev, test = made.tasks["reviews"].dev, made.tasks["reviews"].tests["test"]
     assert (dev.rows, test.rows, dev.name) == (72, 28, "reviews/dev")
     assert made.tasks["reviews"].note == ""  # the paper plays no part in it
-    assert [(s.training, s.evaluation, s.rows) for s in made.shared] == [
+    assert [(s.training, s.evaluation, s.rows) for s in made.overlaps] == [
         ("training sets", "reviews/dev", 72),
         ("training sets", "reviews/test", 28),
     ]
     # on the full training set the text in common is counted
     full = load_table("full_size").resolve("paper", Overrides(tasks=("reviews",)), {**TASKS, "reviews": task})
     whole = make_plan(full, open_source(tmp_path), ROBERTA, user_tasks={"reviews": task})
-    assert sum(s.most for s in whole.shared) == 1
+    assert sum(s.most for s in whole.overlaps) == 1
     # without a source it can still be costed
     costed = make_plan(resolved, None, ROBERTA, user_tasks={"reviews": task})
     assert len(costed.stages) == 12

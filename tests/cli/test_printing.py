@@ -13,7 +13,7 @@ from cli.command import Said
 from store.samples import record, stage
 
 from harness.bench.estimate import Estimate
-from harness.cli.printing import about, duration, escaped, magnitude, moment, say, say_table, wrapped
+from harness.cli.printing import duration, escaped, magnitude, print_lines, print_table, time_range, timestamp, wrapped
 from harness.store import Owner, Store
 
 TABLE = """100 training examples
@@ -43,7 +43,7 @@ def test_words_stay_whole_and_lines_fit(narrow: Terminal) -> None:
         "Table few_shot, preset quick: each from 5 subsets; digest 90a68a056828a9492f548d4386dadbb7, sqlite:///"
         + "x" * 80
     )
-    say([text, "short"], narrow)
+    print_lines([text, "short"], narrow)
     lines = narrow.getvalue().splitlines()
     assert " ".join(" ".join(lines).split()) == f"{text} short"
     assert [len(line) > 60 for line in lines].count(True) == 1, "only the word that is longer than a line"
@@ -53,13 +53,13 @@ def test_words_stay_whole_and_lines_fit(narrow: Terminal) -> None:
 def test_elsewhere_a_sentence_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     out = io.StringIO()
-    say(["word " * 60], out)
-    say_table(TABLE, out)
+    print_lines(["word " * 60], out)
+    print_table(TABLE, out)
     assert out.getvalue() == "word " * 60 + "\n" + TABLE
 
 
 def test_tables_are_not_wrapped(narrow: Terminal) -> None:
-    say_table(TABLE, narrow)
+    print_table(TABLE, narrow)
     lines, before = narrow.getvalue().splitlines(), TABLE.splitlines()
     assert lines[:6] == before[:6]
     assert all(len(line) <= 60 for line in lines[6:])
@@ -133,10 +133,10 @@ def test_durations(hours: float, exact: str, rough: str) -> None:
 
 
 def test_an_estimate_says_how_sure_it_is() -> None:
-    assert about(Estimate(720, 480, 1200)) == "12 min (8 to 20 min)"
-    assert about(Estimate(60, 20, 180)) == "1 min (20 s to 3 min)"
-    assert about(Estimate(20, 20, 20)) == "20 s"
+    assert time_range(Estimate(720, 480, 1200)) == "12 min (8 to 20 min)"
+    assert time_range(Estimate(60, 20, 180)) == "1 min (20 s to 3 min)"
+    assert time_range(Estimate(20, 20, 20)) == "20 s"
 
 
 def test_a_moment_that_no_calendar_has() -> None:
-    assert moment(1e30) == "1e+30"
+    assert timestamp(1e30) == "1e+30"

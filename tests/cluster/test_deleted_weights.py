@@ -11,7 +11,7 @@ import pytest
 from store.samples import stage
 
 from harness.bench.work import Item
-from harness.cli.live import Live
+from harness.cli.progress import StageProgress
 from harness.cluster import pool as pool_module
 from harness.cluster.pool import Event, Pool
 from harness.specs import Execution, Workplace
@@ -38,7 +38,7 @@ def test_a_remade_stage_is_none_of_the_plans(pool: Pool, ended: Any, capsys: pyt
     parent = of.parent
     assert parent is not None
     siblings = [Item(replace(of, seed=n), f"run {n}", 1.0, (), False, False, 0) for n in range(3)]
-    with Live(siblings, 0, "", 1.0) as live:
+    with StageProgress(siblings, 0, "", 1.0) as live:
         events: list[Event] = []
         for child in siblings:
             assert pool._orphaned(child)

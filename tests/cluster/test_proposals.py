@@ -20,14 +20,14 @@ from search.small import SPACE, outcome, small_space
 
 from harness.cluster.proposals import REPEATS, Proposals, scheduler_of, search_of
 from harness.errors import UserError
-from harness.search.board import Outcome, Point, best_of
 from harness.search.racing import projected
 from harness.search.space import ResolvedSpace
 from harness.search.study import Entry, History, unfinished
+from harness.search.trials import Point, ReplicateOutcome, best_trial
 from harness.store import Store
 
 REPLICATES = ((0, 31), (1, 31), (2, 31), (0, 42), (1, 42), (2, 42))
-Judge = Callable[[Point, int], Outcome]
+Judge = Callable[[Point, int], ReplicateOutcome]
 
 
 def whole(point: Point) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ class FakePoints:
     identity: Callable[[Point], tuple[str, ...]] = field(default=whole)
 
 
-def noisy(point: Point, index: int) -> Outcome:
+def noisy(point: Point, index: int) -> ReplicateOutcome:
     """A score of a point's replicate, with noise that only depends on both."""
     noise = random.Random(f"{whole(point)} {index}").gauss(0, 0.02)
     peak = 0.8 - 0.2 * abs(float(point["alpha"]) - 0.3) - 0.1 * abs(float(point["p_c"]) - 0.5)
@@ -274,22 +274,22 @@ def test_proposals_of_another_optuna_are_refused(tmp_path: Path, store: Store) -
 def test_a_trial_whose_replicate_failed_is_run_again_and_a_diverged_one_is_not(tmp_path: Path, store: Store) -> None:
     points = points_of(tmp_path, trials=3)
 
-    def breaking(point: Point, index: int) -> Outcome:
+    def breaking(point: Point, index: int) -> ReplicateOutcome:
         """The default point diverges; later ones lose a replicate to a machine."""
         bad = "diverged" if point == points.space.defaults else "failed"
         return outcome(0.0, status=bad, reason="so") if index == 2 else noisy(point, index)
 
     first = Tune(points, store, breaking).all()
-    assert [trial.sound for trial in first.history.trials] == [False] * 3
+    assert [trial.eligible for trial in first.history.trials] == [False] * 3
     told = [entry.told for entry in first.history.entries.values()]
     second = Tune(points, store)
     assert second.all().started == [1, 2]
-    assert [trial.sound for trial in second.history.trials] == [False, True, True]
+    assert [trial.eligible for trial in second.history.trials] == [False, True, True]
     assert [entry.told for entry in second.history.entries.values()] == told, "the sampler's past does not change"
     assert Tune(points, store).all().started == []
     retried = Tune(points, store, retry=True).all()
     assert retried.started == [0], "a divergence is final, unless --retry"
-    assert [trial.sound for trial in retried.history.trials] == [True] * 3
+    assert [trial.eligible for trial in retried.history.trials] == [True] * 3
 
 
 def test_a_replicate_reported_again_after_a_dead_process_is_ignored(tmp_path: Path, store: Store) -> None:
@@ -440,7 +440,7 @@ def test_a_point_that_cannot_be_run_is_failed_with_its_reason_and_does_not_stop(
 # ------------------------------------------------------------------------------------------------------------- racing
 
 
-def steady(point: Point, index: int) -> Outcome:
+def steady(point: Point, index: int) -> ReplicateOutcome:
     """The default point is far better than every other, on each subset; subsets differ among themselves."""
     hard = (0.0, 0.1, -0.05)[index % 3]
     noise = random.Random(f"{whole(point)} {index}").gauss(0, 0.002)
@@ -464,16 +464,16 @@ def test_a_race_drops_what_is_worse_and_never_the_best(tmp_path: Path, store: St
 def test_a_race_drops_a_point_at_its_first_broken_replicate(tmp_path: Path, store: Store) -> None:
     points = points_of(tmp_path, racing="paired", sampler="random")
 
-    def breaking(point: Point, index: int) -> Outcome:
+    def breaking(point: Point, index: int) -> ReplicateOutcome:
         broken = point != points.space.defaults and index == 1
         return outcome(0.0, status="diverged", reason="the loss is not finite") if broken else steady(point, index)
 
     tune = Tune(points, store, breaking).all()
     default, *others = tune.history.trials
-    assert (default.state, default.sound) == ("complete", True)
+    assert (default.state, default.eligible) == ("complete", True)
     assert {(trial.state, len(trial.outcomes)) for trial in others} == {("dropped", 2)}
     assert {trial.reason for trial in others} == {"subset 1, seed 31 diverged: such a point cannot be the best"}
-    assert best_of(tune.history.trials, "maximize") == default
+    assert best_trial(tune.history.trials, "maximize") == default
 
 
 def test_a_race_keeps_the_best_whatever_comes(tmp_path: Path) -> None:
@@ -486,7 +486,7 @@ def test_a_race_keeps_the_best_whatever_comes(tmp_path: Path) -> None:
         tune = Tune(points, Kept())
         order: dict[tuple[str, ...], int] = {}
 
-        def judge(point: Point, index: int) -> Outcome:
+        def judge(point: Point, index: int) -> ReplicateOutcome:
             rank = ranks[order.setdefault(whole(point), len(order))]
             noise = random.Random(f"{whole(point)} {index}").gauss(0, 0.001)
             return outcome(0.3 + 0.1 * rank + (0.0, 0.1, -0.05)[index % 3] + noise)
@@ -494,7 +494,7 @@ def test_a_race_keeps_the_best_whatever_comes(tmp_path: Path) -> None:
         tune.judge = judge
         for _ in tune.events(slots, random.Random(seed)):
             pass
-        best = best_of(tune.history.trials, "maximize")
+        best = best_trial(tune.history.trials, "maximize")
         assert best
         assert ranks[order[whole(best.point)]] == 5
 
@@ -541,7 +541,7 @@ def test_all_values_of_several_metrics_are_told(tmp_path: Path, store: Store, sa
     points = points_of(tmp_path, sampler=sampler, metrics=("accuracy", "flops"))
     assert points.space.racing == "none"
 
-    def judge(point: Point, index: int) -> Outcome:
+    def judge(point: Point, index: int) -> ReplicateOutcome:
         return outcome(noisy(point, index).values[0], 1e12 * float(point["num_views"]))
 
     tune = Tune(points, store, judge).all()
@@ -556,9 +556,9 @@ def test_all_values_of_several_metrics_are_told(tmp_path: Path, store: Store, sa
 
 
 def test_an_entry_that_ended_is_finished_unless_it_failed() -> None:
-    from harness.search.board import Trial
+    from harness.search.trials import Trial
 
-    def entry(state: Any, *outcomes: Outcome) -> Entry:
+    def entry(state: Any, *outcomes: ReplicateOutcome) -> Entry:
         return Entry(Trial(0, {}, outcomes, state), told=(0.5,), after=1, order=0)
 
     good, diverged, failed = outcome(0.5), outcome(0.0, status="diverged"), outcome(0.0, status="failed")

@@ -111,7 +111,7 @@ def test_a_grid_runs_what_benches_of_its_points_would_run(both: Both, grid_keys:
     assert sorted((t["point"]["alpha"], t["point"]["p_c"]) for t in trials) == sorted(
         (point["alpha"], point["p_c"]) for point in POINTS
     )
-    assert all(t["state"] == "complete" and t["sound"] and len(t["replicates"]) == 2 for t in trials)
+    assert all(t["state"] == "complete" and t["eligible"] and len(t["replicates"]) == 2 for t in trials)
     assert all(0 <= r["values"]["accuracy"] <= 1 for t in trials for r in t["replicates"])
 
 
@@ -158,7 +158,7 @@ def test_a_diverged_point_is_dropped_at_once_and_does_not_stop_the_study(both: B
     assert len(trials) - len(broken) > 1, "and another point besides the default"
     for number in broken:
         trial = trials[number]
-        assert (trial["state"], trial["sound"], trial["best"]) == ("dropped", False, False)
+        assert (trial["state"], trial["eligible"], trial["best"]) == ("dropped", False, False)
         assert "diverged: such a point cannot be the best" in trial["reason"]
         (replicate,) = trial["replicates"]
         assert replicate["status"] == "diverged"
@@ -284,7 +284,7 @@ def test_two_workers_train_each_stage_of_a_study_together(grid_keys: set[str], t
     assert sorted((t["point"]["alpha"], t["point"]["p_c"]) for t in trials) == sorted(
         (point["alpha"], point["p_c"]) for point in POINTS
     )
-    assert all(t["state"] == "complete" and t["sound"] for t in trials)
+    assert all(t["state"] == "complete" and t["eligible"] for t in trials)
     trained = sum(r["trained"] for t in trials for r in t["replicates"])
     assert trained == len(grid_keys) - 1, "the warm-up belongs to no replicate"
     assert [noise for noise in NOISE if noise in driver.err + driver.out] == []

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from harness.search.board import Outcome
 from harness.search.space import ResolvedSpace, Space, load_space, resolve_space
+from harness.search.trials import ReplicateOutcome
 
 SPACE = """
 name: mine
@@ -35,5 +35,5 @@ def small_space(folder: Path, text: str = SPACE, **wishes: Any) -> ResolvedSpace
     return resolve_space(_LOADED[text], **wishes)
 
 
-def outcome(*values: float, **others: Any) -> Outcome:
-    return Outcome(values, **{"flops": 1e9, "seconds": 0.5, "trained": 2, "stages": 2, **others})
+def outcome(*values: float, **others: Any) -> ReplicateOutcome:
+    return ReplicateOutcome(values, **{"flops": 1e9, "seconds": 0.5, "trained": 2, "stages": 2, **others})

@@ -17,7 +17,7 @@ from harness.bench.resolve import Overrides
 from harness.bench.table import load_table
 from harness.encoders import locate
 from harness.errors import UserError
-from harness.search.points import Ended, Points
+from harness.search.points import Points, StageResult
 from harness.search.space import ResolvedSpace, load_space, resolve_space
 from harness.specs import SHARED_PHASES, Run
 from harness.tasks import METRICS, TextSource, open_source
@@ -53,7 +53,7 @@ def points_of(source: TextSource) -> Callable[..., Points]:
         overrides = overrides_of(space, *settings)
         tasks = {name: found.task for name, found in plan.tasks.items()}
         base = load_table(space.table).resolve(space.table_preset, overrides, tasks)
-        return Points(space, base, overrides, tasks, plan.readings)
+        return Points(space, base, overrides, tasks, plan.table_data)
 
     return make
 
@@ -99,7 +99,7 @@ def test_a_full_training_set_stands_in_every_replicate_of_its_seed(grid: Points)
     runs = grid.runs(grid.space.defaults)
     full = replace(runs[0][0], size=0, subset=0)
 
-    def runs_with_full(_: Any, readings: Any) -> tuple[list[Run], list[Any]]:
+    def runs_with_full(_: Any, table_data: Any) -> tuple[list[Run], list[Any]]:
         return [full, *(run for each in runs for run in each)], []
 
     with pytest.MonkeyPatch.context() as patch:
@@ -146,13 +146,13 @@ def test_points_travel_small_and_without_texts(grid: Points, source: TextSource)
 # ---------------------------------------------------------------------------------------------------------- outcomes
 
 
-def done(score: float = 0.8, **others: Any) -> Ended:
-    return Ended("done", "", {"accuracy": score}, flops=10.0, seconds=2.0, **others)
+def done(score: float = 0.8, **others: Any) -> StageResult:
+    return StageResult("done", "", {"accuracy": score}, flops=10.0, seconds=2.0, **others)
 
 
-def chain(run: Run, leaf: Ended, earlier: Ended | None = None) -> list[Ended]:
+def chain(run: Run, leaf: StageResult, earlier: StageResult | None = None) -> list[StageResult]:
     """How a run's stages ended, the leaf last."""
-    before = earlier or Ended("done", flops=100.0, seconds=20.0)
+    before = earlier or StageResult("done", flops=100.0, seconds=20.0)
     return [before for _ in run.stage.chain[:-1]] + [leaf]
 
 
@@ -180,7 +180,7 @@ def test_an_outcome_is_the_mean_over_its_runs(grid: Points, two: tuple[Run, Run]
 def test_a_broken_run_counts_with_the_metrics_worst_value(
     grid: Points, two: tuple[Run, Run], status: Any, early: bool
 ) -> None:
-    broken = Ended(status, "the loss is not finite at step 3", flops=1.0)
+    broken = StageResult(status, "the loss is not finite at step 3", flops=1.0)
     ended = [broken] if early else chain(two[0], broken)
     found = grid.outcome(two, [ended, chain(two[1], done(0.9))])
     assert found.values == pytest.approx(((METRICS["accuracy"].worst + 0.9) / 2,))
@@ -191,13 +191,13 @@ def test_a_broken_run_counts_with_the_metrics_worst_value(
 
 def test_a_failure_outweighs_a_divergence(grid: Points, two: tuple[Run, Run]) -> None:
     """What failed is tried again, and so the replicate is."""
-    ends = [chain(two[0], Ended("diverged", "nan")), chain(two[1], Ended("failed", "killed"))]
+    ends = [chain(two[0], StageResult("diverged", "nan")), chain(two[1], StageResult("failed", "killed"))]
     assert grid.outcome(two, ends).status == "failed"
 
 
 @pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf, None])
 def test_a_score_that_is_not_finite_is_a_divergence(grid: Points, two: tuple[Run, Run], score: float | None) -> None:
-    leaf = Ended("done", dev_scores={} if score is None else {"accuracy": score})
+    leaf = StageResult("done", dev_scores={} if score is None else {"accuracy": score})
     found = grid.outcome(two[:1], [chain(two[0], leaf)])
     assert (found.values, found.status) == ((METRICS["accuracy"].worst,), "diverged")
     assert "its accuracy on dev is not a finite number" in found.reason
@@ -208,7 +208,7 @@ def test_flops_are_summed_and_failing_never_pays(grid: Points, two: tuple[Run, R
     good = [chain(run, done(0.9)) for run in two]
     found = both.outcome(two, good)
     assert found.values == pytest.approx((0.9, sum(each.flops for ends in good for each in ends)))
-    broken = both.outcome(two, [[Ended("diverged", "nan", flops=1.0)], good[1]])
+    broken = both.outcome(two, [[StageResult("diverged", "nan", flops=1.0)], good[1]])
     assert broken.values[1] == pytest.approx(both.planned(two[0].stage) + sum(each.flops for each in good[1]))
     assert broken.values[1] > found.values[1], "the plan's FLOPs are far above those of this test"
     assert both.planned(two[0].stage) > both.planned(two[0].stage.chain[0]) > 0
@@ -217,7 +217,7 @@ def test_flops_are_summed_and_failing_never_pays(grid: Points, two: tuple[Run, R
 def test_stages_that_many_replicates_share_are_no_replicates_cost(grid: Points, two: tuple[Run, Run]) -> None:
     phases = [stage.phase for stage in two[0].stage.chain]
     assert set(phases) & set(SHARED_PHASES), "post-training of bert-tiny starts from a trained MLM head"
-    ends = [Ended("done", "", {"accuracy": 0.5}, 10.0**k, 2.0**k, trained=True) for k in range(len(phases))]
+    ends = [StageResult("done", "", {"accuracy": 0.5}, 10.0**k, 2.0**k, trained=True) for k in range(len(phases))]
     own = [end for phase, end in zip(phases, ends, strict=True) if phase not in SHARED_PHASES]
     found = grid.outcome(two[:1], [ends])
     assert (found.flops, found.seconds) == (sum(end.flops for end in own), sum(end.seconds for end in own))
@@ -229,6 +229,6 @@ def test_stages_that_many_replicates_share_are_no_replicates_cost(grid: Points, 
 def test_a_run_is_scored_by_what_selects_its_checkpoint_first(grid: Points, two: tuple[Run, Run]) -> None:
     scored = grid.scored(two[0])
     assert scored[0] == grid.base.selection(two[0].task).metric
-    assert set(scored) == set(grid.readings.tasks[two[0].task].task.metrics)
+    assert set(scored) == set(grid.table_data.tasks[two[0].task].task.metrics)
     assert grid.metrics == (scored[0],)
     assert judging(grid, "accuracy", "flops").metrics == ("accuracy", "flops")

@@ -18,20 +18,20 @@ from hypothesis import strategies as st
 from scipy.stats import t as student
 from scipy.stats import ttest_rel
 
-from harness.search.board import Outcome, Trial
 from harness.search.racing import (
     ERROR_RATE,
-    Verdict,
+    Decision,
     cluster_means,
+    failed_replicate,
     limit,
     looks,
     paired,
     projected,
     statistic,
-    unsound,
 )
 from harness.search.results import Study
 from harness.search.tables import points_table
+from harness.search.trials import ReplicateOutcome, Trial
 
 
 def replicates_of(subsets: int, seeds: int) -> list[tuple[int, int]]:
@@ -93,9 +93,11 @@ class TestLooks:
 class TestPaired:
     def test_says_the_numbers(self) -> None:
         verdict = paired([0.70, 0.72, 0.71], [0.80, 0.81, 0.82] * 2, replicates_of(3, 2), sign=1, name="trial 4")
-        assert verdict == Verdict(True, "paired t -17.3 over 3 subsets against trial 4 (limit -2.9): 10.0 points worse")
+        assert verdict == Decision(
+            True, "paired t -17.3 over 3 subsets against trial 4 (limit -2.9): 10.0 points worse"
+        )
         verdict = paired([0.82, 0.79, 0.83], [0.80, 0.81, 0.81, 0, 0], replicates_of(1, 5), sign=1)
-        assert verdict == Verdict(
+        assert verdict == Decision(
             False, "paired t 0.5 over 3 seeds against the incumbent (limit -4.3): 0.7 points better"
         )
 
@@ -172,11 +174,11 @@ class TestPaired:
     def test_a_single_worst_value_hides_from_the_test_and_not_from_its_own_rule(self) -> None:
         replicates = replicates_of(3, 2)
         assert not paired([0.80, 0.0, 0.81], [0.85, 0.84, 0.86] * 2, replicates, sign=1).drop
-        outcomes = [Outcome((0.80,)), Outcome((0.0,), status="diverged", reason="NaN in the loss")]
-        assert unsound(outcomes, replicates) == Verdict(
+        outcomes = [ReplicateOutcome((0.80,)), ReplicateOutcome((0.0,), status="diverged", reason="NaN in the loss")]
+        assert failed_replicate(outcomes, replicates) == Decision(
             True, "subset 1, seed 31 diverged: such a point cannot be the best"
         )
-        assert unsound(outcomes[:1], replicates) == unsound([], replicates) == Verdict(False)
+        assert failed_replicate(outcomes[:1], replicates) == failed_replicate([], replicates) == Decision(False)
 
     @pytest.mark.parametrize("value", [math.nan, math.inf])
     def test_values_are_finite(self, value: float) -> None:
@@ -287,10 +289,15 @@ class TestMeasured:
         draw = np.random.default_rng(0)
         means = [0.8, 0.75, 0.6, 0.9]
         trials = [
-            Trial(k, {"alpha": m}, tuple(Outcome((m + float(draw.normal(0, 0.01)),)) for _ in range(6)), "complete")
+            Trial(
+                k,
+                {"alpha": m},
+                tuple(ReplicateOutcome((m + float(draw.normal(0, 0.01)),)) for _ in range(6)),
+                "complete",
+            )
             for k, m in enumerate(means)
         ]
-        diverged = (Outcome((0.0,), status="diverged"), *trials[3].outcomes[1:])
+        diverged = (ReplicateOutcome((0.0,), status="diverged"), *trials[3].outcomes[1:])
         trials[3] = replace(trials[3], outcomes=diverged)
         trials.append(replace(trials[0], number=4, outcomes=trials[0].outcomes[:3], state="dropped"))
         path = tmp_path / "points.json"
@@ -311,7 +318,10 @@ class TestMeasured:
             script.main(["--study", str(path)])
 
     def test_less_is_better_is_read_with_its_sign(self, script: ModuleType, tmp_path: Path) -> None:
-        trials = [Trial(k, {"alpha": k}, tuple(Outcome((k + j / 8,)) for j in range(6)), "complete") for k in range(2)]
+        trials = [
+            Trial(k, {"alpha": k}, tuple(ReplicateOutcome((k + j / 8,)) for j in range(6)), "complete")
+            for k in range(2)
+        ]
         path = tmp_path / "points.json"
         path.write_text(points_table(replace(study_of(trials), directions=("minimize",)), "json"))
         assert script.read_study(path).scores[1].tolist() == [-100.0 * (1 + j / 8) for j in range(6)]

@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from harness.bench.aggregate import mean
 from harness.bench.render import FORMATS
 from harness.errors import UserError
-from harness.search.board import Outcome, Trial
 from harness.search.margins import marginal_tables, marginals
 from harness.search.results import Study, best_point, best_yaml, budget, chosen, final_test, ranked
 from harness.search.tables import points_table
+from harness.search.trials import ReplicateOutcome, Trial
 from harness.yaml_files import Strict, load_yaml
 
 REPLICATES = tuple((subset, seed) for seed in (31, 42) for subset in (0, 1, 2))
@@ -34,7 +34,7 @@ POINTS = [dict(zip(GRID, values, strict=True)) for values in itertools.product(*
 
 def trial(number: int, scores: list[float], point: dict[str, Any] | None = None, **others: Any) -> Trial:
     state = others.pop("state", "complete" if len(scores) == len(REPLICATES) else "running")
-    outcomes = tuple(Outcome((score,), flops=1e9, seconds=36.0, trained=1, stages=3) for score in scores)
+    outcomes = tuple(ReplicateOutcome((score,), flops=1e9, seconds=36.0, trained=1, stages=3) for score in scores)
     return Trial(number, POINTS[number] if point is None else point, outcomes, state, **others)
 
 
@@ -71,7 +71,7 @@ def broken(found: Trial, index: int, reason: str = "loss is NaN at update 31") -
 
 
 def mixed(**others: Any) -> Study:
-    """Complete, unsound, dropped, failed and running trials, with the highest means on those that cannot win."""
+    """Complete, ineligible, dropped, failed and running trials, with the highest means on those that cannot win."""
     return study(
         noisy(0, 0.60),
         noisy(1, 0.65),
@@ -104,8 +104,8 @@ def test_the_best_has_the_highest_mean_of_all_sound_trials(points: list[tuple[fl
         found = trial(n, scores, state={"d": "dropped", "f": "failed"}.get(kind, "complete"))
         made.append(broken(found, 2) if kind == "b" else found)
     best = best_point(study(*made))
-    sound = [mean([score] * 6) for score, kind in points if kind == "c"]
-    assert (best.mean() if best else None) == max(sound, default=None)
+    eligible = [mean([score] * 6) for score, kind in points if kind == "c"]
+    assert (best.mean() if best else None) == max(eligible, default=None)
 
 
 def test_minimised_metrics() -> None:
@@ -121,7 +121,7 @@ def test_minimised_metrics() -> None:
 
 def several() -> Study:
     outcomes = [((0.6, 1e12), (0.7, 1e12)), ((0.8, 5e12), (0.7, 5e12)), ((0.5, 2e12), (0.6, 2e12))]
-    trials = [Trial(n, POINTS[n], tuple(map(Outcome, pair)), "complete") for n, pair in enumerate(outcomes)]
+    trials = [Trial(n, POINTS[n], tuple(map(ReplicateOutcome, pair)), "complete") for n, pair in enumerate(outcomes)]
     others = {"metrics": ("accuracy", "flops"), "directions": ("maximize", "minimize"), "replicates": REPLICATES[:2]}
     return study(*trials, **others)
 

@@ -21,7 +21,7 @@ from harness.bench.resolve import Overrides, ResolvedTable
 from harness.bench.table import PHASES, Phase, load_table, table_names
 from harness.errors import UserError
 from harness.methods import METHODS, hyperparameters
-from harness.search.parameters import Knob, Parameter, knob_of
+from harness.search.parameters import Parameter, Tunable, tunable_at
 from harness.search.space import (
     ResolvedSpace,
     Space,
@@ -83,7 +83,7 @@ def read_back(space: ResolvedSpace, point: dict[str, Any]) -> bool:
     found = {}
     for text in space.settings(point):
         key, _, value = text.partition("=")
-        found[knob_of(key, space.space.parts).path] = parse_value(value)
+        found[tunable_at(key, space.space.parts).path] = parse_value(value)
     return found == point and all(type(found[path]) is type(value) for path, value in point.items())
 
 
@@ -628,26 +628,26 @@ def test_identity_moves_with_what_shapes_the_proposals_and_with_nothing_else() -
         assert other != base
 
 
-def every_knob() -> Iterator[Knob]:
+def every_knob() -> Iterator[Tunable]:
     for method in METHODS.values():
         for name in method.Hyperparameters.model_fields:
-            yield knob_of(name, (method.name,))
+            yield tunable_at(name, (method.name,))
     for phase, name in itertools.product(PHASES, Phase.model_fields):
-        yield knob_of(f"{phase}.{name}", ("ft",))
+        yield tunable_at(f"{phase}.{name}", ("ft",))
 
 
-@pytest.mark.parametrize("knob", list(every_knob()), ids=lambda knob: f"{knob.owner}.{knob.name}")
-def test_every_hyperparameter_and_recipe_field_can_be_varied(knob: Knob) -> None:
+@pytest.mark.parametrize("tunable", list(every_knob()), ids=lambda tunable: f"{tunable.owner}.{tunable.name}")
+def test_every_hyperparameter_and_recipe_field_can_be_varied(tunable: Tunable) -> None:
     kinds: dict[str, Any] = {"number": float, "whole": int, "bool": bool, "word": str}
-    value = knob.model.model_fields[knob.name].default
+    value = tunable.model.model_fields[tunable.name].default
     if value is None:
-        value = {"number": 0.5, "whole": 2}.get(knob.kind, "linear" if knob.name == "schedule" else "bf16")
-    read = knob.value(value)
-    assert (read, type(read)) == (value, kinds[knob.kind])
-    assert not math.isnan(float(read)) if knob.kind in ("number", "whole") else True
-    for wrong in ([True] if knob.kind in ("number", "whole") else []) + (["nonsense"]):
+        value = {"number": 0.5, "whole": 2}.get(tunable.kind, "linear" if tunable.name == "schedule" else "bf16")
+    read = tunable.value(value)
+    assert (read, type(read)) == (value, kinds[tunable.kind])
+    assert not math.isnan(float(read)) if tunable.kind in ("number", "whole") else True
+    for wrong in ([True] if tunable.kind in ("number", "whole") else []) + (["nonsense"]):
         with pytest.raises(ValueError, match="should be"):
-            knob.value(wrong)
+            tunable.value(wrong)
 
 
 def test_a_space_is_read_without_torch_ray_or_optuna() -> None:

@@ -20,9 +20,9 @@ from search.small import SPACE, outcome, small_space
 from sqlalchemy.exc import OperationalError
 
 from harness.errors import UserError
-from harness.search.board import Outcome
 from harness.search.space import ResolvedSpace
-from harness.search.study import Entry, History, Mirror, check_sampler, sampler_of, study_name
+from harness.search.study import Entry, History, OptunaMirror, check_sampler, sampler_of, study_name
+from harness.search.trials import ReplicateOutcome
 from harness.store import Owner, Store
 
 POINTS: tuple[dict[str, Any], ...] = (
@@ -62,10 +62,10 @@ def space(tmp_path: Path) -> ResolvedSpace:
     return small_space(tmp_path, mode="search")
 
 
-def mirrored(store: Store, space: ResolvedSpace, name: str = "mine") -> tuple[History, Mirror]:
+def mirrored(store: Store, space: ResolvedSpace, name: str = "mine") -> tuple[History, OptunaMirror]:
     """As a command opens a study."""
     metrics = space.metrics or ("accuracy",)
-    mirror = Mirror(space, name, store, metrics)
+    mirror = OptunaMirror(space, name, store, metrics)
     history = History(name, store, mirror)
     mirror.sync(history.entries)
     return history, mirror
@@ -74,20 +74,20 @@ def mirrored(store: Store, space: ResolvedSpace, name: str = "mine") -> tuple[Hi
 def worked(history: History) -> None:
     """A study with a trial of each kind: complete, dropped, failed, one with a divergence, repeated, running."""
     for number, values in ((0, (0.5, 0.7, 0.6)), (1, (0.4, 1 / 3))):
-        assert history.asked(POINTS[number]) == number
+        assert history.propose(POINTS[number]) == number
         for done, value in enumerate(values, 1):
-            assert history.replicate(number, done, outcome(value))
-    history.ended(0, "complete", "", (0.6,))
-    history.ended(1, "dropped", "paired t -9.0 over 3 subsets", (0.35,))
-    assert history.asked(POINTS[2]) == 2
-    history.ended(2, "failed", "no such thing", None)
-    assert history.asked({**POINTS[0], "alpha": 0.50001}, same_as=0) == 3
-    history.ended(3, "complete", "", (0.6,))
-    assert history.asked(POINTS[3]) == 4
-    history.replicate(4, 1, outcome(0.0, status="diverged", reason="the loss is not finite"))
-    history.ended(4, "complete", "", (0.0,))
-    assert history.asked(POINTS[4]) == 5
-    history.replicate(5, 1, outcome(0.9))
+            assert history.add_outcome(number, done, outcome(value))
+    history.finish(0, "complete", "", (0.6,))
+    history.finish(1, "dropped", "paired t -9.0 over 3 subsets", (0.35,))
+    assert history.propose(POINTS[2]) == 2
+    history.finish(2, "failed", "no such thing", None)
+    assert history.propose({**POINTS[0], "alpha": 0.50001}, same_as=0) == 3
+    history.finish(3, "complete", "", (0.6,))
+    assert history.propose(POINTS[3]) == 4
+    history.add_outcome(4, 1, outcome(0.0, status="diverged", reason="the loss is not finite"))
+    history.finish(4, "complete", "", (0.0,))
+    assert history.propose(POINTS[4]) == 5
+    history.add_outcome(5, 1, outcome(0.9))
 
 
 def seen(store: Store, name: str = "mine") -> list[optuna.trial.FrozenTrial]:
@@ -148,25 +148,25 @@ def test_a_repeated_point_shows_what_the_earlier_one_found(store: Store) -> None
 
 def test_a_replicate_that_is_reported_again_is_not_counted_again(store: Store) -> None:
     history = History("mine", store, None)
-    history.asked(POINTS[0])
-    assert history.replicate(0, 1, outcome(0.5))
-    assert not history.replicate(0, 1, outcome(0.9))
-    assert history.replicate(0, 2, outcome(0.7))
-    assert not history.replicate(0, 1, outcome(0.9))
+    history.propose(POINTS[0])
+    assert history.add_outcome(0, 1, outcome(0.5))
+    assert not history.add_outcome(0, 1, outcome(0.9))
+    assert history.add_outcome(0, 2, outcome(0.7))
+    assert not history.add_outcome(0, 1, outcome(0.9))
     assert history.entries[0].trial.values() == (0.5, 0.7)
 
 
 def test_a_trial_that_is_run_again_keeps_what_the_sampler_was_told(store: Store) -> None:
     history = History("mine", store, None)
-    history.asked(POINTS[0])
-    history.replicate(0, 1, outcome(0.0, status="failed", reason="killed"))
-    history.ended(0, "complete", "", (0.0,))
+    history.propose(POINTS[0])
+    history.add_outcome(0, 1, outcome(0.0, status="failed", reason="killed"))
+    history.finish(0, "complete", "", (0.0,))
     before = history.entries[0]
-    history.again(0)
+    history.restart(0)
     assert (history.entries[0].trial.outcomes, history.entries[0].trial.state) == ((), "running")
     assert History("mine", store, None).entries[0] == before, "killed now, the next command runs it again"
-    history.replicate(0, 1, outcome(0.8))
-    history.ended(0, "complete", "", (0.8,))
+    history.add_outcome(0, 1, outcome(0.8))
+    history.finish(0, "complete", "", (0.8,))
     after = History("mine", store, None).entries[0]
     assert after.trial.values() == (0.8,)
     assert (after.told, after.order, after.after) == (before.told, before.order, before.after)
@@ -175,7 +175,7 @@ def test_a_trial_that_is_run_again_keeps_what_the_sampler_was_told(store: Store)
 def test_a_gap_in_the_numbers_is_refused(store: Store) -> None:
     history = History("mine", store, None)
     for point in POINTS[:3]:
-        history.asked(point)
+        history.propose(point)
     with sqlite3.connect(store.path or "") as connection:
         connection.execute("DELETE FROM tune_trials WHERE number = 1")
     with pytest.raises(UserError, match=r"^The study mine misses trials in the store; take another --seed"):
@@ -217,8 +217,8 @@ def test_optuna_sees_the_same_study(store: Store, space: ResolvedSpace) -> None:
 def test_params_are_drawn_from_the_spaces_distributions(store: Store, space: ResolvedSpace) -> None:
     """Else importances and slices would be of another space."""
     history, _ = mirrored(store, space)
-    history.asked(POINTS[0])
-    history.asked(POINTS[1])
+    history.propose(POINTS[0])
+    history.propose(POINTS[1])
     drawn = optuna.create_study()
     trial = drawn.ask()
     space.define(trial)
@@ -254,14 +254,14 @@ def test_what_is_missing_is_added(store: Store, space: ResolvedSpace) -> None:
 
 def test_a_trial_that_ended_anew_is_written_anew(store: Store, space: ResolvedSpace) -> None:
     history, mirror = mirrored(store, space)
-    history.asked(POINTS[0])
-    history.replicate(0, 1, outcome(0.0, status="failed", reason="killed"))
-    history.ended(0, "complete", "", (0.0,))
-    history.asked(POINTS[1])
-    history.ended(1, "failed", "no", None)
-    history.again(0)
-    history.replicate(0, 1, outcome(0.8))
-    history.ended(0, "complete", "", (0.8,))
+    history.propose(POINTS[0])
+    history.add_outcome(0, 1, outcome(0.0, status="failed", reason="killed"))
+    history.finish(0, "complete", "", (0.0,))
+    history.propose(POINTS[1])
+    history.finish(1, "failed", "no", None)
+    history.restart(0)
+    history.add_outcome(0, 1, outcome(0.8))
+    history.finish(0, "complete", "", (0.8,))
     mirror.sync(history.entries)
     assert [(t.number, t.values, t.state) for t in seen(store)] == [
         (0, [0.8], TrialState.COMPLETE),
@@ -285,12 +285,12 @@ def test_what_someone_else_wrote_into_the_mirror_is_mended(store: Store, space: 
 
 def test_a_repeated_point_ends_though_the_earlier_one_is_run_again(store: Store, space: ResolvedSpace) -> None:
     history, mirror = mirrored(store, space)
-    history.asked(POINTS[0])
-    history.replicate(0, 1, outcome(0.0, status="failed", reason="killed"))
-    history.ended(0, "complete", "", (0.0,))
-    history.again(0)
-    history.asked(POINTS[0], same_as=0)
-    history.ended(1, history.entries[0].trial.state, "", history.entries[0].told)
+    history.propose(POINTS[0])
+    history.add_outcome(0, 1, outcome(0.0, status="failed", reason="killed"))
+    history.finish(0, "complete", "", (0.0,))
+    history.restart(0)
+    history.propose(POINTS[0], same_as=0)
+    history.finish(1, history.entries[0].trial.state, "", history.entries[0].told)
     mirror.sync({1: history.entries[1]} | history.entries)
     assert (seen(store)[1].state, seen(store)[1].values) == (TrialState.COMPLETE, [0.0])
 
@@ -298,10 +298,10 @@ def test_a_repeated_point_ends_though_the_earlier_one_is_run_again(store: Store,
 def test_several_metrics_have_all_their_values(store: Store, tmp_path: Path) -> None:
     space = small_space(tmp_path, mode="search", metrics=("accuracy", "flops"))
     history, _ = mirrored(store, space)
-    history.asked(POINTS[0])
+    history.propose(POINTS[0])
     for done, values in enumerate(((0.5, 3e12), (0.7, 1e12)), 1):
-        history.replicate(0, done, outcome(*values))
-    history.ended(0, "complete", "", (0.6, 2e12))
+        history.add_outcome(0, done, outcome(*values))
+    history.finish(0, "complete", "", (0.6, 2e12))
     (trial,) = seen(store)
     assert trial.values == pytest.approx([0.6, 2e12])
     study = optuna.load_study(study_name="mine", storage=store.url)
@@ -338,7 +338,7 @@ def test_nothing_of_a_test_set_stands_in_optunas_tables(store: Store, space: Res
         assert trial.user_attrs.keys() == {"harness"}
         assert keys(trial.user_attrs["harness"]) <= known
         assert not [key for key in trial.system_attrs if "test" in key]
-    fields = set(Outcome.__dataclass_fields__)
+    fields = set(ReplicateOutcome.__dataclass_fields__)
     assert not [name for name in fields if "test" in name], "an outcome that knew the test set could be told"
 
 
@@ -458,7 +458,7 @@ def test_several_commands_may_open_a_new_database_at_once(fresh: Store, space: R
 
     def opened(name: str) -> str:
         together.wait()
-        return str(Mirror(space, name, Store(fresh.url), ("accuracy",)).study.study_name)
+        return str(OptunaMirror(space, name, Store(fresh.url), ("accuracy",)).study.study_name)
 
     with ThreadPoolExecutor(4) as pool:
         assert sorted(pool.map(opened, "abcd")) == list("abcd")

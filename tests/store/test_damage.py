@@ -252,7 +252,7 @@ def test_doctor_finds_and_moves_damaged_records(path: Path) -> None:
     assert check.ok is False
     assert f"2 of {COUNT} records are damaged" in check.found
     assert VICTIM.key[:10] in check.found
-    assert f"harness doctor --store {url} --quarantine" in check.mend
+    assert f"harness doctor --store {url} --quarantine" in check.fix
     assert doctor.quarantine(url).startswith("2 damaged records were moved")
     assert doctor._store(url).ok
     assert doctor.quarantine(url).startswith("0 damaged records")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from harness.errors import UserError
-from harness.tasks import PROTOCOLS, TASKS, Rows, TextSource, load_corpus, normalised, shared_texts
+from harness.tasks import PROTOCOLS, TASKS, Rows, TextSource, count_overlap, load_corpus, normalised
 
 
 def rows(*texts: tuple[str, ...] | str) -> Rows:
@@ -28,7 +28,7 @@ def rows(*texts: tuple[str, ...] | str) -> Rows:
 )
 def test_the_same_text_in_two_spellings(one: str, other: str) -> None:
     assert normalised(one) == normalised(other)
-    assert shared_texts(rows(one), rows(other)) == 1
+    assert count_overlap(rows(one), rows(other)) == 1
 
 
 def test_different_texts_stay_different() -> None:
@@ -45,37 +45,37 @@ def test_every_ascii_character_is_treated_as_in_other_text() -> None:
 
 def test_rows_of_the_second_are_counted() -> None:
     training, evaluation = rows("A.", "b", "b"), rows("a", "a !", "c", "B")
-    assert shared_texts(training, evaluation) == 3
-    assert shared_texts(evaluation, training) == 3
-    assert shared_texts(rows("x"), evaluation) == 0
-    assert shared_texts(rows(), evaluation) == shared_texts(evaluation, rows()) == 0
+    assert count_overlap(training, evaluation) == 3
+    assert count_overlap(evaluation, training) == 3
+    assert count_overlap(rows("x"), evaluation) == 0
+    assert count_overlap(rows(), evaluation) == count_overlap(evaluation, rows()) == 0
 
 
 def test_labels_do_not_matter() -> None:
     a = Rows((("x",),), np.array([0]))
-    assert shared_texts(a, Rows((("x",),), np.array([1]))) == shared_texts(a.unlabelled(), a) == 1
+    assert count_overlap(a, Rows((("x",),), np.array([1]))) == count_overlap(a.unlabelled(), a) == 1
 
 
 def test_pairs_are_compared_whole_and_in_order() -> None:
     training = rows(("q", "p"), ("q", "r"))
-    assert shared_texts(training, rows(("Q", "P."), ("q", "s"), ("p", "q"), ("r", "r"))) == 1
-    assert shared_texts(rows(("ab", "c")), rows(("a", "bc"))) == 0
+    assert count_overlap(training, rows(("Q", "P."), ("q", "s"), ("p", "q"), ("r", "r"))) == 1
+    assert count_overlap(rows(("ab", "c")), rows(("a", "bc"))) == 0
 
 
 def test_a_corpus_is_compared_with_any_text_of_a_pair() -> None:
     corpus, evaluation = rows("P.", "unheard"), rows(("q", "p"), ("p", "q"), ("q", "r"))
-    assert shared_texts(corpus, evaluation) == 2
-    assert shared_texts(evaluation, corpus) == 1
+    assert count_overlap(corpus, evaluation) == 2
+    assert count_overlap(evaluation, corpus) == 1
 
 
 def test_whole_texts_only() -> None:
-    assert shared_texts(rows("a sentence inside a longer one"), rows("a sentence")) == 0
+    assert count_overlap(rows("a sentence inside a longer one"), rows("a sentence")) == 0
 
 
 def test_movies_hold_most_of_sst2_validation(packages: TextSource, glue: TextSource) -> None:
     movies = TASKS["movies"]
     text = packages.load(movies, "train").texts + packages.load(movies, "validation").texts
-    found = shared_texts(Rows(text), glue.load(TASKS["sst2"], "validation"))
+    found = count_overlap(Rows(text), glue.load(TASKS["sst2"], "validation"))
     assert 680 <= found <= 730  # 680 by a stricter comparison (papers.md), 717 measured here
 
 
@@ -89,7 +89,7 @@ def test_movies_and_boolq_have_the_counts_of_their_sources(packages: TextSource)
 
 def test_the_movies_split_shares_no_text(packages: TextSource) -> None:
     train, validation = (packages.load(TASKS["movies"], split) for split in ("train", "validation"))
-    assert shared_texts(train, validation) == 0
+    assert count_overlap(train, validation) == 0
     assert len(validation) / (len(train) + len(validation)) == pytest.approx(0.25, abs=0.01)
 
 
@@ -97,13 +97,13 @@ def test_boolq_prose_holds_no_scored_passage(packages: TextSource) -> None:
     prose = load_corpus("boolq_prose")
     assert prose.labels is None
     assert prose.columns == 1
-    assert shared_texts(prose, packages.load(TASKS["boolq"], "validation")) == 0
+    assert count_overlap(prose, packages.load(TASKS["boolq"], "validation")) == 0
     for protocol in PROTOCOLS.values():
         sets = protocol.evaluation_sets(TASKS["boolq"], packages)
-        assert shared_texts(prose, sets.dev) == shared_texts(prose, sets.tests["test"]) == 0
+        assert count_overlap(prose, sets.dev) == count_overlap(prose, sets.tests["test"]) == 0
     assert len({normalised(text) for (text,) in prose.texts}) == len(prose) > 9000
     train = packages.load(TASKS["boolq"], "train")
-    assert shared_texts(prose, train) > 7000  # the others share a passage with dev
+    assert count_overlap(prose, train) > 7000  # the others share a passage with dev
     assert load_corpus("boolq_prose").digest == prose.digest
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from harness import specs
 from harness.bench.plan import Plan, Translation, make_plan
-from harness.bench.readings import runs_of
 from harness.bench.resolve import Overrides, ResolvedTable
 from harness.bench.table import load_table
+from harness.bench.table_data import runs_of
 from harness.encoders import Located, locate
 from harness.errors import UserError
 from harness.specs import Encoder
@@ -70,17 +70,17 @@ def test_readings_of_one_point_make_the_runs_of_another(
     quick: Plan, source: TextSource, texts: tuple[str, ...]
 ) -> None:
     whole = make_plan(resolved(*texts), source, locate("bert-tiny"), translation=TRANSLATION)
-    runs, skipped = runs_of(resolved(*texts), pickle.loads(pickle.dumps(quick.readings)))
+    runs, skipped = runs_of(resolved(*texts), pickle.loads(pickle.dumps(quick.table_data)))
     assert runs == whole.runs
     assert [run.stage.key for run in runs] == [run.stage.key for run in whole.runs]
     assert [run.stage.to_json() for run in runs] == [run.stage.to_json() for run in whole.runs], "labels count too"
     assert skipped == whole.skipped
     assert {run.row for run in runs} == {"FT", "SCL", "CSSL", "TAPT", "CMLM"}
-    assert whole.readings == quick.readings
+    assert whole.table_data == quick.table_data
 
 
 def test_a_narrower_table_is_made_of_the_same_readings(quick: Plan) -> None:
-    runs, _ = runs_of(resolved(methods=("CMLM",), sizes=(100,), subsets=(2, 0), seeds=(31, 42)), quick.readings)
+    runs, _ = runs_of(resolved(methods=("CMLM",), sizes=(100,), subsets=(2, 0), seeds=(31, 42)), quick.table_data)
     known = {run.name: run.stage.key for run in quick.runs}
     assert [run.name.partition("/")[2] for run in runs] == [
         f"movies/n100/subset{subset}/seed{seed}" for subset in (2, 0) for seed in (31, 42)
@@ -93,14 +93,14 @@ def test_pre_training_is_made_of_readings_too() -> None:
     narrow = {"table": "pretraining", "preset": "paper", "tasks": ("rte",), "methods": ("MLM", "TACO", "RTD Only")}
     sets = ("pre_train.lr=3e-4", "taco.window=3", "pre_train.max_length=64")
     before, after = (make_plan(resolved(*texts, **narrow), None, new) for texts in ((), sets))
-    assert runs_of(resolved(*sets, **narrow), before.readings)[0] == after.runs
+    assert runs_of(resolved(*sets, **narrow), before.table_data)[0] == after.runs
     assert {run.stage.key for run in before.runs}.isdisjoint(run.stage.key for run in after.runs)
     with pytest.raises(UserError, match=r"pre_train.corpus is boolq_prose, and hub:\S+ where the data were read"):
-        runs_of(resolved(corpus="boolq_prose", **narrow), before.readings)
+        runs_of(resolved(corpus="boolq_prose", **narrow), before.table_data)
 
 
 def test_readings_are_small_and_hold_no_text(quick: Plan) -> None:
-    packed = pickle.dumps(quick.readings)
+    packed = pickle.dumps(quick.table_data)
     assert len(packed) < 100_000
     assert len(packed) < 10_000, "row sets of one task, three subsets and two sizes"
     texts = {text for rows in quick.library.values() for columns in rows.texts for text in columns if len(text) > 20}
@@ -119,7 +119,7 @@ def test_runs_of_a_point_cost_milliseconds_and_compute_no_key(quick: Plan, monke
     times = []
     for _ in range(5):
         started = time.perf_counter()
-        runs, _ = runs_of(narrow, quick.readings)
+        runs, _ = runs_of(narrow, quick.table_data)
         times.append(time.perf_counter() - started)
         assert len(runs) == 15
     assert min(times) < 0.02
@@ -139,13 +139,13 @@ def test_what_needs_other_data_is_refused(
 ) -> None:
     """Else the runs would be those of the data that were read, under the name of others."""
     with pytest.raises(UserError) as caught:
-        runs_of(resolved(*texts, **overrides), quick.readings)
+        runs_of(resolved(*texts, **overrides), quick.table_data)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_without_a_row_that_reads_them_translations_do_not_matter(quick: Plan) -> None:
-    assert runs_of(resolved(methods=("ft", "cmlm"), translator="opus-mt:de"), quick.readings)[0]
+    assert runs_of(resolved(methods=("ft", "cmlm"), translator="opus-mt:de"), quick.table_data)[0]
 
 
 class Counting:

@@ -11,8 +11,8 @@ from store.samples import stage
 
 from harness.bench.estimate import Estimate
 from harness.bench.work import Item
-from harness.cli import live
-from harness.cli.live import Live
+from harness.cli import progress
+from harness.cli.progress import StageProgress
 from harness.cluster.pool import Event
 
 Clock = Callable[[float], None]
@@ -28,7 +28,7 @@ def items(count: int) -> list[Item]:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     now = [0.0]
-    monkeypatch.setattr(live, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def forward(seconds: float) -> None:
         now[0] += seconds
@@ -43,7 +43,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_the_time_left_is_learned_and_says_how_sure_it_is(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     """40 stages of 60 s, two at a time, announced as 30 s in all."""
     every = items(40)
-    with Live(every, 3, "", Estimate(30, 10, 90), slots=2) as view:
+    with StageProgress(every, 3, "", Estimate(30, 10, 90), slots=2) as view:
         for pair in range(0, 20, 2):
             for item in every[pair : pair + 2]:
                 view.show(Event("started", item))
@@ -65,7 +65,7 @@ def test_the_time_left_is_learned_and_says_how_sure_it_is(clock: Clock, capsys: 
 
 def test_a_failed_stage_is_told_without_its_escapes(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     (item,) = items(1)
-    with Live([item], 0, "") as view:
+    with StageProgress([item], 0, "") as view:
         view.show(Event("started", item))
         view.show(Event("failed", item, "no \x1b[31mmemory"))
     assert r"failed: FT/toy/n20/subset0/seed0: no \x1b[31mmemory" in lines(capsys)
@@ -81,7 +81,7 @@ def test_a_terminal_names_what_runs(clock: Clock, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     every = items(3)
-    with Live(every, 0, "") as view:
+    with StageProgress(every, 0, "") as view:
         for item in every:
             view.show(Event("started", item))
         assert view._progress is not None

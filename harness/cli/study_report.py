@@ -13,13 +13,13 @@ from harness.bench.point import Point as PointFile
 from harness.bench.results import replicates
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.bench import prepare
-from harness.cli.printing import say, say_table
+from harness.cli.printing import print_lines, print_table
 from harness.cli.study import Opened, as_bench
 from harness.errors import UserError
-from harness.search.board import Trial
 from harness.search.margins import marginal_tables
 from harness.search.results import Study, best_point, best_yaml, budget, chosen, final_test
 from harness.search.tables import points_table
+from harness.search.trials import Trial
 from harness.store import masked
 
 FILES = {"md": "md", "csv": "csv", "latex": "tex", "json": "json"}
@@ -56,9 +56,9 @@ def study_of(opened: Opened) -> Study:
     )
 
 
-def show(args: argparse.Namespace, opened: Opened) -> int:
+def report_study(args: argparse.Namespace, opened: Opened) -> int:
     """Print all points, and write them with the margins, pictures and best.yaml into the study's folder."""
-    from harness.search.pictures import draw
+    from harness.search.plots import save_plots
 
     study = study_of(opened)
     folder = Path(args.out) if args.out else opened.store.products.parent / "studies" / opened.name
@@ -73,22 +73,22 @@ def show(args: argparse.Namespace, opened: Opened) -> int:
                 (folder / f"marginals.{suffix}").write_text(margins, encoding="utf-8")
         if best is not None:
             (folder / "best.yaml").write_text(best_yaml(_best(opened, study, best)), encoding="utf-8")
-        _, notes = draw(opened.mirror.study, folder, study.paths)
+        _, notes = save_plots(opened.mirror.study, folder, study.paths)
     except OSError as error:
         raise UserError(f"{folder} cannot be written ({error.strerror}); name another folder with --out.") from None
     shown = points_table(study, args.format)
     if args.format == "text":
-        say_table(shown + (f"\n{marginal_tables(whole, 'text')}" if study.grid else ""), sys.stdout)
+        print_table(shown + (f"\n{marginal_tables(whole, 'text')}" if study.grid else ""), sys.stdout)
     else:
         print(shown, end="")
-    say([*notes, f"Tables and pictures: {folder}"])
+    print_lines([*notes, f"Tables and pictures: {folder}"])
     if best is None:
-        say(["No point has all its replicates trained to the end, so none is the best."])
+        print_lines(["No point has all its replicates trained to the end, so none is the best."])
         return EXIT_INCOMPLETE
     print(f"Next: harness bench --with {folder / 'best.yaml'}{_store_flag(args)}", file=sys.stderr)
     if args.final_test:
         where = sys.stdout if args.format in ("text", "md") else sys.stderr  # the other formats are read by programs
-        say(["", *_final_test(args, opened, study, best, folder)], where)
+        print_lines(["", *_final_test(args, opened, study, best, folder)], where)
     return 0
 
 
@@ -121,7 +121,11 @@ def _best(opened: Opened, study: Study, best: Trial) -> dict[str, Any]:
 
 def _final_test(args: argparse.Namespace, opened: Opened, study: Study, best: Trial, folder: Path) -> list[str]:
     """The chosen point's test scores, beside the default point's, from the predictions that their runs kept."""
-    first = study.first if study.first is not best and study.first and study.sound(study.first) else None
+    first = (
+        study.default_trial
+        if study.default_trial is not best and study.default_trial and study.eligible(study.default_trial)
+        else None
+    )
     default = _test_scores(args, opened, study, first) if first else None
     result = final_test(best.values(), _test_scores(args, opened, study, best), study.replicates, default)
     path = folder / "final_test.json"

@@ -16,8 +16,8 @@ from rich.text import Text
 
 from harness.bench.estimate import Estimate, Timed, remaining
 from harness.bench.work import Item
-from harness.cli.printing import about, escaped
-from harness.search.board import Direction, Trial, best_of
+from harness.cli.printing import escaped, time_range
+from harness.search.trials import Direction, Trial, best_trial
 
 if TYPE_CHECKING:
     from harness.cluster.pool import Event
@@ -40,13 +40,13 @@ class _Bar(Progress):
             yield Text(self.below, no_wrap=True, overflow="ellipsis")
 
 
-class _View(ABC):
+class _ProgressView(ABC):
     """What is seen of a number of things, on standard error: a bar on a terminal, a plain line now and then elsewhere. Use as
     a context manager; it says first where the dashboard is, where there is one, and last what became of all."""
 
     def __init__(self, what: str, total: int, dashboard: str = "") -> None:
         self._what, self._total, self._dashboard = what, total, dashboard
-        self._started = self._spoke = time.monotonic()
+        self._started = self._last_printed = time.monotonic()
         self._progress: _Bar | None = None
         console = Console(stderr=True)
         if console.is_terminal:
@@ -85,17 +85,17 @@ class _View(ABC):
         if self._progress:
             self._progress.stop()
             self._progress = None
-        self._line(self._said(f" in {_clock(self._elapsed)}"))
+        self._line(self._summary(f" in {_clock(self._elapsed)}"))
 
     def _update(self) -> None:
         if self._progress:
             self._progress.below = escaped(self._now_running())
             self._progress.update(self._task, completed=self._ended, description=self._state())
-        elif time.monotonic() - self._spoke > LINE_EVERY_SECONDS:
-            self._spoke = time.monotonic()
-            self._line(self._said())
+        elif time.monotonic() - self._last_printed > LINE_EVERY_SECONDS:
+            self._last_printed = time.monotonic()
+            self._line(self._summary())
 
-    def _said(self, when: str = "") -> str:
+    def _summary(self, when: str = "") -> str:
         state = self._state()
         return f"{self._ended:,}/{self._total:,} {self._what}{when}{': ' if state else ''}{state}"
 
@@ -107,7 +107,7 @@ class _View(ABC):
             print(text, file=sys.stderr, flush=True)
 
 
-class Live(_View):
+class StageProgress(_ProgressView):
     """Counts stages as they start and end; give it every event. `expected`: how long all of them take, where that is known;
     `slots` of 0: as many as are seen at once."""
 
@@ -166,9 +166,9 @@ class Live(_View):
             running = [Timed(item.stage.phase, item.cost, now - began) for item, began in self._running.values()]
             waiting = [Timed(item.stage.phase, item.cost) for item in self._waiting.values()]
             left = remaining(self._timed, running, waiting, self._slots or self._most)
-            self._left = f"about {about(left)} left" if left else ""
+            self._left = f"about {time_range(left)} left" if left else ""
         if not self._timed and self._expected:
-            return f"about {about(self._expected)} in all"
+            return f"about {time_range(self._expected)} in all"
         return self._left
 
     def _now_running(self) -> str:
@@ -177,7 +177,7 @@ class Live(_View):
         return f"running: {', '.join(names[:2])}{more}" if names else ""
 
 
-class LiveTrials(_View):
+class TrialProgress(_ProgressView):
     """Counts the trials of a study and their replicates, and names the best so far."""
 
     def __init__(
@@ -212,13 +212,13 @@ class LiveTrials(_View):
         parts += [f"{states[state]} {state}" for state in ("dropped", "failed") if states[state]]
         parts.append(f"{done}/{self._total * self._replicates} replicates")
         parts.append(f"{self._trained} stages trained, {self._found} reused")
-        best = best_of(self._trials.values(), self._direction)
+        best = best_trial(self._trials.values(), self._direction)
         if best is not None:
             parts.append(f"best {100 * (best.mean() or 0.0):.2f} (trial {best.number})")
         return ", ".join(parts)
 
 
-class Counting(_View):
+class ProgressCounter(_ProgressView):
     """Counts many small things."""
 
     def __init__(self, what: str, total: int) -> None:

@@ -41,12 +41,12 @@ class TrainingSet:
 
 
 @dataclass(frozen=True)
-class Readings:
+class TableData:
     """What a table's data are: enough to make its runs for any point of hyperparameters without reading again.
 
     `training` by (task, size, subset); `base` is the encoder, `mlm_head` where stages that use an MLM
     head start from instead (None: `base` has a usable one); `corpus` of pre-training, None without it; `config` and `encoder` of the located encoder; `views` and `untranslated` of
-    the translation. `made_for`: what the table said that this depends on, by the name under which a user sets it.
+    the translation. `read_under`: what the table said that this depends on, by the name under which a user sets it.
     """
 
     tasks: Mapping[str, TaskData]
@@ -58,11 +58,11 @@ class Readings:
     encoder: str
     views: int
     untranslated: str
-    made_for: Mapping[str, object] = field(default_factory=dict)
+    read_under: Mapping[str, object] = field(default_factory=dict)
 
 
-def read_by(resolved: ResolvedTable) -> dict[str, object]:
-    """What readings depend on besides the lists of tasks, sizes and subsets."""
+def data_settings(resolved: ResolvedTable) -> dict[str, object]:
+    """What table_data depend on besides the lists of tasks, sizes and subsets."""
     found: dict[str, object] = {
         "protocol": resolved.table.protocol,
         "encoder": resolved.encoder,
@@ -78,16 +78,16 @@ def read_by(resolved: ResolvedTable) -> dict[str, object]:
     return found
 
 
-def runs_of(resolved: ResolvedTable, readings: Readings) -> tuple[tuple[Run, ...], tuple[tuple[str, str, str], ...]]:
+def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, ...], tuple[tuple[str, str, str], ...]]:
     """All runs of a resolved table, and (row, task, reason) of what is skipped. Nothing is read and no key is computed.
 
-    `readings` hold every task, size and subset of `resolved`. Raises UserError for unknown methods and hyperparameters, for
+    `table_data` hold every task, size and subset of `resolved`. Raises UserError for unknown methods and hyperparameters, for
     objectives that the encoder cannot be trained with, and where `resolved` asks for other data than were read.
     """
-    for name, value in read_by(resolved).items():
-        if readings.made_for and readings.made_for.get(name) != value:
+    for name, value in data_settings(resolved).items():
+        if table_data.read_under and table_data.read_under.get(name) != value:
             raise UserError(
-                f"{name} is {_shown(value)}, and {_shown(readings.made_for.get(name))} where the data were read; it has to be "
+                f"{name} is {_shown(value)}, and {_shown(table_data.read_under.get(name))} where the data were read; it has to be "
                 "the same for all points."
             )
     runs: list[Run] = []
@@ -98,9 +98,9 @@ def runs_of(resolved: ResolvedTable, readings: Readings) -> tuple[tuple[Run, ...
             skipped.append((row.name, "", row.skip))
         else:
             before, steps = _steps(resolved, row)
-            prepared.append((row, steps, _pre_trained(resolved, before, readings)))
+            prepared.append((row, steps, _pre_trained(resolved, before, table_data)))
     for name in resolved.tasks:
-        targets = list(_targets(resolved, readings, name))
+        targets = list(_targets(resolved, table_data, name))
         for row, steps, pre_trained in prepared:
             reason = next((r for method, _ in steps for target in targets[:1] if (r := method.skip(target))), None)
             if reason:
@@ -109,12 +109,12 @@ def runs_of(resolved: ResolvedTable, readings: Readings) -> tuple[tuple[Run, ...
             for target in targets:
                 leaf = chain(steps, target, pre_trained)[-1]
                 if row.encoder_settings:
-                    leaf = leaf.begun_from(adapted(leaf.encoder, row.encoder_settings, readings.config))
+                    leaf = leaf.begun_from(adapted(leaf.encoder, row.encoder_settings, table_data.config))
                 runs.append(Run(leaf, row.name, row.method, name, target.size, target.subset, target.seed))
     for run in runs:
         for stage in run.stage.chain:
-            if readings.config and (missing := unmet(stage.objective, readings.config)):
-                raise UserError(f"{readings.encoder}: {missing}.")
+            if table_data.config and (missing := unmet(stage.objective, table_data.config)):
+                raise UserError(f"{table_data.encoder}: {missing}.")
     return tuple(runs), tuple(skipped)
 
 
@@ -137,12 +137,12 @@ def _steps(resolved: ResolvedTable, row: Row) -> tuple[list[Step], list[Step]]:
     return before, steps
 
 
-def _pre_trained(resolved: ResolvedTable, steps: list[Step], readings: Readings) -> Parent | None:
+def _pre_trained(resolved: ResolvedTable, steps: list[Step], table_data: TableData) -> Parent | None:
     """The last of a row's pre-training stages, which all its replicates start from. It starts from the encoder as it is."""
     if not steps:
         return None
-    text, rows = resolved.pre_train, readings.corpus
-    base: Encoder | Parent = readings.base
+    text, rows = resolved.pre_train, table_data.corpus
+    base: Encoder | Parent = table_data.base
     assert text is not None  # a table with such a row has a corpus
     assert rows is not None
     data = Data(rows, max_length=text.max_length, blocks=text.blocks)
@@ -154,12 +154,12 @@ def _pre_trained(resolved: ResolvedTable, steps: list[Step], readings: Readings)
     return base
 
 
-def _targets(resolved: ResolvedTable, readings: Readings, name: str) -> Iterator[Target]:
+def _targets(resolved: ResolvedTable, table_data: TableData, name: str) -> Iterator[Target]:
     """Every training set of a task with every seed; a full training set has one subset."""
-    found = readings.tasks[name]
+    found = table_data.tasks[name]
     for size in resolved.sizes:
         for subset in resolved.subsets if size else resolved.subsets[:1]:
-            training = readings.training[name, size, subset]
+            training = table_data.training[name, size, subset]
             data = Data(
                 training.labelled,
                 num_labels=found.task.num_labels,
@@ -181,9 +181,9 @@ def _targets(resolved: ResolvedTable, readings: Readings, name: str) -> Iterator
                     fine_tune,
                     post_train,
                     selection,
-                    readings.base,
-                    readings.mlm_head,
+                    table_data.base,
+                    table_data.mlm_head,
                     training.translated,
-                    readings.views,
-                    readings.untranslated,
+                    table_data.views,
+                    table_data.untranslated,
                 )

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.search.board import Direction, Outcome, Trial, best_of, front_of
+from harness.search.trials import Direction, ReplicateOutcome, Trial, best_trial, pareto_front
 
 REPLICATES = ((0, 31), (1, 31), (2, 31), (0, 42), (1, 42), (2, 42))
 SCORES = st.floats(0, 1, allow_nan=False)
@@ -18,7 +18,7 @@ SCORES = st.floats(0, 1, allow_nan=False)
 
 def trial(number: int, *values: float, **others: object) -> Trial:
     state = others.pop("state", "complete")
-    return Trial(number, {"alpha": number}, tuple(Outcome((v,)) for v in values), state, **others)  # type: ignore[arg-type]
+    return Trial(number, {"alpha": number}, tuple(ReplicateOutcome((v,)) for v in values), state, **others)  # type: ignore[arg-type]
 
 
 def test_the_spread_is_that_of_the_subsets_means() -> None:
@@ -37,39 +37,43 @@ def test_the_spread_is_that_of_the_subsets_means() -> None:
 @pytest.mark.parametrize("values", [(), (float("nan"),), (0.5, float("inf"))])
 def test_a_replicate_without_finite_values_is_refused(values: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="finite"):
-        Outcome(values)
+        ReplicateOutcome(values)
 
 
 def test_only_a_trial_with_all_replicates_trained_is_sound() -> None:
-    assert trial(0, 0.5).sound
-    assert not trial(0).sound
-    assert not any(trial(0, 0.5, state=state).sound for state in ("running", "dropped", "failed"))
-    failed = replace(trial(0, 0.5, 0.6), outcomes=(Outcome((0.5,)), Outcome((0.6,), status="diverged")))
-    assert not failed.sound
+    assert trial(0, 0.5).eligible
+    assert not trial(0).eligible
+    assert not any(trial(0, 0.5, state=state).eligible for state in ("running", "dropped", "failed"))
+    failed = replace(
+        trial(0, 0.5, 0.6), outcomes=(ReplicateOutcome((0.5,)), ReplicateOutcome((0.6,), status="diverged"))
+    )
+    assert not failed.eligible
 
 
 @given(st.lists(st.tuples(SCORES, st.booleans()), max_size=8), st.sampled_from(["maximize", "minimize"]), st.randoms())
 def test_the_best_is_the_first_sound_trial_that_no_sound_one_beats(
     points: list[tuple[float, bool]], direction: Direction, shuffle: random.Random
 ) -> None:
-    trials = [trial(n, value, state="complete" if sound else "dropped") for n, (value, sound) in enumerate(points)]
-    values = [value for value, sound in points if sound]
+    trials = [
+        trial(n, value, state="complete" if eligible else "dropped") for n, (value, eligible) in enumerate(points)
+    ]
+    values = [value for value, eligible in points if eligible]
     shuffled = list(trials)
     shuffle.shuffle(shuffled)
-    best = best_of(shuffled, direction)
+    best = best_trial(shuffled, direction)
     if not values:
         assert best is None
         return
     top = max(values) if direction == "maximize" else min(values)
-    assert best == next(t for t in trials if t.sound and t.mean() == top)
+    assert best == next(t for t in trials if t.eligible and t.mean() == top)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=8), st.randoms())
 def test_the_front_against_a_naive_loop(points: list[tuple[int, int]], shuffle: random.Random) -> None:
-    trials = [Trial(n, {}, (Outcome((float(a), float(b))),), "complete") for n, (a, b) in enumerate(points)]
-    trials.append(Trial(99, {}, (Outcome((9.0, -9.0)),), "dropped"))
+    trials = [Trial(n, {}, (ReplicateOutcome((float(a), float(b))),), "complete") for n, (a, b) in enumerate(points)]
+    trials.append(Trial(99, {}, (ReplicateOutcome((9.0, -9.0)),), "dropped"))
     shuffle.shuffle(trials)
-    front = front_of(trials, ("maximize", "minimize"))
+    front = pareto_front(trials, ("maximize", "minimize"))
     expected = [
         n for n, (a, b) in enumerate(points) if not any((c > a and d <= b) or (c >= a and d < b) for c, d in points)
     ]
@@ -78,6 +82,6 @@ def test_the_front_against_a_naive_loop(points: list[tuple[int, int]], shuffle: 
 
 
 def test_the_best_of_another_metric() -> None:
-    trials = [Trial(n, {}, (Outcome((0.5 + n / 10, 1e12 * n)),), "complete") for n in range(3)]
-    assert best_of(trials, "minimize", 1) == trials[0]
-    assert best_of(trials, "maximize") == trials[2]
+    trials = [Trial(n, {}, (ReplicateOutcome((0.5 + n / 10, 1e12 * n)),), "complete") for n in range(3)]
+    assert best_trial(trials, "minimize", 1) == trials[0]
+    assert best_trial(trials, "maximize") == trials[2]

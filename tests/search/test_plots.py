@@ -14,8 +14,8 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState, create_trial
 
-from harness.search import pictures
-from harness.search.pictures import IMPORTANCES, PARALLEL, draw
+from harness.search import plots
+from harness.search.plots import IMPORTANCES, PARALLEL, save_plots
 
 PATHS = ("post_train.lr", "k", "contrast", "tau")
 
@@ -58,7 +58,7 @@ def size(path: Path) -> tuple[int, int]:
 
 @pytest.mark.parametrize("directions", [("maximize",), ("minimize",), ("maximize", "minimize")])
 def test_both_pictures_are_written(directions: tuple[str, ...], tmp_path: Path) -> None:
-    files, missing = draw(search(20, directions), tmp_path / "new", PATHS)
+    files, missing = save_plots(search(20, directions), tmp_path / "new", PATHS)
     assert [path.name for path in files] == [IMPORTANCES, PARALLEL]
     assert missing == []
     assert all(min(size(path)) > 300 for path in files)
@@ -69,9 +69,9 @@ def test_scores_are_in_the_unit_of_the_tables_and_every_line_is_seen() -> None:
 
     study = search(4)
     scores = [100 * trial.values[0] for trial in study.trials]
-    with pictures._set_aside():
-        shown = pictures._first_metric(study, study.trials, 100)
-        figure = pictures._parallel_coordinate(shown, ["post_train.lr", "k"], pictures._title("accuracy"))
+    with plots._agg_backend():
+        shown = plots._first_metric(study, study.trials, 100)
+        figure = plots._parallel_coordinate(shown, ["post_train.lr", "k"], plots._title("accuracy"))
         axes, *others = figure.axes
         assert axes.get_ylim() == pytest.approx((min(scores), max(scores)))
         assert axes.get_xticklabels()[0].get_text() == "dev accuracy (x100)"
@@ -79,12 +79,12 @@ def test_scores_are_in_the_unit_of_the_tables_and_every_line_is_seen() -> None:
         (lines,) = axes.collections
         lines.update_scalarmappable()
         assert all(np.abs(np.array(color[:3]) - 1).max() >= 0.3 for color in lines.get_colors())
-    assert pictures._title("flops") == "flops"
+    assert plots._title("flops") == "flops"
 
 
 def test_importances_of_few_points_are_said_to_be_chance(tmp_path: Path) -> None:
     for count, few in ((5, True), (12, False)):
-        _, notes = draw(search(count), tmp_path / str(count), PATHS)
+        _, notes = save_plots(search(count), tmp_path / str(count), PATHS)
         assert bool(notes) == few
         assert all(f"{IMPORTANCES} stands on {count} points" in note for note in notes)
 
@@ -95,7 +95,7 @@ def test_a_grid_of_numbers(tmp_path: Path) -> None:
     for alpha in (0.1, 0.5, 1.0):
         for p_c in (0.1, 0.2):
             study.add_trial(create_trial(params={"alpha": alpha, "p_c": p_c}, distributions=grid, value=alpha - p_c))
-    assert len(draw(study, tmp_path, ("alpha", "p_c"))[0]) == 2
+    assert len(save_plots(study, tmp_path, ("alpha", "p_c"))[0]) == 2
 
 
 def test_a_sentence_says_why_there_is_no_picture(tmp_path: Path) -> None:
@@ -106,10 +106,10 @@ def test_a_sentence_says_why_there_is_no_picture(tmp_path: Path) -> None:
         (pruned, "fewer than two points are complete"),
         (search(5, constant=True), "all complete points have one score"),
     ):
-        files, missing = draw(study, tmp_path, PATHS)
+        files, missing = save_plots(study, tmp_path, PATHS)
         assert (files, missing) == ([], [f"No {name}: {part}." for name in (IMPORTANCES, PARALLEL)])
     assert (
-        draw(search(5), tmp_path, ())[1][0]
+        save_plots(search(5), tmp_path, ())[1][0]
         == f"No {IMPORTANCES}: no parameter takes two values among the complete points."
     )
     assert list(tmp_path.iterdir()) == []
@@ -122,7 +122,7 @@ def test_what_a_plot_refuses_is_told_and_the_other_one_is_drawn(
         raise ValueError("too\nfew trials.")
 
     monkeypatch.setattr("optuna.visualization.matplotlib.plot_param_importances", refuse)
-    files, missing = draw(search(5), tmp_path, PATHS)
+    files, missing = save_plots(search(5), tmp_path, PATHS)
     assert [path.name for path in files] == [PARALLEL]
     assert missing == [f"No {IMPORTANCES}: too few trials."]
 
@@ -138,7 +138,7 @@ def test_nothing_global_changes(tmp_path: Path) -> None:
     values = [trial.values for trial in study.trials]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        draw(study, tmp_path, PATHS)
+        save_plots(study, tmp_path, PATHS)
     assert [w for w in caught if issubclass(w.category, optuna.exceptions.ExperimentalWarning)] == []
     assert (matplotlib.get_backend(), dict(matplotlib.rcParams), pyplot.get_fignums(), list(warnings.filters)) == before
     assert optuna.logging.get_verbosity() == optuna.logging.INFO

@@ -1,4 +1,4 @@
-"""A study as pictures: Optuna's own plots of importances and of parallel coordinates."""
+"""A study's plots: Optuna's own of importances and of parallel coordinates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIGHTEST = 0.3
 LABEL = {"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5}
 
 
-def draw(study: optuna.study.Study, folder: Path, paths: Sequence[str]) -> tuple[list[Path], list[str]]:
+def save_plots(study: optuna.study.Study, folder: Path, paths: Sequence[str]) -> tuple[list[Path], list[str]]:
     """Writes importances.png and parallel_coordinate.png of the complete trials, for the first metric, into `folder`.
 
     Scores are in points (x100), as in the tables. Returns the files, and a sentence for each picture that could not be drawn
@@ -40,7 +40,7 @@ def draw(study: optuna.study.Study, folder: Path, paths: Sequence[str]) -> tuple
     metric = (study.metric_names or ["score"])[0]
     for name, plot in ((IMPORTANCES, _importances), (PARALLEL, _parallel_coordinate)):
         try:
-            with _set_aside():
+            with _agg_backend():
                 figure = plot(_first_metric(study, trials, 1 if metric in COSTS else 100), shown, _title(metric))
                 folder.mkdir(parents=True, exist_ok=True)
                 figure.savefig(folder / name, dpi=150, bbox_inches="tight")
@@ -110,7 +110,7 @@ def _parallel_coordinate(study: optuna.study.Study, paths: Sequence[str], metric
 
 
 @contextmanager
-def _set_aside() -> Iterator[None]:
+def _agg_backend() -> Iterator[None]:
     """pyplot on Agg and Optuna without chatter; backend, settings, open figures and log level are as before afterwards."""
     import matplotlib
     import optuna

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.bench.aggregate import between, mean
+from harness.bench.aggregate import mean, subset_std
 from harness.bench.table import Value
 from harness.specs import Status
 
@@ -18,7 +18,7 @@ State = Literal["running", "complete", "dropped", "failed"]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ReplicateOutcome:
     """One replicate of a trial.
 
     `values`: one a metric, always finite: a replicate that failed or diverged counts with the metric's worst value.
@@ -48,7 +48,7 @@ class Trial:
 
     number: int
     point: Point
-    outcomes: tuple[Outcome, ...] = ()
+    outcomes: tuple[ReplicateOutcome, ...] = ()
     state: State = "running"
     reason: str = ""
 
@@ -62,27 +62,29 @@ class Trial:
     def spread(self, replicates: Sequence[tuple[int, int]], metric: int = 0) -> float | None:
         """Sd of the subsets' means (ddof 1); of the replicates where there is one subset; None while there is only one.
         `replicates`: (subset, seed) in the study's order."""
-        return between(dict(zip(replicates, self.values(metric), strict=False))) if self.outcomes else None
+        return subset_std(dict(zip(replicates, self.values(metric), strict=False))) if self.outcomes else None
 
     @property
-    def sound(self) -> bool:
+    def eligible(self) -> bool:
         """Every replicate was trained to its end: only such a trial can be the best."""
         ended = self.state == "complete" and bool(self.outcomes)
         return ended and all(outcome.status == "done" for outcome in self.outcomes)
 
 
-def best_of(trials: Iterable[Trial], direction: Direction, metric: int = 0) -> Trial | None:
-    """The sound trial with the best mean of a metric; of equals the first."""
+def best_trial(trials: Iterable[Trial], direction: Direction, metric: int = 0) -> Trial | None:
+    """The eligible trial with the best mean of a metric; of equals the first."""
     sign = 1 if direction == "maximize" else -1
-    sound = sorted((trial for trial in trials if trial.sound), key=lambda trial: trial.number)
-    return max(sound, key=lambda trial: sign * (trial.mean(metric) or 0.0), default=None)
+    eligible = sorted((trial for trial in trials if trial.eligible), key=lambda trial: trial.number)
+    return max(eligible, key=lambda trial: sign * (trial.mean(metric) or 0.0), default=None)
 
 
-def front_of(trials: Iterable[Trial], directions: Sequence[Direction]) -> tuple[Trial, ...]:
-    """The sound trials that no other one beats in one metric without being worse in another, best first metric first."""
+def pareto_front(trials: Iterable[Trial], directions: Sequence[Direction]) -> tuple[Trial, ...]:
+    """The eligible trials that no other one beats in one metric without being worse in another, best first metric first."""
     signs = [1 if direction == "maximize" else -1 for direction in directions]
     placed = [
-        (tuple(sign * (trial.mean(k) or 0.0) for k, sign in enumerate(signs)), trial) for trial in trials if trial.sound
+        (tuple(sign * (trial.mean(k) or 0.0) for k, sign in enumerate(signs)), trial)
+        for trial in trials
+        if trial.eligible
     ]
     front = [
         (values, trial)
