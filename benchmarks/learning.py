@@ -26,9 +26,9 @@ from tabulate import tabulate
 from torch import nn
 
 from harness.encoders import Located, locate
-from harness.encoders.blocks import tokenise_corpus
-from harness.encoders.model import Batch, TextEncoder, load_encoder
+from harness.encoders.models.text_encoder import Batch, TextEncoder, load_encoder
 from harness.encoders.tokens import Tokeniser, Tokens, Vocabulary
+from harness.encoders.tokens.corpus_files import tokenise_corpus
 from harness.methods import METHODS, Text, hyperparameters
 from harness.objectives import build
 from harness.objectives.base import Draw, Measures, TrainingObjective

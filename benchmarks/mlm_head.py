@@ -23,7 +23,7 @@ from learning import LENGTH, masked_accuracy
 from harness.cli import build_parser
 from harness.cli.bench import prepare
 from harness.cli.places import storage_of
-from harness.encoders.model import load_encoder, load_product
+from harness.encoders.models.text_encoder import load_encoder, load_product
 from harness.encoders.tokens import Tokeniser
 from harness.specs import Stage
 from harness.storage import weights_of

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 import harness
-from harness.encoders.model import ENCODER_PARTS, checked_product, load_encoder, save_product
+from harness.encoders.models.text_encoder import ENCODER_PARTS, checked_product, load_encoder, save_product
 from harness.encoders.tokens import Vocabulary
 from harness.errors import UserError, first_line
 from harness.objectives import build
@@ -28,9 +28,9 @@ from harness.storage import weights_of
 from harness.training.checkpoint import Checkpoints
 from harness.training.crew import ALONE, Crew
 from harness.training.loop import DivergedError, Inputs, Report, train
-from harness.training.outcome import Outcome
+from harness.training.result import TrainingResult
 
-Launch = Callable[[Callable[[], Outcome]], Outcome]
+Launch = Callable[[Callable[[], TrainingResult]], TrainingResult]
 
 
 def run_stage(
@@ -73,7 +73,7 @@ def run_stage(
         if workplace.checkpoint_seconds:
             checkpoints = Checkpoints(workplace.storage, stage.key, workplace.checkpoint_seconds)
 
-        def train_function() -> Outcome:
+        def train_function() -> TrainingResult:
             return train(
                 objective,
                 inputs,
@@ -137,7 +137,7 @@ def _parents_weights(key: str, workplace: Workplace) -> tuple[dict[str, Tensor],
         ) from None
 
 
-def fill(record: Record, outcome: Outcome, stage: Stage) -> None:
+def fill(record: Record, outcome: TrainingResult, stage: Stage) -> None:
     record.selected_step = outcome.selected_step
     record.tied = outcome.tied
     record.dev_scores = outcome.dev_scores

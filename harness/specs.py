@@ -224,11 +224,11 @@ class Stage:
         """The encoder at the root of the chain."""
         return self.init if isinstance(self.init, Encoder) else self.init.stage.encoder
 
-    def begun_from(self, encoder: Encoder) -> Stage:
+    def with_encoder(self, encoder: Encoder) -> Stage:
         """The same chain with another encoder at its root."""
         if isinstance(self.init, Encoder):
             return replace(self, init=encoder)
-        return replace(self, init=replace(self.init, stage=self.init.stage.begun_from(encoder)))
+        return replace(self, init=replace(self.init, stage=self.init.stage.with_encoder(encoder)))
 
     @property
     def chain(self) -> tuple[Stage, ...]:
@@ -288,7 +288,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Target:
+class RunContext:
     """What a method is asked to produce a chain for: one task, size, subset and seed under one protocol's recipe.
 
     `mlm_head`: where stages that use an MLM head start from instead of `encoder`, whose own head is unusable; None where it

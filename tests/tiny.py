@@ -20,7 +20,7 @@ from transformers import (
     RobertaConfig,
 )
 
-from harness.encoders.model import TextEncoder, load_encoder
+from harness.encoders.models.text_encoder import TextEncoder, load_encoder
 from harness.encoders.sources import locate
 from harness.encoders.tokens import Tokeniser, Tokens, Vocabulary
 from harness.methods import METHODS, Text, hyperparameters

@@ -12,20 +12,20 @@ from typing import Any
 from harness.cli import build_parser
 from harness.cli.bench import Prepared, prepare
 from harness.cli.texts import reader
-from harness.encoders.model import load_encoder
+from harness.encoders.models.text_encoder import load_encoder
 from harness.encoders.tokens import Tokeniser
 from harness.objectives import build
 from harness.objectives.base import TrainingObjective
 from harness.specs import Data, Record, RowSet, Stage
 from harness.tasks.metrics import score
 from harness.training.loop import Inputs
-from harness.training.outcome import Outcome
+from harness.training.result import TrainingResult
 
 MAX_LENGTH, EVERY = 128, 100
 """Tokens of a text, and updates between two looks at dev."""
 
 
-def ended(stage: Stage, found: Record | Outcome) -> dict[str, Any]:
+def ended(stage: Stage, found: Record | TrainingResult) -> dict[str, Any]:
     """What a run of ours ended with, to be told from the others' by name."""
     tested = found.predictions[stage.data.tests[0].digest]
     return {

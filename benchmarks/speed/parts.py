@@ -19,12 +19,12 @@ from case import MAX_LENGTH, Case, Opened
 from torch import Tensor
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
 
-from harness.encoders.compact import compact
+from harness.encoders.models.compact_embedding import compact
 from harness.encoders.tokens import Tokens
 from harness.specs import Stage
 from harness.streams import stream
-from harness.training.batches import Batches
 from harness.training.crew import ALONE
+from harness.training.forward_backward import ForwardBackward
 from harness.training.loop import decay_groups, predict, trainable
 
 CPU = torch.device("cpu")
@@ -55,7 +55,7 @@ def our_step(opened: Opened, stage: Stage) -> Part:
         compact(objective.encoder.base, torch.from_numpy(inputs.train.ids.astype(np.int64)))
     trained = trainable(objective)
     optimizer = torch.optim.AdamW(decay_groups(trained, 0.0), lr=stage.optim.lr, fused=True)
-    batches = Batches(objective, ALONE, 0, stage.optim.precision, CPU, 0)
+    batches = ForwardBackward(objective, ALONE, 0, stage.optim.precision, CPU, 0)
     objective.train()
 
     def run() -> None:

@@ -12,7 +12,7 @@ from harness.encoders import adapted
 from harness.errors import UserError
 from harness.methods import Step, Text, chain, hyperparameters, methods_named
 from harness.objectives.requirements import unmet
-from harness.specs import Data, Encoder, Parent, RowSet, Run, Selection, Target
+from harness.specs import Data, Encoder, Parent, RowSet, Run, RunContext, Selection
 from harness.tasks.table import Task
 
 
@@ -100,17 +100,17 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
             before, steps = _steps(resolved, row)
             prepared.append((row, steps, _pre_trained(resolved, before, table_data)))
     for name in resolved.tasks:
-        targets = list(_targets(resolved, table_data, name))
+        contexts = list(_contexts(resolved, table_data, name))
         for row, steps, pre_trained in prepared:
-            reason = next((r for method, _ in steps for target in targets[:1] if (r := method.skip(target))), None)
+            reason = next((r for method, _ in steps for context in contexts[:1] if (r := method.skip(context))), None)
             if reason:
                 skipped.append((row.name, name, reason))
                 continue
-            for target in targets:
-                leaf = chain(steps, target, pre_trained)[-1]
+            for context in contexts:
+                leaf = chain(steps, context, pre_trained)[-1]
                 if row.encoder_settings:
-                    leaf = leaf.begun_from(adapted(leaf.encoder, row.encoder_settings, table_data.config))
-                runs.append(Run(leaf, row.name, row.method, name, target.size, target.subset, target.seed))
+                    leaf = leaf.with_encoder(adapted(leaf.encoder, row.encoder_settings, table_data.config))
+                runs.append(Run(leaf, row.name, row.method, name, context.size, context.subset, context.seed))
     for run in runs:
         for stage in run.stage.chain:
             if table_data.config and (missing := unmet(stage.objective, table_data.config)):
@@ -154,7 +154,7 @@ def _pre_trained(resolved: ResolvedTable, steps: list[Step], table_data: TableDa
     return base
 
 
-def _targets(resolved: ResolvedTable, table_data: TableData, name: str) -> Iterator[Target]:
+def _contexts(resolved: ResolvedTable, table_data: TableData, name: str) -> Iterator[RunContext]:
     """Every training set of a task with every seed; a full training set has one subset."""
     found = table_data.tasks[name]
     for size in resolved.sizes:
@@ -171,7 +171,7 @@ def _targets(resolved: ResolvedTable, table_data: TableData, name: str) -> Itera
             post_train = resolved.post_train_optim(size, training.texts.rows)
             selection: Selection = resolved.selection(name)
             for seed in resolved.seeds:
-                yield Target(
+                yield RunContext(
                     name,
                     size,
                     subset,

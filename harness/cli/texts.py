@@ -70,8 +70,8 @@ def translate(every: Iterable[Rows], translator: Translator, store: Store) -> No
 
 def reader(plan: Plan, tokeniser: Tokeniser, store: Store) -> Callable[[RowSet, Data], tuple[Tokens, Any]]:
     """How the pool gets a row set as a stage reads it: tokens, views one after another, and labels."""
-    from harness.encoders.blocks import tokenise_corpus
     from harness.encoders.tokens import joined
+    from harness.encoders.tokens.corpus_files import tokenise_corpus
 
     def blocks(corpus: Corpus, data: Data) -> Tokens:
         """A corpus is tokenised once, to disk, and read from there."""

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer
 
-from harness.training.outcome import Outcome
+from harness.training.result import TrainingResult
 
 
-def launch(train_function: Callable[[], Outcome]) -> Outcome:
+def launch(train_function: Callable[[], TrainingResult]) -> TrainingResult:
     """Run the training function under `TorchTrainer` and hand its result back; its own exceptions come through."""
     logging.getLogger("ray.train").setLevel(logging.ERROR)
     caught: list[Exception] = []
 
-    def train_loop() -> Outcome | None:
+    def train_loop() -> TrainingResult | None:
         try:
             return train_function()
         except Exception as error:  # Ray Train would wrap it; the stage's own reason must reach its record
@@ -26,5 +26,5 @@ def launch(train_function: Callable[[], Outcome]) -> Outcome:
     result = TorchTrainer(train_loop, scaling_config=ScalingConfig(num_workers=0)).fit()
     if caught:
         raise caught[0]
-    outcome: Outcome = result.return_value
+    outcome: TrainingResult = result.return_value
     return outcome

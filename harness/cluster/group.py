@@ -27,7 +27,7 @@ from harness.specs import Execution, Status, Workplace
 from harness.store import Owner
 
 if TYPE_CHECKING:
-    from harness.training.outcome import Outcome
+    from harness.training.result import TrainingResult
 
 _TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
 START_SECONDS = float(os.environ.get(_TIMEOUT, 300))
@@ -307,7 +307,7 @@ def _on_device(workplace: Workplace) -> Workplace:
     return replace(workplace, device=str(get_device()))
 
 
-def _as_it_is(train_function: Callable[[], Outcome]) -> Outcome:
+def _as_it_is(train_function: Callable[[], TrainingResult]) -> TrainingResult:
     """A worker of the group runs under Ray Train already."""
     return train_function()
 

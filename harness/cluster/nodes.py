@@ -19,7 +19,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from harness.encoders.sources import digest_of, files_of
+from harness.encoders.sources import encoder_digest, files_of
 from harness.errors import UserError, first_line
 from harness.specs import Execution, Workplace
 from harness.storage import Storage, StorageError
@@ -160,7 +160,7 @@ def _has(folder: Path, workplace: Workplace) -> bool:
     if workplace.encoder_config is not None:
         return True
     try:
-        return digest_of(folder) == workplace.encoder_digest
+        return encoder_digest(folder) == workplace.encoder_digest
     except (OSError, UserError):
         return False
 

@@ -128,7 +128,9 @@ def locate(name: str, *, download: bool = False) -> Located:
         packaged = PACKAGED[name]
         folder = package_folder(name, packaged)
         contaminated = ("mnli", "qqp") if name == "minilm" else ()
-        return Located(Encoder(digest_of(folder), name), folder, _config(folder), packaged.head_training, contaminated)
+        return Located(
+            Encoder(encoder_digest(folder), name), folder, _config(folder), packaged.head_training, contaminated
+        )
     path = named_path(name, "--encoder")
     if path.is_dir():
         return _of_folder(path, path.name)
@@ -147,7 +149,7 @@ def locate(name: str, *, download: bool = False) -> Located:
 
 
 def _of_folder(folder: Path, name: str) -> Located:
-    located = Located(Encoder(digest_of(folder), name), folder, _config(folder), None)
+    located = Located(Encoder(encoder_digest(folder), name), folder, _config(folder), None)
     _check_tokenizer(folder, located.config)
     return located
 
@@ -351,7 +353,7 @@ def files_of(folder: Path) -> list[Path]:
     return [p for p in found if not (safe and p.name == "pytorch_model.bin")]
 
 
-def digest_of(folder: Path) -> str:
+def encoder_digest(folder: Path) -> str:
     """What identifies the encoder in a folder. Raises UserError where there is no whole one."""
     stamp = tuple((p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files_of(folder))
     return _digest_cached(os.fspath(folder.resolve()), stamp)

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from harness.errors import UserError
 from harness.objectives import objective
-from harness.specs import Data, Encoder, Objective, Optim, Parent, RowSet, Stage, Target
+from harness.specs import Data, Encoder, Objective, Optim, Parent, RowSet, RunContext, Stage
 from harness.yaml_files import Strict, describe_errors
 
 
@@ -35,7 +35,7 @@ class Method:
 
     `train(h, text)`: its stages on unlabelled text, the last one is what comes after starts from; the same stages serve as
     pre-training on a corpus and as post-training on a task's own text. `classify(h, batch_size)`: the objective it
-    fine-tunes with. `translates`: its rows are back-translated views. `skip`: a reason not to run it on a target.
+    fine-tunes with. `translates`: its rows are back-translated views. `skip`: a reason not to run it on a context.
     `choices(h)`: what no paper fixes and these hyperparameters decide, in a few words each, for the caption of a table.
     """
 
@@ -46,7 +46,7 @@ class Method:
     train: Callable[[Any, Text], tuple[Stage, ...]] | None = None
     classify: Callable[[Any, int], Objective] | None = None
     translates: bool = False
-    skip: Callable[[Target], str | None] = lambda target: None
+    skip: Callable[[RunContext], str | None] = lambda context: None
     choices: Callable[[Any], tuple[str, ...]] = lambda h: ()
 
     @property
@@ -73,31 +73,31 @@ def hyperparameters(method: Method, values: Mapping[str, Any], where: str) -> St
 # ------------------------------------------------------------------------------------------------------------ chains
 
 
-def chain(steps: Sequence[Step], target: Target, pre_trained: Parent | None = None) -> tuple[Stage, ...]:
+def chain(steps: Sequence[Step], context: RunContext, pre_trained: Parent | None = None) -> tuple[Stage, ...]:
     """The stages of methods one after another: those without labels as post-training, then fine-tuning with the
-    supervised one, with cross-entropy where none is named. `pre_trained` replaces the target's encoder and MLM head."""
+    supervised one, with cross-entropy where none is named. `pre_trained` replaces the context's encoder and MLM head."""
     stages: list[Stage] = []
-    base: Encoder | Parent = pre_trained or target.encoder
+    base: Encoder | Parent = pre_trained or context.encoder
     for method, values in steps:
         if method.train is None:
             continue
-        stages += method.train(values, _text(method, target, base))
+        stages += method.train(values, _text(method, context, base))
         base = Parent(stages[-1])
     spec = objective("cross_entropy")
     for method, values in steps:
         if method.classify is not None:
-            spec = method.classify(values, target.fine_tune.batch_size)
+            spec = method.classify(values, context.fine_tune.batch_size)
     init = _only_encoder(base)
-    fine_tuned = Stage(spec, target.data, target.fine_tune, target.seed, init, target.selection, "fine-tune")
+    fine_tuned = Stage(spec, context.data, context.fine_tune, context.seed, init, context.selection, "fine-tune")
     return (*stages, fine_tuned)
 
 
-def _text(method: Method, target: Target, base: Encoder | Parent) -> Text:
-    data = Data(target.unlabelled, max_length=target.data.max_length)
-    mlm_head = target.mlm_head if isinstance(base, Encoder) else None
+def _text(method: Method, context: RunContext, base: Encoder | Parent) -> Text:
+    data = Data(context.unlabelled, max_length=context.data.max_length)
+    mlm_head = context.mlm_head if isinstance(base, Encoder) else None
     if method.translates:
-        data = Data(cast(RowSet, target.translated), max_length=target.data.max_length, views=target.views)
-    return Text(data, target.post_train, target.seed, base, "post-train", mlm_head)
+        data = Data(cast(RowSet, context.translated), max_length=context.data.max_length, views=context.views)
+    return Text(data, context.post_train, context.seed, base, "post-train", mlm_head)
 
 
 def _only_encoder(base: Encoder | Parent) -> Encoder | Parent:

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from harness.methods.base import ContrastGroup, Method, Text, group_of, group_words, unlabelled_stage
 from harness.objectives import objective
-from harness.specs import Objective, Stage, Target
+from harness.specs import Objective, RunContext, Stage
 from harness.yaml_files import Strict
 
 
@@ -41,8 +41,8 @@ def train(h: Hyperparameters, text: Text) -> tuple[Stage, ...]:
     return (unlabelled_stage(spec(h, text.optim.batch_size, text.data.views - 1), text, mlm_head=False),)
 
 
-def skip(target: Target) -> str | None:
-    return target.untranslated if target.translated is None else None
+def skip(context: RunContext) -> str | None:
+    return context.untranslated if context.translated is None else None
 
 
 def choices(h: Hyperparameters) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from harness.methods.base import ContrastGroup, Method, group_of, group_words
 from harness.objectives import objective
-from harness.specs import Objective, Target
+from harness.specs import Objective, RunContext
 from harness.yaml_files import Strict
 
 
@@ -43,8 +43,8 @@ def classify(h: Hyperparameters, batch_size: int) -> Objective:
     return objective("scl", **h.model_dump() | {"contrast_group": group_of(h.contrast_group, batch_size, "scl")})
 
 
-def skip(target: Target) -> str | None:
-    return "SCL contrasts classes, and this task is a regression" if target.data.num_labels == 1 else None
+def skip(context: RunContext) -> str | None:
+    return "SCL contrasts classes, and this task is a regression" if context.data.num_labels == 1 else None
 
 
 def choices(h: Hyperparameters) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ Deviations.
 - All tokens are anchors, special ones included; `concentrated` takes the masked positions alone (section 5.2).
 - Negatives come from other sequences of the batch, as printed. The released code takes the micro-batch of a device, 80
   sequences in the paper's setting; `contrast_group: 80` does the same on any hardware.
-- Packed blocks (`harness/encoders/blocks.py`): the paper does not say how a block is framed. Here the texts stand end to end
+- Packed blocks (`harness/encoders/tokens/corpus_files.py`): the paper does not say how a block is framed. Here the texts stand end to end
   with a separator between two, and each block of `max_length` tokens begins and ends with the tokenizer's own special
   tokens. Blocks cross documents, as in the released code.
 - Intra- and inter-context cosines in a stage's history are appendix A.3's, on up to 32 sequences of a batch, and MLM, TAPT and

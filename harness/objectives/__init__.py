@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from harness import specs
 
 if TYPE_CHECKING:
-    from harness.encoders.model import TextEncoder
+    from harness.encoders.models.text_encoder import TextEncoder
     from harness.encoders.tokens import Vocabulary
     from harness.objectives.base import TrainingObjective
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.encoders.flops import TRAIN
-from harness.encoders.model import Batch
-from harness.encoders.packing import packing
+from harness.encoders.kernels.packing import packing
+from harness.encoders.models.text_encoder import Batch
 from harness.encoders.tokens import Tokens
 from harness.objectives import diagnostics
 from harness.objectives.base import Draw, Measures, Views, named
@@ -60,10 +60,10 @@ class TokenAlignment(MaskedLM):
         if self.params["embedding"] == "word":
             embedded = self.encoder.word_embeddings(batch.ids)
         around, lying, states = views, batch.packing, hidden
-        if views.beside:
-            around = views.beside.whole
+        if views.global_batch:
+            around = views.global_batch.whole
             lying = packing(around.tokens.lengths, batch.ids.device)
-            states, embedded = views.beside.gather(torch.stack([hidden, embedded], dim=1)).unbind(dim=1)
+            states, embedded = views.global_batch.gather(torch.stack([hidden, embedded], dim=1)).unbind(dim=1)
         anchors, positives, negatives = around.on(batch.ids.device, "anchors", "positives", "negatives")
         h, e = lying.padded(states), lying.padded(embedded)
         real = lying.padded(torch.ones_like(states[:, 0], dtype=torch.bool))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from harness.encoders.flops import TRAIN, forward_flops, mlm_head_flops
-from harness.encoders.model import Batch, TextEncoder
+from harness.encoders.models.text_encoder import Batch, TextEncoder
 from harness.encoders.tokens import Tokens, Vocabulary
 from harness.streams import seed_of
 
@@ -31,7 +31,7 @@ Gather = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Beside:
+class GlobalBatchContext:
     """What a part of a batch needs of the rest where a contrast group reaches beyond it: the `whole` batch's views, and
     `gather`, which a forward pass calls once at most."""
 
@@ -44,7 +44,7 @@ class Views:
     """One step's host side: the token ids that go through the encoder, and what the loss needs besides.
 
     `tokens`: the sequences of all views end to end, `ids` [T] their (corrupted) ids; `flops` of the training step.
-    `beside`: of a part of a batch whose contrast groups are cut.
+    `global_batch`: of a part of a batch whose contrast groups are cut.
     """
 
     tokens: Tokens
@@ -52,7 +52,7 @@ class Views:
     labels: NDArray[Any] | None
     flops: float
     extra: dict[str, Any] = field(default_factory=dict)
-    beside: Beside | None = None
+    global_batch: GlobalBatchContext | None = None
 
     def part(self, size: int, rows: slice, gather: Gather | None = None) -> Views:
         """The views of some of a batch's `size` rows: whole contrast groups, or else with what gathers the others."""
@@ -76,7 +76,7 @@ class Views:
             extra["main"] = taken(extra["main"])
         ids = taken(replace(self.tokens, ids=self.ids)).ids
         labels = None if self.labels is None else self.labels[rows]
-        return Views(tokens, ids, labels, self.flops, extra, gather and Beside(self, gather))
+        return Views(tokens, ids, labels, self.flops, extra, gather and GlobalBatchContext(self, gather))
 
     def on(self, device: torch.device, *names: str) -> tuple[Tensor, ...]:
         """Arrays of `extra` as tensors on a device."""

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from harness.encoders.model import Batch
+from harness.encoders.models.text_encoder import Batch
 from harness.encoders.tokens import Tokens
 from harness.objectives import diagnostics
 from harness.objectives.base import Draw, Measures, TrainingObjective, Views, at_least_single, in_groups, named
@@ -80,8 +80,8 @@ class SupervisedContrast(CrossEntropy):
         first, pooled, logits = self.represent(batch)
         own = labels = self.labels(batch, views)
         features = first if self.params["representation"] == "first_token" else pooled
-        if views.beside:
-            features, labels = views.beside.gather(features), self.labels(batch, views.beside.whole)
+        if views.global_batch:
+            features, labels = views.global_batch.gather(features), self.labels(batch, views.global_batch.whole)
         groups = list(in_groups(len(labels), self.params["contrast_group"]))
         reduction = self.params["reduction"]
         parts = [

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.encoders.flops import TRAIN, forward_flops, mlm_head_flops
-from harness.encoders.model import Batch
+from harness.encoders.models.text_encoder import Batch
 from harness.encoders.tokens import Tokens
 from harness.objectives.base import Draw, Measures, TrainingObjective, Views
 from harness.objectives.losses import masked_lm
 from harness.objectives.masking import corrupt, select
 from harness.objectives.probes import context_cosines
-from harness.objectives.views import ViewContrast
+from harness.objectives.view_contrast import ViewContrast
 
 
 class MaskedLM(TrainingObjective):

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.encoders.model import Batch, TextEncoder
+from harness.encoders.models.text_encoder import Batch, TextEncoder
 from harness.encoders.tokens import Tokens
 from harness.objectives.base import Draw, Measures
 

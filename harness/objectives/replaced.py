@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from harness.encoders.auxiliary import Auxiliary
 from harness.encoders.flops import TRAIN, forward_flops, mlm_head_flops
-from harness.encoders.model import Batch
+from harness.encoders.models.auxiliary import Auxiliary
+from harness.encoders.models.text_encoder import Batch
 from harness.encoders.tokens import Tokens, joined
 from harness.objectives import diagnostics
-from harness.objectives.base import Beside, Draw, Measures, TrainingObjective, Views, in_groups, named
+from harness.objectives.base import Draw, GlobalBatchContext, Measures, TrainingObjective, Views, in_groups, named
 from harness.objectives.cost import auxiliary_shape
 from harness.objectives.losses import corrective_lm, masked_lm, replaced_token_detection, sequence_contrastive
 from harness.objectives.masking import crop, select_fixed
@@ -102,7 +102,7 @@ class AuxiliaryMaskedLM(TrainingObjective):
 @dataclass(frozen=True)
 class Corrupted:
     """The corrupted view after the encoder: `states` [T, d]; `original` ids, corrupted `ids` and `masked` [T]; `first`, the
-    states of its first tokens [B, d], and `first_cropped`, those of the cropped view ([0, d] without one); what is `beside` them."""
+    states of its first tokens [B, d], and `first_cropped`, those of the cropped view ([0, d] without one); what is `global_batch` them."""
 
     states: Tensor
     original: Tensor
@@ -110,7 +110,7 @@ class Corrupted:
     masked: Tensor
     first: Tensor
     first_cropped: Tensor
-    beside: Beside | None = None
+    global_batch: GlobalBatchContext | None = None
 
 
 class _Replaced(AuxiliaryMaskedLM):
@@ -178,7 +178,7 @@ class _Replaced(AuxiliaryMaskedLM):
             measures["replaced_share"] = (corrupted != original).float().mean()
         first = hidden.index_select(0, main.packing.first)
         rows = len(batch.packing.lengths)
-        seen = Corrupted(hidden[:size], original, corrupted, masked, first[:rows], first[rows:], views.beside)
+        seen = Corrupted(hidden[:size], original, corrupted, masked, first[:rows], first[rows:], views.global_batch)
         terms |= self.judge(seen, measures)
         return terms
 
@@ -347,8 +347,8 @@ class CorrectiveContrast(_Replaced):
         corrupted, cropped = seen.first, seen.first_cropped
         if self.params["projection"]:
             corrupted, cropped = self.projection(corrupted), self.projection(cropped)
-        if seen.beside:
-            corrupted, cropped = seen.beside.gather(torch.stack([corrupted, cropped], dim=1)).unbind(dim=1)
+        if seen.global_batch:
+            corrupted, cropped = seen.global_batch.gather(torch.stack([corrupted, cropped], dim=1)).unbind(dim=1)
         parts, collapsed = [], 0.0
         for rows, share in in_groups(len(corrupted), self.params["contrast_group"]):
             parts.append(

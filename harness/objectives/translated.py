@@ -7,10 +7,10 @@ from typing import Any
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.encoders.model import Batch
+from harness.encoders.models.text_encoder import Batch
 from harness.encoders.tokens import Tokens
 from harness.objectives.base import Draw, Measures, TrainingObjective, Views
-from harness.objectives.views import ViewContrast
+from harness.objectives.view_contrast import ViewContrast
 
 
 class TranslatedContrast(TrainingObjective):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from harness.specs import Predictions
 from harness.storage import Storage, checkpoint_of
-from harness.training.outcome import Outcome, Progress
+from harness.training.result import TrainingProgress, TrainingResult
 
 
 class Checkpoints:
@@ -34,7 +34,7 @@ class Checkpoints:
         self.resumed_at = self.count = 0
         self.failed = ""
 
-    def keep(self, progress: Progress, weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer) -> None:
+    def keep(self, progress: TrainingProgress, weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer) -> None:
         """Write where the stage is, when it is time."""
         if time.monotonic() - self._at < self._seconds:
             return
@@ -56,7 +56,7 @@ class Checkpoints:
 
     def found(
         self, weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer, gold: Mapping[str, Any]
-    ) -> Progress | None:
+    ) -> TrainingProgress | None:
         """Put weights and optimizer in the state that was kept; None where there is none, or none that can be read.
 
         `gold`: labels of the evaluation sets by digest.
@@ -82,4 +82,4 @@ class Checkpoints:
         predictions = {d: Predictions(logits.numpy(), gold[d]) for d, logits in parts["logits"].items()}
         best = {name: tensor.to(weights[name].device) for name, tensor in parts["best"].items()}
         self.resumed_at, self.count = step, 1
-        return Progress(Outcome(**{**body, "predictions": predictions}), step, best_score, best)
+        return TrainingProgress(TrainingResult(**{**body, "predictions": predictions}), step, best_score, best)

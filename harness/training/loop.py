@@ -16,19 +16,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.encoders.compact import compact
 from harness.encoders.flops import forward_flops
-from harness.encoders.model import Batch
+from harness.encoders.models.compact_embedding import compact
+from harness.encoders.models.text_encoder import Batch
 from harness.encoders.tokens import Tokens
 from harness.objectives.base import Draw, Measures, TrainingObjective, at_least_single
 from harness.objectives.probes import PROBED
 from harness.specs import Optim, Predictions, Selection
 from harness.streams import stream
 from harness.tasks.metrics import score
-from harness.training.batches import Batches, autocast
 from harness.training.checkpoint import Checkpoints
 from harness.training.crew import ALONE, Crew
-from harness.training.outcome import Outcome, Progress
+from harness.training.forward_backward import ForwardBackward, autocast
+from harness.training.result import TrainingProgress, TrainingResult
 
 EVALUATION_TOKENS = 2048
 """Of a batch in evaluation, what fills its sequences up to the longest included."""
@@ -70,7 +70,7 @@ def train(
     crew: Crew = ALONE,
     micro_batch: int = 0,
     checkpoints: Checkpoints | None = None,
-) -> Outcome:
+) -> TrainingResult:
     """Train `objective` in place and return what was found; the weights are left in the selected state.
 
     With `selection`, dev (a digest in `inputs.evaluations`) is scored every `selection.every` updates and at the end,
@@ -97,7 +97,7 @@ def train(
     )
     parameters = list(trained.values())
     every = selection.every if selection else log_every or LOG_EVERY
-    progress = Progress(Outcome(selected_step=optim.steps))
+    progress = TrainingProgress(TrainingResult(selected_step=optim.steps))
     if checkpoints:
         gold = {digest: labels for digest, (_, labels) in inputs.evaluations.items()}
         progress = checkpoints.found(trained, optimizer, gold) or progress
@@ -108,7 +108,7 @@ def train(
     measured: list[Measures] = []
     size = len(inputs.train) // inputs.views
     order = batch_order(size, optim.batch_size, seed, skip=progress.step)
-    batches = Batches(objective, crew, micro_batch, optim.precision, device, seed)
+    batches = ForwardBackward(objective, crew, micro_batch, optim.precision, device, seed)
     objective.train()
     for step in range(progress.step + 1, optim.steps + 1):
         rows = next(order)

@@ -97,7 +97,7 @@ def walk(config: dict[str, Any]) -> None:
 
 SOME = ("cross_entropy", "scl", "mlm", "cmlm-simclr", "cssl-simsiam", "taco", "electra-narrow", "coco_lm")
 """One of each kind: what is exact in double precision for all needs to be seen in single for these, and in micro-batches
-(on one worker, every objective in tests/training/test_parts.py)."""
+(on one worker, every objective in tests/training/test_batch_split.py)."""
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from bucket import SECRET, Server, served
 from cluster.driver import BENCH, Driver, kept, started
 
 from harness.cluster import nodes
-from harness.encoders.model import load_encoder
-from harness.encoders.sources import digest_of
+from harness.encoders.models.text_encoder import load_encoder
+from harness.encoders.sources import encoder_digest
 from harness.errors import UserError
 from harness.specs import Execution, Workplace
 from harness.storage import Storage, weights_of
@@ -57,7 +57,7 @@ def found(tmp_path_factory: pytest.TempPathFactory, server: Server, bert: Path) 
 @pytest.mark.ray
 class TestTwoNodes:
     def test_the_encoder_is_lent_to_the_node_that_lacks_it(self, found: dict[str, Any], bert: Path) -> None:
-        digest = digest_of(bert)
+        digest = encoder_digest(bert)
         files = {Path(name).name for name in found["lent"]}
         assert {f"shared/{nodes.MARK}", f"shared/encoders/{digest}/model.safetensors"} <= set(found["lent"])
         assert files >= {"config.json", "tokenizer.json", "files.json"}
@@ -65,7 +65,7 @@ class TestTwoNodes:
         cached = found["folder"] / "elsewhere" / "cache" / "harness" / "encoders" / digest
         assert own == ["/proc/self/cwd/encoder", ""]
         assert lent == same == [str(cached), ""]
-        assert digest_of(cached) == digest
+        assert encoder_digest(cached) == digest
         assert [path.name for path in cached.parent.iterdir() if path.is_dir()] == [digest]
         assert load_encoder(cached, digest, seed=0).parts().keys() == load_encoder(bert, digest, seed=0).parts().keys()
         assert found["new"] == ["/proc/self/cwd/encoder", ""], "what has no weights yet needs no files"
@@ -102,13 +102,13 @@ class TestEncoderFiles:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         storage = Storage(str(tmp_path / "storage"))
         storage.write(nodes.MARK, b"mark")
-        workplace = Workplace(bert, storage, storage_mark="mark", encoder_digest=digest_of(bert))
+        workplace = Workplace(bert, storage, storage_mark="mark", encoder_digest=encoder_digest(bert))
         nodes._lend(workplace)
         return replace(workplace, encoder_folder=tmp_path / "nowhere")
 
     def test_another_encoder_under_the_same_name_is_not_taken(self, lent: Workplace, folders: dict[str, Path]) -> None:
         workplace = nodes.checked(replace(lent, encoder_folder=folders["roberta"]))
-        assert digest_of(workplace.encoder_folder) == lent.encoder_digest
+        assert encoder_digest(workplace.encoder_folder) == lent.encoder_digest
 
     def test_files_that_are_not_the_encoder_are_refused(self, lent: Workplace) -> None:
         name = f"encoders/{lent.encoder_digest}/model.safetensors"
@@ -126,11 +126,11 @@ class TestEncoderFiles:
         weights = folder / "model.safetensors"
         weights.write_bytes(weights.read_bytes()[:-4])
         assert nodes.checked(lent).encoder_folder == folder
-        assert digest_of(folder) == lent.encoder_digest
+        assert encoder_digest(folder) == lent.encoder_digest
 
     def test_on_one_machine_nothing_is_left_and_nothing_fetched(self, bert: Path, tmp_path: Path) -> None:
         workplace = Workplace(bert, Storage(str(tmp_path / "storage")))
-        assert nodes.checked(nodes.shared(workplace, Execution(), digest_of(bert))) == workplace
+        assert nodes.checked(nodes.shared(workplace, Execution(), encoder_digest(bert))) == workplace
         assert not (tmp_path / "storage").exists()
 
 

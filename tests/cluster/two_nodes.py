@@ -23,7 +23,7 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from harness.encoders.sources import digest_of
+from harness.encoders.sources import encoder_digest
 from harness.errors import UserError
 from harness.specs import Execution, Workplace
 from harness.storage import Storage
@@ -68,7 +68,7 @@ def main(one_sided: str) -> dict[str, Any]:
         found: dict[str, Any] = {"second": name[:8]}
 
         shared = Storage(str(folder / "shared"))
-        encoder, digest = HERE / "encoder", digest_of(folder / "encoder")
+        encoder, digest = HERE / "encoder", encoder_digest(folder / "encoder")
         workplace = Workplace(encoder, shared)
         marked = nodes.shared(workplace, CLUSTER, digest)
         found["lent"] = sorted(

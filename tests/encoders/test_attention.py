@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from harness.encoders.attention import packed_attention
-from harness.encoders.layout import SIMILAR, Layout, layout
-from harness.encoders.packing import Packing, packing
+from harness.encoders.kernels.attention import packed_attention
+from harness.encoders.kernels.packing import Packing, packing
+from harness.encoders.kernels.padded_layout import SIMILAR, Layout, layout
 
 CPU = torch.device("cpu")
 HEADS, DEPTH, SCALE = 3, 5, 0.4
@@ -32,9 +32,9 @@ def laid(lengths: list[int]) -> Packing:
     return packing(np.array(lengths, dtype=np.int64), CPU)
 
 
-def laid_out(lengths: list[int], heads: int, first_only: bool) -> Layout:
+def laid_out(lengths: list[int], heads: int, first_tokens_only: bool) -> Layout:
     found = layout(np.array(lengths), heads, CPU)
-    return found.of_first() if first_only else found
+    return found.only_first() if first_tokens_only else found
 
 
 def drawn(tokens: int, count: int = 4, dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -109,7 +109,7 @@ def test_is_the_plain_one(shape: str, more: int) -> None:
 def test_first_tokens_alone(shape: str, more: int) -> None:
     """Their states as before; a gradient to any other state is a gradient to nothing."""
     lying = laid(LENGTHS[shape])
-    leaves, gradient, found, total = learned(lying.of_first(), more)
+    leaves, gradient, found, total = learned(lying.only_first(), more)
     alone = torch.zeros_like(gradient).index_copy(1, lying.first, gradient.index_select(1, lying.first))
     out, gradients = expected([*leaves, alone], LENGTHS[shape])
     close(found[:, lying.first], out[:, lying.first])
@@ -131,11 +131,11 @@ def test_without_gradient_it_is_the_same(shape: str, more: int, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
-@pytest.mark.parametrize("first_only", [False, True])
+@pytest.mark.parametrize("first_tokens_only", [False, True])
 @pytest.mark.parametrize("lengths", [[3, 1, 2], [2, 2]], ids=str)
-def test_gradient_check(lengths: list[int], first_only: bool, dropout: float) -> None:
+def test_gradient_check(lengths: list[int], first_tokens_only: bool, dropout: float) -> None:
     lying = laid(lengths)
-    lying = lying.of_first() if first_only else lying
+    lying = lying.only_first() if first_tokens_only else lying
     generator = torch.Generator().manual_seed(1)
     total = sum(lengths)
     leaves = [
@@ -150,12 +150,12 @@ def test_gradient_check(lengths: list[int], first_only: bool, dropout: float) ->
     assert torch.autograd.gradcheck(once, leaves)
 
 
-@pytest.mark.parametrize("first_only", [False, True])
-def test_dropout_drops_weights(first_only: bool) -> None:
+@pytest.mark.parametrize("first_tokens_only", [False, True])
+def test_dropout_drops_weights(first_tokens_only: bool) -> None:
     """With a value of its own for each key the weights can be read: each is 0 or 1 / (1 - p) of what it was."""
     lengths, p = [40, 33, 21, 40], 0.25
     lying = laid(lengths)
-    lying = lying.of_first() if first_only else lying
+    lying = lying.only_first() if first_tokens_only else lying
     total, width = sum(lengths), max(lengths)
     generator = torch.Generator().manual_seed(2)
     q, k = (torch.randn(1, HEADS, total, width, generator=generator) for _ in range(2))
@@ -165,20 +165,20 @@ def test_dropout_drops_weights(first_only: bool) -> None:
         packed_attention(MODULE, q.requires_grad_(), k, v, None, 0.1, rate, packing=lying)[0].detach()
         for rate in (0.0, p)
     )
-    asked = lying.first if first_only else torch.arange(total)
+    asked = lying.first if first_tokens_only else torch.arange(total)
     whole, dropped = whole[:, asked], dropped[:, asked]
     kept = dropped != 0
     torch.testing.assert_close(dropped, torch.where(kept, whole / (1 - p), 0))
     count = int((whole != 0).sum())
-    assert count == HEADS * (len(lengths) * sum(lengths) // 4 if first_only else sum(n * n for n in lengths))
+    assert count == HEADS * (len(lengths) * sum(lengths) // 4 if first_tokens_only else sum(n * n for n in lengths))
     assert abs(int(kept.sum()) / count - (1 - p)) < 5 * (p * (1 - p) / count) ** 0.5
 
 
-@pytest.mark.parametrize("first_only", [False, True])
-def test_dropout_draws_alike_with_and_without_gradient(first_only: bool) -> None:
+@pytest.mark.parametrize("first_tokens_only", [False, True])
+def test_dropout_draws_alike_with_and_without_gradient(first_tokens_only: bool) -> None:
     """A pass that only looks and one that learns see the same (batches._gathers stands on it)."""
     lying = laid(LENGTHS["mixed"])
-    lying = lying.of_first() if first_only else lying
+    lying = lying.only_first() if first_tokens_only else lying
     q, k, v = drawn(sum(LENGTHS["mixed"]), 3)
 
     def once() -> Tensor:
@@ -210,29 +210,29 @@ some_lengths = st.lists(st.integers(1, 40), min_size=1, max_size=20)
 
 
 @settings(max_examples=40)
-@given(lengths=some_lengths, heads=st.integers(1, 4), first_only=st.booleans())
-def test_every_row_has_one_place(lengths: list[int], heads: int, first_only: bool) -> None:
-    found = laid_out(lengths, heads, first_only)
+@given(lengths=some_lengths, heads=st.integers(1, 4), first_tokens_only=st.booleans())
+def test_every_row_has_one_place(lengths: list[int], heads: int, first_tokens_only: bool) -> None:
+    found = laid_out(lengths, heads, first_tokens_only)
     total = sum(lengths) * heads
     for place, rows in ((found.keys, torch.arange(total)), (found.queries, found.queries.rows)):
         rows = torch.arange(total) if rows is None else rows
         assert len(place.place) == len(rows) == len(set(place.place.tolist()))
         assert torch.equal(place.gather[place.place], rows)
     starts = np.cumsum(lengths) - lengths
-    asked = set(starts if first_only else range(sum(lengths)))
+    asked = set(starts if first_tokens_only else range(sum(lengths)))
     rows = torch.arange(total) if found.queries.rows is None else found.queries.rows
     assert set(rows.tolist()) == {token * heads + head for token in asked for head in range(heads)}
 
 
 @settings(max_examples=40)
-@given(lengths=some_lengths, heads=st.integers(1, 4), first_only=st.booleans())
-def test_groups_hold_each_sequence_and_head_once(lengths: list[int], heads: int, first_only: bool) -> None:
+@given(lengths=some_lengths, heads=st.integers(1, 4), first_tokens_only=st.booleans())
+def test_groups_hold_each_sequence_and_head_once(lengths: list[int], heads: int, first_tokens_only: bool) -> None:
     """In its own order, with a bias that closes the padding and nothing else; a query beside the keys it may see."""
-    found = laid_out(lengths, heads, first_only)
+    found = laid_out(lengths, heads, first_tokens_only)
     token_of_key = torch.full((len(found.keys.gather),), -1)
     token_of_key[found.keys.place] = torch.arange(sum(lengths) * heads)
     token_of_query = token_of_key
-    if first_only:
+    if first_tokens_only:
         assert found.queries.rows is not None
         token_of_query = torch.full((len(found.queries.gather),), -1)
         token_of_query[found.queries.place] = found.queries.rows
@@ -258,7 +258,7 @@ def test_groups_hold_each_sequence_and_head_once(lengths: list[int], heads: int,
             assert bool((group.bias[:, 0][~real] == float("-inf")).all())
         assert float((~real).float().mean()) <= 1 - SIMILAR + 1e-6
         assert torch.equal(queries, keys[:, : queries.shape[1]])
-        assert queries.shape[1] == group.shape[1] == (1 if first_only else width)
+        assert queries.shape[1] == group.shape[1] == (1 if first_tokens_only else width)
         seen += [tuple(row[row >= 0].tolist()) for row in keys]
     assert len(seen) == len(wanted)
     assert set(seen) == wanted
@@ -275,9 +275,9 @@ def test_groups_are_few(lengths: list[int]) -> None:
 
 
 @settings(max_examples=40)
-@given(lengths=some_lengths, heads=st.integers(1, 3), first_only=st.booleans(), more=st.integers(0, 3))
-def test_padding_and_taking_are_inverse(lengths: list[int], heads: int, first_only: bool, more: int) -> None:
-    found = laid_out(lengths, heads, first_only)
+@given(lengths=some_lengths, heads=st.integers(1, 3), first_tokens_only=st.booleans(), more=st.integers(0, 3))
+def test_padding_and_taking_are_inverse(lengths: list[int], heads: int, first_tokens_only: bool, more: int) -> None:
+    found = laid_out(lengths, heads, first_tokens_only)
     total = sum(lengths) * heads
     count = total + more * heads
     states = torch.arange(1.0, 2 * count + 1).view(count, 2)
@@ -295,4 +295,4 @@ def test_a_layout_is_made_once_a_batch() -> None:
     lying = laid(LENGTHS["mixed"])
     assert lying.layout(2) is lying.layout(2)
     assert lying.layout(2) is not lying.layout(3)
-    assert lying.of_first().layout(2).area < lying.layout(2).area
+    assert lying.only_first().layout(2).area < lying.layout(2).area

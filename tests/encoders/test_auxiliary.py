@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from harness.encoders.auxiliary import Auxiliary
 from harness.encoders.flops import forward_flops, mlm_head_flops
-from harness.encoders.model import Batch, TextEncoder, load_product, save_product, weights_digest
+from harness.encoders.models.auxiliary import Auxiliary
+from harness.encoders.models.text_encoder import Batch, TextEncoder, load_product, save_product, weights_digest
 from harness.storage import Storage
 
 CPU = torch.device("cpu")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.encoders.dropout import Dropout, drawn
+from harness.encoders.kernels.dropout import Dropout, drawn
 
 MANY = 400_001
 """An odd number: the last integer serves one value alone."""

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from harness.encoders import linear as linear_module
-from harness.encoders.dropout import Dropout
-from harness.encoders.linear import WORTH, Linear, hasten, linear
+from harness.encoders.kernels import linear as linear_module
+from harness.encoders.kernels.dropout import Dropout
+from harness.encoders.kernels.linear import WORTH, Linear, linear, use_cpu_kernels
 
 UNIT = 2.0**-24
 """Of rounding in float32."""
@@ -152,7 +152,7 @@ class TestHasten:
 
     def test_parameters_stay_the_same_ones(self, model: nn.Sequential) -> None:
         before, state = dict(model.named_parameters()), {n: t.clone() for n, t in model.state_dict().items()}
-        hasten(model)
+        use_cpu_kernels(model)
         assert [type(module) for module in model.modules() if isinstance(module, (nn.Linear, nn.Dropout))] == [
             Linear,
             Dropout,
@@ -169,8 +169,8 @@ class TestHasten:
     @pytest.mark.parametrize("rows", [EDGE, 3])
     def test_a_copy_works_alone(self, model: nn.Sequential, rows: int, products: list[Any]) -> None:
         plain, x = copy.deepcopy(model), drawn(rows, K, seed=1)
-        hasten(model)
-        hasten(model)
+        use_cpu_kernels(model)
+        use_cpu_kernels(model)
         copied = copy.deepcopy(model)
         assert copied[2].weight is copied[0][0].weight
         assert copied[0][0].weight is not model[0][0].weight

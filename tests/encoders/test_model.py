@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.utils.flop_counter import FlopCounterMode
 
-from harness.encoders import model as model_module
 from harness.encoders.flops import forward_flops, mlm_head_flops
-from harness.encoders.model import Batch, TextEncoder, load_product, save_product, weights_digest
+from harness.encoders.models import text_encoder as model_module
+from harness.encoders.models.text_encoder import Batch, TextEncoder, load_product, save_product, weights_digest
 from harness.encoders.tokens import Tokens
 from harness.errors import UserError
 from harness.storage import Storage

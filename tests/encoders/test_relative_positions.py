@@ -11,10 +11,10 @@ import pytest
 import tiny
 import torch
 
-from harness.encoders import packing as packed
-from harness.encoders.attention import packed_attention
-from harness.encoders.model import Batch, load_product, save_product
-from harness.encoders.relative_positions import RelativePositions, buckets_of
+from harness.encoders.kernels import packing as packed
+from harness.encoders.kernels.attention import packed_attention
+from harness.encoders.models.relative_positions import RelativePositions, buckets_of
+from harness.encoders.models.text_encoder import Batch, load_product, save_product
 from harness.storage import Storage
 
 CPU = torch.device("cpu")

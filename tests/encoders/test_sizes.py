@@ -11,8 +11,8 @@ import torch
 from transformers import AutoConfig, AutoModelForMaskedLM
 
 from harness.encoders import SIZES, locate
-from harness.encoders import model as model_module
-from harness.encoders.model import Batch, TextEncoder, load_encoder, weights_digest
+from harness.encoders.models import text_encoder as model_module
+from harness.encoders.models.text_encoder import Batch, TextEncoder, load_encoder, weights_digest
 from harness.objectives.cost import auxiliary_shape
 
 CPU = torch.device("cpu")

@@ -12,13 +12,13 @@ from dataclasses import FrozenInstanceError, replace
 from typing import Any, cast
 
 import pytest
-from methods.targets import ENCODER, HEAD, HEADLESS, TARGET, chain, keys
+from methods.contexts import CONTEXT, ENCODER, HEAD, HEADLESS, chain, keys
 from pydantic import ValidationError
 
 from harness import objectives
 from harness.errors import UserError
 from harness.methods import METHODS, Method, hyperparameters, mlm_head_stage
-from harness.specs import Data, Encoder, Optim, Parent, RowSet, Selection, Target
+from harness.specs import Data, Encoder, Optim, Parent, RowSet, RunContext, Selection
 from harness.yaml_files import Strict
 
 SUPERVISED = {"cross_entropy", "scl"}
@@ -104,17 +104,19 @@ class TestMethodContract:
             assert info.default is not None
             assert info.description, f"{method.name}.{name}"
 
-    def test_the_leaf_is_supervised_and_reads_the_targets_data(self, method: Method) -> None:
+    def test_the_leaf_is_supervised_and_reads_the_contexts_data(self, method: Method) -> None:
         leaf = chain(method)[-1]
         assert leaf.objective.name in SUPERVISED
-        assert (leaf.data, leaf.selection, leaf.seed) == (TARGET.data, TARGET.selection, TARGET.seed)
-        assert leaf.optim == TARGET.fine_tune
+        assert (leaf.data, leaf.selection, leaf.seed) == (CONTEXT.data, CONTEXT.selection, CONTEXT.seed)
+        assert leaf.optim == CONTEXT.fine_tune
         assert leaf.phase == "fine-tune"
 
-    @pytest.mark.parametrize("target", [TARGET, HEADLESS], ids=["with an MLM head", "with a trained MLM head"])
-    def test_parents_come_before_children_and_all_begins_at_the_encoder(self, method: Method, target: Target) -> None:
-        stages = chain(method, target)
-        uses_head = target is HEADLESS and isinstance(stages[0].init, Parent)
+    @pytest.mark.parametrize("context", [CONTEXT, HEADLESS], ids=["with an MLM head", "with a trained MLM head"])
+    def test_parents_come_before_children_and_all_begins_at_the_encoder(
+        self, method: Method, context: RunContext
+    ) -> None:
+        stages = chain(method, context)
+        uses_head = context is HEADLESS and isinstance(stages[0].init, Parent)
         whole = (HEAD, *stages) if uses_head else stages
         assert [s.key for s in stages[-1].chain] == [s.key for s in whole]
         assert stages[-1].encoder == ENCODER
@@ -128,20 +130,20 @@ class TestMethodContract:
     def test_earlier_stages_read_unlabelled_rows_alone(self, method: Method) -> None:
         """Whatever has to do with labels, selection or fine-tuning leaves their keys alone; the leaf's own change."""
         changes = [
-            replace(TARGET, data=replace(TARGET.data, train=RowSet("1" * 32))),
-            replace(TARGET, data=replace(TARGET.data, dev=RowSet("2" * 32))),
-            replace(TARGET, data=replace(TARGET.data, tests=())),
-            replace(TARGET, data=replace(TARGET.data, num_labels=3)),
-            replace(TARGET, selection=Selection("mcc", 50)),
-            replace(TARGET, fine_tune=Optim(9e-5, 64, 700)),
+            replace(CONTEXT, data=replace(CONTEXT.data, train=RowSet("1" * 32))),
+            replace(CONTEXT, data=replace(CONTEXT.data, dev=RowSet("2" * 32))),
+            replace(CONTEXT, data=replace(CONTEXT.data, tests=())),
+            replace(CONTEXT, data=replace(CONTEXT.data, num_labels=3)),
+            replace(CONTEXT, selection=Selection("mcc", 50)),
+            replace(CONTEXT, fine_tune=Optim(9e-5, 64, 700)),
         ]
         *earlier, leaf = chain(method)
         for stage in earlier:
             assert stage.objective.name not in SUPERVISED
-            texts = Data(TARGET.unlabelled, max_length=TARGET.data.max_length)
-            views = Data(cast(RowSet, TARGET.translated), max_length=TARGET.data.max_length, views=TARGET.views)
+            texts = Data(CONTEXT.unlabelled, max_length=CONTEXT.data.max_length)
+            views = Data(cast(RowSet, CONTEXT.translated), max_length=CONTEXT.data.max_length, views=CONTEXT.views)
             assert stage.data == (views if method.translates else texts)
-            assert (stage.selection, stage.optim, stage.phase) == (None, TARGET.post_train, "post-train")
+            assert (stage.selection, stage.optim, stage.phase) == (None, CONTEXT.post_train, "post-train")
         for change in changes:
             assert [s.key for s in earlier] == keys(method, change)[:-1]
             assert leaf.key != keys(method, change)[-1]
@@ -149,8 +151,8 @@ class TestMethodContract:
     def test_texts_and_post_training_recipe_matter_where_there_is_post_training(self, method: Method) -> None:
         texts = {"translated" if method.translates else "unlabelled": RowSet("3" * 32)}
         for change in (
-            replace(TARGET, **texts),
-            replace(TARGET, post_train=Optim(9e-5, 256, 650)),
+            replace(CONTEXT, **texts),
+            replace(CONTEXT, post_train=Optim(9e-5, 256, 650)),
         ):
             expected = len(chain(method)) > 1
             assert [a != b for a, b in zip(keys(method), keys(method, change), strict=True)] == [expected] * len(
@@ -158,16 +160,16 @@ class TestMethodContract:
             )
 
     def test_seed_length_and_encoder_flow_into_every_stage(self, method: Method) -> None:
-        assert all(stage.seed == TARGET.seed for stage in chain(method))
+        assert all(stage.seed == CONTEXT.seed for stage in chain(method))
         for change in (
-            replace(TARGET, seed=42),
-            replace(TARGET, data=replace(TARGET.data, max_length=64)),
-            replace(TARGET, encoder=Encoder("9" * 32)),
+            replace(CONTEXT, seed=42),
+            replace(CONTEXT, data=replace(CONTEXT.data, max_length=64)),
+            replace(CONTEXT, encoder=Encoder("9" * 32)),
         ):
             assert not set(keys(method)) & set(keys(method, change))
 
     def test_the_cells_labels_do_not_change_a_key(self, method: Method) -> None:
-        assert keys(method) == keys(method, replace(TARGET, task="other", size=7, subset=3))
+        assert keys(method) == keys(method, replace(CONTEXT, task="other", size=7, subset=3))
 
     def test_versions_of_objectives(self, method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
         """Bumping an objective changes the stages that use it and those after it, no other."""
@@ -181,8 +183,8 @@ class TestMethodContract:
             assert keys(method) == before
 
     def test_it_says_in_a_sentence_what_it_skips(self, method: Method) -> None:
-        assert method.skip(TARGET) is None
-        reason = method.skip(replace(TARGET, data=replace(TARGET.data, num_labels=1)))
+        assert method.skip(CONTEXT) is None
+        reason = method.skip(replace(CONTEXT, data=replace(CONTEXT.data, num_labels=1)))
         assert reason is None or len(reason.split()) > 3
 
 

@@ -6,29 +6,29 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from methods.targets import ENCODER, HEAD, HEADLESS, TARGET, chain, keys
+from methods.contexts import CONTEXT, ENCODER, HEAD, HEADLESS, chain, keys
 
 from harness.bench.table import load_table
 from harness.encoders import adapted
 from harness.errors import UserError
 from harness.methods import METHODS, Method, hyperparameters, methods_named
 from harness.methods import chain as chained
-from harness.specs import Encoder, Parent, Target
+from harness.specs import Encoder, Parent, RunContext
 
 FT, SCL, TAPT, CMLM, MLM = (METHODS[name] for name in ("ft", "scl", "tapt", "cmlm", "mlm"))
 CSSL, TACO, ELECTRA, COCO_LM = (METHODS[name] for name in ("cssl", "taco", "electra", "coco_lm"))
-BASES = pytest.mark.parametrize("target", [TARGET, HEADLESS], ids=["with an MLM head", "with a trained MLM head"])
+BASES = pytest.mark.parametrize("context", [CONTEXT, HEADLESS], ids=["with an MLM head", "with a trained MLM head"])
 
 
 # ------------------------------------------------------------------------------------------------- one computation
 
 
 @BASES
-def test_cmlm_without_contrast_is_tapt(target: Target) -> None:
+def test_cmlm_without_contrast_is_tapt(context: RunContext) -> None:
     """Table 3's 'w/o CL' is Table 1's TAPT: both stages have one key."""
-    assert keys(CMLM, target, alpha=0) == keys(TAPT, target)
-    assert keys(CMLM, target, alpha=0.0, p_m=0.3) == keys(TAPT, target, p_m=0.3) != keys(TAPT, target)
-    assert len(keys(TAPT, target)) == 2
+    assert keys(CMLM, context, alpha=0) == keys(TAPT, context)
+    assert keys(CMLM, context, alpha=0.0, p_m=0.3) == keys(TAPT, context, p_m=0.3) != keys(TAPT, context)
+    assert len(keys(TAPT, context)) == 2
 
 
 @pytest.mark.parametrize(
@@ -66,21 +66,23 @@ def test_what_belongs_to_simclr_alone(name: str, value: float) -> None:
 
 
 @BASES
-def test_mlm_as_post_training_is_tapt_and_taco_without_weight_is_mlm(target: Target) -> None:
-    assert keys(MLM, target) == keys(TAPT, target) == keys(TACO, target, weight=0)
-    assert keys(TACO, target, weight=0, token_prediction=True) == keys(MLM, target, token_prediction=True)
+def test_mlm_as_post_training_is_tapt_and_taco_without_weight_is_mlm(context: RunContext) -> None:
+    assert keys(MLM, context) == keys(TAPT, context) == keys(TACO, context, weight=0)
+    assert keys(TACO, context, weight=0, token_prediction=True) == keys(MLM, context, token_prediction=True)
     for values in ({"window": 9}, {"num_negatives": 10}, {"concentrated": True}, {"contrast_group": 8}):
-        assert keys(TACO, target, weight=0, **values) == keys(MLM, target)
-        assert keys(TACO, target, **values) != keys(TACO, target)
+        assert keys(TACO, context, weight=0, **values) == keys(MLM, context)
+        assert keys(TACO, context, **values) != keys(TACO, context)
 
 
 @BASES
-def test_coco_lm_with_the_binary_loss_alone_is_electra_with_the_shallow_auxiliary_network(target: Target) -> None:
+def test_coco_lm_with_the_binary_loss_alone_is_electra_with_the_shallow_auxiliary_network(context: RunContext) -> None:
     rtd_only = {"lm": "none", "contrast": False}
-    assert keys(COCO_LM, target, **rtd_only) == keys(ELECTRA, target, auxiliary="shallow")
-    assert keys(COCO_LM, target, **rtd_only, auxiliary="narrow", lambda_copy=20) == keys(ELECTRA, target, lambda_rtd=20)
-    assert keys(COCO_LM, target, **rtd_only, crop_ratio=0.7, temperature=0.1) == keys(COCO_LM, target, **rtd_only)
-    assert keys(COCO_LM, target, **rtd_only, replacements="random") != keys(COCO_LM, target, **rtd_only)
+    assert keys(COCO_LM, context, **rtd_only) == keys(ELECTRA, context, auxiliary="shallow")
+    assert keys(COCO_LM, context, **rtd_only, auxiliary="narrow", lambda_copy=20) == keys(
+        ELECTRA, context, lambda_rtd=20
+    )
+    assert keys(COCO_LM, context, **rtd_only, crop_ratio=0.7, temperature=0.1) == keys(COCO_LM, context, **rtd_only)
+    assert keys(COCO_LM, context, **rtd_only, replacements="random") != keys(COCO_LM, context, **rtd_only)
 
 
 @pytest.mark.parametrize(
@@ -107,8 +109,8 @@ def test_the_rows_of_coco_lms_table_3_are_eleven_computations() -> None:
     for row in rows:
         values = {k.removeprefix("coco_lm."): v for k, v in row.set.items() if not k.startswith("encoder.")}
         wanted = replace(ENCODER, relative_buckets=32, relative_distance=128)
-        target = replace(TARGET, encoder=adapted(wanted, row.encoder_settings, {}))
-        found.append(keys(COCO_LM, target, **values))
+        context = replace(CONTEXT, encoder=adapted(wanted, row.encoder_settings, {}))
+        found.append(keys(COCO_LM, context, **values))
     assert len(rows) == len({made[-1] for made in found}) == 11
     lengths = {row.name: len(made) for row, made in zip(rows, found, strict=True)}
     assert lengths.pop("w/ Converged Auxiliary") == 3
@@ -138,7 +140,7 @@ def test_a_converged_auxiliary_network_is_carried_over_and_the_encoder_is_not_tr
 def test_the_whole_batch_is_a_group_of_its_size(name: str) -> None:
     """0 is the batch, key included; more than the batch is refused in one sentence."""
     method = METHODS[name]
-    size = TARGET.fine_tune.batch_size if method.supervised else TARGET.post_train.batch_size
+    size = CONTEXT.fine_tune.batch_size if method.supervised else CONTEXT.post_train.batch_size
     assert keys(method, contrast_group=0) == keys(method, contrast_group=size) != keys(method, contrast_group=4)
     with pytest.raises(UserError) as caught:
         keys(method, contrast_group=size + 1)
@@ -152,18 +154,18 @@ def test_the_whole_batch_is_a_group_of_its_size(name: str) -> None:
 @pytest.mark.parametrize("name", ["scl", "cssl", "cmlm", "taco", "coco_lm"])
 def test_the_group_is_the_batch_unless_it_is_set(name: str, size: int) -> None:
     """SCL's Table 3 has batches of 16, 64 and 256: each contrasts all of it."""
-    target = replace(
-        TARGET,
-        fine_tune=replace(TARGET.fine_tune, batch_size=size),
-        post_train=replace(TARGET.post_train, batch_size=size),
+    context = replace(
+        CONTEXT,
+        fine_tune=replace(CONTEXT.fine_tune, batch_size=size),
+        post_train=replace(CONTEXT.post_train, batch_size=size),
     )
-    stages = chain(METHODS[name], target, **({"contrast": "simclr"} if name == "cmlm" else {}))
+    stages = chain(METHODS[name], context, **({"contrast": "simclr"} if name == "cmlm" else {}))
     assert [s.objective.params["contrast_group"] for s in stages if "contrast_group" in s.objective.params] == [size]
 
 
 def test_a_batch_of_one_has_nothing_to_contrast_with() -> None:
     with pytest.raises(UserError, match="a batch of 1 leaves nothing to contrast with; take 2 or more"):
-        keys(TACO, replace(TARGET, post_train=replace(TARGET.post_train, batch_size=1)), contrast_group=0)
+        keys(TACO, replace(CONTEXT, post_train=replace(CONTEXT.post_train, batch_size=1)), contrast_group=0)
 
 
 # -------------------------------------------------------------------------------------------- one after another
@@ -175,11 +177,11 @@ def steps(name: str) -> list[tuple[Method, Any]]:
 
 def test_methods_follow_one_another() -> None:
     """'cmlm+scl' is CMLM's post-training and SCL's fine-tuning; 'cmlm+ft' is CMLM."""
-    both = chained(steps("cmlm+scl"), TARGET)
+    both = chained(steps("cmlm+scl"), CONTEXT)
     assert both[0].key == chain(CMLM)[0].key
     assert both[1].objective == chain(SCL)[0].objective
-    assert [stage.key for stage in chained(steps("cmlm+ft"), TARGET)] == keys(CMLM)
-    three = chained(steps("tapt+cmlm+scl"), TARGET)
+    assert [stage.key for stage in chained(steps("cmlm+ft"), CONTEXT)] == keys(CMLM)
+    three = chained(steps("tapt+cmlm+scl"), CONTEXT)
     assert [stage.objective.name for stage in three] == ["mlm", "cmlm", "scl"]
     assert three[0].key == keys(TAPT)[0]
     assert (three[1].init.stage.key, three[1].init.parts) == (three[0].key, ("encoder", "mlm_head"))
@@ -188,10 +190,10 @@ def test_methods_follow_one_another() -> None:
 def test_pre_training_comes_before_and_is_shared() -> None:
     """A pre-trained encoder has its own MLM head, so a trained one is not used."""
     pre_trained = Parent(chain(MLM)[0])
-    for target in (TARGET, HEADLESS):
-        post, _ = chained(steps("cmlm"), target, pre_trained)
+    for context in (CONTEXT, HEADLESS):
+        post, _ = chained(steps("cmlm"), context, pre_trained)
         assert (post.init.stage.key, post.init.parts) == (pre_trained.stage.key, ("encoder", "mlm_head"))
-        (fine,) = chained(steps("ft"), target, pre_trained)
+        (fine,) = chained(steps("ft"), context, pre_trained)
         assert (fine.init.stage.key, fine.init.parts) == (pre_trained.stage.key, ("encoder",))
 
 
@@ -250,7 +252,7 @@ def test_post_training_carries_the_mlm_head_where_it_is_trained() -> None:
     ):
         post, fine = chain(method, HEADLESS, **values)
         if parts == ("encoder",):  # no MLM head is used: the encoder as it is, under a plain key
-            assert [post.key, fine.key] == keys(method, TARGET, **values)
+            assert [post.key, fine.key] == keys(method, CONTEXT, **values)
         else:
             assert (post.init.stage.key, post.init.step, post.init.parts) == (HEAD.key, "last", parts)
         assert (fine.init.stage.key, fine.init.step, fine.init.parts) == (post.key, "last", ("encoder",))
@@ -259,7 +261,7 @@ def test_post_training_carries_the_mlm_head_where_it_is_trained() -> None:
 def test_fine_tuning_does_not_depend_on_an_mlm_head() -> None:
     """FT, SCL and CSSL start from the encoder as it is, whatever MLM head it lacks."""
     for method in (FT, SCL, CSSL):
-        assert keys(method, HEADLESS) == keys(method, TARGET)
+        assert keys(method, HEADLESS) == keys(method, CONTEXT)
         assert chain(method, HEADLESS)[0].init == HEADLESS.encoder
 
 
@@ -271,7 +273,7 @@ def test_after_a_stage_the_trained_head_is_not_used_again() -> None:
 
 def test_with_an_mlm_head_everything_starts_from_the_encoder() -> None:
     for method in METHODS.values():
-        assert chain(method)[0].init == TARGET.encoder
+        assert chain(method)[0].init == CONTEXT.encoder
         assert isinstance(chain(method)[0].init, Encoder)
 
 
@@ -396,14 +398,14 @@ def test_combinations_that_cannot_be(name: str, values: dict[str, Any], words: s
 
 
 def test_cssl_skips_without_a_translation_and_says_why() -> None:
-    missing = replace(TARGET, translated=None, untranslated="apertium is not installed")
+    missing = replace(CONTEXT, translated=None, untranslated="apertium is not installed")
     assert CSSL.skip(missing) == "apertium is not installed"
     (post, _) = chain(CSSL)
-    assert post.data.train == TARGET.translated
+    assert post.data.train == CONTEXT.translated
     assert (post.data.views, post.objective.params["num_views"]) == (2, 1)
 
 
 def test_scl_skips_regression_and_the_others_do_not() -> None:
-    regression = replace(TARGET, data=replace(TARGET.data, num_labels=1))
+    regression = replace(CONTEXT, data=replace(CONTEXT.data, num_labels=1))
     assert [name for name, method in METHODS.items() if method.skip(regression)] == ["scl"]
     assert "regression" in SCL.skip(regression)

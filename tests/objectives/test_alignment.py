@@ -12,7 +12,7 @@ import tiny
 import torch
 import torch.nn.functional as F
 
-from harness.encoders.model import Batch
+from harness.encoders.models.text_encoder import Batch
 from harness.encoders.tokens import Tokens
 from harness.objectives.losses import token_alignment
 from harness.specs import Objective

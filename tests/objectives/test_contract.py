@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from harness.encoders.model import Batch
+from harness.encoders.models.text_encoder import Batch
 from harness.encoders.tokens import Tokens
 from harness.objectives.base import TrainingObjective, Views
 from harness.objectives.cost import step_flops

@@ -12,14 +12,14 @@ import tiny
 import torch
 from numpy.typing import NDArray
 
-from harness.encoders.model import Batch
+from harness.encoders.models.text_encoder import Batch
 from harness.encoders.tokens import Tokens, Vocabulary
 from harness.methods import METHODS, chain, hyperparameters
 from harness.objectives import VERSIONS, build, objective
 from harness.objectives.base import TrainingObjective, Views
 from harness.objectives.losses import simclr, supervised_contrastive
 from harness.objectives.masked import MaskedLM
-from harness.specs import Encoder, Objective, RowSet, Selection, Stage, Target
+from harness.specs import Encoder, Objective, RowSet, RunContext, Selection, Stage
 from harness.streams import stream
 from harness.training.loop import train
 
@@ -363,7 +363,7 @@ class TestVersions:
 class TestMethods:
     """Settings without effect leave the key: what is one computation is trained once."""
 
-    TARGET = Target(
+    CONTEXT = RunContext(
         "sst2",
         20,
         0,
@@ -378,7 +378,7 @@ class TestMethods:
 
     def stages(self, name: str, **values: Any) -> tuple[Stage, ...]:
         method = METHODS[name]
-        return chain([(method, hyperparameters(method, values, "test"))], self.TARGET)
+        return chain([(method, hyperparameters(method, values, "test"))], self.CONTEXT)
 
     def keys(self, name: str, **values: Any) -> list[str]:
         return [stage.key for stage in self.stages(name, **values)]

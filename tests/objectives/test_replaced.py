@@ -12,7 +12,7 @@ import tiny
 import torch
 from torch import Tensor, nn
 
-from harness.encoders.model import Batch, load_product
+from harness.encoders.models.text_encoder import Batch, load_product
 from harness.encoders.tokens import Tokens
 from harness.methods import METHODS, Text, hyperparameters
 from harness.objectives import objective, replaced

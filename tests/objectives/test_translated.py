@@ -11,7 +11,7 @@ import pytest
 import tiny
 import torch
 
-from harness.encoders.model import Batch
+from harness.encoders.models.text_encoder import Batch
 from harness.encoders.tokens import Tokens
 from harness.objectives.base import Views
 from harness.objectives.losses import simclr, simsiam

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tiny
 
-from harness.encoders.model import load_product
+from harness.encoders.models.text_encoder import load_product
 from harness.running import run_stage
 from harness.specs import Record, Stage, Workplace
 from harness.storage import Storage, checkpoint_of

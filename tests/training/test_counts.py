@@ -17,15 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from harness.encoders import attention as attention_module
-from harness.encoders import model as model_module
-from harness.encoders.layout import SIMILAR, Layout
-from harness.encoders.model import Batch, load_encoder, weights_digest
-from harness.encoders.packing import rounded
+from harness.encoders.kernels import attention as attention_module
+from harness.encoders.kernels.packing import rounded
+from harness.encoders.kernels.padded_layout import SIMILAR, Layout
+from harness.encoders.models import text_encoder as model_module
+from harness.encoders.models.text_encoder import Batch, load_encoder, weights_digest
 from harness.objectives.base import Views
 from harness.streams import seed_of
 from harness.training import loop
-from harness.training.batches import sow
+from harness.training.forward_backward import seed_dropout
 from harness.training.loop import EVALUATION_TOKENS, by_length, predict, train
 
 CPU = torch.device("cpu")
@@ -151,7 +151,7 @@ def test_sowing_is_torchs(seed: int) -> None:
     torch.manual_seed(seed)
     expected = torch.get_rng_state()
     torch.rand(3)
-    sow(seed, CPU)
+    seed_dropout(seed, CPU)
     assert torch.equal(torch.get_rng_state(), expected)
 
 

@@ -15,12 +15,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.encoders.model import weights_digest
+from harness.encoders.models.text_encoder import weights_digest
 from harness.encoders.tokens import Tokens
 from harness.objectives import build
 from harness.objectives.base import TrainingObjective
 from harness.specs import Objective, Predictions, Stage
-from harness.training import batches, loop
+from harness.training import forward_backward, loop
 from harness.training.loop import (
     DivergedError,
     Inputs,
@@ -32,7 +32,7 @@ from harness.training.loop import (
     train,
     trainable,
 )
-from harness.training.outcome import Outcome
+from harness.training.result import TrainingResult
 
 CPU = torch.device("cpu")
 
@@ -48,7 +48,7 @@ def objective_of(folder: Path, stage: Stage) -> TrainingObjective:
     )
 
 
-def run(folder: Path, stage: Stage, inputs: Inputs, **options: Any) -> tuple[TrainingObjective, Outcome]:
+def run(folder: Path, stage: Stage, inputs: Inputs, **options: Any) -> tuple[TrainingObjective, TrainingResult]:
     objective = objective_of(folder, stage)
     dev = stage.data.dev.digest if stage.data.dev else None
     settings = {"selection": stage.selection, "dev": dev, "metrics": tiny.METRICS, **options}
@@ -244,8 +244,10 @@ class TestDeterminism:
 
     def test_dropout_has_a_stream_of_its_own_at_each_step(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         seeds: list[int] = []
-        sown = batches.sow
-        monkeypatch.setattr(batches, "sow", lambda seed, device: (seeds.append(seed), sown(seed, device)))
+        seeded = forward_backward.seed_dropout
+        monkeypatch.setattr(
+            forward_backward, "seed_dropout", lambda seed, device: (seeds.append(seed), seeded(seed, device))
+        )
         for seed in (1, 2):
             stage, inputs = tiny.post_training(bert, seed=seed, steps=4)
             train(objective_of(bert, stage), inputs, stage.optim, seed)
@@ -339,7 +341,7 @@ class TestSelection:
         assert chosen == len(scores) or not np.array_equal(states[2 * len(scores)], states[2 * chosen])
 
     @staticmethod
-    def assert_is_the_selected_state(objective: TrainingObjective, outcome: Outcome, inputs: Inputs) -> None:
+    def assert_is_the_selected_state(objective: TrainingObjective, outcome: TrainingResult, inputs: Inputs) -> None:
         for digest, evaluation in inputs.evaluations.items():
             again, _ = predict(objective, evaluation, "fp32", CPU)
             assert np.array_equal(again.logits, outcome.predictions[digest].logits), digest

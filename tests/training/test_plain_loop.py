@@ -20,7 +20,7 @@ from harness.specs import Stage
 from harness.streams import stream
 from harness.training import loop
 from harness.training.loop import Inputs, train
-from harness.training.outcome import Outcome
+from harness.training.result import TrainingResult
 
 
 class Plain:
@@ -284,7 +284,7 @@ class Plain:
             return self.classify(tokens)[1].numpy()
 
 
-def made(folder: Path, stage: Stage, inputs: Inputs) -> tuple[Plain, Outcome]:
+def made(folder: Path, stage: Stage, inputs: Inputs) -> tuple[Plain, TrainingResult]:
     """The plain loop, ready to run from the same heads, and what the harness's found."""
     vocabulary = tiny.vocabulary(folder)
     root = stage.encoder

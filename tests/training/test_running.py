@@ -11,7 +11,7 @@ import pytest
 import tiny
 import torch
 
-from harness.encoders.model import Batch, load_product, weights_digest
+from harness.encoders.models.text_encoder import Batch, load_product, weights_digest
 from harness.objectives.classification import CrossEntropy
 from harness.objectives.masked import MaskedLM
 from harness.objectives.requirements import unmet
@@ -19,7 +19,7 @@ from harness.running import run_stage
 from harness.specs import Encoder, Objective, Parent, Record, Stage
 from harness.storage import Storage
 from harness.training.loop import Inputs
-from harness.training.outcome import Outcome
+from harness.training.result import TrainingResult
 
 
 def record_of(folder: Path, products: Path, stage: Stage, inputs: Inputs, **options: Any) -> Record:
@@ -239,9 +239,9 @@ class TestChain:
 
     def test_launch_wraps_the_training(self, bert: Path, tmp_path: Path) -> None:
         stage, inputs = tiny.fine_tuning(bert, steps=2)
-        outcomes: list[Outcome] = []
+        outcomes: list[TrainingResult] = []
 
-        def launch(train_function: Callable[[], Outcome]) -> Outcome:
+        def launch(train_function: Callable[[], TrainingResult]) -> TrainingResult:
             outcomes.append(train_function())
             return outcomes[-1]
 

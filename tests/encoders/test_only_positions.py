@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from harness.encoders.model import Batch, TextEncoder, filled
-from harness.encoders.packing import rounded
+from harness.encoders.kernels.packing import rounded
+from harness.encoders.models.text_encoder import Batch, TextEncoder, filled
 
 CPU = torch.device("cpu")
 WANTED = ("first", "first by value", "mixture", "all", "one", "none")

@@ -1,4 +1,4 @@
-"""A target that methods make chains for: TARGET's encoder has an MLM head, HEADLESS' has a trained one."""
+"""A context that methods make chains for: CONTEXT's encoder has an MLM head, HEADLESS' has a trained one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 from harness.methods import Method, hyperparameters, mlm_head_stage
 from harness.methods import chain as chained
-from harness.specs import Data, Encoder, Optim, Parent, RowSet, Selection, Stage, Target
+from harness.specs import Data, Encoder, Optim, Parent, RowSet, RunContext, Selection, Stage
 
 ENCODER = Encoder("e" * 32, "tiny")
-TARGET = Target(
+CONTEXT = RunContext(
     task="toy",
     size=100,
     subset=2,
@@ -30,12 +30,12 @@ TARGET = Target(
     translated=RowSet("9" * 32, "toy/train-texts/views", 100, 50.0),
 )
 HEAD = mlm_head_stage(ENCODER, RowSet("c" * 32, "prose", 9000, 500.0), Optim(1e-3, 32, 100), 64, 0, frozen=True)
-HEADLESS = replace(TARGET, mlm_head=Parent(HEAD))
+HEADLESS = replace(CONTEXT, mlm_head=Parent(HEAD))
 
 
-def chain(method: Method, target: Target = TARGET, **values: Any) -> tuple[Stage, ...]:
-    return chained([(method, hyperparameters(method, values, "test"))], target)
+def chain(method: Method, context: RunContext = CONTEXT, **values: Any) -> tuple[Stage, ...]:
+    return chained([(method, hyperparameters(method, values, "test"))], context)
 
 
-def keys(method: Method, target: Target = TARGET, **values: Any) -> list[str]:
-    return [stage.key for stage in chain(method, target, **values)]
+def keys(method: Method, context: RunContext = CONTEXT, **values: Any) -> list[str]:
+    return [stage.key for stage in chain(method, context, **values)]

@@ -9,14 +9,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from harness.encoders.layout import Layout, layout
+from harness.encoders.kernels.padded_layout import Layout, layout
 
 
 @dataclass(frozen=True)
 class Packing:
     """How B sequences of `lengths` [B] lie end to end in T tokens: `slots` [T] are their places in the padded [B * L]
     view, `mask` [B, 1, 1, L] is true at real tokens (None when all have one length), `first` [B] the first tokens.
-    `bias` [1 or B, H, L, L] is added to the scores in place of the mask, which it contains. `first_only`: attention is asked
+    `bias` [1 or B, H, L, L] is added to the scores in place of the mask, which it contains. `first_tokens_only`: attention is asked
     for first tokens alone. `layouts` by number of heads, made when they are asked for."""
 
     lengths: NDArray[np.int64]
@@ -25,7 +25,7 @@ class Packing:
     first: Tensor
     mask: Tensor | None
     bias: Tensor | None = None
-    first_only: bool = False
+    first_tokens_only: bool = False
     layouts: dict[int, Layout] = field(default_factory=dict, compare=False)
 
     @property
@@ -49,11 +49,11 @@ class Packing:
         """Sequences of similar length padded together, for attention of so many heads."""
         if heads not in self.layouts:
             self.layouts[heads] = layout(self.lengths, heads, self.slots.device)
-        return self.layouts[heads].of_first() if self.first_only else self.layouts[heads]
+        return self.layouts[heads].only_first() if self.first_tokens_only else self.layouts[heads]
 
-    def of_first(self) -> Packing:
+    def only_first(self) -> Packing:
         """For attention that is asked for the states of first tokens alone; of others it says nothing."""
-        return replace(self, first_only=True)
+        return replace(self, first_tokens_only=True)
 
     def with_bias(self, bias: Tensor) -> Packing:
         """With `bias` [1, H, L, L] on the scores; -inf at padding, never in a whole row: every sequence has a token."""

@@ -11,7 +11,7 @@ from harness.specs import Predictions
 
 
 @dataclass
-class Outcome:
+class TrainingResult:
     """What the loop found. `predictions` by digest: dev and test of the selected state."""
 
     selected_step: int
@@ -23,10 +23,10 @@ class Outcome:
 
 
 @dataclass
-class Progress:
+class TrainingProgress:
     """Where a stage is after `step` updates; `best`: the weights of the best evaluation so far."""
 
-    outcome: Outcome
+    outcome: TrainingResult
     step: int = 0
     best_score: float = float("-inf")
     best: dict[str, Tensor] = field(default_factory=dict)

@@ -24,10 +24,10 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForMaskedLM
 from transformers.utils import logging as transformers_logging
 
-from harness.encoders import packing as packed
-from harness.encoders.attention import NAME
-from harness.encoders.linear import hasten, linear
-from harness.encoders.relative_positions import RelativePositions
+from harness.encoders.kernels import packing as packed
+from harness.encoders.kernels.attention import NAME
+from harness.encoders.kernels.linear import linear, use_cpu_kernels
+from harness.encoders.models.relative_positions import RelativePositions
 from harness.encoders.tokens import Tokens
 from harness.errors import UserError
 from harness.storage import Storage, weights_of
@@ -71,7 +71,7 @@ class TextEncoder(nn.Module):
 
     def __init__(self, model: Any, *, fresh_head: bool) -> None:
         super().__init__()
-        hasten(model)
+        use_cpu_kernels(model)
         self.model: Any = model
         self.fresh_head = fresh_head
         self.config: Any = model.config
@@ -100,7 +100,7 @@ class TextEncoder(nn.Module):
         if self.kind in PADDED_ONLY:
             return self._hidden(batch).index_select(0, wanted)
         layers: Any = self.base.encoder
-        with asking(layers.layer[-1], wanted, batch.packing):
+        with only_positions(layers.layer[-1], wanted, batch.packing):
             return self._hidden(batch)[: len(wanted)]
 
     def _hidden(self, batch: Batch) -> Tensor:
@@ -251,20 +251,20 @@ class TextEncoder(nn.Module):
 
 
 @contextmanager
-def asking(last: Any, wanted: Tensor, lying: packed.Packing) -> Iterator[None]:
+def only_positions(last: Any, wanted: Tensor, lying: packed.Packing) -> Iterator[None]:
     """Meanwhile a library's last layer computes what lies behind its attention for the `wanted` [M] tokens alone (M rounded
     as `filled` does), and its attention too where they are the first tokens."""
 
     def select(_: nn.Module, given: Any) -> Any:
         return tuple(each.index_select(1, rows) for each in given)
 
-    def ask_first(_: nn.Module, given: Any, named: dict[str, Any]) -> Any:
-        return given, {**named, "packing": named["packing"].of_first()}
+    def first_tokens_only(_: nn.Module, given: Any, named: dict[str, Any]) -> Any:
+        return given, {**named, "packing": named["packing"].only_first()}
 
     rows = filled(wanted)
     hooks = [last.attention.output.register_forward_pre_hook(select)]
     if wanted is lying.first:
-        hooks.append(last.attention.self.register_forward_pre_hook(ask_first, with_kwargs=True))
+        hooks.append(last.attention.self.register_forward_pre_hook(first_tokens_only, with_kwargs=True))
     try:
         yield
     finally:

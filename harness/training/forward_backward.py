@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from harness.encoders.model import Batch
+from harness.encoders.models.text_encoder import Batch
 from harness.objectives.base import Gather, Measures, TrainingObjective, Views
-from harness.objectives.parts import Division, divide
 from harness.streams import seed_of
+from harness.training.batch_split import BatchSplit, split_batch
 from harness.training.crew import Crew
 
 
@@ -26,9 +26,9 @@ class _EnoughError(Exception):
     """Ends a forward pass that only asks what it would gather."""
 
 
-class Batches:
+class ForwardBackward:
     """Runs `objective` on batches; gradients are those of the whole batch on every worker. Dropout is drawn anew for each
-    part, so that its draws, and they alone, depend on the division."""
+    part, so that its draws, and they alone, depend on the split."""
 
     def __init__(
         self,
@@ -49,20 +49,20 @@ class Batches:
     def run(self, views: Views, size: int, step: int, measured: list[Measures] | None) -> dict[str, Tensor]:
         """Backward of a batch of `size` rows. Returns this worker's summands of the loss and the terms, without gradient;
         what is logged beside them is appended to `measured` where it is given."""
-        division = divide(size, self._objective.contrast_group, self._crew.size, self._micro_batch)
-        if division.count == 1:
+        split = split_batch(size, self._objective.contrast_group, self._crew.size, self._micro_batch)
+        if split.count == 1:
             terms = self._forward(self._model, views, measured, seed_of(self._seed, "dropout", step))
             loss = self._objective.loss(terms)
             loss.backward()  # type: ignore[no-untyped-call]
             return {"loss": loss.detach(), **{name: term.detach() for name, term in terms.items()}}
-        mine = division.parts[self._crew.rank]
+        mine = split.parts[self._crew.rank]
         found: list[dict[str, Tensor]] = []
         counts = self._objective.counts(views)
-        gathers = self._gathers(views, size, step, division)
+        gathers = self._gathers(views, size, step, split)
         for last, (rows, gather) in zip(_lasts(mine), gathers, strict=True):
             part = views.part(size, _some(rows, size), gather)
             terms = self._forward(self._model, part, measured, seed_of(self._seed, "dropout", step, rows.start))
-            share = self._shares(part, counts, division, empty=rows.start == rows.stop)
+            share = self._shares(part, counts, split, empty=rows.start == rows.stop)
             terms = {name: term * share[name] for name, term in terms.items()}
             loss = self._objective.loss(terms)
             with nullcontext() if last else self._unsynchronised():
@@ -75,7 +75,7 @@ class Batches:
         self, model: Any, views: Views, measured: list[Measures] | None, dropout_seed: int
     ) -> dict[str, Tensor]:
         measures: Measures | None = None if measured is None else {}
-        sow(dropout_seed, self._device)
+        seed_dropout(dropout_seed, self._device)
         with autocast(self._device, self._precision):
             terms: dict[str, Tensor] = model(Batch.of(views.tokens, self._device, views.ids), views, measures)
         if measured is not None and measures:
@@ -85,26 +85,26 @@ class Batches:
     def _unsynchronised(self) -> AbstractContextManager[Any]:
         return self._model.no_sync() if self._crew.size > 1 else nullcontext()
 
-    def _shares(self, part: Views, counts: dict[str, float], division: Division, *, empty: bool) -> dict[str, float]:
+    def _shares(self, part: Views, counts: dict[str, float], split: BatchSplit, *, empty: bool) -> dict[str, float]:
         """What a part's terms weigh, given the whole batch's `counts`. One that is contrasted beyond the part is the whole
         batch's in each part."""
         own = self._objective.counts(part)
         share = {name: 0.0 if empty or not count else own[name] / count for name, count in counts.items()}
-        if not division.whole:
-            share[self._objective.contrasted] = 1 / division.count
+        if not split.whole:
+            share[self._objective.contrasted] = 1 / split.count
         return share
 
-    def _gathers(self, views: Views, size: int, step: int, division: Division) -> Iterator[tuple[slice, Gather | None]]:
+    def _gathers(self, views: Views, size: int, step: int, split: BatchSplit) -> Iterator[tuple[slice, Gather | None]]:
         """Each of this worker's parts with what gathers the others' rows for it."""
-        mine = division.parts[self._crew.rank]
-        if division.whole:
+        mine = split.parts[self._crew.rank]
+        if split.whole:
             yield from ((rows, None) for rows in mine)
             return
-        if all(len(parts) == 1 for parts in division.parts):
+        if all(len(parts) == 1 for parts in split.parts):
 
             def meet(rows: Tensor) -> Tensor:
                 rows = rows[: 0 if mine[0].start == mine[0].stop else len(rows)]
-                return _put(rows, *self._crew.stacked(rows), division.count)
+                return _put(rows, *self._crew.stacked(rows), split.count)
 
             yield mine[0], meet
             return
@@ -126,7 +126,7 @@ class Batches:
         for rows, kept in zip(mine, cached, strict=True):
 
             def fill(again: Tensor, at: int = at, count: int = len(kept)) -> Tensor:
-                return _put(again[:count], whole, at, division.count)
+                return _put(again[:count], whole, at, split.count)
 
             yield rows, fill
             at += len(kept)
@@ -150,7 +150,7 @@ def _lasts(parts: Sequence[slice]) -> list[bool]:
     return [False] * (len(parts) - 1) + [True]
 
 
-def sow(seed: int, device: torch.device) -> None:
+def seed_dropout(seed: int, device: torch.device) -> None:
     """As `torch.manual_seed`, of the generators that are used: it also makes a note of the stack for others, at each call."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":

@@ -14,9 +14,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from harness.encoders.linear import hasten, linear
-from harness.encoders.model import PADDED_ONLY, Batch, TextEncoder, asking, draw, filled
-from harness.encoders.relative_positions import RelativePositions
+from harness.encoders.kernels.linear import linear, use_cpu_kernels
+from harness.encoders.models.relative_positions import RelativePositions
+from harness.encoders.models.text_encoder import PADDED_ONLY, Batch, TextEncoder, draw, filled, only_positions
 from harness.streams import seed_of
 
 
@@ -88,7 +88,7 @@ class Auxiliary(nn.Module):
             "vocab_size": of.vocab_size,
             "head_width": words,
         }
-        hasten(self)
+        use_cpu_kernels(self)
         self.to(next(encoder.parameters()).device)
 
     def forward(self, batch: Batch, wanted: Tensor | None = None) -> Tensor:
@@ -103,7 +103,7 @@ class Auxiliary(nn.Module):
             embedded = self.project(embedded)
         lying = batch.packing if self.relative_positions is None else self.relative_positions(batch.packing)
         count = len(batch.ids if wanted is None else wanted)
-        with nullcontext() if wanted is None else asking(self.transformer.layer[-1], wanted, batch.packing):
+        with nullcontext() if wanted is None else only_positions(self.transformer.layer[-1], wanted, batch.packing):
             return self.transformer(embedded[None], packing=lying)[0][0, :count]  # type: ignore[no-any-return]
 
     def logits(self, hidden: Tensor) -> Tensor:

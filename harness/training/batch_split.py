@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Division:
+class BatchSplit:
     """Rows of a batch by worker and micro-batch, in order; a worker without rows has one empty micro-batch.
 
     `whole`: no contrast group is cut, so that each micro-batch can be contrasted by itself.
@@ -23,7 +23,7 @@ class Division:
         return sum(len(each) for each in self.parts)
 
 
-def divide(size: int, group: int, workers: int = 1, micro_batch: int = 0) -> Division:
+def split_batch(size: int, group: int, workers: int = 1, micro_batch: int = 0) -> BatchSplit:
     """Divide `size` rows whose contrast groups are `group` consecutive rows (0 or 1: rows have nothing to do with each
     other). Groups go whole to workers where there are enough of them, else rows are shared out evenly; a micro-batch has
     at most `micro_batch` rows (0: all of a worker's), and whole groups where one fits."""
@@ -39,4 +39,4 @@ def divide(size: int, group: int, workers: int = 1, micro_batch: int = 0) -> Div
             tuple(slice(at, min(at + step, stop)) for at in range(start, stop, max(step, 1))) or (slice(start, start),)
         )
     edges = {edge for each in parts for part in each for edge in (part.start, part.stop)}
-    return Division(tuple(parts), group <= 1 or all(edge % group == 0 or edge == size for edge in edges))
+    return BatchSplit(tuple(parts), group <= 1 or all(edge % group == 0 or edge == size for edge in edges))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from harness.encoders.model import TextEncoder
+from harness.encoders.models.text_encoder import TextEncoder
 from harness.objectives import diagnostics
 from harness.objectives.base import Measures, Views, draw_linear, in_groups, named
 from harness.objectives.losses import simclr, simsiam
@@ -36,8 +36,8 @@ class ViewContrast(nn.Module):
 
     def forward(self, by_view: Tensor, views: Views, measures: Measures | None = None) -> Tensor:
         """First tokens by view [K + 1, B, d] -> the contrast, a scalar. Measures are of views 0 and 1."""
-        if views.beside:
-            by_view = views.beside.gather(by_view.transpose(0, 1)).transpose(0, 1)
+        if views.global_batch:
+            by_view = views.global_batch.gather(by_view.transpose(0, 1)).transpose(0, 1)
         h0, hk = by_view[0], by_view[1:]
         if measures is not None:
             measures["embedding_std"] = diagnostics.embedding_std(h0)

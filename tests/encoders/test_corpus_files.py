@@ -18,8 +18,8 @@ import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.encoders.blocks import MIN_TAIL, MappedTokens, open_blocks, tokenise_corpus
 from harness.encoders.tokens import Tokeniser, Tokens
+from harness.encoders.tokens.corpus_files import MIN_TAIL, MappedTokens, open_blocks, tokenise_corpus
 from harness.errors import UserError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -135,9 +135,9 @@ def test_where_batches_of_texts_end_does_not_matter(
 ) -> None:
     texts, tokeniser = sentences(300), tiny.tokeniser(bert)
     once = tokenise_corpus(texts, tokeniser, 16, "packed", tmp_path / "once")
-    monkeypatch.setattr("harness.encoders.blocks.BATCH_TEXTS", 7)
+    monkeypatch.setattr("harness.encoders.tokens.corpus_files.BATCH_TEXTS", 7)
     assert same(once, tokenise_corpus(iter(texts), tokeniser, 16, "packed", tmp_path / "sevens"))
-    monkeypatch.setattr("harness.encoders.blocks.BATCH_CHARS", 40)
+    monkeypatch.setattr("harness.encoders.tokens.corpus_files.BATCH_CHARS", 40)
     assert same(once, tokenise_corpus(iter(texts), tokeniser, 16, "packed", tmp_path / "chars"))
 
 
@@ -259,7 +259,7 @@ def test_a_killed_run_leaves_nothing_that_passes_for_finished(bert: Path, tmp_pa
     code = f"""
 import time
 from pathlib import Path
-from harness.encoders.blocks import tokenise_corpus
+from harness.encoders.tokens.corpus_files import tokenise_corpus
 from harness.encoders.tokens import Tokeniser
 def texts():
     for i in range(5000):
@@ -288,7 +288,7 @@ def test_two_processes_at_once(bert: Path, tmp_path: Path) -> None:
     code = f"""
 import sys, time
 from pathlib import Path
-from harness.encoders.blocks import tokenise_corpus
+from harness.encoders.tokens.corpus_files import tokenise_corpus
 from harness.encoders.tokens import Tokeniser
 def texts():
     yield from ['w1 w2 good'] * 2000
@@ -323,7 +323,7 @@ MEMORY = """
 import sys, time
 from pathlib import Path
 import numpy as np
-from harness.encoders.blocks import tokenise_corpus
+from harness.encoders.tokens.corpus_files import tokenise_corpus
 from harness.encoders.tokens import Tokeniser
 
 def memory(field):

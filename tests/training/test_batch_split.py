@@ -12,9 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.objectives.parts import divide
-from harness.training.batches import Batches
+from harness.training.batch_split import split_batch
 from harness.training.crew import ALONE
+from harness.training.forward_backward import ForwardBackward
 
 CPU = torch.device("cpu")
 ROWS = 8
@@ -23,34 +23,34 @@ ROWS = 8
 
 @given(st.integers(1, 70), st.integers(0, 20), st.integers(1, 6), st.integers(0, 20))
 def test_every_row_is_in_one_part_in_order(size: int, group: int, workers: int, micro_batch: int) -> None:
-    division = divide(size, group, workers, micro_batch)
-    parts = [part for each in division.parts for part in each]
-    assert len(division.parts) == workers
-    assert division.count == len(parts)
+    split = split_batch(size, group, workers, micro_batch)
+    parts = [part for each in split.parts for part in each]
+    assert len(split.parts) == workers
+    assert split.count == len(parts)
     assert [row for part in parts for row in range(part.start, part.stop)] == list(range(size))
     assert all(0 <= part.start <= part.stop <= size for part in parts)
     if micro_batch:
         assert max(part.stop - part.start for part in parts) <= micro_batch
     else:
-        assert all(len(each) == 1 for each in division.parts)
+        assert all(len(each) == 1 for each in split.parts)
     groups = [row // max(group, 1) for row in range(size)]
     cut = any(groups[part.start - 1] == groups[part.start] for part in parts if 0 < part.start < size)
-    assert division.whole == (group <= 1 or not cut)
+    assert split.whole == (group <= 1 or not cut)
 
 
 @given(st.integers(1, 12), st.integers(1, 20), st.integers(1, 6))
 def test_groups_are_whole_where_there_are_enough_of_them(count: int, group: int, workers: int) -> None:
-    division = divide(count * group, group, workers)
+    split = split_batch(count * group, group, workers)
     if count >= workers:
-        assert division.whole
-        shares = [sum(part.stop - part.start for part in each) // group for each in division.parts]
+        assert split.whole
+        shares = [sum(part.stop - part.start for part in each) // group for each in split.parts]
         assert max(shares) - min(shares) <= 1
     for micro_batch in (group, 2 * group + 1):
-        assert divide(count * group, group, 1, micro_batch).whole
+        assert split_batch(count * group, group, 1, micro_batch).whole
 
 
 def test_a_division_without_workers_beside_it_is_the_batch() -> None:
-    assert divide(16, 16).parts == ((slice(0, 16),),)
+    assert split_batch(16, 16).parts == ((slice(0, 16),),)
 
 
 def gradients(folder: Path, name: str, micro_batch: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -62,7 +62,7 @@ def gradients(folder: Path, name: str, micro_batch: int) -> tuple[dict[str, Any]
     rows = np.concatenate([np.arange(3, 3 + ROWS) + view * of_row for view in range(inputs.views)])
     labels = None if inputs.labels is None else inputs.labels[3 : 3 + ROWS]
     views = module.prepare(inputs.train.take(rows), labels, tiny.draw_of())
-    terms = Batches(module, ALONE, micro_batch, stage.optim.precision, CPU, 1).run(views, ROWS, 1, None)
+    terms = ForwardBackward(module, ALONE, micro_batch, stage.optim.precision, CPU, 1).run(views, ROWS, 1, None)
     return terms, {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
 
 

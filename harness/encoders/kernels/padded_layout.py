@@ -39,7 +39,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Place:
+class PaddedIndex:
     """Rows of tokens and heads, H a token, in a padded order: row i of that shows token row `gather[i]` (any at padding).
     `rows` are the token rows that have a place, None for all of them in their order; row t of those lies at `place[t]`."""
 
@@ -70,11 +70,11 @@ class Layout:
     """All groups of a batch; `area` weights in all."""
 
     groups: tuple[Group, ...]
-    queries: Place
-    keys: Place
+    queries: PaddedIndex
+    keys: PaddedIndex
     area: int
 
-    def of_first(self) -> Layout:
+    def only_first(self) -> Layout:
         """Each sequence asks for its first token alone."""
         groups: list[Group] = []
         firsts: list[Tensor] = []
@@ -86,7 +86,7 @@ class Layout:
             groups.append(Group(queries, group.keys, weights, (count, 1, width), group.bias))
             row, area = queries.stop, weights.stop
         rows = torch.cat(firsts)
-        return Layout(tuple(groups), Place(rows, torch.arange(row, device=rows.device), rows), self.keys, area)
+        return Layout(tuple(groups), PaddedIndex(rows, torch.arange(row, device=rows.device), rows), self.keys, area)
 
 
 def layout(lengths: NDArray[np.int64], heads: int, device: torch.device) -> Layout:
@@ -116,5 +116,5 @@ def layout(lengths: NDArray[np.int64], heads: int, device: torch.device) -> Layo
         groups.append(Group(keys, keys, weights, (count * heads, width, width), bias))
         row, area, first = keys.stop, weights.stop, last
     tokens_of, place_of = (torch.from_numpy(each).to(device) for each in (np.concatenate(gather), place.ravel()))
-    whole = Place(tokens_of, place_of)
+    whole = PaddedIndex(tokens_of, place_of)
     return Layout(tuple(groups), whole, whole, area)

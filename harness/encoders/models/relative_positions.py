@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from harness.encoders.packing import Packing
+from harness.encoders.kernels.packing import Packing
 from harness.encoders.sizes import relative_positions_error
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from harness.encoders.dropout import Dropout
+from harness.encoders.kernels.dropout import Dropout
 
 WORTH = 2**21
 """Multiplications from which on a product through oneDNN is faster: a call of it costs some 20 microseconds more."""
@@ -67,7 +67,7 @@ class Linear(nn.Linear):
         return linear(input, self.weight, self.bias)
 
 
-def hasten(model: nn.Module) -> None:
+def use_cpu_kernels(model: nn.Module) -> None:
     """The linear layers and dropouts of a library's model become these; its parameters stay the same ones."""
     for module in model.modules():
         if type(module) is nn.Linear:

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers import AttentionInterface
 
-from harness.encoders.dropout import drawn, rescaled
-from harness.encoders.layout import Layout
-from harness.encoders.packing import Packing
+from harness.encoders.kernels.dropout import drawn, rescaled
+from harness.encoders.kernels.packing import Packing
+from harness.encoders.kernels.padded_layout import Layout
 
 NAME = "harness_packed"
 

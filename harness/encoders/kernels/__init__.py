@@ -1,0 +1,1 @@
+"""Packed batches, and the CPU kernels that run on them: attention, linear layers, dropout."""

@@ -1,0 +1,1 @@
+"""The models: the encoder with its MLM head, COCO-LM's auxiliary network, relative positions, compact embeddings."""
