@@ -89,11 +89,11 @@ KILLS_A_TABLE = 20
 """In the time in which an undisturbed bench records its stages: the mean wait from one kill to the next comes from that."""
 MEAN_ABSENCE, MEAN_HANG = 3.0, 2.0
 """Seconds until a new node joins after one died, and that a stopped process hangs before it is killed."""
-TRAINING = ("/movies/", "RayTrainWorker", "execute._join", "Foreman")
+TRAINING = ("/movies/", "RayTrainWorker", "execute._join", "WorkerGroup")
 """In the title of a process that trains: the stage's name, or what the processes of a worker group show."""
 NUM_NODES = 2
 """Besides the head, which is never killed: a cluster ends with it."""
-PATIENCE = 300.0
+STALL_SECONDS = 300.0
 """Seconds without a kill or a write to the store after which a bench hangs for good."""
 GIVE_UPS = 3
 """A command that ends by itself so often without a kill in between ends by itself always."""
@@ -455,8 +455,8 @@ def endured(folder: Path, line: str, cluster: Nodes, fire: Fire, tally: Tally) -
                     fire.again()  # a command that has not begun is no victim
                 elif fire.burn(driver):
                     hit, changed = True, time.monotonic()
-                if time.monotonic() - changed > PATIENCE:
-                    raise SystemExit(f"{folder}: nothing was written for {PATIENCE:g} s:\n{driver.err}")
+                if time.monotonic() - changed > STALL_SECONDS:
+                    raise SystemExit(f"{folder}: nothing was written for {STALL_SECONDS:g} s:\n{driver.err}")
             status, out, said = driver.wait(), driver.out, driver.err
         for sentence in said.splitlines():
             if sentence.startswith("retried: "):

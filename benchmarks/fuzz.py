@@ -40,7 +40,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-os.environ |= {"HF_HUB_OFFLINE": "1", "HARNESS_PATIENCE_SECONDS": "0"}
+os.environ |= {"HF_HUB_OFFLINE": "1", "HARNESS_OUTAGE_SECONDS": "0"}
 
 from harness import cli
 from harness.yaml_files import packaged_files

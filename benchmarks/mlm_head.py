@@ -23,7 +23,7 @@ from learning import LENGTH, masked_accuracy
 from harness.cli import build_parser
 from harness.cli.bench import prepare
 from harness.cli.places import storage_of
-from harness.encoders.models.text_encoder import load_encoder, load_product
+from harness.encoders.models.text_encoder import load_encoder, load_weights
 from harness.encoders.tokens import Tokeniser
 from harness.specs import Stage
 from harness.storage import weights_of
@@ -79,7 +79,7 @@ def main() -> int:
             missing += 1
             continue
         encoder = load_encoder(located.folder, located.encoder.digest, seed=stage.seed)
-        encoder.load_parts(load_product(storage, stage.key), ("encoder", "mlm_head"))
+        encoder.load_parts(load_weights(storage, stage.key), ("encoder", "mlm_head"))
         recipe = f"{stage.optim.steps} updates, lr {stage.optim.lr:g}"
         rows.append((name, recipe, f"{masked_accuracy(encoder, tokeniser.vocabulary, held_out):.3f}"))
     print(f"{args.encoder}, {len(held_out)} held-out passages of at most {LENGTH} tokens")

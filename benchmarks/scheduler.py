@@ -36,7 +36,7 @@ from harness.specs import (
     RowSet,
     Selection,
     Stage,
-    Workplace,
+    WorkerSetup,
 )
 from harness.storage import Storage
 from harness.store import Store
@@ -80,7 +80,7 @@ def nothing(item: Item, storage: Storage) -> Record:
     from harness.storage import weights_of
 
     stage = item.stage
-    if item.keep_product:
+    if item.keep_weights:
         storage.write(weights_of(stage.key), b"none")
     record = Record(stage.key, "done", flops=1e9, seconds=0.01, provenance={"host": "none", "encoder": "e" * 32})
     if stage.data.dev:
@@ -92,7 +92,7 @@ def nothing(item: Item, storage: Storage) -> Record:
     return record
 
 
-def hire(execution: Execution, workplace: Workplace, ledger: Any, name: str, /, **options: Any) -> Any:
+def start_worker(execution: Execution, setup: WorkerSetup, ledger: Any, name: str, /, **options: Any) -> Any:
     """A worker process that is one in everything but training."""
     import ray
 
@@ -100,11 +100,11 @@ def hire(execution: Execution, workplace: Workplace, ledger: Any, name: str, /, 
 
     class Idler(WorkerProcess):
         def record(self, item: Item, *_: Any) -> Record:
-            return nothing(item, self._workplace.storage)
+            return nothing(item, self._setup.storage)
 
     kind: Any = ray.remote(Idler)
     return kind.options(num_cpus=execution.cpus_per_run, num_gpus=execution.gpus_per_run, **options).remote(
-        workplace, ledger, name
+        setup, ledger, name
     )
 
 
@@ -157,9 +157,9 @@ def measure(folder: Path, count: int, slots: int) -> None:
     with session(Execution(slots=slots), {}) as (dashboard, settled):
         from harness.cluster.pool import Pool
 
-        workplace = Workplace(folder, Storage(str(folder / "products")))
+        setup = WorkerSetup(folder, Storage(str(folder / "products")))
         empty = (np.zeros(1, np.int32), np.zeros(1, np.int64))
-        pool = Pool(store, workplace, Vocabulary(100, None, 0), lambda *_: empty, settled, "nothing", hire)
+        pool = Pool(store, setup, Vocabulary(100, None, 0), lambda *_: empty, settled, "nothing", start_worker)
         reader.start()
         marks: list[tuple[int, dict[str, tuple[float, float]]]] = []
         gap, ended, heard, started = 0.0, 0, 0.0, 0.0

@@ -24,7 +24,7 @@ from harness.specs import Execution
 
 
 class Nothing:
-    """A judge whose replicates take no time: a score made of the point alone, so that the sampler has what to learn."""
+    """An evaluator whose replicates take no time: a score made of the point alone, so that the sampler has what to learn."""
 
     def __init__(self, replicates: int) -> None:
         self.replicates = replicates

@@ -19,15 +19,15 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 import harness
-from harness.encoders.models.text_encoder import ENCODER_PARTS, checked_product, load_encoder, save_product
+from harness.encoders.models.text_encoder import ENCODER_PARTS, checked_weights, load_encoder, save_weights
 from harness.encoders.tokens import Vocabulary
 from harness.errors import UserError, first_line
 from harness.objectives import build
-from harness.specs import Parent, Record, Stage, Workplace
+from harness.specs import Parent, Record, Stage, WorkerSetup
 from harness.storage import weights_of
 from harness.training.checkpoint import Checkpoints
-from harness.training.crew import ALONE, Crew
 from harness.training.loop import DivergedError, Inputs, Report, train
+from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
 from harness.training.result import TrainingResult
 
 Launch = Callable[[Callable[[], TrainingResult]], TrainingResult]
@@ -38,24 +38,24 @@ def run_stage(
     inputs: Inputs,
     vocabulary: Vocabulary,
     metrics: tuple[str, ...],
-    workplace: Workplace,
+    setup: WorkerSetup,
     *,
-    keep_product: bool,
+    keep_weights: bool,
     launch: Launch = lambda train_function: train_function(),
     report: Report = lambda _: None,
-    crew: Crew = ALONE,
+    process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> Record:
     """Train one stage; never raises for what the stage itself does wrong, but records it with its reason.
 
-    `metrics` are scored on dev; `keep_product` says that a later stage starts from these weights. In a crew every worker
+    `metrics` are scored on dev; `keep_weights` says that a later stage starts from these weights. In a worker group every rank
     calls this with the same stage, the first one keeps the weights, and all return the same numbers.
     """
     started = time.perf_counter()
-    record = Record(stage.key, "failed", provenance=provenance(workplace, crew) | {"encoder": stage.encoder.digest})
+    record = Record(
+        stage.key, "failed", provenance=provenance(setup, process_group) | {"encoder": stage.encoder.digest}
+    )
     try:
-        encoder = load_encoder(
-            workplace.encoder_folder, stage.encoder.digest, seed=stage.seed, config=workplace.encoder_config
-        )
+        encoder = load_encoder(setup.encoder_folder, stage.encoder.digest, seed=stage.seed, config=setup.encoder_config)
         if (root := stage.encoder).relative_buckets:
             encoder.add_relative_positions(root.relative_buckets, root.relative_distance)
         tensors: dict[str, Tensor] = {}
@@ -63,15 +63,15 @@ def run_stage(
             kept = "selected" if stage.init.stage.selection else "last"
             if stage.init.step != kept:
                 raise ValueError(f"the parent keeps its {kept} weights, and step '{stage.init.step}' is asked for")
-            tensors, record.provenance["parent_product"] = _parents_weights(stage.init.stage.key, workplace)
+            tensors, record.provenance["parent_product"] = _parents_weights(stage.init.stage.key, setup)
             encoder.load_parts(tensors, [part for part in stage.init.parts if part in ENCODER_PARTS])
         objective = build(stage.objective, encoder, vocabulary, stage.data.num_labels, stage.optim.dropout, stage.seed)
         if isinstance(stage.init, Parent):
             objective.load_parts(tensors, stage.init.parts)
-        device = torch.device(workplace.device)
+        device = torch.device(setup.device)
         checkpoints = None
-        if workplace.checkpoint_seconds:
-            checkpoints = Checkpoints(workplace.storage, stage.key, workplace.checkpoint_seconds)
+        if setup.checkpoint_seconds:
+            checkpoints = Checkpoints(setup.storage, stage.key, setup.checkpoint_seconds)
 
         def train_function() -> TrainingResult:
             return train(
@@ -84,8 +84,8 @@ def run_stage(
                 metrics=metrics,
                 device=device,
                 report=report,
-                crew=crew,
-                micro_batch=workplace.micro_batch,
+                process_group=process_group,
+                micro_batch=setup.micro_batch,
                 checkpoints=checkpoints,
             )
 
@@ -97,19 +97,19 @@ def run_stage(
                 "checkpoint_failed": checkpoints.failed,
             }
             record.provenance |= {name: value for name, value in seen.items() if value}
-        if keep_product and crew.rank == 0:
-            record.product = save_product({**encoder.parts(), **objective.parts()}, workplace.storage, stage.key)
+        if keep_weights and process_group.rank == 0:
+            record.weights_digest = save_weights({**encoder.parts(), **objective.parts()}, setup.storage, stage.key)
         fill(record, outcome, stage)
         record.status = "done"
     except DivergedError as error:
         record.status, record.reason = "diverged", str(error)
     except (torch.OutOfMemoryError, MemoryError) as error:
-        if crew.size > 1:
+        if process_group.size > 1:
             raise
         record.reason = f"out of memory: {first_line(error)}"
     except Exception as error:  # a stage must become a record whatever a model, a batch or a library does
-        if crew.size > 1 and (isinstance(error, OSError) or not isinstance(error, (ValueError, UserError))):
-            raise  # perhaps this worker's alone, and the others wait for it: the crew ends, and starts again
+        if process_group.size > 1 and (isinstance(error, OSError) or not isinstance(error, (ValueError, UserError))):
+            raise  # perhaps this worker's alone, and the others wait for it: the worker group ends, and starts again
         if "DefaultCPUAllocator: can't allocate memory" in str(error):  # torch has no type for it on the CPU
             record.reason = f"out of memory: {first_line(error)}"
         elif isinstance(error, UserError):
@@ -121,16 +121,16 @@ def run_stage(
     return record
 
 
-def _parents_weights(key: str, workplace: Workplace) -> tuple[dict[str, Tensor], str]:
+def _parents_weights(key: str, setup: WorkerSetup) -> tuple[dict[str, Tensor], str]:
     """Weights of an earlier stage and their digest. Damaged ones are deleted, so that the next command makes them again."""
     try:
-        return checked_product(workplace.storage, key)
+        return checked_weights(setup.storage, key)
     except FileNotFoundError:
         raise UserError(
-            f"the weights of its parent stage {key} are no longer in {workplace.storage.shown}: the same command makes them again"
+            f"the weights of its parent stage {key} are no longer in {setup.storage.shown}: the same command makes them again"
         ) from None
     except SafetensorError as error:
-        workplace.storage.delete(weights_of(key))
+        setup.storage.delete(weights_of(key))
         raise UserError(
             f"the weights of its parent stage {key[:10]} were damaged ({first_line(error)}) and are deleted: the same "
             "command makes them again"
@@ -150,18 +150,18 @@ def fill(record: Record, outcome: TrainingResult, stage: Stage) -> None:
         record.collapsed = int(np.count_nonzero(record.histogram)) == 1
 
 
-def provenance(workplace: Workplace, crew: Crew = ALONE) -> dict[str, Any]:
+def provenance(setup: WorkerSetup, process_group: ProcessGroup = SINGLE_PROCESS) -> dict[str, Any]:
     """What the stage ran on. Kept beside the numbers, never part of the key."""
-    device = torch.cuda.get_device_name() if workplace.device.startswith("cuda") else cpu_name()
+    device = torch.cuda.get_device_name() if setup.device.startswith("cuda") else cpu_name()
     return {
         "harness": harness.__version__,
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "host": platform.node(),
         "device": device,
-        "threads": workplace.threads,
-        "workers": crew.size,
-        "micro_batch": workplace.micro_batch,
+        "threads": setup.threads,
+        "workers": process_group.size,
+        "micro_batch": setup.micro_batch,
         "started_at": time.time(),
     }
 

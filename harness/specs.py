@@ -346,7 +346,7 @@ class Execution:
 
 
 @dataclass(frozen=True)
-class Workplace:
+class WorkerSetup:
     """Where a stage runs: the encoder's folder, the storage of weights, the device and its threads.
 
     `encoder_config`: of an encoder that begins with random weights; the folder then holds its tokenizer only.
@@ -381,7 +381,7 @@ Status = Literal["done", "failed", "diverged"]
 class Record:
     """What is known of a stage after it ran. Test predictions are kept, test scores are not: they come after selection.
 
-    `product` is the digest of the weights a later stage starts from (None for a leaf); `tied` the number of evaluations
+    `weights_digest`: of the weights a later stage starts from (None for a leaf); `tied` the number of evaluations
     that share the best dev score; `collapsed`: one class only is predicted on dev; `flops` as multiplied-and-added x 2.
     """
 
@@ -396,7 +396,7 @@ class Record:
     history: list[dict[str, Any]] = field(default_factory=list)
     flops: float = 0.0
     seconds: float = 0.0
-    product: str | None = None
+    weights_digest: str | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
     predictions: dict[str, Predictions] = field(default_factory=dict)
     """By digest of the row set: dev and each test set."""

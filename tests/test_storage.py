@@ -22,7 +22,7 @@ from cluster.driver import waited
 
 from harness import storage as storages
 from harness.errors import UserError
-from harness.specs import Workplace
+from harness.specs import WorkerSetup
 from harness.storage import Storage, StorageError, checkpoint_of, weights_of
 
 MIB = 2**20
@@ -338,7 +338,7 @@ class TestSecrets:
     def test_no_password_is_shown(self, uri: str, shown: str) -> None:
         storage = Storage(uri)
         assert storage.shown == shown
-        for text in (repr(storage), str(storage), repr(Workplace(Path(), storage))):
+        for text in (repr(storage), str(storage), repr(WorkerSetup(Path(), storage))):
             assert shown in text
             assert "hush" not in text
 

@@ -26,7 +26,7 @@ from harness.encoders.tokens import Tokeniser, Tokens, Vocabulary
 from harness.methods import METHODS, Text, hyperparameters
 from harness.objectives import build, objective
 from harness.objectives.requirements import unmet
-from harness.specs import Data, Encoder, Objective, Optim, Parent, RowSet, Selection, Stage, Workplace
+from harness.specs import Data, Encoder, Objective, Optim, Parent, RowSet, Selection, Stage, WorkerSetup
 from harness.storage import Storage
 from harness.streams import stream
 from harness.training.loop import Inputs
@@ -288,5 +288,5 @@ def post_training(
     return stage, Inputs(tokens(folder, rows), views=views)
 
 
-def workplace(folder: Path, products: Path) -> Workplace:
-    return Workplace(folder, Storage(str(products)))
+def worker_setup(folder: Path, artifacts: Path) -> WorkerSetup:
+    return WorkerSetup(folder, Storage(str(artifacts)))

@@ -23,20 +23,20 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from case import Case, Opened
 from scheduler import used
 
-from harness.cli.places import storage_of, workplace_of
+from harness.cli.places import storage_of, worker_setup_of
 from harness.cli.texts import reader
 from harness.cluster.session import session
-from harness.specs import Execution, Workplace
+from harness.specs import Execution, WorkerSetup
 from harness.store import Store
 
 
-def hire_into(workers: list[Any]) -> Any:
+def start_worker_into(workers: list[Any]) -> Any:
     """What starts a worker that takes the time of its runs and of the training inside them."""
 
-    def hire(execution: Execution, workplace: Workplace, ledger: Any, name: str, /, **options: Any) -> Any:
+    def start_worker(execution: Execution, setup: WorkerSetup, ledger: Any, name: str, /, **options: Any) -> Any:
         import ray
 
-        from harness.cluster import distributed
+        from harness.cluster import local_trainer
         from harness.cluster.worker import WorkerProcess, fetched, trained
 
         class Timed(WorkerProcess):
@@ -60,20 +60,20 @@ def hire_into(workers: list[Any]) -> Any:
                         finally:
                             self._inside = time.perf_counter() - began
 
-                    return distributed.launch(timed)
+                    return local_trainer.launch(timed)
 
                 sets = fetched(references)
-                return trained(item, self._workplace, vocabulary, digests, sets, launch=launch)
+                return trained(item, self._setup, vocabulary, digests, sets, launch=launch)
 
             def spent(self) -> list[tuple[float, float, float, float]]:
                 return self._spent
 
         kind: Any = ray.remote(Timed)
         made = kind.options(num_cpus=execution.cpus_per_run, num_gpus=execution.gpus_per_run, **options)
-        workers.append(made.remote(workplace, ledger, name))
+        workers.append(made.remote(setup, ledger, name))
         return workers[-1]
 
-    return hire
+    return start_worker
 
 
 def main() -> None:
@@ -87,9 +87,9 @@ def main() -> None:
     with session(Execution(slots=slots), {}) as (_, settled):
         from harness.cluster.pool import Pool
 
-        workplace = workplace_of(opened.args, opened.plan.located, storage_of(opened.args, store), settled)
+        setup = worker_setup_of(opened.args, opened.plan.located, storage_of(opened.args, store), settled)
         read = reader(opened.plan, opened.tokeniser, store)
-        pool = Pool(store, workplace, opened.tokeniser.vocabulary, read, settled, "speed", hire_into(workers))
+        pool = Pool(store, setup, opened.tokeniser.vocabulary, read, settled, "speed", start_worker_into(workers))
         ended, marks = 0, []
         for event in pool.run(opened.prepared.items):
             assert event.kind in ("started", "done"), event

@@ -23,9 +23,9 @@ from harness.encoders.models.compact_embedding import compact
 from harness.encoders.tokens import Tokens
 from harness.specs import Stage
 from harness.streams import stream
-from harness.training.crew import ALONE
 from harness.training.forward_backward import ForwardBackward
 from harness.training.loop import decay_groups, predict, trainable
+from harness.training.process_group import SINGLE_PROCESS
 
 CPU = torch.device("cpu")
 STEPS = 3
@@ -55,7 +55,7 @@ def our_step(opened: Opened, stage: Stage) -> Part:
         compact(objective.encoder.base, torch.from_numpy(inputs.train.ids.astype(np.int64)))
     trained = trainable(objective)
     optimizer = torch.optim.AdamW(decay_groups(trained, 0.0), lr=stage.optim.lr, fused=True)
-    batches = ForwardBackward(objective, ALONE, 0, stage.optim.precision, CPU, 0)
+    batches = ForwardBackward(objective, SINGLE_PROCESS, 0, stage.optim.precision, CPU, 0)
     objective.train()
 
     def run() -> None:

@@ -17,7 +17,7 @@ class Item:
     name: str
     cost: float
     metrics: tuple[str, ...]
-    keep_product: bool
+    keep_weights: bool
     remake: bool
     seen_attempt: int
     deaths: int = 0
@@ -32,7 +32,7 @@ class Blocked:
 
 
 def work(
-    plan: Plan, statuses: Mapping[str, tuple[Status, int]], has_product: Callable[[str], bool], retry: bool
+    plan: Plan, statuses: Mapping[str, tuple[Status, int]], has_weights: Callable[[str], bool], retry: bool
 ) -> tuple[list[Item], list[Blocked]]:
     """The stages to train, parents first, and those that are blocked.
 
@@ -49,7 +49,7 @@ def work(
             return
         if stage.parent:
             parents.add(stage.parent.key)
-            if stage.parent.key in pending or not has_product(stage.parent.key):
+            if stage.parent.key in pending or not has_weights(stage.parent.key):
                 want(stage.parent)
         wanted[stage.key] = stage
 

@@ -24,7 +24,7 @@ from harness.bench.results import examples, hardware, replicates
 from harness.bench.work import Blocked, Item, work
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.asked import Asked, ask
-from harness.cli.places import check_gpus, execution_of, storage_of, workplace_of
+from harness.cli.places import check_gpus, execution_of, storage_of, worker_setup_of
 from harness.cli.printing import duration, magnitude, print_lines, print_table, time_range
 from harness.cli.request import recalled
 from harness.cli.texts import corpus_of, reader, translate, translation_of
@@ -356,10 +356,8 @@ def _train(args: argparse.Namespace, prepared: Prepared) -> None:
     with session(execution, metadata) as (dashboard, settled):
         from harness.cluster.pool import Pool
 
-        workplace = workplace_of(args, located, storage, settled)
-        pool = Pool(
-            prepared.store, workplace, tokeniser.vocabulary, reader(plan, tokeniser, prepared.store), settled, name
-        )
+        setup = worker_setup_of(args, located, storage, settled)
+        pool = Pool(prepared.store, setup, tokeniser.vocabulary, reader(plan, tokeniser, prepared.store), settled, name)
         try:
             slots = prepared.slots if args.address == "local" else args.slots
             with StageProgress(prepared.items, _reused(prepared), dashboard, prepared.expected, slots) as live:

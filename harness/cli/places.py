@@ -9,7 +9,7 @@ import resource
 from harness.bench.resolve import ResolvedTable
 from harness.encoders import Located
 from harness.errors import UserError
-from harness.specs import Execution, Workplace
+from harness.specs import Execution, WorkerSetup
 from harness.storage import Storage
 from harness.store import Store
 
@@ -24,16 +24,16 @@ def execution_of(args: argparse.Namespace, resolved: ResolvedTable) -> Execution
 
 def storage_of(args: argparse.Namespace, store: Store) -> Storage:
     """Where weights lie: as asked, else beside the store."""
-    return Storage.named(args.storage) if args.storage else Storage(str(store.products.resolve()))
+    return Storage.named(args.storage) if args.storage else Storage(str(store.artifacts.resolve()))
 
 
-def workplace_of(args: argparse.Namespace, located: Located, storage: Storage, execution: Execution) -> Workplace:
+def worker_setup_of(args: argparse.Namespace, located: Located, storage: Storage, execution: Execution) -> WorkerSetup:
     """For workers of a session: every node that is there sees the storage and has the encoder."""
     from harness.cluster.nodes import shared
 
     assert located.folder is not None  # unresolved encoders were refused
     config = located.config if located.new else None
-    workplace = Workplace(
+    setup = WorkerSetup(
         located.folder.resolve(),
         storage,
         execution.threads,
@@ -41,7 +41,7 @@ def workplace_of(args: argparse.Namespace, located: Located, storage: Storage, e
         micro_batch=args.micro_batch,
         checkpoint_seconds=60 * args.checkpoint_minutes,
     )
-    return shared(workplace, execution, located.encoder.digest)
+    return shared(setup, execution, located.encoder.digest)
 
 
 def check_gpus(args: argparse.Namespace) -> None:

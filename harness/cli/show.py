@@ -218,8 +218,8 @@ def _record_lines(key: str, stage: Stage, record: Record) -> list[str]:
     for name, value in sorted(record.provenance.items()):
         started = name == "started_at" and isinstance(value, (int, float))
         lines.append(f"started     {timestamp(value)}" if started else f"{name:<11} {value}")
-    if record.product:
-        lines.append(f"weights     digest {record.product}")
+    if record.weights_digest:
+        lines.append(f"weights     digest {record.weights_digest}")
     if record.predictions:
         names = {rows.digest: rows.name for rows in stage.row_sets}
         kept = ", ".join(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.cli.bench import Prepared, check_masks
-from harness.cli.places import check_gpus, execution_of, storage_of, workplace_of
+from harness.cli.places import check_gpus, execution_of, storage_of, worker_setup_of
 from harness.cli.texts import reader
 from harness.errors import UserError
 from harness.search.points import Points
@@ -111,24 +111,24 @@ def explore_rest(args: argparse.Namespace, opened: Opened) -> None:
     metadata = {"study": opened.name, "space": points.space.space.name, "encoder": located.name}
     with session(execution_of(args, points.base), metadata) as (dashboard, settled):
         from harness.cluster.ledger import ledger_of
-        from harness.cluster.trial import Means, Replicates
+        from harness.cluster.trial import TrainingEvaluator, TrialContext
         from harness.cluster.tune import explore
-        from harness.cluster.worker import Shelf, answer, slots_of
+        from harness.cluster.worker import TokenCache, answer, slots_of
 
         storage = storage_of(args, store)
         storage.probe()
         ledger = ledger_of(store, storage, opened.owner)
-        shelf = Shelf(reader(plan, tokeniser, store))
+        token_cache = TokenCache(reader(plan, tokeniser, store))
         for stage in plan.stages.values():
-            shelf.references(stage)
+            token_cache.references(stage)
         kept = [s.key for s in plan.stages.values() if s.parent and not s.selection]
         for key in kept:  # weights that the default point shares with others stay until the study ends
             answer(ledger.hold.remote(key, opened.owner.token))
-        means = Means(
+        context = TrialContext(
             points,
-            workplace_of(args, located, storage, settled),
+            worker_setup_of(args, located, storage, settled),
             tokeniser.vocabulary,
-            shelf.made,
+            token_cache.made,
             ledger,
             opened.owner,
             settled,
@@ -151,9 +151,9 @@ def explore_rest(args: argparse.Namespace, opened: Opened) -> None:
             opened.watchers += [live.show, remember]
             explore(
                 opened.proposals,
-                partial(Replicates, means),
+                partial(TrainingEvaluator, context),
                 study=opened.name,
-                folder=store.products.parent / "tune",
+                folder=store.artifacts.parent / "tune",
                 execution=settled,
                 concurrent=slots_of(settled),
             )

@@ -61,7 +61,7 @@ def report_study(args: argparse.Namespace, opened: Opened) -> int:
     from harness.search.plots import save_plots
 
     study = study_of(opened)
-    folder = Path(args.out) if args.out else opened.store.products.parent / "studies" / opened.name
+    folder = Path(args.out) if args.out else opened.store.artifacts.parent / "studies" / opened.name
     best = best_point(study)
     # In the margins every cell of a grid stands for itself, also where two are one computation.
     whole = replace(study, trials=(*study.trials, *opened.proposals.history.repeated))

@@ -45,7 +45,7 @@ def corpus_of(resolved: ResolvedTable, store: Store, download: bool) -> Corpus |
     """What rows are pre-trained on; None where no row is, and in a plan while the hub has not been asked."""
     if resolved.pre_train is None:
         return None
-    memo = store.products.parent / "corpora.json"
+    memo = store.artifacts.parent / "corpora.json"
     kept = memo if download or memo.exists() else None  # a plan starts no file
     try:
         return open_corpus(resolved.pre_train.corpus, download=download, memo=kept)
@@ -76,7 +76,7 @@ def reader(plan: Plan, tokeniser: Tokeniser, store: Store) -> Callable[[RowSet, 
     def blocks(corpus: Corpus, data: Data) -> Tokens:
         """A corpus is tokenised once, to disk, and read from there."""
         identity = digest_of([corpus.digest, plan.located.encoder.digest, data.max_length, data.blocks])
-        folder = store.products.parent / "blocks" / identity
+        folder = store.artifacts.parent / "blocks" / identity
         return tokenise_corpus(corpus.texts(), tokeniser, data.max_length, data.blocks, folder, identity=identity)
 
     def read(row_set: RowSet, data: Data) -> tuple[Tokens, Any]:

@@ -11,8 +11,8 @@ from typing import Any, TypeVar, cast
 import ray
 from ray.exceptions import RayActorError
 
-from harness.cluster import pulse
-from harness.cluster.pulse import Place, Pulse, beside_driver
+from harness.cluster import heartbeat
+from harness.cluster.heartbeat import HeartbeatMonitor, ProcessId, on_driver_node
 from harness.cluster.worker import answer
 from harness.errors import UserError
 from harness.search.points import StageResult
@@ -26,11 +26,11 @@ TELL_SECONDS = 2.0
 
 def _aside(method: F) -> F:
     """Answered beside everything else."""
-    return cast(F, ray.method(concurrency_group="pulse")(method))
+    return cast(F, ray.method(concurrency_group="heartbeat")(method))
 
 
 # What it is asked is not shown in the dashboard, where it would hide the stages.
-@ray.remote(num_cpus=0, concurrency_groups={"pulse": 1}, enable_task_events=False)
+@ray.remote(num_cpus=0, concurrency_groups={"heartbeat": 1}, enable_task_events=False)
 class Ledger:
     """Leases and commits in the name of the driver `owner`, whose process decides whether its leases are alive, or of a
     process of its own that holds some (a trial, which can die alone).
@@ -44,7 +44,7 @@ class Ledger:
         self._owner = owner
         self._tried: set[str] = set()
         self._users: dict[str, set[str]] = {}
-        self._pulse = Pulse(hang_seconds)
+        self._heartbeats = HeartbeatMonitor(hang_seconds)
         threading.Thread(target=self._renew, daemon=True).start()
 
     def __repr__(self) -> str:
@@ -99,17 +99,17 @@ class Ledger:
         return self._store.others_alive(self._owner)
 
     @_aside
-    def beat(self, name: str, place: Place) -> float:
-        return self._pulse.hear(name, place)
+    def heartbeat(self, name: str, place: ProcessId) -> float:
+        return self._heartbeats.hear(name, place)
 
     @_aside
     def hung(self, name: str) -> bool:
-        return self._pulse.hung(name)
+        return self._heartbeats.hung(name)
 
     @_aside
     def trouble(self) -> str:
         """What it waits for, in a sentence, while its database is away."""
-        return self._store.patience.trouble
+        return self._store.outage_retry.trouble
 
     def ready(self) -> dict[str, Any]:
         return {"store": self._store.shown}
@@ -129,8 +129,8 @@ def ask(ledger: Any, what: str, *arguments: Any) -> Any:
 def ledger_of(store: Store, storage: Storage, owner: Owner) -> Any:
     """A ledger for this driver on the driver's node, once its database has answered."""
     actor: Any = Ledger
-    ledger = actor.options(name=f"harness-ledger-{owner.token[:6]}", scheduling_strategy=beside_driver()).remote(
-        store.url, storage, owner, pulse.HANG_SECONDS
+    ledger = actor.options(name=f"harness-ledger-{owner.token[:6]}", scheduling_strategy=on_driver_node()).remote(
+        store.url, storage, owner, heartbeat.HANG_SECONDS
     )
     answer(ledger.ready.remote())
     threading.Thread(target=_relay, args=(ledger, store.shown), daemon=True).start()

@@ -21,7 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from harness.encoders.sources import encoder_digest, files_of
 from harness.errors import UserError, first_line
-from harness.specs import Execution, Workplace
+from harness.specs import Execution, WorkerSetup
 from harness.storage import Storage, StorageError
 
 ANSWER_SECONDS = 60.0
@@ -30,28 +30,28 @@ MARK = "harness-storage"
 """A file that tells this storage from any other; it stays."""
 
 
-def shared(workplace: Workplace, execution: Execution, digest: str) -> Workplace:
+def shared(setup: WorkerSetup, execution: Execution, digest: str) -> WorkerSetup:
     """Check that every node of a cluster can use the storage as the driver can; lend the encoder with this digest to nodes
-    that lack it. Returns the workplace for `checked`. Raises UserError that names the first node that cannot, and why."""
+    that lack it. Returns the setup for `checked`. Raises UserError that names the first node that cannot, and why."""
     if execution.address == "local":  # one node, and this one
-        return workplace
-    marked = replace(workplace, storage_mark=_mark(workplace.storage), encoder_digest=digest)
+        return setup
+    marked = replace(setup, storage_mark=_mark(setup.storage), encoder_digest=digest)
     if not all(seen.encoder for seen in _asked(marked)):
         _lend(marked)
     return marked
 
 
-def checked(workplace: Workplace) -> Workplace:
-    """On a worker's node, as it starts: the same for a node that joined later. Returns the workplace with a folder that
+def checked(setup: WorkerSetup) -> WorkerSetup:
+    """On a worker's node, as it starts: the same for a node that joined later. Returns the setup with a folder that
     holds the encoder. Raises UserError."""
-    if not workplace.storage_mark:
-        return workplace
-    problem = _unseen(workplace)
+    if not setup.storage_mark:
+        return setup
+    problem = _unseen(setup)
     if not problem:
-        workplace.storage.probe()
-        if _has(workplace.encoder_folder, workplace):
-            return workplace
-        return replace(workplace, encoder_folder=_fetched(workplace))
+        setup.storage.probe()
+        if _has(setup.encoder_folder, setup):
+            return setup
+        return replace(setup, encoder_folder=_fetched(setup))
     raise UserError(f"The node {platform.node()} ({ray.util.get_node_ip_address()}) {problem}")
 
 
@@ -74,11 +74,11 @@ def _mark(storage: Storage) -> str:
         return storage.read(MARK).decode()
 
 
-def _unseen(workplace: Workplace) -> str:
+def _unseen(setup: WorkerSetup) -> str:
     """Why this node does not see the driver's storage; '' where it does."""
-    storage = workplace.storage
+    storage = setup.storage
     try:
-        if storage.read(MARK).decode() == workplace.storage_mark:
+        if storage.read(MARK).decode() == setup.storage_mark:
             return ""
     except FileNotFoundError:
         pass
@@ -90,37 +90,37 @@ def _unseen(workplace: Workplace) -> str:
     )
 
 
-def _look(workplace: Workplace, file: str) -> _Seen:
+def _look(setup: WorkerSetup, file: str) -> _Seen:
     """On the node that is asked: leaves `file` in the storage for the driver."""
-    problem = _unseen(workplace)
+    problem = _unseen(setup)
     if problem:
         return _Seen(problem)
     try:
-        workplace.storage.write(file, workplace.storage_mark.encode())
+        setup.storage.write(file, setup.storage_mark.encode())
     except StorageError as error:
         return _Seen(f"cannot use the storage. {error}")
-    return _Seen("", _has(workplace.encoder_folder, workplace))
+    return _Seen("", _has(setup.encoder_folder, setup))
 
 
 _LOOK: Any = ray.remote(num_cpus=0, max_retries=0)(_look)
 
 
-def _asked(workplace: Workplace) -> list[_Seen]:
+def _asked(setup: WorkerSetup) -> list[_Seen]:
     """Every node's answer."""
     nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
     files = {identity: f"probe-{uuid.uuid4().hex}" for identity in nodes}
     answers = {
         identity: _LOOK.options(
             name="harness-look", scheduling_strategy=NodeAffinitySchedulingStrategy(identity, soft=False)
-        ).remote(workplace, file)
+        ).remote(setup, file)
         for identity, file in files.items()
     }
     try:
         ray.wait(list(answers.values()), num_returns=len(answers), timeout=ANSWER_SECONDS)
-        found = {identity: _answer(workplace.storage, answers[identity], file) for identity, file in files.items()}
+        found = {identity: _answer(setup.storage, answers[identity], file) for identity, file in files.items()}
     finally:
         for file in files.values():
-            workplace.storage.delete(file)
+            setup.storage.delete(file)
     there = {node["NodeID"] for node in ray.nodes() if node["Alive"]}  # one that left meanwhile is missed by nobody
     found = {identity: seen for identity, seen in found.items() if identity in there}
     troubled = [identity for identity, seen in found.items() if seen.problem]
@@ -155,12 +155,12 @@ def _name(node: Mapping[str, Any]) -> str:
 # ---------------------------------------------------------------- the encoder
 
 
-def _has(folder: Path, workplace: Workplace) -> bool:
+def _has(folder: Path, setup: WorkerSetup) -> bool:
     """Whether the folder holds the encoder whole; one with random weights needs none."""
-    if workplace.encoder_config is not None:
+    if setup.encoder_config is not None:
         return True
     try:
-        return encoder_digest(folder) == workplace.encoder_digest
+        return encoder_digest(folder) == setup.encoder_digest
     except (OSError, UserError):
         return False
 
@@ -169,28 +169,28 @@ def _lent(digest: str, name: str) -> str:
     return f"encoders/{digest}/{name}"
 
 
-def _lend(workplace: Workplace) -> None:
+def _lend(setup: WorkerSetup) -> None:
     """Put the encoder's files into the storage, once; the list of them comes last."""
-    storage, digest = workplace.storage, workplace.encoder_digest
+    storage, digest = setup.storage, setup.encoder_digest
     if storage.exists(_lent(digest, "files.json")):
         return
-    paths = files_of(workplace.encoder_folder)
+    paths = files_of(setup.encoder_folder)
     for path in paths:
         storage.write(_lent(digest, path.name), path.read_bytes())
     storage.write(_lent(digest, "files.json"), json.dumps([path.name for path in paths]).encode())
 
 
-def _fetched(workplace: Workplace) -> Path:
+def _fetched(setup: WorkerSetup) -> Path:
     """The encoder in a folder of this node's cache; one of its workers fetches it while the others wait."""
-    storage, digest = workplace.storage, workplace.encoder_digest
+    storage, digest = setup.storage, setup.encoder_digest
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "harness" / "encoders"
     folder = cache / digest
-    place = f"The node {platform.node()} lacks the encoder {workplace.encoder_folder} ({digest[:10]})"
+    place = f"The node {platform.node()} lacks the encoder {setup.encoder_folder} ({digest[:10]})"
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with (cache / f"{digest}.lock").open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if _has(folder, workplace):
+            if _has(folder, setup):
                 return folder
             shutil.rmtree(folder, ignore_errors=True)
             with tempfile.TemporaryDirectory(dir=cache) as temporary:
@@ -198,7 +198,7 @@ def _fetched(workplace: Workplace) -> Path:
                 fresh.mkdir()
                 for name in json.loads(storage.read(_lent(digest, "files.json"))):
                     (fresh / Path(name).name).write_bytes(storage.read(_lent(digest, name)))
-                if not _has(fresh, workplace):
+                if not _has(fresh, setup):
                     raise UserError(
                         f"{place}, and the files {_lent(digest, '*')} of the storage {storage.shown} are not it; delete them "
                         "and run the same command again."

@@ -15,24 +15,24 @@ from ray.exceptions import ActorUnavailableError, RayActorError
 from ray.util.metrics import Gauge
 
 from harness.bench.work import Item
-from harness.cluster import pulse
-from harness.cluster.group import hired
+from harness.cluster import heartbeat
+from harness.cluster.heartbeat import on_driver_node
 from harness.cluster.ledger import ask, ledger_of
-from harness.cluster.pulse import beside_driver
-from harness.cluster.staff import Member, Staff
 from harness.cluster.worker import (
-    GONE,
     WORKER_DEATHS,
-    GroupEndedError,
-    Shelf,
+    WORKER_LOST,
+    TokenCache,
     Tokenised,
+    WorkerGroupEndedError,
     answer,
-    died,
-    left_with_node,
+    death_reason,
+    died_with_node,
     submit,
 )
+from harness.cluster.worker_group import start_worker
+from harness.cluster.worker_set import WorkerHandle, WorkerSet
 from harness.encoders.tokens import Vocabulary
-from harness.specs import SHARED_PHASES, Execution, Record, Stage, Workplace
+from harness.specs import SHARED_PHASES, Execution, Record, Stage, WorkerSetup
 from harness.storage import weights_of
 from harness.store import Owner, Store
 
@@ -91,27 +91,27 @@ class _Schedule:
 class Pool:
     """Runs items to the end. One use: `pool = Pool(...); for event in pool.run(items): ...; pool.close()`.
 
-    `hire` starts a worker: as `harness.cluster.group.hired`.
+    `start_worker` starts a worker: as `harness.cluster.worker_group.start_worker`.
     """
 
     def __init__(
         self,
         store: Store,
-        workplace: Workplace,
+        setup: WorkerSetup,
         vocabulary: Vocabulary,
         tokenised: Tokenised,
         execution: Execution,
         table: str,
-        hire: Callable[..., Any] = hired,
+        start_worker: Callable[..., Any] = start_worker,
     ) -> None:
         self._owner = Owner.current()
         self._store = store
         self._vocabulary = vocabulary
-        self._shelf = Shelf(tokenised)
+        self._token_cache = TokenCache(tokenised)
         self._execution = execution
-        self._workplace = workplace
-        self._hire = hire
-        self._ledger = ledger_of(store, workplace.storage, self._owner)
+        self._setup = setup
+        self._start_worker = start_worker
+        self._ledger = ledger_of(store, setup.storage, self._owner)
         self._schedule = _Schedule()
         self._gauge = Gauge("harness_stages", "Stages of a bench by state.", ("table", "state"))
         self._counts: Counter[str] = Counter()
@@ -126,9 +126,9 @@ class Pool:
 
     def _worker(self, name: str, options: dict[str, Any]) -> Any:
         options["name"] = f"{name}-{self._owner.token[:6]}"
-        if self._execution.num_workers > 1:  # a foreman's own process must not leave with another node
-            options["scheduling_strategy"] = beside_driver()
-        return self._hire(self._execution, self._workplace, self._ledger, name, **options)
+        if self._execution.num_workers > 1:  # the group's own actor must not die with another node
+            options["scheduling_strategy"] = on_driver_node()
+        return self._start_worker(self._execution, self._setup, self._ledger, name, **options)
 
     def _ask(self, what: str, *arguments: Any) -> Any:
         return ask(self._ledger, what, *arguments)
@@ -140,9 +140,9 @@ class Pool:
         self._children.update(item.stage.parent.key for item in every if item.stage.parent)
         for item in every:
             schedule.add(item, pending)
-        staff = Staff(self._worker, self._execution)
-        busy: dict[Any, tuple[Item, Member]] = {}
-        doubtful: dict[Any, tuple[Item, Member]] = {}
+        workers = WorkerSet(self._worker, self._execution)
+        busy: dict[Any, tuple[Item, WorkerHandle]] = {}
+        doubtful: dict[Any, tuple[Item, WorkerHandle]] = {}
         held: list[Item] = []
         asked_at = 0.0
 
@@ -153,9 +153,9 @@ class Pool:
                 held.clear()
                 asked_at = time.monotonic()
             wanted = len(busy) + len(doubtful) + len(held) + len(schedule.ready) + schedule.num_waiting
-            for sentence in staff.tend(wanted):
+            for sentence in workers.scale_to(wanted):
                 yield Event("notice", schedule.ready[0][2] if schedule.ready else every[0], sentence)
-            while schedule.ready and staff.idle:
+            while schedule.ready and workers.idle:
                 item = heapq.heappop(schedule.ready)[2]
                 grant = self._ask("lease", item.stage.key, item.seen_attempt, item.remake)
                 if grant == "held":
@@ -166,34 +166,34 @@ class Pool:
                 elif self._orphaned(item):  # asked last: a settled stage needs no weights
                     yield from self._made_again(item)
                 else:
-                    member = staff.idle.pop()
-                    busy[submit(member.actor, item, self._vocabulary, self._shelf)] = (item, member)
+                    worker = workers.idle.pop()
+                    busy[submit(worker.actor, item, self._vocabulary, self._token_cache)] = (item, worker)
                     self._count("running")
                     if item.stage.key not in self._remade:
                         yield Event("started", item)
-            references = [*busy, *doubtful, *staff.references]
+            references = [*busy, *doubtful, *workers.references]
             if not references:
                 time.sleep(0.2 if held or schedule.ready else 0)
                 continue
             for reference in ray.wait(references, timeout=POLL_SECONDS)[0]:
-                if staff.hear(reference):
+                if workers.take_ready(reference):
                     continue
                 doubted = reference in doubtful
-                item, member = (doubtful if doubted else busy).pop(reference)
+                item, worker = (doubtful if doubted else busy).pop(reference)
                 try:
                     found = answer(reference)
                     if doubted:
                         raise RayActorError(error_msg="its process could not be reached")
                 except ActorUnavailableError:  # whether its node is gone Ray knows in a minute at the latest
-                    doubtful[member.actor.ready.remote()] = (item, member)
-                except GONE as error:
+                    doubtful[worker.actor.ready.remote()] = (item, worker)
+                except WORKER_LOST as error:
                     self._count("running", -1)
-                    staff.dismiss(member)
-                    yield from self._gone(item, member, error)
+                    workers.remove(worker)
+                    yield from self._gone(item, worker, error)
                 else:
                     self._count("running", -1)
                     status, reason, ours = found
-                    staff.returned(member, spent=status == "failed" and reason.startswith("out of memory"))
+                    workers.returned(worker, spent=status == "failed" and reason.startswith("out of memory"))
                     yield from self._finish(Event(status, item, reason)) if ours else self._settled(item)
 
     def _finish(self, event: Event) -> Iterator[Event]:
@@ -217,7 +217,7 @@ class Pool:
     def _orphaned(self, item: Item) -> bool:
         """Whether the weights that a stage starts from are gone: another driver, or a person, may have deleted them."""
         parent = item.stage.parent
-        return parent is not None and not self._workplace.storage.exists(weights_of(parent.key))
+        return parent is not None and not self._setup.storage.exists(weights_of(parent.key))
 
     def _made_again(self, item: Item) -> Iterator[Event]:
         """The weights that a stage starts from, before it."""
@@ -226,9 +226,11 @@ class Pool:
         if parent.key not in self._schedule.waiting:
             name = f"weights for {item.name}"
             self._children.update([parent.parent.key] if parent.parent else [])
-            self._schedule.push(Item(parent, name, item.cost, (), keep_product=True, remake=True, seen_attempt=0))
+            self._schedule.push(Item(parent, name, item.cost, (), keep_weights=True, remake=True, seen_attempt=0))
             self._remade.add(parent.key)
-            said = f"the weights of stage {parent.key[:10]} ({parent.phase}) were deleted from {self._workplace.storage.shown}"
+            said = (
+                f"the weights of stage {parent.key[:10]} ({parent.phase}) were deleted from {self._setup.storage.shown}"
+            )
             yield Event("notice", item, f"{said}: they are made again.")
         self._schedule.wait(parent, item)
 
@@ -237,26 +239,26 @@ class Pool:
         found = self._ask("status", item.stage.key)
         if found and found[0] != "done":
             yield from self._finish(Event(found[0], item, "recorded by another driver"))
-        elif item.keep_product and not self._workplace.storage.exists(weights_of(item.stage.key)):
+        elif item.keep_weights and not self._setup.storage.exists(weights_of(item.stage.key)):
             item.remake = True
             self._schedule.push(item)
         else:
             yield from self._finish(Event("elsewhere", item))
 
-    def _gone(self, item: Item, member: Member, error: Exception) -> Iterator[Event]:
+    def _gone(self, item: Item, worker: WorkerHandle, error: Exception) -> Iterator[Event]:
         """A worker process is no more: the stage goes back, up to a cap of its own faults; a record that was written before
         stands."""
         found = self._ask("status", item.stage.key)
         if found and found[0] == "done" and not item.remake:
             yield from self._finish(Event("done", item))
             return
-        if left_with_node(error):
+        if died_with_node(error):
             reason = "its worker's node left"
         else:
             item.deaths += 1
-            reason = died(item.deaths, error)
-            if isinstance(error, RayActorError | GroupEndedError) and self._ask("hung", member.name):
-                reason = f"its worker did not answer for {pulse.HANG_SECONDS:g} s"
+            reason = death_reason(item.deaths, error)
+            if isinstance(error, RayActorError | WorkerGroupEndedError) and self._ask("hung", worker.name):
+                reason = f"its worker did not answer for {heartbeat.HANG_SECONDS:g} s"
         if item.deaths < WORKER_DEATHS:
             self._schedule.push(item)
             yield Event("retried", item, reason)
@@ -267,7 +269,7 @@ class Pool:
     def _discard(self, stage: Stage) -> None:
         """Delete weights that no unfinished stage of any driver starts from."""
         if not self._ask("others_alive"):
-            self._workplace.storage.delete(weights_of(stage.key))
+            self._setup.storage.delete(weights_of(stage.key))
 
     def close(self) -> None:
         self._store.release(self._owner)

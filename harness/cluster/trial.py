@@ -13,18 +13,18 @@ import ray
 from ray import tune
 
 from harness.bench.work import Item
-from harness.cluster.group import hired
-from harness.cluster.walk import Walker
-from harness.cluster.worker import GONE, Shelf, answer, submit
+from harness.cluster.chain_runner import ChainRunner
+from harness.cluster.worker import WORKER_LOST, TokenCache, answer, submit
+from harness.cluster.worker_group import start_worker
 from harness.encoders.tokens import Vocabulary
 from harness.errors import UserError, first_line
 from harness.search.points import Points
 from harness.search.trials import Point, ReplicateOutcome
-from harness.specs import Execution, Status, Workplace
+from harness.specs import Execution, Status, WorkerSetup
 from harness.store import Owner
 
 
-class Judge(Protocol):
+class Evaluator(Protocol):
     """Gives the outcomes of a point's replicates, one after another in the order of all trials."""
 
     replicates: int
@@ -36,10 +36,10 @@ class Judge(Protocol):
 
 class HarnessTrial(tune.Trainable):
     """`step` runs the next replicate and reports what is known of the point so far; an actor serves one trial after
-    another, and its judge stays."""
+    another, and its evaluator stays."""
 
-    def setup(self, config: dict[str, Any], make_judge: Callable[[], Judge]) -> None:
-        self._judge = make_judge()
+    def setup(self, config: dict[str, Any], make_evaluator: Callable[[], Evaluator]) -> None:
+        self._evaluator = make_evaluator()
         self._begin(config)
 
     def __repr__(self) -> str:
@@ -47,7 +47,7 @@ class HarnessTrial(tune.Trainable):
 
     def _begin(self, config: dict[str, Any]) -> None:
         self._outcomes: list[ReplicateOutcome] = []
-        self._judge.begin(config["number"], config["point"])
+        self._evaluator.begin(config["number"], config["point"])
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         self._begin(new_config)
@@ -55,7 +55,7 @@ class HarnessTrial(tune.Trainable):
 
     def step(self) -> dict[str, Any]:
         try:
-            outcome = self._judge.outcome(len(self._outcomes))
+            outcome = self._evaluator.outcome(len(self._outcomes))
         except Exception as error:  # one broken trial does not stop the study; a cluster that cannot run any does
             fatal = isinstance(error, UserError)
             reason = str(error) if fatal else f"{type(error).__name__}: {first_line(error)}"
@@ -73,19 +73,19 @@ class HarnessTrial(tune.Trainable):
             "score": sum(first) / done,
             "replicates_done": done,
             "outcome": json.dumps(asdict(outcome)),
-            "done": done >= self._judge.replicates,
+            "done": done >= self._evaluator.replicates,
         }
 
     def cleanup(self) -> None:
-        self._judge.close()
+        self._evaluator.close()
 
 
 @dataclass(frozen=True)
-class Means:
+class TrialContext:
     """What a trial's process needs to train: places, tokens, the ledger, and how much of the cluster it has."""
 
     points: Points
-    workplace: Workplace
+    setup: WorkerSetup
     vocabulary: Vocabulary
     made: dict[tuple[Any, ...], Any]
     ledger: Any
@@ -94,43 +94,47 @@ class Means:
     retry: bool
 
 
-class Replicates:
-    """The judge that trains: a point's replicates one after another, each a walk along its chains."""
+class TrainingEvaluator:
+    """The evaluator that trains: a point's replicates one after another, each a run along its chains."""
 
-    def __init__(self, means: Means) -> None:
-        self._means = means
-        self.replicates = len(means.points.replicates)
-        self._hand = Hand(means)
-        self._walker = Walker(means.ledger, means.driver.here(), means.workplace, self._hand.train, means.retry)
+    def __init__(self, context: TrialContext) -> None:
+        self._context = context
+        self.replicates = len(context.points.replicates)
+        self._worker = TrialWorker(context)
+        self._chain_runner = ChainRunner(
+            context.ledger, context.driver.here(), context.setup, self._worker.train, context.retry
+        )
 
     def begin(self, number: int, point: Point) -> None:
         self._number = number
-        self._runs = self._means.points.runs(point)
+        self._runs = self._context.points.runs(point)
 
     def outcome(self, index: int) -> ReplicateOutcome:
-        points, runs = self._means.points, self._runs[index]
-        chains = [self._walker.walk(run, points.scored(run), f"trial {self._number}: {run.name}") for run in runs]
+        points, runs = self._context.points, self._runs[index]
+        chains = [self._chain_runner.run(run, points.scored(run), f"trial {self._number}: {run.name}") for run in runs]
         return points.outcome(runs, chains)
 
     def close(self) -> None:
-        self._hand.close()
+        self._worker.close()
 
 
-class Hand:
+class TrialWorker:
     """What trains for a trial, in the trial's own placement group; another takes its place when it dies."""
 
-    def __init__(self, means: Means) -> None:
-        self._means = means
-        self._shelf = Shelf(references=means.made)
+    def __init__(self, context: TrialContext) -> None:
+        self._context = context
+        self._token_cache = TokenCache(references=context.made)
         self._worker: Any = None
 
     def train(self, item: Item, owner: Owner) -> tuple[Status, str, bool]:
-        means = self._means
+        context = self._context
         if self._worker is None:
-            self._worker = hired(means.execution, means.workplace, means.ledger, "harness-worker")
+            self._worker = start_worker(context.execution, context.setup, context.ledger, "harness-worker")
         try:
-            result: tuple[Status, str, bool] = answer(submit(self._worker, item, means.vocabulary, self._shelf, owner))
-        except GONE:
+            result: tuple[Status, str, bool] = answer(
+                submit(self._worker, item, context.vocabulary, self._token_cache, owner)
+            )
+        except WORKER_LOST:
             self.close()
             raise
         return result

@@ -13,7 +13,7 @@ from typing import Any
 from ray import tune
 
 from harness.cluster.proposals import Fatal, Proposals, scheduler_of
-from harness.cluster.trial import HarnessTrial, Judge
+from harness.cluster.trial import Evaluator, HarnessTrial
 from harness.errors import UserError
 from harness.specs import Execution
 
@@ -34,7 +34,7 @@ _ENVIRONMENT = {
 
 def explore(
     proposals: Proposals,
-    make_judge: Callable[[], Judge],
+    make_evaluator: Callable[[], Evaluator],
     *,
     study: str,
     folder: Path,
@@ -56,7 +56,9 @@ def explore(
 
     try:
         tune.Tuner(
-            tune.with_resources(tune.with_parameters(HarnessTrial, make_judge=make_judge), _resources(execution)),
+            tune.with_resources(
+                tune.with_parameters(HarnessTrial, make_evaluator=make_evaluator), _resources(execution)
+            ),
             tune_config=tune.TuneConfig(
                 search_alg=proposals,
                 scheduler=scheduler_of(proposals),

@@ -18,17 +18,17 @@ from ray.exceptions import (
 )
 
 from harness.bench.work import Item
+from harness.cluster.heartbeat import ProcessId, start_heartbeat
 from harness.cluster.nodes import checked
-from harness.cluster.pulse import Place, beat
 from harness.encoders.tokens import Tokens, Vocabulary
 from harness.errors import UserError
-from harness.specs import Data, Execution, Record, RowSet, Stage, Status, Workplace
+from harness.specs import Data, Execution, Record, RowSet, Stage, Status, WorkerSetup
 from harness.storage import Storage, checkpoint_of
 from harness.store import Owner
 
 if TYPE_CHECKING:
     from harness.running import Launch
-    from harness.training.crew import Crew
+    from harness.training.process_group import ProcessGroup
 
 WORKER_DEATHS = 3
 """A stage whose worker process died this often becomes a failed record."""
@@ -42,15 +42,15 @@ MORE_ROOM = (
 )
 
 
-class SpoiledError(Exception):
+class UnusableProcessError(Exception):
     """A process that can train nothing more, whatever the stage: an error of CUDA stays with it."""
 
 
-class GroupEndedError(Exception):
+class WorkerGroupEndedError(Exception):
     """The processes that train a stage together are no more; why, as one of them said."""
 
 
-GONE = (RayActorError, OutOfMemoryError, SpoiledError, GroupEndedError)
+WORKER_LOST = (RayActorError, OutOfMemoryError, UnusableProcessError, WorkerGroupEndedError)
 """What a stage is tried again for, in another process."""
 
 Tokenised = Callable[[RowSet, Data], tuple[Tokens, Any]]
@@ -65,21 +65,21 @@ def answer(reference: Any) -> Any:
         cause: Any = error
         while isinstance(cause, RayTaskError):
             cause = cause.cause
-        if isinstance(cause, UserError | SpoiledError | GroupEndedError):
+        if isinstance(cause, UserError | UnusableProcessError | WorkerGroupEndedError):
             raise type(cause)(str(cause)) from None
         raise
 
 
-def died(times: int, error: Exception) -> str:
+def death_reason(times: int, error: Exception) -> str:
     """Why a stage failed whose worker did not come back."""
-    if isinstance(error, SpoiledError):
+    if isinstance(error, UnusableProcessError):
         return f"its worker process can train nothing more: {error}"
-    if isinstance(error, GroupEndedError):
+    if isinstance(error, WorkerGroupEndedError):
         return f"its worker group ended {times} times ({error})"
     return f"its worker process died {times} times ({type(error).__name__})"
 
 
-def left_with_node(error: Exception) -> bool:
+def died_with_node(error: Exception) -> bool:
     """Whether a process is gone because its node is: Ray has no type for that, only its sentence (2.60)."""
     return "its node has died" in str(error)
 
@@ -121,7 +121,7 @@ def slots_of(execution: Execution) -> int:
     return slots
 
 
-class Shelf:
+class TokenCache:
     """Tokens of row sets in the object store, made once each when a stage first asks for them.
 
     A process that has no texts gets the `references` of one that has, and can make nothing itself.
@@ -138,7 +138,7 @@ class Shelf:
         wanted = _wanted(stage)
         for rows, data in wanted:
             if _place(rows, data) not in self.made:
-                assert self._tokenised is not None, f"{rows.name} was not put on the shelf"
+                assert self._tokenised is not None, f"{rows.name} is not in the token cache"
                 self.made[_place(rows, data)] = _stored(rows.name, self._tokenised(rows, data))
         return [rows.digest for rows, _ in wanted[1:]], [self.made[_place(*each)] for each in wanted]
 
@@ -178,23 +178,23 @@ def _place(rows: RowSet, data: Data) -> tuple[Any, ...]:
 
 def trained(
     item: Item,
-    workplace: Workplace,
+    setup: WorkerSetup,
     vocabulary: Vocabulary,
     digests: list[str],
     sets: list[tuple[Tokens, Any]],
     *,
     launch: Launch | None = None,
-    crew: Crew | None = None,
+    process_group: ProcessGroup | None = None,
 ) -> Record:
-    """Train a stage. Raises SpoiledError when this process can train nothing more.
+    """Train a stage. Raises UnusableProcessError when this process can train nothing more.
 
     `sets`: training rows, then one an evaluation digest. `launch`: what wraps the training function where it is not Ray
-    Train's local mode. `crew`: this worker's place among those that train it together.
+    Train's local mode. `process_group`: this worker's place among those that train it together.
     """
-    from harness.cluster import distributed
+    from harness.cluster import local_trainer
     from harness.running import run_stage
-    from harness.training.crew import ALONE
     from harness.training.loop import Inputs
+    from harness.training.process_group import SINGLE_PROCESS
 
     (train, labels), *evaluations = sets
     inputs = Inputs(train, labels, dict(zip(digests, evaluations, strict=True)), item.stage.data.views)
@@ -203,13 +203,13 @@ def trained(
         inputs,
         vocabulary,
         item.metrics,
-        workplace,
-        keep_product=item.keep_product,
-        launch=launch or distributed.launch,
-        crew=crew or ALONE,
+        setup,
+        keep_weights=item.keep_weights,
+        launch=launch or local_trainer.launch,
+        process_group=process_group or SINGLE_PROCESS,
     )
     if record.status == "failed" and "CUDA error" in record.reason:
-        raise SpoiledError(record.reason)
+        raise UnusableProcessError(record.reason)
     return record
 
 
@@ -228,56 +228,56 @@ def committed(
     return record.status, record.reason, ours
 
 
-def prepared(workplace: Workplace) -> Workplace:
+def prepared(setup: WorkerSetup) -> WorkerSetup:
     """Once a process: torch with its number of threads, on the device that Ray gave, and what its node must have. Raises
     UserError where that is not there."""
     import torch
 
-    workplace = checked(workplace)
-    torch.set_num_threads(workplace.threads)
-    if workplace.device == "cpu" and torch.cuda.is_available() and ray.get_gpu_ids():
-        return replace(workplace, device="cuda")
-    return workplace
+    setup = checked(setup)
+    torch.set_num_threads(setup.threads)
+    if setup.device == "cpu" and torch.cuda.is_available() and ray.get_gpu_ids():
+        return replace(setup, device="cuda")
+    return setup
 
 
 class WorkerProcess:
     """Imports torch once, then trains one stage after another; beats in the ledger under its name."""
 
-    def __init__(self, workplace: Workplace, ledger: Any, name: str) -> None:
-        self._workplace, self._ledger, self._name = workplace, ledger, name
+    def __init__(self, setup: WorkerSetup, ledger: Any, name: str) -> None:
+        self._setup, self._ledger, self._name = setup, ledger, name
         self._prepared = False
-        beat(ledger, name)
+        start_heartbeat(ledger, name)
 
     def __repr__(self) -> str:
         return self._name
 
-    def ready(self) -> tuple[Place, str]:
+    def ready(self) -> tuple[ProcessId, str]:
         """Where it is, once it could train, and why it cannot if so."""
         try:
             self._prepare()
         except UserError as error:
-            return Place.here(), str(error)
-        return Place.here(), ""
+            return ProcessId.current(), str(error)
+        return ProcessId.current(), ""
 
     def _prepare(self) -> None:
         if not self._prepared:
-            self._workplace, self._prepared = prepared(self._workplace), True
+            self._setup, self._prepared = prepared(self._setup), True
 
     def run(
         self, item: Item, owner: Owner | None, vocabulary: Vocabulary, digests: list[str], references: list[Any]
     ) -> tuple[Status, str, bool]:
         self._prepare()
         record = self.record(item, vocabulary, digests, references)
-        return committed(item, record, self._ledger, owner, self._workplace.storage)
+        return committed(item, record, self._ledger, owner, self._setup.storage)
 
     def record(self, item: Item, vocabulary: Vocabulary, digests: list[str], references: list[Any]) -> Record:
-        return trained(item, self._workplace, vocabulary, digests, fetched(references))
+        return trained(item, self._setup, vocabulary, digests, fetched(references))
 
 
 Worker: Any = ray.remote(WorkerProcess)
 
 
-def submit(worker: Any, item: Item, vocabulary: Vocabulary, shelf: Shelf, owner: Owner | None = None) -> Any:
+def submit(worker: Any, item: Item, vocabulary: Vocabulary, token_cache: TokenCache, owner: Owner | None = None) -> Any:
     """A reference to what `Worker.run` will return; the dashboard shows the task under the item's name."""
-    digests, references = shelf.references(item.stage)
+    digests, references = token_cache.references(item.stage)
     return worker.run.options(name=item.name).remote(item, owner, vocabulary, digests, references)

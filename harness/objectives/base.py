@@ -146,7 +146,7 @@ class TrainingObjective(nn.Module):
         return {}
 
     def load_parts(self, tensors: Mapping[str, Tensor], parts: tuple[str, ...]) -> None:
-        """Take those of its own parts that the parent's product holds and `parts` names."""
+        """Take those of its own parts that the parent's weights hold and `parts` names."""
 
     def loss(self, terms: Mapping[str, Tensor]) -> Tensor:
         return torch.stack([self.weights[name] * term for name, term in terms.items()]).sum()

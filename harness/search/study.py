@@ -23,7 +23,7 @@ from harness.search.space import Parameter, ResolvedSpace
 from harness.search.trials import Point, ReplicateOutcome, State, Trial
 from harness.specs import digest_of
 from harness.store import Store
-from harness.store.faults import AwayError, sentence
+from harness.store.retry import TransientOutageError, sentence
 
 T = TypeVar("T")
 
@@ -259,7 +259,7 @@ class OptunaMirror:
             with _database_errors(self._store):
                 return act(*arguments)
 
-        return self._store.patience.asked(once)
+        return self._store.outage_retry.call(once)
 
     def _frozen(self, entry: Entry) -> optuna.trial.FrozenTrial:
         state, values = _shown(entry)
@@ -321,7 +321,7 @@ def _database_errors(store: Store) -> Iterator[None]:
     except (optuna.exceptions.StorageInternalError, optuna.exceptions.DuplicatedStudyError, SQLAlchemyError) as error:
         cause = error.__cause__ or error
         said = sentence(f"The store {store.shown}", cause) if isinstance(cause, DBAPIError) else None
-        if isinstance(said, AwayError):
+        if isinstance(said, TransientOutageError):
             raise said from None
         raise UserError(
             f"The store {store.shown} refused the study ({first_line(cause)}); what was recorded is kept."

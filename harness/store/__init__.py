@@ -2,7 +2,7 @@
 
 tables        the tables
 database      one open database and its transactions
-faults        errors as sentences; how long a database that is away is asked again
+retry         errors as sentences; retries of calls during a transient outage of the database
 leases        who trains a stage now
 records       the store: records and run labels under the leases' guard
 requests      what was asked of a bench or a study

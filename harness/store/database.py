@@ -23,14 +23,14 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from harness.errors import UserError
-from harness.store import faults
+from harness.store import retry
 from harness.store.integrity import sha256_of
 from harness.store.tables import META, RECORDS, metadata
 
 SCHEMA_VERSION = 1
 DEFAULT_URL = "sqlite:///.harness/harness.db"
 LOCK_SECONDS = 5.0
-"""A lock of SQLite is waited for so long at once, and then again (faults.py)."""
+"""A lock of SQLite is waited for so long at once, and then again (retry.py)."""
 CONNECT_SECONDS = 5
 ANSWER_SECONDS = 30.0
 """A PostgreSQL that is silent for so long within one transaction is frozen or cut off: its connection is given up."""
@@ -41,12 +41,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def patient(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+def retried(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
     """A method of one transaction, which is asked again while its database is away."""
 
     @wraps(method)
     def asked(self: Any, /, *args: P.args, **options: P.kwargs) -> R:
-        result: R = self.patience.asked(lambda _: method(self, *args, **options))
+        result: R = self.outage_retry.call(lambda _: method(self, *args, **options))
         return result
 
     return asked
@@ -62,7 +62,7 @@ class Database:
     def __init__(self, url: str = DEFAULT_URL, *, create: bool = True) -> None:
         self._parsed = parsed(url)
         self.shown = shown(self._parsed)
-        self.patience = faults.Patience(f"The store {self.shown}")
+        self.outage_retry = retry.OutageRetry(f"The store {self.shown}")
         self.checksums = True
         """Whether the records have a checksum: those of an older harness get the column with the next commit."""
         self.path: Path | None = None
@@ -82,7 +82,7 @@ class Database:
                 f"--store '{self.shown}' needs the Python package '{error.name}': pip install "
                 "'glue-harness[postgresql]'."
             ) from None
-        self.exists = self.patience.asked(lambda _: self._prepare(create))
+        self.exists = self.outage_retry.call(lambda _: self._prepare(create))
 
     def _there(self) -> bool:
         """Whether SQLite's file is there. Raises UserError where it has nothing in it."""
@@ -145,7 +145,7 @@ class Database:
             engine.dispose()
             _put(temporary, path)
         except sa.exc.DBAPIError as error:
-            raise faults.sentence(f"The store {self.shown}", error) from None
+            raise retry.sentence(f"The store {self.shown}", error) from None
         except OSError as error:
             raise UserError(f"The store {self.shown} cannot be made: {error.strerror}.") from None
         finally:
@@ -182,7 +182,7 @@ class Database:
         try:
             yield
         except sa.exc.DBAPIError as error:
-            raise faults.sentence(f"The store {self.shown}", error, self.path) from None
+            raise retry.sentence(f"The store {self.shown}", error, self.path) from None
 
     @contextmanager
     def _watched(self, connection: Connection) -> Iterator[None]:
@@ -191,9 +191,9 @@ class Database:
         answered = threading.Event()
 
         def watch() -> None:
-            if not answered.wait(faults.SPEAK_SECONDS):
-                self.patience.late()
-                if not answered.wait(ANSWER_SECONDS - faults.SPEAK_SECONDS):
+            if not answered.wait(retry.SPEAK_SECONDS):
+                self.outage_retry.late()
+                if not answered.wait(ANSWER_SECONDS - retry.SPEAK_SECONDS):
                     line.shutdown(socket.SHUT_RDWR)
 
         watcher = threading.Thread(target=watch, daemon=True)

@@ -13,7 +13,7 @@ import math
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from types import NoneType
 from typing import Any, ClassVar, cast
 
@@ -37,11 +37,14 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "history": (list,),
     "flops": (int, float),
     "seconds": (int, float),
-    "product": (str, NoneType),
+    "product": (str, NoneType),  # of the weights
     "provenance": (dict,),
     "predictions": (dict,),
 }
-_FIELDS = {field.name for field in fields(Record)}
+_STORED_AS = {"weights_digest": "product"}
+"""Fields of a record whose name in a store is an older one."""
+_FIELDS = {_STORED_AS.get(field.name, field.name): field.name for field in fields(Record)}
+"""The field of a record by its name in a store."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,8 @@ class Row:
     def read(self, *, predictions: bool) -> Record:
         """The record of a row without damage. Raises UserError for one that only a newer harness can read."""
         try:
-            found = Record(**json.loads(self.record))
-        except TypeError:
+            found = Record(**{_FIELDS[name]: value for name, value in json.loads(self.record).items()})
+        except (KeyError, TypeError):
             raise self._newer() from None
         if predictions and self.predictions:
             found.predictions = unpacked(self.predictions)
@@ -139,7 +142,7 @@ def _damage(row: Row) -> str:
 
 def _wrong(body: Any) -> str:
     """The field of a record's body that cannot be right."""
-    if not isinstance(body, dict) or not {"key", "status"} <= body.keys() <= _FIELDS:
+    if not isinstance(body, dict) or not {"key", "status"} <= body.keys() <= _FIELDS.keys():
         return "its body has not the fields of a record"
     for name, value in body.items():
         if not isinstance(value, _KINDS[name]) or (isinstance(value, bool) and bool not in _KINDS[name]):
@@ -174,7 +177,13 @@ def _unfit(stage: Stage, predictions: Mapping[str, Predictions]) -> str:
     return ""
 
 
-# ---------------------------------------------------------------- predictions as bytes
+# ---------------------------------------------------------------- a record as text, its predictions as bytes
+
+
+def written(record: Record) -> str:
+    """A record without its predictions, as JSON."""
+    body = asdict(replace(record, predictions={}))
+    return json.dumps({_STORED_AS.get(name, name): value for name, value in body.items()})
 
 
 def packed(predictions: Mapping[str, Predictions]) -> bytes:

@@ -16,11 +16,11 @@ import psutil
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from harness.store.database import Database, patient
-from harness.store.faults import PATIENCE_SECONDS, AwayError
+from harness.store.database import Database, retried
+from harness.store.retry import OUTAGE_SECONDS, TransientOutageError
 from harness.store.tables import LEASES
 
-LEASE_SECONDS = PATIENCE_SECONDS + 60.0
+LEASE_SECONDS = OUTAGE_SECONDS + 60.0
 """A lease of another host that was not renewed for this long is dead; one of this host dies with its process. Whoever waits for
 a database that is away can renew nothing meanwhile, and does not lose its work by that."""
 RENEW_SECONDS = 10.0
@@ -59,7 +59,7 @@ def _host() -> str:
 class Leases(Database):
     """Leases by key."""
 
-    @patient
+    @retried
     def lease(self, key: str, owner: Owner, *, seen_attempt: int = 0, remake: bool = False) -> Grant:
         """Ask to train a stage: 'granted', 'held' by another live owner, or 'settled' by a record newer than seen.
 
@@ -84,7 +84,7 @@ class Leases(Database):
     def _attempts(self, connection: Connection, key: str) -> int:
         """How often a stage was recorded; 0 where its record is missing or damaged."""
 
-    @patient
+    @retried
     def renew(self, owner: Owner) -> None:
         with self._write() as connection:
             connection.execute(sa.update(LEASES).where(LEASES.c.owner == owner.token).values(renewed_at=time.time()))
@@ -93,19 +93,19 @@ class Leases(Database):
         """Give back one lease, or all of an owner's with those of the processes that hold some in its name: at its end, when
         it waits for nothing any more, since they die with it."""
         if key is None:
-            with suppress(AwayError):
+            with suppress(TransientOutageError):
                 self._released(LEASES.c.owner.startswith(owner.token))
         else:
             mine = (LEASES.c.owner == owner.token) & (LEASES.c.key == key)
-            self.patience.asked(lambda _: self._released(mine))
+            self.outage_retry.call(lambda _: self._released(mine))
 
     def _released(self, condition: sa.ColumnElement[bool]) -> None:
         with self._write() as connection:
             connection.execute(sa.delete(LEASES).where(condition))
 
-    @patient
+    @retried
     def others_alive(self, owner: Owner) -> bool:
-        """Whether another driver that is alive holds a lease, so that products may be in use."""
+        """Whether another driver that is alive holds a lease, so that weights may be in use."""
         now = time.time()
         with self._read() as connection:
             rows = connection.execute(sa.select(LEASES).where(~LEASES.c.owner.startswith(owner.token))).mappings()

@@ -1,4 +1,4 @@
-"""The store: records and run labels, which leases guard, and products (weights of a stage) as files beside the database.
+"""The store: records and run labels, which leases guard, and artifacts (weights and checkpoints) as files beside the database.
 
 Laws: at most one record per key is committed; only the holder of a live lease commits; a `done` record is never
 overwritten; a failed one never counts as done; a damaged one counts as not recorded (integrity.py), and is kept aside when
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,9 +19,9 @@ from sqlalchemy.engine import Connection
 
 from harness.errors import UserError
 from harness.specs import Record, Run, Stage, Status
-from harness.store import faults
-from harness.store.database import parts, patient
-from harness.store.integrity import Notices, Row, checksum, packed, sha256_of
+from harness.store import retry
+from harness.store.database import parts, retried
+from harness.store.integrity import Notices, Row, checksum, packed, sha256_of, written
 from harness.store.leases import Leases, Owner
 from harness.store.requests import Requests
 from harness.store.tables import DAMAGED, LEASES, RECORDS, RUNS
@@ -49,17 +49,17 @@ class Damage:
 
 
 class Store(Leases, Translations, Trials, Requests):
-    """One open store: a database and the folder of products beside it. Its errors are those of `Database`.
+    """One open store: a database and the folder of artifacts beside it. Its errors are those of `Database`.
 
     A damaged record is skipped and named on standard error, once.
     """
 
     @property
-    def products(self) -> Path:
+    def artifacts(self) -> Path:
         """The folder of stage weights."""
         return (self.path.parent if self.path else Path(".harness")) / "products"
 
-    @patient
+    @retried
     def statuses(self, keys: Iterable[str]) -> dict[str, tuple[Status, int]]:
         """Status and attempt number of every key that has a record."""
         if not self.exists:
@@ -67,7 +67,7 @@ class Store(Leases, Translations, Trials, Requests):
         with self._read() as connection:
             return {row.key: (cast(Status, row.status), row.attempt) for row in self._intact(connection, keys)}
 
-    @patient
+    @retried
     def records(self, keys: Iterable[str], *, predictions: bool = False) -> dict[str, Record]:
         """Records by key, with their predictions when asked."""
         if not self.exists:
@@ -76,7 +76,7 @@ class Store(Leases, Translations, Trials, Requests):
             rows = self._intact(connection, keys, predictions)
             return {row.key: row.read(predictions=predictions) for row in rows}
 
-    @patient
+    @retried
     def stage(self, key: str) -> Stage | None:
         """The stage of a record. Raises UserError where it is damaged."""
         if not self.exists:
@@ -91,7 +91,7 @@ class Store(Leases, Translations, Trials, Requests):
                 return row.read_stage()
         return None
 
-    @patient
+    @retried
     def keys_like(self, prefix: str) -> list[str]:
         """Recorded keys that start with `prefix`, at most 20."""
         if not self.exists:
@@ -100,7 +100,7 @@ class Store(Leases, Translations, Trials, Requests):
             query = sa.select(RECORDS.c.key).where(RECORDS.c.key.startswith(prefix, autoescape=True)).limit(20)
             return sorted(str(key) for key in connection.execute(query).scalars())
 
-    @patient
+    @retried
     def speeds(self) -> list[Speed]:
         """The newest 200 finished stages: what a plan is calibrated on."""
         if not self.exists:
@@ -146,11 +146,11 @@ class Store(Leases, Translations, Trials, Requests):
             "key": record.key,
             "status": record.status,
             "stage": json.dumps(stage.to_json()),
-            "record": json.dumps(asdict(replace(record, predictions={}))),
+            "record": written(record),
             "predictions": packed(record.predictions) if record.predictions else None,
         }
         self._with_checksums()
-        return self.patience.asked(lambda again: self._commit(row, owner, again))
+        return self.outage_retry.call(lambda again: self._commit(row, owner, again))
 
     def _commit(self, row: dict[str, Any], owner: Owner, again: bool) -> bool:
         key, attempt = row["key"], 1
@@ -176,7 +176,7 @@ class Store(Leases, Translations, Trials, Requests):
             )
             return True
 
-    @patient
+    @retried
     def _with_checksums(self) -> None:
         """A database of an older harness gets the column; what that one writes later has no checksum, and is read all the
         same."""
@@ -188,14 +188,14 @@ class Store(Leases, Translations, Trials, Requests):
 
     # ---------------------------------------------------------------- damaged records
 
-    @patient
+    @retried
     def damages(self) -> tuple[int, list[Damage]]:
         """Every record is looked at: how many there are, and the damaged ones. Raises UserError where SQLite's file itself is
         damaged."""
         count, found = 0, []
         with self._read() as connection:
             if self.path and (said := connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar()) != "ok":
-                raise faults.damaged(f"The store {self.shown}", str(said), self.path)
+                raise retry.damaged(f"The store {self.shown}", str(said), self.path)
             places = connection.execute(sa.select(self._place).select_from(RECORDS)).scalars().all()
             for place in places:
                 for row in self._rows(connection, self._place == place, predictions=True):
@@ -204,7 +204,7 @@ class Store(Leases, Translations, Trials, Requests):
                         found.append(Damage(place, str(row.key), why))
         return count, found
 
-    @patient
+    @retried
     def quarantine(self, damages: Iterable[Damage]) -> None:
         """Move records into the table of damaged ones, where nothing reads them."""
         every = list(damages)
@@ -228,7 +228,7 @@ class Store(Leases, Translations, Trials, Requests):
 
     # ---------------------------------------------------------------- runs (labels)
 
-    @patient
+    @retried
     def label(self, table: str, runs: Iterable[Run]) -> None:
         """Keep the labels of runs beside their keys; a label that is there already stays."""
         rows = [
@@ -243,7 +243,7 @@ class Store(Leases, Translations, Trials, Requests):
             if new:
                 connection.execute(sa.insert(RUNS), new)
 
-    @patient
+    @retried
     def labels(self, key: str) -> list[dict[str, Any]]:
         if not self.exists:
             return []

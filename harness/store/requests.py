@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from harness.specs import digest_of
-from harness.store.database import Database, parts, patient
+from harness.store.database import Database, parts, retried
 
 _tables = sa.MetaData()
 REQUESTS = sa.Table(
@@ -45,7 +45,7 @@ class Request:
 class Requests(Database):
     """Requests by the digest of what they ask, the time of the last one, and the stages that each of them needs."""
 
-    @patient
+    @retried
     def keep_request(self, request: Request, keys: Iterable[str]) -> None:
         """Keep a request with the keys of its stages; one that is known gets its time and its new stages. Nothing is written
         where it is the last one and has no new stages."""
@@ -76,7 +76,7 @@ class Requests(Database):
             mine = sa.select(REQUEST_STAGES.c.key).where(REQUEST_STAGES.c.digest == digest)
             return last == digest and set(keys) <= set(connection.execute(mine).scalars())
 
-    @patient
+    @retried
     def requests(self, key: str | None = None) -> list[Request]:
         """All requests, or those that need the stage `key`; the last one first. A damaged row is left out."""
         if not self.exists:

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 
-from harness.store.database import Database, parts, patient
+from harness.store.database import Database, parts, retried
 from harness.store.tables import TRANSLATIONS
 
 
 class Translations(Database):
     """Texts by key. What a key holds never changes: the first that was kept stays."""
 
-    @patient
+    @retried
     def translations(self, keys: Sequence[str]) -> dict[str, str]:
         """The texts of those keys that have one; none in a store that is not there or that never kept one."""
         if not self.exists:
@@ -27,7 +27,7 @@ class Translations(Database):
                 found.update((digest, text) for digest, text in connection.execute(query) if isinstance(text, str))
             return found
 
-    @patient
+    @retried
     def keep_translations(self, texts: Mapping[str, str]) -> None:
         """Keep texts by key, all or none of them; a key that has one already keeps its own."""
         if not texts:

@@ -8,14 +8,14 @@ from typing import Any
 import sqlalchemy as sa
 
 from harness.errors import UserError
-from harness.store.database import Database, patient
+from harness.store.database import Database, retried
 from harness.store.tables import TUNE_TRIALS
 
 
 class Trials(Database):
     """Trials of studies by number. The last word on a number stands."""
 
-    @patient
+    @retried
     def trials(self, study: str) -> dict[int, dict[str, Any]]:
         """What is kept of a study, by number; nothing in a store that is not there or that never held a study."""
         if not self.exists:
@@ -40,7 +40,7 @@ class Trials(Database):
             "--seed to begin a new study."
         )
 
-    @patient
+    @retried
     def keep_trial(self, study: str, number: int, body: dict[str, Any]) -> None:
         text = json.dumps(body, allow_nan=False)
         place = (TUNE_TRIALS.c.study == study) & (TUNE_TRIALS.c.number == number)

@@ -1,4 +1,4 @@
-"""Forward and backward of one batch: whole, or in parts, by the workers of a crew and in micro-batches.
+"""Forward and backward of one batch: whole, or in parts, by the ranks of a worker group and in micro-batches.
 
 Each part's terms weigh by what they are means over, so that the parts add up to the batch's own terms and gradient. Where
 a contrast group reaches beyond a part, the part contrasts its rows with those of the others, which carry no gradient to
@@ -19,7 +19,7 @@ from harness.encoders.models.text_encoder import Batch
 from harness.objectives.base import Gather, Measures, TrainingObjective, Views
 from harness.streams import seed_of
 from harness.training.batch_split import BatchSplit, split_batch
-from harness.training.crew import Crew
+from harness.training.process_group import ProcessGroup
 
 
 class _EnoughError(Exception):
@@ -33,29 +33,29 @@ class ForwardBackward:
     def __init__(
         self,
         objective: TrainingObjective,
-        crew: Crew,
+        process_group: ProcessGroup,
         micro_batch: int,
         precision: str,
         device: torch.device,
         seed: int,
     ) -> None:
-        self._objective, self._crew, self._micro_batch = objective, crew, micro_batch
+        self._objective, self._process_group, self._micro_batch = objective, process_group, micro_batch
         self._precision, self._device, self._seed = precision, device, seed
         self._model: Any = objective
-        if crew.size > 1:
+        if process_group.size > 1:
             # An option may leave a head unused; the buffers are tables that all workers have.
             self._model = DistributedDataParallel(objective, find_unused_parameters=True, forward_sync_buffers=False)
 
     def run(self, views: Views, size: int, step: int, measured: list[Measures] | None) -> dict[str, Tensor]:
         """Backward of a batch of `size` rows. Returns this worker's summands of the loss and the terms, without gradient;
         what is logged beside them is appended to `measured` where it is given."""
-        split = split_batch(size, self._objective.contrast_group, self._crew.size, self._micro_batch)
+        split = split_batch(size, self._objective.contrast_group, self._process_group.size, self._micro_batch)
         if split.count == 1:
             terms = self._forward(self._model, views, measured, seed_of(self._seed, "dropout", step))
             loss = self._objective.loss(terms)
             loss.backward()  # type: ignore[no-untyped-call]
             return {"loss": loss.detach(), **{name: term.detach() for name, term in terms.items()}}
-        mine = split.parts[self._crew.rank]
+        mine = split.parts[self._process_group.rank]
         found: list[dict[str, Tensor]] = []
         counts = self._objective.counts(views)
         gathers = self._gathers(views, size, step, split)
@@ -67,7 +67,7 @@ class ForwardBackward:
             loss = self._objective.loss(terms)
             with nullcontext() if last else self._unsynchronised():
                 # DistributedDataParallel divides the sum over the workers by their number.
-                (loss * self._crew.size).backward()  # type: ignore[no-untyped-call]
+                (loss * self._process_group.size).backward()  # type: ignore[no-untyped-call]
             found.append({"loss": loss.detach(), **{name: term.detach() for name, term in terms.items()}})
         return {name: torch.stack([each[name] for each in found]).sum(dim=0) for name in found[0]}
 
@@ -83,7 +83,7 @@ class ForwardBackward:
         return terms
 
     def _unsynchronised(self) -> AbstractContextManager[Any]:
-        return self._model.no_sync() if self._crew.size > 1 else nullcontext()
+        return self._model.no_sync() if self._process_group.size > 1 else nullcontext()
 
     def _shares(self, part: Views, counts: dict[str, float], split: BatchSplit, *, empty: bool) -> dict[str, float]:
         """What a part's terms weigh, given the whole batch's `counts`. One that is contrasted beyond the part is the whole
@@ -96,7 +96,7 @@ class ForwardBackward:
 
     def _gathers(self, views: Views, size: int, step: int, split: BatchSplit) -> Iterator[tuple[slice, Gather | None]]:
         """Each of this worker's parts with what gathers the others' rows for it."""
-        mine = split.parts[self._crew.rank]
+        mine = split.parts[self._process_group.rank]
         if split.whole:
             yield from ((rows, None) for rows in mine)
             return
@@ -104,7 +104,7 @@ class ForwardBackward:
 
             def meet(rows: Tensor) -> Tensor:
                 rows = rows[: 0 if mine[0].start == mine[0].stop else len(rows)]
-                return _put(rows, *self._crew.stacked(rows), split.count)
+                return _put(rows, *self._process_group.all_gather_rows(rows), split.count)
 
             yield mine[0], meet
             return
@@ -122,7 +122,7 @@ class ForwardBackward:
                 self._forward(self._objective, part, None, seed_of(self._seed, "dropout", step, rows.start))
             if rows.start == rows.stop:
                 cached[-1] = cached[-1][:0]
-        whole, at = self._crew.stacked(torch.cat(cached))
+        whole, at = self._process_group.all_gather_rows(torch.cat(cached))
         for rows, kept in zip(mine, cached, strict=True):
 
             def fill(again: Tensor, at: int = at, count: int = len(kept)) -> Tensor:

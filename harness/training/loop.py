@@ -26,8 +26,8 @@ from harness.specs import Optim, Predictions, Selection
 from harness.streams import stream
 from harness.tasks.metrics import score
 from harness.training.checkpoint import Checkpoints
-from harness.training.crew import ALONE, Crew
 from harness.training.forward_backward import ForwardBackward, autocast
+from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
 from harness.training.result import TrainingProgress, TrainingResult
 
 EVALUATION_TOKENS = 2048
@@ -67,7 +67,7 @@ def train(
     device: torch.device | None = None,
     report: Report = lambda _: None,
     log_every: int = 0,
-    crew: Crew = ALONE,
+    process_group: ProcessGroup = SINGLE_PROCESS,
     micro_batch: int = 0,
     checkpoints: Checkpoints | None = None,
 ) -> TrainingResult:
@@ -75,7 +75,7 @@ def train(
 
     With `selection`, dev (a digest in `inputs.evaluations`) is scored every `selection.every` updates and at the end,
     the first best state is kept in memory, and only then is everything else in `inputs.evaluations` predicted; without, what
-    was seen is reported every `log_every` updates (0: LOG_EVERY). A crew trains it together, each worker calling this with
+    was seen is reported every `log_every` updates (0: LOG_EVERY). A worker group trains it together, each rank calling this with
     the same arguments (`checkpoints` beside), and all find the same. At most `micro_batch` sequences of a batch go through
     the encoder at once (0: a worker's whole share). With `checkpoints` it goes on from the last one.
     Raises DivergedError when a loss is not finite.
@@ -101,14 +101,14 @@ def train(
     if checkpoints:
         gold = {digest: labels for digest, (_, labels) in inputs.evaluations.items()}
         progress = checkpoints.found(trained, optimizer, gold) or progress
-    if len(set(steps := crew.everyones(progress.step))) > 1:
+    if len(set(steps := process_group.all_gather_object(progress.step))) > 1:
         raise RuntimeError(f"the workers read checkpoints of different steps: {steps}")
     outcome = progress.outcome
     pending: list[tuple[int, dict[str, Tensor]]] = []
     measured: list[Measures] = []
     size = len(inputs.train) // inputs.views
     order = batch_order(size, optim.batch_size, seed, skip=progress.step)
-    batches = ForwardBackward(objective, crew, micro_batch, optim.precision, device, seed)
+    batches = ForwardBackward(objective, process_group, micro_batch, optim.precision, device, seed)
     objective.train()
     for step in range(progress.step + 1, optim.steps + 1):
         rows = next(order)
@@ -129,12 +129,12 @@ def train(
         pending.append((step, found))
         if step % every and step != optim.steps:
             continue
-        entry: dict[str, Any] = {"step": step, **mean_terms(pending, crew)}
-        seen = mean_measures(measured, crew) | probed(objective, taken, draw, optim.precision, device)
+        entry: dict[str, Any] = {"step": step, **mean_terms(pending, process_group)}
+        seen = mean_measures(measured, process_group) | probed(objective, taken, draw, optim.precision, device)
         entry |= {"measures": seen} if seen else {}
         pending, measured = [], []
         if selection and dev:
-            predicted, flops = predict(objective, inputs.evaluations[dev], optim.precision, device, crew)
+            predicted, flops = predict(objective, inputs.evaluations[dev], optim.precision, device, process_group)
             outcome.flops += flops
             if not np.isfinite(predicted.logits).all():
                 raise DivergedError(f"the dev predictions are not finite at step {step}")
@@ -150,7 +150,7 @@ def train(
         outcome.history.append(entry)
         progress.step = step
         report(entry)
-        if checkpoints and crew.rank == 0 and step != optim.steps:
+        if checkpoints and process_group.rank == 0 and step != optim.steps:
             checkpoints.keep(progress, trained, optimizer)
     if not selection and not all(bool(torch.isfinite(parameter).all()) for parameter in parameters):
         raise DivergedError(f"the weights are not finite after step {optim.steps}")
@@ -160,7 +160,9 @@ def train(
                 parameter.copy_(progress.best[name])
         for digest, evaluation in inputs.evaluations.items():
             if digest != dev:
-                outcome.predictions[digest], flops = predict(objective, evaluation, optim.precision, device, crew)
+                outcome.predictions[digest], flops = predict(
+                    objective, evaluation, optim.precision, device, process_group
+                )
                 outcome.flops += flops
     if restore:
         restore()
@@ -207,12 +209,14 @@ def batch_order(size: int, batch_size: int, seed: int, skip: int = 0) -> Any:
         epoch, skip = epoch + 1, 0
 
 
-def mean_terms(pending: list[tuple[int, dict[str, Tensor]]], crew: Crew = ALONE) -> dict[str, float]:
+def mean_terms(
+    pending: list[tuple[int, dict[str, Tensor]]], process_group: ProcessGroup = SINGLE_PROCESS
+) -> dict[str, float]:
     """Mean of each term since the last evaluation, of which each worker has a summand; raises DivergedError at the first
     step whose loss is not finite."""
     names = list(pending[0][1])
     summands = torch.stack([torch.stack([at_least_single(terms[n]) for n in names]) for _, terms in pending])
-    values = crew.summed(summands).cpu().numpy()
+    values = process_group.all_reduce(summands).cpu().numpy()
     bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
     if len(bad):
         name = names[int(np.flatnonzero(~np.isfinite(values[bad[0]]))[-1])]
@@ -220,13 +224,13 @@ def mean_terms(pending: list[tuple[int, dict[str, Tensor]]], crew: Crew = ALONE)
     return {n: float(v) for n, v in zip(names, values.mean(axis=0), strict=True)}
 
 
-def mean_measures(measured: list[Measures], crew: Crew = ALONE) -> dict[str, float]:
+def mean_measures(measured: list[Measures], process_group: ProcessGroup = SINGLE_PROCESS) -> dict[str, float]:
     """Mean of each measure over the steps (their parts, the workers) where it was defined; one that never was is left
     out."""
     names = dict.fromkeys(name for step in measured for name in step)
     values = [torch.stack([step[n].float() for step in measured if n in step]).nanmean() for n in names]
     own = dict(zip(names, torch.stack(values).cpu().tolist(), strict=True)) if values else {}
-    everyones = crew.everyones({name: value for name, value in own.items() if math.isfinite(value)})
+    everyones = process_group.all_gather_object({name: value for name, value in own.items() if math.isfinite(value)})
     means = {name: [each[name] for each in everyones if name in each] for each in everyones for name in each}
     return {name: sum(found) / len(found) for name, found in means.items()}
 
@@ -234,8 +238,8 @@ def mean_measures(measured: list[Measures], crew: Crew = ALONE) -> dict[str, flo
 def probed(
     objective: TrainingObjective, tokens: Tokens, draw: Draw, precision: str, device: torch.device
 ) -> dict[str, float]:
-    """The objective's probe on a batch's first sequences, without dropout and with streams of its own. Every worker of a
-    crew finds the same."""
+    """The objective's probe on a batch's first sequences, without dropout and with streams of its own. Every rank of a
+    worker group finds the same."""
     if objective.supervised:
         return {}
     objective.eval()
@@ -263,18 +267,18 @@ def predict(
     evaluation: tuple[Tokens, NDArray[Any]],
     precision: str,
     device: torch.device,
-    crew: Crew = ALONE,
+    process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> tuple[Predictions, float]:
-    """Logits of every sequence in their own order, computed sorted by length in packed batches, which the workers of a
-    crew share; and the FLOPs spent."""
+    """Logits of every sequence in their own order, computed sorted by length in packed batches, which the ranks of a
+    worker group share; and the FLOPs spent."""
     tokens, gold = evaluation
     objective.eval()
     logits = np.zeros((len(tokens), objective.num_labels), dtype=np.float32)
     with torch.inference_mode(), autocast(device, precision):
-        for rows in list(by_length(tokens.lengths))[crew.rank :: crew.size]:
+        for rows in list(by_length(tokens.lengths))[process_group.rank :: process_group.size]:
             logits[rows] = objective.predict(Batch.of(tokens.take(rows), device)).float().cpu().numpy()
-    if crew.size > 1:  # each row is one worker's, and zero with the others; NCCL sums on the device alone
-        logits = crew.summed(torch.from_numpy(logits).to(device)).cpu().numpy()
+    if process_group.size > 1:  # each row is one worker's, and zero with the others; NCCL sums on the device alone
+        logits = process_group.all_reduce(torch.from_numpy(logits).to(device)).cpu().numpy()
     lengths = tokens.lengths.astype(np.float64)
     flops = forward_flops(objective.encoder.shape, float(lengths.sum()), float((lengths**2).sum()))
     return Predictions(logits, gold), flops

@@ -46,10 +46,10 @@ def statuses(**states: Iterable[str]) -> dict[str, tuple[Status, int]]:
 
 
 def left(
-    states: dict[str, tuple[Status, int]], products: Iterable[str] = (), retry: bool = False
+    states: dict[str, tuple[Status, int]], weights: Iterable[str] = (), retry: bool = False
 ) -> tuple[dict[str, Item], dict[str, str]]:
     """Items by name in order, and the blocked ones with the ancestor that blocks them."""
-    have = {KEYS[name] for name in products}
+    have = {KEYS[name] for name in weights}
     items, blocked = work(PLAN, states, have.__contains__, retry)
     return (
         {NAMES[item.stage.key]: item for item in items},
@@ -67,52 +67,52 @@ def test_with_an_empty_store_everything_is_trained_parents_first() -> None:
     order = list(items)
     assert (set(order), blocked) == (set(EVERY), {})
     assert all(order.index(parent) < order.index(child) for child, parent in PARENT.items())
-    assert {name for name, item in items.items() if item.keep_product} == {HEAD, TAPT_1, CMLM_1}
+    assert {name for name, item in items.items() if item.keep_weights} == {HEAD, TAPT_1, CMLM_1}
     assert not any(item.remake or item.seen_attempt or item.deaths for item in items.values())
 
 
-def test_with_everything_done_nothing_is_trained_products_or_not() -> None:
-    for products in ((), EVERY):
-        assert left(statuses(done=EVERY), products) == ({}, {})
-        assert left(statuses(done=EVERY), products, retry=True) == ({}, {})
+def test_with_everything_done_nothing_is_trained_weights_or_not() -> None:
+    for weights in ((), EVERY):
+        assert left(statuses(done=EVERY), weights) == ({}, {})
+        assert left(statuses(done=EVERY), weights, retry=True) == ({}, {})
 
 
 def test_what_is_done_is_not_trained_again() -> None:
-    items, _ = left(statuses(done=[HEAD, FT, TAPT_1]), products=[HEAD, TAPT_1])
+    items, _ = left(statuses(done=[HEAD, FT, TAPT_1]), weights=[HEAD, TAPT_1])
     assert list(items) == [SCL, TAPT_2, CMLM_1, CMLM_2]
-    assert {name for name, item in items.items() if item.keep_product} == {CMLM_1}
+    assert {name for name, item in items.items() if item.keep_weights} == {CMLM_1}
     assert not any(item.remake for item in items.values())
 
 
 def test_what_failed_is_trained_again_and_knows_its_attempt() -> None:
-    items, blocked = left(statuses(done=set(EVERY) - {SCL, CMLM_1}, failed=[SCL, CMLM_1]), products=[HEAD])
+    items, blocked = left(statuses(done=set(EVERY) - {SCL, CMLM_1}, failed=[SCL, CMLM_1]), weights=[HEAD])
     assert ({name: item.seen_attempt for name, item in items.items()}, blocked) == ({SCL: 2, CMLM_1: 2}, {})
     # CMLM's leaf is done: nobody needs the weights of its post-training
-    assert not any(item.keep_product for item in items.values())
+    assert not any(item.keep_weights for item in items.values())
 
 
 def test_what_diverged_is_trained_again_on_request_only() -> None:
     states = statuses(done=set(EVERY) - {SCL}, diverged=[SCL])
-    assert left(states, products=[HEAD]) == ({}, {})
-    items, blocked = left(states, products=[HEAD], retry=True)
+    assert left(states, weights=[HEAD]) == ({}, {})
+    items, blocked = left(states, weights=[HEAD], retry=True)
     assert ([*items], items[SCL].seen_attempt, blocked) == ([SCL], 2, {})
 
 
 def test_a_done_parent_is_made_again_exactly_when_a_child_needs_it() -> None:
     """And its own parent in turn, when its weights are gone as well."""
     states = statuses(done=[HEAD, FT, SCL, TAPT_1, TAPT_2, CMLM_1])
-    assert [*left(states, products=[CMLM_1])[0]] == [CMLM_2]
-    assert [*left(states, products=[HEAD, CMLM_1])[0]] == [CMLM_2]
-    for products, remade in (
+    assert [*left(states, weights=[CMLM_1])[0]] == [CMLM_2]
+    assert [*left(states, weights=[HEAD, CMLM_1])[0]] == [CMLM_2]
+    for weights, remade in (
         ([HEAD], [CMLM_1]),
         ([HEAD, TAPT_1], [CMLM_1]),
         ([], [HEAD, CMLM_1]),
         ([TAPT_1], [HEAD, CMLM_1]),
     ):
-        items, blocked = left(states, products)
+        items, blocked = left(states, weights)
         assert ([*items], blocked) == ([*remade, CMLM_2], {})
         assert {name for name, item in items.items() if item.remake} == set(remade)
-        assert {name for name, item in items.items() if item.keep_product} == set(remade)
+        assert {name for name, item in items.items() if item.keep_weights} == set(remade)
         assert {name: item.seen_attempt for name, item in items.items()} == {**dict.fromkeys(remade, 2), CMLM_2: 0}
 
 
@@ -124,14 +124,14 @@ def test_a_shared_parent_is_made_again_once() -> None:
 
 
 def test_children_of_what_diverged_are_blocked() -> None:
-    items, blocked = left(statuses(done=[HEAD], diverged=[CMLM_1]), products=[HEAD])
+    items, blocked = left(statuses(done=[HEAD], diverged=[CMLM_1]), weights=[HEAD])
     assert ([*items], blocked) == ([FT, SCL, TAPT_1, TAPT_2], {CMLM_2: CMLM_1})
     items, blocked = left(statuses(diverged=[HEAD]))
     assert ([*items], blocked) == ([FT, SCL], dict.fromkeys(PARENT, HEAD))
     # with retry both are trained
-    items, blocked = left(statuses(done=[HEAD], diverged=[CMLM_1]), products=[HEAD], retry=True)
+    items, blocked = left(statuses(done=[HEAD], diverged=[CMLM_1]), weights=[HEAD], retry=True)
     assert (set(items), blocked) == ({FT, SCL, *PARENT}, {})
-    assert items[CMLM_1].keep_product
+    assert items[CMLM_1].keep_weights
     # a child that is done already is not said to be blocked
     assert left(statuses(done=set(EVERY) - {CMLM_1}, diverged=[CMLM_1])) == ({}, {})
 
@@ -139,7 +139,7 @@ def test_children_of_what_diverged_are_blocked() -> None:
 def test_children_of_what_failed_are_not_blocked() -> None:
     items, blocked = left(statuses(failed=[HEAD]))
     assert (set(items), blocked) == (set(EVERY), {})
-    assert items[HEAD].keep_product
+    assert items[HEAD].keep_weights
 
 
 def test_a_blocked_stage_asks_for_no_parents() -> None:
@@ -191,9 +191,9 @@ STATES = st.sampled_from([None, "done", "failed", "diverged"])
 
 @settings(max_examples=300)
 @given(st.tuples(*[STATES] * 7), st.sets(st.sampled_from(EVERY)), st.booleans())
-def test_laws_of_work_in_any_state(states: tuple[Any, ...], products: set[str], retry: bool) -> None:
+def test_laws_of_work_in_any_state(states: tuple[Any, ...], weights: set[str], retry: bool) -> None:
     state = dict(zip(EVERY, states, strict=True))
-    items, blocked = left({KEYS[n]: (s, 1) for n, s in state.items() if s}, products, retry)
+    items, blocked = left({KEYS[n]: (s, 1) for n, s in state.items() if s}, weights, retry)
     order = list(items)
     wanted = {n for n, s in state.items() if s in (None, "failed") or (retry and s == "diverged")}
     fatal = {n for n, s in state.items() if s == "diverged" and not retry}
@@ -210,26 +210,26 @@ def test_laws_of_work_in_any_state(states: tuple[Any, ...], products: set[str], 
     # a recorded stage is made again only for a child that is trained, and where its weights are gone
     children = {n: [c for c in items if PARENT.get(c) == n] for n in EVERY}
     for name, item in items.items():
-        assert item.keep_product == bool(children[name])
+        assert item.keep_weights == bool(children[name])
         if item.remake:
             assert state[name] == "done"
-            assert name not in products
+            assert name not in weights
             assert children[name]
         assert item.seen_attempt == (1 if state[name] else 0)
     # every trained stage finds the weights it starts from: made before it in this very list, or there
     for name in order:
         if name in PARENT:
             before = PARENT[name] in order[: order.index(name)]
-            assert before or (state[PARENT[name]] == "done" and PARENT[name] in products)
+            assert before or (state[PARENT[name]] == "done" and PARENT[name] in weights)
 
 
 def test_interrupted_at_any_point_the_same_command_goes_on() -> None:
-    """Whatever prefix of the list is done, with its products there or deleted, exactly the rest is trained."""
+    """Whatever prefix of the list is done, with its weights there or deleted, exactly the rest is trained."""
     order = [*left({})[0]]
     for count in range(len(order) + 1):
         done = order[:count]
         for kept in (n for size in range(2) for n in combinations([HEAD, TAPT_1, CMLM_1], size)):
-            items, blocked = left(statuses(done=done), products=set(kept) & set(done))
+            items, blocked = left(statuses(done=done), weights=set(kept) & set(done))
             assert {n for n, item in items.items() if not item.remake} == set(order) - set(done)
             assert blocked == {}
 

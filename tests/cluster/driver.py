@@ -32,7 +32,7 @@ OURS = ("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_USAGE_STATS_ENABLED", "TOKENIZ
 """What tests/conftest.py sets for this process, and a command has to set for itself."""
 TRACE = re.compile(r"Traceback|\*\*\* SIG|^\s+@ +0x", re.MULTILINE)
 """A stack trace, of Python or of native code."""
-PATIENCE = 900.0
+WAIT_SECONDS = 900.0
 """Seconds after which something that must come is given up: long, since the machine may be busy."""
 
 
@@ -44,7 +44,7 @@ def table_of(printed: str) -> dict[str, Any]:
     return body
 
 
-def waited(what: str, found: Callable[[], Any], seconds: float = PATIENCE) -> Any:
+def waited(what: str, found: Callable[[], Any], seconds: float = WAIT_SECONDS) -> Any:
     """Ask until the answer is true."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -82,7 +82,7 @@ def kept(folder: Path, url: str = "") -> dict[str, Kept]:
             record.dev_scores,
             record.histogram,
             record.history,
-            record.product,
+            record.weights_digest,
             {
                 digest: (p.logits.dtype, p.logits.tobytes(), p.gold.tobytes())
                 for digest, p in record.predictions.items()
@@ -198,7 +198,7 @@ class Driver:
 
     def wait(self) -> int:
         try:
-            return self.popen.wait(PATIENCE)
+            return self.popen.wait(WAIT_SECONDS)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the command does not end:\n{self.err}") from None
 

@@ -21,7 +21,7 @@ from harness.cluster import nodes
 from harness.encoders.models.text_encoder import load_encoder
 from harness.encoders.sources import encoder_digest
 from harness.errors import UserError
-from harness.specs import Execution, Workplace
+from harness.specs import Execution, WorkerSetup
 from harness.storage import Storage, weights_of
 from harness.store import Store
 
@@ -97,20 +97,22 @@ class TestTwoNodes:
 
 class TestEncoderFiles:
     @pytest.fixture
-    def lent(self, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workplace:
+    def lent(self, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkerSetup:
         """On a node without the encoder's folder."""
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         storage = Storage(str(tmp_path / "storage"))
         storage.write(nodes.MARK, b"mark")
-        workplace = Workplace(bert, storage, storage_mark="mark", encoder_digest=encoder_digest(bert))
-        nodes._lend(workplace)
-        return replace(workplace, encoder_folder=tmp_path / "nowhere")
+        setup = WorkerSetup(bert, storage, storage_mark="mark", encoder_digest=encoder_digest(bert))
+        nodes._lend(setup)
+        return replace(setup, encoder_folder=tmp_path / "nowhere")
 
-    def test_another_encoder_under_the_same_name_is_not_taken(self, lent: Workplace, folders: dict[str, Path]) -> None:
-        workplace = nodes.checked(replace(lent, encoder_folder=folders["roberta"]))
-        assert encoder_digest(workplace.encoder_folder) == lent.encoder_digest
+    def test_another_encoder_under_the_same_name_is_not_taken(
+        self, lent: WorkerSetup, folders: dict[str, Path]
+    ) -> None:
+        setup = nodes.checked(replace(lent, encoder_folder=folders["roberta"]))
+        assert encoder_digest(setup.encoder_folder) == lent.encoder_digest
 
-    def test_files_that_are_not_the_encoder_are_refused(self, lent: Workplace) -> None:
+    def test_files_that_are_not_the_encoder_are_refused(self, lent: WorkerSetup) -> None:
         name = f"encoders/{lent.encoder_digest}/model.safetensors"
         content = bytearray(lent.storage.read(name))
         content[-1] ^= 1
@@ -121,7 +123,7 @@ class TestEncoderFiles:
         with pytest.raises(UserError, match="joined too late to be lent it; run the same command again"):
             nodes.checked(lent)
 
-    def test_half_a_cache_is_fetched_again(self, lent: Workplace) -> None:
+    def test_half_a_cache_is_fetched_again(self, lent: WorkerSetup) -> None:
         folder = nodes.checked(lent).encoder_folder
         weights = folder / "model.safetensors"
         weights.write_bytes(weights.read_bytes()[:-4])
@@ -129,8 +131,8 @@ class TestEncoderFiles:
         assert encoder_digest(folder) == lent.encoder_digest
 
     def test_on_one_machine_nothing_is_left_and_nothing_fetched(self, bert: Path, tmp_path: Path) -> None:
-        workplace = Workplace(bert, Storage(str(tmp_path / "storage")))
-        assert nodes.checked(nodes.shared(workplace, Execution(), encoder_digest(bert))) == workplace
+        setup = WorkerSetup(bert, Storage(str(tmp_path / "storage")))
+        assert nodes.checked(nodes.shared(setup, Execution(), encoder_digest(bert))) == setup
         assert not (tmp_path / "storage").exists()
 
 
@@ -152,7 +154,7 @@ def test_weights_travel_through_a_bucket(server: Server, tmp_path: Path, package
     records = store.records(stages)
     for key, stage in stages.items():
         if stage.parent:
-            assert records[key].provenance["parent_product"] == records[stage.parent.key].product
+            assert records[key].provenance["parent_product"] == records[stage.parent.key].weights_digest
     assert not (tmp_path / ".harness" / "products").exists()
 
 

@@ -27,13 +27,13 @@ from ray.cluster_utils import Cluster
 import benchmarks.scheduler
 from benchmarks.scheduler import items, nothing
 from harness.bench.work import Item
-from harness.cluster import pulse, staff
+from harness.cluster import heartbeat, worker_set
 from harness.cluster.ledger import ledger_of
 from harness.cluster.pool import Event, Pool
-from harness.cluster.worker import SpoiledError, WorkerProcess, slots_in, slots_of
+from harness.cluster.worker import UnusableProcessError, WorkerProcess, slots_in, slots_of
 from harness.encoders.tokens import Vocabulary
 from harness.errors import UserError
-from harness.specs import Execution, Record, Workplace
+from harness.specs import Execution, Record, WorkerSetup
 from harness.storage import Storage
 from harness.store import Owner, Store
 
@@ -50,7 +50,7 @@ class Idler(WorkerProcess):
         """Without torch."""
 
     def record(self, item: Item, *_: Any) -> Record:
-        folder = Path(self._workplace.encoder_folder)
+        folder = Path(self._setup.encoder_folder)
         context = ray.get_runtime_context()
         place = {"pid": os.getpid(), "node": context.get_node_id(), "gpu": context.get_accelerator_ids().get("GPU", [])}
         before = len(list((folder / "begun").glob(f"{item.stage.seed}.*")))
@@ -62,18 +62,18 @@ class Idler(WorkerProcess):
         if item.name == "dies":
             os._exit(1)
         if item.name == "spoils once" and not before:
-            raise SpoiledError("CUDA error: device-side assert triggered")
-        record = nothing(item, self._workplace.storage)
+            raise UnusableProcessError("CUDA error: device-side assert triggered")
+        record = nothing(item, self._setup.storage)
         if item.name == "fills memory":
             record.status, record.reason = "failed", "out of memory: tried to allocate 20 GiB"
         record.history = [place]
         return record
 
 
-def hire(execution: Execution, workplace: Workplace, ledger: Any, name: str, /, **options: Any) -> Any:
+def start_worker(execution: Execution, setup: WorkerSetup, ledger: Any, name: str, /, **options: Any) -> Any:
     kind: Any = ray.remote(Idler)
     return kind.options(num_cpus=execution.cpus_per_run, num_gpus=execution.gpus_per_run, **options).remote(
-        workplace, ledger, name
+        setup, ledger, name
     )
 
 
@@ -91,11 +91,11 @@ class Bench:
         self._thread.start()
 
     def _run(self) -> None:
-        workplace = Workplace(self.folder, Storage(str(self.folder / "products")))
+        setup = WorkerSetup(self.folder, Storage(str(self.folder / "products")))
         empty = (np.zeros(1, np.int32), np.zeros(1, np.int64))
         try:
             at_work = Pool(
-                self.store, workplace, Vocabulary(9, None, 0), lambda *_: empty, self._execution, "none", hire
+                self.store, setup, Vocabulary(9, None, 0), lambda *_: empty, self._execution, "none", start_worker
             )
             try:
                 for event in at_work.run(self.every):
@@ -150,7 +150,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staff, "RECOUNT_SECONDS", 0.5)
+    monkeypatch.setattr(worker_set, "RECOUNT_SECONDS", 0.5)
 
 
 @contextmanager
@@ -173,7 +173,7 @@ def leaves(count: int, name: str = "") -> list[Item]:
     """Stages without parents."""
     found = [item for item in items(20 * count) if item.stage.parent is None]
     for item in found:
-        item.keep_product, item.name = False, name or item.name
+        item.keep_weights, item.name = False, name or item.name
     return found
 
 
@@ -279,7 +279,7 @@ def test_the_ledger_stays_with_the_driver(cluster: Cluster, tmp_path: Path) -> N
 def test_a_worker_that_stopped_is_killed_and_its_stage_trained_elsewhere(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulse, "HANG_SECONDS", 4.0)
+    monkeypatch.setattr(heartbeat, "HANG_SECONDS", 4.0)
     with node(cluster, num_cpus=1):
         bench = Bench(tmp_path, leaves(2), Execution())
         victim = psutil.Process(bench.waits_for("a stage", bench.begun)[0]["pid"])
@@ -294,7 +294,7 @@ def test_a_worker_that_stopped_is_killed_and_its_stage_trained_elsewhere(
 def test_workers_are_replaced_when_they_are_worn_out_or_spoiled(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staff, "MAX_STAGES", 3)
+    monkeypatch.setattr(worker_set, "MAX_STAGES", 3)
     every = leaves(10)
     for item, (name, cost) in zip(every, {"spoils once": 9.0, "fills memory": 8.0, "dies": 7.0}.items(), strict=False):
         item.name, item.cost = name, cost
@@ -337,11 +337,11 @@ def test_a_thousand_stages_are_recorded_once_each(cluster: Cluster, tmp_path: Pa
 WITHOUT_ROOM = """
 import numpy as np, ray
 from benchmarks.scheduler import items
-from harness.cluster.worker import Shelf
+from harness.cluster.worker import TokenCache
 from harness.errors import UserError
 ray.init(address="local", num_cpus=1, include_dashboard=False, object_store_memory=80 * 2**20, log_to_driver=False)
 try:
-    Shelf(lambda *_: np.ones(100 * 2**20, np.uint8)).references(items(1)[0].stage)
+    TokenCache(lambda *_: np.ones(100 * 2**20, np.uint8)).references(items(1)[0].stage)
 except UserError as error:
     print(error)
 """

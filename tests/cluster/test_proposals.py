@@ -27,7 +27,7 @@ from harness.search.trials import Point, ReplicateOutcome, best_trial
 from harness.store import Store
 
 REPLICATES = ((0, 31), (1, 31), (2, 31), (0, 42), (1, 42), (2, 42))
-Judge = Callable[[Point, int], ReplicateOutcome]
+Evaluator = Callable[[Point, int], ReplicateOutcome]
 
 
 def whole(point: Point) -> tuple[str, ...]:
@@ -62,17 +62,17 @@ class Controller:
 
 
 class Tune:
-    """Calls searcher and scheduler as Tune's controller does, with a judge in place of training."""
+    """Calls searcher and scheduler as Tune's controller does, with an evaluator in place of training."""
 
     def __init__(
         self,
         points: FakePoints,
         store: Store | Kept,
-        judge: Judge = noisy,
+        evaluator: Evaluator = noisy,
         limit: int | None = None,
         retry: bool = False,
     ) -> None:
-        self.points, self.judge = points, judge
+        self.points, self.evaluator = points, evaluator
         self.history = History("mine", store, None)  # type: ignore[arg-type]
         self.search = search_of(points, 7)  # type: ignore[arg-type]
         self.watched: list[tuple[str, int]] = []
@@ -103,9 +103,9 @@ class Tune:
     def step(self, name: str) -> bool:
         """The next replicate of a trial; True when it was its last."""
         number, point, done, stub = self.running[name]
-        found, done = self.judge(point, done), done + 1
+        found, done = self.evaluator(point, done), done + 1
         self.running[name] = (number, point, done, stub)
-        scores = [self.judge(point, k).values[0] for k in range(done)]
+        scores = [self.evaluator(point, k).values[0] for k in range(done)]
         result = {
             "score": sum(scores) / done,
             "replicates_done": done,
@@ -486,12 +486,12 @@ def test_a_race_keeps_the_best_whatever_comes(tmp_path: Path) -> None:
         tune = Tune(points, Kept())
         order: dict[tuple[str, ...], int] = {}
 
-        def judge(point: Point, index: int) -> ReplicateOutcome:
+        def evaluator(point: Point, index: int) -> ReplicateOutcome:
             rank = ranks[order.setdefault(whole(point), len(order))]
             noise = random.Random(f"{whole(point)} {index}").gauss(0, 0.001)
             return outcome(0.3 + 0.1 * rank + (0.0, 0.1, -0.05)[index % 3] + noise)
 
-        tune.judge = judge
+        tune.evaluator = evaluator
         for _ in tune.events(slots, random.Random(seed)):
             pass
         best = best_trial(tune.history.trials, "maximize")
@@ -541,18 +541,18 @@ def test_all_values_of_several_metrics_are_told(tmp_path: Path, store: Store, sa
     points = points_of(tmp_path, sampler=sampler, metrics=("accuracy", "flops"))
     assert points.space.racing == "none"
 
-    def judge(point: Point, index: int) -> ReplicateOutcome:
+    def evaluator(point: Point, index: int) -> ReplicateOutcome:
         return outcome(noisy(point, index).values[0], 1e12 * float(point["num_views"]))
 
-    tune = Tune(points, store, judge).all()
+    tune = Tune(points, store, evaluator).all()
     for trial in tune.history.trials:
         assert tune.history.entries[trial.number].told == (trial.mean(0), trial.mean(1))
     assert told_values(tune) == [list(e.told or ()) for e in tune.history.entries.values()]
     assert [d.name for d in tune.search._ot_study.directions] == ["MAXIMIZE", "MINIMIZE"]
     interrupted = Kept()
-    for _, _ in zip(range(20), Tune(points, interrupted, judge).events(), strict=False):
+    for _, _ in zip(range(20), Tune(points, interrupted, evaluator).events(), strict=False):
         pass
-    assert as_told(Tune(points, interrupted, judge).all().history) == as_told(tune.history)
+    assert as_told(Tune(points, interrupted, evaluator).all().history) == as_told(tune.history)
 
 
 def test_an_entry_that_ended_is_finished_unless_it_failed() -> None:

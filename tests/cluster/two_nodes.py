@@ -25,7 +25,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from harness.encoders.sources import encoder_digest
 from harness.errors import UserError
-from harness.specs import Execution, Workplace
+from harness.specs import Execution, WorkerSetup
 from harness.storage import Storage
 
 HERE = Path("/proc/self/cwd")
@@ -41,12 +41,12 @@ def said(act: Callable[[], Any]) -> str:
     return ""
 
 
-def at(node: str, workplace: Workplace) -> Any:
-    """What becomes of a workplace as a worker starts on that node."""
+def at(node: str, setup: WorkerSetup) -> Any:
+    """What becomes of a setup as a worker starts on that node."""
 
     def start() -> tuple[str, str]:
         try:
-            return str(nodes.checked(workplace).encoder_folder), ""
+            return str(nodes.checked(setup).encoder_folder), ""
         except UserError as error:
             return "", str(error)
 
@@ -69,31 +69,31 @@ def main(one_sided: str) -> dict[str, Any]:
 
         shared = Storage(str(folder / "shared"))
         encoder, digest = HERE / "encoder", encoder_digest(folder / "encoder")
-        workplace = Workplace(encoder, shared)
-        marked = nodes.shared(workplace, CLUSTER, digest)
+        setup = WorkerSetup(encoder, shared)
+        marked = nodes.shared(setup, CLUSTER, digest)
         found["lent"] = sorted(
             str(path.relative_to(folder)) for path in (folder / "shared").rglob("*") if path.is_file()
         )
         (head,) = {node["NodeID"] for node in ray.nodes()} - {name}
         found["folders"] = ray.get([at(head, marked), at(name, marked), at(name, marked)])
-        new = nodes.shared(replace(workplace, encoder_config={"model_type": "bert"}), CLUSTER, digest)
+        new = nodes.shared(replace(setup, encoder_config={"model_type": "bert"}), CLUSTER, digest)
         found["new"] = ray.get(at(name, new))
 
         local = Storage(str(HERE / "weights"))
-        found["local path"] = said(lambda: nodes.shared(replace(workplace, storage=local), CLUSTER, digest))
+        found["local path"] = said(lambda: nodes.shared(replace(setup, storage=local), CLUSTER, digest))
         mark = local.read(nodes.MARK).decode()
         found["late, local path"] = ray.get(at(name, replace(marked, storage=local, storage_mark=mark)))
-        found["one-sided"] = said(lambda: nodes.shared(replace(workplace, storage=Storage(one_sided)), CLUSTER, digest))
+        found["one-sided"] = said(lambda: nodes.shared(replace(setup, storage=Storage(one_sided)), CLUSTER, digest))
         found["left"] = sorted(path.name for path in folder.rglob("probe-*"))
 
         nodes.ANSWER_SECONDS = 3.0
         raylet = psutil.Process(second.all_processes["raylet"][0].process.pid)
         raylet.send_signal(signal.SIGSTOP)
-        found["hangs"] = said(lambda: nodes.shared(workplace, CLUSTER, digest))
+        found["hangs"] = said(lambda: nodes.shared(setup, CLUSTER, digest))
         raylet.kill()
         while sum(node["Alive"] for node in ray.nodes()) > 1:
             time.sleep(0.05)
-        found["gone"] = said(lambda: nodes.shared(workplace, CLUSTER, digest))
+        found["gone"] = said(lambda: nodes.shared(setup, CLUSTER, digest))
         return found
     finally:
         ray.shutdown()

@@ -1,4 +1,4 @@
-"""Packed passes against the library's own padded ones, the parts of the weights, products, and counted FLOPs."""
+"""Packed passes against the library's own padded ones, the parts of the weights, weights files, and counted FLOPs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from harness.encoders.flops import forward_flops, mlm_head_flops
 from harness.encoders.models import text_encoder as model_module
-from harness.encoders.models.text_encoder import Batch, TextEncoder, load_product, save_product, weights_digest
+from harness.encoders.models.text_encoder import Batch, TextEncoder, load_weights, save_weights, weights_digest
 from harness.encoders.tokens import Tokens
 from harness.errors import UserError
 from harness.storage import Storage
@@ -188,8 +188,8 @@ class TestParts:
 
     def test_round_trip_through_a_file(self, folder: Path, tmp_path: Path) -> None:
         parts = self.other(folder).parts()
-        digest = save_product(parts, Storage(str(tmp_path)), "key")
-        found = load_product(Storage(str(tmp_path)), "key")
+        digest = save_weights(parts, Storage(str(tmp_path)), "key")
+        found = load_weights(Storage(str(tmp_path)), "key")
         assert digest == weights_digest(parts) == weights_digest(found)
         assert found.keys() == parts.keys()
         assert all(torch.equal(found[name], parts[name]) for name in parts)
@@ -249,7 +249,7 @@ class TestParts:
         assert weights_digest(second.parts()) == before == weights_digest(tiny.encoder(folder).parts())
 
 
-class TestProducts:
+class TestWeightsFiles:
     TENSORS: ClassVar[dict[str, torch.Tensor]] = {
         "encoder/a": torch.arange(6.0).view(2, 3),
         "mlm_head/b": torch.ones(4),
@@ -270,7 +270,7 @@ class TestProducts:
     def test_a_partial_write_is_never_seen(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         storage = Storage(str(tmp_path / "products"))
         path = tmp_path / "products" / "key.safetensors"
-        save_product(self.TENSORS, storage, "key")
+        save_weights(self.TENSORS, storage, "key")
         before = path.read_bytes()
         seen = []
         write = Path.write_bytes
@@ -282,7 +282,7 @@ class TestProducts:
 
         monkeypatch.setattr(Path, "write_bytes", half)
         with pytest.raises(OSError, match="disk full"):
-            save_product({"encoder/a": torch.zeros(1)}, storage, "key")
+            save_weights({"encoder/a": torch.zeros(1)}, storage, "key")
         assert seen == [before]
         assert path.read_bytes() == before
         assert list(path.parent.iterdir()) == [path]

@@ -1,4 +1,4 @@
-"""T5's relative positions against a loop over pairs and an attention by hand, and their way through products."""
+"""T5's relative positions against a loop over pairs and an attention by hand, and their way through weights files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from harness.encoders.kernels import packing as packed
 from harness.encoders.kernels.attention import packed_attention
 from harness.encoders.models.relative_positions import RelativePositions, buckets_of
-from harness.encoders.models.text_encoder import Batch, load_product, save_product
+from harness.encoders.models.text_encoder import Batch, load_weights, save_weights
 from harness.storage import Storage
 
 CPU = torch.device("cpu")
@@ -167,18 +167,18 @@ class TestEncoder:
             b in np.unique(buckets_of(batch.packing.shape[1], 32, 128)) for b in range(32)
         ]
 
-    def test_travel_in_a_product(self, kind: str, folders: dict[str, Path], tmp_path: Path) -> None:
+    def test_travel_in_a_weights_file(self, kind: str, folders: dict[str, Path], tmp_path: Path) -> None:
         parent, batch = tiny.encoder(folders[kind]), self.batch(folders[kind])
         parent.add_relative_positions(16, 40)
         moved(parent).eval()
-        save_product(parent.parts(), Storage(str(tmp_path)), "key")
-        product = load_product(Storage(str(tmp_path)), "key")
-        assert {name.split("/")[0] for name in product} == {"encoder", "mlm_head"}
+        save_weights(parent.parts(), Storage(str(tmp_path)), "key")
+        weights = load_weights(Storage(str(tmp_path)), "key")
+        assert {name.split("/")[0] for name in weights} == {"encoder", "mlm_head"}
         for earlier in (None, (8, 20)):
             child = tiny.encoder(folders[kind])
             if earlier:
                 child.add_relative_positions(*earlier)
-            child.load_parts(product, ("encoder",))
+            child.load_parts(weights, ("encoder",))
             assert child.relative_positions.shape == (16, 40)
             with torch.no_grad():
                 assert torch.equal(child.eval()(batch), parent(batch))
@@ -187,14 +187,14 @@ class TestEncoder:
             with pytest.raises(ValueError, match="ask for those it has"):
                 child.add_relative_positions(32, 128)
         head_only = tiny.encoder(folders[kind])
-        head_only.load_parts(product, ("mlm_head",))
+        head_only.load_parts(weights, ("mlm_head",))
         assert head_only.relative_positions is None
 
-    def test_a_product_without_them(self, kind: str, folders: dict[str, Path]) -> None:
-        product, child = tiny.encoder(folders[kind]).parts(), tiny.encoder(folders[kind])
+    def test_weights_without_them(self, kind: str, folders: dict[str, Path]) -> None:
+        weights, child = tiny.encoder(folders[kind]).parts(), tiny.encoder(folders[kind])
         child.add_relative_positions()
         with pytest.raises(ValueError, match=r"lacks .*relative_positions"):
-            child.load_parts(product, ("encoder",))
+            child.load_parts(weights, ("encoder",))
 
     def test_are_trained_with_the_encoder(self, kind: str, folders: dict[str, Path]) -> None:
         encoder = tiny.encoder(folders[kind])

@@ -12,7 +12,7 @@ import tiny
 import torch
 from torch import Tensor, nn
 
-from harness.encoders.models.text_encoder import Batch, load_product
+from harness.encoders.models.text_encoder import Batch, load_weights
 from harness.encoders.tokens import Tokens
 from harness.methods import METHODS, Text, hyperparameters
 from harness.objectives import objective, replaced
@@ -358,33 +358,33 @@ class TestConverged:
         folder = folders[kind]
         first, second = self.stages(folder, auxiliary=auxiliary)
         _, inputs = tiny.post_training(folder)
-        place = tiny.workplace(folder, tmp_path)
+        place = tiny.worker_setup(folder, tmp_path)
         records = [
-            run_stage(stage, inputs, tiny.vocabulary(folder), (), place, keep_product=True) for stage in (first, second)
+            run_stage(stage, inputs, tiny.vocabulary(folder), (), place, keep_weights=True) for stage in (first, second)
         ]
         assert [(record.status, record.reason) for record in records] == [("done", "")] * 2
-        product = load_product(place.storage, first.key)
-        whole = {n: t for n, t in product.items() if n.startswith("encoder/")}
+        weights = load_weights(place.storage, first.key)
+        whole = {n: t for n, t in weights.items() if n.startswith("encoder/")}
         assert all(torch.equal(t, whole[n]) for n, t in tiny.encoder(folder).parts().items() if n in whole)
-        assert not any(n.startswith("auxiliary/") for n in load_product(place.storage, second.key))
+        assert not any(n.startswith("auxiliary/") for n in load_weights(place.storage, second.key))
 
         module = tiny.built(folder, second.objective)
         fresh = module.auxiliary.parts()
-        module.load_parts(product, second.init.parts if isinstance(second.init, Parent) else ())
+        module.load_parts(weights, second.init.parts if isinstance(second.init, Parent) else ())
         taken = module.auxiliary.parts()
-        assert all(torch.equal(product[n], t) for n, t in taken.items())
+        assert all(torch.equal(weights[n], t) for n, t in taken.items())
         assert any(not torch.equal(fresh[n], t) for n, t in taken.items())
         outcome = train(module, inputs, second.optim, 1)
-        assert all(torch.equal(product[n], t) for n, t in module.auxiliary.parts().items())
+        assert all(torch.equal(weights[n], t) for n, t in module.auxiliary.parts().items())
         assert [e["loss"] for e in outcome.history] == [e["loss"] for e in records[1].history]
 
     def test_a_parent_with_an_auxiliary_of_another_shape(self, bert: Path, tmp_path: Path) -> None:
         first, _ = self.stages(bert, auxiliary="narrow")
         _, second = self.stages(bert, auxiliary="shallow")
         _, inputs = tiny.post_training(bert)
-        place = tiny.workplace(bert, tmp_path)
-        run_stage(first, inputs, tiny.vocabulary(bert), (), place, keep_product=True)
+        place = tiny.worker_setup(bert, tmp_path)
+        run_stage(first, inputs, tiny.vocabulary(bert), (), place, keep_weights=True)
         wrong = replace(second, init=replace(second.init, stage=first))
-        record = run_stage(wrong, inputs, tiny.vocabulary(bert), (), place, keep_product=False)
+        record = run_stage(wrong, inputs, tiny.vocabulary(bert), (), place, keep_weights=False)
         assert record.status == "failed"
         assert "auxiliary is not of this shape" in record.reason

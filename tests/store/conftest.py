@@ -6,7 +6,7 @@ from pathlib import Path
 import postgresql
 import pytest
 
-from harness.store import Store, faults
+from harness.store import Store, retry
 
 
 @pytest.fixture(scope="session")
@@ -43,6 +43,6 @@ def file_store(file_url: str) -> Store:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits for a moment instead of two minutes, and is silent about it."""
-    monkeypatch.setattr(faults, "PATIENCE_SECONDS", 0.2)
-    monkeypatch.setattr(faults, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(retry, "OUTAGE_SECONDS", 0.2)
+    monkeypatch.setattr(retry, "INTERVAL_SECONDS", 0.05)
     monkeypatch.setattr("harness.store.database.LOCK_SECONDS", 0.1)

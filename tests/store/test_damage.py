@@ -18,7 +18,7 @@ from harness.cli import doctor
 from harness.errors import UserError
 from harness.specs import Predictions, Record, Stage
 from harness.store import Owner, Store
-from harness.store.integrity import packed
+from harness.store.integrity import packed, written
 
 COUNT = 12
 STAGES = [stage(seed) for seed in range(COUNT)]
@@ -79,8 +79,7 @@ def old_path(tmp_path: Path) -> Path:
         """
     )
     for of in STAGES:
-        body = {name: value for name, value in vars(finite(of)).items() if name != "predictions"}
-        row = (of.key, "done", 1, json.dumps(of.to_json()), json.dumps(body | {"predictions": {}}))
+        row = (of.key, "done", 1, json.dumps(of.to_json()), written(finite(of)))
         blob = packed(finite(of).predictions)
         connection.execute("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, 1.0)", (*row, blob))
     connection.commit()

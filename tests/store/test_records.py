@@ -141,6 +141,6 @@ def test_without_create_a_missing_store_reads_as_empty_and_is_not_made(tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_products_lie_beside_the_database(file_store: Store, tmp_path: Path) -> None:
-    assert file_store.products == tmp_path / "folder" / "products"
-    assert DEV.digest not in str(file_store.products)
+def test_artifacts_lie_beside_the_database(file_store: Store, tmp_path: Path) -> None:
+    assert file_store.artifacts == tmp_path / "folder" / "products"
+    assert DEV.digest not in str(file_store.artifacts)

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.training.batch_split import split_batch
-from harness.training.crew import ALONE
 from harness.training.forward_backward import ForwardBackward
+from harness.training.process_group import SINGLE_PROCESS
 
 CPU = torch.device("cpu")
 ROWS = 8
@@ -62,7 +62,9 @@ def gradients(folder: Path, name: str, micro_batch: int) -> tuple[dict[str, Any]
     rows = np.concatenate([np.arange(3, 3 + ROWS) + view * of_row for view in range(inputs.views)])
     labels = None if inputs.labels is None else inputs.labels[3 : 3 + ROWS]
     views = module.prepare(inputs.train.take(rows), labels, tiny.draw_of())
-    terms = ForwardBackward(module, ALONE, micro_batch, stage.optim.precision, CPU, 1).run(views, ROWS, 1, None)
+    terms = ForwardBackward(module, SINGLE_PROCESS, micro_batch, stage.optim.precision, CPU, 1).run(
+        views, ROWS, 1, None
+    )
     return terms, {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import tiny
 
-from harness.encoders.models.text_encoder import load_product
+from harness.encoders.models.text_encoder import load_weights
 from harness.running import run_stage
-from harness.specs import Record, Stage, Workplace
+from harness.specs import Record, Stage, WorkerSetup
 from harness.storage import Storage, checkpoint_of
 from harness.training import loop
 from harness.training.loop import Inputs
@@ -32,7 +32,7 @@ class Killed(BaseException):
     """Ends the process of a stage, as far as the stage can tell."""
 
 
-def run(stage: Stage, inputs: Inputs, place: Workplace, die_after: int = 0) -> Record:
+def run(stage: Stage, inputs: Inputs, place: WorkerSetup, die_after: int = 0) -> Record:
     """Run a stage to its end, or until it has reported `die_after` times since it began."""
     reports = 0
 
@@ -43,22 +43,22 @@ def run(stage: Stage, inputs: Inputs, place: Workplace, die_after: int = 0) -> R
             raise Killed
 
     vocabulary = tiny.vocabulary(place.encoder_folder)
-    return run_stage(stage, inputs, vocabulary, tiny.METRICS, place, keep_product=True, report=report)
+    return run_stage(stage, inputs, vocabulary, tiny.METRICS, place, keep_weights=True, report=report)
 
 
 def numbers(record: Record) -> tuple[Any, ...]:
     predictions = {digest: (p.logits.tobytes(), p.gold.tobytes()) for digest, p in record.predictions.items()}
     found = (record.status, record.selected_step, record.tied, record.dev_scores, record.histogram, record.history)
-    return (*found, record.flops, record.product, predictions)
+    return (*found, record.flops, record.weights_digest, predictions)
 
 
 @pytest.mark.parametrize("name", STAGES)
 def test_interrupted_twice_and_resumed(name: str, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "LOG_EVERY", EVERY)
     stage, inputs = STAGES[name](bert)
-    undisturbed = run(stage, inputs, tiny.workplace(bert, tmp_path / "undisturbed"))
+    undisturbed = run(stage, inputs, tiny.worker_setup(bert, tmp_path / "undisturbed"))
     assert undisturbed.status == "done", undisturbed.reason
-    place = replace(tiny.workplace(bert, tmp_path / "killed"), checkpoint_seconds=1e-9)
+    place = replace(tiny.worker_setup(bert, tmp_path / "killed"), checkpoint_seconds=1e-9)
     for die_after in (2, 3):  # at step 8; then, from the checkpoint of step 4 on, at 16
         with pytest.raises(Killed):
             run(stage, inputs, place, die_after)
@@ -66,14 +66,14 @@ def test_interrupted_twice_and_resumed(name: str, bert: Path, tmp_path: Path, mo
     resumed = run(stage, inputs, place)
     assert resumed.provenance["resumed_at"] == 12
     assert numbers(resumed) == numbers(undisturbed)
-    mine, theirs = (load_product(Storage(str(tmp_path / where)), stage.key) for where in ("killed", "undisturbed"))
+    mine, theirs = (load_weights(Storage(str(tmp_path / where)), stage.key) for where in ("killed", "undisturbed"))
     assert all(np.array_equal(mine[tensor].numpy(), theirs[tensor].numpy()) for tensor in theirs)
 
 
 def test_a_checkpoint_that_cannot_be_read_is_none(bert: Path, tmp_path: Path) -> None:
     stage, inputs = tiny.fine_tuning(bert)
-    undisturbed = run(stage, inputs, tiny.workplace(bert, tmp_path / "undisturbed"))
-    place = replace(tiny.workplace(bert, tmp_path / "cut"), checkpoint_seconds=60)
+    undisturbed = run(stage, inputs, tiny.worker_setup(bert, tmp_path / "undisturbed"))
+    place = replace(tiny.worker_setup(bert, tmp_path / "cut"), checkpoint_seconds=60)
     place.storage.write(checkpoint_of(stage.key), b"cut in half")
     record = run(stage, inputs, place)
     assert "resumed_at" not in record.provenance
@@ -83,20 +83,20 @@ def test_a_checkpoint_that_cannot_be_read_is_none(bert: Path, tmp_path: Path) ->
 def test_no_checkpoint_before_its_time(bert: Path, tmp_path: Path) -> None:
     stage, inputs = tiny.fine_tuning(bert)
     for seconds in (0.0, 3600.0):
-        place = replace(tiny.workplace(bert, tmp_path), checkpoint_seconds=seconds)
+        place = replace(tiny.worker_setup(bert, tmp_path), checkpoint_seconds=seconds)
         assert run(stage, inputs, place).status == "done"
         assert not place.storage.exists(checkpoint_of(stage.key))
 
 
 def test_one_that_cannot_be_written_ends_no_stage(bert: Path, tmp_path: Path) -> None:
     stage, inputs = tiny.fine_tuning(bert, every=EVERY)
-    place = replace(tiny.workplace(bert, tmp_path), checkpoint_seconds=1e-9)
+    place = replace(tiny.worker_setup(bert, tmp_path), checkpoint_seconds=1e-9)
 
     def block(_: Any) -> None:  # a folder where the file should go: no rename replaces it
         (tmp_path / checkpoint_of(stage.key) / "full").mkdir(parents=True, exist_ok=True)
 
     vocabulary = tiny.vocabulary(bert)
-    record = run_stage(stage, inputs, vocabulary, tiny.METRICS, place, keep_product=True, report=block)
+    record = run_stage(stage, inputs, vocabulary, tiny.METRICS, place, keep_weights=True, report=block)
     assert record.status == "done", record.reason
     assert record.provenance["checkpoint_failed"].startswith("at step 8: ")
-    assert numbers(record) == numbers(run(stage, inputs, tiny.workplace(bert, tmp_path / "undisturbed")))
+    assert numbers(record) == numbers(run(stage, inputs, tiny.worker_setup(bert, tmp_path / "undisturbed")))

@@ -1,4 +1,4 @@
-"""run_stage: a stage becomes a record whatever happens, and its weights a product that a later stage starts from."""
+"""run_stage: a stage becomes a record whatever happens, and its weights weights that a later stage starts from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import tiny
 import torch
 
-from harness.encoders.models.text_encoder import Batch, load_product, weights_digest
+from harness.encoders.models.text_encoder import Batch, load_weights, weights_digest
 from harness.objectives.classification import CrossEntropy
 from harness.objectives.masked import MaskedLM
 from harness.objectives.requirements import unmet
@@ -22,9 +22,11 @@ from harness.training.loop import Inputs
 from harness.training.result import TrainingResult
 
 
-def record_of(folder: Path, products: Path, stage: Stage, inputs: Inputs, **options: Any) -> Record:
-    options = {"keep_product": False, **options}
-    return run_stage(stage, inputs, tiny.vocabulary(folder), tiny.METRICS, tiny.workplace(folder, products), **options)
+def record_of(folder: Path, artifacts: Path, stage: Stage, inputs: Inputs, **options: Any) -> Record:
+    options = {"keep_weights": False, **options}
+    return run_stage(
+        stage, inputs, tiny.vocabulary(folder), tiny.METRICS, tiny.worker_setup(folder, artifacts), **options
+    )
 
 
 @pytest.mark.parametrize("kind", tiny.KINDS)
@@ -34,7 +36,7 @@ class TestModelTypes:
         record = record_of(folders[kind], tmp_path, stage, inputs)
         assert (record.status, record.reason) == ("done", "")
         assert record.key == stage.key
-        assert record.product is None
+        assert record.weights_digest is None
         assert list(tmp_path.iterdir()) == []
         assert record.predictions.keys() == {"dev", "test"}
         assert record.predictions["test"].logits.shape == (25, 2)
@@ -49,7 +51,7 @@ LOSS_ALONE = ("softmax", "weighted_ce", "all_token", "no_stop", "projection")
 
 
 class TestEveryObjective:
-    """From a record to a product to a fine-tuned child, for every kind of encoder that an objective can train."""
+    """From a record to its weights to a fine-tuned child, for every kind of encoder that an objective can train."""
 
     @pytest.mark.parametrize(
         ("kind", "name"),
@@ -60,18 +62,18 @@ class TestEveryObjective:
     ) -> None:
         folder, spec = folders[kind], tiny.OBJECTIVES[name]
         stage, inputs = tiny.post_training(folder, spec)
-        record = record_of(folder, tmp_path, stage, inputs, keep_product=True)
+        record = record_of(folder, tmp_path, stage, inputs, keep_weights=True)
         assert (record.status, record.reason) == ("done", "")
         assert record.predictions == {}
         assert record.flops > 0
         assert record.history[-1]["measures"]
-        product = load_product(Storage(str(tmp_path)), stage.key)
-        assert record.product == weights_digest(product)
-        assert any(n.startswith("auxiliary/") for n in product) == (spec.name == "auxiliary_mlm")
+        weights = load_weights(Storage(str(tmp_path)), stage.key)
+        assert record.weights_digest == weights_digest(weights)
+        assert any(n.startswith("auxiliary/") for n in weights) == (spec.name == "auxiliary_mlm")
         child, inputs = tiny.fine_tuning(folder, init=Parent(stage), steps=2, every=1)
         after = record_of(folder, tmp_path, child, inputs)
         assert (after.status, after.reason) == ("done", "")
-        assert after.provenance["parent_product"] == record.product
+        assert after.provenance["parent_product"] == record.weights_digest
         plain, inputs = tiny.fine_tuning(folder, steps=2, every=1)
         without = record_of(folder, tmp_path, plain, inputs)
         close = np.allclose(without.predictions["dev"].logits, after.predictions["dev"].logits, atol=1e-4)
@@ -101,24 +103,24 @@ class TestEveryObjective:
     def test_relative_positions_survive_into_fine_tuning(
         self, kind: str, name: str, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """An encoder's are trained by any objective, they lie in the product, the child predicts with them, and it trains
+        """An encoder's are trained by any objective, they lie in the weights, the child predicts with them, and it trains
         them on."""
         folder = folders[kind]
         stage, inputs = tiny.post_training(folder, tiny.OBJECTIVES[name], lr=5e-3, relative=(32, 128))
-        record_of(folder, tmp_path, stage, inputs, keep_product=True)
-        product = load_product(Storage(str(tmp_path)), stage.key)
-        (table,) = [n for n in product if n.endswith("relative_positions.table")]
+        record_of(folder, tmp_path, stage, inputs, keep_weights=True)
+        weights = load_weights(Storage(str(tmp_path)), stage.key)
+        (table,) = [n for n in weights if n.endswith("relative_positions.table")]
         assert table.startswith("encoder/")
-        assert product[table].abs().max() > 1e-3
+        assert weights[table].abs().max() > 1e-3
 
         built: list[CrossEntropy] = []
         initialise = CrossEntropy.build
         monkeypatch.setattr(CrossEntropy, "build", lambda self: (built.append(self), initialise(self))[1])
         child, inputs = tiny.fine_tuning(folder, init=Parent(stage), steps=4, every=4)
-        record = record_of(folder, tmp_path, child, inputs, keep_product=True)
+        record = record_of(folder, tmp_path, child, inputs, keep_weights=True)
         assert record.status == "done"
-        after = load_product(Storage(str(tmp_path)), child.key)
-        assert not torch.equal(after[table], product[table])
+        after = load_weights(Storage(str(tmp_path)), child.key)
+        assert not torch.equal(after[table], weights[table])
 
         (module,) = built
         tokens = tiny.tokens(folder, tiny.texts(30, 2)[0])
@@ -135,7 +137,7 @@ class TestChain:
     @pytest.mark.parametrize("kind", ["half of it", "one bit"])
     def test_damaged_weights_of_the_parent_are_said_and_deleted(self, kind: str, bert: Path, tmp_path: Path) -> None:
         parent, inputs = tiny.post_training(bert, steps=2)
-        record_of(bert, tmp_path, parent, inputs, keep_product=True)
+        record_of(bert, tmp_path, parent, inputs, keep_weights=True)
         file = tmp_path / f"{parent.key}.safetensors"
         content = bytearray(file.read_bytes())
         content[-100] ^= 1  # within a tensor: the file still loads
@@ -156,39 +158,39 @@ class TestChain:
         )
 
     def test_a_later_stage_starts_from_the_parents_weights(self, bert: Path, tmp_path: Path) -> None:
-        """With a learning rate of almost nothing the child's product is the parent's."""
+        """With a learning rate of almost nothing the child's weights are the parent's."""
         parent, inputs = tiny.post_training(bert, steps=4)
-        first = record_of(bert, tmp_path, parent, inputs, keep_product=True)
+        first = record_of(bert, tmp_path, parent, inputs, keep_weights=True)
         for parts in (("encoder", "mlm_head"), ("encoder",)):
             stage, inputs = tiny.post_training(bert, steps=1, lr=1e-30)
             child = Stage(stage.objective, stage.data, stage.optim, 9, Parent(parent, parts=parts))
-            second = record_of(bert, tmp_path, child, inputs, keep_product=True)
+            second = record_of(bert, tmp_path, child, inputs, keep_weights=True)
             assert second.status == "done"
-            mine, theirs = (load_product(Storage(str(tmp_path)), s.key) for s in (child, parent))
+            mine, theirs = (load_weights(Storage(str(tmp_path)), s.key) for s in (child, parent))
             same = {name for name in mine if torch.equal(mine[name], theirs[name])}
             carried = {name for name in mine if name.split("/")[0] in parts}
             assert carried <= same
-            assert (second.product == first.product) == ("mlm_head" in parts)
+            assert (second.weights_digest == first.weights_digest) == ("mlm_head" in parts)
 
-    def test_a_selected_product_is_the_selected_state(self, bert: Path, tmp_path: Path) -> None:
+    def test_selected_weights_are_the_selected_state(self, bert: Path, tmp_path: Path) -> None:
         stage, inputs = tiny.fine_tuning(bert, steps=40, every=2)
-        record = record_of(bert, tmp_path, stage, inputs, keep_product=True)
+        record = record_of(bert, tmp_path, stage, inputs, keep_weights=True)
         assert record.selected_step is not None
         assert record.selected_step < 40
         short, inputs = tiny.fine_tuning(bert, steps=40, every=40)
-        other = record_of(bert, tmp_path, short, inputs, keep_product=True)
-        assert record.product != other.product
+        other = record_of(bert, tmp_path, short, inputs, keep_weights=True)
+        assert record.weights_digest != other.weights_digest
 
     def test_weights_that_the_parent_does_not_keep(self, bert: Path, tmp_path: Path) -> None:
         parent, inputs = tiny.post_training(bert, steps=1)
-        assert record_of(bert, tmp_path, parent, inputs, keep_product=True).status == "done"
+        assert record_of(bert, tmp_path, parent, inputs, keep_weights=True).status == "done"
         stage, inputs = tiny.fine_tuning(bert, init=Parent(parent, step="selected"))
         record = record_of(bert, tmp_path, stage, inputs)
         assert record.status == "failed"
         assert "keeps its last weights" in record.reason
 
     def test_a_last_step_that_spoils_the_weights(self, bert: Path, tmp_path: Path) -> None:
-        """The loss of the last step is finite, its gradient is not: no product may come of it."""
+        """The loss of the last step is finite, its gradient is not: no weights may come of it."""
 
         def spoil(gradient: torch.Tensor) -> torch.Tensor:
             return gradient * float("nan")
@@ -202,7 +204,7 @@ class TestChain:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(MaskedLM, "token_term", spoiled)
-            record = record_of(bert, tmp_path, stage, inputs, keep_product=True)
+            record = record_of(bert, tmp_path, stage, inputs, keep_weights=True)
         assert record.status == "diverged"
         assert "after step 1" in record.reason
         assert list(tmp_path.iterdir()) == []
@@ -216,20 +218,20 @@ class TestChain:
 
     def test_a_parent_that_lacks_a_part(self, bert: Path, folders: dict[str, Path], tmp_path: Path) -> None:
         parent, inputs = tiny.post_training(folders["electra"], steps=1)
-        assert record_of(folders["electra"], tmp_path, parent, inputs, keep_product=True).status == "done"
+        assert record_of(folders["electra"], tmp_path, parent, inputs, keep_weights=True).status == "done"
         stage, inputs = tiny.fine_tuning(bert, init=Parent(parent))
         record = record_of(bert, tmp_path, stage, inputs)
         assert record.status == "failed"
-        assert "the parent's product lacks" in record.reason
+        assert "the parent's weights lack" in record.reason
 
     def test_the_same_stage_twice(self, bert: Path, tmp_path: Path) -> None:
         stage, inputs = tiny.fine_tuning(bert)
         records = []
         for place in ("a", "b"):
             torch.randn(5)
-            records.append(record_of(bert, tmp_path / place, stage, inputs, keep_product=True))
+            records.append(record_of(bert, tmp_path / place, stage, inputs, keep_weights=True))
         first, second = records
-        assert first.product == second.product
+        assert first.weights_digest == second.weights_digest
         assert first.history == second.history
         assert (tmp_path / "a" / f"{stage.key}.safetensors").read_bytes() == (
             tmp_path / "b" / f"{stage.key}.safetensors"
@@ -268,10 +270,10 @@ class TestWhatGoesWrong:
 
     def failed(self, bert: Path, tmp_path: Path) -> Record:
         stage, inputs = tiny.fine_tuning(bert)
-        record = record_of(bert, tmp_path, stage, inputs, keep_product=True)
+        record = record_of(bert, tmp_path, stage, inputs, keep_weights=True)
         assert record.key == stage.key
         assert record.predictions == {}
-        assert record.product is None
+        assert record.weights_digest is None
         assert record.selected_step is None
         assert record.seconds > 0
         assert record.provenance["host"]
@@ -323,8 +325,8 @@ class TestWhatGoesWrong:
             inputs,
             tiny.vocabulary(bert),
             tiny.METRICS,
-            tiny.workplace(tmp_path / "nowhere", tmp_path),
-            keep_product=False,
+            tiny.worker_setup(tmp_path / "nowhere", tmp_path),
+            keep_weights=False,
         )
         assert record.status == "failed"
         assert "nowhere" in record.reason

@@ -124,20 +124,20 @@ class Auxiliary(nn.Module):
     # ------------------------------------------------------------ weights
 
     def parts(self) -> dict[str, Tensor]:
-        """Own weights as 'auxiliary/name', on the CPU: what a product holds."""
+        """Own weights as 'auxiliary/name', on the CPU: what a weights file holds."""
         return {
             f"auxiliary/{name}": tensor.detach().to("cpu", copy=True).contiguous()
             for name, tensor in self.state_dict().items()
         }
 
     def load_parts(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take the auxiliary of a product. Raises ValueError where it is not of this one's shape."""
+        """Take the auxiliary of loaded weights. Raises ValueError where it is not of this one's shape."""
         found = {n.removeprefix("auxiliary/"): t for n, t in tensors.items() if n.startswith("auxiliary/")}
         own = self.state_dict()
         wrong = sorted(n for n in own.keys() | found.keys() if _shape(own.get(n)) != _shape(found.get(n)))
         if wrong:
             raise ValueError(
-                f"the product's auxiliary is not of this shape: {wrong[0]} is {_shape(found.get(wrong[0]))} there and "
+                f"the weights' auxiliary is not of this shape: {wrong[0]} is {_shape(found.get(wrong[0]))} there and "
                 f"{_shape(own.get(wrong[0]))} here ({len(wrong)} tensors); build it with the settings it was trained with"
             )
         self.load_state_dict(found)

@@ -40,7 +40,7 @@ def buckets_of(width: int, buckets: int, max_distance: int) -> NDArray[np.int64]
 class RelativePositions(nn.Module):
     """A table [buckets, heads], zero at first, shared by all layers of one encoder.
 
-    `max_distance` is a tensor [1], so that a product holds all that is needed to make the module again.
+    `max_distance` is a tensor [1], so that a weights file holds all that is needed to make the module again.
     Raises ValueError for a number of buckets that cannot be shared out, or a distance below the exact ones.
     """
 
@@ -57,7 +57,7 @@ class RelativePositions(nn.Module):
 
     @classmethod
     def like(cls, tensors: dict[str, Tensor]) -> RelativePositions:
-        """A module for the tensors `table` and `max_distance` of a product, with their values."""
+        """A module for the tensors `table` and `max_distance` of a weights file, with their values."""
         buckets, heads = tensors["table"].shape
         made = cls(heads, buckets, int(tensors["max_distance"]))
         made.load_state_dict(tensors)

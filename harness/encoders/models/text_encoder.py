@@ -42,7 +42,7 @@ _HEAD_PREFIXES = {
     "electra": ("generator_predictions.", "generator_lm_head."),
 }
 ENCODER_PARTS = ("encoder", "mlm_head")
-"""What a TextEncoder's products consist of; an objective may keep parts of its own beside them."""
+"""What a TextEncoder's weights consist of; an objective may keep parts of its own beside them."""
 PADDED_ONLY = ("mpnet",)
 """Model types whose attention cannot be registered: they run on the padded view."""
 
@@ -174,7 +174,7 @@ class TextEncoder(nn.Module):
     def add_relative_positions(self, buckets: int = 32, max_distance: int = 128) -> None:
         """Give the encoder T5's relative positions beside its own; zero at first, so that nothing changes yet.
 
-        One that came with a product is kept. Raises ValueError if it has another shape, and for a kind whose attention
+        One that came with loaded weights is kept. Raises ValueError if it has another shape, and for a kind whose attention
         is the library's own.
         """
         if self.kind in PADDED_ONLY:
@@ -226,7 +226,7 @@ class TextEncoder(nn.Module):
         return parts
 
     def parts(self) -> dict[str, Tensor]:
-        """All weights as 'part/name', on the CPU: what a product holds."""
+        """All weights as 'part/name', on the CPU: what a weights file holds."""
         return {
             f"{part}/{name}": tensor.detach().to("cpu", copy=True).contiguous()
             for part, tensors in self._split().items()
@@ -234,7 +234,7 @@ class TextEncoder(nn.Module):
         }
 
     def load_parts(self, tensors: dict[str, Tensor], parts: Iterable[str]) -> None:
-        """Take the named parts of a product; relative positions come with the encoder's where it has them."""
+        """Take the named parts of loaded weights; relative positions come with the encoder's where it has them."""
         wanted = tuple(parts)
         state = {n.split("/", 1)[1]: t for n, t in tensors.items() if n.split("/", 1)[0] in wanted}
         prefix = f"{self.model.base_model_prefix}.relative_positions."
@@ -244,7 +244,7 @@ class TextEncoder(nn.Module):
         own = self._split()
         missing = [n for part in wanted for n in own[part] if n not in state]
         if missing:
-            raise ValueError(f"the parent's product lacks {missing[0]} ({len(missing)} tensors)")
+            raise ValueError(f"the parent's weights lack {missing[0]} ({len(missing)} tensors)")
         self.model.load_state_dict(state, strict=False)
         if "mlm_head" in wanted:
             self.fresh_head = False
@@ -351,7 +351,7 @@ def draw(tensors: Mapping[str, Tensor], spread: float, seed: int) -> None:
                 tensors[name].fill_(1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0)
 
 
-# ---------------------------------------------------------------- products
+# ---------------------------------------------------------------- weights files
 
 
 def weights_digest(tensors: dict[str, Tensor]) -> str:
@@ -364,18 +364,18 @@ def weights_digest(tensors: dict[str, Tensor]) -> str:
     return whole.hexdigest()[:32]
 
 
-def save_product(tensors: dict[str, Tensor], storage: Storage, key: str) -> str:
+def save_weights(tensors: dict[str, Tensor], storage: Storage, key: str) -> str:
     """Keep a stage's weights; returns their digest."""
     digest = weights_digest(tensors)
     storage.write(weights_of(key), save(tensors, metadata={"digest": digest}))
     return digest
 
 
-def load_product(storage: Storage, key: str) -> dict[str, Tensor]:
-    return checked_product(storage, key)[0]
+def load_weights(storage: Storage, key: str) -> dict[str, Tensor]:
+    return checked_weights(storage, key)[0]
 
 
-def checked_product(storage: Storage, key: str) -> tuple[dict[str, Tensor], str]:
+def checked_weights(storage: Storage, key: str) -> tuple[dict[str, Tensor], str]:
     """A stage's weights and their digest. Raises FileNotFoundError, and SafetensorError for a damaged file: one that cannot be
     read, or whose content is not what its digest was taken of."""
     content = storage.read(weights_of(key))

@@ -125,17 +125,17 @@ class Starved(MetaPathFinder):
 
 def starving(train):
     import torch
-    def wrapped(module, *arguments, crew, **options):
+    def wrapped(module, *arguments, process_group, **options):
         steps = []
         def forward(*_):
             steps.append(None)
-            if crew.rank == 1 and len(steps) == 3:
+            if process_group.rank == 1 and len(steps) == 3:
                 mark = Path("starved")
                 if not mark.exists():
                     mark.touch()
                     torch.empty(2**46)
         next(m for m in module.modules() if isinstance(m, torch.nn.Embedding)).register_forward_pre_hook(forward)
-        return train(module, *arguments, crew=crew, **options)
+        return train(module, *arguments, process_group=process_group, **options)
     return wrapped
 
 sys.meta_path.insert(0, Starved())

@@ -1,5 +1,5 @@
-"""Several workers that train one stage together: a Ray Train worker group that starts once (seconds) and walks many stages,
-and the foreman that stands in a `Worker`'s place, hands it stage after stage and says how each ended."""
+"""Several workers that train one stage together: a Ray Train worker group that starts once (seconds) and trains many stages,
+and the actor that takes a `Worker`'s place: it gives the group stage after stage and returns how each ended."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ import ray
 from ray.train.backend import Backend, BackendConfig
 
 from harness.bench.work import Item
-from harness.cluster.pulse import Place, beat
-from harness.cluster.worker import GroupEndedError, Worker, committed, fetched, prepared, trained
+from harness.cluster.heartbeat import ProcessId, start_heartbeat
+from harness.cluster.worker import Worker, WorkerGroupEndedError, committed, fetched, prepared, trained
 from harness.encoders.tokens import Vocabulary
 from harness.errors import UserError, first_line
-from harness.specs import Execution, Status, Workplace
+from harness.specs import Execution, Status, WorkerSetup
 from harness.store import Owner
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ Result = tuple[Status, str, bool]
 
 
 @dataclass
-class _Job:
+class _StageResult:
     """A stage in the group's hands. `through`: workers that are done with it."""
 
     result: asyncio.Future[Result | UserError]
@@ -60,7 +60,7 @@ class _Job:
 
 
 @dataclass
-class _Team:
+class _GroupRun:
     """One start of the group. `ended`: why it is no more, once its processes are gone and what they held is free, or '' where
     they said it themselves; `lost`: what they said, the first one first; `unfit`: why one could not train anything."""
 
@@ -68,7 +68,7 @@ class _Team:
     ended: asyncio.Future[str]
     here: set[int] = field(default_factory=set)
     complete: asyncio.Event = field(default_factory=asyncio.Event)
-    job: _Job | None = None
+    job: _StageResult | None = None
     lost: list[str] = field(default_factory=list)
     unfit: str = ""
 
@@ -79,33 +79,33 @@ class _Team:
 
 
 @ray.remote(num_cpus=0)
-class Foreman:
+class WorkerGroup:
     """A `Worker` whose stages `execution.num_workers` train together. The group starts with the first stage, and again after
-    it ended; when it ends under a stage, `run` raises GroupEndedError. The workers beat in the ledger as `name/rank`."""
+    it ended; when it ends under a stage, `run` raises WorkerGroupEndedError. The workers beat in the ledger as `name/rank`."""
 
-    def __init__(self, workplace: Workplace, ledger: Any, name: str, execution: Execution) -> None:
-        self._workplace, self._ledger, self._name, self._execution = workplace, ledger, name, execution
-        self._team: _Team | None = None
-        beat(ledger, name)
+    def __init__(self, setup: WorkerSetup, ledger: Any, name: str, execution: Execution) -> None:
+        self._setup, self._ledger, self._name, self._execution = setup, ledger, name, execution
+        self._group_run: _GroupRun | None = None
+        start_heartbeat(ledger, name)
 
     def __repr__(self) -> str:
         return self._name
 
-    async def ready(self) -> tuple[Place, str]:
+    async def ready(self) -> tuple[ProcessId, str]:
         """Where it is; whether its workers can train shows when they start."""
-        return Place.here(), ""
+        return ProcessId.current(), ""
 
     async def run(
         self, item: Item, owner: Owner | None, vocabulary: Vocabulary, digests: list[str], references: list[Any]
     ) -> Result:
         """Have a stage trained by all workers, and its record committed."""
-        team = self._team = await self._started()
-        job = team.job = _Job(asyncio.get_running_loop().create_future())
+        team = self._group_run = await self._started()
+        job = team.job = _StageResult(asyncio.get_running_loop().create_future())
         for queue in team.queues:
             queue.put_nowait((item, owner, vocabulary, digests, references))
         await _either(job.result, team.ended)
         if not job.result.done():
-            raise GroupEndedError(team.why)
+            raise WorkerGroupEndedError(team.why)
         result = job.result.result()
         if isinstance(result, UserError):
             raise result
@@ -115,11 +115,11 @@ class Foreman:
 
     async def close(self) -> None:
         """Send the workers home."""
-        if self._team is not None:
-            for queue in self._team.queues:
+        if self._group_run is not None:
+            for queue in self._group_run.queues:
                 queue.put_nowait(None)
-            await self._team.ended
-            self._team = None
+            await self._group_run.ended
+            self._group_run = None
 
     # ------------------------------------------------------------------------------------------- what the workers call
 
@@ -158,21 +158,21 @@ class Foreman:
         self._now.job.result.set_result(result)
 
     @property
-    def _now(self) -> _Team:
-        assert self._team is not None
-        return self._team
+    def _now(self) -> _GroupRun:
+        assert self._group_run is not None
+        return self._group_run
 
     # ----------------------------------------------------------------------------------------------------- its start
 
-    async def _started(self) -> _Team:
-        if self._team is not None and not self._team.ended.done():
-            return self._team
+    async def _started(self) -> _GroupRun:
+        if self._group_run is not None and not self._group_run.ended.done():
+            return self._group_run
         loop, size = asyncio.get_running_loop(), self._execution.num_workers
-        team = self._team = _Team([asyncio.Queue() for _ in range(size)], loop.create_future())
-        foreman = ray.get_runtime_context().current_actor
+        team = self._group_run = _GroupRun([asyncio.Queue() for _ in range(size)], loop.create_future())
+        worker_group = ray.get_runtime_context().current_actor
 
         def fit() -> None:
-            ended = self._fit(foreman)
+            ended = self._fit(worker_group)
             loop.call_soon_threadsafe(team.ended.set_result, ended)
 
         threading.Thread(target=fit, daemon=True).start()
@@ -180,7 +180,7 @@ class Foreman:
         await _either(complete, team.ended, START_SECONDS)
         complete.cancel()
         if team.ended.done():
-            raise GroupEndedError(f"it did not start: {team.why}")
+            raise WorkerGroupEndedError(f"it did not start: {team.why}")
         if team.unfit:
             await self.close()
             raise UserError(team.unfit)
@@ -199,7 +199,7 @@ class Foreman:
         gpus = {"GPU": self._execution.gpus_per_run} if self._execution.gpus_per_run else {}
         return {"CPU": self._execution.cpus_per_run, **gpus}
 
-    def _fit(self, foreman: Any) -> str:
+    def _fit(self, worker_group: Any) -> str:
         """Run the group to its end; why it ended, or '' where a worker said it."""
         from ray.train import ControllerError, FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
         from ray.train.torch import TorchTrainer
@@ -207,7 +207,7 @@ class Foreman:
         logging.getLogger("ray.train").setLevel(logging.ERROR)
         for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
-        means = {"foreman": foreman, "ledger": self._ledger, "workplace": self._workplace, "name": self._name}
+        config = {"worker_group": worker_group, "ledger": self._ledger, "setup": self._setup, "name": self._name}
         scaling = ScalingConfig(
             num_workers=self._execution.num_workers,
             use_gpu=self._execution.gpus_per_run > 0,
@@ -222,7 +222,7 @@ class Foreman:
                     failure_config=FailureConfig(0, controller_failure_limit=0, max_preemption_failures=0),
                 )
                 TorchTrainer(
-                    walk, train_loop_config=means, scaling_config=scaling, torch_config=together, run_config=run
+                    stage_loop, train_loop_config=config, scaling_config=scaling, torch_config=together, run_config=run
                 ).fit()
         except WorkerGroupError as error:
             return _died(error.worker_failures)
@@ -252,59 +252,61 @@ async def _either(first: asyncio.Future[Any], second: asyncio.Future[Any], secon
     await asyncio.wait({first, second}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
 
-def hired(execution: Execution, workplace: Workplace, ledger: Any, name: str, /, **options: Any) -> Any:
-    """What trains one stage after another: a `Worker`, or a `Foreman` where several train a stage together. `options` of the
+def start_worker(execution: Execution, setup: WorkerSetup, ledger: Any, name: str, /, **options: Any) -> Any:
+    """What trains one stage after another: a `Worker`, or a `WorkerGroup` where several train a stage together. `options` of the
     actor."""
-    kind: Any = Foreman if execution.num_workers > 1 else Worker
+    kind: Any = WorkerGroup if execution.num_workers > 1 else Worker
     if execution.num_workers > 1:  # takes nothing itself: its group has a placement group of its own
-        # When a foreman is killed, an actor of Ray Train frees that, if it knows which Ray of this machine is meant (2.60).
+        # When this actor is killed, one of Ray Train frees that, if it knows which Ray of this machine is meant (2.60).
         address = {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
-        return kind.options(runtime_env={"env_vars": address}, **options).remote(workplace, ledger, name, execution)
+        return kind.options(runtime_env={"env_vars": address}, **options).remote(setup, ledger, name, execution)
     return kind.options(num_cpus=execution.cpus_per_run, num_gpus=execution.gpus_per_run, **options).remote(
-        workplace, ledger, name
+        setup, ledger, name
     )
 
 
 # ------------------------------------------------------------------------------------------------- in the group's workers
 
 
-def walk(config: dict[str, Any]) -> None:
+def stage_loop(config: dict[str, Any]) -> None:
     """The training function of the group: all workers take the same stages in the same order, until there are no more."""
-    from harness.training.crew import Crew
+    from harness.training.process_group import ProcessGroup
 
-    foreman, ledger, crew = config["foreman"], config["ledger"], Crew.joined()
-    beat(ledger, f"{config['name']}/{crew.rank}")
+    worker_group, ledger, process_group = config["worker_group"], config["ledger"], ProcessGroup.current()
+    start_heartbeat(ledger, f"{config['name']}/{process_group.rank}")
     try:
-        workplace = _on_device(prepared(config["workplace"]))
+        setup = _on_device(prepared(config["setup"]))
     except UserError as error:
-        ray.get(foreman.refuse.remote(str(error)))
+        ray.get(worker_group.refuse.remote(str(error)))
         return
-    while (taken := ray.get(foreman.take.remote(crew.rank))) is not None:
+    while (taken := ray.get(worker_group.take.remote(process_group.rank))) is not None:
         item, owner, vocabulary, digests, references = taken
         try:
-            record = trained(item, workplace, vocabulary, digests, fetched(references), launch=_as_it_is, crew=crew)
+            record = trained(
+                item, setup, vocabulary, digests, fetched(references), launch=_as_it_is, process_group=process_group
+            )
         except Exception as error:
-            ray.get(foreman.give_up.remote(crew.rank, f"{type(error).__name__}: {first_line(error)}"))
+            ray.get(worker_group.give_up.remote(process_group.rank, f"{type(error).__name__}: {first_line(error)}"))
             raise
-        ray.get(foreman.through.remote(crew.rank, record.status, record.reason))
-        if crew.rank == 0:
+        ray.get(worker_group.through.remote(process_group.rank, record.status, record.reason))
+        if process_group.rank == 0:
             result: Result | UserError
             try:
-                result = committed(item, record, ledger, owner, workplace.storage)
+                result = committed(item, record, ledger, owner, setup.storage)
             except UserError as error:
                 result = error
-            ray.get(foreman.finish.remote(result))
+            ray.get(worker_group.finish.remote(result))
 
 
-def _on_device(workplace: Workplace) -> Workplace:
+def _on_device(setup: WorkerSetup) -> WorkerSetup:
     """Ray Train shows a worker the GPUs of all workers of its node: this one's own is the current device from here on."""
-    if workplace.device != "cuda":
-        return workplace
+    if setup.device != "cuda":
+        return setup
     import torch
     from ray.train.torch import get_device
 
     torch.cuda.set_device(get_device())
-    return replace(workplace, device=str(get_device()))
+    return replace(setup, device=str(get_device()))
 
 
 def _as_it_is(train_function: Callable[[], TrainingResult]) -> TrainingResult:
@@ -356,9 +358,9 @@ def _join(backend: str, address: str, port: int, rank: int, size: int) -> None:
     backend = backend if torch.cuda.is_available() else "gloo"
     if address.startswith("127.") or address == "::1":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
-    patience = timedelta(seconds=START_SECONDS)
+    timeout = timedelta(seconds=START_SECONDS)
     if rank == 0:
-        store = TCPStore(address, port, size, True, timeout=patience, master_listen_fd=_LISTENERS[0].detach())
+        store = TCPStore(address, port, size, True, timeout=timeout, master_listen_fd=_LISTENERS[0].detach())
     else:
-        store = TCPStore(address, port, size, False, timeout=patience)
+        store = TCPStore(address, port, size, False, timeout=timeout)
     init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=COLLECTIVE_SECONDS))

@@ -1,6 +1,6 @@
 """One, two and four Ray Train workers over the same batches train the same, for every method and objective.
 
-One worker group a world size walks all stages, and this process. Without dropout: its draws are anew for each worker.
+One worker group a world size trains all stages, and this process. Without dropout: its draws are anew for each worker.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from harness.running import run_stage
 from harness.specs import Execution, Record
-from harness.training.crew import Crew
 from harness.training.loop import train
+from harness.training.process_group import ProcessGroup
 
 pytestmark = pytest.mark.ray
 STEPS = 20
@@ -39,7 +39,7 @@ class Trained:
     weights: dict[str, NDArray[Any]]
 
 
-def trained(folder: Path, name: str, dtype: str, crew: Crew, micro_batch: int = 0) -> Trained:
+def trained(folder: Path, name: str, dtype: str, process_group: ProcessGroup, micro_batch: int = 0) -> Trained:
     spec, supervised = tiny.OBJECTIVES[name], name in tiny.SUPERVISED
     make = tiny.fine_tuning if supervised else tiny.post_training
     stage, inputs = make(folder, spec, dropout=0.0, steps=STEPS, eps=DTYPES[dtype][0])
@@ -53,14 +53,14 @@ def trained(folder: Path, name: str, dtype: str, crew: Crew, micro_batch: int = 
         dev="dev" if supervised else None,
         metrics=tiny.METRICS,
         log_every=1,
-        crew=crew,
+        process_group=process_group,
         micro_batch=micro_batch,
     )
     weights = {n: p.detach().numpy().copy() for n, p in module.named_parameters()}
     return Trained([entry["loss"] for entry in outcome.history], weights)
 
 
-def interrupted(folder: Path, products: Path, crew: Crew) -> tuple[Record, Record]:
+def interrupted(folder: Path, artifacts: Path, process_group: ProcessGroup) -> tuple[Record, Record]:
     """A stage with dropout as it ends undisturbed, and interrupted on every worker and resumed."""
     stage, inputs = tiny.fine_tuning(folder, tiny.OBJECTIVES["scl"], every=4, steps=STEPS, dropout=0.1)
 
@@ -69,30 +69,43 @@ def interrupted(folder: Path, products: Path, crew: Crew) -> tuple[Record, Recor
             if entry["step"] == last:
                 raise InterruptedError
 
-        place = replace(tiny.workplace(folder, products / name), checkpoint_seconds=seconds)
+        place = replace(tiny.worker_setup(folder, artifacts / name), checkpoint_seconds=seconds)
         vocabulary = tiny.vocabulary(folder)
-        return run_stage(stage, inputs, vocabulary, tiny.METRICS, place, keep_product=True, report=report, crew=crew)
+        return run_stage(
+            stage,
+            inputs,
+            vocabulary,
+            tiny.METRICS,
+            place,
+            keep_weights=True,
+            report=report,
+            process_group=process_group,
+        )
 
     undisturbed = run("undisturbed", 0.0, 0)
     with suppress(InterruptedError):
         run("interrupted", 1e-9, RESUMED + 4)
-    Crew.joined().everyones("here")  # the first worker has written before the others read
+    ProcessGroup.current().all_gather_object("here")  # the first worker has written before the others read
     return undisturbed, run("interrupted", 1e-9, 0)
 
 
-def walk(config: dict[str, Any]) -> None:
+def stage_loop(config: dict[str, Any]) -> None:
     """All stages on one worker of the group; the first one writes down what they came to."""
     torch.set_num_threads(1)
-    crew, folder = Crew.joined(), Path(config["folder"])
-    found: dict[Any, Any] = {(name, "float64", 0): trained(folder, name, "float64", crew) for name in tiny.OBJECTIVES}
+    process_group, folder = ProcessGroup.current(), Path(config["folder"])
+    found: dict[Any, Any] = {
+        (name, "float64", 0): trained(folder, name, "float64", process_group) for name in tiny.OBJECTIVES
+    }
     for name in SOME:
-        found[name, "float32", 0] = trained(folder, name, "float32", crew)
-        if crew.size < 4:
-            found[name, "float64", MICRO_BATCH] = trained(folder, name, "float64", crew, MICRO_BATCH)
-    if crew.size < 4:
-        found["interrupted"] = interrupted(folder, Path(config["out"]) / f"products-{crew.size}", crew)
-    if crew.rank == 0:
-        torch.save(found, Path(config["out"]) / f"{crew.size}.pt")
+        found[name, "float32", 0] = trained(folder, name, "float32", process_group)
+        if process_group.size < 4:
+            found[name, "float64", MICRO_BATCH] = trained(folder, name, "float64", process_group, MICRO_BATCH)
+    if process_group.size < 4:
+        found["interrupted"] = interrupted(
+            folder, Path(config["out"]) / f"artifacts-{process_group.size}", process_group
+        )
+    if process_group.rank == 0:
+        torch.save(found, Path(config["out"]) / f"{process_group.size}.pt")
 
 
 SOME = ("cross_entropy", "scl", "mlm", "cmlm-simclr", "cssl-simsiam", "taco", "electra-narrow", "coco_lm")
@@ -105,28 +118,30 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[Any, Any]]
     """By world size, what every stage came to."""
     from harness.cluster.session import session
 
-    out = tmp_path_factory.mktemp("crew")
+    out = tmp_path_factory.mktemp("process_group")
     folder = tiny.encoder_folder(out, "bert")
-    walk({"folder": str(folder), "out": str(out)})  # one worker is this process
+    stage_loop({"folder": str(folder), "out": str(out)})  # one worker is this process
     with session(Execution("local", slots=4, gpus_per_run=0.0), {}):
         from ray.train import RunConfig, ScalingConfig
         from ray.train.torch import TorchTrainer
 
-        from harness.cluster.group import Together
+        from harness.cluster.worker_group import Together
 
-        def walk_there(config: dict[str, Any]) -> None:  # inside a function: sent by its value, the rest by its name
+        def stage_loop_there(
+            config: dict[str, Any],
+        ) -> None:  # inside a function: sent by its value, the rest by its name
             sys.path[:0] = config["path"]
-            from cluster import test_crew
+            from cluster import test_process_group
 
-            test_crew.walk(config)
+            test_process_group.stage_loop(config)
 
         for workers in (2, 4):
             TorchTrainer(
-                walk_there,
+                stage_loop_there,
                 train_loop_config={"folder": str(folder), "out": str(out), "path": sys.path},
                 scaling_config=ScalingConfig(num_workers=workers),
                 torch_config=Together("gloo"),
-                run_config=RunConfig(name=f"crew-{workers}", storage_path=str(out / "train")),
+                run_config=RunConfig(name=f"process-group-{workers}", storage_path=str(out / "train")),
             ).fit()
     return {workers: torch.load(out / f"{workers}.pt", weights_only=False) for workers in (1, 2, 4)}
 
@@ -167,8 +182,8 @@ def test_interrupted_and_resumed(workers: int, found: dict[int, dict[Any, Any]])
     assert undisturbed.status == "done", undisturbed.reason
     assert resumed.provenance["resumed_at"] == RESUMED
     assert resumed.provenance["workers"] == workers
-    assert (resumed.product, resumed.history, resumed.dev_scores) == (
-        undisturbed.product,
+    assert (resumed.weights_digest, resumed.history, resumed.dev_scores) == (
+        undisturbed.weights_digest,
         undisturbed.history,
         undisturbed.dev_scores,
     )

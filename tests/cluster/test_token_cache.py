@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.cluster import worker
-from harness.cluster.worker import Shelf
+from harness.cluster.worker import TokenCache
 from harness.objectives import objective
 from harness.specs import Data, Encoder, Optim, RowSet, Selection, Stage
 
@@ -58,10 +58,10 @@ def test_once_a_row_set_and_way_of_reading(put: list[Any]) -> None:
         asked.append((rows.digest, data.max_length, data.views, data.blocks))
         return asked[-1]
 
-    shelf = Shelf(tokenised)
+    token_cache = TokenCache(tokenised)
     for stage in STAGES:
         data = stage.data
-        digests, references = shelf.references(stage)
+        digests, references = token_cache.references(stage)
         evaluations = [*([data.dev] if data.dev else []), *data.tests]
         assert digests == [rows.digest for rows in evaluations]
         # Evaluation sets are read text by text, however the training rows are.
@@ -76,9 +76,9 @@ def test_once_a_row_set_and_way_of_reading(put: list[Any]) -> None:
 
 def test_what_is_there_is_not_made_again(put: list[Any]) -> None:
     """A process without texts takes another's references."""
-    first = Shelf(lambda rows, data: rows.digest)
+    first = TokenCache(lambda rows, data: rows.digest)
     expected = [first.references(stage) for stage in STAGES]
     count = len(put)
-    second = Shelf(None, first.made)
+    second = TokenCache(None, first.made)
     assert [second.references(stage) for stage in STAGES] == expected
     assert len(put) == count

@@ -28,7 +28,7 @@ END_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
-class Place:
+class ProcessId:
     """Where a process runs: Ray's id of its node, its pid there, and when it started, since pids come again."""
 
     node: str
@@ -36,7 +36,7 @@ class Place:
     started: float
 
     @classmethod
-    def here(cls) -> Place:
+    def current(cls) -> ProcessId:
         pid = os.getpid()
         return cls(ray.get_runtime_context().get_node_id(), pid, psutil.Process(pid).create_time())
 
@@ -46,27 +46,27 @@ def on_node(node: str) -> NodeAffinitySchedulingStrategy:
     return NodeAffinitySchedulingStrategy(node, soft=False)
 
 
-def beside_driver() -> NodeAffinitySchedulingStrategy:
+def on_driver_node() -> NodeAffinitySchedulingStrategy:
     """On the node of the process that calls: what a driver depends on must not die with another node."""
     return on_node(ray.get_runtime_context().get_node_id())
 
 
-def beat(ledger: Any, name: str) -> None:
+def start_heartbeat(ledger: Any, name: str) -> None:
     """Begin to beat, for as long as this process runs.
 
     A thread of its own: training lets go of the interpreter's lock whenever it computes.
     """
-    place = Place.here()
+    place = ProcessId.current()
 
     def go_on() -> None:
         with suppress(RayActorError):  # the ledger ends with its driver
             while True:
-                time.sleep(ray.get(ledger.beat.remote(name, place)))
+                time.sleep(ray.get(ledger.heartbeat.remote(name, place)))
 
     threading.Thread(target=go_on, daemon=True).start()
 
 
-def _end(place: Place) -> bool:
+def _end(place: ProcessId) -> bool:
     """Whether there was something to be ended."""
     process = process_of(place.pid, place.started)
     if process is None:
@@ -78,7 +78,7 @@ def _end(place: Place) -> bool:
     return True
 
 
-class Pulse:
+class HeartbeatMonitor:
     """Hears the beats of processes, and kills those that fell silent.
 
     Silence is counted in looks without a beat and not by the clock: a machine that slept wakes up with everybody silent.
@@ -86,11 +86,11 @@ class Pulse:
 
     def __init__(self, hang_seconds: float) -> None:
         self._between = hang_seconds / LOOKS
-        self._heard: Counter[tuple[str, Place]] = Counter()
-        self._hung: set[tuple[str, Place]] = set()
+        self._heard: Counter[tuple[str, ProcessId]] = Counter()
+        self._hung: set[tuple[str, ProcessId]] = set()
         threading.Thread(target=self._watch, daemon=True).start()
 
-    def hear(self, name: str, place: Place) -> float:
+    def hear(self, name: str, place: ProcessId) -> float:
         """Returns the seconds until the next beat."""
         self._heard[name, place] += 1
         return self._between
@@ -100,8 +100,8 @@ class Pulse:
         return any(each == name or each.startswith(f"{name}/") for each, _ in list(self._hung))
 
     def _watch(self) -> None:
-        last: dict[tuple[str, Place], int] = {}
-        silent: Counter[tuple[str, Place]] = Counter()
+        last: dict[tuple[str, ProcessId], int] = {}
+        silent: Counter[tuple[str, ProcessId]] = Counter()
         while True:
             time.sleep(self._between)
             for each, beats in list(self._heard.items()):
@@ -111,7 +111,7 @@ class Pulse:
                     del self._heard[each], last[each], silent[each]
                     self._end(each)
 
-    def _end(self, each: tuple[str, Place]) -> None:
+    def _end(self, each: tuple[str, ProcessId]) -> None:
         self._hung.add(each)  # before its death is known
         killing: Any = ray.remote(num_cpus=0, max_retries=0)(_end)
         with suppress(RayError):  # its node is gone, and it with it

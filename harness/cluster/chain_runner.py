@@ -12,26 +12,26 @@ import ray
 
 from harness.bench.work import Item
 from harness.cluster.ledger import ask
-from harness.cluster.worker import GONE, WORKER_DEATHS, died, left_with_node
+from harness.cluster.worker import WORKER_DEATHS, WORKER_LOST, death_reason, died_with_node
 from harness.search.points import StageResult
-from harness.specs import SHARED_PHASES, Record, Run, Stage, Status, Workplace
+from harness.specs import SHARED_PHASES, Record, Run, Stage, Status, WorkerSetup
 from harness.storage import weights_of
 from harness.store import RENEW_SECONDS, Owner
 
 POLL_SECONDS = 0.5
 
 Train = Callable[[Item, Owner], tuple[Status, str, bool]]
-"""Trains an item and commits its record for an owner; raises one of GONE when its process died."""
+"""Trains an item and commits its record for an owner; raises one of WORKER_LOST when its process died."""
 
 
 @dataclass
-class Walker:
+class ChainRunner:
     """Settles stages in the name of `owner`, a trial's process. Two trials that want one stage train it once: the second
-    waits for the first. `workplace`: where weights are."""
+    waits for the first. `setup`: where weights are."""
 
     ledger: Any
     owner: Owner
-    workplace: Workplace
+    setup: WorkerSetup
     train: Train
     retry: bool
 
@@ -50,7 +50,7 @@ class Walker:
     def _ask(self, what: str, *arguments: Any) -> Any:
         return ask(self.ledger, what, *arguments)
 
-    def walk(self, run: Run, metrics: tuple[str, ...], name: str) -> list[StageResult]:
+    def run(self, run: Run, metrics: tuple[str, ...], name: str) -> list[StageResult]:
         """How the stages of a run ended, from the root to the leaf or to the one that did not finish."""
         trained: dict[str, StageResult] = {}
         user = run.stage.key  # and not this process: whoever goes on with the run when it dies lets them go
@@ -84,7 +84,7 @@ class Walker:
             attempt: int
             ended: StageResult | None
             attempt, ended = self._ask("look", stage.key, self.retry)
-            there = self.workplace.storage.exists(weights_of(stage.key))
+            there = self.setup.storage.exists(weights_of(stage.key))
             remake = ended is not None and ended.status == "done" and wanted and not there
             if ended is not None and not remake:
                 return trained.get(stage.key, ended)
@@ -99,10 +99,10 @@ class Walker:
             item = Item(stage, f"{name} ({stage.phase})", 0.0, metrics, wanted, remake, attempt)
             try:
                 status, reason, _ = self.train(item, self.owner)
-            except GONE as error:
-                deaths += not left_with_node(error)
+            except WORKER_LOST as error:
+                deaths += not died_with_node(error)
                 status = "failed"
-                reason = died(deaths, error)
+                reason = death_reason(deaths, error)
                 if deaths < WORKER_DEATHS:
                     continue
                 self._ask("commit", stage, Record(stage.key, "failed", reason), self.owner)

@@ -66,7 +66,7 @@ def ray_files(driver: Driver) -> list[Path]:
 
 @pytest.mark.slow
 def test_a_server_that_goes_away_under_two_drivers(server: Own, tmp_path: Path) -> None:
-    """One says what it waits for and goes on by itself; one is soon out of patience, ends in a sentence, and its command goes on
+    """One says what it waits for and goes on by itself; one gives up early, ends in a sentence, and its command goes on
     later. Every stage is recorded once, and nobody sees the password."""
     url = sa.engine.make_url(server.url)
     password = str(url.password)
@@ -74,7 +74,7 @@ def test_a_server_that_goes_away_under_two_drivers(server: Own, tmp_path: Path) 
     secret = {"PGPASSWORD": password}
     with (
         started(tmp_path, line, **secret) as one,
-        started(tmp_path, line, HARNESS_PATIENCE_SECONDS="6", **secret) as two,
+        started(tmp_path, line, HARNESS_OUTAGE_SECONDS="6", **secret) as two,
     ):
         one.recorded(1)
         waited("the second dashboard", lambda: "Ray dashboard" in two.err)

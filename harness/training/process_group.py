@@ -1,7 +1,7 @@
-"""The workers that train one stage together: how what they found comes together.
+"""The process group of the ranks that train one stage together.
 
 Knows torch.distributed and no Ray: whoever starts the processes (Ray Train, in cluster/) makes the process group. All
-workers of a crew make the same calls in the same order.
+ranks make the same calls in the same order.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from torch import Tensor, distributed
 
 
 @dataclass(frozen=True)
-class Crew:
+class ProcessGroup:
     """One worker's place among `size`."""
 
     rank: int = 0
     size: int = 1
 
     @classmethod
-    def joined(cls) -> Self:
+    def current(cls) -> Self:
         """This process's place in the default process group; alone where there is none."""
         if distributed.is_available() and distributed.is_initialized():
             return cls(distributed.get_rank(), distributed.get_world_size())
         return cls()
 
-    def summed(self, tensor: Tensor) -> Tensor:
+    def all_reduce(self, tensor: Tensor) -> Tensor:
         """The sum over all workers, the same to the last bit on each."""
         if self.size > 1:
             distributed.all_reduce(tensor)
         return tensor
 
-    def everyones(self, value: Any) -> list[Any]:
+    def all_gather_object(self, value: Any) -> list[Any]:
         """A small value of each worker, by rank."""
         values = [value] * self.size
         if self.size > 1:
             distributed.all_gather_object(values, value)
         return values
 
-    def stacked(self, rows: Tensor) -> tuple[Tensor, int]:
+    def all_gather_rows(self, rows: Tensor) -> tuple[Tensor, int]:
         """Everybody's rows [n, ...], n of each his own, end to end [N, ...]; and where this worker's begin. No gradient."""
         rows = rows.detach()
         if self.size == 1:
@@ -56,4 +56,4 @@ class Crew:
         return torch.cat([each[:n] for each, n in zip(found, counts, strict=True)]), sum(counts[: self.rank])
 
 
-ALONE = Crew()
+SINGLE_PROCESS = ProcessGroup()

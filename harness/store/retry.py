@@ -14,16 +14,16 @@ import sqlalchemy as sa
 
 from harness.errors import UserError, first_line
 
-PATIENCE_SECONDS = float(os.environ.get("HARNESS_PATIENCE_SECONDS", "120"))
+OUTAGE_SECONDS = float(os.environ.get("HARNESS_OUTAGE_SECONDS", "120"))
 """How long a database that is away (restarted, cut off, locked, on a full disk) is asked again before it is given up."""
 SPEAK_SECONDS = 5.0
 """A database that is away for so long is spoken of."""
-RETRY_SECONDS = 0.5
+INTERVAL_SECONDS = 0.5
 
 T = TypeVar("T")
 
 
-class AwayError(UserError):
+class TransientOutageError(UserError):
     """A database that may be back in a moment. `state`: what it does or is, to be said after its name."""
 
     def __init__(self, place: str, state: str, mend: str, *, known: bool = False) -> None:
@@ -50,15 +50,15 @@ def sentence(place: str, error: sa.exc.DBAPIError, path: Path | None = None) -> 
     if path and any(sign in text for sign in _DAMAGED):
         return damaged(place, text, path)
     if "locked" in text and not served:
-        return AwayError(
+        return TransientOutageError(
             place, "is locked by another program", "close that one and run the same command again", known=True
         )
     if "disk is full" in text or state == "53100":
-        return AwayError(
+        return TransientOutageError(
             place, "is on a full disk", "free some space and run the same command again: what was recorded is kept"
         )
     if "disk I/O" in text:
-        return AwayError(
+        return TransientOutageError(
             place, f"could not be read or written ({text})", "check the disk and run the same command again"
         )
     for sign, mend in {
@@ -70,7 +70,7 @@ def sentence(place: str, error: sa.exc.DBAPIError, path: Path | None = None) -> 
         if sign in text:
             return UserError(f"{place} {mend}.")
     if served and (isinstance(error, sa.exc.OperationalError) or error.connection_invalidated):
-        return AwayError(
+        return TransientOutageError(
             place,
             f"does not answer ({text.rstrip('.')})",
             "see that it runs and that --store names it rightly, and run the same command again: what was recorded is kept",
@@ -100,7 +100,7 @@ def _gone(path: Path, error: sa.exc.DBAPIError) -> str:
     return "was replaced by another file" if name == "SQLITE_READONLY_DBMOVED" else ""
 
 
-class Patience:
+class OutageRetry:
     """Asks again what a database could not answer, and says on standard error what is waited for.
 
     Threads may share one: a database is away for all of them at once.
@@ -114,7 +114,7 @@ class Patience:
         self._reached = False
         self._lock = threading.Lock()
 
-    def asked(self, act: Callable[[bool], T]) -> T:
+    def call(self, act: Callable[[bool], T]) -> T:
         """What `act` returns, which is told whether it is asked again. Raises UserError where waiting is no use or was in
         vain; what is asked after that is tried once, until something is answered."""
         again = False
@@ -122,26 +122,26 @@ class Patience:
             begun = time.monotonic()
             try:
                 result = act(again)
-            except AwayError as away:
+            except TransientOutageError as away:
                 if not (self._reached or away.known):
                     raise UserError(str(away)) from None
                 self._since = begun if self._since is None else self._since
                 waited = time.monotonic() - self._since
-                if waited >= PATIENCE_SECONDS:
+                if waited >= OUTAGE_SECONDS:
                     raise UserError(str(away)) from None  # which can travel between processes
                 if waited >= SPEAK_SECONDS:
-                    self._speak(away.state, PATIENCE_SECONDS - waited)
+                    self._speak(away.state, OUTAGE_SECONDS - waited)
             else:
                 self._answered()
                 return result
-            time.sleep(RETRY_SECONDS)
+            time.sleep(INTERVAL_SECONDS)
             again = True
 
     def late(self) -> None:
         """It was asked SPEAK_SECONDS ago and has not answered yet."""
         begun = time.monotonic() - SPEAK_SECONDS
         self._since = begun if self._since is None else self._since
-        self._speak("does not answer", max(0.0, PATIENCE_SECONDS - (time.monotonic() - self._since)))
+        self._speak("does not answer", max(0.0, OUTAGE_SECONDS - (time.monotonic() - self._since)))
 
     def _speak(self, state: str, left: float) -> None:
         with self._lock:

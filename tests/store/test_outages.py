@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from store.samples import committed, record, same, stage
 
 from harness.errors import UserError
-from harness.store import LEASE_SECONDS, Owner, Store, faults
+from harness.store import LEASE_SECONDS, Owner, Store, retry
 
 KEY = "a" * 32
 
@@ -37,8 +37,8 @@ def away_url(server: postgresql.Own) -> str:
 @pytest.fixture
 def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
     """Speaks soon."""
-    monkeypatch.setattr(faults, "SPEAK_SECONDS", 0.2)
-    monkeypatch.setattr(faults, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(retry, "SPEAK_SECONDS", 0.2)
+    monkeypatch.setattr(retry, "INTERVAL_SECONDS", 0.1)
 
 
 def meanwhile(act: Callable[[], object], said: Callable[[], str], mend: Callable[[], object]) -> object:
@@ -55,7 +55,7 @@ def meanwhile(act: Callable[[], object], said: Callable[[], str], mend: Callable
 
 
 def test_a_lease_outlives_a_database_that_is_away() -> None:
-    assert LEASE_SECONDS > faults.PATIENCE_SECONDS
+    assert LEASE_SECONDS > retry.OUTAGE_SECONDS
 
 
 @pytest.mark.postgresql
@@ -66,7 +66,7 @@ def test_a_server_that_is_started_again(
     store, of, owner = Store(away_url), stage(), Owner.current()
     assert store.lease(of.key, owner) == "granted"
     server.stop()
-    assert meanwhile(lambda: store.commit(of, record(of), owner), lambda: store.patience.trouble, server.start)
+    assert meanwhile(lambda: store.commit(of, record(of), owner), lambda: store.outage_retry.trouble, server.start)
     assert same(store.records([of.key], predictions=True)[of.key], record(of))
     said = capfd.readouterr().err
     assert f"The store {store.shown} does not answer (" in said
@@ -86,7 +86,7 @@ def test_a_server_that_is_frozen(
     store.lease(of.key, owner)
     monkeypatch.setattr("harness.store.database.ANSWER_SECONDS", 1.0)
     monkeypatch.setattr("harness.store.database.CONNECT_SECONDS", 2)
-    monkeypatch.setattr(faults, "PATIENCE_SECONDS", 2.0)
+    monkeypatch.setattr(retry, "OUTAGE_SECONDS", 2.0)
     server.signal(signal.SIGSTOP)
     try:
         with pytest.raises(UserError, match=r"does not answer .* what was recorded is kept\.$"):
@@ -95,12 +95,12 @@ def test_a_server_that_is_frozen(
         began = time.monotonic()
         with pytest.raises(UserError, match="does not answer"):
             store.statuses([of.key])
-        assert time.monotonic() - began < 30, "patience is for the database and not for each question"
-        monkeypatch.setattr(faults, "PATIENCE_SECONDS", 60.0)
-        monkeypatch.setattr(faults, "SPEAK_SECONDS", 0.9)
+        assert time.monotonic() - began < 30, "the limit is for the database and not for each call"
+        monkeypatch.setattr(retry, "OUTAGE_SECONDS", 60.0)
+        monkeypatch.setattr(retry, "SPEAK_SECONDS", 0.9)
         assert meanwhile(
             lambda: store.commit(of, record(of), owner),
-            lambda: store.patience.trouble,
+            lambda: store.outage_retry.trouble,
             lambda: server.signal(signal.SIGCONT),
         )
     finally:
@@ -238,7 +238,7 @@ def test_a_full_disk_on_which_space_is_made_in_time(tmp_path: Path, disk: Callab
     filler = tmp_path / "small" / "filler"
     with filler.open("wb", buffering=0) as file:
         file.write(b"x" * 1_000_000)  # as much of it as there is space for
-    assert meanwhile(lambda: store.commit(of, record(of), owner), lambda: store.patience.trouble, filler.unlink)
+    assert meanwhile(lambda: store.commit(of, record(of), owner), lambda: store.outage_retry.trouble, filler.unlink)
     assert same(store.records([of.key], predictions=True)[of.key], record(of))
     store._engine.dispose()
 
