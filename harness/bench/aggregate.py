@@ -1,4 +1,4 @@
-"""Replicates into cells: mean and spread over subsets x seeds, Avg per replicate, verdicts against the paper.
+"""Replicates into cells: mean (or median) and spread over subsets x seeds, Avg per replicate, verdicts against the paper.
 
 Pure: the same replicates in any order give the same grid. Sums are exactly rounded (`math.fsum`).
 """
@@ -6,7 +6,8 @@ Pure: the same replicates in any order give the same grid. Sums are exactly roun
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -70,9 +71,9 @@ class Note:
 class Cell:
     """One cell, on the metric's own scale. `value` and all spreads are None until all `expected` replicates are done.
 
-    `spread`: sd over all replicates with the table's ddof. `spread_between`: sd of the subsets' means (of the replicates
-    where there is one subset), the spread that intervals are built on. `without_collapsed`: the mean over the runs that did
-    not collapse. `half_width`: of the 95 % interval of ours minus paper. `why`: reasons for no verdict.
+    `value`: their mean, or the median where the table says so. `spread`: sd over all replicates with the table's ddof.
+    `spread_between`: sd of the subsets' means (of the replicates where there is one subset), which intervals are built on.
+    `without_collapsed`: `value` over the runs that did not collapse. `half_width`: of the 95 % interval of ours minus paper. `why`: reasons for no verdict.
     """
 
     value: float | None
@@ -117,6 +118,10 @@ class Grid:
 def mean(values: Sequence[float]) -> float:
     """The mean of at least one value."""
     return math.fsum(values) / len(values)
+
+
+CENTERS: Mapping[str, Callable[[Sequence[float]], float]] = {"mean": mean, "median": statistics.median}
+"""What a table's `aggregate.center` names."""
 
 
 def std(values: Sequence[float], ddof: int) -> float | None:
@@ -246,22 +251,23 @@ def _summary(resolved: ResolvedTable, values: Mapping[tuple[int, int], float], k
     if not expected or len(values) < expected:
         return Cell(None, None, len(values), expected)
     ordered = [values[k] for k in resolved.replicates]
+    center = CENTERS[resolved.aggregate.center]
     return Cell(
-        mean(ordered),
+        center(ordered),
         std(ordered, resolved.aggregate.ddof),
         expected,
         expected,
         spread_between=subset_std(values),
-        without_collapsed=mean(kept) if kept else None,
+        without_collapsed=center(kept) if kept else None,
     )
 
 
 def _average(
     resolved: ResolvedTable, found: Mapping[str, Mapping[tuple[int, int], Replicate]], skipped: Sequence[Cell]
 ) -> Cell:
-    """Mean over columns within each replicate, then over replicates; complete only where every column is.
+    """The mean over columns within each replicate, then the table's center over replicates; complete where all columns are.
 
-    A row that skips a column has none: a mean over the other columns could not be held against the other rows'.
+    A row that skips a column has none: a mean over fewer columns is not comparable with the other rows'.
     """
     if skipped:
         notes = dict.fromkeys(note for cell in skipped for note in cell.notes)
@@ -305,7 +311,7 @@ def _judged(
 
     'agrees' when ours minus paper lies within t(0.975, k-1) * s * sqrt(2/k), where s is the sd between the k subsets (the
     seeds where there is one subset) and the paper's own mean is taken to be as uncertain as ours. The draw of the test set
-    is not in it.
+    is not in it. The interval holds for means: a median has no verdict.
     """
     if cell.paper is None:
         return cell
@@ -313,6 +319,10 @@ def _judged(
         return replace(cell, verdict="not comparable", why=reasons)
     if not cell.complete or cell.value is None:
         return replace(cell, verdict="incomplete")
+    if resolved.aggregate.center != "mean":
+        return replace(
+            cell, verdict="not comparable", why=("the interval of a verdict holds for means, not for medians",)
+        )
     clusters = len(_clusters(values))
     if cell.spread_between is None:
         return replace(cell, verdict="not comparable", why=("one replicate has no spread",))

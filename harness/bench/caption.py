@@ -61,9 +61,9 @@ def title_lines(grid: Grid) -> list[str]:
     design = counted(len(r.seeds), "seed")
     design = f"{counted(len(r.subsets), 'subset')} x {design}" if any(r.sizes) else design  # a full training set is one
     if r.aggregate.spread == "std" and len(r.replicates) > r.aggregate.ddof:
-        what = f"mean ± standard deviation (ddof {r.aggregate.ddof}) over {design}"
+        what = f"{r.aggregate.center} ± standard deviation (ddof {r.aggregate.ddof}) over {design}"
     else:
-        what = f"mean over {design}" if len(r.replicates) > 1 else "one run a cell"
+        what = f"{r.aggregate.center} over {design}" if len(r.replicates) > 1 else "one run a cell"
     return [title, f"Test scores in points (x100): {what}."]
 
 
@@ -95,12 +95,12 @@ def _term_lines(grid: Grid, bold: bool) -> Iterator[str]:
     if terms:
         yield f"{'; '.join(terms).capitalize()}."
     if any(cell.best for cell in grid.cells.values()):
-        yield f"{'Bold' if bold else 'Star'}: the highest mean of its column."
+        yield f"{'Bold' if bold else 'Star'}: the highest {r.aggregate.center} of its column."
     partial = next((cell for cell in grid.cells.values() if not cell.complete and not cell.skip), None)
     if partial:
-        yield f"{partial.done}/{partial.expected} in a cell: {partial.done} of {counted(partial.expected, 'run')} done, no mean yet."
+        yield f"{partial.done}/{partial.expected} in a cell: {partial.done} of {counted(partial.expected, 'run')} done, no {r.aggregate.center} yet."
     if has_average(r) and any(not cell.skip for (_, _, column), cell in grid.cells.items() if column == AVERAGE):
-        yield "Avg: the mean over the columns of each run, then over runs."
+        yield f"Avg: the mean over the columns within each replicate, then the {r.aggregate.center} over replicates."
 
 
 def _data_lines(r: ResolvedTable, caption: Caption) -> Iterator[str]:
@@ -167,8 +167,8 @@ _ELSEWHERE = ("data", "sizes", "subsets", "seeds", "aggregate.", "translator")
 
 
 def _method_choices(r: ResolvedTable) -> list[str]:
-    """What the methods in the table decide where papers are silent: 'SCL: lambda 0.9, temperature 0.3'. A later row of a
-    method has what its first row has not."""
+    """What the methods in the table decide where papers are silent: 'SCL: lambda 0.9, temperature 0.3'. Of a method's later
+    rows only what its first row does not say."""
     first: dict[str, tuple[str, ...]] = {}
     found: dict[str, dict[str, None]] = {}
     for row in r.rows:
@@ -177,8 +177,8 @@ def _method_choices(r: ResolvedTable) -> list[str]:
             method = METHODS[part]
             choices = method.choices(hyperparameters(method, values, f"row {row.name}"))
             title = row.name if part in first else method.title
-            kept = first.setdefault(part, choices)
-            new = choices if kept is choices else [choice for choice in choices if choice not in kept]
+            new = [choice for choice in choices if choice not in first.get(part, ())]
+            first.setdefault(part, choices)
             found.setdefault(title, {}).update(dict.fromkeys(new))
     return [f"{title}: {', '.join(choices)}" for title, choices in found.items() if choices]
 

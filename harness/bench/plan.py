@@ -33,18 +33,10 @@ COMPARED_TEXTS = 200_000
 """A corpus with more texts is not compared with the dev and test sets: that takes all of it into memory."""
 CHARS_PER_TOKEN = 4.3
 """English text under a 30k to 50k vocabulary; used for cost alone."""
+UNKNOWN_ROWS = 10_000
+"""Assumed of a full training set whose size is not published."""
 TYPICAL_CHARS = {"cola": 41, "sst2": 60, "mrpc": 238, "qqp": 120, "stsb": 115, "mnli": 180, "qnli": 220, "rte": 310}
-TYPICAL_ROWS = {
-    "cola": 8551,
-    "sst2": 67349,
-    "mrpc": 3668,
-    "qqp": 363846,
-    "stsb": 5749,
-    "mnli": 392702,
-    "qnli": 104743,
-    "rte": 2490,
-}
-"""Published GLUE train sizes and typical text lengths: what a plan assumes for data that are not at hand."""
+"""Typical text lengths of GLUE: what a plan assumes for data that are not at hand."""
 
 
 @dataclass(frozen=True)
@@ -265,7 +257,7 @@ class _Reader:
     def training_set(self, size: int, subset: int) -> TrainingSet:
         role = f"train-n{size}-subset{subset}" if size else "train"
         if self.source is None:
-            rows = size or TYPICAL_ROWS.get(self.task.name, 10000)
+            rows = size or self.task.official_rows(self.task.train) or UNKNOWN_ROWS
             labelled, texts = self.unread(role, rows), self.unread(f"{role}-texts", rows)
         else:
             found = self.protocol.training_set(self.task, self.source, size, subset)

@@ -240,12 +240,22 @@ class Row(Strict):
 
 
 class Aggregation(Strict):
-    """How replicates become a cell. `ddof` of the sd; `average`: an Avg column of each replicate's mean over columns."""
+    """How replicates become a cell: `center` of all, and `spread`, their standard deviation with `ddof`.
 
-    center: Literal["mean"] = "mean"
+    `average`: an Avg column of each replicate's mean over columns. A median takes no spread: the papers that report one
+    (COCO-LM: the median of five seeds) print none.
+    """
+
+    center: Literal["mean", "median"] = "mean"
     spread: Literal["std", "none"] = "std"
     ddof: Literal[0, 1] = 1
     average: Literal["per_replicate", "none"] = "none"
+
+    @model_validator(mode="after")
+    def _median_alone(self) -> Aggregation:
+        if self.center == "median" and self.spread != "none":
+            raise MisplacedError(["spread"], "a median has no standard deviation beside it; set spread: none")
+        return self
 
 
 def _pair(value: object) -> object:

@@ -33,7 +33,7 @@ def study_of(opened: Opened) -> Study:
         f"Points were judged as row {base.rows[0].name} of table {base.table.name}, protocol {base.table.protocol}, encoder "
         f"{base.encoder}, preset {base.preset}, data {opened.prepared.plan.source}: {', '.join(base.tasks)}, "
         f"{', '.join(f'N={size}' if size else 'full size' for size in base.sizes)}.",
-        *([f"Differs from the paper: {'; '.join(base.deviations)}."] if base.deviations else []),
+        *([f"Changed from the table's own setting: {'; '.join(base.deviations)}."] if base.deviations else []),
         *space.space.notes,
         *([f"Proposals that repeated a point and cost nothing: {len(history.repeated)}."] if history.repeated else []),
     ]

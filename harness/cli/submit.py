@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import sqlalchemy as sa
 from pydantic import BaseModel, ConfigDict
 
 from harness.bench.point import load_point
@@ -26,6 +25,7 @@ from harness.cli.study import as_bench
 from harness.cli.tune import space_of
 from harness.errors import UserError, unknown
 from harness.store import has_password
+from harness.store.database import parsed
 from harness.tasks import TASKS
 from harness.yaml_files import load_yaml
 
@@ -128,9 +128,9 @@ def _check_kept(inner: argparse.Namespace) -> None:
     gone = "a job's own folder goes away with it"
     where = "name a database server, or a file on the head node as sqlite:////absolute/path.db"
     try:
-        url = sa.engine.make_url(inner.store) if inner.store else None
-    except (sa.exc.ArgumentError, ValueError):
-        raise UserError(f"submit {inner.command} --store: this is not a database URL; {where}.") from None
+        url = parsed(inner.store) if inner.store else None
+    except UserError as error:
+        raise UserError(f"submit {inner.command} {error}") from None
     sqlite = url is not None and url.get_backend_name() == "sqlite"
     if url is None or (sqlite and not Path(url.database or "").is_absolute()):
         raise UserError(f"submit {inner.command} --store: {gone}, and a relative path with it; {where}.")

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
+from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from harness.errors import UserError, first_line
@@ -91,15 +92,12 @@ class Entry:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Entry:
-        trial, told = body["trial"], body["told"]
-        outcomes = tuple(ReplicateOutcome(**{**each, "values": tuple(each["values"])}) for each in trial["outcomes"])
-        return cls(
-            Trial(**{**trial, "outcomes": outcomes}),
-            body["same_as"],
-            None if told is None else tuple(told),
-            body["after"],
-            body["order"],
-        )
+        """Raises ValueError, in a few words, for JSON of another shape."""
+        try:
+            return TypeAdapter(cls).validate_python(body)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
 def unfinished(entry: Entry, retry: bool = False) -> bool:
@@ -119,8 +117,15 @@ class History:
 
     def __init__(self, name: str, store: Store, mirror: OptunaMirror | None) -> None:
         self.name, self._store, self._mirror = name, store, mirror
-        kept = store.trials(name)
-        self.entries = {number: Entry.from_json(body) for number, body in kept.items()}
+        self.entries: dict[int, Entry] = {}
+        for number, body in store.trials(name).items():
+            try:
+                self.entries[number] = Entry.from_json(body)
+            except ValueError as error:
+                raise UserError(
+                    f"The store {store.shown} has a damaged trial {number} of the study {name} ({error}); restore the store "
+                    "from a copy, or take another --seed to begin a new study."
+                ) from None
         if sorted(self.entries) != list(range(len(self.entries))):
             raise UserError(f"The study {name} misses trials in the store; take another --seed to begin a new one.")
 

@@ -89,6 +89,30 @@ def test_the_average_is_taken_within_each_replicate() -> None:
     assert "avg" not in aggregate(resolved(average=True, tasks=("sst2",)), []).columns
 
 
+def test_a_table_may_show_the_median_of_its_runs() -> None:
+    median = Aggregation(center="median", spread="none", average="per_replicate")
+    r = replace(resolved(sizes=(100,)), aggregate=median)
+    runs = replicates(r)
+    grid = aggregate(r, runs, rows_of(r))
+    for column in r.columns:
+        scores = [x.value or 0 for x in runs if (x.row, x.column) == ("FT", column)]
+        cell = grid.cells[100, "FT", column]
+        assert cell.value == np.median(scores)
+        assert (cell.verdict, cell.half_width) == ("not comparable", None)
+        assert cell.why == ("the interval of a verdict holds for means, not for medians",)
+    by_place: dict[tuple[int, int], list[float]] = {}
+    for x in runs:
+        if x.row == "FT":
+            by_place.setdefault((x.subset, x.seed), []).append(x.value or 0)
+    averages = [np.mean(values) for values in by_place.values()]
+    assert grid.cells[100, "FT", "avg"].value == pytest.approx(np.median(averages), abs=1e-14)
+    text = render(grid, CAPTION, "text")
+    assert "Test scores in points (x100): median over 5 subsets x 3 seeds." in text
+    assert "Star: the highest median of its column." in text
+    with pytest.raises(ValueError, match="a median has no standard deviation beside it; set spread: none"):
+        Aggregation(center="median")
+
+
 @pytest.mark.parametrize(
     "broken",
     [

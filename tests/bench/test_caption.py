@@ -43,6 +43,13 @@ def text_of(r: ResolvedTable, caption: Caption | None = None, **more: Any) -> st
     return "\n".join(caption_lines(grid_of(r, **more), caption or Caption(1)))
 
 
+def test_what_a_method_decides_is_said_once() -> None:
+    r = load_table("pretraining").resolve("paper", Overrides(methods=("MLM", "TACO", "TACO concentrated")))
+    text = " ".join(caption_lines(aggregate(r, []), Caption(num_runs=1)))
+    assert text.count("RoBERTa's classification head on every encoder") == 1
+    assert "From the TACO paper: " in text
+
+
 def line(text: str, start: str) -> str:
     return next(each for each in text.split("\n") if each.startswith(start))
 

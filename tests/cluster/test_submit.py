@@ -218,7 +218,7 @@ def test_no_cluster_at_the_address(
         ("tune cmlm --space cmml {store}", "--space: unknown space 'cmml'. Did you mean 'cmlm'?"),
         ("bench --table few_shot", "submit bench --store: a job's own folder goes away with it"),
         ("bench --table few_shot --store sqlite:///x.db", "submit bench --store: a job's own folder goes away with it"),
-        ("bench --table few_shot --store x.db", "submit bench --store: this is not a database URL"),
+        ("bench --table few_shot --store x.db", "submit bench --store 'x.db' is not a database URL; write"),
         (
             "bench --table few_shot --store postgresql+psycopg://me@h/n",
             "submit bench --storage: a job's own folder goes away",

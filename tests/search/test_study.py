@@ -182,6 +182,21 @@ def test_a_gap_in_the_numbers_is_refused(store: Store) -> None:
         History("mine", store, None)
 
 
+@pytest.mark.parametrize(
+    ("trial", "why"),
+    [
+        ({}, "trial.number: Field required"),
+        ({"number": 0, "point": [], "outcomes": []}, "trial.point: "),
+        ({"number": 0, "point": {}, "outcomes": [{"values": []}]}, "trial.outcomes.0: Value error, the values of"),
+        ({"number": 0, "point": {}, "state": "lost"}, "trial.state: "),
+    ],
+)
+def test_a_trial_of_another_shape_is_refused(store: Store, trial: dict[str, Any], why: str) -> None:
+    store.keep_trial("mine", 0, {"trial": trial, "same_as": None, "told": None, "after": 0, "order": 0})
+    with pytest.raises(UserError, match=rf"has a damaged trial 0 of the study mine \({why}.*take another --seed"):
+        History("mine", store, None)
+
+
 def test_a_store_that_never_held_a_study_has_none(tmp_path: Path, store: Store) -> None:
     assert store.trials("mine") == {}
     assert Store(f"sqlite:///{tmp_path / 'nowhere.db'}", create=False).trials("mine") == {}
@@ -234,8 +249,8 @@ def test_going_on_is_idempotent(store: Store, space: ResolvedSpace) -> None:
     again, _ = mirrored(Store(store.url), space)
     assert told(store) == before
     assert [t._trial_id for t in seen(store)] == trial_ids, "written anew though nothing differed"
-    again.replicate(5, 1, outcome(0.9))
-    again.ended(5, "dropped", "", (0.9,))
+    again.add_outcome(5, 1, outcome(0.9))
+    again.finish(5, "dropped", "", (0.9,))
     assert seen(store)[5].state == TrialState.PRUNED
 
 
@@ -317,7 +332,7 @@ def test_two_studies_in_one_database(store: Store, space: ResolvedSpace, tmp_pat
     first = told(store, "first")
     other = small_space(tmp_path, mode="search", metrics=("accuracy", "flops"))
     second, _ = mirrored(store, other, "second")
-    second.asked(POINTS[1])
+    second.propose(POINTS[1])
     mirrored(store, space, "first")
     assert told(store, "first") == first
     assert [t.params for t in seen(store, "second")] == [POINTS[1]]
