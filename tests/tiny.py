@@ -25,7 +25,7 @@ from harness.encoders.sources import locate
 from harness.encoders.tokens import Tokeniser, Tokens, Vocabulary
 from harness.methods import METHODS, Text, hyperparameters
 from harness.objectives import build, objective
-from harness.objectives.requirements import unmet
+from harness.objectives.definitions import unmet
 from harness.specs import Data, Encoder, Objective, Optim, Parent, RowSet, Selection, Stage, WorkerSetup
 from harness.storage import Storage
 from harness.streams import stream

@@ -12,7 +12,7 @@ from harness.encoders import Located
 from harness.encoders.flops import forward_flops
 from harness.errors import UserError
 from harness.methods import mlm_head_stage
-from harness.objectives.cost import step_flops
+from harness.objectives.definitions import step_flops
 from harness.specs import UNRESOLVED, Optim, Parent, RowSet, Run, Stage, Status
 from harness.tasks import (
     Corpus,

@@ -11,7 +11,7 @@ from harness.bench.table import ENCODER, EncoderSettings, Row
 from harness.encoders import adapted
 from harness.errors import UserError
 from harness.methods import Step, Text, chain, hyperparameters, methods_named
-from harness.objectives.requirements import unmet
+from harness.objectives.definitions import unmet
 from harness.specs import Data, Encoder, Parent, RowSet, Run, RunContext, Selection
 from harness.tasks.table import Task
 

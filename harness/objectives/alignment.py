@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,15 +10,34 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.encoders.flops import TRAIN
 from harness.encoders.kernels.packing import packing
 from harness.encoders.models.text_encoder import Batch
 from harness.encoders.tokens import Tokens
 from harness.objectives import diagnostics
-from harness.objectives.base import Draw, Measures, Views, named
+from harness.objectives.base import Draw, Measures, named, on
 from harness.objectives.losses import token_alignment
-from harness.objectives.masked import MaskedLM
+from harness.objectives.masked import MaskedLM, MaskedViews
 from harness.objectives.masking import sample_negatives, sample_positives
+
+
+@dataclass(frozen=True)
+class AlignmentViews(MaskedViews):
+    """`anchors` [T]: which tokens are anchors; `positives` [B, L] their positions; `negatives` [B, L, K, 2] (sequence,
+    position); -1 where there is none."""
+
+    anchors: NDArray[np.bool_]
+    positives: NDArray[np.int64]
+    negatives: NDArray[np.int64]
+
+    def cut(self, size: int, rows: slice) -> dict[str, Any]:
+        found, drawn = super().cut(size, rows), self.negatives[rows]
+        width = int(found["tokens"].lengths.max())
+        drawn = drawn[:, :width]
+        return found | {
+            "anchors": self.anchors[slice(*self.span(rows))],
+            "positives": self.positives[rows, :width],
+            "negatives": np.where(drawn < 0, drawn, drawn - np.array([rows.start, 0])),
+        }
 
 
 class TokenAlignment(MaskedLM):
@@ -32,42 +52,43 @@ class TokenAlignment(MaskedLM):
         super().build()
         self.weights = {"masked_lm": 1.0, "contrast": float(self.params["weight"])}
 
-    def prepare(self, tokens: Tokens, labels: NDArray[Any] | None, draw: Draw) -> Views:
+    def prepare(self, tokens: Tokens, labels: NDArray[Any] | None, draw: Draw) -> AlignmentViews:
         selected, ids = self.mask(tokens, self.params["p_m"], draw, 0)
-        views = self.views(tokens, ids, tokens.ids, selected)
+        masked = self.views(tokens, selected, ids)
         shape = (len(tokens), int(tokens.lengths.max()))
         num_negatives, reading = self.params["num_negatives"], self.params["window_reading"]
-        views.extra["positives"] = sample_positives(
+        positives = sample_positives(
             tokens.lengths,
             self.params["window"],
             draw("positives").random(shape),
             reading=reading,
             fallback=draw("positives_fallback").random(shape) if reading == "released" else None,
         )
-        views.extra["negatives"] = sample_negatives(
+        negatives = sample_negatives(
             tokens.lengths,
             num_negatives,
             draw("negatives_row").random((*shape, num_negatives)),
             draw("negatives_column").random((*shape, num_negatives)),
             group=self.params["contrast_group"],
         )
-        views.extra["anchors"] = selected if self.params["concentrated"] else np.ones_like(selected)
-        cosines = 2.0 * len(tokens.ids) * (num_negatives + 1) * self.encoder.hidden_size
-        return Views(views.tokens, views.ids, None, views.flops + TRAIN * cosines, views.extra)
+        anchors = selected if self.params["concentrated"] else np.ones_like(selected)
+        return AlignmentViews(
+            tokens, ids, None, masked.flops, masked.where, masked.targets, anchors, positives, negatives
+        )
 
-    def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
+    def forward(self, batch: Batch, views: AlignmentViews, measures: Measures | None = None) -> dict[str, Tensor]:
         hidden, embedded = self.encoder.forward_with_embeddings(batch)
         if self.params["embedding"] == "word":
             embedded = self.encoder.word_embeddings(batch.ids)
-        around, lying, states = views, batch.packing, hidden
+        around, packed, states = views, batch.packing, hidden
         if views.global_batch:
             around = views.global_batch.whole
-            lying = packing(around.tokens.lengths, batch.ids.device)
+            packed = packing(around.tokens.lengths, batch.ids.device)
             states, embedded = views.global_batch.gather(torch.stack([hidden, embedded], dim=1)).unbind(dim=1)
-        anchors, positives, negatives = around.on(batch.ids.device, "anchors", "positives", "negatives")
-        h, e = lying.padded(states), lying.padded(embedded)
-        real = lying.padded(torch.ones_like(states[:, 0], dtype=torch.bool))
-        anchors = lying.padded(anchors)
+        anchors, positives, negatives = on(batch.ids.device, around.anchors, around.positives, around.negatives)
+        h, e = packed.padded(states), packed.padded(embedded)
+        real = packed.padded(torch.ones_like(states[:, 0], dtype=torch.bool))
+        anchors = packed.padded(anchors)
         contrast = token_alignment(
             h,
             e,
@@ -79,14 +100,14 @@ class TokenAlignment(MaskedLM):
             anchors=anchors,
         )
         if measures is not None:
-            measures["embedding_std"] = diagnostics.embedding_std(states.index_select(0, lying.first))
+            measures["embedding_std"] = diagnostics.embedding_std(states.index_select(0, packed.first))
             measures |= named(diagnostics.indexed_cosines(h - e, positives, negatives, anchors))
             # An anchor alone in its group has no negative, and adds 0: it has all of them or none.
             told = anchors & (positives >= 0) & (negatives[:, :, 0, 0] >= 0)
             share = told.sum() / anchors.sum().clamp(min=1)
             measures["collapsed_value"] = share * diagnostics.collapsed_token_alignment(self.params["num_negatives"])
-        (where,) = views.on(batch.ids.device, "where")
+        (where,) = on(batch.ids.device, views.where)
         return {"masked_lm": self.token_term(hidden.index_select(0, where), views, measures), "contrast": contrast}
 
-    def counts(self, views: Views) -> dict[str, float]:
-        return {**super().counts(views), "contrast": int(views.extra["anchors"].sum())}
+    def counts(self, views: AlignmentViews) -> dict[str, float]:
+        return {**super().counts(views), "contrast": int(views.anchors.sum())}

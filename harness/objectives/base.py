@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from harness.encoders.flops import TRAIN, forward_flops, mlm_head_flops
 from harness.encoders.models.text_encoder import Batch, TextEncoder
 from harness.encoders.tokens import Tokens, Vocabulary
+from harness.objectives.definitions import Definition, StepSize
 from harness.streams import seed_of
 
 Measures = dict[str, Tensor]
@@ -23,17 +23,14 @@ Draw = Callable[..., np.random.Generator]
 """`draw(purpose, *more)`: the stream of this step for a purpose; equal for every objective at equal seed and step."""
 
 
-PER_MASKED = ("where", "targets", "uniforms", "replacements")
-"""What `Views.extra` holds for each masked position."""
-
 Gather = Callable[[Tensor], Tensor]
-"""[n, ...] of the rows (or tokens) of one part -> [N, ...] of the whole batch, with gradient to the part's own."""
+"""[n, ...] of the rows (or tokens) of one micro-batch -> [N, ...] of the whole batch, with gradient to the own ones."""
 
 
 @dataclass(frozen=True)
 class GlobalBatchContext:
-    """What a part of a batch needs of the rest where a contrast group reaches beyond it: the `whole` batch's views, and
-    `gather`, which a forward pass calls once at most."""
+    """What a micro-batch needs of the rest of the batch where the split cuts its contrast group: the `whole` batch's views,
+    and `gather`, which a forward pass calls at most once."""
 
     whole: Views
     gather: Gather
@@ -44,43 +41,42 @@ class Views:
     """One step's host side: the token ids that go through the encoder, and what the loss needs besides.
 
     `tokens`: the sequences of all views end to end, `ids` [T] their (corrupted) ids; `flops` of the training step.
-    `global_batch`: of a part of a batch whose contrast groups are cut.
+    `global_batch`: of a micro-batch whose contrast group is cut. An objective with more to tell adds fields in a subclass,
+    which says in `cut` what a micro-batch takes of them.
     """
 
     tokens: Tokens
     ids: NDArray[Any]
     labels: NDArray[Any] | None
     flops: float
-    extra: dict[str, Any] = field(default_factory=dict)
-    global_batch: GlobalBatchContext | None = None
+    global_batch: GlobalBatchContext | None = field(default=None, kw_only=True)
 
-    def part(self, size: int, rows: slice, gather: Gather | None = None) -> Views:
+    def micro_batch(self, size: int, rows: slice, gather: Gather | None = None) -> Self:
         """The views of some of a batch's `size` rows: whole contrast groups, or else with what gathers the others."""
-        first, last = (int(self.tokens.offsets[edge]) for edge in (rows.start, rows.stop))
+        return replace(self, **self.cut(size, rows), global_batch=gather and GlobalBatchContext(self, gather))
 
-        def taken(tokens: Tokens) -> Tokens:
-            views = range(0, len(tokens), size)
-            return tokens.take(np.concatenate([np.arange(rows.start, rows.stop) + view for view in views]))
+    def cut(self, size: int, rows: slice) -> dict[str, Any]:
+        """The fields that differ in a micro-batch."""
+        return {
+            "tokens": rows_of(self.tokens, size, rows),
+            "ids": rows_of(replace(self.tokens, ids=self.ids), size, rows).ids,
+            "labels": None if self.labels is None else self.labels[rows],
+        }
 
-        tokens, extra = taken(self.tokens), dict(self.extra)
-        if "where" in extra:
-            inside = (extra["where"] >= first) & (extra["where"] < last)
-            extra |= {name: extra[name][inside] for name in PER_MASKED if name in extra}
-            extra["where"] = extra["where"] - first
-        if "anchors" in extra:
-            extra["anchors"] = extra["anchors"][first:last]
-            width = int(tokens.lengths.max())
-            extra["positives"], drawn = (extra[name][rows, :width] for name in ("positives", "negatives"))
-            extra["negatives"] = np.where(drawn < 0, drawn, drawn - np.array([rows.start, 0]))
-        if "main" in extra:
-            extra["main"] = taken(extra["main"])
-        ids = taken(replace(self.tokens, ids=self.ids)).ids
-        labels = None if self.labels is None else self.labels[rows]
-        return Views(tokens, ids, labels, self.flops, extra, gather and GlobalBatchContext(self, gather))
+    def span(self, rows: slice) -> tuple[int, int]:
+        """The first token of these rows in view 0, and the one after their last."""
+        return int(self.tokens.offsets[rows.start]), int(self.tokens.offsets[rows.stop])
 
-    def on(self, device: torch.device, *names: str) -> tuple[Tensor, ...]:
-        """Arrays of `extra` as tensors on a device."""
-        return tuple(torch.from_numpy(self.extra[name]).to(device) for name in names)
+
+def rows_of(tokens: Tokens, size: int, rows: slice) -> Tokens:
+    """Some rows of a batch of `size`, in each of its views."""
+    views = range(0, len(tokens), size)
+    return tokens.take(np.concatenate([np.arange(rows.start, rows.stop) + view for view in views]))
+
+
+def on(device: torch.device, *arrays: NDArray[Any]) -> tuple[Tensor, ...]:
+    """Arrays as tensors on a device."""
+    return tuple(torch.from_numpy(each).to(device) for each in arrays)
 
 
 class TrainingObjective(nn.Module):
@@ -102,6 +98,7 @@ class TrainingObjective(nn.Module):
         dropout: float,
         seed: int,
         params: Mapping[str, Any],
+        definition: Definition,
     ) -> None:
         super().__init__()
         self.encoder = encoder
@@ -110,6 +107,7 @@ class TrainingObjective(nn.Module):
         self.dropout = dropout
         self.seed = seed
         self.params = dict(params)
+        self.definition = definition
         self.weights: dict[str, float] = {}
         self.build()
 
@@ -126,7 +124,7 @@ class TrainingObjective(nn.Module):
         raise NotImplementedError
 
     def counts(self, views: Views) -> dict[str, float]:
-        """How many things each term is a mean over in these views of B sequences: what a part of a batch weighs by."""
+        """How many things each term is a mean over in these views of B sequences: the weight of a micro-batch."""
         raise NotImplementedError
 
     def probe(self, tokens: Tokens, draw: Draw, device: torch.device) -> Measures:
@@ -156,12 +154,13 @@ class TrainingObjective(nn.Module):
         """Consecutive rows that are contrasted with each other; 0 where rows have nothing to do with each other."""
         return int(self.params.get("contrast_group", 0))
 
-    def step_flops(self, tokens: Tokens, masked: int = 0) -> float:
-        config = self.encoder.shape
-        lengths = tokens.lengths.astype(np.float64)
-        return TRAIN * (
-            forward_flops(config, float(lengths.sum()), float((lengths**2).sum())) + mlm_head_flops(config, masked)
-        )
+    def step_flops(self, tokens: Tokens, *, predicted: int = 0, encoded: Tokens | None = None) -> float:
+        """FLOPs of a training step. `tokens` of the first view, `encoded` all that goes through the encoder where it is
+        more, `predicted` positions of the first view."""
+        every = tokens if encoded is None else encoded
+        lengths, of_all = tokens.lengths.astype(np.float64), every.lengths.astype(np.float64)
+        size = StepSize(lengths.sum(), (lengths**2).sum(), of_all.sum(), (of_all**2).sum(), predicted)
+        return float(self.definition.flops(self.params, self.encoder.shape, size))
 
     def draw_linear(self, layer: nn.Linear, purpose: str) -> nn.Linear:
         return draw_linear(layer, self.encoder.config.initializer_range, self.seed, purpose)

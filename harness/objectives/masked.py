@@ -5,6 +5,7 @@ Both mask view 0 from the same streams, so that at equal seed TAPT and CMLM see 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,31 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.encoders.flops import TRAIN, forward_flops, mlm_head_flops
 from harness.encoders.models.text_encoder import Batch
 from harness.encoders.tokens import Tokens
-from harness.objectives.base import Draw, Measures, TrainingObjective, Views
+from harness.objectives.base import Draw, Measures, TrainingObjective, Views, on
 from harness.objectives.losses import masked_lm
 from harness.objectives.masking import corrupt, select
 from harness.objectives.probes import context_cosines
 from harness.objectives.view_contrast import ViewContrast
+
+
+@dataclass(frozen=True)
+class MaskedViews(Views):
+    """`where` [M]: the predicted positions of view 0, `targets` [M] their original ids."""
+
+    where: NDArray[np.int64]
+    targets: NDArray[np.int64]
+
+    def cut(self, size: int, rows: slice) -> dict[str, Any]:
+        first, _ = self.span(rows)
+        inside = self.inside(rows)
+        return super().cut(size, rows) | {"where": self.where[inside] - first, "targets": self.targets[inside]}
+
+    def inside(self, rows: slice) -> NDArray[np.bool_]:
+        """Which of the predicted positions lie in these rows [M]."""
+        first, last = self.span(rows)
+        return (self.where >= first) & (self.where < last)
 
 
 class MaskedLM(TrainingObjective):
@@ -51,31 +69,33 @@ class MaskedLM(TrainingObjective):
         random_ids = draw("mask_random", view).integers(0, self.vocabulary.size, size)
         return selected, corrupt(tokens.ids, selected, actions, random_ids, self.vocabulary.mask_id, mask_only)
 
-    def prepare(self, tokens: Tokens, labels: NDArray[Any] | None, draw: Draw) -> Views:
+    def prepare(self, tokens: Tokens, labels: NDArray[Any] | None, draw: Draw) -> MaskedViews:
         selected, ids = self.mask(tokens, self.params["p_m"], draw, 0)
-        return self.views(tokens, ids, tokens.ids, selected)
+        return self.views(tokens, selected, ids)
 
-    def views(self, tokens: Tokens, ids: NDArray[Any], original: NDArray[Any], selected: NDArray[np.bool_]) -> Views:
-        """`original` and `selected` [T0] are view 0's, which lies first in `tokens`."""
-        where = np.flatnonzero(selected)
-        if self.params.get("token_prediction"):
-            where = np.flatnonzero(~tokens.special[: len(selected)])
-        extra = {"where": where, "targets": original[where].astype(np.int64)}
-        return Views(tokens, ids, None, self.step_flops(tokens, len(where)), extra)
+    def views(
+        self, first: Tokens, selected: NDArray[np.bool_], ids: NDArray[Any], tokens: Tokens | None = None
+    ) -> MaskedViews:
+        """From view 0 and the `selected` positions of it [T0], the corrupted ids of all views, and all views where there
+        are more."""
+        tokens = first if tokens is None else tokens
+        where = np.flatnonzero(~first.special if self.params.get("token_prediction") else selected)
+        flops = self.step_flops(first, predicted=len(where), encoded=tokens)
+        return MaskedViews(tokens, ids, None, flops, where, first.ids[where].astype(np.int64))
 
-    def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
-        (where,) = views.on(batch.ids.device, "where")
+    def forward(self, batch: Batch, views: MaskedViews, measures: Measures | None = None) -> dict[str, Tensor]:
+        (where,) = on(batch.ids.device, views.where)
         return {"masked_lm": self.token_term(self.encoder(batch, where), views, measures)}
 
-    def counts(self, views: Views) -> dict[str, float]:
-        return {"masked_lm": len(views.extra["where"])}
+    def counts(self, views: MaskedViews) -> dict[str, float]:
+        return {"masked_lm": len(views.where)}
 
     def probe(self, tokens: Tokens, draw: Draw, device: torch.device) -> Measures:
         return context_cosines(self.encoder, tokens, draw, device)
 
-    def token_term(self, hidden: Tensor, views: Views, measures: Measures | None) -> Tensor:
+    def token_term(self, hidden: Tensor, views: MaskedViews, measures: Measures | None) -> Tensor:
         """Of the states [M, d] of the predicted tokens."""
-        (targets,) = views.on(hidden.device, "targets")
+        (targets,) = on(hidden.device, views.targets)
         logits = self.encoder.mlm_logits(hidden)
         if measures is not None:
             measures["mlm_accuracy"] = (logits.detach().argmax(dim=1) == targets).float().mean()
@@ -93,16 +113,11 @@ class MaskedLMHead(MaskedLM):
         for parameter in self.encoder.base.parameters():
             parameter.requires_grad_(False)
 
-    def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
-        (where,) = views.on(batch.ids.device, "where")
+    def forward(self, batch: Batch, views: MaskedViews, measures: Measures | None = None) -> dict[str, Tensor]:
+        (where,) = on(batch.ids.device, views.where)
         with torch.no_grad():
             hidden = self.encoder(batch, where)
         return {"masked_lm": self.token_term(hidden, views, measures)}
-
-    def step_flops(self, tokens: Tokens, masked: int = 0) -> float:
-        config, lengths = self.encoder.shape, tokens.lengths.astype(np.float64)
-        forward = forward_flops(config, float(lengths.sum()), float((lengths**2).sum()))
-        return forward + TRAIN * mlm_head_flops(config, masked)
 
 
 class ContrastiveMaskedLM(MaskedLM):
@@ -119,7 +134,7 @@ class ContrastiveMaskedLM(MaskedLM):
         self.uses_mlm_head = bool(self.params["mlm"])
         self.contrast = ViewContrast(self.encoder, self.params, self.seed)
 
-    def prepare(self, tokens: Tokens, labels: NDArray[Any] | None, draw: Draw) -> Views:
+    def prepare(self, tokens: Tokens, labels: NDArray[Any] | None, draw: Draw) -> MaskedViews:
         num_views, rows = self.params["num_views"], len(tokens)
         selected, first = self.mask(tokens, self.params["p_m"], draw, 0)
         excluded = selected if self.params["masking"] == "complementary" else None
@@ -129,13 +144,13 @@ class ContrastiveMaskedLM(MaskedLM):
         whole = tokens.take(np.tile(np.arange(rows), num_views + 1))
         if not self.params["mlm"]:
             selected = np.zeros_like(selected)
-        return self.views(whole, np.concatenate(ids), tokens.ids, selected)
+        return self.views(tokens, selected, np.concatenate(ids), whole)
 
-    def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
+    def forward(self, batch: Batch, views: MaskedViews, measures: Measures | None = None) -> dict[str, Tensor]:
         first = batch.packing.first
         if not self.params["mlm"]:
             return {"contrast": self.contrast(self.by_view(self.encoder(batch, first)), views, measures)}
-        (where,) = views.on(batch.ids.device, "where")
+        (where,) = on(batch.ids.device, views.where)
         predicted, seen = self.encoder(batch, torch.cat([where, first])).split([len(where), len(first)])
         masked_lm = self.token_term(predicted, views, measures)
         return {"masked_lm": masked_lm, "contrast": self.contrast(self.by_view(seen), views, measures)}
@@ -144,6 +159,6 @@ class ContrastiveMaskedLM(MaskedLM):
         """[(K + 1) B, d] -> [K + 1, B, d]."""
         return first.view(self.params["num_views"] + 1, -1, first.shape[-1])
 
-    def counts(self, views: Views) -> dict[str, float]:
+    def counts(self, views: MaskedViews) -> dict[str, float]:
         rows = len(views.tokens) // (self.params["num_views"] + 1)
         return {**super().counts(views), "contrast": rows}

@@ -13,14 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from harness.encoders.flops import TRAIN, forward_flops, mlm_head_flops
 from harness.encoders.models.auxiliary import Auxiliary
 from harness.encoders.models.text_encoder import Batch
 from harness.encoders.tokens import Tokens, joined
 from harness.objectives import diagnostics
-from harness.objectives.base import Draw, GlobalBatchContext, Measures, TrainingObjective, Views, in_groups, named
-from harness.objectives.cost import auxiliary_shape
+from harness.objectives.base import Draw, GlobalBatchContext, Measures, TrainingObjective, in_groups, named, on, rows_of
+from harness.objectives.definitions import auxiliary_shape
 from harness.objectives.losses import corrective_lm, masked_lm, replaced_token_detection, sequence_contrastive
+from harness.objectives.masked import MaskedViews
 from harness.objectives.masking import crop, select_fixed
 from harness.objectives.probes import sequence_cosines
 
@@ -72,24 +72,17 @@ class AuxiliaryMaskedLM(TrainingObjective):
         ids[where] = self.vocabulary.mask_id
         return where, ids
 
-    def auxiliary_flops(self, tokens: Tokens, masked: int, passes: float) -> float:
-        if self.auxiliary is None:
-            return 0.0
-        lengths, config = tokens.lengths.astype(np.float64), self.auxiliary.config
-        once = forward_flops(config, float(lengths.sum()), float((lengths**2).sum())) + mlm_head_flops(config, masked)
-        return passes * once
-
-    def prepare(self, tokens: Tokens, labels: NDArray[Any] | None, draw: Draw) -> Views:
+    def prepare(self, tokens: Tokens, labels: NDArray[Any] | None, draw: Draw) -> MaskedViews:
         where, ids = self.mask(tokens, draw)
-        extra = {"where": where, "targets": tokens.ids[where].astype(np.int64)}
-        return Views(tokens, ids, None, self.auxiliary_flops(tokens, len(where), TRAIN), extra)
+        flops = self.step_flops(tokens, predicted=len(where))
+        return MaskedViews(tokens, ids, None, flops, where, tokens.ids[where].astype(np.int64))
 
-    def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
-        where, targets = views.on(batch.ids.device, "where", "targets")
+    def forward(self, batch: Batch, views: MaskedViews, measures: Measures | None = None) -> dict[str, Tensor]:
+        where, targets = on(batch.ids.device, views.where, views.targets)
         return {"auxiliary_mlm": self.auxiliary_term(batch, where, targets, measures)}
 
-    def counts(self, views: Views) -> dict[str, float]:
-        return {"auxiliary_mlm": len(views.extra["where"])}
+    def counts(self, views: MaskedViews) -> dict[str, float]:
+        return {"auxiliary_mlm": len(views.where)}
 
     def auxiliary_term(self, batch: Batch, where: Tensor, targets: Tensor, measures: Measures | None) -> Tensor:
         assert self.auxiliary is not None
@@ -97,6 +90,24 @@ class AuxiliaryMaskedLM(TrainingObjective):
         if measures is not None:
             measures["auxiliary_accuracy"] = (logits.detach().argmax(dim=1) == targets).float().mean()
         return masked_lm(logits, targets)
+
+
+@dataclass(frozen=True)
+class ReplacedViews(MaskedViews):
+    """`main`: the texts that the encoder reads, and behind them their crops where they are contrasted. What stands at the
+    masked positions [M]: `replacements`, or what the auxiliary network's distribution makes of `uniforms`."""
+
+    main: Tokens
+    uniforms: NDArray[np.float64] | None
+    replacements: NDArray[np.int64] | None
+
+    def cut(self, size: int, rows: slice) -> dict[str, Any]:
+        inside = self.inside(rows)
+        return super().cut(size, rows) | {
+            "main": rows_of(self.main, size, rows),
+            "uniforms": None if self.uniforms is None else self.uniforms[inside],
+            "replacements": None if self.replacements is None else self.replacements[inside],
+        }
 
 
 @dataclass(frozen=True)
@@ -139,34 +150,32 @@ class _Replaced(AuxiliaryMaskedLM):
     def parts(self) -> dict[str, Tensor]:
         return {}  # the auxiliary network is discarded after training (section 3.1)
 
-    def prepare(self, tokens: Tokens, labels: NDArray[Any] | None, draw: Draw) -> Views:
+    def prepare(self, tokens: Tokens, labels: NDArray[Any] | None, draw: Draw) -> ReplacedViews:
         return self.replaced_views(tokens, draw, self.params["crop_ratio"] if self.cropped else None)
 
-    def replaced_views(self, tokens: Tokens, draw: Draw, crop_ratio: float | None) -> Views:
+    def replaced_views(self, tokens: Tokens, draw: Draw, crop_ratio: float | None) -> ReplacedViews:
         """The masked view, and the cropped one where there is a ratio."""
         where, ids = self.mask(tokens, draw)
-        extra: dict[str, Any] = {"where": where, "targets": tokens.ids[where].astype(np.int64), "main": tokens}
+        uniforms = replacements = None
         if self.auxiliary is None:
-            extra["replacements"] = draw("random_replacement").integers(0, self.vocabulary.size, len(where))
+            replacements = draw("random_replacement").integers(0, self.vocabulary.size, len(where))
         else:
-            extra["uniforms"] = draw("replacement").random(len(where))
+            uniforms = draw("replacement").random(len(where))
+        main = tokens
         if crop_ratio is not None:
             kept, lengths = crop(tokens.lengths, crop_ratio, draw("crop").random(len(tokens)))
             offsets = np.concatenate([[0], np.cumsum(lengths)])
             shorter = Tokens(tokens.ids[kept], tokens.types[kept], tokens.special[kept], offsets)
-            extra["main"] = joined(tokens, shorter)
-        passes = 1.0 + (
-            TRAIN if "auxiliary_mlm" in self.weights else 0.0
-        )  # the pass that samples, and the one that learns
-        flops = self.auxiliary_flops(tokens, len(where), passes) + self.step_flops(extra["main"], 0)
-        return Views(tokens, ids, None, flops + self.judge_flops(tokens, len(where)), extra)
+            main = joined(tokens, shorter)
+        flops, targets = (
+            self.step_flops(tokens, predicted=len(where), encoded=main),
+            tokens.ids[where].astype(np.int64),
+        )
+        return ReplacedViews(tokens, ids, None, flops, where, targets, main, uniforms, replacements)
 
-    def judge_flops(self, tokens: Tokens, masked: int) -> float:
-        return 0.0
-
-    def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
+    def forward(self, batch: Batch, views: ReplacedViews, measures: Measures | None = None) -> dict[str, Tensor]:
         device = batch.ids.device
-        where, targets = views.on(device, "where", "targets")
+        where, targets = on(device, views.where, views.targets)
         terms: dict[str, Tensor] = {}
         if "auxiliary_mlm" in self.weights:
             terms["auxiliary_mlm"] = self.auxiliary_term(batch, where, targets, measures)
@@ -182,16 +191,17 @@ class _Replaced(AuxiliaryMaskedLM):
         terms |= self.judge(seen, measures)
         return terms
 
-    def counts(self, views: Views) -> dict[str, float]:
+    def counts(self, views: ReplacedViews) -> dict[str, float]:
         return {**super().counts(views), "rtd": len(views.tokens.ids)}
 
-    def replace(self, batch: Batch, views: Views, where: Tensor) -> tuple[Batch, Tensor]:
+    def replace(self, batch: Batch, views: ReplacedViews, where: Tensor) -> tuple[Batch, Tensor]:
         """(what the encoder reads: the corrupted view and behind it the cropped one, the original ids of the former [T])."""
-        if self.auxiliary is None:
-            (replacements,) = views.on(where.device, "replacements")
+        if views.replacements is not None:
+            (replacements,) = on(where.device, views.replacements)
         else:
-            replacements = self.sample(batch, where, *views.on(where.device, "uniforms"))
-        main = Batch.of(views.extra["main"], where.device)
+            assert views.uniforms is not None
+            replacements = self.sample(batch, where, *on(where.device, views.uniforms))
+        main = Batch.of(views.main, where.device)
         size = len(batch.ids)
         original = main.ids[:size]
         corrupted = original.index_copy(0, where, replacements)
@@ -282,13 +292,6 @@ class CorrectiveContrast(_Replaced):
                 nn.LayerNorm(size, eps=self.encoder.config.layer_norm_eps),
             )
 
-    def judge_flops(self, tokens: Tokens, masked: int) -> float:
-        if self.params["lm"] == "none":
-            return 0.0
-        config = self.encoder.shape
-        positions = len(tokens.ids) if self.params["lm"] == "all_token" else masked
-        return float(TRAIN * 2.0 * positions * config["hidden_size"] * config["vocab_size"])
-
     def judge(self, seen: Corrupted, measures: Measures | None) -> dict[str, Tensor]:
         logits = self.detector(seen.states)[:, 0]
         if measures is not None:
@@ -335,12 +338,12 @@ class CorrectiveContrast(_Replaced):
     def probe(self, tokens: Tokens, draw: Draw, device: torch.device) -> Measures:
         """Of the first tokens themselves, with or without the contrast (Figure 7)."""
         views = self.replaced_views(tokens, draw, self.params.get("crop_ratio", PROBE_CROP))
-        main, _ = self.replace(Batch.of(tokens, device, views.ids), views, *views.on(device, "where"))
+        main, _ = self.replace(Batch.of(tokens, device, views.ids), views, *on(device, views.where))
         first = self.encoder(main, main.packing.first)
         return sequence_cosines(first[: len(tokens)], first[len(tokens) :])
 
-    def counts(self, views: Views) -> dict[str, float]:
-        words = len(views.tokens.ids) if self.params["lm"] == "all_token" else len(views.extra["where"])
+    def counts(self, views: ReplacedViews) -> dict[str, float]:
+        words = len(views.tokens.ids) if self.params["lm"] == "all_token" else len(views.where)
         return {**super().counts(views), "lm": words, "contrast": len(views.tokens)}
 
     def contrast(self, seen: Corrupted, measures: Measures | None) -> Tensor:

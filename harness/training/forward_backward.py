@@ -60,7 +60,7 @@ class ForwardBackward:
         counts = self._objective.counts(views)
         gathers = self._gathers(views, size, step, split)
         for last, (rows, gather) in zip(_lasts(mine), gathers, strict=True):
-            part = views.part(size, _some(rows, size), gather)
+            part = views.micro_batch(size, _some(rows, size), gather)
             terms = self._forward(self._model, part, measured, seed_of(self._seed, "dropout", step, rows.start))
             share = self._shares(part, counts, split, empty=rows.start == rows.stop)
             terms = {name: term * share[name] for name, term in terms.items()}
@@ -117,7 +117,7 @@ class ForwardBackward:
             raise _EnoughError
 
         for rows in mine:
-            part = views.part(size, _some(rows, size), look)
+            part = views.micro_batch(size, _some(rows, size), look)
             with torch.no_grad(), suppress(_EnoughError):
                 self._forward(self._objective, part, None, seed_of(self._seed, "dropout", step, rows.start))
             if rows.start == rows.stop:

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 from harness.encoders import SIZES, locate
 from harness.encoders.models import text_encoder as model_module
 from harness.encoders.models.text_encoder import Batch, TextEncoder, load_encoder, weights_digest
-from harness.objectives.cost import auxiliary_shape
+from harness.objectives.definitions import auxiliary_shape
 
 CPU = torch.device("cpu")
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from harness.encoders.models.text_encoder import Batch
 from harness.encoders.tokens import Tokens
 from harness.objectives.base import TrainingObjective, Views
-from harness.objectives.cost import step_flops
+from harness.objectives.definitions import step_flops
 from harness.training import loop
 from harness.training.loop import autocast, train, trainable
 

@@ -13,8 +13,8 @@ import torch
 
 from harness.encoders.models.text_encoder import Batch, load_weights, weights_digest
 from harness.objectives.classification import CrossEntropy
+from harness.objectives.definitions import unmet
 from harness.objectives.masked import MaskedLM
-from harness.objectives.requirements import unmet
 from harness.running import run_stage
 from harness.specs import Encoder, Objective, Parent, Record, Stage
 from harness.storage import Storage
