@@ -11,10 +11,11 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Literal, Self
+from types import UnionType
+from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -265,26 +266,32 @@ class Stage:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Self:
-        data, init, selection = body["data"], body["init"], body["selection"]
-        return cls(
-            objective=Objective(**body["objective"]),
-            data=Data(
-                train=RowSet(**data["train"]),
-                num_labels=data["num_labels"],
-                max_length=data["max_length"],
-                dev=RowSet(**data["dev"]) if data["dev"] else None,
-                tests=tuple(RowSet(**t) for t in data["tests"]),
-                views=data.get("views", 1),
-                blocks=data.get("blocks", "text"),
-            ),
-            optim=Optim(**body["optim"]),
-            seed=body["seed"],
-            init=Parent(Stage.from_json(init["stage"]), init["step"], tuple(init["parts"]))
-            if "stage" in init
-            else Encoder(**init),
-            selection=Selection(**selection) if selection else None,
-            phase=body["phase"],
-        )
+        """Raises TypeError for a key that is no field and for a field that is missing."""
+        found: Self = _read(cls, body)
+        return found
+
+
+def _read(kind: Any, value: Any) -> Any:
+    """The JSON `value` of a field of type `kind`: dataclasses, tuples and unions of them are built, all else is as it is."""
+    if get_origin(kind) in (Union, UnionType):
+        options = [option for option in get_args(kind) if isinstance(option, type) and is_dataclass(option)]
+        kind = next((option for option in options if value is not None and _required(option) <= value.keys()), None)
+    if get_origin(kind) is tuple:
+        return tuple(_read(get_args(kind)[0], each) for each in value)
+    if not isinstance(kind, type) or not is_dataclass(kind):
+        return value
+    types = _field_types(kind)
+    return kind(**{name: _read(types.get(name), each) for name, each in value.items()})
+
+
+@cache
+def _field_types(kind: type[Any]) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+@cache
+def _required(kind: type[Any]) -> frozenset[str]:
+    return frozenset(f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING)
 
 
 @dataclass(frozen=True)

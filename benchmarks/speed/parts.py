@@ -172,7 +172,7 @@ def masked(fine: Opened, post: Stage, width: int) -> tuple[Any, Callable[[Tokens
         views = objective.prepare(tokens, None, lambda purpose, *more: stream(0, purpose, step, *more))
         size = len(tokens.ids)
         labels = np.full(size, -100)
-        labels[views.extra["where"]] = views.extra["targets"]
+        labels[views.where] = views.targets
         batch = padded(tokens, width, views.ids[:size])
         wanted = padded(tokens, width, labels)["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
         out = model(**batch, labels=wanted, output_hidden_states=contrast is not None)

@@ -76,7 +76,9 @@ class TokenAlignment(MaskedLM):
             tokens, ids, None, masked.flops, masked.where, masked.targets, anchors, positives, negatives
         )
 
-    def forward(self, batch: Batch, views: AlignmentViews, measures: Measures | None = None) -> dict[str, Tensor]:
+    def forward(  # type: ignore[override]  # the views are its own `prepare`'s
+        self, batch: Batch, views: AlignmentViews, measures: Measures | None = None
+    ) -> dict[str, Tensor]:
         hidden, embedded = self.encoder.forward_with_embeddings(batch)
         if self.params["embedding"] == "word":
             embedded = self.encoder.word_embeddings(batch.ids)
@@ -109,5 +111,5 @@ class TokenAlignment(MaskedLM):
         (where,) = on(batch.ids.device, views.where)
         return {"masked_lm": self.token_term(hidden.index_select(0, where), views, measures), "contrast": contrast}
 
-    def counts(self, views: AlignmentViews) -> dict[str, float]:
+    def counts(self, views: AlignmentViews) -> dict[str, float]:  # type: ignore[override]
         return {**super().counts(views), "contrast": int(views.anchors.sum())}

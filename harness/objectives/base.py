@@ -32,7 +32,7 @@ class GlobalBatchContext:
     """What a micro-batch needs of the rest of the batch where the split cuts its contrast group: the `whole` batch's views,
     and `gather`, which a forward pass calls at most once."""
 
-    whole: Views
+    whole: Any
     gather: Gather
 
 
@@ -119,11 +119,12 @@ class TrainingObjective(nn.Module):
         """The views of a batch of B sequences with T tokens."""
         raise NotImplementedError
 
-    def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
-        """Named terms, each a scalar; fills `measures` where it is given (scalars, NaN where one is undefined)."""
+    def forward(self, batch: Batch, views: Any, measures: Measures | None = None) -> dict[str, Tensor]:
+        """Named terms, each a scalar, of the views that `prepare` made. Fills `measures` where it is given (scalars, NaN where
+        one is undefined)."""
         raise NotImplementedError
 
-    def counts(self, views: Views) -> dict[str, float]:
+    def counts(self, views: Any) -> dict[str, float]:
         """How many things each term is a mean over in these views of B sequences: the weight of a micro-batch."""
         raise NotImplementedError
 

@@ -84,7 +84,7 @@ def _head_flops(params: Params, config: Config, size: StepSize) -> float:
 
 def _alignment_flops(params: Params, config: Config, size: StepSize) -> float:
     """Each token has cosines with a positive and K negatives."""
-    cosines = 2.0 * size.tokens * (int(params["num_negatives"]) + 1) * config["hidden_size"]
+    cosines = 2.0 * size.tokens * (int(params["num_negatives"]) + 1) * int(config["hidden_size"])
     return _encoder_flops(params, config, size) + TRAIN * cosines
 
 

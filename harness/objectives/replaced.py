@@ -167,13 +167,13 @@ class _Replaced(AuxiliaryMaskedLM):
             offsets = np.concatenate([[0], np.cumsum(lengths)])
             shorter = Tokens(tokens.ids[kept], tokens.types[kept], tokens.special[kept], offsets)
             main = joined(tokens, shorter)
-        flops, targets = (
-            self.step_flops(tokens, predicted=len(where), encoded=main),
-            tokens.ids[where].astype(np.int64),
-        )
+        flops = self.step_flops(tokens, predicted=len(where), encoded=main)
+        targets = tokens.ids[where].astype(np.int64)
         return ReplacedViews(tokens, ids, None, flops, where, targets, main, uniforms, replacements)
 
-    def forward(self, batch: Batch, views: ReplacedViews, measures: Measures | None = None) -> dict[str, Tensor]:
+    def forward(  # type: ignore[override]  # the views are its own `prepare`'s
+        self, batch: Batch, views: ReplacedViews, measures: Measures | None = None
+    ) -> dict[str, Tensor]:
         device = batch.ids.device
         where, targets = on(device, views.where, views.targets)
         terms: dict[str, Tensor] = {}
@@ -191,7 +191,7 @@ class _Replaced(AuxiliaryMaskedLM):
         terms |= self.judge(seen, measures)
         return terms
 
-    def counts(self, views: ReplacedViews) -> dict[str, float]:
+    def counts(self, views: MaskedViews) -> dict[str, float]:
         return {**super().counts(views), "rtd": len(views.tokens.ids)}
 
     def replace(self, batch: Batch, views: ReplacedViews, where: Tensor) -> tuple[Batch, Tensor]:
@@ -342,7 +342,7 @@ class CorrectiveContrast(_Replaced):
         first = self.encoder(main, main.packing.first)
         return sequence_cosines(first[: len(tokens)], first[len(tokens) :])
 
-    def counts(self, views: ReplacedViews) -> dict[str, float]:
+    def counts(self, views: MaskedViews) -> dict[str, float]:
         words = len(views.tokens.ids) if self.params["lm"] == "all_token" else len(views.where)
         return {**super().counts(views), "lm": words, "contrast": len(views.tokens)}
 

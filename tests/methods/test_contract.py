@@ -15,9 +15,9 @@ import pytest
 from methods.contexts import CONTEXT, ENCODER, HEAD, HEADLESS, chain, keys
 from pydantic import ValidationError
 
-from harness import objectives
 from harness.errors import UserError
 from harness.methods import METHODS, Method, hyperparameters, mlm_head_stage
+from harness.objectives import DEFINITIONS, build, objective
 from harness.specs import Data, Encoder, Optim, Parent, RowSet, RunContext, Selection
 from harness.yaml_files import Strict
 
@@ -176,7 +176,8 @@ class TestMethodContract:
         for name in {stage.objective.name for stage in chain(method)}:
             before = keys(method)
             with monkeypatch.context() as patch:
-                patch.setitem(objectives.VERSIONS, name, objectives.VERSIONS[name] + 1)
+                definition = DEFINITIONS[name]
+                patch.setitem(DEFINITIONS, name, replace(definition, version=definition.version + 1))
                 after = chain(method)
             uses = [any(s.objective.name == name for s in stage.chain) for stage in after]
             assert [stage.key != key for stage, key in zip(after, before, strict=True)] == uses
@@ -244,21 +245,20 @@ def test_objectives_have_versions_modules_and_are_all_asked_for() -> None:
             method, HEADLESS, **({} if name is None else {**TOGETHER.get((method.name, name), {}), name: value})
         )
     }
-    assert asked | {"mlm"} <= set(objectives.VERSIONS)
-    assert set(objectives.VERSIONS) == set(objectives._MODULES)
-    assert set(objectives.VERSIONS) == asked | SUPERVISED
-    assert all(isinstance(version, int) and version >= 1 for version in objectives.VERSIONS.values())
+    assert asked | {"mlm"} <= set(DEFINITIONS)
+    assert set(DEFINITIONS) == asked | SUPERVISED
+    assert all(isinstance(d.version, int) and d.version >= 1 for d in DEFINITIONS.values())
 
 
 def test_a_stage_of_another_version_of_an_objective_is_not_built() -> None:
     old = replace(chain(METHODS["ft"])[0].objective, version=99)
-    with pytest.raises(ValueError, match="version 1 here, the stage asks 99"):
-        objectives.build(old, None, None, 2, 0.1, 31)
+    with pytest.raises(ValueError, match="version 1 here, the stage was recorded by 99"):
+        build(old, None, None, 2, 0.1, 31)
 
 
 def test_an_objective_without_a_version_is_an_error() -> None:
     with pytest.raises(KeyError):
-        objectives.objective("nothing")
+        objective("nothing")
 
 
 def test_the_mlm_head_stage_trains_the_head_alone() -> None:

@@ -50,14 +50,14 @@ def test_against_padded_states(kind: str, name: str, folders: dict[str, Path]) -
             e = base.embeddings_project(e) if e.shape[-1] != h.shape[-1] else e
         if name == "taco-word":
             e = base.embeddings.word_embeddings(padded["input_ids"])
-    g, extra, terms = h - e, views.extra, []
+    g, terms = h - e, []
     cosines: dict[str, list[float]] = {"positive_cosine": [], "negative_cosine": []}
     for b, (start, length) in enumerate(zip(tokens.offsets[:-1], tokens.lengths, strict=True)):
         for i in range(length):
-            if not extra["anchors"][start + i]:
+            if not views.anchors[start + i]:
                 continue
-            j = extra["positives"][b, i]
-            others = [(b, j), *extra["negatives"][b, i].tolist()]
+            j = views.positives[b, i]
+            others = [(b, j), *views.negatives[b, i].tolist()]
             found_cosines = torch.stack([F.cosine_similarity(g[b, i], g[s, t], dim=0) for s, t in others])
             terms.append(-(found_cosines / 0.07).log_softmax(0)[0].item())
             cosines["positive_cosine"].append(found_cosines[0].item())
@@ -67,8 +67,8 @@ def test_against_padded_states(kind: str, name: str, folders: dict[str, Path]) -
         assert measures[key].item() == pytest.approx(np.mean(values), abs=1e-5)
 
     real = padded["attention_mask"].bool()
-    anchors = torch.zeros_like(real).masked_scatter(real, torch.from_numpy(extra["anchors"]))
-    draws = torch.from_numpy(extra["positives"]), torch.from_numpy(extra["negatives"])
+    anchors = torch.zeros_like(real).masked_scatter(real, torch.from_numpy(views.anchors))
+    draws = torch.from_numpy(views.positives), torch.from_numpy(views.negatives)
     options = {"temperature": 0.07, "detach_contrast": True, "anchors": anchors}
     assert found == pytest.approx(token_alignment(h, e, *draws, real, **options).item(), abs=1e-5)
 
@@ -83,8 +83,8 @@ def test_the_mlm_part_is_mlm(name: str, token_prediction: bool, bert: Path) -> N
     for step in (1, 2, 3):
         a, b = (module.prepare(tokens, None, tiny.draw_of(1, step)) for module in (taco, mlm))
         assert np.array_equal(a.ids, b.ids)
-        assert np.array_equal(a.extra["where"], b.extra["where"])
-        assert np.array_equal(a.extra["targets"], b.extra["targets"])
+        assert np.array_equal(a.where, b.where)
+        assert np.array_equal(a.targets, b.targets)
         assert a.flops > b.flops
         found, expected = (m(Batch.of(v.tokens, CPU, v.ids), v)["masked_lm"] for m, v in ((taco, a), (mlm, b)))
         assert torch.equal(found, expected)
@@ -93,21 +93,21 @@ def test_the_mlm_part_is_mlm(name: str, token_prediction: bool, bert: Path) -> N
 @pytest.mark.parametrize("name", TACO)
 def test_anchors_and_draws(name: str, bert: Path) -> None:
     module, tokens = tiny.built(bert, tiny.OBJECTIVES[name]), batch(bert)
-    masked = tiny.built(bert, tiny.OBJECTIVES["mlm"]).prepare(tokens, None, tiny.draw_of()).extra["where"]
+    masked = tiny.built(bert, tiny.OBJECTIVES["mlm"]).prepare(tokens, None, tiny.draw_of()).where
     views = module.prepare(tokens, None, tiny.draw_of())
     everywhere = np.arange(len(tokens.ids))
-    assert np.array_equal(np.flatnonzero(views.extra["anchors"]), masked if name == "taco-word" else everywhere)
+    assert np.array_equal(np.flatnonzero(views.anchors), masked if name == "taco-word" else everywhere)
     for b, length in enumerate(tokens.lengths):
-        drawn, place = views.extra["positives"][b, :length], np.arange(length)
+        drawn, place = views.positives[b, :length], np.arange(length)
         assert ((drawn >= 0) & (drawn < length)).all()
         if name == "taco":
             assert (abs(drawn - place) <= 2).all()
             assert (drawn != place).all()
-        sequence, position = np.moveaxis(views.extra["negatives"][b, :length], -1, 0)
+        sequence, position = np.moveaxis(views.negatives[b, :length], -1, 0)
         assert (sequence != b).all()
         assert (sequence // 4 == b // 4).all()
         assert (position < tokens.lengths[sequence]).all()
-        assert (views.extra["negatives"][b, length:] == -1).all()
+        assert (views.negatives[b, length:] == -1).all()
 
 
 def test_a_stop_changes_the_gradient_and_not_the_value(bert: Path) -> None:
@@ -143,6 +143,6 @@ def test_negatives_of_other_groups_do_not_matter(bert: Path) -> None:
     for word in ("w5", "w6"):
         tokens = tiny.tokens(bert, [*texts, (f"{word} {word} {word} {word}",)])
         views = module.prepare(tokens, None, tiny.draw_of())
-        views.extra["anchors"][-6:] = False
+        views.anchors[-6:] = False
         values.append(module(Batch.of(views.tokens, CPU, views.ids), views)["contrast"].item())
     assert values[0] == pytest.approx(values[1], abs=1e-6)

@@ -17,6 +17,7 @@ from harness.encoders.models.text_encoder import Batch
 from harness.encoders.tokens import Tokens
 from harness.objectives.base import TrainingObjective, Views
 from harness.objectives.definitions import step_flops
+from harness.objectives.masked import MaskedViews
 from harness.training import loop
 from harness.training.loop import autocast, train, trainable
 
@@ -26,6 +27,7 @@ NO_DRAW = ("cross_entropy", "scl", "cssl-simclr", "cssl-simsiam")
 CONTRASTS = {name: s for name, s in tiny.OBJECTIVES.items() if {"contrast_group", "contrast"} & s.params.keys()}
 CONTRASTS = {name: s for name, s in CONTRASTS.items() if s.params.get("contrast", True)}
 """Objectives that contrast something, by whatever name."""
+PER_MASKED = ("where", "targets", "uniforms", "replacements")
 every_objective = pytest.mark.parametrize("name", tiny.OBJECTIVES)
 
 
@@ -78,7 +80,7 @@ def flat(value: Any) -> Any:
 
 
 def seen(views: Views) -> Any:
-    return [flat(part) for part in (views.tokens, views.ids, views.labels, views.flops, views.extra)]
+    return [flat(part) for part in vars(views).values()]
 
 
 @every_objective
@@ -217,8 +219,8 @@ def test_flops_are_what_the_plan_counted(kind: str, name: str, folders: dict[str
     views, spec = one.views(), tiny.OBJECTIVES[name]
     length = int(one.tokens.lengths[0])
     assert set(one.tokens.lengths) == {length}
-    if "where" in views.extra:
-        spec = replace(spec, params={**spec.params, "p_m": len(views.extra["where"]) / (9 * length)})
+    if isinstance(views, MaskedViews):
+        spec = replace(spec, params={**spec.params, "p_m": len(views.where) / (9 * length)})
     expected = step_flops(spec, one.module.encoder.config.to_dict(), 9, length)
     assert views.flops > 0
     rounded = {"crop_ratio", "token_prediction"} & {key for key, value in spec.params.items() if value}
@@ -285,11 +287,11 @@ class TestSeparable:
         alone, beside = example(folder, name, texts, **params), example(folder, name, [*texts, (self.LONG,)], **params)
         return alone, alone.views(), beside, beside.views()
 
-    def cut(self, views: Views, size: int) -> Views:
+    def cut(self, views: Any, size: int) -> Any:
         """Without what is asked of tokens after the first `size`."""
-        inside = views.extra["where"] < size
-        kept = {k: v[inside] for k, v in views.extra.items() if k in ("where", "targets", "uniforms", "replacements")}
-        return replace(views, extra={**views.extra, **kept})
+        inside = views.where < size
+        kept = {k: v[inside] for k, v in vars(views).items() if k in PER_MASKED and v is not None}
+        return replace(views, **kept)
 
     @pytest.mark.parametrize(
         ("kind", "name"), [p for p in tiny.ALLOWED if p[1] in ("mlm", "mlm_head", "mlm-tp", "auxiliary_mlm")]
@@ -297,7 +299,7 @@ class TestSeparable:
     def test_tokens(self, kind: str, name: str, folders: dict[str, Path]) -> None:
         alone, views, beside, wider = self.pair(folders[kind], name)
         wider = self.cut(wider, len(alone.tokens.ids))
-        assert np.array_equal(views.extra["where"], wider.extra["where"])
+        assert np.array_equal(views.where, wider.where)
         assert beside.loss(wider).item() == pytest.approx(alone.loss(views).item(), abs=2e-6)
 
     @pytest.mark.parametrize("name", ["electra-shallow", "electra-narrow", "coco_lm-no_contrast"])
@@ -321,7 +323,7 @@ class TestSeparable:
     def test_a_contrast_group_of_its_own(self, name: str, bert: Path) -> None:
         """It has nothing to be told from, and adds 0 to the sum; the mean is over one sequence more."""
         alone, views, beside, wider = self.pair(bert, name)
-        if "where" in views.extra:
+        if isinstance(views, MaskedViews):
             wider = self.cut(wider, len(alone.tokens.ids))
         expected = alone.terms(views)["contrast"].item() * 8 / 9
         assert beside.terms(wider)["contrast"].item() == pytest.approx(expected, abs=2e-6)
@@ -334,11 +336,11 @@ class TestSeparable:
             "positives",
             "negatives",
         ):  # drawn for a padded view, whose width is another: put those of the eight
-            drawn, small = np.full_like(wider.extra[key], -1), views.extra[key]
+            drawn, small = np.full_like(getattr(wider, key), -1), getattr(views, key)
             drawn[:8, : small.shape[1]] = small
-            wider.extra[key] = drawn
+            wider = replace(wider, **{key: drawn})
         expected = alone.terms(views)
         found = beside.terms(wider)
-        share = views.extra["anchors"].sum() / wider.extra["anchors"].sum()
+        share = views.anchors.sum() / wider.anchors.sum()
         assert found["masked_lm"].item() == pytest.approx(expected["masked_lm"].item(), abs=2e-6)
         assert found["contrast"].item() == pytest.approx(expected["contrast"].item() * share, abs=5e-6)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from harness.encoders.models.text_encoder import Batch
 from harness.encoders.tokens import Tokens, Vocabulary
 from harness.methods import METHODS, chain, hyperparameters
-from harness.objectives import VERSIONS, build, objective
+from harness.objectives import DEFINITIONS, build, objective
 from harness.objectives.base import TrainingObjective, Views
 from harness.objectives.losses import simclr, supervised_contrastive
 from harness.objectives.masked import MaskedLM
@@ -82,8 +82,8 @@ class TestEqualSeed:
                 size = len(tokens.ids)
                 assert np.array_equal(tokens.ids, other.ids)
                 assert np.array_equal(mlm.ids, cmlm.ids[:size])
-                assert np.array_equal(mlm.extra["where"], cmlm.extra["where"])
-                assert np.array_equal(mlm.extra["targets"], cmlm.extra["targets"])
+                assert np.array_equal(mlm.where, cmlm.where)
+                assert np.array_equal(mlm.targets, cmlm.targets)
                 assert np.array_equal(cmlm.tokens.ids[:size], tokens.ids)
 
     def test_fine_tuning_sees_the_same_batches(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,13 +153,13 @@ class TestViews:
         views = module.prepare(tokens, None, draw_of(1))
         special = np.tile(tokens.special, len(views.ids) // len(tokens.ids))
         assert np.array_equal(views.ids[special], views.tokens.ids[special])
-        assert np.array_equal(views.extra["where"], np.flatnonzero(~tokens.special))
+        assert np.array_equal(views.where, np.flatnonzero(~tokens.special))
         assert (views.ids[~special] == module.vocabulary.mask_id).mean() == pytest.approx(0.8, abs=0.1)
 
     def test_targets_are_the_original_tokens(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for tokens, _, views, masks in prepared(bert, changed("mlm", p_m=0.4), monkeypatch):
-            assert np.array_equal(views.extra["where"], np.flatnonzero(masks[0][1]))
-            assert np.array_equal(views.extra["targets"], tokens.ids[masks[0][1]])
+            assert np.array_equal(views.where, np.flatnonzero(masks[0][1]))
+            assert np.array_equal(views.targets, tokens.ids[masks[0][1]])
 
     def test_the_tokens_are_not_modified(self, bert: Path) -> None:
         tokens = tiny.tokens(bert, tiny.texts(8)[0])
@@ -184,7 +184,7 @@ class TestMaskedTerm:
         out = module.encoder.model.get_output_embeddings()
         out.register_forward_hook(lambda _, __, logits: rows.append(tuple(logits.shape)))
         module(Batch.of(views.tokens, CPU, views.ids), views)
-        count = len(views.extra["where"])
+        count = len(views.where)
         assert 0 < count < int((~tokens.special).sum())
         assert rows == [(count, tiny.vocabulary(folders[kind]).size)]
 
@@ -194,7 +194,7 @@ class TestMaskedTerm:
         module, tokens = made(bert, changed(name, p_m=1e-9)), tiny.tokens(bert, [("w1",), ("w2",)])
         views = module.prepare(tokens, None, draw_of(1))
         terms = module(Batch.of(views.tokens, CPU, views.ids), views)
-        assert len(views.extra["where"]) == 0
+        assert len(views.where) == 0
         assert terms["masked_lm"].item() == 0
         module.loss(terms).backward()
         assert all(torch.isfinite(p.grad).all() for p in module.parameters() if p.grad is not None)
@@ -350,9 +350,12 @@ class TestSupervised:
 
 
 class TestVersions:
-    @pytest.mark.parametrize("name", VERSIONS)
+    @pytest.mark.parametrize("name", DEFINITIONS)
     def test_another_version_is_refused(self, name: str, bert: Path) -> None:
-        with pytest.raises(ValueError, match=f"objective {name} is version {VERSIONS[name]} here, the stage asks 99"):
+        with pytest.raises(
+            ValueError,
+            match=f"objective {name} is version {DEFINITIONS[name].version} here, the stage was recorded by 99",
+        ):
             made(bert, Objective(name, 99))
 
     def test_an_objective_that_does_not_exist(self, bert: Path) -> None:

@@ -66,12 +66,12 @@ class TestMask:
         special, counts = 0, []
         for step in range(1, 6):
             views = module.prepare(tokens, None, tiny.draw_of(1, step))
-            where, off = views.extra["where"], np.ones(len(tokens.ids), dtype=bool)
+            where, off = views.where, np.ones(len(tokens.ids), dtype=bool)
             off[where] = False
             assert views.tokens is tokens
             assert (views.ids[where] == module.vocabulary.mask_id).all()
             assert np.array_equal(views.ids[off], tokens.ids[off])
-            assert np.array_equal(views.extra["targets"], tokens.ids[where])
+            assert np.array_equal(views.targets, tokens.ids[where])
             assert not set(where) & set(tokens.offsets[:-1])
             found = np.add.reduceat(~off, tokens.offsets[:-1])
             share = p_m * tokens.lengths
@@ -85,7 +85,7 @@ class TestMask:
         module, tokens = tiny.built(bert, changed("coco_lm", p_m=1.0)), batch(bert)
         views = module.prepare(tokens, None, tiny.draw_of())
         first = np.isin(np.arange(len(tokens.ids)), tokens.offsets[:-1])
-        assert np.array_equal(views.extra["where"], np.flatnonzero(~first))
+        assert np.array_equal(views.where, np.flatnonzero(~first))
 
     def test_without_a_mask_token(self, bert: Path) -> None:
         module = tiny.built(bert, tiny.OBJECTIVES["coco_lm"])
@@ -98,13 +98,13 @@ class TestMask:
         module, tokens = tiny.built(bert, changed(name, p_m=0.4)), batch(bert)
         views = module.prepare(tokens, None, tiny.draw_of())
         _, given = run(module, views)
-        where = torch.from_numpy(views.extra["where"])
+        where = torch.from_numpy(views.where)
         assert torch.equal(given["original"], torch.from_numpy(tokens.ids.astype(np.int64)))
         assert torch.equal(given["masked"].nonzero()[:, 0], where)
         assert not (given["corrupted"] != given["original"])[~given["masked"]].any()
         assert (given["corrupted"] != given["original"])[given["masked"]].float().mean() > 0.5
-        if "replacements" in views.extra:
-            assert np.array_equal(given["corrupted"][where], views.extra["replacements"])
+        if views.replacements is not None:
+            assert np.array_equal(given["corrupted"][where], views.replacements)
 
 
 class TestCrop:
@@ -112,7 +112,7 @@ class TestCrop:
         module, tokens = tiny.built(bert, tiny.OBJECTIVES["coco_lm"]), batch(bert, 30)
         places = set()
         for step in range(1, 5):
-            main = module.prepare(tokens, None, tiny.draw_of(1, step)).extra["main"]
+            main = module.prepare(tokens, None, tiny.draw_of(1, step)).main
             assert len(main) == 60
             assert np.array_equal(main.take(np.arange(30)).ids, tokens.ids)
             for row in range(30):
@@ -130,7 +130,7 @@ class TestCrop:
         spec = tiny.of_method("coco_lm", crop_ratio=1)
         module, tokens = tiny.built(bert, spec), batch(bert)
         views = module.prepare(tokens, None, tiny.draw_of())
-        kept = views.extra["main"].take(np.arange(9, 18))
+        kept = views.main.take(np.arange(9, 18))
         for name in ("ids", "types", "special", "offsets"):
             assert np.array_equal(getattr(kept, name), getattr(tokens, name))
         terms, given = run(module, views)
@@ -145,7 +145,7 @@ class TestCrop:
     @pytest.mark.parametrize("name", ["electra-shallow", "coco_lm-no_contrast"])
     def test_none_without_the_contrast(self, name: str, bert: Path) -> None:
         tokens = batch(bert)
-        assert tiny.built(bert, tiny.OBJECTIVES[name]).prepare(tokens, None, tiny.draw_of()).extra["main"] is tokens
+        assert tiny.built(bert, tiny.OBJECTIVES[name]).prepare(tokens, None, tiny.draw_of()).main is tokens
 
     @pytest.mark.parametrize("group", [2, 4, 9, 16])
     @pytest.mark.parametrize("name", ["coco_lm", "coco_lm-projection"])
@@ -154,7 +154,7 @@ class TestCrop:
         module, tokens = tiny.built(bert, changed(name, contrast_group=group)), batch(bert)
         views = module.prepare(tokens, None, tiny.draw_of())
         terms, given = run(module, views)
-        crops = views.extra["main"].take(np.arange(9, 18))
+        crops = views.main.take(np.arange(9, 18))
         pair = [
             module.encoder(Batch.of(tokens, CPU, given["corrupted"].numpy()))[tokens.offsets[:-1]],
             module.encoder(Batch.of(crops, CPU))[crops.offsets[:-1]],
@@ -172,7 +172,7 @@ class TestSampling:
     def place(self, module: Any, folder: Path, count: int) -> tuple[Batch, Tensor, Tensor]:
         """(batch, one masked position `count` times, the auxiliary's distribution there)."""
         views = module.prepare(batch(folder), None, tiny.draw_of())
-        given, where = Batch.of(views.tokens, CPU, views.ids), torch.from_numpy(views.extra["where"][:1])
+        given, where = Batch.of(views.tokens, CPU, views.ids), torch.from_numpy(views.where[:1])
         module.auxiliary.eval()
         with torch.no_grad():
             law = module.auxiliary.logits(module.auxiliary(given)[where]).double().softmax(dim=1)[0]
@@ -216,7 +216,7 @@ class TestSampling:
         module, calm = (tiny.built(bert, tiny.OBJECTIVES[name], dropout=dropout) for dropout in (0.5, 0.0))
         views = module.prepare(batch(bert), None, tiny.draw_of())
         given = Batch.of(views.tokens, CPU, views.ids)
-        arguments = given, torch.from_numpy(views.extra["where"]), torch.from_numpy(views.extra["uniforms"])
+        arguments = given, torch.from_numpy(views.where), torch.from_numpy(views.uniforms)
         torch.manual_seed(1)
         before = torch.get_rng_state()
         graph: list[bool] = []
@@ -235,7 +235,7 @@ class TestSampling:
         module, drawn = tiny.built(bert, changed("coco_lm-random", p_m=0.9)), []
         assert module.auxiliary is None
         for step in range(1, 30):
-            drawn.append(module.prepare(batch(bert), None, tiny.draw_of(1, step)).extra["replacements"])
+            drawn.append(module.prepare(batch(bert), None, tiny.draw_of(1, step)).replacements)
         assert set(np.concatenate(drawn)) == set(range(module.vocabulary.size))
 
 
@@ -299,8 +299,8 @@ class TestTerms:
             assert terms["lm"].item() == pytest.approx(torch.stack(lm).mean().item(), rel=1e-5)
         if "auxiliary_mlm" in terms:
             seen = Batch.of(views.tokens, CPU, views.ids)
-            logits = module.auxiliary.logits(module.auxiliary(seen)[views.extra["where"]])
-            expected = nn.functional.cross_entropy(logits, torch.from_numpy(views.extra["targets"])).item()
+            logits = module.auxiliary.logits(module.auxiliary(seen)[views.where])
+            expected = nn.functional.cross_entropy(logits, torch.from_numpy(views.targets)).item()
             assert terms["auxiliary_mlm"].item() == pytest.approx(expected, rel=1e-5)
 
     def test_measures_of_detection(self, bert: Path) -> None:

@@ -88,7 +88,7 @@ class TestOneStep:
         (step,), ((batch, wanted),) = made, asked
         assert len(whole) == 1
         size = optim.batch_size * views
-        tokens, masked = int(step.tokens.lengths.sum()), len(step.extra.get("where", ()))
+        tokens, masked = int(step.tokens.lengths.sum()), len(getattr(step, "where", ()))
         assert len(step.tokens) == len(batch.packing.lengths) == size
         assert len(batch.ids) == tokens < size * int(step.tokens.lengths.max())  # else there were nothing to pad
         if objective.uses_mlm_head:
