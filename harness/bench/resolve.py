@@ -30,7 +30,7 @@ from harness.methods import METHODS, methods_named
 from harness.yaml_files import MisplacedError, describe_errors, parse_value
 
 if TYPE_CHECKING:
-    from harness.tasks.table import Task
+    from harness.tasks.task import Task
 
 T = TypeVar("T")
 
@@ -193,7 +193,7 @@ def resolve(table: Table, preset: str, overrides: Overrides, tasks: Mapping[str,
     """`table` under `preset` with the command line's `overrides`.
 
     `tasks`: the known tasks by name, for those the table has no column for (one column for each evaluation, the task's
-    first metric); None means `harness.tasks.table.TASKS`.
+    first metric); None means `harness.tasks.task.TASKS`.
     Raises UserError for an unknown name, a number out of range, or a bad `--set`.
     """
     if preset not in table.presets:
@@ -329,7 +329,7 @@ def _columns(table: Table, tasks: Iterable[str], known: Mapping[str, Task] | Non
             raise UserError(f"table {table.name}, key {key}: {str(error).rstrip('.')}.") from None
     extra = [task for task in tasks if task not in table.tasks]
     if extra and known is None:
-        from harness.tasks.table import TASKS
+        from harness.tasks.task import TASKS
 
         known = TASKS
     for name in extra:

@@ -18,7 +18,7 @@ from harness.bench.values import matching, stated
 from harness.errors import UserError, unknown
 from harness.tasks.metrics import METRICS, check_metric
 from harness.tasks.protocols import PROTOCOLS
-from harness.tasks.table import TASKS, Task
+from harness.tasks.task import TASKS, Task
 from harness.yaml_files import MisplacedError, Strict, load_named, packaged_files
 
 if TYPE_CHECKING:

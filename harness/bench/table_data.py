@@ -13,7 +13,7 @@ from harness.errors import UserError
 from harness.methods import Step, Text, chain, hyperparameters, methods_named
 from harness.objectives.definitions import unmet
 from harness.specs import Data, Encoder, Parent, RowSet, Run, RunContext, Selection
-from harness.tasks.table import Task
+from harness.tasks.task import Task
 
 
 @dataclass(frozen=True)

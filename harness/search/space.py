@@ -22,7 +22,7 @@ from harness.tasks.metrics import METRICS
 from harness.yaml_files import MisplacedError, load_named, packaged_files
 
 if TYPE_CHECKING:
-    from harness.tasks.table import Task
+    from harness.tasks.task import Task
 
 __all__ = [
     "FLOPS",

@@ -1,6 +1,6 @@
-"""The task table, where text comes from, split protocols, subsets, corpora and metrics. No torch, no ray.
+"""The tasks, where text comes from, split protocols, subsets, corpora and metrics. No torch, no ray.
 
-table       tasks: text columns, classes, metrics, splits; user_task: the same from a user's YAML
+task        tasks: text columns, classes, metrics, splits; user_task: the same from a user's YAML
 rows        rows of text and their identity by content
 reading     one file into checked rows
 packaged    text inside Python packages
@@ -19,7 +19,7 @@ from harness.tasks.packaged import NotAtHand, NotFetched
 from harness.tasks.protocols import PROTOCOLS, EvaluationSets, Protocol, protocol_named
 from harness.tasks.rows import Rows
 from harness.tasks.sources import TextSource, open_source
-from harness.tasks.table import TASKS, Task, load_user_task, task_named
+from harness.tasks.task import TASKS, Task, task_named
 from harness.tasks.translation import (
     BackTranslated,
     Translator,
@@ -27,6 +27,7 @@ from harness.tasks.translation import (
     cached_back_translation,
     open_translator,
 )
+from harness.tasks.user_task import load_user_task
 
 __all__ = [
     "CORPORA",

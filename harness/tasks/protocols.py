@@ -20,7 +20,7 @@ from harness.errors import UserError
 from harness.tasks.overlap import count_overlap
 from harness.tasks.rows import Rows, Scope, scoped
 from harness.tasks.sources import TextSource
-from harness.tasks.table import Task
+from harness.tasks.task import Task
 
 DRAWS = 1000
 """Draws of one subset before a class is called too rare."""

@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 
 from harness.errors import UserError, nearest
 from harness.tasks.rows import Rows
-from harness.tasks.table import Task
+from harness.tasks.task import Task
 
 FORMATS = (".parquet", ".csv", ".jsonl")
 LABEL = "label"
 
 
 @dataclass(frozen=True)
-class Table:
+class FileColumns:
     """Columns of a file as lists [n]. `unit` ('row' or 'line') and `places` [n] say where each row stands in it."""
 
     path: Path
@@ -86,7 +86,7 @@ def _require(path: Path, names: Sequence[str], wanted: Sequence[str], place: str
             raise UserError(f"{path}{place}: column '{column}' stands in it twice; rename or drop one.")
 
 
-def parquet_table(path: Path, wanted: Sequence[str]) -> Table:
+def parquet_table(path: Path, wanted: Sequence[str]) -> FileColumns:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -110,7 +110,7 @@ def parquet_table(path: Path, wanted: Sequence[str]) -> Table:
             expected = "text or numbers" if name == LABEL else "text"
             raise UserError(f"{path}: column '{name}' holds {kind}, not {expected}; write it as {expected}.")
         columns[name] = _pylist(path, name, table.column(name))
-    return Table(path, columns, "row", range(1, table.num_rows + 1))
+    return FileColumns(path, columns, "row", range(1, table.num_rows + 1))
 
 
 def _pylist(path: Path, name: str, column: Any) -> list[Any]:
@@ -126,7 +126,7 @@ def _pylist(path: Path, name: str, column: Any) -> list[Any]:
     return values
 
 
-def csv_table(path: Path, wanted: Sequence[str]) -> Table:
+def csv_table(path: Path, wanted: Sequence[str]) -> FileColumns:
     reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
     rows: list[list[str]] = []
     places: list[int] = []
@@ -157,7 +157,7 @@ def csv_table(path: Path, wanted: Sequence[str]) -> Table:
     if header is None:
         raise UserError(f"{path}: is empty; write a header line with {', '.join(wanted)} and a line for each row.")
     columns = {name: [row[header.index(name)] for row in rows] for name in wanted}
-    return Table(path, columns, "line", places)
+    return FileColumns(path, columns, "line", places)
 
 
 def _require_commas(path: Path, header: Sequence[str]) -> None:
@@ -177,7 +177,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def jsonl_table(path: Path, wanted: Sequence[str]) -> Table:
+def jsonl_table(path: Path, wanted: Sequence[str]) -> FileColumns:
     columns: dict[str, list[Any]] = {name: [] for name in wanted}
     places = []
     for line, text in enumerate(read_text(path).split("\n"), start=1):
@@ -194,10 +194,10 @@ def jsonl_table(path: Path, wanted: Sequence[str]) -> Table:
         for name in wanted:
             columns[name].append(row[name])
         places.append(line)
-    return Table(path, columns, "line", places)
+    return FileColumns(path, columns, "line", places)
 
 
-def column_texts(table: Table, column: str) -> list[str]:
+def column_texts(table: FileColumns, column: str) -> list[str]:
     values = table.columns[column]
     for index, value in enumerate(values):
         if value is None:
@@ -211,7 +211,7 @@ def column_texts(table: Table, column: str) -> list[str]:
     return values
 
 
-def _codes(table: Table, task: Task) -> NDArray[np.int64]:
+def _codes(table: FileColumns, task: Task) -> NDArray[np.int64]:
     """Label codes int64 [n]: a class name, or its number from 0 (unless class names are numbers themselves)."""
     known: dict[tuple[type, Any], int] = {}
     codes = np.empty(len(table.places), dtype=np.int64)
@@ -239,7 +239,7 @@ def _code(value: Any, classes: tuple[str, ...]) -> int | None:
     return int(number) if 0 <= number < len(classes) else None
 
 
-def _scores(table: Table, task: Task) -> NDArray[np.float32]:
+def _scores(table: FileColumns, task: Task) -> NDArray[np.float32]:
     """Regression labels float32 [n]."""
     low, high = task.label_range or (-math.inf, math.inf)
     scores = np.empty(len(table.places), dtype=np.float32)
@@ -264,7 +264,7 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _bad_label(table: Table, task: Task, index: int) -> UserError:
+def _bad_label(table: FileColumns, task: Task, index: int) -> UserError:
     value, place = table.columns[LABEL][index], table.place(index)
     if task.regression:
         allowed = (

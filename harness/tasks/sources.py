@@ -17,7 +17,7 @@ from harness.paths import named_path
 from harness.tasks.packaged import HOMES, NotAtHand, described, installed, packaged_rows
 from harness.tasks.reading import FORMATS, read_rows
 from harness.tasks.rows import Rows
-from harness.tasks.table import TASKS, Task
+from harness.tasks.task import TASKS, Task
 
 HUB_DATASET = "nyu-mll/glue"
 HUB_REVISION = "a3f3ab759b9d7018046ce361f115ef38276d2e1e"

@@ -1,4 +1,4 @@
-"""The YAML of a user's own task. Apart from table.py because pydantic takes a while to import."""
+"""The YAML of a user's own task."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field, StrictStr, model_validator
 
 from harness.errors import UserError
 from harness.tasks.metrics import check_metric
-from harness.tasks.table import TASKS, Task
+from harness.tasks.task import TASKS, Task
 from harness.yaml_files import MisplacedError, Strict, load_yaml
 
 Name = Annotated[StrictStr, Field(min_length=1)]
@@ -74,9 +74,14 @@ class TaskFile(Strict):
         return self
 
 
-def read_task(path: Path) -> Task:
-    """The task in a YAML file. Raises UserError with file, line and key."""
-    body = load_yaml(path, TaskFile)
+def load_user_task(path: str | Path) -> Task:
+    """A task of the user's own from a YAML file; its text then comes from `<DIR>/<name>/<split>.{parquet,csv,jsonl}`.
+
+    Keys: name, columns, metrics, and classes (names in the order of the codes) or `regression: true`; optional title,
+    version, splits (mapping of train, validation and test to the names of the files). Where `splits` names a test file, or
+    there is one called test, it is the test set, else what dev leaves of validation. Raises UserError with file, line, key.
+    """
+    body = load_yaml(Path(path), TaskFile)
     splits = body.splits
     return Task(
         name=body.name,

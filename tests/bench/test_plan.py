@@ -23,7 +23,7 @@ from harness.encoders import HeadTraining, Located, locate
 from harness.errors import UserError
 from harness.specs import Encoder, Selection, Stage
 from harness.tasks import TASKS, NotAtHand, TextSource, load_user_task, open_source
-from harness.tasks.table import Task
+from harness.tasks.task import Task
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 SHAPE = {"hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072, "vocab_size": 50265}

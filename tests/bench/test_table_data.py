@@ -19,7 +19,7 @@ from harness.encoders import Located, locate
 from harness.errors import UserError
 from harness.specs import Encoder
 from harness.tasks import Rows, TextSource, open_source
-from harness.tasks.table import Task
+from harness.tasks.task import Task
 
 SMALL = {
     "hidden_size": 128,

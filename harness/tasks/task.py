@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from harness import errors
 
@@ -158,15 +157,3 @@ def task_named(name: str) -> Task:
     if name not in TASKS:
         raise errors.unknown("task", name, TASKS)
     return TASKS[name]
-
-
-def load_user_task(path: str | Path) -> Task:
-    """A task of the user's own from a YAML file; its text then comes from `<DIR>/<name>/<split>.{parquet,csv,jsonl}`.
-
-    Keys: name, columns, metrics, and classes (names in the order of the codes) or `regression: true`; optional title,
-    version, splits (mapping of train, validation and test to the names of the files). Where `splits` names a test file, or
-    there is one called test, it is the test set, else what dev leaves of validation. Raises UserError with file, line, key.
-    """
-    from harness.tasks.user_task import read_task
-
-    return read_task(Path(path))

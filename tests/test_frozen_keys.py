@@ -1,0 +1,84 @@
+"""No key moves: one digest per table and preset over all run keys of its plan, as commit b36b579 computed them.
+
+Most plans read nothing: a fixed digest stands for the encoder and each row set is unresolved. What is frozen is everything
+else that a key hashes: recipes, presets, chains, parameters, objective versions. The plans of packaged data and encoder
+freeze the digests of texts, subsets and weights too. A change that moves a key on purpose bumps a version and a digest here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.bench.plan import Translation, make_plan
+from harness.bench.resolve import Overrides
+from harness.bench.table import load_table
+from harness.encoders import PACKAGED, Located, locate
+from harness.specs import Encoder
+from harness.tasks import TextSource, open_source
+
+CONFIG: dict[str, Any] = {
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "intermediate_size": 3072,
+    "vocab_size": 50265,
+    "model_type": "roberta",
+}
+FROZEN: dict[tuple[str, str], str] = {
+    ("ablation", "paper"): "600 6497f901b9641d7e",
+    ("ablation", "laptop"): "45 842d623e69eabb73",
+    ("ablation", "quick"): "30 0950db3652ecf0a0",
+    ("few_shot", "paper"): "1575 53fc1b4ac09a55ea",
+    ("few_shot", "laptop"): "90 b9cbddde3d9d4c3f",
+    ("few_shot", "quick"): "30 7460479f2b94b46c",
+    ("full_size", "paper"): "75 7abb8de84d60837c",
+    ("full_size", "laptop"): "15 4ee1f87183f45ca2",
+    ("full_size", "quick"): "10 257e0247e817d837",
+    ("mlm_head", "laptop"): "90 b610434d23fd6249",
+    ("mlm_head", "quick"): "18 dbcbb66d0698e5c5",
+    ("objectives", "paper"): "2835 f94ab85dee95b538",
+    ("objectives", "laptop"): "162 7244995342647afc",
+    ("objectives", "quick"): "54 23a7e72ce923f4ad",
+    ("pretraining", "paper"): "3570 bdffe0a3ef71163f",
+    ("pretraining", "laptop"): "51 b955f88de2ccdaa6",
+    ("pretraining", "quick"): "34 e49344f4c081991a",
+}
+FROZEN_WITH_DATA = {
+    "few_shot": "30 237b8f3561da5546",
+    "mlm_head": "18 dab235cc8df3430d",
+    "pretraining": "34 22c1ba2c774f5e1d",
+}
+
+
+def digest(table: str, preset: str, source: TextSource | None) -> str:
+    """The number of runs, and a digest over their names and keys."""
+    resolved = load_table(table).resolve(preset, Overrides())
+    name = resolved.encoder
+    if source:
+        located = locate(name)
+    else:
+        training = PACKAGED[name].head_training if name in PACKAGED else None
+        located = Located(Encoder("7" * 32, name), None, CONFIG, training, new=name.startswith("new:"))
+    plan = make_plan(resolved, source, located, translation=Translation())
+    keys = "\n".join(sorted(f"{run.name} {run.stage.key}" for run in plan.runs))
+    return f"{len(plan.runs)} {hashlib.sha256(keys.encode()).hexdigest()[:16]}"
+
+
+def test_every_table_and_preset_is_frozen() -> None:
+    tables = Path(__file__).resolve().parent.parent / "benchmarks"
+    assert {(path.stem, preset) for path in tables.glob("*.yaml") for preset in load_table(path.stem).presets} == set(
+        FROZEN
+    )
+
+
+@pytest.mark.parametrize(("table", "preset"), FROZEN)
+def test_no_key_moved(table: str, preset: str) -> None:
+    assert digest(table, preset, None) == FROZEN[table, preset]
+
+
+@pytest.mark.parametrize("table", FROZEN_WITH_DATA)
+def test_no_key_of_packaged_data_moved(packaged: dict[str, Path], table: str) -> None:
+    assert digest(table, "quick", open_source(None)) == FROZEN_WITH_DATA[table]
