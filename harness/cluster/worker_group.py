@@ -20,7 +20,7 @@ from ray.train.backend import Backend, BackendConfig
 
 from harness.bench.work import Item
 from harness.cluster.heartbeat import ProcessId, start_heartbeat
-from harness.cluster.worker import Worker, WorkerGroupEndedError, committed, fetched, prepared, trained
+from harness.cluster.worker import Worker, WorkerGroupEndedError, WorkerResult, committed, fetched, prepared, trained
 from harness.encoders.tokens import Vocabulary
 from harness.errors import UserError, first_line
 from harness.specs import Execution, Status, WorkerSetup
@@ -46,15 +46,12 @@ _ENVIRONMENT = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths are the command's
 }
 
-Result = tuple[Status, str, bool]
-"""Status, reason, and whether the record is ours."""
-
 
 @dataclass
-class _StageResult:
+class _CurrentStage:
     """A stage in the group's hands. `through`: workers that are done with it."""
 
-    result: asyncio.Future[Result | UserError]
+    result: asyncio.Future[WorkerResult | UserError]
     through: set[int] = field(default_factory=set)
     together: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -68,7 +65,7 @@ class _GroupRun:
     ended: asyncio.Future[str]
     here: set[int] = field(default_factory=set)
     complete: asyncio.Event = field(default_factory=asyncio.Event)
-    job: _StageResult | None = None
+    job: _CurrentStage | None = None
     lost: list[str] = field(default_factory=list)
     unfit: str = ""
 
@@ -97,10 +94,10 @@ class WorkerGroup:
 
     async def run(
         self, item: Item, owner: Owner | None, vocabulary: Vocabulary, digests: list[str], references: list[Any]
-    ) -> Result:
+    ) -> WorkerResult:
         """Have a stage trained by all workers, and its record committed."""
         team = self._group_run = await self._started()
-        job = team.job = _StageResult(asyncio.get_running_loop().create_future())
+        job = team.job = _CurrentStage(asyncio.get_running_loop().create_future())
         for queue in team.queues:
             queue.put_nowait((item, owner, vocabulary, digests, references))
         await _either(job.result, team.ended)
@@ -109,7 +106,7 @@ class WorkerGroup:
         result = job.result.result()
         if isinstance(result, UserError):
             raise result
-        if result[0] == "failed":  # the next stage must not meet what this one may have left in the process group
+        if result.status == "failed":  # the next stage must not meet what this one may have left in the process group
             await self.close()
         return result
 
@@ -153,7 +150,7 @@ class WorkerGroup:
         self._now.unfit = reason
         self._now.complete.set()
 
-    async def finish(self, result: Result | UserError) -> None:
+    async def finish(self, result: WorkerResult | UserError) -> None:
         assert self._now.job is not None
         self._now.job.result.set_result(result)
 
@@ -290,7 +287,7 @@ def stage_loop(config: dict[str, Any]) -> None:
             raise
         ray.get(worker_group.through.remote(process_group.rank, record.status, record.reason))
         if process_group.rank == 0:
-            result: Result | UserError
+            result: WorkerResult | UserError
             try:
                 result = committed(item, record, ledger, owner, setup.storage)
             except UserError as error:
