@@ -17,6 +17,7 @@ from ray.exceptions import (
     RayTaskError,
 )
 
+from harness import private
 from harness.bench.work import Item
 from harness.cluster.heartbeat import ProcessId, start_heartbeat
 from harness.cluster.nodes import checked
@@ -84,8 +85,8 @@ def death_reason(times: int, error: Exception) -> str:
 
 
 def died_with_node(error: Exception) -> bool:
-    """Whether a process is gone because its node is: Ray has no type for that, only its sentence (2.60)."""
-    return "its node has died" in str(error)
+    """Whether a process ended because its node did."""
+    return private.NODE_DIED in str(error)
 
 
 def slots_on(resources: Mapping[str, float], execution: Execution) -> int:

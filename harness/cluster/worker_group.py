@@ -18,9 +18,19 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.train.backend import Backend, BackendConfig
 
+from harness import private
 from harness.bench.work import Item
 from harness.cluster.heartbeat import ProcessId, start_heartbeat
-from harness.cluster.worker import Worker, WorkerGroupEndedError, WorkerResult, committed, fetched, prepared, trained
+from harness.cluster.worker import (
+    Worker,
+    WorkerGroupEndedError,
+    WorkerResult,
+    committed,
+    died_with_node,
+    fetched,
+    prepared,
+    trained,
+)
 from harness.encoders.tokens import Vocabulary
 from harness.errors import UserError, first_line
 from harness.specs import Execution, Status, WorkerSetup
@@ -233,15 +243,14 @@ class WorkerGroup:
 def _died(failures: Mapping[int, Exception]) -> str:
     """Which process is gone, if one is: the others fail with it, since they miss it."""
     for rank, why in failures.items():
-        if hasattr(why, "health_check_failure"):
+        if private.worker_process_died(why):
             return f"worker {rank}: {_gone(why) or 'its process died'}"
     return ""
 
 
 def _gone(error: Exception) -> str:
-    """Ray has no type for a node that left, only its sentence (2.60)."""
-    sentence = "its node has died"
-    return sentence if sentence in str(error) else ""
+    """Whether a node left, in Ray's words; '' where none did."""
+    return private.NODE_DIED if died_with_node(error) else ""
 
 
 async def _either(first: asyncio.Future[Any], second: asyncio.Future[Any], seconds: float | None = None) -> None:
