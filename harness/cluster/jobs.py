@@ -18,7 +18,6 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NoReturn
 
-from harness import private
 from harness.errors import UserError, first_line, unknown
 
 ANSWER_SECONDS = 60.0
@@ -43,9 +42,11 @@ class Jobs:
 
     def __init__(self, address: str) -> None:
         import ray  # noqa: F401
+        from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 
         logging.getLogger("ray").setLevel(logging.ERROR)
-        self._token = private.enable_token_authentication()
+        # As ray.init does before it joins a cluster.
+        self._token = maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
         self._named = address
         try:
             self._client = self._speaking(lambda: _client_of(_dashboard_of(address)))
@@ -136,10 +137,22 @@ class Jobs:
 
 
 def _client_of(dashboard: str) -> Any:
+    from ray.dashboard.modules import dashboard_sdk
+    from ray.dashboard.modules.job import sdk
+    from ray.job_submission import JobSubmissionClient
+
+    for module in (dashboard_sdk, sdk):
+        module.logger.setLevel(logging.ERROR)
+
+    class Client(JobSubmissionClient):
+        def _do_request(self, *arguments: Any, **options: Any) -> Any:
+            """Ray waits without end for an answer; here for a bounded time."""
+            return super()._do_request(*arguments, timeout=(CONNECT_SECONDS, ANSWER_SECONDS), **options)
+
     # Ray lets these override an address that was named.
     for name in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"):
         os.environ.pop(name, None)
-    return private.job_client(dashboard, (CONNECT_SECONDS, ANSWER_SECONDS))
+    return Client(dashboard)
 
 
 def _dashboard_of(address: str) -> str:
@@ -148,6 +161,8 @@ def _dashboard_of(address: str) -> str:
         address = os.environ.get("RAY_API_SERVER_ADDRESS") or os.environ.get("RAY_ADDRESS") or "auto"
     if "://" in address:
         return address
+    from ray.dashboard.utils import ray_address_to_api_server_url
+
     if address != "auto":
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal():
@@ -155,7 +170,7 @@ def _dashboard_of(address: str) -> str:
         if _is_dashboard(address):
             return f"http://{address}"
         socket.create_connection((host, int(port)), CONNECT_SECONDS).close()  # else Ray tries for 40 s
-    return private.dashboard_url(address)
+    return str(ray_address_to_api_server_url(address))
 
 
 def _is_dashboard(address: str) -> bool:

@@ -134,7 +134,7 @@ ContrastGroup = Annotated[
     int, AfterValidator(_group), Field(description="sequences that are contrasted with one another; 0: the whole batch")
 ]
 """How many sequences of the global batch are contrasted with one another, so that neither the number of workers nor the
-size of a device's share changes the method (papers.md, section 3)."""
+size of a device's share changes the method (docs/papers.md D2)."""
 
 
 def group_words(contrast_group: int) -> str:

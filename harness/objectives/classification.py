@@ -17,7 +17,7 @@ from harness.objectives.losses import supervised_contrastive
 
 class CrossEntropy(TrainingObjective):
     """Mean cross-entropy of a head on the first token: dropout, dense, tanh, dropout, linear (RoBERTa's own head, for
-    every encoder: papers.md, section 3). One label means regression with mean squared error."""
+    every encoder: docs/papers.md D1). One label means regression with mean squared error."""
 
     supervised = True
 

@@ -37,7 +37,7 @@ def supervised_contrastive(features: Tensor, labels: Tensor, *, temperature: flo
     by nothing.
 
     Source: SCL (Gunel et al., 2021), equation 3.
-    Elsewhere: the paper prints the *sum* over anchors beside a cross-entropy that is a mean (papers.md S1); SupContrast
+    Elsewhere: the paper prints the *sum* over anchors beside a cross-entropy that is a mean (docs/papers.md S1); SupContrast
     takes the mean over all anchors, the default here, so that the weight against the cross-entropy does not grow with
     the batch. A class with one example is 1/0 in the paper (S2); SupContrast gives it 0 and still divides by all
     anchors ("mean"), others leave it out ("mean_valid").
@@ -76,7 +76,7 @@ def masked_lm(logits: Tensor, targets: Tensor) -> Tensor:
 
     Source: CMLM equation 6, on view 0 only (C5).
     Elsewhere: equation 6 prints a mean over sequences of MLM(H), whose own reduction is not stated; the mean over the
-    selected tokens of the batch, as in Hugging Face's and TAPT's code, is taken here (papers.md C10). They differ where
+    selected tokens of the batch, as in Hugging Face's and TAPT's code, is taken here (docs/papers.md C10). They differ where
     the sequences have different numbers of selected tokens.
     """
     _check_floats(logits=logits)
@@ -98,7 +98,7 @@ def simclr(h0: Tensor, hk: Tensor, *, temperature: float) -> Tensor:
 
     Source: CMLM equations 7 and 8, as printed: the anchor is view 0, the positive is in the denominator, one direction.
     Elsewhere: SimCLR's NT-Xent takes both directions and all 2B - 1 other views as negatives. The paper gives no
-    temperature; CERT and TACO use 0.07 (papers.md C1).
+    temperature; CERT and TACO use 0.07 (docs/papers.md C1).
     """
     _check_temperature(temperature)
     _check_views(h0=h0, hk=hk)
@@ -117,7 +117,7 @@ def simsiam(h0: Tensor, hk: Tensor, z0: Tensor, zk: Tensor) -> Tensor:
     D(z, h) = cos(z, stopgrad(h)) and z is the predictor's output for h (equation 10; it lives with the objective).
 
     Source: CMLM equations 9 and 11, as printed: values in [1/e, e], never 0, and a gradient scaled by the loss itself.
-    Elsewhere: SimSiam's own loss is -(D + D) / 2; the exponential is CMLM's, to make it positive (papers.md C2).
+    Elsewhere: SimSiam's own loss is -(D + D) / 2; the exponential is CMLM's, to make it positive (docs/papers.md C2).
     """
     _check_views(h0=h0, hk=hk)
     _check_views(h0=h0, zk=zk)
@@ -161,7 +161,7 @@ def token_alignment(
     detach_contrast: positives and negatives carry no gradient, only the anchor does.
 
     Source: TACO equations 3 and 6 to 8. Equation 7 prints no exp, which would take the logarithm of a ratio that can be
-    negative; as in the released code and its README, f = exp(cos / temperature) (papers.md T1).
+    negative; as in the released code and its README, f = exp(cos / temperature) (docs/papers.md T1).
     Elsewhere: the paper mentions no stop-gradient; the released code detaches positives and negatives (T2). Equation 8
     sums over "N tokens" with N sequences' index; the released code takes the mean over all positions, and has no padding
     (T7, T9).
@@ -198,7 +198,7 @@ def sequence_contrastive(s_corrupted: Tensor, s_cropped: Tensor, *, temperature:
     anchor's partner, over the other 2N - 1 vectors: the positive is in the denominator. One sequence alone gives 0.
 
     Source: COCO-LM equation 3, symmetric, with temperature 1. Elsewhere: the released code takes the cosine after a
-    projection head, and its batch is one GPU's (papers.md L3, L4).
+    projection head, and its batch is one GPU's (docs/papers.md L3, L4).
     """
     _check_temperature(temperature)
     _check_floats(s_corrupted=s_corrupted, s_cropped=s_cropped)
@@ -245,7 +245,7 @@ def corrective_lm(
 
     Source: COCO-LM section 3.3, p_LM, p_copy and equation 2, with stop-gradient as in L_LM.
     Elsewhere: the released code's lm is "weighted_ce", without the p_copy(1) term at unreplaced positions, and both
-    expectations are the means taken here, the copy term then weighted by 50 (papers.md L1, L2, L14).
+    expectations are the means taken here, the copy term then weighted by 50 (docs/papers.md L1, L2, L14).
     """
     if mixture not in MIXTURES:
         raise ValueError(f"mixture must be {' or '.join(MIXTURES)}, got '{mixture}'.")
@@ -286,7 +286,7 @@ def replaced_token_detection(logits: Tensor, x_original: Tensor, x_corrupted: Te
     booleans -> scalar: the mean over real tokens of the binary cross-entropy. It is corrective_lm's copy term.
 
     Source: COCO-LM section 3.1 and equation 2. Elsewhere: equation 2 prints a sum over the sequence; ELECTRA, MC-BERT and
-    COCO-LM's code take the mean over tokens that are not padding (papers.md L2, L14). ELECTRA's own logits say "replaced".
+    COCO-LM's code take the mean over tokens that are not padding (docs/papers.md L2, L14). ELECTRA's own logits say "replaced".
     """
     _check_copy_logits("logits", logits, x_original, x_corrupted, real)
     with _no_autocast(logits):

@@ -42,7 +42,7 @@ def select(maskable: Array, probability: float, uniforms: Array, excluded: Array
     Source: CMLM equation 1 (dynamic random masking), with p_m; with `excluded` the tokens selected in view 0,
     equations 2 and 4 (complementary random masking), with p_c.
     Elsewhere: a Bernoulli draw per token, as printed and in Hugging Face's and TAPT's code; BERT's and fairseq's code
-    select a fixed count, int(p * length + u) without replacement (papers.md C8). Which tokens are maskable is the
+    select a fixed count, int(p * length + u) without replacement (docs/papers.md C8). Which tokens are maskable is the
     caller's: CMLM does not say, TAPT's code leaves out special and padding tokens (C7).
     """
     _check_probability(probability)
@@ -64,7 +64,7 @@ def corrupt(
     `mask_only` every selected token becomes the mask, and actions and random_ids are not looked at.
 
     Source: BERT, quoted in CMLM section 3.1. Elsewhere: CMLM does not say whether its views T^k use 80/10/10 or the
-    mask alone (papers.md C6; default here 80/10/10 for all views); COCO-LM's auxiliary uses the mask alone.
+    mask alone (docs/papers.md C6; default here 80/10/10 for all views); COCO-LM's auxiliary uses the mask alone.
     """
     _check_alike(input_ids=input_ids, selected=selected, actions=actions, random_ids=random_ids)
     chosen = selected != 0
@@ -86,7 +86,7 @@ def select_fixed(
     min(number of maskable tokens, int(probability * length + rounding)) maskable tokens of the smallest uniforms are
     selected, of equal ones the first. With a uniform `rounding` the expected count is probability * length.
 
-    Source: COCO-LM's released code, which masks as fairseq does (papers.md L7, L8).
+    Source: COCO-LM's released code, which masks as fairseq does (docs/papers.md L7, L8).
     Elsewhere: the paper says "15 % random tokens"; BERT's and CMLM's masks here are draws per token (`select`).
     """
     _check_probability(probability)
@@ -112,7 +112,7 @@ def crop(lengths: NDArray[Any], ratio: float, uniforms: NDArray[Any]) -> tuple[N
     likely. The ratio 1 keeps everything.
 
     Source: COCO-LM section 3.3, with ratio 0.9. Elsewhere: the paper says nothing of the special tokens; the released
-    crop may lose the first one, with a flag that seems to put it back (papers.md L5).
+    crop may lose the first one, with a flag that seems to put it back (docs/papers.md L5).
     """
     if not 0.0 < ratio <= 1.0:
         raise ValueError(f"ratio must lie in (0, 1], got {ratio}.")
@@ -145,7 +145,7 @@ def sample_positives(
 
     Source: TACO section 3.1, "nearby tokens within a window span where W is the window size".
     Elsewhere: the released sampler is "released"; its README says "less"; the paper's W = 10 and 50 are even, which the
-    sampler refuses (papers.md T5, T6).
+    sampler refuses (docs/papers.md T5, T6).
     """
     if reading not in READINGS:
         close = nearest(str(reading), READINGS)
@@ -187,7 +187,7 @@ def sample_negatives(
     anchors, where the group has no other sequence, and where the one drawn has no token.
 
     Source: TACO section 3.1, "K tokens from other sequences in this batch". Elsewhere: in the released sampler the batch
-    is one GPU's (80 rows), every row is equally long, and one row alone fails (papers.md T7, T8).
+    is one GPU's (80 rows), every row is equally long, and one row alone fails (docs/papers.md T7, T8).
     """
     if num_negatives < 1:
         raise ValueError(f"num_negatives must be at least 1, got {num_negatives}.")

@@ -90,7 +90,7 @@ class Protocol(ABC):
 
 @dataclass(frozen=True)
 class CmlmProtocol(Protocol):
-    """The CMLM paper's splits (000; papers.md C14-C16), made of each task's labelled development set.
+    """The CMLM paper's splits (docs/papers.md C14-C16), made of each task's labelled development set.
 
     Dev size, of a set with n rows: 500 where n >= 700; 200 where 270 <= n < 700 (gives RTE 200/77); else 72 % of n, rounded
     down, at least 1. The rest is the test set, of which QQP keeps 2,000. Rows with equal texts stay on one side.

@@ -69,7 +69,7 @@ def phases(made: Plan) -> Counter[str]:
 
 
 def test_few_shot_has_the_papers_runs(few_shot: Plan) -> None:
-    """papers.md 2.1, T1: 5 rows x 7 tasks x 3 sizes x 15 runs = 1,575 fine-tunings and 3 x 7 x 3 x 15 = 945
+    """CMLM, Table 1: 5 rows x 7 tasks x 3 sizes x 15 runs = 1,575 fine-tunings and 3 x 7 x 3 x 15 = 945
     post-trainings; without CSSL 4 x 7 x 3 x 15 = 1,260 and 2 x 7 x 3 x 15 = 630."""
     assert len(few_shot.runs) == 4 * 7 * 3 * 15 == 1260
     assert phases(few_shot) == {"fine-tune": 1260, "post-train": 2 * 7 * 3 * 15}
@@ -78,7 +78,7 @@ def test_few_shot_has_the_papers_runs(few_shot: Plan) -> None:
     assert len({run.name for run in few_shot.runs}) == 1260
     assert {row for row, *_ in few_shot.skipped} == {"CSSL"}
     assert [task for _, task, _ in few_shot.skipped] == list(few_shot.resolved.tasks)
-    # papers.md's steps of the five rows: 1.07 M and 0.59 M
+    # the steps of the five rows: 1.07 M and 0.59 M
     steps: Counter[str] = Counter()
     for stage in few_shot.stages.values():
         steps[stage.phase] += stage.optim.steps
@@ -245,7 +245,7 @@ def test_one_mnli_run_serves_two_columns(few_shot: Plan) -> None:
 
 
 def test_tables_share_what_is_one_computation(few_shot: Plan, ablation: Plan) -> None:
-    """papers.md 2.1 and 2.5: of T3's 600 runs 240 are T1's (CMLM is CMLM, w/o CL is TAPT): 2 x 4 tasks x 2 sizes x 15;
+    """CMLM: of Table 3's 600 runs 240 are Table 1's (CMLM is CMLM, w/o CL is TAPT): 2 x 4 tasks x 2 sizes x 15;
     360 fine-tunings and as many post-trainings are new."""
 
     def leaves(made: Plan, row: str) -> dict[Any, Stage]:

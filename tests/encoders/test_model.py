@@ -141,7 +141,7 @@ class TestEmbeddings:
 
     @pytest.mark.parametrize("kind", tiny.KINDS)
     def test_are_the_librarys(self, kind: str, folders: dict[str, Path]) -> None:
-        """`hidden_states[0]` of the library's own padded model (papers.md, T3), and gradient through them."""
+        """`hidden_states[0]` of the library's own padded model (docs/papers.md T3), and gradient through them."""
         encoder, plain = tiny.encoder(folders[kind]).eval(), tiny.plain_model(folders[kind]).eval()
         tokens = tiny.tokens(folders[kind], rows_of("mixed"))
         padded = tiny.padded(tokens, pad=plain.config.pad_token_id)

@@ -19,7 +19,7 @@ from harness.storage import Storage
 
 CPU = torch.device("cpu")
 PUBLISHED = [(32, 128), (64, 128), (128, 256)]
-"""COCO-LM's base, base++ and large++ (papers.md, L11)."""
+"""COCO-LM's base, base++ and large++ (docs/papers.md L11)."""
 KINDS = [kind for kind in tiny.KINDS if kind != "mpnet"]
 
 

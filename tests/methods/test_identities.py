@@ -286,7 +286,7 @@ def test_fine_tuning_after_post_training_is_cross_entropy() -> None:
 
 
 def test_the_papers_settings_are_the_defaults() -> None:
-    """CMLM, section 4.3, and what papers.md decides where the paper is silent."""
+    """CMLM, section 4.3, and what docs/papers.md decides where the paper is silent."""
     assert METHODS["cmlm"].Hyperparameters().model_dump() == {
         "alpha": 0.5, "p_m": 0.15, "p_c": 0.7, "num_views": 1, "contrast": "simsiam", "temperature": 0.07,
         "masking": "complementary", "mask_only": False, "mlm": True, "contrast_group": 0,

@@ -76,7 +76,7 @@ def test_movies_hold_most_of_sst2_validation(packages: TextSource, glue: TextSou
     movies = TASKS["movies"]
     text = packages.load(movies, "train").texts + packages.load(movies, "validation").texts
     found = count_overlap(Rows(text), glue.load(TASKS["sst2"], "validation"))
-    assert 680 <= found <= 730  # 680 by a stricter comparison (papers.md), 717 measured here
+    assert 680 <= found <= 730  # 717 measured; 680 by a stricter comparison
 
 
 def test_movies_and_boolq_have_the_counts_of_their_sources(packages: TextSource) -> None:

@@ -407,7 +407,7 @@ def test_unknown_names_get_the_closest() -> None:
 
 
 def test_training_rows_in_glue_that_stand_in_evaluation_are_counted(glue: TextSource) -> None:
-    """papers.md: 16 CoLA and 6 STS-B validation rows stand in train as they are; normalised it is a few more."""
+    """16 CoLA and 6 STS-B validation rows stand in train as they are; normalised it is a few more."""
     cola = TASKS["cola"]
     assert count_overlap(glue.load(cola, "train"), glue.load(cola, "validation")) == pytest.approx(16, abs=5)
     stsb = TASKS["stsb"]

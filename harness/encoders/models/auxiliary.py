@@ -1,6 +1,6 @@
 """The small network beside an encoder that replaces masked tokens: COCO-LM's auxiliary, ELECTRA's generator.
 
-COCO-LM section 3 and papers.md L6, L9, L12, L13: a shallow Transformer with an MLM head of its own; word, position and
+COCO-LM section 3 and docs/papers.md L6, L9, L12, L13: a shallow Transformer with an MLM head of its own; word, position and
 type embeddings and their normalisation are the encoder's, so that both losses train them.
 """
 

@@ -1,7 +1,7 @@
 """Relative positions as T5 has them: every distance falls into a bucket, every bucket adds a score per head.
 
 Raffel et al. 2020, section 2.1. COCO-LM (section 4) adds them to a BERT: its absolute positions stay, and scores are
-still divided by sqrt(d) (papers.md, L11). Its released code has another bucket function; ours is T5's, as printed.
+still divided by sqrt(d) (docs/papers.md L11). Its released code has another bucket function; ours is T5's, as printed.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class TextEncoder(nn.Module):
     def forward_with_embeddings(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(last hidden states [T, d], what the first layer got [T, d]): the very tensor that went in.
 
-        That is the output of the embedding layer, after its normalisation and dropout (papers.md, T3).
+        That is the output of the embedding layer, after its normalisation and dropout (docs/papers.md T3).
         """
         entered: list[Tensor] = []
         layers: Any = self.base.encoder

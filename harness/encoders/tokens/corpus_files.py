@@ -116,7 +116,7 @@ def tokenise_corpus(
     blocks 'text': one sequence a text, cut off at `max_length` tokens, as `Tokeniser` does it. 'packed': the tokens of all
     texts end to end with a separator between two texts, cut into blocks of exactly `max_length` tokens; each block has the
     first and last token that the tokenizer puts around one text. So a block may hold the end of one text and the beginning
-    of the next, as in the papers' own pre-training (papers.md, T7), and a long text goes on over many blocks. Only the last
+    of the next, as in the papers' own pre-training (docs/papers.md T7), and a long text goes on over many blocks. Only the last
     block may be shorter; it is dropped with fewer than MIN_TAIL tokens of text, unless it is the only one. `special` marks
     first and last tokens and separators.
 
