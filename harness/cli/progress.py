@@ -20,7 +20,7 @@ from harness.cli.printing import escaped, time_range
 from harness.search.trials import Direction, Trial, best_trial
 
 if TYPE_CHECKING:
-    from harness.cluster.pool import Event
+    from harness.bench.lifecycle import Event
 
 LINE_EVERY_SECONDS = 10.0
 ESTIMATE_EVERY_SECONDS = 1.0

@@ -1,33 +1,35 @@
-"""Walks a run's chain for a trial: what is recorded answers at once, the rest is trained under a lease."""
+"""Runs the stages of one run for a trial: what is recorded is taken as it is, the rest is trained under a lease."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
 
+from harness.bench.lifecycle import Event, Lifecycle
 from harness.bench.work import Item
 from harness.cluster.ledger import ask
-from harness.cluster.worker import WORKER_DEATHS, WORKER_LOST, death_reason, died_with_node
+from harness.cluster.stages import LeasedStages
+from harness.cluster.worker import WORKER_LOST, WorkerResult
 from harness.search.points import StageResult
-from harness.specs import SHARED_PHASES, Record, Run, Stage, Status, WorkerSetup
+from harness.specs import SHARED_PHASES, Run, Stage, WorkerSetup
 from harness.storage import weights_of
 from harness.store import RENEW_SECONDS, Owner
 
 POLL_SECONDS = 0.5
 
-Train = Callable[[Item, Owner], tuple[Status, str, bool]]
+Train = Callable[[Item, Owner], WorkerResult]
 """Trains an item and commits its record for an owner; raises one of WORKER_LOST when its process died."""
 
 
 @dataclass
 class ChainRunner:
-    """Settles stages in the name of `owner`, a trial's process. Two trials that want one stage train it once: the second
-    waits for the first. `setup`: where weights are."""
+    """Trains in the name of `owner`, a trial's process. Of two trials that need one stage the first trains it, and the second
+    waits. `setup`: where weights are. `retry`: diverged stages of earlier commands are trained again."""
 
     ledger: Any
     owner: Owner
@@ -44,70 +46,68 @@ class ChainRunner:
             time.sleep(RENEW_SECONDS)
             try:
                 ray.get(self.ledger.renew.remote(self.owner))
-            except Exception:  # the ledger is away for a moment, or for good with its driver
+            except Exception:  # the ledger is unavailable for a moment, or ended with its driver
                 continue
-
-    def _ask(self, what: str, *arguments: Any) -> Any:
-        return ask(self.ledger, what, *arguments)
 
     def run(self, run: Run, metrics: tuple[str, ...], name: str) -> list[StageResult]:
-        """How the stages of a run ended, from the root to the leaf or to the one that did not finish."""
-        trained: dict[str, StageResult] = {}
-        user = run.stage.key  # and not this process: whoever goes on with the run when it dies lets them go
-        leaf = self._settle(run.stage, name, metrics, trained, user, wanted=False)
-        for stage in (each for each in run.stage.chain[:-1] if each.phase not in SHARED_PHASES):
-            self._ask("let_go", stage.key, user)
+        """How the stages of a run ended, from the root to the leaf or to the first one that did not finish."""
+        own = [stage.key for stage in run.stage.chain[:-1] if stage.phase not in SHARED_PHASES]
+        user = run.stage.key  # not this process: whoever goes on with the run after its death releases them
+        for key in own:
+            ask(self.ledger, "hold", key, user)
+        trained, failed = self._trained(self._items(run.stage, metrics, name))
+        for key in own:
+            ask(self.ledger, "let_go", key, user)
         chain = []
-        for stage in run.stage.chain[:-1]:
-            ended: StageResult = trained.get(stage.key) or self._ask("look", stage.key, False)[1] or StageResult("done")
-            chain.append(ended)
+        for stage in run.stage.chain:
+            ended: StageResult = (
+                ask(self.ledger, "look", stage.key, False)[1] or failed.get(stage.key) or StageResult("done")
+            )
+            chain.append(replace(ended, trained=stage.key in trained))
             if ended.status != "done":
-                return chain
-        return [*chain, leaf]
+                break
+        return chain
 
-    def _settle(
-        self,
-        stage: Stage,
-        name: str,
-        metrics: tuple[str, ...],
-        trained: dict[str, StageResult],
-        user: str,
-        *,
-        wanted: bool,
-    ) -> StageResult:
-        """Train a stage unless it is recorded; with `wanted` its weights are there when this returns, and stay as long as
-        `user` needs them."""
-        deaths = 0
-        if wanted and stage.parent:
-            self._ask("hold", stage.key, user)
-        while True:
+    def _items(self, leaf: Stage, metrics: tuple[str, ...], name: str) -> list[Item]:
+        """What must be trained before the leaf is recorded, from the leaf upwards; nothing where an ancestor ended without
+        weights."""
+        items: list[Item] = []
+        for stage in reversed(leaf.chain):
             attempt: int
             ended: StageResult | None
-            attempt, ended = self._ask("look", stage.key, self.retry)
-            there = self.setup.storage.exists(weights_of(stage.key))
-            remake = ended is not None and ended.status == "done" and wanted and not there
-            if ended is not None and not remake:
-                return trained.get(stage.key, ended)
-            if stage.parent:
-                parent = self._settle(stage.parent, name, metrics, trained, user, wanted=True)
-                if parent.status != "done":
-                    return StageResult(parent.status, f"{stage.parent.phase} {parent.status}: {parent.reason}")
-            grant = self._ask("lease", stage.key, attempt, remake, self.owner)
-            if grant != "granted":
-                time.sleep(POLL_SECONDS if grant == "held" else 0)
+            attempt, ended = ask(self.ledger, "look", stage.key, self.retry)
+            wanted = bool(items)
+            if ended and ended.status != "done":
+                return []
+            if ended and (not wanted or self.setup.storage.exists(weights_of(stage.key))):
+                break
+            items.append(Item(stage, f"{name} ({stage.phase})", 0.0, metrics, wanted, ended is not None, attempt))
+        return items
+
+    def _trained(self, items: Iterable[Item]) -> tuple[set[str], dict[str, StageResult]]:
+        """Train items to their end. Returns the keys of those that were trained here, and how those ended that failed."""
+        stages = LeasedStages(Lifecycle(items), self.ledger, self.setup.storage, self.owner, lambda _: None)
+        trained: set[str] = set()
+        events: list[Event] = []
+        while stages.life.unfinished:
+            item = stages.life.next_item()
+            if item is None:
+                time.sleep(POLL_SECONDS)
+                stages.life.ask_again()
                 continue
-            item = Item(stage, f"{name} ({stage.phase})", 0.0, metrics, wanted, remake, attempt)
+            events += stages.lease(item)
+            if stages.life.state(item.stage.key) != "running":
+                continue
             try:
-                status, reason, _ = self.train(item, self.owner)
+                result = self.train(item, self.owner)
             except WORKER_LOST as error:
-                deaths += not died_with_node(error)
-                status = "failed"
-                reason = death_reason(deaths, error)
-                if deaths < WORKER_DEATHS:
-                    continue
-                self._ask("commit", stage, Record(stage.key, "failed", reason), self.owner)
-            if remake and status != "done":
-                return StageResult(status, reason)
-            ended = self._ask("look", stage.key, self.retry)[1]
-            if ended is not None:
-                trained[stage.key] = replace(ended, trained=True)
+                events += stages.lost(item, error)
+            else:
+                events += stages.trained(item, result)
+                trained |= {item.stage.key} if result.ours else set()
+        failed = {
+            event.item.stage.key: StageResult(event.kind, event.reason)
+            for event in events
+            if event.kind == "failed" or event.kind == "diverged"
+        }
+        return trained, failed

@@ -18,6 +18,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NoReturn
 
+from harness import private
 from harness.errors import UserError, first_line, unknown
 
 ANSWER_SECONDS = 60.0
@@ -42,11 +43,9 @@ class Jobs:
 
     def __init__(self, address: str) -> None:
         import ray  # noqa: F401
-        from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 
         logging.getLogger("ray").setLevel(logging.ERROR)
-        # As ray.init does before it joins a cluster.
-        self._token = maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+        self._token = private.enable_token_authentication()
         self._named = address
         try:
             self._client = self._speaking(lambda: _client_of(_dashboard_of(address)))
@@ -137,22 +136,10 @@ class Jobs:
 
 
 def _client_of(dashboard: str) -> Any:
-    from ray.dashboard.modules import dashboard_sdk
-    from ray.dashboard.modules.job import sdk
-    from ray.job_submission import JobSubmissionClient
-
-    for module in (dashboard_sdk, sdk):
-        module.logger.setLevel(logging.ERROR)
-
-    class Client(JobSubmissionClient):
-        def _do_request(self, *arguments: Any, **options: Any) -> Any:
-            """Ray waits without end for an answer; here for a bounded time."""
-            return super()._do_request(*arguments, timeout=(CONNECT_SECONDS, ANSWER_SECONDS), **options)
-
     # Ray lets these override an address that was named.
     for name in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"):
         os.environ.pop(name, None)
-    return Client(dashboard)
+    return private.job_client(dashboard, (CONNECT_SECONDS, ANSWER_SECONDS))
 
 
 def _dashboard_of(address: str) -> str:
@@ -161,8 +148,6 @@ def _dashboard_of(address: str) -> str:
         address = os.environ.get("RAY_API_SERVER_ADDRESS") or os.environ.get("RAY_ADDRESS") or "auto"
     if "://" in address:
         return address
-    from ray.dashboard.utils import ray_address_to_api_server_url
-
     if address != "auto":
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal():
@@ -170,7 +155,7 @@ def _dashboard_of(address: str) -> str:
         if _is_dashboard(address):
             return f"http://{address}"
         socket.create_connection((host, int(port)), CONNECT_SECONDS).close()  # else Ray tries for 40 s
-    return str(ray_address_to_api_server_url(address))
+    return private.dashboard_url(address)
 
 
 def _is_dashboard(address: str) -> bool:

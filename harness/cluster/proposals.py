@@ -15,6 +15,7 @@ from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 from ray.tune.stopper import NoopStopper, Stopper
 
+from harness import private
 from harness.errors import UserError
 from harness.search.points import Points
 from harness.search.racing import failed_replicate, paired, projected
@@ -302,5 +303,6 @@ def _rehearse(scheduler: TrialScheduler, trials: Iterable[Trial]) -> None:
             score = math.fsum(trial.values()[:done]) / done
             result = {"score": score, "replicates_done": done, "training_iteration": done}
             scheduler.on_trial_result(None, stub, result)
-            getattr(scheduler, "_stopped_trials", set()).discard(stub)  # the median rule hears of nothing stopped again
+            if isinstance(scheduler, MedianStoppingRule):  # which admits no result of a trial that it stopped
+                private.forget_stopped(scheduler, stub)
         scheduler.on_trial_complete(None, stub, result)

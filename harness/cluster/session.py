@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 
+from harness import private
 from harness.errors import SessionLostError, UserError, first_line
 from harness.specs import Execution
 from harness.store import masked
@@ -24,13 +25,9 @@ from harness.store import masked
 
 def _hide_passwords() -> None:
     """Ray shows the command line on its dashboard, and so does `ps`: a URL in it may have a password."""
-    import ray._private.utils
-    import ray._raylet
-
     shown = shlex.join(masked(word) for word in sys.orig_argv)
     if shown != shlex.join(sys.orig_argv):
-        ray._private.utils.get_entrypoint_name = lambda: shown
-        ray._raylet.setproctitle(shown)
+        private.set_command_line(shown)
 
 
 def _few_arenas() -> None:
@@ -48,14 +45,11 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
     SessionLostError when the raylet or the GCS died within."""
     _few_arenas()
     import ray
-    import ray._private.worker
     from ray.job_config import JobConfig
 
     from harness.cluster.watchdog import Watchdog
 
-    # A dead worker is said by the raylet on the driver's standard output, log_to_driver or not (2.60); only tables go there.
-    ray._private.worker._worker_logs_enabled = False
-
+    private.silence_worker_logs()  # only tables go to standard output
     _hide_passwords()
     common: dict[str, Any] = {
         "logging_level": logging.ERROR,

@@ -14,13 +14,13 @@ from ray import tune
 
 from harness.bench.work import Item
 from harness.cluster.chain_runner import ChainRunner
-from harness.cluster.worker import WORKER_LOST, TokenCache, answer, submit
+from harness.cluster.worker import WORKER_LOST, TokenCache, WorkerResult, answer, submit
 from harness.cluster.worker_group import start_worker
 from harness.encoders.tokens import Vocabulary
 from harness.errors import UserError, first_line
 from harness.search.points import Points
 from harness.search.trials import Point, ReplicateOutcome
-from harness.specs import Execution, Status, WorkerSetup
+from harness.specs import Execution, WorkerSetup
 from harness.store import Owner
 
 
@@ -126,14 +126,12 @@ class TrialWorker:
         self._token_cache = TokenCache(references=context.made)
         self._worker: Any = None
 
-    def train(self, item: Item, owner: Owner) -> tuple[Status, str, bool]:
+    def train(self, item: Item, owner: Owner) -> WorkerResult:
         context = self._context
         if self._worker is None:
             self._worker = start_worker(context.execution, context.setup, context.ledger, "harness-worker")
         try:
-            result: tuple[Status, str, bool] = answer(
-                submit(self._worker, item, context.vocabulary, self._token_cache, owner)
-            )
+            result: WorkerResult = answer(submit(self._worker, item, context.vocabulary, self._token_cache, owner))
         except WORKER_LOST:
             self.close()
             raise

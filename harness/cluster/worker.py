@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ray
 from ray.exceptions import (
@@ -17,6 +17,7 @@ from ray.exceptions import (
     RayTaskError,
 )
 
+from harness import private
 from harness.bench.work import Item
 from harness.cluster.heartbeat import ProcessId, start_heartbeat
 from harness.cluster.nodes import checked
@@ -30,16 +31,20 @@ if TYPE_CHECKING:
     from harness.running import Launch
     from harness.training.process_group import ProcessGroup
 
-WORKER_DEATHS = 3
-"""A stage whose worker process died this often becomes a failed record."""
-
-
 FETCH_SECONDS = 300.0
 """Tokens that are not on a worker's node by then never come: where a store and its disk are full Ray waits for ever."""
 MORE_ROOM = (
     "free some space below /tmp/ray, or give the store more memory with --object-store-memory of 'ray start' "
     "(RAY_DEFAULT_OBJECT_STORE_MEMORY_PROPORTION=0.5 in the environment where harness starts Ray itself)"
 )
+
+
+class WorkerResult(NamedTuple):
+    """How a stage ended that a worker trained. `ours`: its record is; another process may have committed one first."""
+
+    status: Status
+    reason: str
+    ours: bool
 
 
 class UnusableProcessError(Exception):
@@ -80,8 +85,8 @@ def death_reason(times: int, error: Exception) -> str:
 
 
 def died_with_node(error: Exception) -> bool:
-    """Whether a process is gone because its node is: Ray has no type for that, only its sentence (2.60)."""
-    return "its node has died" in str(error)
+    """Whether a process ended because its node did."""
+    return private.NODE_DIED in str(error)
 
 
 def slots_on(resources: Mapping[str, float], execution: Execution) -> int:
@@ -213,11 +218,9 @@ def trained(
     return record
 
 
-def committed(
-    item: Item, record: Record, ledger: Any, owner: Owner | None, storage: Storage
-) -> tuple[Status, str, bool]:
+def committed(item: Item, record: Record, ledger: Any, owner: Owner | None, storage: Storage) -> WorkerResult:
     """Commit a stage's record in the name of `owner`, the driver where it is None; its checkpoint, if one was written, has
-    served then. Returns status, reason, and whether the record is ours."""
+    served then."""
     ours = True
     if item.remake:  # its record stands, whatever became of the weights this time
         answer(ledger.release.remote(item.stage.key, owner))
@@ -225,7 +228,7 @@ def committed(
         ours = bool(answer(ledger.commit.remote(item.stage, record, owner)))
     if record.status != "failed" and record.provenance.get("checkpoints"):
         storage.delete(checkpoint_of(item.stage.key))
-    return record.status, record.reason, ours
+    return WorkerResult(record.status, record.reason, ours)
 
 
 def prepared(setup: WorkerSetup) -> WorkerSetup:
@@ -265,7 +268,7 @@ class WorkerProcess:
 
     def run(
         self, item: Item, owner: Owner | None, vocabulary: Vocabulary, digests: list[str], references: list[Any]
-    ) -> tuple[Status, str, bool]:
+    ) -> WorkerResult:
         self._prepare()
         record = self.record(item, vocabulary, digests, references)
         return committed(item, record, self._ledger, owner, self._setup.storage)

@@ -18,9 +18,19 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.train.backend import Backend, BackendConfig
 
+from harness import private
 from harness.bench.work import Item
 from harness.cluster.heartbeat import ProcessId, start_heartbeat
-from harness.cluster.worker import Worker, WorkerGroupEndedError, committed, fetched, prepared, trained
+from harness.cluster.worker import (
+    Worker,
+    WorkerGroupEndedError,
+    WorkerResult,
+    committed,
+    died_with_node,
+    fetched,
+    prepared,
+    trained,
+)
 from harness.encoders.tokens import Vocabulary
 from harness.errors import UserError, first_line
 from harness.specs import Execution, Status, WorkerSetup
@@ -46,15 +56,12 @@ _ENVIRONMENT = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths are the command's
 }
 
-Result = tuple[Status, str, bool]
-"""Status, reason, and whether the record is ours."""
-
 
 @dataclass
-class _StageResult:
+class _CurrentStage:
     """A stage in the group's hands. `through`: workers that are done with it."""
 
-    result: asyncio.Future[Result | UserError]
+    result: asyncio.Future[WorkerResult | UserError]
     through: set[int] = field(default_factory=set)
     together: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -68,7 +75,7 @@ class _GroupRun:
     ended: asyncio.Future[str]
     here: set[int] = field(default_factory=set)
     complete: asyncio.Event = field(default_factory=asyncio.Event)
-    job: _StageResult | None = None
+    job: _CurrentStage | None = None
     lost: list[str] = field(default_factory=list)
     unfit: str = ""
 
@@ -97,10 +104,10 @@ class WorkerGroup:
 
     async def run(
         self, item: Item, owner: Owner | None, vocabulary: Vocabulary, digests: list[str], references: list[Any]
-    ) -> Result:
+    ) -> WorkerResult:
         """Have a stage trained by all workers, and its record committed."""
         team = self._group_run = await self._started()
-        job = team.job = _StageResult(asyncio.get_running_loop().create_future())
+        job = team.job = _CurrentStage(asyncio.get_running_loop().create_future())
         for queue in team.queues:
             queue.put_nowait((item, owner, vocabulary, digests, references))
         await _either(job.result, team.ended)
@@ -109,7 +116,7 @@ class WorkerGroup:
         result = job.result.result()
         if isinstance(result, UserError):
             raise result
-        if result[0] == "failed":  # the next stage must not meet what this one may have left in the process group
+        if result.status == "failed":  # the next stage must not meet what this one may have left in the process group
             await self.close()
         return result
 
@@ -153,7 +160,7 @@ class WorkerGroup:
         self._now.unfit = reason
         self._now.complete.set()
 
-    async def finish(self, result: Result | UserError) -> None:
+    async def finish(self, result: WorkerResult | UserError) -> None:
         assert self._now.job is not None
         self._now.job.result.set_result(result)
 
@@ -236,15 +243,14 @@ class WorkerGroup:
 def _died(failures: Mapping[int, Exception]) -> str:
     """Which process is gone, if one is: the others fail with it, since they miss it."""
     for rank, why in failures.items():
-        if hasattr(why, "health_check_failure"):
+        if private.worker_process_died(why):
             return f"worker {rank}: {_gone(why) or 'its process died'}"
     return ""
 
 
 def _gone(error: Exception) -> str:
-    """Ray has no type for a node that left, only its sentence (2.60)."""
-    sentence = "its node has died"
-    return sentence if sentence in str(error) else ""
+    """Whether a node left, in Ray's words; '' where none did."""
+    return private.NODE_DIED if died_with_node(error) else ""
 
 
 async def _either(first: asyncio.Future[Any], second: asyncio.Future[Any], seconds: float | None = None) -> None:
@@ -290,7 +296,7 @@ def stage_loop(config: dict[str, Any]) -> None:
             raise
         ray.get(worker_group.through.remote(process_group.rank, record.status, record.reason))
         if process_group.rank == 0:
-            result: Result | UserError
+            result: WorkerResult | UserError
             try:
                 result = committed(item, record, ledger, owner, setup.storage)
             except UserError as error:

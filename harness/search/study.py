@@ -19,6 +19,7 @@ from optuna.trial import TrialState
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from harness import private
 from harness.errors import UserError, first_line
 from harness.search.space import Parameter, ResolvedSpace
 from harness.search.trials import Point, ReplicateOutcome, State, Trial
@@ -241,20 +242,21 @@ class OptunaMirror:
     def begin(self, entry: Entry) -> None:
         trial = self._frozen(entry)
         self._trials[entry.trial.number] = trial
-        trial._trial_id = self._retried(self._storage.create_new_trial, self.study._study_id, trial)
+        number = self._retried(self._storage.create_new_trial, private.study_id(self.study), trial)
+        private.set_trial_id(trial, number)
 
     def report(self, number: int, done: int, value: float) -> None:
         trial = self._trials[number]
         if len(self._space.directions) == 1 and not trial.state.is_finished():
-            self._retried(self._storage.set_trial_intermediate_value, trial._trial_id, done, value)
+            self._retried(self._storage.set_trial_intermediate_value, private.trial_id(trial), done, value)
 
     def end(self, entry: Entry) -> None:
         trial = self._trials[entry.trial.number]
         if trial.state.is_finished():
             return  # it failed in an earlier command and was run again: the next sync writes it anew
         state, values = _shown(entry)
-        self._retried(self._storage.set_trial_user_attr, trial._trial_id, "harness", _notes(entry))
-        self._retried(self._storage.set_trial_state_values, trial._trial_id, state, values)
+        self._retried(self._storage.set_trial_user_attr, private.trial_id(trial), "harness", _notes(entry))
+        self._retried(self._storage.set_trial_state_values, private.trial_id(trial), state, values)
         trial.state, trial.values = state, values
 
     def _retried(self, act: Callable[..., T], *arguments: Any) -> T:

@@ -10,10 +10,10 @@ import pytest
 from store.samples import stage
 
 from harness.bench.estimate import Estimate
+from harness.bench.lifecycle import Event
 from harness.bench.work import Item
 from harness.cli import progress
 from harness.cli.progress import StageProgress
-from harness.cluster.pool import Event
 
 Clock = Callable[[float], None]
 

@@ -26,10 +26,11 @@ from ray.cluster_utils import Cluster
 
 import benchmarks.scheduler
 from benchmarks.scheduler import items, nothing
+from harness.bench.lifecycle import Event
 from harness.bench.work import Item
 from harness.cluster import heartbeat, worker_set
 from harness.cluster.ledger import ledger_of
-from harness.cluster.pool import Event, Pool
+from harness.cluster.pool import Pool
 from harness.cluster.worker import UnusableProcessError, WorkerProcess, slots_in, slots_of
 from harness.encoders.tokens import Vocabulary
 from harness.errors import UserError

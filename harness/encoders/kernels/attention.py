@@ -17,6 +17,7 @@ from transformers import AttentionInterface
 from harness.encoders.kernels.dropout import drawn, rescaled
 from harness.encoders.kernels.packing import Packing
 from harness.encoders.kernels.padded_layout import Layout
+from harness.private import softmax_backward
 
 NAME = "harness_packed"
 
@@ -90,7 +91,7 @@ class _Grouped(torch.autograd.Function):
             for_weights = rescaled(for_weights, keep, ctx.dropout)
         for group in layout.groups:
             law = group.weights_of(weights)
-            scores = torch._softmax_backward_data(group.weights_of(for_weights), law, -1, law.dtype).mul_(ctx.scale)
+            scores = softmax_backward(group.weights_of(for_weights), law).mul_(ctx.scale)
             torch.bmm(scores, group.keys_of(k), out=group.queries_of(for_q))
             torch.bmm(scores.transpose(1, 2), group.queries_of(q), out=group.keys_of(for_k))
         _, tokens, heads, _ = ctx.shape

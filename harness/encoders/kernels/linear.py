@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from harness.encoders.kernels.dropout import Dropout
+from harness.private import linear_pointwise
 
 WORTH = 2**21
 """Multiplications from which on a product through oneDNN is faster: a call of it costs some 20 microseconds more."""
@@ -42,8 +43,7 @@ class _OneDnn(torch.autograd.Function):
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return found
+    return linear_pointwise(x, weight, bias)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

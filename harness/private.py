@@ -1,0 +1,112 @@
+"""Every private interface of Ray, torch and Optuna that the harness uses, and nothing else. `pyproject.toml` caps their versions
+to the minor ones that were tested; `tests/test_private.py` fails for each use whose name or meaning changes.
+
+The libraries are imported inside the functions: only harness/cluster calls those of Ray, which is the one exception to the law
+that nothing else imports it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# ------------------------------------------------------------------------------------------------------------------- Ray
+
+
+def set_command_line(shown: str) -> None:
+    """What Ray shows as the job's command line, in its dashboard and as this process's title."""
+    import ray._private.utils
+    import ray._raylet
+
+    ray._private.utils.get_entrypoint_name = lambda: shown
+    ray._raylet.setproctitle(shown)
+
+
+def silence_worker_logs() -> None:
+    """Keep the raylet's reports of dead workers off the driver's standard output: `log_to_driver=False` does not."""
+    import ray._private.worker
+
+    ray._private.worker._worker_logs_enabled = False
+
+
+def enable_token_authentication() -> bool:
+    """Use this user's token for a cluster, as `ray.init` does before it joins one. Returns whether there is one."""
+    from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+
+    return bool(maybe_enable_token_auth_if_token_available(warn_if_disabled=False))
+
+
+def dashboard_url(address: str) -> str:
+    """The URL of the dashboard of the cluster whose head node is at `address`."""
+    from ray.dashboard.utils import ray_address_to_api_server_url
+
+    return str(ray_address_to_api_server_url(address))
+
+
+def job_client(dashboard: str, timeout: tuple[float, float]) -> Any:
+    """A `JobSubmissionClient` that waits at most `timeout` (to connect, to answer; seconds): Ray's waits without end."""
+    import logging
+
+    from ray.dashboard.modules import dashboard_sdk
+    from ray.dashboard.modules.job import sdk
+    from ray.job_submission import JobSubmissionClient
+
+    for module in (dashboard_sdk, sdk):
+        module.logger.setLevel(logging.ERROR)
+
+    class Client(JobSubmissionClient):
+        def _do_request(self, *arguments: Any, **options: Any) -> Any:
+            return super()._do_request(*arguments, timeout=timeout, **options)
+
+    return Client(dashboard)
+
+
+def worker_process_died(error: Exception) -> bool:
+    """Whether this failure of a Ray Train worker is the death of its process, and not an exception that it raised."""
+    return hasattr(error, "health_check_failure")
+
+
+NODE_DIED = "its node has died"
+"""What Ray says of a process whose node left: it has no type for that."""
+
+
+def forget_stopped(scheduler: Any, trial: Any) -> None:
+    """Let Tune's `MedianStoppingRule` take a trial that it stopped for one that it has not."""
+    scheduler._stopped_trials.discard(trial)
+
+
+# ----------------------------------------------------------------------------------------------------------------- torch
+
+
+def linear_pointwise(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x [n, i] @ weight [o, i].T + bias [o] through oneDNN."""
+    import torch
+
+    found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return found
+
+
+def softmax_backward(gradient: Tensor, output: Tensor) -> Tensor:
+    """The gradient of a softmax over the last dimension, from its output."""
+    import torch
+
+    return torch._softmax_backward_data(gradient, output, -1, output.dtype)
+
+
+# ---------------------------------------------------------------------------------------------------------------- Optuna
+
+
+def study_id(study: Any) -> int:
+    """The study's number in Optuna's storage."""
+    return int(study._study_id)
+
+
+def trial_id(trial: Any) -> int:
+    """The number in Optuna's storage of a trial that was stored."""
+    return int(trial._trial_id)
+
+
+def set_trial_id(trial: Any, number: int) -> None:
+    trial._trial_id = number

@@ -1,0 +1,160 @@
+"""One test for each private interface of Ray, torch and Optuna in `harness/private.py`: its name, and what it does."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import mmap
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+import torch
+from packaging.requirements import Requirement
+
+from harness import private
+
+PROJECT = tomllib.loads((Path(__file__).resolve().parent.parent / "pyproject.toml").read_text())["project"]
+
+
+@pytest.mark.parametrize("name", ["ray", "torch", "optuna"])
+def test_versions_are_capped_to_the_tested_minor(name: str) -> None:
+    (declared,) = (each for text in PROJECT["dependencies"] if (each := Requirement(text)).name == name)
+    major, minor = version(name).split(".")[:2]
+    assert declared.specifier.contains(f"{major}.{minor}.99")
+    assert not declared.specifier.contains(f"{major}.{int(minor) + 1}.0")
+    assert not declared.specifier.contains(f"{int(major) + 1}.0.0")
+
+
+def test_only_this_module_knows_private_names() -> None:
+    package = Path(private.__file__).parent
+    names = (
+        "ray._private.",
+        "ray._raylet",
+        "ray.dashboard",
+        "_stopped_trials",
+        "health_check_failure",
+        "node has died",
+    )
+    names += ("torch._softmax", "torch.ops.mkldnn", "._study_id", "._trial_id")
+    found = [
+        f"{path.relative_to(package)}: {name}"
+        for path in package.rglob("*.py")
+        if path.name != "private.py"
+        for text in [path.read_text()]
+        for name in names
+        if name in text
+    ]
+    assert not found
+
+
+class TestRay:
+    def test_command_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import ray._private.utils
+        import ray._private.worker
+        import ray._raylet
+
+        monkeypatch.setattr(ray._private.utils, "get_entrypoint_name", ray._private.utils.get_entrypoint_name)
+        before = ray._raylet.getproctitle()
+        assert inspect.signature(ray._private.utils.get_entrypoint_name).parameters == {}
+        assert "entrypoint=ray._private.utils.get_entrypoint_name()" in inspect.getsource(ray._private.worker)
+        private.set_command_line("harness bench ***")
+        assert ray._private.utils.get_entrypoint_name() == ray._raylet.getproctitle() == "harness bench ***"
+        ray._raylet.setproctitle(before)
+
+    def test_worker_logs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import ray._private.worker as worker
+
+        monkeypatch.setattr(worker, "_worker_logs_enabled", True)
+        line: Any = {"lines": ["a worker died"], "ip": "1.2.3.4", "pid": "raylet", "is_err": False, "job": None}
+        before, after = io.StringIO(), io.StringIO()
+        worker.print_worker_logs(line, before)
+        private.silence_worker_logs()
+        worker.print_worker_logs(line, after)
+        assert "a worker died" in before.getvalue()
+        assert after.getvalue() == ""
+
+    def test_token(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for mode, there in (("token", True), ("disabled", False)):
+            monkeypatch.setenv("RAY_AUTH_MODE", mode)
+            assert private.enable_token_authentication() is there
+
+    def test_dashboard_url(self) -> None:
+        from ray.dashboard import utils
+
+        assert list(inspect.signature(utils.ray_address_to_api_server_url).parameters) == ["address"]
+
+    def test_job_client_waits_for_a_bounded_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from ray.dashboard.modules import dashboard_sdk
+        from ray.dashboard.modules.job import sdk
+
+        assert dashboard_sdk.logger.name != sdk.logger.name
+        seen: list[Any] = []
+
+        def request(*_: Any, **options: Any) -> Any:
+            seen.append(options["timeout"])
+            raise ConnectionError("nobody is there")
+
+        monkeypatch.setattr(dashboard_sdk.requests, "request", request)
+        with pytest.raises(ConnectionError):
+            private.job_client("http://127.0.0.1:1", (1.0, 2.0))
+        assert seen == [(1.0, 2.0)], "already when it asks for the cluster's version"
+
+    def test_death_of_a_train_worker(self) -> None:
+        from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
+
+        assert private.worker_process_died(WorkerHealthCheckFailedError("it does not answer", RuntimeError("it died")))
+        assert not private.worker_process_died(RuntimeError("it died"))
+
+    def test_death_with_a_node(self) -> None:
+        import ray
+
+        server = Path(ray.__file__).parent / "core/src/ray/gcs/gcs_server"  # which says it
+        with server.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+            assert text.find(f"The actor died because {private.NODE_DIED}.".encode()) >= 0
+
+    def test_stopped_trials_of_the_median_rule(self) -> None:
+        from ray.tune.experiment import Trial as TuneTrial
+        from ray.tune.schedulers import MedianStoppingRule
+
+        rule = MedianStoppingRule(
+            time_attr="t", metric="m", mode="max", grace_period=0, min_samples_required=1, hard_stop=True
+        )
+        good, better, worst = (TuneTrial("none", stub=True, trial_id=str(k)) for k in range(3))
+        controller: Any = None
+        rule.on_trial_complete(controller, good, {"t": 1, "m": 2.0})
+        rule.on_trial_complete(controller, better, {"t": 1, "m": 3.0})
+        assert rule.on_trial_result(controller, worst, {"t": 1, "m": 0.0}) == "STOP"
+        with pytest.raises(AssertionError):
+            rule.on_trial_result(controller, worst, {"t": 1, "m": 9.0})
+        private.forget_stopped(rule, worst)
+        assert rule.on_trial_result(controller, worst, {"t": 1, "m": 9.0}) == "CONTINUE"
+
+
+class TestTorch:
+    def test_linear_pointwise(self) -> None:
+        if not torch.backends.mkldnn.is_available():
+            pytest.skip("torch was built without oneDNN")
+        x, weight, bias = torch.randn(5, 3), torch.randn(4, 3), torch.randn(4)
+        torch.testing.assert_close(private.linear_pointwise(x, weight, bias), x @ weight.t() + bias)
+        torch.testing.assert_close(private.linear_pointwise(x, weight, None), x @ weight.t())
+
+    def test_softmax_backward(self) -> None:
+        scores = torch.randn(4, 7, dtype=torch.float64, requires_grad=True)
+        given = torch.randn(4, 7, dtype=torch.float64)
+        output = scores.softmax(-1)
+        output.backward(given)
+        torch.testing.assert_close(private.softmax_backward(given, output.detach()), scores.grad)
+
+
+def test_optuna_numbers_of_studies_and_trials() -> None:
+    storage = optuna.storages.InMemoryStorage()
+    study = optuna.create_study(storage=storage)
+    trial = optuna.trial.create_trial(value=1.0)
+    number = storage.create_new_trial(private.study_id(study), trial)
+    private.set_trial_id(trial, number)
+    assert storage.get_trial(private.trial_id(trial)).value == 1.0
+    assert [private.trial_id(each) for each in study.trials] == [number]
