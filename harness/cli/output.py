@@ -1,4 +1,4 @@
-"""Standard output and standard error while a command runs: whose loss ends it, and whose does not."""
+"""Standard output and standard error while a command runs. A lost standard output ends it; a lost standard error does not."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from typing import Any, TextIO, cast
 
 BROKEN_PIPE = 141
-"""128 + SIGPIPE, as a shell gives it for a program whose reader has left."""
+"""128 + SIGPIPE: a shell's exit status for a program whose reader closed the pipe."""
 
 
 class OutputError(OSError):
-    """Standard output takes no more. `left`: its reader closed it, as 'head' does."""
+    """Standard output cannot be written. `left`: its reader closed the pipe, as 'head' does."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(error.errno, error.strerror or str(error))
@@ -22,7 +22,7 @@ class OutputError(OSError):
 
 
 class _Stream:
-    """A text stream that gives `_lost` what goes wrong with it; all else is the stream's own."""
+    """A text stream whose errors go to `_lost`; everything else is the stream's own."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -44,7 +44,7 @@ class _Stream:
             self._lost(error)
 
     def _lost(self, error: OSError) -> None:
-        """What is written from now on goes nowhere, Python's own flush at the end included: it would fail again."""
+        """From now on the stream writes to /dev/null: Python's own flush at exit would fail again."""
         with contextlib.suppress(OSError, ValueError):  # a stream of a test has no file
             number = self._stream.fileno()
             nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -53,7 +53,7 @@ class _Stream:
 
 
 class _StandardOutput(_Stream):
-    """Standard output: a table that is not written is no success, whoever caught the error of its first line."""
+    """Standard output. Raises OutputError again at each flush, so that nobody takes an unwritten table for a success."""
 
     _error: OSError | None = None
 
@@ -70,10 +70,10 @@ class _StandardOutput(_Stream):
 
 @contextlib.contextmanager
 def standard_streams() -> Iterator[bool]:
-    """Until the end, standard error drops what nobody reads, standard output raises OutputError, and neither fails for a
-    character that its encoding lacks. Yields whether standard output is open at all."""
+    """Inside, a closed standard error is ignored, a closed standard output raises OutputError, and neither fails for a
+    character that its encoding lacks. Yields whether standard output is open."""
     before = sys.stdin, sys.stdout, sys.stderr
-    # A closed descriptor would be the next file's: a database would then get what is meant for people.
+    # The next file would get a closed descriptor's number, and messages would be written into a database.
     for number in range(3):
         try:
             os.fstat(number)

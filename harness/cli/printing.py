@@ -1,4 +1,4 @@
-"""How the command's lines look: wrapped between words to a terminal, without control characters; durations and moments."""
+"""Lines of the command line: wrapped between words on a terminal, without control characters; durations and timestamps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TextIO
 from harness.bench.estimate import Estimate
 
 MIN_WIDTH = 40
-"""Columns of a terminal below which lines are left to the terminal."""
+"""Columns of a terminal below which lines are not wrapped here."""
 YEAR = 365.25 * 24
 """Hours."""
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -22,12 +22,12 @@ _RULE = re.compile(r"-+(  -+)+|-+")
 
 
 def escaped(text: str) -> str:
-    """A text of a record or a user as it can be printed: what would steer a terminal is shown as \\x1b or \\u202e."""
+    """A text of a record or a user, safe to print: characters that control a terminal are shown as \\x1b or \\u202e."""
     return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def columns(stream: TextIO) -> int | None:
-    """Columns of the terminal that a stream goes to; None for a file or a pipe, whose lines stay whole."""
+    """Columns of a stream's terminal; None for a file or a pipe, whose lines are not wrapped."""
     if not stream.isatty():
         return None
     named = os.environ.get("COLUMNS", "")
@@ -40,7 +40,7 @@ def columns(stream: TextIO) -> int | None:
 
 
 def wrapped(line: str, width: int | None, indent: int = 2) -> list[str]:
-    """A line in parts of at most `width` columns, broken between words; what follows the first part is indented."""
+    """A line in parts of at most `width` columns, broken between words; all but the first part are indented."""
     if width is None or width < MIN_WIDTH or len(line) <= width:
         return [line]
     start = len(line) - len(line.lstrip())
@@ -61,7 +61,7 @@ def print_lines(lines: Iterable[str], stream: TextIO | None = None, indent: int 
 
 
 def print_table(text: str, stream: TextIO) -> None:
-    """Print plain text in which tables stand: their rows stay whole, sentences are wrapped. Ends with one newline."""
+    """Print plain text with tables: rows are not wrapped, sentences are. Ends with one newline."""
     width = columns(stream)
     print("\n".join(_laid_out(text.rstrip("\n").split("\n"), width)), file=stream, flush=True)
 
@@ -75,7 +75,7 @@ def _laid_out(lines: list[str], width: int | None) -> Iterator[str]:
 
 
 def duration(hours: float) -> str:
-    """Hours in a unit in which they are a small number: '13 s', '5 min', '3.2 h', '4.1 days'."""
+    """Hours in the unit that gives a small number: '13 s', '5 min', '3.2 h', '4.1 days'."""
     if round(hours * 3600) < 60:
         return f"{max(1, round(hours * 3600))} s"
     if round(hours * 60) < 60:
@@ -103,7 +103,7 @@ def magnitude(hours: float) -> str:
 
 
 def time_range(estimate: Estimate) -> str:
-    """'12 min (8 to 20 min)': the likely time, and between what it is likely to lie."""
+    """'12 min (8 to 20 min)': the estimated time and its interval."""
     likely, low, high = (duration(each / 3600) for each in (estimate.seconds, estimate.low, estimate.high))
     if low == high:
         return likely

@@ -1,4 +1,4 @@
-"""What is seen while a bench runs: a progress bar on a terminal, a plain line now and then elsewhere."""
+"""Progress of bench and tune on standard error: a bar on a terminal, else a line every ten seconds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LINE_EVERY_SECONDS = 10.0
 ESTIMATE_EVERY_SECONDS = 1.0
 LEARNED_FROM = 200
-"""Stages that an estimate is learned from: of those before, none weighs anything."""
+"""Number of last stages that an estimate is learned from."""
 _ENDS = ("done", "failed", "diverged", "elsewhere")
 
 
@@ -41,8 +41,8 @@ class _Bar(Progress):
 
 
 class _ProgressView(ABC):
-    """What is seen of a number of things, on standard error: a bar on a terminal, a plain line now and then elsewhere. Use as
-    a context manager; it says first where the dashboard is, where there is one, and last what became of all."""
+    """Progress of `total` things, as a context manager. Prints the address of Ray's dashboard first, where there is one, and a
+    summary last."""
 
     def __init__(self, what: str, total: int, dashboard: str = "") -> None:
         self._what, self._total, self._dashboard = what, total, dashboard
@@ -57,14 +57,14 @@ class _ProgressView(ABC):
     @property
     @abstractmethod
     def _ended(self) -> int:
-        """How many are done with."""
+        """How many have ended."""
 
     def _state(self) -> str:
-        """More about them, for the end of a line."""
+        """Counts for the end of a line."""
         return ""
 
     def _now_running(self) -> str:
-        """What runs at this moment, for the line below the bar."""
+        """What runs now, for the line below the bar."""
         return ""
 
     @property
@@ -108,8 +108,8 @@ class _ProgressView(ABC):
 
 
 class StageProgress(_ProgressView):
-    """Counts stages as they start and end; give it every event. `expected`: how long all of them take, where that is known;
-    `slots` of 0: as many as are seen at once."""
+    """Counts stages as they start and end. `expected`: the time that all of them take, where that is known; `slots` of 0: as
+    many as run at once."""
 
     def __init__(
         self, items: Sequence[Item], reused: int, dashboard: str, expected: Estimate | None = None, slots: int = 0
@@ -128,7 +128,7 @@ class StageProgress(_ProgressView):
         return sum(self._counts[kind] for kind in _ENDS)
 
     def show(self, event: Event) -> None:
-        """Take in one event of the pool."""
+        """Count one event of the pool."""
         item, now = event.item, time.monotonic()
         key = item.stage.key
         if event.kind == "started":
@@ -159,7 +159,7 @@ class StageProgress(_ProgressView):
         return ", ".join(filter(None, parts))
 
     def _estimate(self) -> str:
-        """How long the rest takes, in words; thousands of stages are not added up more than once a second."""
+        """The remaining time in words, computed at most once a second: there may be thousands of stages."""
         now = time.monotonic()
         if now - self._left_at >= ESTIMATE_EVERY_SECONDS:
             self._left_at = now
@@ -193,7 +193,7 @@ class TrialProgress(_ProgressView):
         return sum(trial.state != "running" for trial in self._trials.values())
 
     def show(self, kind: str, trial: Trial) -> None:
-        """Take in what `Watch` of cluster/proposals.py is told."""
+        """Count one event of a trial; see `Watch` in cluster/proposals.py."""
         self._trials[trial.number] = trial
         if kind == "replicate":
             outcome = trial.outcomes[-1]
@@ -219,7 +219,7 @@ class TrialProgress(_ProgressView):
 
 
 class ProgressCounter(_ProgressView):
-    """Counts many small things."""
+    """Counts many small things, such as translated texts."""
 
     def __init__(self, what: str, total: int) -> None:
         super().__init__(what, total)
@@ -230,12 +230,12 @@ class ProgressCounter(_ProgressView):
         return self._now
 
     def part(self, size: int) -> Callable[[int, int], None]:
-        """How to tell that `done` of the `total` pieces of the next `size` things are done."""
+        """A callback for the next `size` things: `done` of their `total` pieces are finished."""
         before = self._now
 
         def progress(done: int, total: int) -> None:
             self._now = before + (size if done >= total else size * done // total)
-            if self._progress or self._now < self._total:  # of the end the last line tells
+            if self._progress or self._now < self._total:  # the last line is the summary
                 self._update()
 
         return progress

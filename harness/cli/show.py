@@ -1,4 +1,4 @@
-"""`list` and `show`: what the harness knows, and one record in full."""
+"""`list`: methods, tasks, tables and the like, a line each. `show`: one record in full."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import importlib.util
 import sys
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +21,12 @@ from harness.store import DEFAULT_URL, Store
 if TYPE_CHECKING:
     from harness.encoders import Size
 
+LABEL = 16
+"""Width of the first column of `show`."""
+
 
 def listing(args: argparse.Namespace) -> int:
-    """One line each: methods with their hyperparameters, tasks, tables, search spaces, encoders."""
+    """Print a line for each method, task, table, space, encoder, corpus, translator or bench, as `args.what` says."""
     makers: dict[str, Callable[[], list[tuple[str, str]]]] = {
         "methods": _methods,
         "tasks": _tasks,
@@ -37,7 +40,7 @@ def listing(args: argparse.Namespace) -> int:
     if args.what not in makers:
         raise unknown("list", args.what, LISTED)
     if args.store and args.what != "benches":
-        raise UserError(f"list {args.what}: --store is of 'list benches' alone; leave it out.")
+        raise UserError(f"list {args.what}: only 'list benches' takes --store; leave it out.")
     rows = makers[args.what]()
     width = max(len(name) for name, _ in rows)
     print_lines([escaped(f"{name:<{width}}  {text}") for name, text in rows], sys.stdout, indent=width + 2)
@@ -98,9 +101,9 @@ def _spaces() -> list[tuple[str, str]]:
 
 
 def _published(size: Size) -> str:
-    """What else the source prints of a size, where the default encoder differs from it or has it from there."""
+    """What the source states of a size besides layers and width."""
     found = "; relative positions {} / {}".format(*size.relative_positions) if any(size.relative_positions) else ""
-    return found + ("" if size.vocabulary == 30_522 else f"; its vocabulary there has {size.vocabulary:,} entries")
+    return found + ("" if size.vocabulary == 30_522 else f"; its paper's vocabulary has {size.vocabulary:,} entries")
 
 
 def _encoders() -> list[tuple[str, str]]:
@@ -118,10 +121,10 @@ def _encoders() -> list[tuple[str, str]]:
         *rows,
         (
             "new:SIZE@ENCODER",
-            "the same with that encoder's tokenizer and vocabulary (bert-tiny's 30,522 where none is named)",
+            "the same with that encoder's tokenizer and vocabulary (default: bert-tiny's, 30,522 entries)",
         ),
-        ("FOLDER", "any BERT, RoBERTa, ELECTRA or MPNet in a folder"),
-        ("ORG/NAME", "any of them on the hub"),
+        ("FOLDER", "a BERT, RoBERTa, ELECTRA or MPNet in a folder"),
+        ("ORG/NAME", "a BERT, RoBERTa, ELECTRA or MPNet on the hub"),
     ]
 
 
@@ -131,20 +134,23 @@ def _corpora() -> list[tuple[str, str]]:
     rows = [(name, (made.__doc__ or "").partition("\n")[0]) for name, made in CORPORA.items()]
     return [
         *rows,
-        ("FILE", "a text a line (.txt, also .gz), .jsonl or .parquet with a column text; PATH:COLUMN for another"),
-        ("FOLDER", "such files of one kind, in the order of their names; also a pattern, 'wiki/**/*.txt'"),
+        (
+            "FILE",
+            "one text a line (.txt, also .gz), or .jsonl or .parquet with a column text; PATH:COLUMN names another",
+        ),
+        ("FOLDER", "such files of one kind, sorted by name; also a pattern, 'wiki/**/*.txt'"),
         ("hub:OWNER/NAME", "the train split of a data set of the hub; hub:OWNER/NAME:CONFIG@REVISION"),
     ]
 
 
 def _translators() -> list[tuple[str, str]]:
     return [
-        ("opus-mt:de,zh", "Helsinki-NLP's models there and back, a view for each pivot language (hub, or its cache)"),
-        ("wmt19:de", "facebook's WMT'19 models; ...@T=0.7 samples at that temperature"),
-        ("THERE+BACK", "a pair of Hugging Face translation models, folders or ids; several pairs with commas"),
+        ("opus-mt:de,zh", "Helsinki-NLP's models (hub, or its cache), one view for each pivot language"),
+        ("wmt19:de", "facebook's WMT'19 models; wmt19:de@T=0.7 samples at that temperature"),
+        ("THERE+BACK", "a pair of Hugging Face translation models, folders or ids; several pairs, comma-separated"),
         (
             "apertium:spa,cat",
-            "the Debian program apertium, offline: apt install apertium apertium-eng-spa apertium-eng-cat",
+            "the program apertium, offline: apt-get install apertium apertium-eng-spa apertium-eng-cat",
         ),
         ("file:PATH", "translations of your own: .jsonl, .csv or .parquet with columns text, view_1, view_2"),
     ]
@@ -161,7 +167,7 @@ def _benches(url: str | None) -> list[tuple[str, str]]:
 
 
 def show(args: argparse.Namespace) -> int:
-    """One record: what was trained, what it found, where it comes from, which runs it serves, how to make it again."""
+    """Print one record: what was trained, its scores, the stages before it, the runs it serves and how to reproduce them."""
     from harness.cli.places import storage_of
 
     store = Store(args.store or DEFAULT_URL, create=False)
@@ -172,112 +178,129 @@ def show(args: argparse.Namespace) -> int:
         raise UserError(f"The store {store.shown} has no record whose key begins with '{args.key}'.")
     if len(keys) > 1:
         raise UserError(
-            f"Several keys begin with '{args.key}': {', '.join(key[:12] for key in keys)}; write more of it."
+            f"Several keys begin with '{args.key}': {', '.join(key[:12] for key in keys)}; give more characters."
         )
     key = keys[0]
     storage = storage_of(args, store)
     stage, record = store.stage(key), store.records([key], predictions=True)[key]
     assert stage is not None
     lines = [
-        *_record_lines(key, stage, record),
-        *_origin_lines(store, storage, stage),
+        f"{key}  {stage.phase}  {record.status}" + (f": {record.reason}" if record.reason else ""),
+        *_stage_lines(stage),
+        *_score_lines(stage, record),
+        *_history_lines(record),
+        *_provenance_lines(stage, record),
+        *_parent_lines(store, storage, stage),
         *_run_lines(store, key, args.store),
     ]
-    print_lines(map(escaped, lines), sys.stdout, indent=12)
+    print_lines(map(escaped, lines), sys.stdout, indent=LABEL)
     return 0
 
 
-def _record_lines(key: str, stage: Stage, record: Record) -> list[str]:
-    lines = [f"{key}  {stage.phase}  {record.status}" + (f": {record.reason}" if record.reason else "")]
+def _labelled(label: str, text: str) -> str:
+    return f"{label:<{LABEL}}{text}"
+
+
+def _stage_lines(stage: Stage) -> Iterator[str]:
+    """What was trained on what, and how."""
     settings = ", ".join(f"{k}={v}" for k, v in sorted(stage.objective.params.items()))
-    lines.append(f"objective   {stage.objective.name} v{stage.objective.version}{'  ' + settings if settings else ''}")
+    yield _labelled(
+        "objective", f"{stage.objective.name} v{stage.objective.version}{'  ' + settings if settings else ''}"
+    )
     for role, rows in [("train", stage.data.train), ("dev", stage.data.dev), *(("test", t) for t in stage.data.tests)]:
         if rows:
-            lines.append(f"{role:<11} {rows.name}, {rows.rows:,} rows, digest {rows.digest}")
+            yield _labelled(role, f"{rows.name}, {rows.rows:,} rows, digest {rows.digest}")
     optim = stage.optim
-    lines.append(
-        f"optim       AdamW lr {optim.lr:g}, batch {optim.batch_size}, {optim.steps} steps, {optim.schedule}, warm-up "
-        f"{optim.warmup:g}, decay {optim.weight_decay:g}, clip {optim.clip:g}, dropout {optim.dropout:g}, {optim.precision}"
+    yield _labelled(
+        "optimizer",
+        f"AdamW lr {optim.lr:g}, batch {optim.batch_size}, {optim.steps} steps, {optim.schedule}, warm-up "
+        f"{optim.warmup:g}, decay {optim.weight_decay:g}, clip {optim.clip:g}, dropout {optim.dropout:g}, {optim.precision}",
     )
-    lines.append(f"seed        {stage.seed}")
-    if stage.selection:
-        every, metric, tied = stage.selection.every, stage.selection.metric, record.tied
-        same = f", the first of {tied} with this score" if tied > 1 else ""
-        lines.append(
-            f"selected    step {record.selected_step}: best dev {metric} among evaluations every {every} steps and at the end"
-            f"{same}"
-        )
-        lines.append(f"dev scores  {_scores(record.dev_scores)}")
-        lines.append(_predicted(record, stage.data.num_labels))
+    yield _labelled("seed", str(stage.seed))
+
+
+def _score_lines(stage: Stage, record: Record) -> Iterator[str]:
+    """The best checkpoint and its dev scores, of a stage that selects one."""
+    if not stage.selection:
+        return
+    every, metric, tied = stage.selection.every, stage.selection.metric, record.tied
+    same = f", the first of {tied} with this score" if tied > 1 else ""
+    yield _labelled(
+        "selected",
+        f"step {record.selected_step}: best dev {metric} among evaluations every {every} steps and at the end{same}",
+    )
+    yield _labelled("dev scores", _scores(record.dev_scores))
+    if stage.data.num_labels < 2:
+        yield _labelled("dev output", f"predictions on {sum(record.histogram):,} rows")
+    else:
+        counts = ", ".join(f"{count:,} x class {number}" for number, count in enumerate(record.histogram))
+        yield _labelled("dev output", f"predicted classes: {counts}{' (collapsed: one class only)' * record.collapsed}")
+
+
+def _history_lines(record: Record) -> Iterator[str]:
     for entry in record.history:
         terms = {k: v for k, v in entry.items() if k not in ("step", "dev", "measures")}
         dev = f"  dev {_scores(entry['dev'])}" if "dev" in entry else ""
         measures = f"  measures {_scores(entry['measures'])}" if "measures" in entry else ""
-        lines.append(f"  step {entry['step']:>6}  {_scores(terms)}{measures}{dev}")
-    lines.append(f"cost        {record.flops:.3g} FLOPs in {duration(record.seconds / 3600)}")
-    for name, value in sorted(record.provenance.items()):
-        started = name == "started_at" and isinstance(value, (int, float))
-        lines.append(f"started     {timestamp(value)}" if started else f"{name:<11} {value}")
-    if record.weights_digest:
-        lines.append(f"weights     digest {record.weights_digest}")
-    if record.predictions:
-        names = {rows.digest: rows.name for rows in stage.row_sets}
-        kept = ", ".join(
-            f"{names.get(digest, digest[:10])} ({len(p.gold):,} rows)" for digest, p in record.predictions.items()
-        )
-        lines.append(f"predictions kept for {kept}; 'harness report' computes test scores from them")
-    return lines
-
-
-def _predicted(record: Record, num_labels: int) -> str:
-    """How the predictions on dev spread over the classes."""
-    if num_labels < 2:
-        return f"dev output  predictions on {sum(record.histogram):,} rows"
-    counts = ", ".join(f"{count:,} x class {number}" for number, count in enumerate(record.histogram))
-    collapsed = " (collapsed: one class only)" if record.collapsed else ""
-    return f"dev output  predicted classes: {counts}{collapsed}"
+        yield f"  step {entry['step']:>6}  {_scores(terms)}{measures}{dev}"
 
 
 def _scores(values: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value:.4f}" for name, value in values.items())
 
 
-def _origin_lines(store: Store, storage: Storage, stage: Stage) -> list[str]:
-    """The chain below this stage, down to the encoder."""
-    lines = ["parents"]
+def _provenance_lines(stage: Stage, record: Record) -> Iterator[str]:
+    """What the stage took, where and with what it was trained, and what is stored of it."""
+    yield _labelled("cost", f"{record.flops:.3g} FLOPs in {duration(record.seconds / 3600)}")
+    for name, value in sorted(record.provenance.items()):
+        started = name == "started_at" and isinstance(value, (int, float))
+        yield _labelled("started", timestamp(value)) if started else _labelled(name, str(value))
+    if record.weights_digest:
+        yield _labelled("weights", f"digest {record.weights_digest}")
+    if record.predictions:
+        names = {rows.digest: rows.name for rows in stage.row_sets}
+        stored = ", ".join(
+            f"{names.get(digest, digest[:10])} ({len(p.gold):,} rows)" for digest, p in record.predictions.items()
+        )
+        yield _labelled("predictions", f"stored for {stored}; 'harness report' computes test scores from them")
+
+
+def _parent_lines(store: Store, storage: Storage, stage: Stage) -> Iterator[str]:
+    """The stages before this one, down to the encoder."""
+    yield "parents"
     known = store.statuses([s.key for s in stage.chain])
     current = stage
     while isinstance(current.init, Parent):
         parent = current.init.stage
-        kept = storage.exists(weights_of(parent.key))
-        weights = "its weights are kept" if kept else "its weights are deleted; a stage that needs them trains it again"
+        stored = storage.exists(weights_of(parent.key))
+        weights = "weights stored" if stored else "weights deleted; a stage that needs them trains it again"
         status = known.get(parent.key, ("not recorded", 0))[0]
         parts = " and ".join(part.replace("_", " ") for part in current.init.parts)
-        lines.append(
+        yield (
             f"  {parent.key}  {parent.phase}  {parent.objective.name}  {status}; the next stage starts from its {parts}; {weights}"
         )
         current = parent
-    lines.append(f"  encoder {stage.encoder.name}, digest {stage.encoder.digest}")
-    return lines
+    yield f"  encoder {stage.encoder.name}, digest {stage.encoder.digest}"
 
 
-def _run_lines(store: Store, key: str, url: str | None) -> list[str]:
-    """The runs that a stage is the last one of, each with the command that makes it again."""
+def _run_lines(store: Store, key: str, url: str | None) -> Iterator[str]:
+    """The runs that end with a stage, each with the command that reproduces it."""
     labels, requests = store.labels(key), sorted(store.requests(key), key=lambda request: bool(request.study))
     if not labels:
-        lines = ["runs        no run ends with this stage; later stages start from it"]
-        return lines + [f"  make it again: {command(request, store=url)}" for request in requests[:1]]
-    lines = ["runs"]
+        yield _labelled("runs", "no run ends with this stage; later stages start from it")
+        yield from (f"  reproduce: {command(request, store=url)}" for request in requests[:1])
+        return
+    yield "runs"
     for label in labels:
         size = f"n{label['size']}" if label["size"] else "full size"
-        place = f"{label['task']}, {size}, subset {label['subset']}, seed {label['seed']}"
-        lines.append(f"  table {label['table']}, row {label['row']}: {place}")
+        yield (
+            f"  table {label['table']}, row {label['row']}: {label['task']}, {size}, subset {label['subset']}, seed {label['seed']}"
+        )
         asked = next((request for request in requests if request.table == label["table"]), None)
         if asked:
-            lines.append(f"    make it again: {command(of_run(asked, label), store=url)}")
+            yield f"    reproduce: {command(of_run(asked, label), store=url)}"
         else:
-            lines.append(
-                "    the command that makes it again is not known: this run is older than the store's record of commands; "
+            yield (
+                "    the command that reproduces it is unknown: this run is older than the store's record of commands; "
                 f"bench table {label['table']} with the settings above"
             )
-    return lines

@@ -14,8 +14,8 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Received:
-    """The signal that asked the command to end. Not part of the exception: Ray raises a KeyboardInterrupt of its own for one
-    that arrives while it waits."""
+    """The signal that ends the command. It is not part of the exception: for a signal that arrives while Ray waits, Ray
+    raises a KeyboardInterrupt of its own."""
 
     def __init__(self) -> None:
         self.number: signal.Signals | None = None
@@ -28,13 +28,13 @@ class Received:
     @property
     def sentence(self) -> str:
         by = f" by {self.number.name}" if self.number else ""
-        return f"interrupted{by}; what was recorded is kept, the same command goes on."
+        return f"interrupted{by}; finished stages are recorded, and the same command resumes."
 
 
 @contextmanager
 def interruptible() -> Iterator[Received]:
-    """Within, the first SIGTERM or SIGHUP raises KeyboardInterrupt in the main thread; another one must not disturb the
-    cleanup. A signal that was ignored before stays ignored, as `nohup` wants it."""
+    """Inside, the first SIGTERM or SIGHUP raises KeyboardInterrupt in the main thread; later ones are ignored, so that the
+    cleanup can end. A signal that was ignored before stays ignored, as under `nohup`."""
     received = Received()
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -57,7 +57,7 @@ def interruptible() -> Iterator[Received]:
 
 
 def _leave_lost_terminal() -> None:
-    """A terminal that is closed refuses every write, and cleanup must not fail on a sentence that nobody can read."""
+    """A closed terminal refuses every write: the standard streams go to /dev/null, so that the cleanup does not fail."""
     for stream in (1, 2):
         try:
             os.write(stream, b"")

@@ -1,4 +1,4 @@
-"""`submit`: a bench or tune handed to a cluster as a job, after everything that can be checked here was checked."""
+"""`submit`: runs a bench or tune as a job of a cluster, after checking here everything that can be checked without data."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SECRET = re.compile(r"PASSW|SECRET|ACCESS_KEY|API_KEY|CREDENTIAL|TOKEN$", re.IGN
 
 
 class RuntimeEnv(BaseModel):
-    """Of Ray's runtime environment what we look at; Ray checks the rest."""
+    """The keys of Ray's runtime environment that are checked here; Ray checks the rest."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -44,35 +44,35 @@ class RuntimeEnv(BaseModel):
 
 
 def submit(args: argparse.Namespace) -> int:
-    """Check the command, hand it to the cluster, say how to follow it; with --follow print its output and end as it does."""
+    """Check the command, submit it and print how to follow it. With --follow, print its output and return its exit status."""
     words: list[str] = args.words
     if words[0] not in COMMANDS:
         raise unknown("command", words[0], COMMANDS, "submit")
     late = [flag for flag in ("--follow", "--id", "--runtime-env") if flag in words]
     if late:
         raise UserError(
-            f"submit: {late[0]} stands before the command, as in harness submit {late[0]} ... {words[0]} ..."
+            f"submit: {late[0]} goes before the command, as in harness submit {late[0]} ... {words[0]} ..."
         )
     inner = build_parser().parse_args(words)
     _check_words(inner, words)
-    _check_kept(inner)
+    _check_persistent(inner)
     runtime_env = _runtime_env(args.runtime_env)
     name, metadata = _checked(inner)
     id = args.id or f"harness-{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", id):
         raise UserError(f"--id {id}: a job's name has letters, digits, '-', '_' and '.' only.")
-    travelling = list(_travelling(inner, runtime_env.get("working_dir")))
+    uploads = list(_uploads(inner, runtime_env.get("working_dir")))
 
     from harness.cluster.jobs import Jobs
 
     jobs = Jobs(args.cluster)
     command = shlex.join(["harness", *words])
     with tempfile.TemporaryDirectory() as folder:
-        for file in travelling:
+        for file in uploads:
             target = Path(folder) / file
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
-        if travelling:
+        if uploads:
             runtime_env["working_dir"] = folder
         jobs.submit(
             id,
@@ -83,7 +83,7 @@ def submit(args: argparse.Namespace) -> int:
     print(
         f"Job {id} is submitted.\n"
         f"Follow it:  {jobs.command('logs --follow', id)}\n"
-        f"Stop it:    {jobs.command('stop', id)}    # what was recorded is kept, the same command goes on\n"
+        f"Stop it:    {jobs.command('stop', id)}    # finished stages are recorded; the same command resumes\n"
         f"Dashboard:  {jobs.address}/#/jobs/{id}    (its token: ray get-auth-token)",
         flush=True,
     )
@@ -95,7 +95,7 @@ def _follow(jobs: Any, id: str) -> int:
     try:
         ended = jobs.follow(id, lambda text: print(text, end="", flush=True))
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"the job {id} goes on without being followed; see above how to stop it.") from None
+        raise KeyboardInterrupt(f"the job {id} keeps running; the lines above say how to stop it.") from None
     if ended.word == "SUCCEEDED":
         return 0
     if ended.exit_code == 127:
@@ -110,22 +110,22 @@ def _follow(jobs: Any, id: str) -> int:
 
 
 def _check_words(inner: argparse.Namespace, words: list[str]) -> None:
-    """What must not stand in the command: it is shown on the dashboard, and the cluster is named to submit."""
+    """Refuse passwords, which the dashboard would show, and an address of the inner command."""
     if any(has_password(word) for word in words):
         raise UserError(
-            f"submit {words[0]}: an URL in the command has a password, which the dashboard would show; leave it out and put "
-            "it on the head node: PGPASSWORD or ~/.pgpass for PostgreSQL, the usual AWS or Google credentials for storage."
+            f"submit {words[0]}: a URL in the command has a password, which the dashboard would show; set it on the head "
+            "node instead: PGPASSWORD or ~/.pgpass for PostgreSQL, the usual AWS or Google credentials for storage."
         )
     if any(word.partition("=")[0] == "--address" for word in words) and inner.address != "auto":
         raise UserError(
-            f"submit {words[0]} --address {inner.address}: the job joins the cluster it runs on; name that cluster before "
+            f"submit {words[0]} --address {inner.address}: the job joins the cluster it runs on; give the address before "
             f"the command, as in harness submit --address {inner.address} {words[0]} ..."
         )
 
 
-def _check_kept(inner: argparse.Namespace) -> None:
-    """What the job keeps must not lie in its own folder, which goes away with it."""
-    gone = "a job's own folder goes away with it"
+def _check_persistent(inner: argparse.Namespace) -> None:
+    """Store, artifact storage and results must lie outside the job's own folder, which is deleted with the job."""
+    gone = "a job's own folder is deleted with it"
     where = "name a database server, or a file on the head node as sqlite:////absolute/path.db"
     try:
         url = parsed(inner.store) if inner.store else None
@@ -133,7 +133,7 @@ def _check_kept(inner: argparse.Namespace) -> None:
         raise UserError(f"submit {inner.command} {error}") from None
     sqlite = url is not None and url.get_backend_name() == "sqlite"
     if url is None or (sqlite and not Path(url.database or "").is_absolute()):
-        raise UserError(f"submit {inner.command} --store: {gone}, and a relative path with it; {where}.")
+        raise UserError(f"submit {inner.command} --store: {gone}, with every relative path; {where}.")
     places = {"--storage": inner.storage} | ({"--out": inner.out} if inner.command == "tune" else {})
     for flag, place in places.items():
         if place is None and sqlite:
@@ -155,7 +155,7 @@ def _runtime_env(file: str | None) -> dict[str, Any]:
     for name, value in found.env_vars.items():
         if SECRET.search(name) or has_password(value):
             raise UserError(
-                f"--runtime-env {file}, key env_vars.{name}: the cluster keeps and shows runtime environments; set this "
+                f"--runtime-env {file}, key env_vars.{name}: the cluster stores and shows runtime environments; set this "
                 "variable on the nodes instead, before 'ray start' or from a Kubernetes secret."
             )
     folder = found.working_dir
@@ -165,8 +165,8 @@ def _runtime_env(file: str | None) -> dict[str, Any]:
 
 
 def _checked(inner: argparse.Namespace) -> tuple[str, dict[str, str]]:
-    """Read the tables, spaces and tasks that the command names and check all values against them, without data. A word for
-    the job's name, and what the dashboard shows of it."""
+    """Read the tables, spaces and tasks that the command names and check all values against them, without data. Returns a
+    word for the job's name, and the metadata that the dashboard shows."""
     if inner.command == "tune":
         space = space_of(inner)
         bench = as_bench(inner, space, space.settings(space.defaults))
@@ -180,34 +180,34 @@ def _checked(inner: argparse.Namespace) -> tuple[str, dict[str, str]]:
     return re.sub(r"[^A-Za-z0-9_.-]", "-", name or resolved.table.name), shown
 
 
-def _travelling(inner: argparse.Namespace, working_dir: str | None) -> Iterator[str]:
-    """The small files that the command names and that must go with the job. With a working_dir it holds them already."""
+def _uploads(inner: argparse.Namespace, working_dir: str | None) -> Iterator[str]:
+    """The small files that the command names and that are uploaded with the job; a working_dir must hold them already."""
     for flag, text in _named(inner):
         path = Path(text)
         small = text.endswith(YAML)
         if path.is_absolute() or text.startswith("~") or not (small or path.exists()):
             if small:
                 raise UserError(f"{flag} {text}: name the file from this folder, without a leading '/' or '~', so that it "
-                                "travels with the job.")  # fmt: skip
+                                "is uploaded with the job.")  # fmt: skip
             continue  # a name, or a place on the cluster
         if working_dir:
             if "://" not in working_dir and not (Path(working_dir).expanduser() / path).exists():
                 raise UserError(f"{flag} {text}: the runtime environment's working_dir {working_dir} has no such file.")
         elif not small:
             raise UserError(
-                f"{flag} {text}: data and encoders do not travel with a job; name a path that every node sees, or put it "
+                f"{flag} {text}: data and encoders are not uploaded with a job; name a path that every node sees, or put it "
                 "into a working_dir with --runtime-env."
             )
         elif ".." in path.parts:
             raise UserError(
-                f"{flag} {text}: go to the folder above and name the file from there: it travels with the job."
+                f"{flag} {text}: go to the folder above and name the file from there, so that it is uploaded with the job."
             )
         else:
             yield text
 
 
 def _named(inner: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    """(flag, value) of everything that may be a file or folder, those named inside a --with file included."""
+    """(flag, value) of every flag that may name a file or folder, also inside a --with file."""
     values = vars(inner)
     found = {flag: values.get(flag) for flag in ("table", "space", "data", "encoder", "corpus")}
     found["with"] = values.get("with_file")

@@ -139,7 +139,7 @@ def test_show_says_where_the_command_is_not_known(harness: Harness) -> None:
     key = next(key for key in store.keys_like("") if store.labels(key))
     said = harness(f"show {key}")
     assert said.status == 0
-    assert "the command that makes it again is not known" in said.out
+    assert "the command that reproduces it is unknown" in said.out
 
 
 def test_show_names_the_store_where_it_is_not_the_default(harness: Harness) -> None:

@@ -107,7 +107,7 @@ def test_show_prints_no_unix_time(workdir: Path, harness: Callable[..., Said], m
     store.lease(of.key, owner)
     store.commit(of, done, owner)
     said = harness(f"show {of.key} --store sqlite:///x.db")
-    assert "started     2023-11-15 07:13:20+0900" in said.out
+    assert "started         2023-11-15 07:13:20+0900" in said.out
     assert "1700000000" not in said.out
     assert re.search(r"cost +1e\+12 FLOPs in 1\.4 h", said.out)
 

@@ -34,18 +34,18 @@ def test_show_a_record_in_full(harness: Harness, keys: list[str]) -> None:
     assert (said.status, said.err) == (0, "")
     for part in (
         f"{keys[0]}  fine-tune  done",
-        "objective   cross_entropy v1",
-        "train       toy/train, 20 rows",
-        "test        toy/test, 3 rows",
+        "objective       cross_entropy v1",
+        "train           toy/train, 20 rows",
+        "test            toy/test, 3 rows",
         "lr 2e-05, batch 16, 20 steps",
-        "selected    step 20: best dev accuracy among evaluations every 50 steps and at the end",
-        "dev output  predicted classes: 3 x class 0, 1 x class 1",
-        f"{stage().chain[1].key}  post-train  cmlm  not recorded; the next stage starts from its encoder; its weights are deleted",
+        "selected        step 20: best dev accuracy among evaluations every 50 steps and at the end",
+        "dev output      predicted classes: 3 x class 0, 1 x class 1",
+        f"{stage().chain[1].key}  post-train  cmlm  not recorded; the next stage starts from its encoder; weights deleted",
         "starts from its encoder and mlm head",
         f"encoder tiny, digest {'e' * 32}",
         "table few_shot, row FT: toy, n20, subset 0, seed 0",
         "table few_shot, row w/o CL: toy, n20, subset 0, seed 0",
-        "the command that makes it again is not known: this run is older",
+        "the command that reproduces it is unknown: this run is older",
     ):
         assert part in said.out
 
