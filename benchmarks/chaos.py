@@ -429,7 +429,7 @@ def explained(status: int, said: str, struck: set[str]) -> bool:
     return (
         status in expected
         and last.startswith("harness: ")
-        and "what was recorded is kept" in last
+        and "recorded stages are kept" in last
         and not TRACE.search(said)
     )
 

@@ -116,7 +116,7 @@ class Storage:
         except OSError as error:
             place = f"The storage {self.shown}"
             text = (error.strerror or str(error) or "no message").splitlines()[0].rstrip(".")
-            again = "then run the same command again: what was recorded is kept"
+            again = "then run the same command again: recorded stages are kept"
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 sentence = f"{place} is on a full disk ({_here()}); free some space, {again}."
             elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

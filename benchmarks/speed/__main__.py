@@ -3,7 +3,7 @@
     python benchmarks/speed [--data GLUE_FOLDER] [--rounds 3] [--only bert-tiny/movies] [--out FOLDER]
 
 Needs `pip install -e '.[speed]'` (accelerate, for Hugging Face's Trainer). Prints a table, the parts and the goals, and writes
-them with a picture and everything measured as JSON, machine and versions included. Interrupted, the same command goes on.
+them with a picture and everything measured as JSON, machine and versions included. Interrupted, the same command resumes.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from harness.errors import SessionLostError, UserError, unknown
 
 EXIT_INCOMPLETE, EXIT_USER = 1, 2
 LISTED = ("methods", "tasks", "tables", "spaces", "encoders", "corpora", "translators", "benches")
-KEPT = "what was recorded is kept, the same command goes on"
+KEPT = "recorded stages are kept, and the same command resumes"
 FORMATS = ("text", "md", "latex", "csv", "json")
 
 

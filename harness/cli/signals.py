@@ -28,7 +28,7 @@ class Received:
     @property
     def sentence(self) -> str:
         by = f" by {self.number.name}" if self.number else ""
-        return f"interrupted{by}; finished stages are recorded, and the same command resumes."
+        return f"interrupted{by}; recorded stages are kept, and the same command resumes."
 
 
 @contextmanager

@@ -50,9 +50,7 @@ def submit(args: argparse.Namespace) -> int:
         raise unknown("command", words[0], COMMANDS, "submit")
     late = [flag for flag in ("--follow", "--id", "--runtime-env") if flag in words]
     if late:
-        raise UserError(
-            f"submit: {late[0]} goes before the command, as in harness submit {late[0]} ... {words[0]} ..."
-        )
+        raise UserError(f"submit: {late[0]} goes before the command, as in harness submit {late[0]} ... {words[0]} ...")
     inner = build_parser().parse_args(words)
     _check_words(inner, words)
     _check_persistent(inner)
@@ -83,7 +81,7 @@ def submit(args: argparse.Namespace) -> int:
     print(
         f"Job {id} is submitted.\n"
         f"Follow it:  {jobs.command('logs --follow', id)}\n"
-        f"Stop it:    {jobs.command('stop', id)}    # finished stages are recorded; the same command resumes\n"
+        f"Stop it:    {jobs.command('stop', id)}    # recorded stages are kept; the same command resumes\n"
         f"Dashboard:  {jobs.address}/#/jobs/{id}    (its token: ray get-auth-token)",
         flush=True,
     )

@@ -121,8 +121,8 @@ def ask(ledger: Any, what: str, *arguments: Any) -> Any:
         return answer(getattr(ledger, what).remote(*arguments))
     except RayActorError as error:
         raise UserError(
-            f"The ledger's process ended ({type(error).__name__}), perhaps for lack of memory; what was recorded is kept, "
-            "the same command goes on."
+            f"The ledger's process ended ({type(error).__name__}), perhaps for lack of memory; recorded stages are kept, and "
+            "the same command resumes."
         ) from None
 
 

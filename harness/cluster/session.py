@@ -71,7 +71,7 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
         if lost := watchdog.lost:  # ray.shutdown would end this process with a status of its own
             if execution.address == "local":
                 _kill_children()
-            raise SessionLostError(f"{lost}; what was recorded is kept, the same command goes on.")
+            raise SessionLostError(f"{lost}; recorded stages are kept, and the same command resumes.")
         ray.shutdown()
 
 

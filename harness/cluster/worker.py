@@ -155,7 +155,7 @@ def _stored(name: str, tokens: Any) -> Any:
     except (ObjectStoreFullError, OutOfDiskError) as error:
         raise UserError(
             f"The tokens of {name} have no room in Ray's object store, nor on the disk that it spills to "
-            f"({type(error).__name__}); {MORE_ROOM}, and run the same command again: what was recorded is kept."
+            f"({type(error).__name__}); {MORE_ROOM}, and run the same command again: recorded stages are kept."
         ) from None
 
 
@@ -166,7 +166,7 @@ def fetched(references: list[Any]) -> list[Any]:
     except GetTimeoutError:
         raise UserError(
             f"Tokens did not reach node {ray.util.get_node_ip_address()} in {FETCH_SECONDS:g} s: its object store or its "
-            f"disk may be full; {MORE_ROOM}, and run the same command again: what was recorded is kept."
+            f"disk may be full; {MORE_ROOM}, and run the same command again: recorded stages are kept."
         ) from None
     return found
 

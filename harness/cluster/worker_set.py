@@ -89,7 +89,7 @@ class WorkerSet:
     def _waits_for(self) -> str:
         each = f"{self.execution.cpus_per_run:g} CPUs and {self.execution.gpus_per_run:g} GPUs"
         if not self._slots:
-            return f"waiting for nodes: none that is there now has {each}; what was recorded is kept."
+            return f"waiting for nodes: none that is there now has {each}; recorded stages are kept."
         free = ray.available_resources()
         return f"waiting for a worker of {each}: the cluster has {free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs free."
 

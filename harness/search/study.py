@@ -331,5 +331,5 @@ def _database_errors(store: Store) -> Iterator[None]:
         if isinstance(said, TransientOutageError):
             raise said from None
         raise UserError(
-            f"The store {store.shown} refused the study ({first_line(cause)}); what was recorded is kept."
+            f"The store {store.shown} refused the study ({first_line(cause)}); recorded stages are kept."
         ) from None

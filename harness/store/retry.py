@@ -55,7 +55,7 @@ def sentence(place: str, error: sa.exc.DBAPIError, path: Path | None = None) -> 
         )
     if "disk is full" in text or state == "53100":
         return TransientOutageError(
-            place, "is on a full disk", "free some space and run the same command again: what was recorded is kept"
+            place, "is on a full disk", "free some space and run the same command again: recorded stages are kept"
         )
     if "disk I/O" in text:
         return TransientOutageError(
@@ -73,7 +73,7 @@ def sentence(place: str, error: sa.exc.DBAPIError, path: Path | None = None) -> 
         return TransientOutageError(
             place,
             f"does not answer ({text.rstrip('.')})",
-            "see that it runs and that --store names it rightly, and run the same command again: what was recorded is kept",
+            "see that it runs and that --store names it rightly, and run the same command again: recorded stages are kept",
         )
     return UserError(f"{place} answered: {text}.")
 

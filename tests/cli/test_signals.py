@@ -32,7 +32,7 @@ sys.exit(harness.cli.main(["plan"]))
 """
 """The command, at work at something else."""
 SLEEP = "time.sleep(600)"
-KEPT = "what was recorded is kept, the same command goes on."
+KEPT = "recorded stages are kept, and the same command resumes."
 
 
 def program(
@@ -112,7 +112,7 @@ def test_a_terminal_that_is_closed(tmp_path: Path) -> None:
 
 def test_without_its_ray_the_command_ends_at_once(tmp_path: Path) -> None:
     """What Ray does as the interpreter ends would crash, or set a status of its own."""
-    process = program(tmp_path, "raise SessionLostError('gone; the same command goes on')")
+    process = program(tmp_path, "raise SessionLostError('gone; the same command resumes')")
     _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (2, "still said\nharness: gone; the same command goes on\n")
+    assert (process.returncode, err) == (2, "still said\nharness: gone; the same command resumes\n")
     assert not (tmp_path / "left").exists()

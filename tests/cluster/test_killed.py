@@ -1,4 +1,4 @@
-"""Killed or interrupted at any moment, the same command goes on: nothing recorded is trained again, no number differs.
+"""Killed or interrupted at any moment, the same command resumes: nothing recorded is trained again, no number differs.
 
 The slow ones are single kinds of what test_chaos.py does by turns.
 """
@@ -66,7 +66,7 @@ def test_interrupted_then_on_one_slot(tmp_path: Path, same_table: SameTable) -> 
             driver.recorded(len(before) + 1)
             driver.signal(number, group=True)
             assert driver.wait() == status, driver.err
-            said = f"harness: interrupted{by}; what was recorded is kept, the same command goes on."
+            said = f"harness: interrupted{by}; recorded stages are kept, and the same command resumes."
             assert driver.err.splitlines()[-1] == said
             assert not TRACE.search(driver.err)
             driver.gone()

@@ -95,7 +95,7 @@ def test_a_server_that_goes_away_under_two_drivers(server: Own, tmp_path: Path) 
         assert f"{shown} answers again." in one.err
         last = two.err.strip().splitlines()[-1]
         assert last.startswith(f"harness: {shown} does not answer"), two.err
-        assert last.endswith("run the same command again: what was recorded is kept."), two.err
+        assert last.endswith("run the same command again: recorded stages are kept."), two.err
         assert "Traceback" not in one.err + two.err + again.err
 
         assert jobs.count("harness bench --table few_shot") == 2, jobs

@@ -147,7 +147,7 @@ def test_a_job_is_stopped_and_the_same_command_goes_on(head: tuple[str, str], fo
         assert driver.wait() == 143, driver.out + driver.err
     (id,) = re.findall(r"^Job (\S+) is submitted", driver.out, re.MULTILINE)
     assert answer(f"{head[0]}/api/jobs/{id}")["status"] == "STOPPED"
-    assert "harness: interrupted by SIGTERM; what was recorded is kept, the same command goes on." in driver.out
+    assert "harness: interrupted by SIGTERM; recorded stages are kept, and the same command resumes." in driver.out
     assert driver.err.startswith(f"harness: job {id} stopped: ")
     assert not TRACE.search(driver.out + driver.err)
     assert leases(folder) == 0
@@ -217,7 +217,10 @@ def test_no_cluster_at_the_address(
         ("bench --table few_shot --set optim.lrr=1 {store}", "--set optim.lrr=1: "),
         ("tune cmlm --space cmml {store}", "--space: unknown space 'cmml'. Did you mean 'cmlm'?"),
         ("bench --table few_shot", "submit bench --store: a job's own folder is deleted with it"),
-        ("bench --table few_shot --store sqlite:///x.db", "submit bench --store: a job's own folder is deleted with it"),
+        (
+            "bench --table few_shot --store sqlite:///x.db",
+            "submit bench --store: a job's own folder is deleted with it",
+        ),
         ("bench --table few_shot --store x.db", "submit bench --store 'x.db' is not a database URL; write"),
         (
             "bench --table few_shot --store postgresql+psycopg://me@h/n",

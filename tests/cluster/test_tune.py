@@ -236,7 +236,7 @@ def test_a_second_command_on_a_study_is_refused(disturbed: Disturbed) -> None:
 
 def test_an_interrupted_study_says_so(disturbed: Disturbed) -> None:
     """By SIGTERM, as a scheduler sends it."""
-    said = "harness: interrupted by SIGTERM; what was recorded is kept, the same command goes on."
+    said = "harness: interrupted by SIGTERM; recorded stages are kept, and the same command resumes."
     assert disturbed.interrupted.err.splitlines()[-1] == said
     assert not TRACE.search(disturbed.interrupted.err)
     assert disturbed.leases == 0

@@ -383,7 +383,7 @@ def test_a_database_that_is_not_optunas_is_a_sentence(fresh: Store, space: Resol
     with sqlite3.connect(fresh.path or "") as connection:
         connection.execute("CREATE TABLE studies (something TEXT)")
     with pytest.raises(
-        UserError, match=r"^The store sqlite:///\S+ refused the study \(.+\); what was recorded is kept.$"
+        UserError, match=r"^The store sqlite:///\S+ refused the study \(.+\); recorded stages are kept.$"
     ):
         mirrored(fresh, space)
 
@@ -395,7 +395,7 @@ def test_a_full_disk_is_a_sentence(fresh: Store, space: ResolvedSpace, monkeypat
         raise OperationalError("CREATE", {}, sqlite3.OperationalError("database or disk is full"))
 
     monkeypatch.setattr(optuna.storages._rdb.models.BaseModel.metadata, "create_all", full)
-    with pytest.raises(UserError, match=r"is on a full disk; free some space .* what was recorded is kept\.$"):
+    with pytest.raises(UserError, match=r"is on a full disk; free some space .* recorded stages are kept\.$"):
         mirrored(fresh, space)
 
 

@@ -215,7 +215,7 @@ def fill_until_full(store: Store) -> tuple[int, str]:
 
 def check_full(file_store: Store, file_url: str, count: int, said: str) -> None:
     assert "is on a full disk; free some space" in said
-    assert "what was recorded is kept" in said
+    assert "recorded stages are kept" in said
     kept = Store(file_url).statuses([stage(seed).key for seed in range(1, 1000)])
     assert len(kept) == count
     connection = sqlite3.connect(file_url.removeprefix("sqlite:///"))

@@ -89,7 +89,7 @@ def test_a_server_that_is_frozen(
     monkeypatch.setattr(retry, "OUTAGE_SECONDS", 2.0)
     server.signal(signal.SIGSTOP)
     try:
-        with pytest.raises(UserError, match=r"does not answer .* what was recorded is kept\.$"):
+        with pytest.raises(UserError, match=r"does not answer .* recorded stages are kept\.$"):
             store.commit(of, record(of), owner)
         assert "does not answer; trying again until" in capfd.readouterr().err
         began = time.monotonic()
