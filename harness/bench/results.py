@@ -45,7 +45,7 @@ def _of(plan: Plan, run: Run, record: Record | None, earlier: Mapping[str, Recor
             predicted = record.predictions[row_set.digest]
             for metric in dict.fromkeys((column.metric, *plan.tasks[run.task].task.metrics)):
                 test = score(metric, predicted.gold, predicted.logits)
-                scores.append(Score(metric, record.dev_scores.get(metric), test))
+                scores.append(Score(metric, dev_score(run.stage, record, metric), test))
         yield Replicate(
             run.row,
             run.size,
@@ -62,6 +62,15 @@ def _of(plan: Plan, run: Run, record: Record | None, earlier: Mapping[str, Recor
             record.tied if scores else None,
             record.seconds if scores else None,
         )
+
+
+def dev_score(stage: Stage, record: Record, metric: str) -> float | None:
+    """A finished stage's score on dev: as recorded, or from its recorded predictions where the metric is newer than the
+    record. None for a stage without a dev set."""
+    if metric in record.dev_scores or stage.data.dev is None:
+        return record.dev_scores.get(metric)
+    predicted = record.predictions[stage.data.dev.digest]
+    return score(metric, predicted.gold, predicted.logits)
 
 
 def _blocking(stage: Stage, earlier: Mapping[str, Record]) -> Iterator[Record]:
