@@ -15,7 +15,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from harness.cli import build_parser
-from harness.cli.submit import _check_kept, _check_words
+from harness.cli.submit import _check_persistent, _check_words
 from harness.store import has_password
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -111,7 +111,7 @@ class TestRayJob:
         args = build_parser().parse_args(words)
         assert (program, args.address, args.yes) == ("harness", "auto", True)
         _check_words(args, words)
-        _check_kept(args)
+        _check_persistent(args)
 
     def test_the_password_comes_from_a_secret_to_the_head_alone(self) -> None:
         variables = [

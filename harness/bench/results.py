@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from harness.bench.aggregate import Replicate, Score
 from harness.bench.caption import Examples
@@ -66,11 +66,23 @@ def _of(plan: Plan, run: Run, record: Record | None, earlier: Mapping[str, Recor
 
 def dev_score(stage: Stage, record: Record, metric: str) -> float | None:
     """A finished stage's score on dev: as recorded, or from its recorded predictions where the metric is newer than the
-    record. None for a stage without a dev set."""
-    if metric in record.dev_scores or stage.data.dev is None:
+    record. None where there are no predictions on dev."""
+    predicted = record.predictions.get(stage.data.dev.digest) if stage.data.dev else None
+    if metric in record.dev_scores or predicted is None:
         return record.dev_scores.get(metric)
-    predicted = record.predictions[stage.data.dev.digest]
     return score(metric, predicted.gold, predicted.logits)
+
+
+def dev_scores(store: Store, record: Record, metrics: Iterable[str]) -> dict[str, float]:
+    """A record's dev scores, and those of `metrics` that are newer than the record. A stage that selects no checkpoint has
+    none."""
+    missing = [metric for metric in metrics if metric not in record.dev_scores] if record.dev_scores else []
+    if not missing:
+        return record.dev_scores
+    stage, full = store.stage(record.key), store.records([record.key], predictions=True)[record.key]
+    assert stage is not None
+    found = {metric: dev_score(stage, full, metric) for metric in missing}
+    return record.dev_scores | {metric: value for metric, value in found.items() if value is not None}
 
 
 def _blocking(stage: Stage, earlier: Mapping[str, Record]) -> Iterator[Record]:

@@ -61,7 +61,7 @@ class ChainRunner:
         chain = []
         for stage in run.stage.chain:
             ended: StageResult = (
-                ask(self.ledger, "look", stage.key, False)[1] or failed.get(stage.key) or StageResult("done")
+                ask(self.ledger, "look", stage.key, False, metrics)[1] or failed.get(stage.key) or StageResult("done")
             )
             chain.append(replace(ended, trained=stage.key in trained))
             if ended.status != "done":

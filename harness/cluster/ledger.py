@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 import ray
 from ray.exceptions import RayActorError
 
+from harness.bench.results import dev_scores
 from harness.cluster import heartbeat
 from harness.cluster.heartbeat import HeartbeatMonitor, ProcessId, on_driver_node
 from harness.cluster.worker import answer
@@ -74,15 +75,16 @@ class Ledger:
     def status(self, key: str) -> tuple[Status, int] | None:
         return self._store.statuses([key]).get(key)
 
-    def look(self, key: str, retry: bool) -> tuple[int, StageResult | None]:
-        """Attempts at a stage so far, and how it ended; None where it is still to be trained: without a record, and after
-        a failure (with `retry` a divergence) that an earlier command recorded."""
+    def look(self, key: str, retry: bool, metrics: tuple[str, ...] = ()) -> tuple[int, StageResult | None]:
+        """Attempts at a stage so far, and how it ended, with its dev scores in at least `metrics`; None where it is still to
+        be trained: without a record, and after a failure (with `retry` a divergence) that an earlier command recorded."""
         status, attempt = self._store.statuses([key]).get(key, (None, 0))
         again = status == "failed" or (retry and status == "diverged")
         if status is None or (again and key not in self._tried):
             return attempt, None
         record = self._store.records([key])[key]
-        return attempt, StageResult(record.status, record.reason, record.dev_scores, record.flops, record.seconds)
+        scores = dev_scores(self._store, record, metrics)
+        return attempt, StageResult(record.status, record.reason, scores, record.flops, record.seconds)
 
     def hold(self, key: str, user: str) -> None:
         """`user` needs the weights of a stage: they stay."""

@@ -16,7 +16,7 @@ import harness
 from harness.bench import results
 from harness.bench.plan import Plan, make_plan
 from harness.bench.resolve import Overrides
-from harness.bench.results import examples, hardware, replicates
+from harness.bench.results import dev_scores, examples, hardware, replicates
 from harness.bench.table import load_table
 from harness.encoders import HeadTraining, Located
 from harness.specs import Encoder, Predictions, Record, Stage
@@ -243,13 +243,34 @@ def test_hardware_lists_each_kind_once(plan: Plan, store: Store) -> None:
 # ------------------------------------------------------------------------------------------------------ examples
 
 
+def predictions_on_dev(store: Store, stage: Stage) -> Predictions:
+    assert stage.data.dev
+    return store.records([stage.key], predictions=True)[stage.key].predictions[stage.data.dev.digest]
+
+
+def test_a_metric_that_is_newer_than_a_record_is_computed_from_its_predictions(plan: Plan, store: Store) -> None:
+    """A task's YAML may name another metric after its runs were recorded; a search then takes it for what it is."""
+    run = next(r for r in plan.runs if r.task == "cola" and len(r.stage.chain) > 1)
+    commit(store, run.stage)
+    record = store.records([run.stage.key])[run.stage.key]
+    assert not record.predictions
+    on_dev = predictions_on_dev(store, run.stage)
+    found = dev_scores(store, record, ("mcc", "f1_macro"))
+    assert found == {**record.dev_scores, "f1_macro": score("f1_macro", on_dev.gold, on_dev.logits)}
+    assert dev_scores(store, record, ()) == record.dev_scores
+    parent = run.stage.chain[0]
+    commit(store, parent, dev_scores={})
+    assert dev_scores(store, store.records([parent.key])[parent.key], ("mcc",)) == {}
+
+
 def test_a_replicate_has_every_metric_of_its_task_and_its_checkpoint(plan: Plan, store: Store) -> None:
     run = next(r for r in plan.runs if r.task == "cola")
     commit(store, run.stage, selected_step=300, tied=2, seconds=1.5)
     (found,) = replicates(plan, store)
     assert [each.metric for each in found.scores] == ["mcc", "accuracy"]
     assert found.scores[0].test == found.value
-    assert [each.dev for each in found.scores] == [0.5, None]  # of accuracy nothing was recorded
+    on_dev = predictions_on_dev(store, run.stage)
+    assert [each.dev for each in found.scores] == [0.5, score("accuracy", on_dev.gold, on_dev.logits)]
     assert (found.selected_step, found.tied, found.seconds) == (300, 2, 1.5)
     failed = next(r for r in plan.runs if r.task == "mnli")
     commit(store, failed.stage, "failed", "no memory")
