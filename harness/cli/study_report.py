@@ -1,4 +1,4 @@
-"""What a study found: printed, and written as tables, pictures and best.yaml into the study's folder."""
+"""Report of a study: prints its table, and writes tables, plots and best.yaml into the study's folder."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from harness.cli.bench import prepare
 from harness.cli.printing import print_lines, print_table
 from harness.cli.study import Opened, as_bench
 from harness.errors import UserError
-from harness.search.margins import marginal_tables
+from harness.search.marginals import marginal_tables
 from harness.search.results import Study, best_point, best_yaml, budget, chosen, final_test
 from harness.search.tables import points_table
 from harness.search.trials import Trial
 from harness.store import masked
 
 FILES = {"md": "md", "csv": "csv", "latex": "tex", "json": "json"}
-"""Formats of the tables, with the suffix of their files."""
+"""Formats of the tables, each with the suffix of its files."""
 
 
 def study_of(opened: Opened) -> Study:
     points, space = opened.points, opened.points.space
     base, history = points.base, opened.proposals.history
     notes = [
-        f"Points were judged as row {base.rows[0].name} of table {base.table.name}, protocol {base.table.protocol}, encoder "
+        f"Each point was run as row {base.rows[0].name} of table {base.table.name}, protocol {base.table.protocol}, encoder "
         f"{base.encoder}, preset {base.preset}, data {opened.prepared.plan.source}: {', '.join(base.tasks)}, "
         f"{', '.join(f'N={size}' if size else 'full size' for size in base.sizes)}.",
         *([f"Changed from the table's own setting: {'; '.join(base.deviations)}."] if base.deviations else []),
         *space.space.notes,
-        *([f"Proposals that repeated a point and cost nothing: {len(history.repeated)}."] if history.repeated else []),
+        *([f"Proposals that repeated a point, at no cost: {len(history.repeated)}."] if history.repeated else []),
     ]
     return Study(
         name=opened.name,
@@ -57,13 +57,13 @@ def study_of(opened: Opened) -> Study:
 
 
 def report_study(args: argparse.Namespace, opened: Opened) -> int:
-    """Print all points, and write them with the margins, pictures and best.yaml into the study's folder."""
+    """Print all points. Write tables, marginals, plots and best.yaml into the study's folder. Returns the exit status."""
     from harness.search.plots import save_plots
 
     study = study_of(opened)
     folder = Path(args.out) if args.out else opened.store.artifacts.parent / "studies" / opened.name
     best = best_point(study)
-    # In the margins every cell of a grid stands for itself, also where two are one computation.
+    # Every cell of a grid counts in the marginals, also where two cells are one computation.
     whole = replace(study, trials=(*study.trials, *opened.proposals.history.repeated))
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -81,9 +81,9 @@ def report_study(args: argparse.Namespace, opened: Opened) -> int:
         print_table(shown + (f"\n{marginal_tables(whole, 'text')}" if study.grid else ""), sys.stdout)
     else:
         print(shown, end="")
-    print_lines([*notes, f"Tables and pictures: {folder}"])
+    print_lines([*notes, f"Tables and plots: {folder}"])
     if best is None:
-        print_lines(["No point has all its replicates trained to the end, so none is the best."])
+        print_lines(["There is no best point: no point has all its replicates done."])
         return EXIT_INCOMPLETE
     print(f"Next: harness bench --with {folder / 'best.yaml'}{_store_flag(args)}", file=sys.stderr)
     if args.final_test:
@@ -120,7 +120,7 @@ def _best(opened: Opened, study: Study, best: Trial) -> dict[str, Any]:
 
 
 def _final_test(args: argparse.Namespace, opened: Opened, study: Study, best: Trial, folder: Path) -> list[str]:
-    """The chosen point's test scores, beside the default point's, from the predictions that their runs kept."""
+    """Test scores of the chosen point and of the default point, computed from the recorded predictions."""
     first = (
         study.default_trial
         if study.default_trial is not best and study.default_trial and study.eligible(study.default_trial)
@@ -151,7 +151,7 @@ def _test_scores(args: argparse.Namespace, opened: Opened, study: Study, trial: 
     for size in base.sizes:
         for name, column in base.columns.items():
             title = f"{column.title} ({column.metric})" + (f" N={size}" if len(base.sizes) > 1 else "")
-            # A full training set has one subset, which stands in every replicate of its seed.
+            # A full training set has one subset, which counts in every replicate of its seed.
             places = [(subset if size else base.subsets[0], seed) for subset, seed in study.replicates]
             test[title] = [value for place in places if (value := found[size, name, *place]) is not None]
     return test

@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 IMPORTANCES, PARALLEL = "importances.png", "parallel_coordinate.png"
 FEW = 10
-"""Points below which an importance is mostly chance."""
+"""With fewer points an importance is mostly chance."""
 LIGHTEST = 0.3
-"""How far from white the lightest line is: Optuna's own is white on white."""
+"""Least distance of a line's colour from white; Optuna's own map begins at white."""
 LABEL = {"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5}
 
 
 def save_plots(study: optuna.study.Study, folder: Path, paths: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """Writes importances.png and parallel_coordinate.png of the complete trials, for the first metric, into `folder`.
+    """Writes importances.png and parallel_coordinate.png of the complete trials for the first metric into `folder`.
 
-    Scores are in points (x100), as in the tables. Returns the files, and a sentence for each picture that could not be drawn
-    or that says little.
+    Scores are in points (x100), as in the tables. Returns the files, and a sentence for each plot that could not be drawn or
+    that rests on few points.
     """
     from optuna.trial import TrialState
 
@@ -49,7 +49,7 @@ def save_plots(study: optuna.study.Study, folder: Path, paths: Sequence[str]) ->
             notes.append(f"No {name}: {(' '.join(str(error).split()) or type(error).__name__).rstrip('.')}.")
     if len(trials) < FEW and any(file.name == IMPORTANCES for file in files):
         notes.append(
-            f"{IMPORTANCES} stands on {len(trials)} points: with fewer than {FEW} importances are mostly chance."
+            f"{IMPORTANCES} rests on {len(trials)} points: with fewer than {FEW}, importances are mostly chance."
         )
     return files, notes
 
@@ -61,8 +61,8 @@ def _title(metric: str) -> str:
 def _first_metric(
     study: optuna.study.Study, trials: Sequence[optuna.trial.FrozenTrial], unit: float
 ) -> optuna.study.Study:
-    """The same trials with their first value alone, times `unit`: given a target, Optuna's plots take low values for the good
-    ones."""
+    """The same trials with their first value only, times `unit`. (With a `target`, Optuna's plots treat low values as
+    good.)"""
     import optuna
 
     alone = optuna.create_study(direction=study.directions[0])
@@ -111,7 +111,7 @@ def _parallel_coordinate(study: optuna.study.Study, paths: Sequence[str], metric
 
 @contextmanager
 def _agg_backend() -> Iterator[None]:
-    """pyplot on Agg and Optuna without chatter; backend, settings, open figures and log level are as before afterwards."""
+    """pyplot on Agg, and Optuna without info messages; restores backend, settings, open figures and log level."""
     import matplotlib
     import optuna
     from matplotlib import pyplot
@@ -127,5 +127,5 @@ def _agg_backend() -> Iterator[None]:
         optuna.logging.set_verbosity(level)
         for number in set(pyplot.get_fignums()) - figures:
             pyplot.close(number)
-        with suppress(ImportError):  # one that never worked here
+        with suppress(ImportError):  # a backend that does not work here
             pyplot.switch_backend(backend)

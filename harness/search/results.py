@@ -1,6 +1,6 @@
-"""What a study found: its budget, the best point, best.yaml and the final test.
+"""Results of a study: its budget, the best point, best.yaml and the final test.
 
-Pure: no torch, optuna or ray, and the same trials in any order give the same results. `tables` and `margins` show them.
+Pure: no torch, optuna or ray, and the same trials in any order give the same results. `tables` and `marginals` print them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from harness.bench.table import Value
 from harness.search.trials import Direction, Point, Trial, best_trial, pareto_front
 
 COSTS = frozenset({"flops", "seconds"})
-"""Metrics that are amounts; every other one is a score with 1 for 100 %."""
+"""Metrics that are amounts; every other metric is a score with 1 for 100 %."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """All that a study knows when it is shown.
+    """Everything that a report of a study needs.
 
     `method`: the method as in titles, and `row` the row of a table that it is; `paths`: what varies, in the space's order;
     `replicates`: (subset, seed) in the order they are run; `grid`: of a grid, its values by path; `default`: the paper's
@@ -59,16 +59,16 @@ class Study:
                 raise ValueError(f"trial {trial.number}: a replicate has not one value for each of {self.metrics}")
 
     def complete(self, trial: Trial) -> bool:
-        """Every replicate ended, well or badly: its mean is its value."""
+        """Every replicate ended, done or not, so the mean is final."""
         return trial.state == "complete" and len(trial.outcomes) == len(self.replicates) > 0
 
     def eligible(self, trial: Trial) -> bool:
-        """Every replicate was trained to its end: it can be the best."""
+        """Every replicate is done, so the trial can be the best."""
         return trial.eligible and self.complete(trial)
 
     @property
     def front(self) -> tuple[Trial, ...]:
-        """The best point of one metric; the Pareto front of several, the best of the first metric first."""
+        """The best trial of one metric; of several the Pareto front, sorted by the first metric."""
         eligible = [trial for trial in self.trials if self.eligible(trial)]
         if len(self.metrics) > 1:
             return pareto_front(eligible, self.directions)
@@ -82,13 +82,13 @@ class Study:
 
 
 def best_point(study: Study) -> Trial | None:
-    """The eligible trial with the best mean; with several metrics the best of the first metric on the Pareto front."""
+    """The eligible trial with the best mean; of several metrics the best of the first one on the Pareto front."""
     return next(iter(study.front), None)
 
 
 def ranked(study: Study) -> list[Trial]:
-    """Best first: eligible trials by the mean of the first metric, those with a failed replicate, dropped ones by how far they
-    came, failed ones, running ones."""
+    """Best first: eligible trials by the mean of the first metric, complete ones with a failed replicate, dropped ones by their
+    number of replicates, failed ones, running ones."""
     sign = -1 if study.directions[0] == "maximize" else 1
 
     def place(trial: Trial) -> tuple[int, int, float, int]:
@@ -104,8 +104,8 @@ def ranked(study: Study) -> list[Trial]:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a study spent. `complete`: trials of which all replicates ended; `replicates` were run of `full` (all of every
-    trial); `flops` and `seconds` as recorded with the stages, whoever trained them."""
+    """What a study cost. `complete`: trials whose replicates all ended; `replicates` ended, of `full` (all of every trial);
+    `flops` and `seconds`: recorded with the stages, also of those that another command trained."""
 
     trials: int
     complete: int
@@ -141,8 +141,8 @@ def budget(study: Study) -> Budget:
 
 
 def above_default(study: Study) -> Measured | None:
-    """The best point minus the default one, over the replicates that both have; its spread is the sd of the differences
-    between subsets. None while one of them has no replicate."""
+    """The best point minus the default one on the replicates that both have; the spread is the sd of the differences between
+    subsets. None while either has no replicate."""
     best, first = best_point(study), study.default_trial
     if best is None or first is None or not first.outcomes:
         return None
@@ -152,13 +152,13 @@ def above_default(study: Study) -> Measured | None:
 
 
 def chosen(study: Study) -> dict[str, Any]:
-    """The mapping `chosen` of best.yaml: how the point was chosen, what it reached on dev, and what that took.
+    """The mapping `chosen` of best.yaml: how the point was chosen, its dev score, and what the study cost.
 
     Raises ValueError while no trial can be the best.
     """
     best = best_point(study)
     if best is None:
-        raise ValueError(f"no trial of the study {study.name} has all its replicates trained to the end")
+        raise ValueError(f"no trial of the study {study.name} has all its replicates done")
     spent = budget(study)
     found: dict[str, Any] = {
         "study": study.name,
@@ -197,23 +197,23 @@ def chosen(study: Study) -> dict[str, Any]:
 
 
 def rule(study: Study) -> str:
-    """How the best point is chosen, as a sentence without its full stop."""
+    """How the best point is chosen, without a full stop."""
     eligible = sum(study.eligible(trial) for trial in study.trials)
     best = "highest" if study.directions[0] == "maximize" else "lowest"
     whom = f"{counted(eligible, 'point')} of {len(study.trials)} whose {counted(len(study.replicates), 'replicate')}"
-    text = f"the {best} mean dev {study.metrics[0]} among the {whom} were trained to the end"
+    text = f"the {best} mean dev {study.metrics[0]} among the {whom} are done"
     if len(study.metrics) > 1:
         text += f"; the first of the Pareto front of {' and '.join(study.metrics)}"
     return text
 
 
 def best_yaml(point: Mapping[str, Any]) -> str:
-    """A point as the YAML file that `harness bench --with` takes; every value reads back as it is."""
+    """A point as the YAML file that `harness bench --with` takes; every value reads back unchanged."""
     from ruamel.yaml import YAML
 
     yaml = YAML(typ="rt")
     yaml.default_flow_style = False
-    yaml.width = 1_000_000  # a folded line is not read back to the letter
+    yaml.width = 1_000_000  # a folded line does not read back unchanged
     yaml.representer.ignore_aliases = lambda data: True
     out = io.StringIO()
     yaml.dump(_plain(point), out)
@@ -236,9 +236,9 @@ class Measured:
 
 @dataclass(frozen=True)
 class FinalTest:
-    """The chosen point on test, scored once. `test`: the mean over `columns` within each replicate; `difference`: dev minus
-    test, replicate by replicate; `default`: the default point's test mean, where that is another point, and `above_default`
-    the chosen one's minus it, replicate by replicate; `lines`: the same in words."""
+    """The chosen point's test scores. `test`: the mean over `columns` within each replicate; `difference`: dev minus test,
+    replicate by replicate; `default`: the default point's test mean, where that is another point; `above_default`: the chosen
+    point's minus the default one's, replicate by replicate; `lines`: the same in words."""
 
     replicates: int
     dev: Measured
@@ -287,10 +287,10 @@ def _test_lines(found: FinalTest, replicates: Sequence[tuple[int, int]]) -> Iter
     yield f"Test: {', '.join(scores)}."
     yield f"Dev: {_shown(found.dev)}, {_distance(found.difference)} test."
     if found.default and found.above_default:
-        yield f"Test of the default point: {_shown(found.default)}; the best point lies {_distance(found.above_default)} it."
+        yield f"Test of the default point: {_shown(found.default)}; the best point is {_distance(found.above_default)} it."
     yield f"Values are in points (x100): {design(replicates)}."
-    also = ", and for the default point beside it" if found.default else ""
-    yield f"The test set was scored once, for this one point{also}, after it was chosen on dev."
+    points = "this point and the default one" if found.default else "this point"
+    yield f"The test set was scored once, for {points}, after the choice on dev."
 
 
 def _distance(difference: Measured) -> str:
@@ -303,7 +303,7 @@ def _shown(cell: Measured) -> str:
 
 
 def design(replicates: Sequence[tuple[int, int]]) -> str:
-    """What a mean and its ± are taken over."""
+    """What a mean and its ± are taken over, in words."""
     subsets, seeds = {subset for subset, _ in replicates}, {seed for _, seed in replicates}
     if len(replicates) == 1:
         return "one replicate, so no spread"

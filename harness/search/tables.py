@@ -1,4 +1,4 @@
-"""The table of all points of a study: text, Markdown and LaTeX for reading, CSV and JSON unrounded.
+"""The table of all points of a study: rounded as text, Markdown and LaTeX, unrounded as CSV and JSON.
 
 Pure: the same trials in any order give the same bytes.
 """
@@ -22,11 +22,11 @@ from harness.search.results import COSTS, Study, above_default, budget, design, 
 from harness.search.trials import Trial
 
 MAX_REASON = 200
-WORST = "A replicate that failed or diverged counts with its metric's worst value, and its point cannot be the best."
+WORST = "A failed or diverged replicate counts with the metric's worst value, and its point cannot be the best."
 
 
 def points_table(study: Study, format: str) -> str:
-    """All trials, best first, in one of text, md, latex, csv, json; ends with a newline. Raises UserError for another."""
+    """All trials, best first, as text, md, latex, csv or json; ends with a newline. Raises UserError for another format."""
     style = style_of(format)
     if style is None:
         return _points_csv(study) if format == "csv" else _points_json(study)
@@ -62,14 +62,14 @@ def points_table(study: Study, format: str) -> str:
 
 
 def caption(study: Study, bold: bool) -> list[str]:
-    """The caption of the table of points, a sentence a line, without markup."""
+    """The caption of the table of points, one sentence a line, without markup."""
     spent = budget(study)
     scores = [metric for metric in study.metrics if metric not in COSTS]
     costs = [metric for metric in study.metrics if metric in COSTS]
     shown = [f"dev {' and '.join(scores)} in points (x100) at the checkpoint selected on dev"] if scores else []
     shown += [f"{' and '.join(costs)} of training"] if costs else []
     mark = "Bold" if bold else "Star"
-    eligible = "among those whose every replicate was trained to its end"
+    eligible = "among those with all replicates done"
     lines = [
         f"Study {study.name}: {row_title(study)}, {study.mode} over {', '.join(study.paths)}; "
         f"sampler {study.sampler}, racing {study.racing}, seed {study.seed}.",
@@ -79,28 +79,30 @@ def caption(study: Study, bold: bool) -> list[str]:
         else f"{mark}: the Pareto front of {_aims(study)}, {eligible}; sorted by {study.metrics[0]}.",
     ]
     if scores and sum(study.eligible(trial) for trial in study.trials) > 1:
-        lines.append("The best of several dev means is flattered by having been chosen.")
+        lines.append("The best of several dev means is biased upwards, because it was selected.")
     if len(study.metrics) == 1 and study.directions[0] == "minimize":
         lines.append("Lower is better.")
     if any(trial.outcomes and not study.complete(trial) for trial in study.trials):
-        lines.append("In parentheses: the mean so far of a point that did not get all its replicates, not a result.")
+        lines.append(
+            "In parentheses: the mean so far of a point whose replicates are not all done; this is not a result."
+        )
     if any(outcome.status != "done" for trial in study.trials for outcome in trial.outcomes):
         lines.append(WORST + (" A failed one's FLOPs are those planned." if "flops" in study.metrics else ""))
-    lines.append(f"default: the point that is tried first ({_point(study.default)}).")
+    lines.append(f"default: the point of trial 0 ({_point(study.default)}).")
     difference = above_default(study)
     if difference is not None and scores[:1] == list(study.metrics[:1]) and study.front[0] is not study.default_trial:
         spread = "" if difference.spread is None else f" ± {in_points(difference.spread)}"
         lines.append(
-            f"The best point lies {in_points(difference.mean)}{spread} above the default one: mean and standard deviation of the "
-            "differences on the same replicates, between subsets."
+            f"The best point is {in_points(difference.mean)}{spread} above the default one: mean and standard deviation, between "
+            "subsets, of the differences on the same replicates."
         )
     states = {"complete": spent.complete, "dropped": spent.dropped, "failed": spent.failed}
     states["not finished"] = spent.trials - sum(states.values())
     counts = ", ".join(f"{number} {state}" for state, number in states.items() if number)
     lines += [
         f"{counted(spent.trials, 'point')}{f' ({counts})' if counts else ''}; {spent.replicates} of {spent.full} replicates "
-        f"run; {counted(spent.trained_stages, 'stage')} trained for this study, {spent.reused_stages} found recorded; "
-        f"{_cost(spent.flops)} FLOPs and {spent.hours:.2f} hours of training as recorded, training of an MLM head and pre-training left out.",
+        f"done; {counted(spent.trained_stages, 'stage')} trained for this study, {spent.reused_stages} reused; "
+        f"{_cost(spent.flops)} FLOPs and {spent.hours:.2f} hours of training, without MLM heads and pre-training.",
         *study.notes,
     ]
     return lines
@@ -158,7 +160,7 @@ def number_text(metric: str, value: float, style: Style) -> str:
 
 
 CellParts = tuple[str, str, str, str]
-"""A number in four parts that stand below each other: before, mean, spread, after."""
+"""A number in four aligned parts: before, mean, spread, after."""
 
 
 def score_cell(study: Study, trial: Trial, k: int, best: bool, style: Style) -> CellParts | str:
@@ -175,7 +177,7 @@ def score_cell(study: Study, trial: Trial, k: int, best: bool, style: Style) -> 
 
 
 def aligned(cells: Sequence[CellParts | str], style: Style) -> list[str]:
-    """Numbers as text; as plain text with their parts below each other."""
+    """Numbers as text, with aligned parts in plain text."""
     plain = style is STYLES["text"]
     parts = [cell for cell in cells if not isinstance(cell, str)]
     width, last = (max((len(part[i]) for part in parts), default=0) if plain else 0 for i in (2, 3))
@@ -201,7 +203,7 @@ def _words(study: Study, trial: Trial, best: bool) -> Iterator[str]:
 
 
 def _notes(study: Study, trial: Trial) -> list[Note]:
-    """What marks a trial: its failed replicates, and why it was dropped or cannot be run."""
+    """A trial's marks: its failed replicates, and why it was dropped or cannot be run."""
     found = [Note(o.status, _reason(o.reason)) for o in trial.outcomes if o.status != "done"]
     if trial.state == "dropped":
         found.append(Note(f"dropped after {len(trial.outcomes)} of {len(study.replicates)}", _reason(trial.reason)))
@@ -215,7 +217,7 @@ def _reason(text: str) -> str:
 
 
 def _footnotes(study: Study, trials: Iterable[Trial]) -> tuple[dict[Note, str], list[str]]:
-    """A letter for each reason in the order of the trials, and a line for each."""
+    """A letter for each reason in the order of the trials, and its line."""
     members: dict[Note, list[str]] = {}
     for trial in trials:
         for note in _notes(study, trial):
@@ -265,7 +267,8 @@ def _records(study: Study) -> list[dict[str, Any]]:
 
 
 def _points_csv(study: Study) -> str:
-    """One row a trial (kind 'trial') with its mean and spread, then one a replicate; empty where a column does not apply."""
+    """A row for each trial (kind 'trial') with its mean and spread, then one for each replicate; a column that does not apply
+    is empty."""
     names = ["kind", "number", *(f"set.{path}" for path in study.paths), "subset", "seed"]
     names += [f"{kind}.{metric}" for metric in study.metrics for kind in ("value", "spread")]
     names += ["state", "default", "best", "eligible", "done", "expected"]

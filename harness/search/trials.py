@@ -1,4 +1,4 @@
-"""Trials and the outcomes of their replicates: what a study knows, in plain types. Pure: no optuna, no ray."""
+"""Trials and the outcomes of their replicates, in plain types. Pure: no optuna, no ray."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ State = Literal["running", "complete", "dropped", "failed"]
 class ReplicateOutcome:
     """One replicate of a trial.
 
-    `values`: one a metric, always finite: a replicate that failed or diverged counts with the metric's worst value.
-    `flops`, `seconds`: of its stages as recorded, whoever trained them, without those that many
-    replicates share (an MLM head, pre-training); `trained` of its `stages` were trained for this study.
+    `values`: one for each metric, always finite: a failed or diverged replicate has the metric's worst value. `flops` and
+    `seconds`: recorded cost of its stages, without those that many replicates share (an MLM head, pre-training).
+    `trained`: how many of its `stages` were trained for this study.
     """
 
     values: tuple[float, ...]
@@ -43,7 +43,7 @@ class ReplicateOutcome:
 class Trial:
     """One hyperparameter point with its replicates so far, in the order that is the same for all trials.
 
-    'complete': all replicates ended; 'dropped': the racing rule ended it, and why; 'failed': the point cannot be run.
+    'complete': all replicates ended; 'dropped': the racing rule stopped it; 'failed': the point cannot be run.
     """
 
     number: int
@@ -66,20 +66,20 @@ class Trial:
 
     @property
     def eligible(self) -> bool:
-        """Every replicate was trained to its end: only such a trial can be the best."""
+        """Every replicate is done. Only such a trial can be the best."""
         ended = self.state == "complete" and bool(self.outcomes)
         return ended and all(outcome.status == "done" for outcome in self.outcomes)
 
 
 def best_trial(trials: Iterable[Trial], direction: Direction, metric: int = 0) -> Trial | None:
-    """The eligible trial with the best mean of a metric; of equals the first."""
+    """The eligible trial with the best mean of a metric; of equals the first one."""
     sign = 1 if direction == "maximize" else -1
     eligible = sorted((trial for trial in trials if trial.eligible), key=lambda trial: trial.number)
     return max(eligible, key=lambda trial: sign * (trial.mean(metric) or 0.0), default=None)
 
 
 def pareto_front(trials: Iterable[Trial], directions: Sequence[Direction]) -> tuple[Trial, ...]:
-    """The eligible trials that no other one beats in one metric without being worse in another, best first metric first."""
+    """The eligible trials that no other trial dominates, sorted by the first metric."""
     signs = [1 if direction == "maximize" else -1 for direction in directions]
     placed = [
         (tuple(sign * (trial.mean(k) or 0.0) for k, sign in enumerate(signs)), trial)

@@ -86,7 +86,7 @@ def test_importances_of_few_points_are_said_to_be_chance(tmp_path: Path) -> None
     for count, few in ((5, True), (12, False)):
         _, notes = save_plots(search(count), tmp_path / str(count), PATHS)
         assert bool(notes) == few
-        assert all(f"{IMPORTANCES} stands on {count} points" in note for note in notes)
+        assert all(f"{IMPORTANCES} rests on {count} points" in note for note in notes)
 
 
 def test_a_grid_of_numbers(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from harness.bench.aggregate import mean
 from harness.bench.render import FORMATS
 from harness.errors import UserError
-from harness.search.margins import marginal_tables, marginals
+from harness.search.marginals import marginal_tables, marginals
 from harness.search.results import Study, best_point, best_yaml, budget, chosen, final_test, ranked
 from harness.search.tables import points_table
 from harness.search.trials import ReplicateOutcome, Trial
@@ -194,7 +194,7 @@ def test_the_caption_says_how_far_the_best_lies_above_the_default() -> None:
     worth = [0.5, 0.6, 0.7, 0.5, 0.6, 0.7]
     gains = [0.02, 0.04, 0.06] * 2
     found = study(trial(0, worth), trial(1, [a + b for a, b in zip(worth, gains, strict=True)]))
-    assert "The best point lies 4.00 ± 2.00 above the default one" in points_table(found, "text")
+    assert "The best point is 4.00 ± 2.00 above the default one" in points_table(found, "text")
     assert "above the default" not in points_table(study(trial(0, worth), trial(1, [0.1] * 6)), "text")
 
 
@@ -231,7 +231,7 @@ def test_every_reason_stands_in_the_table_and_running_means_are_marked() -> None
     assert "c: cannot be run (needs a_translator & 5% {luck}): #4." in text
     for part in ("In parentheses", "worst value", "Test was not scored", "(ddof 1) over 3 subsets x 2 seeds"):
         assert part in text
-    assert "6 points (3 complete, 1 dropped, 1 failed, 1 not finished); 23 of 36 replicates run" in text
+    assert "6 points (3 complete, 1 dropped, 1 failed, 1 not finished); 23 of 36 replicates done" in text
     assert "alpha = 0.1, p_c = 0.1" in text
     whole = points_table(study(noisy(0, 0.5), noisy(1, 0.6)), "text")
     assert "In parentheses" not in whole
@@ -360,7 +360,7 @@ def test_a_point_with_a_failed_replicate_counts_in_a_margin_and_is_not_best() ->
     found = replace(found, trials=(*found.trials[:5], broken(found.trials[5], 0)))
     text = marginal_tables(found, "text")
     assert "[x]" in text
-    assert "x: A replicate that failed" in text
+    assert "x: A failed or diverged replicate" in text
     margin = next(m for m in marginals(found) if m.at == {"alpha": 0.5})
     assert (margin.complete, margin.best) == (3, 4)
     assert margin.mean == pytest.approx(mean([t.mean() or 0 for t in found.trials[3:]]))
@@ -436,7 +436,7 @@ def test_best_yaml_is_block_style_without_anchors(tmp_path: Path) -> None:
     )
     assert text.startswith("# harness bench --with THIS FILE\nmethod: cmlm\nset:\n  alpha: 0.1\n")
     assert not re.search(r"[&*{}\[\]!]", text)
-    assert "\n  rule: the highest mean dev accuracy among the 3 points of 3 whose 2 replicates were trained" in text
+    assert "\n  rule: the highest mean dev accuracy among the 3 points of 3 whose 2 replicates are done" in text
     assert text == best_yaml(
         {"method": "cmlm", "set": point, "target": {"set": point, "sizes": [20]}, "chosen": chosen(found)}
     )
@@ -457,20 +457,20 @@ def test_the_final_test_is_held_against_dev_replicate_by_replicate() -> None:
         found.lines[0] == "Test: SST-2 (acc) 61.00 ± 10.00, MRPC (F1) 71.00 ± 10.00, mean of the columns 66.00 ± 10.00."
     )
     assert found.lines[1] == "Dev: 71.00 ± 10.00, 5.00 ± 0.00 above test."
-    assert found.lines[-1] == "The test set was scored once, for this one point, after it was chosen on dev."
+    assert found.lines[-1] == "The test set was scored once, for this point, after the choice on dev."
     assert json.loads(json.dumps(asdict(found)))["difference"]["mean"] == found.difference.mean
     below = final_test([0.5], {"SST-2": [0.6]}, [(0, 31)])
     assert below.lines[:2] == ("Test: SST-2 60.00.", "Dev: 50.00, 10.00 below test.")
     assert below.default is None
     beside = final_test([0.5, 0.5], {"SST-2": [0.6, 0.7]}, [(0, 31), (1, 31)], {"SST-2": [0.65, 0.71]})
     assert beside.lines[2] == "Test of the default point: 68.00 ± 4.24; the best point lies 3.00 ± 2.83 below it."
-    assert "and for the default point beside it" in beside.lines[-1]
+    assert "for this point and the default one" in beside.lines[-1]
     for wrong in ((dev[:5], test), (dev, {}), (dev, {"SST-2": [0.5]})):
         with pytest.raises(ValueError, match="for each replicate"):
             final_test(*wrong, REPLICATES)
 
 
 def test_nothing_heavy_is_imported() -> None:
-    code = "import sys, harness.search.margins; print({'torch', 'ray', 'optuna', 'matplotlib'} & set(sys.modules))"
+    code = "import sys, harness.search.marginals; print({'torch', 'ray', 'optuna', 'matplotlib'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

@@ -1,4 +1,4 @@
-"""The margins of a grid: what a metric is at each value of each path, and the two-way table of two paths.
+"""Marginal tables of a grid: a metric at each value of each path, and the two-way table of two paths.
 
 Pure: the same trials in any order give the same bytes.
 """
@@ -34,10 +34,10 @@ Block = tuple[str, list[str], list[list[str]]]
 
 
 @dataclass(frozen=True)
-class Margin:
-    """A metric at some of a grid's values: `at` two paths a cell, at one path a margin, at none the whole grid.
+class Marginal:
+    """A metric over the points of a grid that have the values `at`: two paths give a cell, one a marginal, none the grid.
 
-    `mean`: of the means of the `complete` points there, of `points` in the grid; `best`: the best eligible trial there.
+    `mean`: over the means of the `complete` of these `points`; `best`: the number of the best eligible trial among them.
     """
 
     metric: str
@@ -54,7 +54,7 @@ def varied(study: Study) -> tuple[str, ...]:
 
 
 def trials_by_point(study: Study) -> dict[tuple[Value, ...], Trial]:
-    """The grid's trials by their values at the varied paths; of several at one point the one that came furthest."""
+    """The grid's trials by their values at the varied paths; of several at one point the one with the most replicates."""
     grid, paths = study.grid or {}, varied(study)
     found: dict[tuple[Value, ...], Trial] = {}
     for trial in study.trials:
@@ -70,9 +70,9 @@ def _reached(study: Study, trial: Trial) -> tuple[bool, bool, int]:
     return study.eligible(trial), study.complete(trial), len(trial.outcomes)
 
 
-def marginals(study: Study) -> tuple[Margin, ...]:
-    """The margins of a grid: its cells where two paths vary, then each value of each path, then the whole. A search has
-    none. A trial whose point does not lie in the grid counts nowhere."""
+def marginals(study: Study) -> tuple[Marginal, ...]:
+    """The marginals of a grid: its cells where two paths vary, then each value of each path, then the whole grid; () for a
+    search. A trial whose point is not in the grid is left out."""
     if not study.grid:
         return ()
     paths, trials = varied(study), trials_by_point(study)
@@ -90,13 +90,13 @@ def marginals(study: Study) -> tuple[Margin, ...]:
             best = best_trial(filter(study.eligible, here), study.directions[k], k)
             share = size // math.prod(len(study.grid[path]) for path in at)
             center = mean(means) if means else None
-            found.append(Margin(metric, at, center, len(means), share, best.number if best else None))
+            found.append(Marginal(metric, at, center, len(means), share, best.number if best else None))
     return tuple(found)
 
 
 def marginal_tables(study: Study, format: str) -> str:
-    """The margins of a grid, '' for a search and where nothing varies. Where two paths vary, one table with the first down and the second across;
-    else a table a path. Raises UserError for an unknown format."""
+    """The marginals of a grid in a format: where two paths vary, one table with the first down and the second across, else a
+    table for each path; '' for a search and where nothing varies. Raises UserError for an unknown format."""
     style = style_of(format)
     margins = marginals(study)
     if not varied(study):
@@ -128,20 +128,20 @@ def _margin_lines(study: Study, across: bool, bold: bool) -> Iterator[str]:
     yield f"Study {study.name}: {row_title(study)}; {design(study.replicates)}. Test was not scored."
     if across:
         yield (
-            f"{'Bold' if bold else 'Star'}: the best point; r/{total}: r of its replicates are run, and no mean is shown. "
-            "The mean of a row or column is shown where all of it is complete."
+            f"{'Bold' if bold else 'Star'}: the best point; r/{total}: only r of its replicates are done, so no mean is shown. "
+            "The mean of a row or column is shown where all its points are complete."
         )
     else:
         yield (
-            "The mean over all complete points with a value, in parentheses where some points are missing: those are other "
-            f"points than in the rows beside it. {'Bold' if bold else 'Star'}: the best value, once none is missing."
+            "The mean over all complete points with a value; in parentheses where points are missing, since it is then over "
+            f"other points than the rest of the table. {'Bold' if bold else 'Star'}: the best value, once none is missing."
         )
     if any(o.status != "done" for trial in trials_by_point(study).values() for o in trial.outcomes):
         yield f"x: {WORST}" if across else WORST
 
 
-def _across(study: Study, k: int, margins: Sequence[Margin], style: Style) -> Block:
-    """Two paths: the first down, the second across, with the means of complete rows and columns."""
+def _across(study: Study, k: int, margins: Sequence[Marginal], style: Style) -> Block:
+    """The table of two paths: the first down, the second across, with the means of complete rows and columns."""
     down, right = varied(study)
     metric, grid, trials = study.metrics[k], study.grid or {}, trials_by_point(study)
     best = next(margin.best for margin in margins if not margin.at)
@@ -178,8 +178,8 @@ def _cell(study: Study, trial: Trial | None, k: int, best: int | None, style: St
     return (*cell[:3], style.mark("x"))
 
 
-def _by_path(study: Study, k: int, margins: Sequence[Margin], style: Style) -> Iterator[Block]:
-    """A table a path: the mean over complete points, how many there are, and the best one."""
+def _by_path(study: Study, k: int, margins: Sequence[Marginal], style: Style) -> Iterator[Block]:
+    """A table for each path: the mean over complete points, their number, and the best one."""
     metric, sign = study.metrics[k], 1 if study.directions[k] == "maximize" else -1
     trials = {trial.number: trial for trial in study.trials}
     for path in varied(study):
@@ -213,7 +213,7 @@ def _by_path(study: Study, k: int, margins: Sequence[Margin], style: Style) -> I
         yield style.escape(f"{title_of(metric)} by {path}"), header, body
 
 
-def _margins_csv(study: Study, margins: Sequence[Margin]) -> str:
+def _margins_csv(study: Study, margins: Sequence[Marginal]) -> str:
     names = ["metric", *(f"set.{path}" for path in varied(study)), "mean", "complete", "points", "best"]
     rows = [asdict(margin) for margin in margins]
     for row in rows:
