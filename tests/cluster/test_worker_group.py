@@ -125,22 +125,26 @@ class Starved(MetaPathFinder):
 
 def starving(train):
     import torch
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
     def wrapped(module, *arguments, process_group, **options):
         steps = []
-        def forward(*_):
+        def before(*_):
             steps.append(None)
             if process_group.rank == 1 and len(steps) == 3:
                 mark = Path("starved")
                 if not mark.exists():
                     mark.touch()
                     torch.empty(2**46)
-        next(m for m in module.modules() if isinstance(m, torch.nn.Embedding)).register_forward_pre_hook(forward)
-        return train(module, *arguments, process_group=process_group, **options)
+        handle = register_optimizer_step_pre_hook(before)
+        try:
+            return train(module, *arguments, process_group=process_group, **options)
+        finally:
+            handle.remove()
     return wrapped
 
 sys.meta_path.insert(0, Starved())
 """
-"""A sitecustomize: at its third step the second worker asks for 256 TiB, once; the first one waits for what it will not send."""
+"""A sitecustomize: before its third update the second worker asks for 256 TiB, once; the first one waits for what it will not send."""
 
 
 @pytest.mark.ray
