@@ -629,8 +629,8 @@ def no_training() -> None:
     def stop(*_: Any, **__: Any) -> Any:
         raise StoppedError
 
-    harness.cli.bench._train = stop
-    harness.cli.bench.translate = harness.cli.tune.translate = stop
+    harness.cli.bench.train = stop
+    harness.cli.bench.back_translated = harness.cli.tune.back_translated = stop
     harness.cli.tune.open_study = stop
     sys.modules["harness.cluster.jobs"] = type("Jobs", (), {"Jobs": stop})  # type: ignore[assignment]
 

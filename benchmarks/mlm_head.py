@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from learning import LENGTH, masked_accuracy
 
-from harness.cli import build_parser
-from harness.cli.bench import prepare
-from harness.cli.places import storage_of
+from harness.cli.request import read_words
+from harness.commands.execution import storage_of
+from harness.commands.prepare import prepare
 from harness.encoders.models.text_encoder import load_encoder, load_weights
 from harness.encoders.tokens import Tokeniser
 from harness.specs import Stage
@@ -47,10 +47,9 @@ def stages_of(encoder: str, store: str) -> dict[str, tuple[Stage, object]]:
             f"plan --table mlm_head --preset {preset} --encoder {encoder} --tasks movies --data packaged --subsets 0"
         )
         words += f" --seeds 31 --set mlm_head.frozen={frozen}" + (f" --store {store}" if store else "")
-        args = build_parser().parse_args(words.split())
-        prepared = prepare(args, train=False)
+        prepared = prepare(read_words(words.split()), train=False)
         stage = next(stage for stage in prepared.plan.stages.values() if stage.phase == phase)
-        found[name] = (stage, storage_of(args, prepared.store))
+        found[name] = (stage, storage_of(prepared.request, prepared.store))
     return found
 
 

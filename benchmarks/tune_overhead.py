@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path
 
 from harness.cli import build_parser
-from harness.cli.study import open_study
-from harness.cli.tune import prepare_study
+from harness.cli.request import read_tune
 from harness.cluster.session import session
+from harness.commands.study import open_study, prepare_study
 from harness.search.trials import Point, ReplicateOutcome
 from harness.specs import Execution
 
@@ -49,15 +49,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         text = f"tune cmlm --preset quick --subsets 0 --seeds 31 --search --trials {own.trials} --racing {own.racing}"
         text += f" --sampler {own.sampler} --store sqlite:///{folder}/harness.db --slots {own.slots}"
-        args = build_parser().parse_args(text.split())
-        prepared, points = prepare_study(args)
-        with open_study(args, points, prepared) as opened, session(Execution(slots=own.slots), {}) as (_, settled):
+        study = prepare_study(read_tune(build_parser().parse_args(text.split())))
+        with open_study(study) as opened, session(Execution(slots=own.slots), {}) as (_, settled):
             from harness.cluster.tune import explore
 
             started = time.perf_counter()
             explore(
                 opened.proposals,
-                partial(Nothing, len(points.replicates)),
+                partial(Nothing, len(study.points.replicates)),
                 study=opened.name,
                 folder=Path(folder) / "tune",
                 execution=settled,

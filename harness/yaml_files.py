@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
+import math
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -67,31 +70,31 @@ def load_yaml(path: Path, model: type[M]) -> M:
 def packaged_files(folder: str) -> dict[str, Path]:
     """The YAML files that come with the harness, by name: `folder` of a checkout, then its copy inside the installed package."""
     files: dict[str, Path] = {}
-    for place in _places(folder):
+    for place in _folders(folder):
         for path in sorted(place.glob("*.yaml")):
             files.setdefault(path.stem, path)
     return files
 
 
-def _places(folder: str) -> tuple[Path, ...]:
+def _folders(folder: str) -> tuple[Path, ...]:
     package = Path(harness.__file__).parent
     return (package.parent / folder, package / f"_{folder}")
 
 
-def load_named(name_or_path: str | Path, model: type[M], folder: str, kind: str) -> M:
+def load_named(name_or_path: str | Path, model: type[M], folder: str, kind: str, where: str = "") -> M:
     """A packaged file by name, or a user's own by path (it ends in .yaml or .yml, or holds a slash).
 
-    `kind` names both what it is and its flag. Raises UserError for an unknown name (with the closest one), and for a file
-    that does not fit as `load_yaml` does.
+    `kind`: what it is; `where`: how errors name who asked for it. Raises UserError for an unknown name (with the closest
+    one), and for a file that does not fit as `load_yaml` does.
     """
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or text.endswith((".yaml", ".yml")) or "/" in text or "\\" in text:
         return load_yaml(Path(name_or_path), model)
     files = packaged_files(folder)
     if not files:
-        raise UserError(f"no {kind}s found in {' or '.join(map(str, _places(folder)))}; give a path to a YAML file.")
+        raise UserError(f"no {kind}s found in {' or '.join(map(str, _folders(folder)))}; give a path to a YAML file.")
     if text not in files:
-        raise unknown(kind, text, files, f"--{kind}")
+        raise unknown(kind, text, files, where or f"--{kind}")
     return typing.cast(M, _load_packaged(files[text], model))
 
 
@@ -124,10 +127,42 @@ def parse_value(text: str) -> Any:
         return text
 
 
-def describe_errors(error: ValidationError, model: type[BaseModel], where: str, tree: Any = None) -> str:
+def format_value(value: Any) -> str:
+    """A value as `parse_value` reads it back: 0.0002 as 2e-4; the string 'true' is quoted, the truth is not."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {format_value(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(format_value, value)) + "]"
+    if isinstance(value, float):
+        return _shortest(value)
+    text = str(value)
+    return json.dumps(value) if isinstance(value, str) and parse_value(text) != value else text
+
+
+def _shortest(value: float) -> str:
+    """The shorter of the two ways to write a float exactly: 0.05, but 2e-4."""
+    plain = repr(value)
+    if not math.isfinite(value):
+        return {"inf": ".inf", "-inf": "-.inf"}.get(plain, ".nan")
+    sign, digits, exponent = Decimal(plain).normalize().as_tuple()
+    whole, *rest = map(str, digits)
+    scientific = f"{'-' * sign}{whole}{'.' * bool(rest)}{''.join(rest)}e{int(exponent) + len(rest)}"
+    return scientific if len(scientific) < len(plain) else plain
+
+
+def describe_errors(
+    error: ValidationError,
+    model: type[BaseModel],
+    where: str,
+    tree: Any = None,
+    origins: Mapping[str, str] | None = None,
+) -> str:
     """The first three errors of a ValidationError, a sentence each and a line each.
 
-    `tree`: what `model` was validated from; a ruamel tree adds line numbers. `where` names the file or flag.
+    `tree`: what `model` was validated from; a ruamel tree adds line numbers. `where` names the file or flag; `origins`: what
+    names a top-level key instead of `where`.
     """
     found = []
     for item in error.errors(include_url=False):
@@ -137,6 +172,7 @@ def describe_errors(error: ValidationError, model: type[BaseModel], where: str, 
         if item["type"] == "missing":
             path.append(str(loc[-1]))
         place = where + (f", line {line}" if line else "") + (f", key {'.'.join(path)}" if path else "")
+        place = (origins or {}).get(path[0], place) if path else place
         found.append((line or 0, f"{place}: {_sentence(item, model)}"))
     lines = [text for _, text in sorted(found, key=lambda pair: pair[0])]
     more = [f"{where}: and {len(lines) - SHOWN_ERRORS} more."] if len(lines) > SHOWN_ERRORS else []

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from harness.bench.plan import Translation, make_plan
-from harness.bench.resolve import Overrides
+from harness.bench.request import Request
+from harness.bench.resolve import resolve
 from harness.bench.table import load_table
 from harness.encoders import PACKAGED, Located, locate
 from harness.specs import Encoder
@@ -55,7 +56,7 @@ FROZEN_WITH_DATA = {
 
 def digest(table: str, preset: str, source: TextSource | None) -> str:
     """The number of runs, and a digest over their names and keys."""
-    resolved = load_table(table).resolve(preset, Overrides())
+    resolved = resolve(load_table(table), Request(preset=preset))
     name = resolved.encoder
     if source:
         located = locate(name)

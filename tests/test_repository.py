@@ -33,6 +33,8 @@ PURE = LEAVES - {"private"}
 """`private` imports Ray, torch and Optuna inside its functions, so that their private interfaces stand in one place."""
 ROOMS = [
     "cli",
+    "api",
+    "commands",
     "cluster",
     "search",
     "bench",

@@ -100,10 +100,10 @@ def commands(repeats: int) -> Mapping[str, tuple[float, list[float]]]:
             f"plan --table few_shot --preset quick --methods ft,scl,mlm,tapt,cmlm --subsets {subsets} --seeds {seeds}"
         )
         plan += f" --store sqlite:///{database}"
-        from harness.cli import build_parser
-        from harness.cli.bench import prepare
+        from harness.cli.request import read_words
+        from harness.commands.prepare import prepare
 
-        prepared = prepare(build_parser().parse_args(plan.split()), train=False)
+        prepared = prepare(read_words(plan.split()), train=False)
         assert len(prepared.plan.runs) == 10_000, len(prepared.plan.runs)
         store, owner = Store(f"sqlite:///{database}"), Owner.current()
         for stage in prepared.plan.stages.values():
@@ -126,10 +126,10 @@ def _seconds(words: str) -> float:
 
 PLANNING = """
 import sys, time
-from harness.cli import build_parser
-from harness.cli.bench import prepare
+from harness.cli.request import read_words
+from harness.commands.prepare import prepare
 started = time.perf_counter()
-prepare(build_parser().parse_args(sys.argv[1:]), train=False)
+prepare(read_words(sys.argv[1:]), train=False)
 print(time.perf_counter() - started)
 """
 

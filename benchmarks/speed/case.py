@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from harness.cli import build_parser
-from harness.cli.bench import Prepared, prepare
-from harness.cli.texts import reader
+from harness.cli.request import read_words
+from harness.commands.prepare import Prepared, prepare
+from harness.commands.texts import reader
 from harness.encoders.models.text_encoder import load_encoder
 from harness.encoders.tokens import Tokeniser
 from harness.objectives import build
@@ -81,8 +81,7 @@ class Opened:
 
     def __init__(self, case: Case, folder: Path, seeds: int = 1) -> None:
         self.case = case
-        self.args = build_parser().parse_args(case.command(folder / "plan.db", seeds))
-        self.prepared: Prepared = prepare(self.args, train=True)
+        self.prepared: Prepared = prepare(read_words(case.command(folder / "plan.db", seeds)), train=True)
         self.plan = self.prepared.plan
         assert self.plan.located.folder is not None
         self.folder: Path = self.plan.located.folder

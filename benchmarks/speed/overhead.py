@@ -23,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from case import Case, Opened
 from scheduler import used
 
-from harness.cli.places import storage_of, worker_setup_of
-from harness.cli.texts import reader
 from harness.cluster.session import session
+from harness.commands.execution import storage_of, worker_setup_of
+from harness.commands.texts import reader
 from harness.specs import Execution, WorkerSetup
 from harness.store import Store
 
@@ -82,12 +82,12 @@ def main() -> None:
     count, slots = int(sys.argv[2]), int(sys.argv[3])
     opened = Opened(Case.read(sys.argv[1]), Path(sys.argv[4]), count)
     workers: list[Any] = []
-    store = Store(opened.prepared.store.url)
+    store, request = Store(opened.prepared.store.url), opened.prepared.request
 
     with session(Execution(slots=slots), {}) as (_, settled):
         from harness.cluster.pool import Pool
 
-        setup = worker_setup_of(opened.args, opened.plan.located, storage_of(opened.args, store), settled)
+        setup = worker_setup_of(request, opened.plan.located, storage_of(request, store), settled)
         read = reader(opened.plan, opened.tokeniser, store)
         pool = Pool(store, setup, opened.tokeniser.vocabulary, read, settled, "speed", start_worker_into(workers))
         ended, marks = 0, []

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.cli import build_parser
-from harness.cli.bench import prepare
+from harness.cli.request import read_words
+from harness.commands.prepare import prepare
 from harness.store import Store
 from harness.tasks.metrics import score
 
@@ -44,7 +44,7 @@ def main() -> None:
         for precision in ("fp32", "bf16"):
             words = [*shared.split(), "--set", f"fine_tune.precision={precision}", "--store", store]
             subprocess.run([sys.executable, "-m", "harness", *words], check=True, capture_output=True)
-            runs = prepare(build_parser().parse_args(words), train=False).plan.runs
+            runs = prepare(read_words(words), train=False).plan.runs
             records = Store(store).records([run.stage.key for run in runs], predictions=True)
             found = [(run, records[run.stage.key].predictions[run.stage.data.tests[0].digest]) for run in runs]
             classes[precision] = np.stack([tested.logits.argmax(axis=1) for _, tested in found])

@@ -1,16 +1,18 @@
-"""A point of hyperparameters as a YAML file: what `harness tune` ends in and `--with` takes."""
+"""A point of hyperparameters as a YAML file: what `harness tune` ends in, and what a request can start from."""
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from harness.bench.table import Seed, Size, Value
+from harness.bench.request import FIELDS, Override, Request, parse_override, same_table
+from harness.bench.table import Seed, Size, Table, Value, load_table
+from harness.errors import unknown
 from harness.methods import methods_named
-from harness.yaml_files import MisplacedError, Strict, load_yaml, parse_value
+from harness.yaml_files import MisplacedError, Strict, load_yaml
 
 TABLE_WIDE = ("max_length",)
 """Keys without a dot that are settings of the table, not hyperparameters of the method."""
@@ -49,7 +51,7 @@ class PointTarget(Strict):
     set: tuple[str, ...] = ()
 
 
-class Point(Strict):
+class PointFile(Strict):
     """`method`: 'cmlm', or several as 'cmlm+scl'. `set`: its hyperparameters by name ('cmlm.alpha' where there are several
     methods), and settings of the recipe under their own keys (fine_tune.lr). `chosen`: how it was found, for readers."""
 
@@ -59,7 +61,7 @@ class Point(Strict):
     chosen: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _whose(self) -> Point:
+    def _whose(self) -> PointFile:
         parts = self.method.split("+")
         for key in self.set:
             if len(parts) > 1 and "." not in key and key not in TABLE_WIDE:
@@ -68,24 +70,61 @@ class Point(Strict):
         return self
 
 
-def load_point(path: Path) -> Point:
+def load_point(path: Path) -> PointFile:
     """A point's file. Raises UserError for a file that does not fit and for an unknown method."""
-    point = load_yaml(path, Point)
+    point = load_yaml(path, PointFile)
     methods_named(point.method, f"{path}, key method")
     return point
 
 
-def settings(point: Point) -> tuple[str, ...]:
-    """The point's `set` as the texts that `--set` takes."""
+def settings(point: PointFile, origin: str = "set") -> tuple[Override, ...]:
+    """The point's `set` as overrides. `origin`: how errors name it."""
     return tuple(
-        f"{key if '.' in key or key in TABLE_WIDE else f'{point.method}.{key}'}={value_text(value)}"
+        Override(
+            tuple((key if "." in key or key in TABLE_WIDE else f"{point.method}.{key}").split(".")), value, origin, True
+        )
         for key, value in point.set.items()
     )
 
 
-def value_text(value: Value) -> str:
-    """A value as `--set` reads it back: the string 'true' is quoted, the truth is not."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    text = str(value)
-    return json.dumps(value) if isinstance(value, str) and parse_value(text) != value else text
+def with_point(request: Request, file: str) -> Request:
+    """The request with a point's file: its overrides come before the request's own, and its target gives the fields that the
+    request leaves out.
+
+    The target counts where the request names no table and no preset, or the same ones; else only method and `set` of the
+    point are taken. Raises UserError for what is wrong in the file; a request without a table, where the target names none
+    either, comes back without one.
+    """
+    point = load_point(Path(file))
+    target = point.target
+    origins = dict(request.origins)
+    if not request.table and target:
+        request, origins["table"] = replace(request, table=target.table), f"{file}, key target.table"
+    overrides = settings(point, f"{file}, key set,")
+    if target and same_table(request.table, target.table) and request.preset in (None, target.preset):
+        origin = f"{file}, key target.set,"
+        overrides = (*(parse_override(text, origin, in_file=True) for text in target.set), *overrides)
+        values = _target_values(
+            load_table(request.table, request.origin("table") if "table" not in origins else origins["table"]),
+            point,
+            target,
+            file,
+        )
+        taken = {name: value for name, value in values.items() if value and getattr(request, name) is None}
+        origins |= {name: f"{file}, key target.{name}" for name in taken}
+        request = replace(request, **taken)
+    return replace(request, overrides=(*overrides, *request.overrides), origins=origins)
+
+
+def _target_values(table: Table, point: PointFile, target: PointTarget, file: str) -> dict[str, Any]:
+    """A target's values by field of a request; '' and () where the preset's hold."""
+    values = {name: getattr(target, name) for name in FIELDS if name != "methods"}
+    preset = table.presets.get(target.preset)
+    if preset and preset.data == target.data:
+        values["data"] = ""  # a name for where the preset's tasks come from, nothing that a request takes
+    names = {text.lower() for row in table.rows for text in (row.name, row.method)}
+    title = "+".join(method.title for method in methods_named(point.method))
+    if target.row.lower() not in names and target.row.lower() != title.lower():
+        raise unknown("row", target.row, [row.name for row in table.rows], f"{file}, key target.row")
+    # A method that the table has no row for gets one, but by the method's name, not by its title.
+    return values | {"methods": (target.row if target.row.lower() in names else point.method,)}

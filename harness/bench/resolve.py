@@ -1,4 +1,4 @@
-"""A table under one preset and the command line's overrides: one flat, frozen object that the planner reads."""
+"""A table under the preset, the filters and the overrides of a request: one flat, frozen object that the planner reads."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import ValidationError
-
 from harness import specs
+from harness.bench.overrides import applied
+from harness.bench.request import YAML, Override, Request
 from harness.bench.table import (
     ENCODER,
     Aggregation,
     Column,
-    EncoderSettings,
     MlmHead,
-    Phase,
     PreTrain,
     Recipe,
     Row,
@@ -27,7 +25,8 @@ from harness.bench.table import (
 from harness.bench.values import PHASES, deviations
 from harness.errors import UserError, unknown
 from harness.methods import METHODS, methods_named
-from harness.yaml_files import MisplacedError, describe_errors, parse_value
+from harness.tasks.task import TASKS
+from harness.yaml_files import MisplacedError
 
 if TYPE_CHECKING:
     from harness.tasks.task import Task
@@ -36,35 +35,15 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Overrides:
-    """What the command line changes. None keeps the preset's list; `subsets` are indices from 0; `set`: KEY=VALUE texts.
-
-    `methods` takes names of rows as written ('w/ SimCLR'), or of methods ('cmlm': all its rows); a method that the table has
-    no row for gets one ('taco', 'cmlm+scl').
-    """
-
-    methods: tuple[str, ...] | None = None
-    tasks: tuple[str, ...] | None = None
-    sizes: tuple[int, ...] | None = None
-    subsets: tuple[int, ...] | None = None
-    seeds: tuple[int, ...] | None = None
-    set: tuple[str, ...] = ()
-    encoder: str | None = None
-    data: str | None = None
-    corpus: str | None = None
-    translator: str | None = None
-    num_workers: int | None = None
-
-
-@dataclass(frozen=True)
 class ResolvedTable:
     """A table as it is run: flat and frozen.
 
     `columns` by id, in order; `subsets` indices; `sizes` total labelled examples, 0 the full training set; `mlm_head`:
     the MLM stage for an encoder without a usable MLM head; `incomparable`: why no cell here can be held against the paper's (empty: it can);
-    `deviations`: every value that differs from the paper's recipe; `settings`: hyperparameters by method from `--set`;
-    `encoder_settings`: what the table, the preset or `--set` says of the encoder, for all rows;
-    `num_workers` train one stage together, which is no part of what is computed.
+    `deviations`: every value that differs from the paper's recipe; `settings`: overridden hyperparameters by method, and
+    `origins`: their overrides by key; `encoder_settings`: what the table, the preset or an override says of the encoder, for
+    all rows; `num_workers` train one stage together, which is no part of what is computed; `file`: the table's, '' where
+    it is packaged.
     """
 
     table: Table
@@ -87,8 +66,10 @@ class ResolvedTable:
     incomparable: tuple[str, ...] = ()
     deviations: tuple[str, ...] = ()
     settings: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    origins: Mapping[str, Override] = field(default_factory=dict)
     encoder_settings: Mapping[str, int] = field(default_factory=dict)
     num_workers: int = 1
+    file: str = ""
 
     @property
     def comparable(self) -> bool:
@@ -100,14 +81,24 @@ class ResolvedTable:
         return tuple((subset, seed) for subset in self.subsets for seed in self.seeds)
 
     def settings_of(self, row: Row) -> dict[str, dict[str, Value]]:
-        """What each method of a row is set to: `--set METHOD.key=value` first, then the row's own `set`, which makes it
-        this row."""
+        """What each method of a row is set to: overrides first, then the row's own `set`, which makes it this row."""
         found = {part: dict(self.settings.get(part, {})) for part in row.parts}
         for key, value in row.hyperparameters.items():
             part, _, name = key.partition(".")
             if part not in found or not name:
                 part, name = row.parts[0], key
             found[part][name] = value
+        return found
+
+    def origins_of(self, row: Row, method: str) -> dict[str, str]:
+        """The key of a user's file that sets a hyperparameter of a row's method, by the hyperparameter's name."""
+        found = {o.path[-1]: o.place for o in self.origins.values() if o.in_file and o.path[0] == method}
+        for key in row.hyperparameters:
+            part, _, name = key.rpartition(".")
+            if (part or row.parts[0]) == method:
+                found.pop(name, None)
+                if self.file and row in self.table.rows:
+                    found[name] = f"{self.file}, key rows.{self.table.rows.index(row)}.set.{key}"
         return found
 
     def hyperparameters(self, row: Row) -> dict[str, Value]:
@@ -189,94 +180,117 @@ class ResolvedTable:
         return round(value * unit.value, 10), None if spread is None else round(spread * unit.spread, 10)
 
 
-def resolve(table: Table, preset: str, overrides: Overrides, tasks: Mapping[str, Task] | None) -> ResolvedTable:
-    """`table` under `preset` with the command line's `overrides`.
+def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Task] | None = None) -> ResolvedTable:
+    """`table` as a request (None: the table's own defaults) asks for it.
 
     `tasks`: the known tasks by name, for those the table has no column for (one column for each evaluation, the task's
-    first metric); None means `harness.tasks.task.TASKS`.
-    Raises UserError for an unknown name, a number out of range, or a bad `--set`.
+    first metric); None means `harness.tasks.task.TASKS`, without a check of the table's own tasks.
+    Raises UserError for an unknown name, a number out of range, or a wrong override.
     """
+    request = request or Request()
+    preset = request.preset or table.default_preset
     if preset not in table.presets:
-        raise unknown("preset", preset, table.presets, f"--preset of table {table.name}")
+        raise unknown("preset", preset, table.presets, f"{request.origin('preset')} of table {table.name}")
     base = table.presets[preset]
-
-    by_name = {row.name: row for row in table.rows}
-    rows = tuple(by_name[name] for name in base.methods) if base.methods is not None else table.rows
-    if overrides.methods is not None:
-        rows = _pick_rows(table, overrides.methods)
-    sizes = base.sizes if base.sizes is not None else table.sizes
-    if overrides.sizes is not None:
-        for size in overrides.sizes:
-            if size not in table.sizes:
-                raise unknown("size", str(size), map(str, table.sizes), "--sizes")
-        sizes = _distinct(overrides.sizes)
-    subsets: Sequence[int] = range(base.subsets or table.subsets)
-    if overrides.subsets is not None:
-        subsets = _in_range(overrides.subsets, max(table.subsets, base.subsets or 0), "--subsets")
-    seeds = base.seeds or table.seeds
-    if overrides.seeds is not None:
-        seeds = _in_range(overrides.seeds, 2**32, "--seeds")
-    chosen_tasks = base.tasks or table.tasks
-    if overrides.tasks is not None:
-        chosen_tasks = _distinct(overrides.tasks)
-    columns = _columns(table, chosen_tasks, tasks, "--tasks" if overrides.tasks is not None else f"preset {preset}")
-
-    pre_train = base.pre_train or table.pre_train
-    patched = table.recipe.patched(base.recipe)
-    recipe, pre_train, settings, single = _apply_sets((*table.rows, *rows), patched, pre_train, overrides.set)
-    if overrides.corpus is not None:
-        if pre_train is None:
-            raise UserError(f"--corpus {overrides.corpus}: table {table.name} has no row that is pre-trained.")
-        pre_train = pre_train.model_copy(update={"corpus": overrides.corpus})
+    rows = _rows(table, preset, request)
+    sizes, subsets, seeds = _design(table, preset, request)
+    chosen_tasks = base.tasks or table.tasks if request.tasks is None else _distinct(request.tasks)
+    where = f"preset {preset}" if request.tasks is None else request.origin("tasks")
+    columns = _columns(table, chosen_tasks, tasks, where)
+    pre_train, patched = base.pre_train or table.pre_train, table.recipe.patched(base.recipe)
+    found = applied((*table.rows, *rows), patched, pre_train, request.overrides)
+    if request.corpus is not None:
+        if found.pre_train is None:
+            place = f"{request.origin('corpus')} {request.corpus}"
+            raise UserError(f"{place}: table {table.name} has no row that is pre-trained.")
+        found.pre_train = found.pre_train.model_copy(update={"corpus": request.corpus})
     translator = table.translator if base.translator is None else base.translator
+    mlm_head = {key.partition(".")[2]: value for key, value in found.single.items() if key.startswith("mlm_head.")}
     result = ResolvedTable(
         table=table,
         preset=preset,
-        encoder=overrides.encoder or base.encoder,
-        data=overrides.data or base.data,
+        encoder=request.encoder or base.encoder,
+        data=request.data or base.data,
         rows=rows,
         tasks=tuple(chosen_tasks),
         columns=columns,
-        sizes=tuple(sizes),
-        subsets=tuple(subsets),
-        seeds=tuple(seeds),
-        recipe=recipe,
-        max_length=single.get("max_length", base.max_length or table.max_length),
+        sizes=sizes,
+        subsets=subsets,
+        seeds=seeds,
+        recipe=found.recipe,
+        max_length=found.single.get("max_length", base.max_length or table.max_length),
         selection_every=base.selection_every or table.selection_every,
-        mlm_head=(base.mlm_head or MlmHead()).model_copy(
-            update={key.partition(".")[2]: value for key, value in single.items() if key.startswith("mlm_head.")}
-        ),
+        mlm_head=(base.mlm_head or MlmHead()).model_copy(update=mlm_head),
         aggregate=table.aggregate,
-        pre_train=pre_train if any(row.pre_train for row in rows) else None,
-        translator=translator if overrides.translator is None else overrides.translator,
-        settings=settings,
-        encoder_settings=table.encoder_under(base) | encoder_part(single),
-        num_workers=overrides.num_workers or base.num_workers or table.num_workers,
+        pre_train=found.pre_train if any(row.pre_train for row in rows) else None,
+        translator=translator if request.translator is None else request.translator,
+        settings=found.hyperparameters,
+        origins=found.origins,
+        encoder_settings=table.encoder_under(base) | encoder_part(found.single),
+        num_workers=request.num_workers or base.num_workers or table.num_workers,
+        file=request.table if request.table.endswith(YAML) else "",
     )
+    _check_effect(result)
     differs = deviations(result)
     incomparable = differs if base.comparable else [f"preset {preset} is not the paper's setting"]
-    for method, values in settings.items():
-        takers = [row for row in rows if method in row.parts]
-        for name, value in values.items():
-            if takers and all(result.settings_of(row)[method][name] != value for row in takers):
+    return replace(result, deviations=(*differs, *_set_here(result)), incomparable=tuple(incomparable))
+
+
+def _rows(table: Table, preset: str, request: Request) -> tuple[Row, ...]:
+    by_name = {row.name: row for row in table.rows}
+    if request.methods is not None:
+        return _pick_rows(table, request.methods, request.origin("methods"))
+    names = table.presets[preset].methods
+    return table.rows if names is None else tuple(by_name[name] for name in names)
+
+
+def _design(table: Table, preset: str, request: Request) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Sizes, subsets and seeds. Raises UserError for one that the table does not have."""
+    base = table.presets[preset]
+    sizes = base.sizes if base.sizes is not None else table.sizes
+    if request.sizes is not None:
+        for size in request.sizes:
+            if size not in table.sizes:
+                raise unknown("size", str(size), map(str, table.sizes), request.origin("sizes"))
+        sizes = _distinct(request.sizes)
+    subsets: Sequence[int] = range(base.subsets or table.subsets)
+    if request.subsets is not None:
+        subsets = _in_range(request.subsets, max(table.subsets, base.subsets or 0), request.origin("subsets"))
+    seeds = base.seeds or table.seeds
+    if request.seeds is not None:
+        seeds = _in_range(request.seeds, 2**32, request.origin("seeds"))
+    return tuple(sizes), tuple(subsets), tuple(seeds)
+
+
+def _check_effect(resolved: ResolvedTable) -> None:
+    """Raises UserError for an override that every chosen row replaces by a value of its own."""
+    for key, override in resolved.origins.items():
+        method, _, name = key.partition(".")
+        if method in resolved.settings:
+            takers = [row for row in resolved.rows if method in row.parts]
+            value = resolved.settings[method][name]
+            if takers and all(resolved.settings_of(row)[method][name] != value for row in takers):
                 raise UserError(
-                    f"--set {method}.{name}={value}: has no effect, each chosen row of {method} sets {name} itself; change it "
-                    "in a table of your own."
+                    f"{override.place}: has no effect, each chosen row of {method} sets {name} itself; change it in a table "
+                    "of your own."
                 )
-    for name, number in encoder_part(single).items():
-        if all(row.encoder_settings.get(name, number) != number for row in rows):
+        elif f"{method}." == ENCODER and all(
+            row.encoder_settings.get(name, override.value) != override.value for row in resolved.rows
+        ):
             raise UserError(
-                f"--set {ENCODER}{name}={number}: has no effect, each chosen row sets it itself; change it in a table of your "
-                "own."
+                f"{override.place}: has no effect, each chosen row sets it itself; change it in a table of your own."
             )
-    chosen = {part for row in rows for part in row.parts}
-    set_here = [
+
+
+def _set_here(resolved: ResolvedTable) -> list[str]:
+    """The overridden hyperparameters of the chosen rows' methods, for a caption."""
+    chosen = {part for row in resolved.rows for part in row.parts}
+    return [
         f"{method}.{name} set to {value}"
-        for method, values in sorted(settings.items())
+        for method, values in sorted(resolved.settings.items())
         if method in chosen
         for name, value in sorted(values.items())
     ]
-    return replace(result, deviations=(*differs, *set_here), incomparable=tuple(incomparable))
 
 
 def _fraction(updates: int, steps: int) -> float:
@@ -289,14 +303,14 @@ def _distinct(values: Iterable[T]) -> tuple[T, ...]:
     return tuple(dict.fromkeys(values))
 
 
-def _in_range(values: Iterable[int], stop: int, flag: str) -> tuple[int, ...]:
+def _in_range(values: Iterable[int], stop: int, where: str) -> tuple[int, ...]:
     for value in values:
         if not 0 <= value < stop:
-            raise UserError(f"{flag}: {value} is out of range; allowed are 0 to {stop - 1}.")
+            raise UserError(f"{where}: {value} is out of range; allowed are 0 to {stop - 1}.")
     return _distinct(values)
 
 
-def _pick_rows(table: Table, names: Iterable[str]) -> tuple[Row, ...]:
+def _pick_rows(table: Table, names: Iterable[str], where: str) -> tuple[Row, ...]:
     """Rows by row name or method name, in the table's order; then a row for each method that the table lacks."""
     chosen: set[str] = set()
     added: dict[str, Row] = {}
@@ -307,8 +321,8 @@ def _pick_rows(table: Table, names: Iterable[str]) -> tuple[Row, ...]:
         if not found:
             known = {text.lower() for row in table.rows for text in (row.name, row.method) if text} | set(METHODS)
             if any(part not in METHODS for part in name.lower().split("+")):
-                raise unknown("method", name.lower(), known, "--methods")
-            title = "+".join(method.title for method in methods_named(name.lower(), "--methods"))
+                raise unknown("method", name.lower(), known, where)
+            title = "+".join(method.title for method in methods_named(name.lower(), where))
             added[title] = Row(name=title, method=name.lower(), incomparable="the paper has no such row")
         chosen |= {row.name for row in found}
     return (*(row for row in table.rows if row.name in chosen), *added.values())
@@ -329,8 +343,6 @@ def _columns(table: Table, tasks: Iterable[str], known: Mapping[str, Task] | Non
             raise UserError(f"table {table.name}, key {key}: {str(error).rstrip('.')}.") from None
     extra = [task for task in tasks if task not in table.tasks]
     if extra and known is None:
-        from harness.tasks.task import TASKS
-
         known = TASKS
     for name in extra:
         if known is None or name not in known:
@@ -340,84 +352,3 @@ def _columns(table: Table, tasks: Iterable[str], known: Mapping[str, Task] | Non
             column = name if len(task.evaluations) == 1 else f"{name}_{evaluation}"
             columns[column] = Column(task=name, metric=task.metrics[0], evaluation=evaluation, title=title)
     return columns
-
-
-def _apply_sets(
-    rows: Iterable[Row], recipe: Recipe, pre_train: PreTrain | None, texts: Iterable[str]
-) -> tuple[Recipe, PreTrain | None, dict[str, dict[str, Value]], dict[str, int]]:
-    """`--set KEY=VALUE`: the patched recipe, what is pre-trained on, hyperparameters by method, and single values (max_length,
-    mlm_head.*, encoder.*)."""
-    methods = sorted({part for row in rows for part in row.parts})
-    settings: dict[str, dict[str, Value]] = {}
-    single: dict[str, int] = {}
-    for text in texts:
-        key, equals, raw = text.partition("=")
-        key, value = key.strip(), parse_value(raw.strip())
-        if not equals or not key or value is None:
-            raise UserError(f"--set {text}: should be KEY=VALUE, for example fine_tune.lr=1e-5.")
-        group, _, name = key.partition(".")
-        if key == "max_length":
-            single[key] = _whole(value, 8, 512, text)
-        elif group == "mlm_head":
-            if name not in MlmHead.model_fields:
-                raise unknown("key", key, [f"mlm_head.{n}" for n in MlmHead.model_fields], f"--set {text}")
-            single[key] = _whole(value, 0, 10**9, text) if name == "steps" else _flag(value, text)
-        elif group == "encoder":
-            if name not in EncoderSettings.model_fields:
-                raise unknown("key", key, [f"{ENCODER}{n}" for n in EncoderSettings.model_fields], f"--set {text}")
-            single[key] = _whole(value, 1 if name == "relative_distance" else 0, 10**4, text)
-        elif group == "pre_train" and name in PreTrain.model_fields:
-            pre_train = _patched_text(pre_train, name, value, text)
-        elif group in ("optim", *PHASES) and name:
-            if name not in Phase.model_fields:
-                names = [*Phase.model_fields, *(PreTrain.model_fields if group == "pre_train" else ())]
-                raise unknown("key", key, [f"{group}.{n}" for n in names], f"--set {text}")
-            try:
-                patch = Phase.model_validate({name: value})
-            except ValidationError as error:
-                raise UserError(describe_errors(error, Phase, f"--set {text}")) from None
-            for phase in PHASES[:2] if group == "optim" else (group,):
-                recipe = recipe.patched(Recipe(**{phase: patch}))
-        elif group in methods and name:
-            if not isinstance(value, (bool, int, float, str)):
-                raise UserError(f"--set {text}: should be a number, a word, true or false, not {value!r}.")
-            settings.setdefault(group, {})[name] = value
-        elif group in (*methods, "optim", *PHASES):
-            raise UserError(f"--set {text}: '{group}' needs a field, for example {group}.{_example(group)}.")
-        else:
-            known = [
-                "max_length",
-                *(f"mlm_head.{n}" for n in MlmHead.model_fields),
-                *(f"{ENCODER}{n}" for n in EncoderSettings.model_fields),
-                *(f"{g}.{n}" for g in ("optim", *PHASES) for n in Phase.model_fields),
-            ]
-            close = unknown("key", key, [*known, *(f"{m}.{name or 'HYPERPARAMETER'}" for m in methods)])
-            hint = str(close).partition(" Known:")[0]
-            groups = ["max_length", "mlm_head.*", "encoder.*", "optim.*", *(f"{g}.*" for g in (*PHASES, *methods))]
-            raise UserError(f"--set {text}: {hint} Known: {', '.join(groups)}.")
-    return recipe, pre_train, settings, single
-
-
-def _patched_text(pre_train: PreTrain | None, name: str, value: Any, text: str) -> PreTrain:
-    if pre_train is None:
-        raise UserError(f"--set {text}: this table has no row that is pre-trained.")
-    try:
-        return PreTrain.model_validate({**pre_train.model_dump(), name: value})
-    except ValidationError as error:
-        raise UserError(describe_errors(error, PreTrain, f"--set {text}")) from None
-
-
-def _example(group: str) -> str:
-    return "lr=1e-5" if group in ("optim", *PHASES) else "HYPERPARAMETER=VALUE"
-
-
-def _whole(value: Any, low: int, high: int, text: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise UserError(f"--set {text}: should be a whole number, {low} to {high}, not {value!r}.")
-    return value
-
-
-def _flag(value: Any, text: str) -> bool:
-    if not isinstance(value, bool):
-        raise UserError(f"--set {text}: should be true or false, not {value!r}.")
-    return value

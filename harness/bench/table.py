@@ -1,14 +1,14 @@
 """A published table as data: rows, columns, recipe, replicates, aggregation, the paper's own numbers, and presets.
 
-One YAML file under `benchmarks/` each, read by `load_table`. `Table.resolve` (in `resolve.py`) turns a table, a preset and
-the command line's overrides into one flat object.
+One YAML file under `benchmarks/` each, read by `load_table`. `resolve` (in `resolve.py`) turns a table and a request into one
+flat object.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
@@ -21,11 +21,8 @@ from harness.tasks.protocols import PROTOCOLS
 from harness.tasks.task import TASKS, Task
 from harness.yaml_files import MisplacedError, Strict, load_named, packaged_files
 
-if TYPE_CHECKING:
-    from harness.bench.resolve import Overrides, ResolvedTable
-
 ENCODER = "encoder."
-"""How keys of a row's `set` and of `--set` begin that are settings of the encoder."""
+"""How keys of a row's `set` and of overrides begin that are settings of the encoder."""
 
 Value = bool | int | float | str
 """What a method's hyperparameter may be in YAML; the method validates it."""
@@ -401,26 +398,16 @@ class Table(Strict):
         settings = (self.encoder_settings, preset.encoder_settings)
         return {name: value for each in settings for name, value in each.model_dump(exclude_none=True).items()}
 
-    def resolve(
-        self,
-        preset: str | None = None,
-        overrides: Overrides | None = None,
-        tasks: Mapping[str, Task] | None = None,
-    ) -> ResolvedTable:
-        """The table under a preset (None: its default) and the command line's overrides; see `resolve.resolve`."""
-        from harness.bench.resolve import Overrides, resolve
-
-        return resolve(self, preset or self.default_preset, overrides or Overrides(), tasks)
-
 
 def table_names() -> tuple[str, ...]:
     """The names of the packaged tables, sorted."""
     return tuple(sorted(packaged_files("benchmarks")))
 
 
-def load_table(name_or_path: str | Path) -> Table:
+def load_table(name_or_path: str | Path, where: str = "") -> Table:
     """A packaged table by name, or a user's own by path (it ends in .yaml or .yml, or holds a slash).
 
-    Raises UserError for an unknown name (with the closest one) and for a file that is no table (file, line, key).
+    `where`: how errors name who asked for it. Raises UserError for an unknown name (with the closest one) and for a file
+    that is no table (file, line, key).
     """
-    return load_named(name_or_path, Table, "benchmarks", "table")
+    return load_named(name_or_path, Table, "benchmarks", "table", where)

@@ -129,7 +129,17 @@ def _steps(resolved: ResolvedTable, row: Row) -> tuple[list[Step], list[Step]]:
     made = []
     for text in (row.pre_train, row.method):
         methods = methods_named(text, place) if text else ()
-        made.append([(m, hyperparameters(m, settings[m.name], f"method {m.name} (row {row.name})")) for m in methods])
+        made.append(
+            [
+                (
+                    m,
+                    hyperparameters(
+                        m, settings[m.name], f"method {m.name} (row {row.name})", resolved.origins_of(row, m.name)
+                    ),
+                )
+                for m in methods
+            ]
+        )
     before, steps = made
     wrong = next((method.name for method, _ in before if method.train is None or method.translates), None)
     if wrong:

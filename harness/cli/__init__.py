@@ -19,6 +19,13 @@ EXIT_INCOMPLETE, EXIT_USER = 1, 2
 LISTED = ("methods", "tasks", "tables", "spaces", "encoders", "corpora", "translators", "benches")
 KEPT = "recorded stages are kept, and the same command resumes"
 FORMATS = ("text", "md", "latex", "csv", "json")
+FIRST_COMMANDS = """harness trains and compares contrastive objectives for language encoders. Try first:
+
+  harness doctor                       check Python, torch, Ray, packages and data
+  harness plan --table few_shot        show what a table would run, and what it costs; trains nothing
+  harness bench --table few_shot       train the runs and print the table (minutes, with the preset 'quick')
+
+All commands: harness --help"""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -143,102 +150,124 @@ def _format(text: str) -> str:
 
 
 def _table_flags(parser: argparse.ArgumentParser) -> None:
-    what = parser.add_argument_group("what is compared")
-    what.add_argument("--table", help="a table by name ('harness list tables') or a YAML file of yours")
-    what.add_argument("--preset", help="paper, laptop or quick (the default)")
-    what.add_argument("--methods", type=_names, help="rows or methods, separated by commas")
+    what = parser.add_argument_group("table")
+    what.add_argument("--table", help="table: a name ('harness list tables') or your own YAML file")
+    what.add_argument("--preset", help="preset: paper, laptop or quick (default: quick)")
+    what.add_argument("--methods", type=_names, help="methods or rows of the table, comma-separated")
     _data_flags(what)
     what.add_argument(
         "--with",
         dest="with_file",
         metavar="FILE",
-        help="a YAML file with a method's point (method, set); its target, as in best.yaml, stands in for the flags above",
+        help="YAML file with a method's hyperparameters (best.yaml of 'tune'); its target gives the flags that are left out",
     )
-    _place_flags(parser)
+    _execution_flags(parser)
 
 
 def _data_flags(what: Any) -> None:
-    what.add_argument("--tasks", type=_names, help="tasks by name, or YAML files of your own tasks")
-    what.add_argument("--sizes", type=_numbers, help="numbers of labelled examples")
-    what.add_argument("--subsets", type=_numbers, help="indices of training subsets, from 0")
-    what.add_argument("--seeds", type=_numbers, help="training seeds")
-    what.add_argument("--encoder", help="a packaged name, a folder, or a Hugging Face hub id")
-    what.add_argument("--data", help="'hub', or a folder with TASK/SPLIT.parquet, .csv or .jsonl")
+    what.add_argument("--tasks", type=_names, help="tasks, comma-separated: names or your own YAML files")
+    what.add_argument("--sizes", type=_numbers, help="numbers of labelled training examples, comma-separated")
+    what.add_argument("--subsets", type=_numbers, help="indices of training subsets from 0, comma-separated")
+    what.add_argument("--seeds", type=_numbers, help="training seeds, comma-separated")
+    what.add_argument("--encoder", help="encoder: a packaged name, a folder or a Hugging Face model id")
+    what.add_argument("--data", help="data: 'hub', or a folder with TASK/SPLIT.parquet, .csv or .jsonl")
+    what.add_argument("--corpus", metavar="NAME", help="pre-training corpus: a name, files or hub:OWNER/NAME")
     what.add_argument(
-        "--corpus", metavar="NAME", help="what is pre-trained on: a corpus by name, files, or hub:OWNER/NAME"
+        "--translator", metavar="NAME", help="translator for the back-translations of CSSL ('harness list translators')"
     )
-    what.add_argument("--translator", metavar="NAME", help="what back-translates for CSSL: 'harness list translators'")
     what.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="override, such as optim.lr=1e-5 or cmlm.alpha=0.3",
+        help="override of a value, such as optim.lr=1e-5 or cmlm.alpha=0.3; repeatable",
     )
 
 
-def _place_flags(parser: argparse.ArgumentParser) -> None:
-    where = parser.add_argument_group("where it runs and what is kept")
+def _execution_flags(parser: argparse.ArgumentParser) -> None:
+    where = parser.add_argument_group("execution and storage")
     where.add_argument(
-        "--store", type=_store, metavar="URL", help="database of records (default sqlite:///.harness/harness.db)"
+        "--store", type=_store, metavar="URL", help="database of records (default: sqlite:///.harness/harness.db)"
     )
     where.add_argument(
-        "--storage", metavar="URI", help="where weights lie: a folder or s3://..., gs://... (default: beside the store)"
+        "--storage",
+        metavar="URI",
+        help="artifact storage (weights, checkpoints): a folder, s3://... or gs://... (default: beside the store)",
     )
     where.add_argument(
-        "--slots", type=_count, default=0, help="runs at the same time (default: one a CPU core or GPU share)"
+        "--slots", type=_count, default=0, help="runs at the same time (default: one per CPU core or GPU share)"
     )
     where.add_argument(
-        "--gpus-per-run", type=_share, default=None, help="share of a GPU for each run (default: 1 if any)"
+        "--gpus-per-run",
+        type=_share,
+        default=None,
+        help="GPUs reserved by each run, such as 1 or 0.5 (default: 1 if there is a GPU)",
     )
-    where.add_argument("--cpus-per-run", type=_some, default=1.0, help="CPU cores that a run reserves (default: 1)")
+    where.add_argument("--cpus-per-run", type=_some, default=1.0, help="CPU cores reserved by each run (default: 1)")
     where.add_argument(
         "--num-workers",
         type=_positive,
         default=None,
-        help="Ray Train workers that train one stage together (default: 1)",
+        help="workers that train one stage together by Ray Train (default: 1)",
     )
     where.add_argument(
-        "--micro-batch", type=_positive, default=0, help="sequences at once on a worker; the batch size stays the same"
+        "--micro-batch",
+        type=_positive,
+        default=0,
+        help="sequences per forward pass on a worker; the batch size is unchanged",
     )
     where.add_argument(
         "--checkpoint-minutes",
         type=_minutes,
         default=10.0,
-        help="how often a stage keeps what it can go on from (default: 10; 0: never)",
+        help="minutes between two checkpoints of a running stage (default: 10; 0: none)",
     )
-    where.add_argument("--address", default="local", help="a Ray cluster: 'auto' or HOST:PORT (default: this machine)")
-    where.add_argument("--retry", action="store_true", help="train diverged runs again too (failed ones always are)")
+    where.add_argument(
+        "--address", default="local", help="address of a Ray cluster: 'auto' or HOST:PORT (default: this machine)"
+    )
+    where.add_argument("--retry", action="store_true", help="also retrain diverged stages (failed stages always are)")
 
 
 def _tune_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("method", help="a method, 'cmlm', or several as 'cmlm+scl' ('harness list methods')")
-    what = parser.add_argument_group("what is searched")
-    what.add_argument("--space", metavar="FILE", help="a space by name ('harness list spaces') or a YAML file of yours")
+    parser.add_argument("method", help="method: 'cmlm', or several as 'cmlm+scl' ('harness list methods')")
+    what = parser.add_argument_group("search")
+    what.add_argument(
+        "--space", metavar="FILE", help="search space: a name ('harness list spaces') or your own YAML file"
+    )
     mode = what.add_mutually_exclusive_group()
-    mode.add_argument("--grid", action="store_true", help="the space's grid, every point of it")
-    mode.add_argument("--search", action="store_true", help="the space's distributions (the default where it has some)")
-    what.add_argument("--preset", help="paper, laptop or quick (the default)")
-    what.add_argument("--trials", type=_positive, help="points in all (a grid ends by itself)")
-    what.add_argument("--sampler", metavar="NAME", help="tpe, random, cmaes, nsga2; of a grid: grid, or one of those")
-    what.add_argument("--racing", metavar="RULE", help="drops points early: paired, asha, median, none")
-    what.add_argument("--metric", type=_names, help="of dev, or flops; several with commas for a Pareto front")
-    what.add_argument("--seed", type=_count, default=0, help="of the sampler (default 0)")
-    judged = parser.add_argument_group("what points are judged by")
+    mode.add_argument("--grid", action="store_true", help="run every point of the space's grid")
+    mode.add_argument(
+        "--search", action="store_true", help="sample from the space's distributions (default where it has some)"
+    )
+    what.add_argument("--preset", help="preset: paper, laptop or quick (default: quick)")
+    what.add_argument("--trials", type=_positive, help="number of trials (a grid runs all of its points)")
+    what.add_argument("--sampler", metavar="NAME", help="sampler: tpe, random, cmaes or nsga2; for a grid also grid")
+    what.add_argument("--racing", metavar="RULE", help="rule that stops trials early: paired, asha, median or none")
+    what.add_argument(
+        "--metric", type=_names, help="dev metric(s) to optimise; several, comma-separated, give a Pareto front"
+    )
+    what.add_argument("--seed", type=_count, default=0, help="sampler seed (default: 0)")
+    judged = parser.add_argument_group("data")
     _data_flags(judged)
-    end = parser.add_argument_group("what comes out")
-    end.add_argument("--out", metavar="FOLDER", help="of best.yaml, tables and pictures (default: beside the store)")
-    end.add_argument("--final-test", action="store_true", help="score the best point on test, once, at the end")
+    end = parser.add_argument_group("results")
+    end.add_argument(
+        "--out", metavar="FOLDER", help="folder of best.yaml, tables and plots (default: beside the store)"
+    )
+    end.add_argument("--final-test", action="store_true", help="score the best trial on the test set at the end")
     _format_flag(end)
-    _place_flags(parser)
+    _execution_flags(parser)
 
 
 def _format_flag(parser: Any) -> None:
-    parser.add_argument("--format", type=_format, default="text", metavar="|".join(FORMATS), help="of the table")
+    parser.add_argument(
+        "--format", type=_format, default="text", metavar="|".join(FORMATS), help="output format (default: text)"
+    )
 
 
 def _yes_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--yes", action="store_true", help="do not ask before a plan of more than an hour")
+    parser.add_argument(
+        "--yes", action="store_true", help="do not ask for confirmation before a plan of more than an hour"
+    )
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -247,65 +276,72 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--completion", action=_Completion, help="print the completion script of bash and zsh")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
 
-    bench = commands.add_parser("bench", help="fill a table: train what is missing, then print it")
+    bench = commands.add_parser("bench", help="train the missing runs of a table and print it")
     _table_flags(bench)
     _format_flag(bench)
     _yes_flag(bench)
     bench.set_defaults(handler="harness.cli.bench:bench")
 
-    tune = commands.add_parser("tune", help="search a method's hyperparameters, judged over subsets and seeds")
+    tune = commands.add_parser("tune", help="search a method's hyperparameters over subsets and seeds")
     _tune_flags(tune)
     _yes_flag(tune)
     tune.set_defaults(handler="harness.cli.tune:tune")
 
-    plan = commands.add_parser("plan", help="what would run, what is done, what it costs; trains nothing")
+    plan = commands.add_parser(
+        "plan", help="show what a bench would run, what is done and what it costs; trains nothing"
+    )
     _table_flags(plan)
     plan.set_defaults(handler="harness.cli.bench:plan")
 
     report = commands.add_parser(
-        "report", help="print a table again from the store; without flags the last bench; trains nothing"
+        "report", help="print a table from the store; without flags that of the last bench; trains nothing"
     )
     _table_flags(report)
     _format_flag(report)
     report.set_defaults(handler="harness.cli.bench:report")
 
-    submit = commands.add_parser("submit", help="hand a bench or tune to a running Ray cluster as a job")
+    submit = commands.add_parser("submit", help="submit a bench or tune to a Ray cluster as a job")
     submit.add_argument(
         "--address",
         dest="cluster",
         metavar="ADDRESS",
         default="auto",
-        help="of the cluster: its dashboard's URL, HOST:PORT, or auto (the default: RAY_ADDRESS, else one on this machine)",
+        help="address of the cluster: its dashboard's URL, HOST:PORT or auto (default: RAY_ADDRESS, else this machine)",
     )
-    submit.add_argument("--runtime-env", metavar="FILE", help="a YAML file with Ray's runtime environment of the job")
-    submit.add_argument("--id", metavar="NAME", help="of the job (default: harness-TABLE-DATE-TIME-XXXX)")
-    submit.add_argument("--follow", action="store_true", help="print the job's output and end with its status")
+    submit.add_argument("--runtime-env", metavar="FILE", help="YAML file with the job's Ray runtime environment")
+    submit.add_argument("--id", metavar="NAME", help="name of the job (default: harness-TABLE-DATE-TIME-XXXX)")
+    submit.add_argument("--follow", action="store_true", help="print the job's output and exit with its status")
     submit.add_argument("words", nargs=argparse.PARSER, metavar="bench|tune", help="the command, with its flags")
     submit.set_defaults(handler="harness.cli.submit:submit")
 
     listing = commands.add_parser("list", help=f"list {', '.join(LISTED)}")
     listing.add_argument("what", metavar="|".join(LISTED))
     listing.add_argument(
-        "--store", type=_store, metavar="URL", help="of 'list benches' (default sqlite:///.harness/harness.db)"
+        "--store",
+        type=_store,
+        metavar="URL",
+        help="database of records, for 'list benches' (default: sqlite:///.harness/harness.db)",
     )
     listing.set_defaults(handler="harness.cli.show:listing")
 
-    show = commands.add_parser("show", help="one record in full: its numbers, its parents, how to make it again")
-    show.add_argument("key", help="a stage's key, or its beginning")
-    show.add_argument(
-        "--store", type=_store, metavar="URL", help="database of records (default sqlite:///.harness/harness.db)"
+    show = commands.add_parser(
+        "show", help="show one record: its numbers, its parents and the command that reproduces it"
     )
-    show.add_argument("--storage", metavar="URI", help="where weights lie (default: beside the store)")
+    show.add_argument("key", help="key of a stage, or its first characters")
+    show.add_argument(
+        "--store", type=_store, metavar="URL", help="database of records (default: sqlite:///.harness/harness.db)"
+    )
+    show.add_argument("--storage", metavar="URI", help="artifact storage (default: beside the store)")
     show.set_defaults(handler="harness.cli.show:show")
 
     doctor = commands.add_parser("doctor", help="check Python, torch, Ray, packages, data, store and disk")
     doctor.add_argument(
-        "--store", type=_store, metavar="URL", help="database of records (default sqlite:///.harness/harness.db)"
+        "--store", type=_store, metavar="URL", help="database of records (default: sqlite:///.harness/harness.db)"
     )
-    doctor.add_argument("--storage", metavar="URI", help="where weights lie (default: beside the store)")
-    doctor.add_argument("--data", help="'hub', or a folder of data")
+    doctor.add_argument("--storage", metavar="URI", help="artifact storage (default: beside the store)")
+    doctor.add_argument("--data", help="data: 'hub' or a folder")
     doctor.add_argument(
-        "--quarantine", action="store_true", help="move damaged records of the store to a table of their own"
+        "--quarantine", action="store_true", help="move damaged records of the store to a separate table"
     )
     doctor.set_defaults(handler="harness.cli.doctor:run")
     return parser
@@ -357,6 +393,9 @@ def _run(arguments: list[str]) -> int:
             raise UserError(f"the argument '{raw}' is not UTF-8 text; type it as UTF-8, or rename the file.") from None
     if arguments and not arguments[0].startswith("-") and arguments[0] not in commands:
         raise unknown("command", arguments[0], commands)
+    if not arguments:
+        print(FIRST_COMMANDS)
+        return 0
     args = build_parser().parse_args(arguments)
     module, name = args.handler.split(":")
     status: int = getattr(import_module(module), name)(args)

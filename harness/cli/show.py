@@ -10,9 +10,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from harness.bench.request import Request, from_json
 from harness.cli import LISTED
 from harness.cli.printing import duration, escaped, print_lines, timestamp
-from harness.cli.request import command, of_run
+from harness.cli.request import command
+from harness.commands.execution import storage_of
+from harness.commands.stored import find_key, of_run
 from harness.errors import UserError, unknown
 from harness.specs import Parent, Record, Stage
 from harness.storage import Storage, weights_of
@@ -163,25 +166,14 @@ def _benches(url: str | None) -> list[tuple[str, str]]:
         raise UserError(
             f"The store {store.shown} holds no bench yet; run 'harness bench' first, or name it with --store."
         )
-    return [(timestamp(request.asked_at), command(request, store=url)) for request in benches]
+    return [(timestamp(request.asked_at), command(from_json(request.values), store=url)) for request in benches]
 
 
 def show(args: argparse.Namespace) -> int:
     """Print one record: what was trained, its scores, the stages before it, the runs it serves and how to reproduce them."""
-    from harness.cli.places import storage_of
-
     store = Store(args.store or DEFAULT_URL, create=False)
-    if not store.exists:
-        raise UserError(f"There is no store at {store.shown} yet; run 'harness bench' first, or name it with --store.")
-    keys = store.keys_like(args.key)
-    if not keys:
-        raise UserError(f"The store {store.shown} has no record whose key begins with '{args.key}'.")
-    if len(keys) > 1:
-        raise UserError(
-            f"Several keys begin with '{args.key}': {', '.join(key[:12] for key in keys)}; give more characters."
-        )
-    key = keys[0]
-    storage = storage_of(args, store)
+    key = find_key(store, args.key)
+    storage = storage_of(Request(storage=args.storage), store)
     stage, record = store.stage(key), store.records([key], predictions=True)[key]
     assert stage is not None
     lines = [
@@ -288,7 +280,7 @@ def _run_lines(store: Store, key: str, url: str | None) -> Iterator[str]:
     labels, requests = store.labels(key), sorted(store.requests(key), key=lambda request: bool(request.study))
     if not labels:
         yield _labelled("runs", "no run ends with this stage; later stages start from it")
-        yield from (f"  reproduce: {command(request, store=url)}" for request in requests[:1])
+        yield from (f"  reproduce: {command(from_json(request.values), store=url)}" for request in requests[:1])
         return
     yield "runs"
     for label in labels:

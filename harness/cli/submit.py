@@ -18,15 +18,13 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from harness.bench.point import load_point
+from harness.bench.request import YAML
 from harness.cli import EXIT_INCOMPLETE, build_parser
-from harness.cli.asked import ask
-from harness.cli.request import YAML
-from harness.cli.study import as_bench
-from harness.cli.tune import space_of
+from harness.cli.request import read, read_tune
+from harness.commands.prepare import read_named
 from harness.errors import UserError, unknown
 from harness.store import has_password
 from harness.store.database import parsed
-from harness.tasks import TASKS
 from harness.yaml_files import load_yaml
 
 COMMANDS = ("bench", "tune")
@@ -166,14 +164,13 @@ def _checked(inner: argparse.Namespace) -> tuple[str, dict[str, str]]:
     """Read the tables, spaces and tasks that the command names and check all values against them, without data. Returns a
     word for the job's name, and the metadata that the dashboard shows."""
     if inner.command == "tune":
-        space = space_of(inner)
-        bench = as_bench(inner, space, space.settings(space.defaults))
+        request = read_tune(inner)
+        space = request.resolve()
+        bench = request.bench(space, space.defaults)
         name, shown = space.space.name, {"study": space.space.name, "method": space.method, "preset": space.preset}
     else:
-        bench, shown, name = inner, {}, ""
-    asked = ask(bench)
-    with asked.naming_places():
-        resolved = asked.table.resolve(asked.preset, asked.overrides, {**TASKS, **asked.user_tasks})
+        bench, shown, name = read(inner), {}, ""
+    resolved = read_named(bench).resolve()
     shown = {"table": resolved.table.name, "preset": resolved.preset, "encoder": resolved.encoder} | shown
     return re.sub(r"[^A-Za-z0-9_.-]", "-", name or resolved.table.name), shown
 

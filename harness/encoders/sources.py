@@ -115,15 +115,15 @@ def adapted(encoder: Encoder, settings: Mapping[str, int], config: Mapping[str, 
     return replace(encoder, relative_buckets=buckets, relative_distance=distance)
 
 
-def locate(name: str, *, download: bool = False) -> Located:
+def locate(name: str, *, download: bool = False, where: str = "--encoder") -> Located:
     """Find an encoder by packaged name, folder or hub id, or make one from a size: `new:SIZE` or `new:SIZE@TOKENIZER`.
 
     A hub id that is not in the local cache is fetched when `download`, else it is unresolved: a plan can still be made.
-    TOKENIZER is the name of an encoder whose tokenizer is taken (bert-tiny's, where none is named).
-    Raises UserError for an unknown name, a folder without weights, a model type that cannot be trained, or a pickle.
+    TOKENIZER is the name of an encoder whose tokenizer is taken (bert-tiny's, where none is named). `where`: how errors name
+    who asked for it. Raises UserError for an unknown name, a folder without weights, a model type that cannot be trained, or a pickle.
     """
     if name.startswith(NEW):
-        return _new(name, download)
+        return _new(name, download, where)
     if name in PACKAGED:
         packaged = PACKAGED[name]
         folder = package_folder(name, packaged)
@@ -131,18 +131,18 @@ def locate(name: str, *, download: bool = False) -> Located:
         return Located(
             Encoder(encoder_digest(folder), name), folder, _config(folder), packaged.head_training, contaminated
         )
-    path = named_path(name, "--encoder")
+    path = named_path(name, where)
     if path.is_dir():
         return _of_folder(path, path.name)
     if name.startswith((".", "/", "~")):
-        raise UserError(f"--encoder {name}: there is no such folder.")
+        raise UserError(f"{where} {name}: there is no such folder.")
     if name.count("/") > 1 or " " in name:
-        raise unknown("encoder", name, PACKAGED, "--encoder")
-    found = _hub_folder(name, download=False)
+        raise unknown("encoder", name, PACKAGED, where)
+    found = _hub_folder(name, False, where)
     if found is None and "/" not in name and get_close_matches(name.lower(), PACKAGED, n=1, cutoff=0.75):
-        raise unknown("encoder", name, PACKAGED, "--encoder")  # no model of the hub is called nearly like ours
+        raise unknown("encoder", name, PACKAGED, where)  # no model of the hub is called nearly like ours
     if found is None and download:
-        found = _hub_folder(name, download=True)
+        found = _hub_folder(name, True, where)
     if found is None:
         return Located(Encoder(f"{UNRESOLVED}{name}", name), None, _HUB_SHAPES.get(name, {}), None)
     return _of_folder(found, name)
@@ -194,16 +194,14 @@ def _ids(path: Path) -> set[int]:
     return set(body.values())
 
 
-def _new(name: str, download: bool) -> Located:
+def _new(name: str, download: bool, where: str) -> Located:
     """An encoder whose weights are still to be drawn: identified by its configuration and its tokenizer."""
     wanted, at, tokenizer = name.removeprefix(NEW).partition("@")
     if wanted not in SIZES:
-        raise unknown("size of a new encoder", wanted, SIZES, "--encoder")
+        raise unknown("size of a new encoder", wanted, SIZES, where)
     if at and (not tokenizer or tokenizer.startswith(NEW)):
-        raise UserError(
-            f"--encoder {name}: name after '@' an encoder that has a tokenizer, e.g. new:{wanted}@bert-tiny."
-        )
-    size, source = SIZES[wanted], locate(tokenizer or NEW_TOKENIZER, download=download)
+        raise UserError(f"{where} {name}: name after '@' an encoder that has a tokenizer, e.g. new:{wanted}@bert-tiny.")
+    size, source = SIZES[wanted], locate(tokenizer or NEW_TOKENIZER, download=download, where=where)
     label = f"{NEW}{wanted}" if source.name == NEW_TOKENIZER else f"{NEW}{wanted}@{source.name}"
     pad_id = source.config.get("pad_token_id")
     if pad_id is None:
@@ -246,7 +244,7 @@ _HUB_SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-def _hub_folder(name: str, download: bool) -> Path | None:
+def _hub_folder(name: str, download: bool, where: str) -> Path | None:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         HfHubHTTPError,
@@ -264,14 +262,14 @@ def _hub_folder(name: str, download: bool) -> Path | None:
             found = Path(snapshot_download(name, allow_patterns=[*patterns, "pytorch_model.bin"]))
         return found
     except HFValidationError:
-        raise unknown("encoder", name, PACKAGED, "--encoder") from None
+        raise unknown("encoder", name, PACKAGED, where) from None
     except RepositoryNotFoundError:
-        raise UserError(f"--encoder {name}: the Hugging Face hub has no such model (or it is private).") from None
+        raise UserError(f"{where} {name}: the Hugging Face hub has no such model (or it is private).") from None
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         if not download:
             return None
         raise UserError(
-            f"--encoder {name}: it is neither packaged nor in the local cache and the Hugging Face hub cannot be reached "
+            f"{where} {name}: it is neither packaged nor in the local cache and the Hugging Face hub cannot be reached "
             f"({type(error).__name__}); name a folder, or one of {', '.join(PACKAGED)}."
         ) from None
 
@@ -285,7 +283,7 @@ def _config(folder: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not the configuration of a model: it should hold a JSON object.")
     kind = str(config.get("model_type"))
     if kind not in MODEL_TYPES:
-        raise unknown("model_type", kind, MODEL_TYPES, str(path))
+        raise UserError(f"{path}: model_type '{kind}' cannot be trained here. Known: {', '.join(sorted(MODEL_TYPES))}.")
     for key in _COUNTS:
         value = config.get(key, 1 if key in _DEFAULTED else None)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:

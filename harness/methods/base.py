@@ -58,16 +58,20 @@ Step = tuple[Method, Any]
 """A method with its hyperparameters."""
 
 
-def hyperparameters(method: Method, values: Mapping[str, Any], where: str) -> Strict:
-    """The method's hyperparameters with `values` set. Raises UserError naming `where`, the key and what is allowed."""
+def hyperparameters(
+    method: Method, values: Mapping[str, Any], where: str, origins: Mapping[str, str] | None = None
+) -> Strict:
+    """The method's hyperparameters with `values` set. Raises UserError naming `where`, the key and what is allowed;
+    `origins`: what names a key instead."""
     known = method.Hyperparameters.model_fields
     for name, value in values.items():
         if isinstance(value, bool) and name in known and known[name].annotation in (int, float):
-            raise UserError(f"{where}: {name} should be a number, not {str(value).lower()}.")
+            place = (origins or {}).get(name, f"{where}, key {name}")
+            raise UserError(f"{place}: should be a number, not {str(value).lower()}.")
     try:
         return method.Hyperparameters(**values)
     except ValidationError as error:
-        raise UserError(describe_errors(error, method.Hyperparameters, where, dict(values))) from None
+        raise UserError(describe_errors(error, method.Hyperparameters, where, dict(values), origins)) from None
 
 
 # ------------------------------------------------------------------------------------------------------------ chains

@@ -1,4 +1,4 @@
-"""A point to its runs: the very runs that `bench --set` would give, replicate by replicate, and what they score on dev."""
+"""A point to its runs: the very runs that a bench with the same values would give, replicate by replicate, and what they score on dev."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from harness.bench.aggregate import mean
 from harness.bench.plan import stage_flops
-from harness.bench.resolve import Overrides, ResolvedTable
+from harness.bench.request import Request
+from harness.bench.resolve import ResolvedTable, resolve
 from harness.bench.table_data import TableData, runs_of
 from harness.errors import UserError
 from harness.search.space import ResolvedSpace
@@ -34,12 +35,12 @@ class StageResult:
 class Points:
     """Everything that makes runs of a point. Small and without texts, so that it travels to every trial.
 
-    `base`: the table under the command line's `overrides`, with the row, tasks, sizes, subsets and seeds of the search.
+    `base`: the table as `request` asks for it, with the row, tasks, sizes, subsets and seeds of the search.
     """
 
     space: ResolvedSpace
     base: ResolvedTable
-    overrides: Overrides
+    request: Request
     tasks: Mapping[str, Task]
     table_data: TableData
 
@@ -57,8 +58,8 @@ class Points:
         return self.base.selection(task).metric
 
     def resolved(self, point: Point) -> ResolvedTable:
-        overrides = replace(self.overrides, set=(*self.overrides.set, *self.space.settings(point)))
-        return self.base.table.resolve(self.base.preset, overrides, self.tasks)
+        overrides = (*self.request.overrides, *self.space.overrides(point))
+        return resolve(self.base.table, replace(self.request, overrides=overrides), self.tasks)
 
     def runs(self, point: Point) -> tuple[tuple[Run, ...], ...]:
         """The runs of each replicate: one a task and size. Raises UserError for a point that cannot be run."""

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.bench.request import Override, overrides_of
 from harness.bench.table import Value
 from harness.errors import UserError, unknown
 from harness.search.parameters import Parameter, tunable_at
-from harness.search.space_file import FLOPS, RACINGS, SAMPLERS, Mode, Space, View, directions_of, set_texts
+from harness.search.space_file import FLOPS, RACINGS, SAMPLERS, Mode, Space, View, directions_of
 from harness.search.trials import Direction, Point
 from harness.tasks.metrics import METRICS
 from harness.yaml_files import MisplacedError, load_named, packaged_files
@@ -45,7 +46,7 @@ class ResolvedSpace:
     """A space as it is explored: flat, frozen, and small enough to travel.
 
     `preset`: of the space; `table_preset`: of `table`, which it stands on. `row` '' lets the table add one. `parameters`:
-    parents before children. `set`: texts of `--set` for all points. `defaults`: the point that is tried first. `metrics` () is what the table selects by.
+    parents before children. `set`: overrides of all points. `defaults`: the point that is tried first. `metrics` () is what the table selects by.
     `tasks`, `sizes`, `subsets` (a count), `seeds`: None is the table preset's. `trials`: of a grid its points.
     """
 
@@ -57,7 +58,7 @@ class ResolvedSpace:
     table: str
     row: str
     parameters: tuple[Parameter, ...]
-    set: tuple[str, ...]
+    set: tuple[Override, ...]
     defaults: dict[str, Value]
     metrics: tuple[str, ...]
     directions: tuple[Direction, ...]
@@ -91,13 +92,12 @@ class ResolvedSpace:
                 point[parameter.path] = parameter.suggest(trial)
         return point
 
-    def settings(self, point: Point) -> tuple[str, ...]:
-        """The point as texts of `bench --set`."""
+    def overrides(self, point: Point) -> tuple[Override, ...]:
+        """The point as the overrides of a request."""
         found = []
         for path, value in point.items():
             tunable = tunable_at(path, self.space.parts)
-            text = str(value).lower() if isinstance(value, bool) else str(value)
-            found.append(f"{tunable.owner}.{tunable.name}={text}")
+            found.append(Override((tunable.owner, tunable.name), value, f"space {self.space.name},"))
         return tuple(found)
 
     def identity(self) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def resolve_space(
         table=view.get("table"),
         row=view.row.name if view.row else "",
         parameters=parameters,
-        set=set_texts(view.shared()),
+        set=overrides_of(view.shared(), f"space {space.name}, key set,"),
         defaults=defaults,
         metrics=judged,
         directions=directions,
@@ -245,9 +245,10 @@ def space_names() -> tuple[str, ...]:
     return tuple(sorted(packaged_files("search_spaces")))
 
 
-def load_space(name_or_path: str | Path) -> Space:
+def load_space(name_or_path: str | Path, where: str = "") -> Space:
     """A packaged space by name, or a user's own by path (it ends in .yaml or .yml, or holds a slash).
 
-    Raises UserError for an unknown name (with the closest one) and for a file that is no space (file, line, key).
+    `where`: how errors name who asked for it. Raises UserError for an unknown name (with the closest one) and for a file
+    that is no space (file, line, key).
     """
-    return load_named(name_or_path, Space, "search_spaces", "space")
+    return load_named(name_or_path, Space, "search_spaces", "space", where)

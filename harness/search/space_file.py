@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from harness.bench.point import value_text
-from harness.bench.resolve import Overrides
+from harness.bench.request import Request, overrides_of
+from harness.bench.resolve import resolve
 from harness.bench.table import EXCLUSIVE, Count, Row, Seed, Size, Table, Value, load_table
 from harness.errors import UserError, unknown
 from harness.methods import METHODS, methods_named
@@ -79,7 +79,7 @@ class SpacePreset(Target):
 class Space(Strict):
     """One search space. `method`: as in a table's row, 'cmlm' or 'cmlm+scl'; `table`, `row`: whose protocol, recipe and
     replicates are used; `sampler`, `racing`, `trials`: of the search; `set`: values that all points share, by the keys of
-    `--set`; `defaults`: the point that is tried first."""
+    overrides; `defaults`: the point that is tried first."""
 
     name: str
     title: str = ""
@@ -261,7 +261,7 @@ class View:
         return done
 
     def shared(self) -> dict[str, Value]:
-        """What all points share, by the keys of `--set`: the space's, then the preset's."""
+        """What all points share, by the keys of overrides: the space's, then the preset's."""
         return {**self.space.set, **(self.changes.set if self.changes else {})}
 
     def defaults(self) -> dict[str, tuple[Value, Loc]]:
@@ -342,15 +342,10 @@ class View:
                 error = unknown("size", str(size), map(str, table.sizes), f"table {table.name}")
                 raise MisplacedError(self.place("sizes"), str(error))
         with placed(self.place("set")):
-            table.resolve(preset, Overrides(set=set_texts(self.shared())))
+            resolve(table, Request(preset=preset, overrides=overrides_of(self.shared())))
         most = max(table.subsets, table.presets[preset].subsets or 0)
         if (self.get("subsets") or 0) > most:
             raise MisplacedError(self.place("subsets"), f"table {table.name} has {most} subsets; take as many or fewer")
-
-
-def set_texts(values: Mapping[str, Value]) -> tuple[str, ...]:
-    """Values by key as the texts that `--set` takes."""
-    return tuple(f"{key}={value_text(value)}" for key, value in values.items())
 
 
 def directions_of(metrics: tuple[str, ...]) -> tuple[Direction, ...]:

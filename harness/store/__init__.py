@@ -14,7 +14,7 @@ trials        what a study of hyperparameters asked and found
 from harness.store.database import DEFAULT_URL, SCHEMA_VERSION, has_password, masked
 from harness.store.leases import LEASE_SECONDS, RENEW_SECONDS, Grant, Owner, process_of
 from harness.store.records import Damage, Speed, Store
-from harness.store.requests import Request
+from harness.store.requests import StoredRequest
 
 __all__ = [
     "DEFAULT_URL",
@@ -24,9 +24,9 @@ __all__ = [
     "Damage",
     "Grant",
     "Owner",
-    "Request",
     "Speed",
     "Store",
+    "StoredRequest",
     "has_password",
     "masked",
     "process_of",

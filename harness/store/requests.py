@@ -33,7 +33,7 @@ REQUEST_STAGES = sa.Table(
 
 
 @dataclass(frozen=True)
-class Request:
+class StoredRequest:
     """`table`: the table's own name; `study`: '' for a bench; `values`: by the flag's name, JSON; `asked_at`: Unix time."""
 
     table: str
@@ -46,7 +46,7 @@ class Requests(Database):
     """Requests by the digest of what they ask, the time of the last one, and the stages that each of them needs."""
 
     @retried
-    def keep_request(self, request: Request, keys: Iterable[str]) -> None:
+    def keep_request(self, request: StoredRequest, keys: Iterable[str]) -> None:
         """Keep a request with the keys of its stages; one that is known gets its time and its new stages. Nothing is written
         where it is the last one and has no new stages."""
         digest, keys = _digest(request), tuple(keys)
@@ -77,7 +77,7 @@ class Requests(Database):
             return last == digest and set(keys) <= set(connection.execute(mine).scalars())
 
     @retried
-    def requests(self, key: str | None = None) -> list[Request]:
+    def requests(self, key: str | None = None) -> list[StoredRequest]:
         """All requests, or those that need the stage `key`; the last one first. A damaged row is left out."""
         if not self.exists:
             return []
@@ -92,14 +92,14 @@ class Requests(Database):
         return [request for row in rows if (request := _request(row))]
 
 
-def _digest(request: Request) -> str:
+def _digest(request: StoredRequest) -> str:
     return digest_of([request.table, request.study, dict(request.values)])
 
 
-def _request(row: Mapping[Any, Any]) -> Request | None:
+def _request(row: Mapping[Any, Any]) -> StoredRequest | None:
     """The request of a row, unless what the row holds is not what its digest was taken of."""
     try:
-        request = Request(row["table"], dict(json.loads(row["body"])), row["study"], float(row["asked_at"]))
+        request = StoredRequest(row["table"], dict(json.loads(row["body"])), row["study"], float(row["asked_at"]))
         return request if _digest(request) == row["digest"] else None
     except (ValueError, TypeError):
         return None

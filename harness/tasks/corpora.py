@@ -90,7 +90,9 @@ class Corpus:
         return RowSet(self.digest, name or self.name, self.rows, round(self.mean_chars, 2))
 
 
-def open_corpus(name: str | Path, *, download: bool = False, memo: Path | None = None) -> Corpus:
+def open_corpus(
+    name: str | Path, *, download: bool = False, memo: Path | None = None, where: str = "--corpus"
+) -> Corpus:
     """A corpus of any size; reads it through once, for its digest and its size, and keeps none of it in memory.
 
     `name` is one of
@@ -104,14 +106,14 @@ def open_corpus(name: str | Path, *, download: bool = False, memo: Path | None =
     A JSONL or Parquet text may hold line breaks; blank texts and nulls are skipped as blank lines are.
 
     `memo`: a JSON file that keeps what was found, by path, size and time of change of each file, so that the next call does
-    not read them again. Raises NotAtHand for a data set that is not cached and not to be fetched or cannot be, or a missing
+    not read them again. `where`: how errors name who asked for it. Raises NotAtHand for a data set that is not cached and not to be fetched or cannot be, or a missing
     package; UserError for an unknown name, a file that cannot be read (with line or row), or no text at all.
     """
     text = str(name)
     if text in CORPORA and isinstance(name, str):
         rows = CORPORA[text]()
         return Corpus(text, rows.digest, len(rows), rows.mean_chars, partial(_named, text))
-    paths, column, label = _hub_files(text, download) if text.startswith(HUB) else _local_files(name)
+    paths, column, label = _hub_files(text, download) if text.startswith(HUB) else _local_files(name, where)
     reader = _Files(tuple(paths), column, tuple(_stamp(path) for path in paths))
     known = _remembered(memo, reader)
     if known is None:
@@ -197,9 +199,9 @@ def _write_json(path: Path, body: dict[str, Any]) -> None:
 # Files on this machine.
 
 
-def _local_files(name: str | Path) -> tuple[list[Path], str | None, str]:
+def _local_files(name: str | Path, where: str) -> tuple[list[Path], str | None, str]:
     """The files of a path, folder or pattern in order, the column asked for, and a label."""
-    path, column = named_path(str(name), "--corpus"), None
+    path, column = named_path(str(name), where), None
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise UserError(f"{path}: is no file and no folder; a corpus is read more than once, so name one of them.")
     found = _matching(path)

@@ -289,18 +289,18 @@ class Sources:
         return self._of(task).describe(task) if task else "; ".join(part.describe() for part in self._parts)
 
 
-def open_source(data: str | os.PathLike[str] | None = None) -> TextSource:
+def open_source(data: str | os.PathLike[str] | None = None, where: str = "--data") -> TextSource:
     """A source by what the user gave: None or 'hub' for the Hugging Face hub, else a folder laid out as `FolderSource` says.
 
     Packaged tasks come from their packages either way, unless the folder has a folder of theirs. Opens no file and asks no
-    network. Raises UserError when there is no such folder.
+    network. Raises UserError, which names `where`, when there is no such folder.
     """
     if data is None or str(data) == "hub":
         return Sources([HubSource(), PackageSource()])
-    folder = named_path(str(data), "--data")
+    folder = named_path(str(data), where)
     if not folder.is_dir():
         what = "is a file, not a folder" if folder.exists() else "there is no such folder"
         raise UserError(
-            f"{folder}: {what}; --data takes 'hub', or a folder with <task>/<split>.parquet, .csv or .jsonl."
+            f"{folder}: {what}; {where} takes 'hub', or a folder with <task>/<split>.parquet, .csv or .jsonl."
         )
     return Sources([FolderSource(folder), PackageSource()])

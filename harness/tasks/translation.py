@@ -85,7 +85,7 @@ def open_translator(name: str, *, download: bool) -> Translator:
     if kind == "file" and colon:
         if not rest:
             raise UserError(f"{where}: names no file; write file:PATH.")
-        return Translator(name, file_ways(where, named_path(rest, "--translator")))
+        return Translator(name, file_ways(where, named_path(rest, where)))
     if kind == "apertium" and colon:
         if "@" in rest:
             raise UserError(f"{where}: apertium cannot sample; drop '{rest[rest.index('@') :]}'.")

@@ -180,7 +180,7 @@ def _need_packages(where: str, family: str) -> None:
 
 
 def _model_folder(where: str, name: str, download: bool) -> Path:
-    path = named_path(name, "--translator")
+    path = named_path(name, where)
     if path.is_dir():
         _check(where, path)
         return path

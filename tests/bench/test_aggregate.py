@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from requested import resolve_table
 
 from harness.bench.aggregate import Grid, Replicate, Score, aggregate
 from harness.bench.caption import Caption
 from harness.bench.render import CSV_COLUMNS, FORMATS, escape_latex, render
-from harness.bench.resolve import Overrides, ResolvedTable
-from harness.bench.table import Aggregation, Row, load_table
+from harness.bench.resolve import ResolvedTable
+from harness.bench.table import Aggregation, Row
 from harness.errors import UserError
 
 CAPTION = Caption(num_runs=9, hardware=("CPU b", "CPU a"))
@@ -27,7 +28,7 @@ CAPTION = Caption(num_runs=9, hardware=("CPU b", "CPU a"))
 
 def resolved(preset: str = "paper", average: bool = False, ddof: int = 1, **overrides: Any) -> ResolvedTable:
     overrides = {"tasks": ("mnli", "sst2"), "sizes": (20, 100), **overrides}
-    found = load_table("few_shot").resolve(preset, Overrides(**overrides))
+    found = resolve_table("few_shot", preset, **overrides)
     return replace(found, aggregate=Aggregation(average="per_replicate" if average else "none", ddof=ddof))
 
 

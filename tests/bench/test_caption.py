@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from bench.test_aggregate import replicates, rows_of
+from requested import resolve_table
 
 from harness.bench.aggregate import AVERAGE, Grid, Replicate, aggregate
 from harness.bench.caption import Caption, Examples, caption_lines, footnotes
 from harness.bench.render import FORMATS, render
-from harness.bench.resolve import Overrides, ResolvedTable
-from harness.bench.table import load_table
+from harness.bench.resolve import ResolvedTable
 from harness.tasks import TASKS, Task
 
 REVIEWS = Task("reviews", "Reviews", ("text",), ("bad", "good"), ("accuracy",), own=True)
@@ -25,7 +25,7 @@ SKIPPED = {("SCL", "likeness"): REASON}
 
 
 def table(name: str = "few_shot", preset: str = "paper", **overrides: Any) -> ResolvedTable:
-    return load_table(name).resolve(preset, Overrides(**overrides), {**TASKS, **OWN})
+    return resolve_table(name, preset, {**TASKS, **OWN}, **overrides)
 
 
 def own(**overrides: Any) -> ResolvedTable:
@@ -44,7 +44,7 @@ def text_of(r: ResolvedTable, caption: Caption | None = None, **more: Any) -> st
 
 
 def test_what_a_method_decides_is_said_once() -> None:
-    r = load_table("pretraining").resolve("paper", Overrides(methods=("MLM", "TACO", "TACO concentrated")))
+    r = resolve_table("pretraining", "paper", methods=("MLM", "TACO", "TACO concentrated"))
     text = " ".join(caption_lines(aggregate(r, []), Caption(num_runs=1)))
     assert text.count("RoBERTa's classification head on every encoder") == 1
     assert "From the TACO paper: " in text

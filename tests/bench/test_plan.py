@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from requested import resolve_table
 from tasks.task_files import write_file
 
 from harness import specs
 from harness.bench.plan import NO_TRANSLATION, Plan, Translation, make_plan, stage_flops
-from harness.bench.resolve import Overrides
 from harness.bench.table import Row, load_table
 from harness.encoders import HeadTraining, Located, locate
 from harness.errors import UserError
@@ -42,7 +42,7 @@ def plan(
 ) -> Plan:
     """A plan without a source: every row set is unresolved, and keys are those of names. CSSL is skipped without a
     translation."""
-    resolved = load_table(table).resolve(preset, Overrides(**overrides))
+    resolved = resolve_table(table, preset, **overrides)
     return make_plan(resolved, None, located, translation=translation)
 
 
@@ -288,7 +288,8 @@ def test_a_plan_imports_neither_torch_nor_ray() -> None:
     code = (
         "import sys; from harness.bench.table import load_table; from harness.bench.plan import make_plan;"
         "from harness.bench import work, results; from harness.encoders import locate;"
-        "p = make_plan(load_table('few_shot').resolve('paper'), None, locate('roberta-base'));"
+        "from harness.bench.request import Request; from harness.bench.resolve import resolve;"
+        "p = make_plan(resolve(load_table('few_shot'), Request(preset='paper')), None, locate('roberta-base'));"
         "print(len(p.runs), [m for m in ('torch', 'ray', 'transformers', 'optuna') if m in sys.modules])"
     )
     done = subprocess.run(
@@ -415,7 +416,7 @@ def test_another_encoder_or_seed_is_another_stage_throughout() -> None:
 
 
 def test_the_full_training_set_has_one_subset() -> None:
-    resolved = replace(load_table("full_size").resolve("paper", Overrides(tasks=("rte",))), subsets=(0, 1, 2))
+    resolved = replace(resolve_table("full_size", "paper", tasks=("rte",)), subsets=(0, 1, 2))
     made = make_plan(resolved, None, ROBERTA)
     assert len(made.runs) == 4 * 3
     assert {run.subset for run in made.runs} == {0}
@@ -501,7 +502,7 @@ class Absent:
 
 
 def test_a_source_without_the_files_gives_the_plan_of_no_source() -> None:
-    resolved = load_table("few_shot").resolve("paper", Overrides(**ONE))
+    resolved = resolve_table("few_shot", "paper", **ONE)
     made = make_plan(resolved, Absent(), ROBERTA)
     assert list(made.stages) == list(plan("few_shot", **ONE).stages)
     assert made.source == "nowhere"
@@ -542,7 +543,7 @@ def test_scl_skips_a_regression_and_says_why() -> None:
     ],
 )
 def test_a_wrong_hyperparameter_is_told_before_anything_is_read(text: str, words: list[str]) -> None:
-    resolved = load_table("few_shot").resolve("paper", Overrides(set=(text,)))
+    resolved = resolve_table("few_shot", "paper", set=(text,))
     with pytest.raises(UserError) as caught:
         make_plan(resolved, Absent(), ROBERTA)
     assert all(word in str(caught.value) for word in words)
@@ -551,7 +552,7 @@ def test_a_wrong_hyperparameter_is_told_before_anything_is_read(text: str, words
 def test_an_unknown_method_in_a_table_is_told_with_its_row() -> None:
     table = load_table("few_shot").model_copy(update={"rows": (Row(name="Ours", method="cmlmm"),)})
     with pytest.raises(UserError, match=r"table few_shot, row Ours: unknown method 'cmlmm'. Did you mean 'cmlm'\?"):
-        make_plan(table.resolve("paper"), None, ROBERTA)
+        make_plan(resolve_table(table, "paper"), None, ROBERTA)
 
 
 def test_pending(few_shot: Plan) -> None:
@@ -578,7 +579,7 @@ def source(packaged: dict[str, Path]) -> TextSource:
 
 @pytest.fixture(scope="module")
 def quick(source: TextSource) -> Plan:
-    return make_plan(load_table("few_shot").resolve("quick"), source, locate("bert-tiny"))
+    return make_plan(resolve_table("few_shot", "quick"), source, locate("bert-tiny"))
 
 
 def test_a_quick_plan_has_everything_at_hand(quick: Plan, source: TextSource) -> None:
@@ -590,7 +591,7 @@ def test_a_quick_plan_has_everything_at_hand(quick: Plan, source: TextSource) ->
             assert quick.library[rows.digest].digest == rows.digest
             assert (len(quick.library[rows.digest]), rows.mean_chars > 0) == (rows.rows, True)
     for name in ("ablation", "full_size"):
-        made = make_plan(load_table(name).resolve("quick"), source, locate("bert-tiny"))
+        made = make_plan(resolve_table(name, "quick"), source, locate("bert-tiny"))
         assert (made.unresolved, bool(made.runs)) == ((), True)
 
 
@@ -600,11 +601,11 @@ def test_subset_k_is_the_same_for_all_methods_and_tables(quick: Plan, source: Te
         sets.setdefault((run.size, run.subset), set()).add(run.stage.data.train.digest)
     assert {cell: len(found) for cell, found in sets.items()} == {(n, k): 1 for n in (100, 1000) for k in range(3)}
     assert len(set.union(*sets.values())) == 6
-    ablation = make_plan(load_table("ablation").resolve("quick"), source, locate("bert-tiny"))
+    ablation = make_plan(resolve_table("ablation", "quick"), source, locate("bert-tiny"))
     for run in ablation.runs:
         assert sets[run.size, run.subset] == {run.stage.data.train.digest}
     # subset 2 does not depend on subsets 0 and 1
-    alone = make_plan(load_table("few_shot").resolve("quick", Overrides(subsets=(2,))), source, locate("bert-tiny"))
+    alone = make_plan(resolve_table("few_shot", "quick", subsets=(2,)), source, locate("bert-tiny"))
     assert set(alone.stages) < set(quick.stages)
     assert {r.stage.data.train.digest for r in alone.runs} == sets[100, 2] | sets[1000, 2]
 
@@ -639,8 +640,8 @@ def test_a_users_task(tmp_path: Path) -> None:
             rows[0]["text"] = "Validation  7"  # a text of dev or test, but for case and space
         write_file(tmp_path / f"reviews/{split}.csv", rows)
     task = load_user_task(tmp_path / "task.yaml")
-    overrides = Overrides(tasks=("reviews",), sizes=(20,), subsets=(0, 1), seeds=(31,))
-    resolved = load_table("few_shot").resolve("paper", overrides, {**TASKS, "reviews": task})
+    fields = {"tasks": ("reviews",), "sizes": (20,), "subsets": (0, 1), "seeds": (31,)}
+    resolved = resolve_table("few_shot", "paper", {**TASKS, "reviews": task}, **fields)
     made = make_plan(resolved, open_source(tmp_path), ROBERTA, user_tasks={"reviews": task})
     assert made.unresolved == ("encoder roberta-base",)
     assert (len(made.runs), len(made.stages), made.source) == (8, 12, f"folder {tmp_path}")
@@ -653,7 +654,7 @@ def test_a_users_task(tmp_path: Path) -> None:
         ("training sets", "reviews/test", 28),
     ]
     # on the full training set the text in common is counted
-    full = load_table("full_size").resolve("paper", Overrides(tasks=("reviews",)), {**TASKS, "reviews": task})
+    full = resolve_table("full_size", "paper", {**TASKS, "reviews": task}, tasks=("reviews",))
     whole = make_plan(full, open_source(tmp_path), ROBERTA, user_tasks={"reviews": task})
     assert sum(s.most for s in whole.overlaps) == 1
     # without a source it can still be costed
@@ -665,7 +666,7 @@ def test_a_users_task(tmp_path: Path) -> None:
 def test_a_users_task_without_its_files_says_so(tmp_path: Path) -> None:
     (tmp_path / "task.yaml").write_text(USERS_TASK)
     task = load_user_task(tmp_path / "task.yaml")
-    resolved = load_table("few_shot").resolve("paper", Overrides(tasks=("reviews",)), {"reviews": task})
+    resolved = resolve_table("few_shot", "paper", {"reviews": task}, tasks=("reviews",))
     with pytest.raises(UserError, match="there is no folder 'reviews'"):
         make_plan(resolved, open_source(tmp_path), ROBERTA, user_tasks={"reviews": task})
 

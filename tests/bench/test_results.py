@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from requested import resolve_table
 
 import harness
 from harness.bench import results
 from harness.bench.plan import Plan, make_plan
-from harness.bench.resolve import Overrides
 from harness.bench.results import dev_scores, examples, hardware, replicates
-from harness.bench.table import load_table
 from harness.encoders import HeadTraining, Located
 from harness.specs import Encoder, Predictions, Record, Stage
 from harness.store import Owner, Store
@@ -30,8 +29,8 @@ OWNER = Owner.current()
 @pytest.fixture(scope="module")
 def plan() -> Plan:
     """4 rows x (CoLA, MNLI) x 2 seeds: 16 runs, 8 post-trainings, an MLM head; 3 columns."""
-    overrides = Overrides(tasks=("cola", "mnli"), sizes=(20,), subsets=(0,), seeds=(31, 42))
-    return make_plan(load_table("few_shot").resolve("paper", overrides), None, TINY)
+    resolved = resolve_table("few_shot", "paper", tasks=("cola", "mnli"), sizes=(20,), subsets=(0,), seeds=(31, 42))
+    return make_plan(resolved, None, TINY)
 
 
 @pytest.fixture
@@ -161,8 +160,8 @@ def test_collapse_is_passed_on(plan: Plan, store: Store) -> None:
 
 
 def test_two_rows_of_one_computation_share_a_record(store: Store) -> None:
-    overrides = Overrides(tasks=("cola",), sizes=(20,), subsets=(0,), seeds=(31,), set=("cmlm.alpha=0",))
-    made = make_plan(load_table("few_shot").resolve("paper", overrides), None, TINY)
+    fields = {"tasks": ("cola",), "sizes": (20,), "subsets": (0,), "seeds": (31,), "set": ("cmlm.alpha=0",)}
+    made = make_plan(resolve_table("few_shot", "paper", **fields), None, TINY)
     commit(store, next(r.stage for r in made.runs if r.row == "TAPT"))
     found = replicates(made, store)
     assert [r.row for r in found] == ["TAPT", "CMLM"]
@@ -285,7 +284,7 @@ def test_numbers_of_examples_are_those_of_sets_that_are_at_hand(tmp_path: Path, 
         lines = [f"{split} {i},{'yes' if i % 4 else 'no'}" for i in range(count)]
         (tmp_path / "reviews").mkdir(exist_ok=True)
         (tmp_path / "reviews" / f"{split}.csv").write_text("\n".join(["text,label", *lines, ""]))
-    table = load_table("full_size").resolve("quick", Overrides(tasks=("reviews",)), {"reviews": task})
+    table = resolve_table("full_size", "quick", {"reviews": task}, tasks=("reviews",))
     made = make_plan(table, open_source(tmp_path), TINY, user_tasks={"reviews": task})
     (found,) = examples(made).values()
     assert (found.dev, found.test, found.full) == (72, 28, 60)

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from requested import resolve_table
 
 from harness import specs
 from harness.bench.plan import Plan, Translation, make_plan
-from harness.bench.resolve import Overrides, ResolvedTable
-from harness.bench.table import load_table
+from harness.bench.resolve import ResolvedTable
 from harness.bench.table_data import runs_of
 from harness.encoders import Located, locate
 from harness.errors import UserError
@@ -32,7 +32,7 @@ TINY = Located(Encoder("7" * 32, "tiny"), None, SMALL, None)
 
 
 def resolved(*texts: str, table: str = "few_shot", preset: str = "quick", **overrides: Any) -> ResolvedTable:
-    return load_table(table).resolve(preset, Overrides(set=texts, **overrides))
+    return resolve_table(table, preset, set=texts, **overrides)
 
 
 @pytest.fixture(scope="module")

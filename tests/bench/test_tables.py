@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from requested import resolve_table
 
 from harness.bench.plan import make_plan
-from harness.bench.resolve import Overrides, _fraction
+from harness.bench.resolve import _fraction
 from harness.bench.table import Column, Phase, Table, load_table, table_names
 from harness.bench.values import by_origin, matching, stated
 from harness.encoders import Located
@@ -73,10 +74,10 @@ def test_the_papers_numbers_are_the_papers(name: str, number: int) -> None:
 
 
 def test_step_counts_of_the_paper() -> None:
-    resolved = load_table("few_shot").resolve("paper")
+    resolved = resolve_table("few_shot", "paper")
     assert [resolved.fine_tune_optim(n, n).steps for n in resolved.sizes] == [700, 700, 630]
     assert [resolved.post_train_optim(n, n).steps for n in resolved.sizes] == [600, 650, 625]
-    full = load_table("full_size").resolve("paper")
+    full = resolve_table("full_size", "paper")
     assert full.fine_tune_optim(0, 2490).steps == 3 * 156
     assert full.post_train_optim(0, 2490).steps == 3 * 312
     optim = resolved.fine_tune_optim(20, 20)
@@ -92,13 +93,13 @@ def test_every_preset_resolves_and_only_the_papers_is_comparable() -> None:
         assert {"laptop", "quick"} <= set(table.presets)
         assert "paper" in table.presets or not table.paper
         for preset in table.presets:
-            resolved = table.resolve(preset)
+            resolved = resolve_table(table, preset)
             assert resolved.comparable == (preset == "paper" and bool(table.paper))
             assert {c.task for c in resolved.columns.values()} == set(resolved.tasks)
             if "paper" in table.presets:
                 assert bool(resolved.deviations) == (preset != "paper")
                 assert any(each.startswith("encoder ") for each in resolved.deviations) == (preset != "paper")
-    assert table.resolve().preset == "quick"
+    assert resolve_table(table).preset == "quick"
 
 
 def test_every_value_of_a_papers_table_has_one_origin() -> None:
@@ -113,18 +114,18 @@ def test_every_value_of_a_papers_table_has_one_origin() -> None:
         with pytest.raises(ValueError, match="max_length has no origin"):
             Table.model_validate(body)
         del body["origin"]
-        assert not by_origin(Table.model_validate(body).resolve("paper"))
+        assert not by_origin(resolve_table(Table.model_validate(body), "paper"))
 
 
 def test_origins_reach_no_key() -> None:
     body = load_table("few_shot").model_dump()
     other = Table.model_validate({**body, "origin": dict.fromkeys(body["origin"], "C")})
     for size in (20, 1000):
-        ours, theirs = (t.resolve("paper").fine_tune_optim(size, size) for t in (load_table("few_shot"), other))
+        ours, theirs = (resolve_table(t, "paper").fine_tune_optim(size, size) for t in (load_table("few_shot"), other))
         assert ours == theirs
     tiny = Located(Encoder("7" * 32, "tiny"), None, {}, None)
     keys = [
-        [run.stage.key for run in make_plan(table.resolve("quick", Overrides(sizes=(100,))), None, tiny).runs]
+        [run.stage.key for run in make_plan(resolve_table(table, "quick", sizes=(100,)), None, tiny).runs]
         for table in (load_table("few_shot"), other)
     ]
     assert keys[0] == keys[1] != []
@@ -132,10 +133,10 @@ def test_origins_reach_no_key() -> None:
 
 def test_a_value_that_is_changed_is_no_longer_the_papers() -> None:
     table = load_table("few_shot")
-    theirs = by_origin(table.resolve("paper"))
+    theirs = by_origin(resolve_table(table, "paper"))
     assert {"recipe.fine_tune.lr", "encoder", "selection_every", "seeds"} <= theirs["P"].keys()
     assert {"recipe.fine_tune.schedule", "max_length"} <= theirs["C"].keys()
-    laptop = table.resolve("laptop", Overrides(set=("fine_tune.dropout=0.2",), seeds=(31,)))
+    laptop = resolve_table(table, "laptop", set=("fine_tune.dropout=0.2",), seeds=(31,))
     ours = by_origin(laptop)
     changed = {"recipe.fine_tune.lr", "recipe.fine_tune.dropout", "encoder", "seeds", "subsets"}
     assert not changed & {path for values in ours.values() for path in values}
@@ -146,29 +147,29 @@ def test_a_value_that_is_changed_is_no_longer_the_papers() -> None:
 
 def test_what_no_chosen_row_uses_is_no_deviation() -> None:
     table = load_table("few_shot")
-    alone = table.resolve("paper", Overrides(methods=("ft", "scl"), set=("post_train.lr=1", "cmlm.alpha=1")))
+    alone = resolve_table(table, "paper", methods=("ft", "scl"), set=("post_train.lr=1", "cmlm.alpha=1"))
     assert alone.comparable
     assert alone.deviations == ()
-    assert not table.resolve("paper", Overrides(methods=("tapt",), set=("post_train.lr=1",))).comparable
+    assert not resolve_table(table, "paper", methods=("tapt",), set=("post_train.lr=1",)).comparable
 
 
 def test_rows_are_rows_of_known_methods() -> None:
     for name in table_names():
-        resolved = load_table(name).resolve()
+        resolved = resolve_table(name)
         for row in resolved.table.rows:
             for part, values in resolved.settings_of(row).items():
                 hyperparameters(METHODS[part], values, f"{name}, row {row.name}")
 
 
 def test_paper_values_have_one_unit() -> None:
-    resolved = load_table("few_shot").resolve("paper")
+    resolved = resolve_table("few_shot", "paper")
     assert resolved.paper_value(20, "FT", "cola") == (0.0751, 0.0626)
     assert resolved.paper_value(20, "FT", "movies") is None
-    assert load_table("full_size").resolve("paper").paper_value(0, "FT", "rte") == (0.7403, None)
+    assert resolve_table("full_size", "paper").paper_value(0, "FT", "rte") == (0.7403, None)
 
 
 def change(preset: str = "quick", table: str = "few_shot", **overrides: Any) -> Any:
-    return load_table(table).resolve(preset, Overrides(**overrides))
+    return resolve_table(table, preset, **overrides)
 
 
 def test_narrowing_keeps_the_comparison_and_fewer_replicates_end_it() -> None:
@@ -313,7 +314,7 @@ def test_a_size_without_epochs_is_named(tmp_path: Path) -> None:
     path = tmp_path / "own.yaml"
     path.write_text(text.replace("sizes: [20, 100, 1000] ", "sizes: [20, 50, 100, 1000] "))
     with pytest.raises(UserError, match="no epochs for size 50"):
-        load_table(path).resolve("paper").fine_tune_optim(50, 50)
+        resolve_table(load_table(path), "paper").fine_tune_optim(50, 50)
 
 
 def test_warm_up_in_updates_becomes_the_fraction_that_the_loop_reads_as_so_many() -> None:
@@ -360,13 +361,12 @@ def test_a_column_of_a_users_task_is_checked_when_the_task_is_known(tmp_path: Pa
     table = load_table(path)
     classes = ("a", "b", "c")
     mine = Task("mine", "Mine", ("text",), classes, ("accuracy",), own=True)
-    overrides = Overrides(tasks=("mine",))
     with pytest.raises(UserError, match=r"table few_shot, key columns\.sst2\.metric: metric 'f1' does not apply"):
-        table.resolve("paper", overrides, {"mine": mine})
+        resolve_table(table, "paper", {"mine": mine}, tasks=("mine",))
     two = replace(mine, classes=classes[:2])
-    assert table.resolve("paper", overrides, {"mine": two}).selection("mine").metric == "f1"
+    assert resolve_table(table, "paper", {"mine": two}, tasks=("mine",)).selection("mine").metric == "f1"
     with pytest.raises(
         UserError,
         match=r"key columns\.sst2\.task: unknown task 'mine'\. .*the YAML of a task of your own with --tasks\.",
     ):
-        table.resolve("paper", overrides, TASKS)
+        resolve_table(table, "paper", TASKS, tasks=("mine",))

@@ -8,10 +8,9 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from requested import resolve_table
 
 from harness.bench.plan import Plan, make_plan
-from harness.bench.resolve import Overrides
-from harness.bench.table import load_table
 from harness.bench.work import Blocked, Item, work
 from harness.encoders import HeadTraining, Located
 from harness.specs import Encoder, Status
@@ -25,8 +24,8 @@ EVERY = (HEAD, FT, SCL, *PARENT)
 
 
 def small(tasks: tuple[str, ...] = ("cola",), seeds: tuple[int, ...] = (31,), **more: Any) -> Plan:
-    overrides = Overrides(tasks=tasks, sizes=(20,), subsets=(0,), seeds=seeds, **more)
-    return make_plan(load_table("few_shot").resolve("paper", overrides), None, TINY)
+    resolved = resolve_table("few_shot", "paper", tasks=tasks, sizes=(20,), subsets=(0,), seeds=seeds, **more)
+    return make_plan(resolved, None, TINY)
 
 
 PLAN = small()
@@ -235,7 +234,7 @@ def test_interrupted_at_any_point_the_same_command_goes_on() -> None:
 
 
 def test_work_on_a_whole_table_is_linear() -> None:
-    made = make_plan(load_table("few_shot").resolve("paper"), None, TINY)
+    made = make_plan(resolve_table("few_shot", "paper"), None, TINY)
     items, blocked = work(made, {}, lambda key: False, False)
     assert (len(items), blocked, len({item.stage.key for item in items})) == (1891, [], 1891)
     head, child = (next(item for item in items if item.stage.phase == phase) for phase in ("mlm-head", "post-train"))

@@ -14,22 +14,20 @@ import pytest
 from cli.command import SST2, Said, data_folder
 
 from harness.bench.estimate import Calibration
-from harness.cli import build_parser
-from harness.cli.bench import Prepared, prepare
-from harness.cli.request import command
+from harness.bench.request import Request
+from harness.cli.request import command, read_words
+from harness.commands.prepare import Prepared, prepare
 from harness.specs import Predictions, Record, Stage
-from harness.store import Owner, Request, Store
+from harness.store import Owner, Store
 from harness.yaml_files import packaged_files
 
 Harness = Callable[..., Said]
 
 
-def train(_: Any, prepared: Prepared) -> None:
+def train(prepared: Prepared, _: Any) -> None:
     """Records with random predictions instead of training, in a store as a bench leaves it."""
-    from harness.cli.bench import _remember
-
     prepared.store = Store(prepared.store.url)
-    _remember(prepared)
+    prepared.remember()
     owner = Owner.current()
     for item in prepared.items:
         if item.remake:
@@ -54,8 +52,8 @@ def clock(monkeypatch: pytest.MonkeyPatch, workdir: Path) -> None:
     """Benches end at once, a second apart."""
     now = iter(range(1_700_000_000, 1_800_000_000))
     monkeypatch.setattr("harness.store.requests.time", SimpleNamespace(time=lambda: float(next(now))))
-    monkeypatch.setattr("harness.cli.bench._train", train)
-    monkeypatch.setattr("harness.cli.bench.calibrate", lambda *_: Calibration(1e9, "a test"))
+    monkeypatch.setattr("harness.cli.bench.train", train)
+    monkeypatch.setattr("harness.commands.prepare.calibrate", lambda *_: Calibration(1e9, "a test"))
     data_folder(workdir / "data")
 
 
@@ -122,7 +120,7 @@ def test_show_prints_the_command_that_makes_a_run_again(harness: Harness) -> Non
     assert len(keys) >= 3
     for key in keys:
         (words,) = commands(harness(f"show {key}").out)
-        plan = prepare(build_parser().parse_args(words), train=False).plan
+        plan = prepare(read_words(words), train=False).plan
         assert key in plan.stages
         assert [run.stage.key for run in plan.runs if run.stage.key == key] == [key] * bool(store.labels(key))
         assert len(plan.runs) == 1 or not store.labels(key)
@@ -188,5 +186,4 @@ def test_the_presets_name_for_its_data_is_no_folder(harness: Harness) -> None:
 
 
 def test_no_password_is_printed() -> None:
-    request = Request("few_shot", {"table": "few_shot", "folder": "/x", "set": []})
-    assert "hush" not in command(request, store="postgresql+psycopg://someone:hush@host/x")
+    assert "hush" not in command(Request(table="few_shot"), store="postgresql+psycopg://someone:hush@host/x")

@@ -6,14 +6,14 @@ import io
 import json
 import shutil
 import sqlite3
-from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cli.command import MOVIES, Said, TrainingStartedError
 
-from harness.cli.places import check_gpus
+from harness.bench.request import Request
+from harness.commands.execution import check_machine
 from harness.errors import UserError
 from harness.store import DEFAULT_URL, Store
 
@@ -151,13 +151,13 @@ def test_a_folder_that_ray_cannot_take(name: str, folder: str, refused: bool, mo
     monkeypatch.setenv(name, folder)
     if name == "RAY_TMPDIR" and not refused:
         monkeypatch.setenv("TMPDIR", "/tmp/ü")  # which Ray does not read then
-    args = Namespace(address="local", gpus_per_run=None)
+    request = Request()
     if refused:
         with pytest.raises(UserError, match=f"^{name} is '/tmp/ü': Ray takes ASCII paths only"):
-            check_gpus(args)
+            check_machine(request)
     else:
-        check_gpus(args)
-    check_gpus(Namespace(address="auto", gpus_per_run=None))
+        check_machine(request)
+    check_machine(Request(address="auto"))
 
 
 @pytest.mark.parametrize(("limit", "refused"), [(4 << 30, True), (-1, False), (1 << 50, False)])
@@ -166,9 +166,9 @@ def test_a_limit_on_address_space(limit: int, refused: bool, monkeypatch: pytest
     monkeypatch.delenv("RAY_TMPDIR", raising=False)
     monkeypatch.setenv("TMPDIR", "/tmp")
     monkeypatch.setattr("resource.getrlimit", lambda _: (limit, -1))
-    args = Namespace(address="local", gpus_per_run=None)
+    request = Request()
     if refused:
         with pytest.raises(UserError, match="'ulimit -v' allows "):
-            check_gpus(args)
+            check_machine(request)
     else:
-        check_gpus(args)
+        check_machine(request)

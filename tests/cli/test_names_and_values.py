@@ -146,3 +146,11 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
             main(words)
         assert ended.value.code == 0
         assert "usage: harness" in capsys.readouterr().out
+
+
+def test_without_arguments_three_commands_to_try_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    said = capsys.readouterr().out
+    assert [f"harness {word}" in said for word in ("doctor", "plan --table few_shot", "bench --table few_shot")] == [
+        True
+    ] * 3

@@ -10,10 +10,11 @@ import pytest
 from cli.command import Said, TrainingStartedError, sst2, write_csv
 
 from harness.bench.estimate import Calibration
-from harness.bench.point import Point, load_point, settings, value_text
-from harness.cli import build_parser
-from harness.cli.bench import prepare
-from harness.yaml_files import parse_value
+from harness.bench.point import PointFile, load_point, settings
+from harness.bench.request import Override
+from harness.cli.request import read_words
+from harness.commands.prepare import prepare
+from harness.yaml_files import format_value, parse_value
 
 Refused = Callable[..., str]
 Harness = Callable[..., Said]
@@ -40,7 +41,7 @@ SETS = "--set cmlm.alpha=0.3 --set cmlm.p_c=0.5 --set fine_tune.lr=0.0007"
 @pytest.fixture(autouse=True)
 def _same_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan says what it costs here: the machine is timed anew by each command."""
-    monkeypatch.setattr("harness.cli.bench.calibrate", lambda *_: Calibration(1e9, "a test"))
+    monkeypatch.setattr("harness.commands.prepare.calibrate", lambda *_: Calibration(1e9, "a test"))
 
 
 def best(
@@ -62,7 +63,7 @@ def plan_of(harness: Harness, words: str) -> str:
 
 
 def keys(words: str) -> list[str]:
-    return list(prepare(build_parser().parse_args(["plan", *words.split()]), train=False).plan.stages)
+    return list(prepare(read_words(["plan", *words.split()]), train=False).plan.stages)
 
 
 # ---------------------------------------------------------------- the target instead of flags
@@ -158,11 +159,11 @@ def test_a_task_and_a_table_of_the_users() -> None:
     flags = flags[: flags.index("--set")] + f"--data data --set fine_tune.steps=9 {SETS}"
     assert keys("--with best.yaml") == keys(flags)
     assert keys("--with best.yaml --table ./mine.yaml") == keys(flags)
-    args = build_parser().parse_args(["plan", "--with", "best.yaml"])
-    first, second = (prepare(args, train=False) for _ in range(2))
+    request = read_words(["plan", "--with", "best.yaml"])
+    first, second = (prepare(request, train=False) for _ in range(2))
     assert list(first.plan.stages) == list(second.plan.stages)
-    args = build_parser().parse_args(["plan", *flags.split()])
-    assert [list(prepare(args, train=False).plan.tasks) for _ in range(2)] == [["reviews"]] * 2
+    request = read_words(["plan", *flags.split()])
+    assert [list(prepare(request, train=False).plan.tasks) for _ in range(2)] == [["reviews"]] * 2
 
 
 # ---------------------------------------------------------------- what is wrong
@@ -230,7 +231,7 @@ def test_a_wrong_point_names_its_key(refused: Refused, method: str, values: str,
     "value", [True, False, 0, 3, -2, 0.5, 1e-5, 5e-324, 1.0, "none", "true", "0.5", "null", "a: b", ""]
 )
 def test_a_value_is_read_back_as_it_was_written(value: bool | float | str) -> None:
-    found = parse_value(value_text(value))
+    found = parse_value(format_value(value))
     assert (found, type(found)) == (value, type(value))
 
 
@@ -238,6 +239,7 @@ def test_a_value_is_read_back_as_it_was_written(value: bool | float | str) -> No
 def test_a_points_file_is_read_back_as_it_was_written() -> None:
     best()
     point = load_point(Path("best.yaml"))
-    assert settings(point) == ("cmlm.alpha=0.3", "cmlm.p_c=0.5", "fine_tune.lr=0.0007")
+    expected = {("cmlm", "alpha"): 0.3, ("cmlm", "p_c"): 0.5, ("fine_tune", "lr"): 7e-4}
+    assert settings(point) == tuple(Override(path, value) for path, value in expected.items())
     assert point.chosen["dev"] == {"mean": 0.61, "spread": 0.02}
-    assert Point.model_validate(point.model_dump()) == point
+    assert PointFile.model_validate(point.model_dump()) == point

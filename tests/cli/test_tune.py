@@ -13,8 +13,10 @@ import psutil
 import pytest
 from cli.command import Said, TrainingStartedError, data_folder
 
+from harness.bench.request import Request
 from harness.cli import build_parser
-from harness.cli.study import check_places
+from harness.commands.execution import check_machine
+from harness.commands.study import _check_folder
 from harness.errors import UserError
 from harness.store import Owner, Store
 
@@ -141,13 +143,10 @@ def test_a_folder_that_cannot_be(refused: Refused, workdir: Path) -> None:
 
 
 def test_another_clusters_size_is_its_own(workdir: Path) -> None:
-    check_places(
-        build_parser().parse_args(
-            ["tune", "cmlm", "--gpus-per-run", "64", "--address", "auto", "--out", "a/new/folder"]
-        )
-    )
+    check_machine(Request(gpus_per_run=64, address="auto"))
+    _check_folder("a/new/folder", "--out")
     with pytest.raises(UserError):
-        check_places(build_parser().parse_args(["tune", "cmlm", "--gpus-per-run", "99"]))
+        check_machine(Request(gpus_per_run=99))
     assert list(workdir.iterdir()) == []
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.bench.point import load_point
-from harness.cli import build_parser
-from harness.cli.bench import prepare
+from harness.cli.request import read_words
+from harness.commands.prepare import prepare
 from harness.search.study import Entry
 from harness.store import Store
 
@@ -79,7 +79,7 @@ def best(folder: Path) -> dict[str, Any]:
 def keys_of_bench(point: dict[str, Any]) -> set[str]:
     """Keys of all stages that `bench --set` would train for a point; nothing is trained."""
     settings = [word for path, value in point.items() for word in ("--set", f"cmlm.{path}={value}")]
-    return set(prepare(build_parser().parse_args([*BENCH.split(), *settings]), train=False).plan.stages)
+    return set(prepare(read_words([*BENCH.split(), *settings]), train=False).plan.stages)
 
 
 def leases(folder: Path) -> int:

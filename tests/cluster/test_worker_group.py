@@ -10,11 +10,11 @@ import psutil
 import pytest
 from cluster.driver import Driver, kept, started
 from cluster.studies import NOISE
+from requested import resolve_table
 
-from harness.bench.resolve import Overrides
 from harness.bench.table import Table, load_table
-from harness.cli import build_parser
-from harness.cli.bench import prepare
+from harness.cli.request import read_words
+from harness.commands.prepare import prepare
 from harness.errors import UserError
 from harness.store import Store
 from harness.yaml_files import packaged_files
@@ -38,7 +38,7 @@ def table_in(folder: Path, lines: str, preset_lines: str = "") -> Path:
 
 
 def num_workers(table: Table, flag: int | None = None) -> int:
-    return table.resolve("quick", Overrides(num_workers=flag)).num_workers
+    return resolve_table(table, "quick", num_workers=flag).num_workers
 
 
 def test_the_flag_before_the_preset_before_the_table(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_the_flag_before_the_preset_before_the_table(tmp_path: Path) -> None:
     assert num_workers(load_table(table_in(tmp_path, "num_workers: 3"))) == 3
     both = load_table(table_in(tmp_path, "num_workers: 3", "    num_workers: 2\n"))
     assert num_workers(both) == 2
-    assert both.resolve("laptop").num_workers == 3
+    assert resolve_table(both, "laptop").num_workers == 3
     assert num_workers(both, flag=5) == 5
 
 
@@ -98,7 +98,7 @@ def test_a_worker_that_is_killed_takes_nothing_with_it(tmp_path: Path, monkeypat
     records = Store(f"sqlite:///{tmp_path / '.harness' / 'harness.db'}").records(found)
     assert {record.provenance["workers"] for record in records.values()} == {2}
     monkeypatch.chdir(tmp_path)
-    alone = prepare(build_parser().parse_args([*LINE.split(), "--num-workers", "1"]), train=False)
+    alone = prepare(read_words([*LINE.split(), "--num-workers", "1"]), train=False)
     assert set(found) == set(alone.plan.stages), "how many workers is no part of a key"
 
 

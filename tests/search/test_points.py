@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from harness.bench.plan import Plan, make_plan
-from harness.bench.resolve import Overrides
+from harness.bench.request import Override, Request, parse_override
+from harness.bench.resolve import resolve
 from harness.bench.table import load_table
 from harness.encoders import locate
 from harness.errors import UserError
@@ -23,21 +24,22 @@ from harness.specs import SHARED_PHASES, Run
 from harness.tasks import METRICS, TextSource, open_source
 
 
-def overrides_of(space: ResolvedSpace, *settings: str) -> Overrides:
-    """What a user would type to bench one point of a space."""
+def request_of(space: ResolvedSpace, *overrides: Override) -> Request:
+    """What a user would ask to bench one point of a space."""
     subsets = None if space.subsets is None else tuple(range(space.subsets))
-    return Overrides(
+    return Request(
+        preset=space.table_preset,
         methods=(space.row or space.method,),
         tasks=space.tasks,
         sizes=space.sizes,
         subsets=subsets,
         seeds=space.seeds,
-        set=settings,
+        overrides=overrides,
     )
 
 
-def planned(space: ResolvedSpace, source: TextSource, *settings: str) -> Plan:
-    resolved = load_table(space.table).resolve(space.table_preset, overrides_of(space, *settings))
+def planned(space: ResolvedSpace, source: TextSource, *settings: Override) -> Plan:
+    resolved = resolve(load_table(space.table), request_of(space, *settings))
     return make_plan(resolved, source, locate(resolved.encoder))
 
 
@@ -48,12 +50,12 @@ def source(packaged: dict[str, Path]) -> TextSource:
 
 @pytest.fixture(scope="module")
 def points_of(source: TextSource) -> Callable[..., Points]:
-    def make(space: ResolvedSpace, *settings: str) -> Points:
-        plan = planned(space, source, *settings, *space.settings(space.defaults))
-        overrides = overrides_of(space, *settings)
+    def make(space: ResolvedSpace, *settings: Override) -> Points:
+        plan = planned(space, source, *settings, *space.overrides(space.defaults))
+        request = request_of(space, *settings)
         tasks = {name: found.task for name, found in plan.tasks.items()}
-        base = load_table(space.table).resolve(space.table_preset, overrides, tasks)
-        return Points(space, base, overrides, tasks, plan.table_data)
+        base = resolve(load_table(space.table), request, tasks)
+        return Points(space, base, request, tasks, plan.table_data)
 
     return make
 
@@ -76,7 +78,7 @@ def test_a_point_is_the_runs_of_bench_set(grid: Points, source: TextSource) -> N
     every = grid.space.grid_points()
     assert len(every) == 30
     for point in every:
-        bench = planned(grid.space, source, *grid.space.settings(point))
+        bench = planned(grid.space, source, *grid.space.overrides(point))
         assert not bench.skipped
         mine = [run for runs in grid.runs(point) for run in runs]
         assert {run.name: run.stage.key for run in mine} == {run.name: run.stage.key for run in bench.runs}
@@ -119,7 +121,7 @@ def test_what_has_no_effect_gives_one_identity(search: Points) -> None:
 
 
 def test_settings_that_all_points_share_are_in_their_runs(points_of: Callable[..., Points], grid: Points) -> None:
-    shared = points_of(grid.space, "fine_tune.dropout=0.3")
+    shared = points_of(grid.space, parse_override("fine_tune.dropout=0.3"))
     point = grid.space.grid_points()[3]
     assert set(shared.identity(point)).isdisjoint(grid.identity(point))
 

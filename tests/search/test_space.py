@@ -17,7 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.bench.resolve import Overrides, ResolvedTable
+from harness.bench.request import Override, Request, parse_override
+from harness.bench.resolve import ResolvedTable, resolve
 from harness.bench.table import PHASES, Phase, load_table, table_names
 from harness.errors import UserError
 from harness.methods import METHODS, hyperparameters
@@ -32,7 +33,7 @@ from harness.search.space import (
     space_names,
 )
 from harness.tasks import TASKS
-from harness.yaml_files import parse_value, parse_yaml
+from harness.yaml_files import parse_yaml
 
 SPACES = {name: load_space(name) for name in space_names()}
 EVERY = [
@@ -45,16 +46,17 @@ TABLES = {name: load_table(name) for name in table_names()}
 
 
 def tabled(space: ResolvedSpace, point: dict[str, Any]) -> ResolvedTable:
-    """The table as `bench --set` would resolve it for a point."""
-    overrides = Overrides(
+    """The table as a bench would resolve it for a point."""
+    request = Request(
+        preset=space.table_preset,
         methods=(space.row or space.method,),
         tasks=space.tasks,
         sizes=space.sizes,
         subsets=None if space.subsets is None else tuple(range(space.subsets)),
         seeds=space.seeds,
-        set=(*space.set, *space.settings(point)),
+        overrides=(*space.set, *space.overrides(point)),
     )
-    return TABLES[space.table].resolve(space.table_preset, overrides)
+    return resolve(TABLES[space.table], request)
 
 
 def runnable(space: ResolvedSpace, point: dict[str, Any]) -> None:
@@ -81,9 +83,8 @@ def within(space: ResolvedSpace, point: dict[str, Any]) -> bool:
 
 def read_back(space: ResolvedSpace, point: dict[str, Any]) -> bool:
     found = {}
-    for text in space.settings(point):
-        key, _, value = text.partition("=")
-        found[tunable_at(key, space.space.parts).path] = parse_value(value)
+    for override in space.overrides(point):
+        found[tunable_at(override.key, space.space.parts).path] = parse_override(override.text).value
     return found == point and all(type(found[path]) is type(value) for path, value in point.items())
 
 
@@ -292,7 +293,7 @@ def test_one_value_written_in_two_ways_is_one() -> None:
     one = own(grid="alpha: [1, 0.5]")
     two = own(grid="cmlm.alpha: [1.0, 5e-1]")
     assert resolve_space(one).identity() == resolve_space(two).identity()
-    assert resolve_space(one).settings({"alpha": 1.0}) == ("cmlm.alpha=1.0",)
+    assert resolve_space(one).overrides({"alpha": 1.0}) == (Override(("cmlm", "alpha"), 1.0),)
 
 
 def test_parts_of_a_chain_are_named() -> None:
@@ -305,7 +306,7 @@ def test_parts_of_a_chain_are_named() -> None:
         )
     )
     assert space.row == "CMLM+SCL"
-    assert space.settings(space.defaults) == ("cmlm.alpha=0.5", "scl.lam=0.9")
+    assert space.overrides(space.defaults) == (Override(("cmlm", "alpha"), 0.5), Override(("scl", "lam"), 0.9))
     runnable(space, space.defaults)
 
 

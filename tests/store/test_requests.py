@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.store import Request, Store
+from harness.store import Store, StoredRequest
 
 VALUES: dict[str, Any] = {"table": "few_shot", "folder": "/somewhere", "methods": ["ft"], "set": ["optim.lr=1e-4"]}
 
@@ -24,7 +24,7 @@ def values(store: Store, **which: Any) -> list[Any]:
 
 
 def test_a_request_reads_back_as_it_was_kept(store: Store) -> None:
-    store.keep_request(Request("few_shot", VALUES, "a study"), ["k1"])
+    store.keep_request(StoredRequest("few_shot", VALUES, "a study"), ["k1"])
     (found,) = store.requests()
     assert (found.table, found.study, dict(found.values)) == ("few_shot", "a study", VALUES)
     assert found.asked_at > 0
@@ -35,14 +35,14 @@ def test_the_last_one_comes_first_and_each_is_kept_once(store: Store, monkeypatc
     monkeypatch.setattr("harness.store.requests.time", SimpleNamespace(time=lambda: float(next(clock) // 2)))
     first, second = VALUES, VALUES | {"set": []}
     for each in (first, second, first):
-        store.keep_request(Request("few_shot", each), ["k1"])
+        store.keep_request(StoredRequest("few_shot", each), ["k1"])
     assert values(store) == [first, second]
 
 
 def test_a_stage_knows_the_requests_that_need_it(store: Store) -> None:
-    store.keep_request(Request("few_shot", VALUES), ["k1", "k2"])
-    store.keep_request(Request("few_shot", VALUES | {"set": []}), ["k2", "k3"])
-    store.keep_request(Request("few_shot", VALUES), ["k2", "k4"])  # the same once more, with one stage more
+    store.keep_request(StoredRequest("few_shot", VALUES), ["k1", "k2"])
+    store.keep_request(StoredRequest("few_shot", VALUES | {"set": []}), ["k2", "k3"])
+    store.keep_request(StoredRequest("few_shot", VALUES), ["k2", "k4"])  # the same once more, with one stage more
     assert values(store, key="k1") == values(store, key="k4") == [VALUES]
     assert len(values(store, key="k2")) == 2
     assert values(store, key="k5") == []
@@ -52,14 +52,14 @@ def test_a_store_without_requests_has_none_and_gets_them(tmp_path: Path) -> None
     assert Store(f"sqlite:///{tmp_path}/none/x.db", create=False).requests() == []
     old = Store(f"sqlite:///{tmp_path}/old.db")
     assert old.requests() == old.requests(key="k1") == []
-    old.keep_request(Request("few_shot", VALUES), ["k1"])
+    old.keep_request(StoredRequest("few_shot", VALUES), ["k1"])
     assert values(Store(f"sqlite:///{tmp_path}/old.db")) == [VALUES]
 
 
 @pytest.mark.parametrize("body", ["null", "{", '{"table": "few_shto"}', "[]"])
 def test_a_damaged_request_is_left_out(store: Store, tmp_path: Path, body: str) -> None:
-    store.keep_request(Request("few_shot", VALUES), ["k1"])
-    store.keep_request(Request("few_shot", VALUES | {"set": []}), ["k1"])
+    store.keep_request(StoredRequest("few_shot", VALUES), ["k1"])
+    store.keep_request(StoredRequest("few_shot", VALUES | {"set": []}), ["k1"])
     with sqlite3.connect(tmp_path / "x.db") as connection:
         connection.execute("UPDATE requests SET body = ? WHERE body LIKE '%optim%'", (body,))
     connection.close()

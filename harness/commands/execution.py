@@ -1,11 +1,11 @@
-"""Where a command's work runs and where its weights lie, from its flags."""
+"""Where a request's work runs and where its weights are kept."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
 
+from harness.bench.request import Request
 from harness.bench.resolve import ResolvedTable
 from harness.encoders import Located
 from harness.errors import UserError
@@ -17,17 +17,18 @@ ADDRESS_SPACE, STORE_SHARE = 8 * 2**30, 0.3
 """What Ray's raylet maps at the most: 12 GB were seen on 25 GB of memory, of which its object store takes 30 %."""
 
 
-def execution_of(args: argparse.Namespace, resolved: ResolvedTable) -> Execution:
-    gpus = args.gpus_per_run if args.gpus_per_run is not None else -1.0
-    return Execution(args.address, args.slots, gpus, args.cpus_per_run, num_workers=resolved.num_workers)
+def execution_of(request: Request, resolved: ResolvedTable) -> Execution:
+    """`gpus_per_run` below 0: 1 where the cluster has GPUs."""
+    gpus = -1.0 if request.gpus_per_run is None else request.gpus_per_run
+    return Execution(request.address, request.slots, gpus, request.cpus_per_run, num_workers=resolved.num_workers)
 
 
-def storage_of(args: argparse.Namespace, store: Store) -> Storage:
-    """Where weights lie: as asked, else beside the store."""
-    return Storage.named(args.storage) if args.storage else Storage(str(store.artifacts.resolve()))
+def storage_of(request: Request, store: Store) -> Storage:
+    """The request's storage; without one, a folder beside the store."""
+    return Storage.named(request.storage) if request.storage else Storage(str(store.artifacts.resolve()))
 
 
-def worker_setup_of(args: argparse.Namespace, located: Located, storage: Storage, execution: Execution) -> WorkerSetup:
+def worker_setup_of(request: Request, located: Located, storage: Storage, execution: Execution) -> WorkerSetup:
     """For workers of a session: every node that is there sees the storage and has the encoder."""
     from harness.cluster.nodes import shared
 
@@ -38,23 +39,25 @@ def worker_setup_of(args: argparse.Namespace, located: Located, storage: Storage
         storage,
         execution.threads,
         encoder_config=config,
-        micro_batch=args.micro_batch,
-        checkpoint_seconds=60 * args.checkpoint_minutes,
+        micro_batch=request.micro_batch,
+        checkpoint_seconds=60 * request.checkpoint_minutes,
     )
     return shared(setup, execution, located.encoder.digest)
 
 
-def check_gpus(args: argparse.Namespace) -> None:
-    """On this machine Ray needs a folder and memory, and a share of a GPU needs one; of another cluster its session tells."""
-    if args.address == "local":
-        _check_limits()
-    if args.gpus_per_run and args.address == "local":
+def check_machine(request: Request) -> None:
+    """What this machine lacks is said before Ray starts: a folder and memory for Ray, and a GPU for a share of one. Another
+    cluster answers for itself. Raises UserError."""
+    if request.address != "local":
+        return
+    _check_limits()
+    if request.gpus_per_run:
         import torch
 
-        if torch.cuda.device_count() < args.gpus_per_run:
+        if torch.cuda.device_count() < request.gpus_per_run:
             raise UserError(
-                f"--gpus-per-run {args.gpus_per_run:g}: torch {torch.__version__} sees {torch.cuda.device_count()} GPUs on "
-                "this machine; leave the flag out to train with what there is."
+                f"{request.origin('gpus_per_run')} {request.gpus_per_run:g}: torch {torch.__version__} sees "
+                f"{torch.cuda.device_count()} GPUs on this machine; leave it out to train with what there is."
             )
 
 

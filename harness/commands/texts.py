@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -41,31 +40,26 @@ def translation_of(resolved: ResolvedTable, store: Store, download: bool) -> tup
     return translator, Translation(lambda rows: cached_back_translation(rows, translator, store), translator.num_views)
 
 
-def corpus_of(resolved: ResolvedTable, store: Store, download: bool) -> Corpus | None:
+def corpus_of(resolved: ResolvedTable, store: Store, download: bool, where: str) -> Corpus | None:
     """What rows are pre-trained on; None where no row is, and in a plan while the hub has not been asked."""
     if resolved.pre_train is None:
         return None
     memo = store.artifacts.parent / "corpora.json"
     kept = memo if download or memo.exists() else None  # a plan starts no file
     try:
-        return open_corpus(resolved.pre_train.corpus, download=download, memo=kept)
+        return open_corpus(resolved.pre_train.corpus, download=download, memo=kept, where=where)
     except NotAtHand:
         if download:
             raise
         return None
 
 
-def translate(every: Iterable[Rows], translator: Translator, store: Store) -> None:
-    """Back-translate rows, text by text into the store; interrupted, it goes on where it was."""
-    from harness.cli.progress import ProgressCounter
-
-    parts = list(every)
-    with ProgressCounter(f"texts back-translated by {translator.name}", sum(len(rows) for rows in parts)) as counting:
-        empty = 0
-        for rows in parts:
-            empty += back_translated(rows, translator, store, counting.part(len(rows))).empty
-    if empty:
-        print(f"Translations that came back empty: {empty}; there the text itself stands in.", file=sys.stderr)
+def translate(
+    every: Iterable[Rows], translator: Translator, store: Store, progress: Callable[[int], Callable[[int, int], None]]
+) -> int:
+    """Back-translate rows, text by text into the store; interrupted, it goes on where it was. `progress(n)`: called for each
+    part of n rows, gives what is called with the number done and all. The number of empty translations."""
+    return sum(back_translated(rows, translator, store, progress(len(rows))).empty for rows in every)
 
 
 def reader(plan: Plan, tokeniser: Tokeniser, store: Store) -> Callable[[RowSet, Data], tuple[Tokens, Any]]:

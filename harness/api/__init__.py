@@ -1,0 +1,225 @@
+"""The Python API, for notebooks and scripts: `import harness`, then `harness.plan`, `harness.bench`, `harness.tune`,
+`harness.results` and `harness.record`.
+
+Arguments are those of the command line: `harness bench --table few_shot --methods ft --set fine_tune.lr=1e-5` is
+`harness.bench("few_shot", methods="ft", set={"fine_tune.lr": 1e-5})`, and trains the same stages. What is wrong in an
+argument raises `harness.errors.UserError`. Data come back as pandas data frames.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from os import PathLike, fspath
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Unpack
+
+from harness.api.arguments import Fields, Set, Shared, request_from, several, with_table
+from harness.api.data_frames import BenchResult, PlanSummary, StageRecord, TuneResult, tidy
+from harness.bench.plan import Plan
+from harness.bench.request import FIELDS
+from harness.commands.prepare import prepare
+from harness.commands.stored import find_key, last_bench, of_run
+from harness.commands.study import Opened, Watcher, open_study, prepare_study, run_trials, study_of
+from harness.commands.train import train, translated
+from harness.errors import UserError
+from harness.search.request import TuneRequest
+from harness.search.results import best_point
+from harness.search.space import Mode
+from harness.specs import Stage
+from harness.store import DEFAULT_URL, Store
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from harness.bench.lifecycle import Event
+
+__all__ = ["BenchResult", "PlanSummary", "StageRecord", "TuneResult", "bench", "plan", "record", "results", "tune"]
+
+
+def plan(
+    table: str | PathLike[str] = "", *, set: Set | None = None, with_file: str = "", **fields: Unpack[Fields]
+) -> PlanSummary:
+    """What a bench with these arguments would run; trains nothing.
+
+    `table`: a name ('harness list tables') or the path of a YAML file. `set`: overridden values by key. `with_file`: a YAML
+    file with a method's point, as `tune` writes it. `fields`: see `Fields`; what is left out is the table's.
+
+    >>> import harness
+    >>> ours = harness.plan("few_shot", tasks="movies", methods="ft", sizes=20, subsets=0, seeds=[31, 42])
+    >>> ours
+    <PlanSummary of few_shot: 2 runs, 2 stages, 2 to train>
+    >>> ours.runs[["row", "task", "size", "subset", "seed", "status"]]
+      row    task  size  subset  seed status
+    0  FT  movies    20       0    31
+    1  FT  movies    20       0    42
+    """
+    return PlanSummary(prepare(with_table(request_from(table, set, with_file, fields)), train=False))
+
+
+def bench(
+    table: str | PathLike[str] = "",
+    *,
+    set: Set | None = None,
+    with_file: str = "",
+    on_event: Callable[[Event], None] | None = None,
+    **fields: Unpack[Fields],
+) -> BenchResult:
+    """Train what a table lacks, and give its results. Arguments as of `plan`; `on_event`: called with each event of a stage.
+
+    >>> import harness
+    >>> done = harness.bench("few_shot", tasks="movies", methods="ft", sizes=20, subsets=0, seeds=31, set={"fine_tune.steps": 4})
+    >>> done.complete
+    True
+    >>> list(done.results["metric"])
+    ['accuracy']
+    """
+
+    @contextmanager
+    def view(*_: Any) -> Iterator[Callable[[Event], None]]:
+        yield on_event or (lambda event: None)
+
+    prepared = prepare(with_table(request_from(table, set, with_file, fields)), train=True)
+    if prepared.items:
+        prepared, _ = translated(prepared, _uncounted)
+        train(prepared, view)
+    if prepared.plan.runs:
+        prepared.remember()
+    return BenchResult(prepared)
+
+
+@contextmanager
+def _uncounted(*_: Any) -> Iterator[Callable[[int], Callable[[int, int], None]]]:
+    yield lambda size: lambda done, total: None
+
+
+def results(
+    table: str | PathLike[str] = "", *, set: Set | None = None, with_file: str = "", **fields: Unpack[Fields]
+) -> pd.DataFrame:
+    """Tidy results from the store, one row a replicate and metric; trains nothing. Arguments as of `plan`; without a table
+    those of the last bench in the store.
+
+    Columns: row, task, column, size, subset, seed, metric, dev (at the selected checkpoint) and test on the metric's own scale
+    (1 for 100 %), status, reason, selected_step, seconds of the fine-tuning stage, key. A run that failed has one row, with
+    its reason; a run that was never tried has none.
+
+    >>> import harness
+    >>> ours = harness.results()
+    >>> ours.groupby(["row", "task", "metric"])["test"].agg(["mean", "count"])["count"].tolist()
+    [1]
+    """
+    request = request_from(table, set, with_file, fields)
+    if not request.table:
+        last = last_bench(Store(request.store or DEFAULT_URL, create=False))
+        if last is None:
+            raise UserError("results: the store holds no bench yet; name a table, or a store with one.")
+        named = {name: getattr(last[1], name) for name in ("table", *FIELDS)}
+        given = {name: getattr(request, name) for name in named if getattr(request, name)}
+        request = replace(request, **{**named, **given}, overrides=(*last[1].overrides, *request.overrides))
+    return tidy(prepare(request, train=False))
+
+
+def tune(
+    method: str,
+    *,
+    space: str | PathLike[str] = "",
+    preset: str | None = None,
+    mode: Mode | None = None,
+    trials: int | None = None,
+    sampler: str | None = None,
+    racing: str | None = None,
+    metric: str | Sequence[str] | None = None,
+    seed: int = 0,
+    set: Set | None = None,
+    on_trial: Watcher | None = None,
+    **fields: Unpack[Shared],
+) -> TuneResult:
+    """Search a method's hyperparameters, judged on dev over subsets and seeds. The trials that a store holds are not run again.
+
+    `method`: 'cmlm', or several as 'cmlm+scl'. `space`: a name ('harness list spaces') or the path of a YAML file. `preset`:
+    of the space. `mode`: 'grid' or 'search'. `seed`: of the sampler. `set` and `fields` hold for all points, as of `plan`;
+    `on_trial`: called with what happened ('started', 'replicate', 'ended') and the trial.
+
+    >>> import harness
+    >>> found = harness.tune("ft", sampler="random", trials=2, tasks="movies", sizes=20, subsets=0, seeds=31, racing="none")
+    >>> len(found.trials), sorted(found.best)
+    (2, ['fine_tune.batch_size', 'fine_tune.epochs', 'fine_tune.lr'])
+    """
+
+    @contextmanager
+    def view(*_: Any) -> Iterator[Watcher]:
+        yield on_trial or (lambda kind, trial: None)
+
+    request = TuneRequest(
+        method=method,
+        base=request_from("", set, "", fields),
+        space=fspath(space),
+        preset=preset,
+        mode=mode,
+        trials=trials,
+        sampler=sampler,
+        racing=racing,
+        metrics=None if metric is None else several(metric),
+        seed=seed,
+    )
+    prepared = prepare_study(request)
+    if prepared.prepared.plan.untranslated:
+        translated(prepared.prepared, _uncounted)
+        prepared = prepare_study(request)  # what was translated has its identity now
+    with open_study(prepared) as opened:
+        if opened.proposals.remaining():
+            run_trials(opened, view)
+        opened.mirror.sync(opened.proposals.history.entries)
+        return _tuned(opened)
+
+
+def _tuned(opened: Opened) -> TuneResult:
+    study = study_of(opened)
+    best = best_point(study)
+    overrides = () if best is None else opened.points.space.overrides(best.point)
+    return TuneResult(opened.name, study, None if best is None else {o.key: o.value for o in overrides})
+
+
+def record(key: str, *, store: str = DEFAULT_URL) -> StageRecord:
+    """One recorded stage by its key, or the beginning of one.
+
+    >>> import harness
+    >>> key = harness.results()["key"][0]
+    >>> ours = harness.record(key)
+    >>> ours.history[["step", "dev.accuracy"]].shape
+    (1, 2)
+    >>> wrong = ours.predictions.query("gold != predicted")
+    >>> list(wrong.columns)
+    ['split', 'sentence', 'gold', 'predicted', 'logit.negative', 'logit.positive']
+    """
+    opened = Store(store, create=False)
+    whole = find_key(opened, key)
+    stage, found = opened.stage(whole), opened.records([whole], predictions=True)[whole]
+    assert stage is not None  # a record keeps its stage
+    return StageRecord(stage, found, _plan_of(opened, stage) if found.predictions else None)
+
+
+def _plan_of(store: Store, stage: Stage) -> Plan | None:
+    """The plan of a run that ends with a stage, for its texts; None where its data are not at hand any more."""
+    for stored in store.requests(stage.key):
+        for label in store.labels(stage.key):
+            if label["table"] != stored.table:
+                continue
+            try:
+                made = prepare(replace(of_run(stored, label), store=store.url), train=False).plan
+            except (UserError, OSError):
+                continue
+            if any(rows.digest in made.library for rows in stage.row_sets):
+                return made
+    return None
+
+
+class _CallablePackage(ModuleType):
+    """`harness.bench` is a package of modules; called, it is this module's `bench`."""
+
+    __call__ = staticmethod(bench)
+
+
+sys.modules["harness.bench"].__class__ = _CallablePackage

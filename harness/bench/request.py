@@ -1,0 +1,146 @@
+"""What a user asks for, as one frozen `Request`: the same from a command line, a YAML file and Python.
+
+Values keep their types, and each knows its origin, so that an error names the flag, the argument or the key of a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from harness.errors import UserError
+from harness.yaml_files import format_value, parse_value
+
+FILTERS = ("methods", "tasks", "sizes", "subsets", "seeds")
+"""Fields that select a part of a table; each is a tuple, or None for the preset's."""
+FIELDS = ("preset", *FILTERS, "encoder", "data", "corpus", "translator")
+"""Fields that decide what is computed, beside the table and the overrides."""
+YAML = (".yaml", ".yml")
+"""Suffixes by which a name is a file of the user's."""
+
+
+@dataclass(frozen=True)
+class Override:
+    """One changed value. `path`: ('fine_tune', 'lr'), ('cmlm', 'alpha') or ('max_length',). `origin`: who set it, as errors
+    name it ('--set', or the key of a file); `in_file`: it is the key of a file."""
+
+    path: tuple[str, ...]
+    value: Any
+    origin: str = field(default="set", compare=False)
+    in_file: bool = field(default=False, compare=False)
+
+    @property
+    def key(self) -> str:
+        return ".".join(self.path)
+
+    @property
+    def text(self) -> str:
+        """KEY=VALUE, as `--set` reads it back."""
+        return f"{self.key}={format_value(self.value)}"
+
+    @property
+    def place(self) -> str:
+        """How errors name it."""
+        return f"{self.origin} {self.text}"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to compute, and how it is executed.
+
+    `table`: a name or the path of a YAML file. `methods` takes names of rows as written ('w/ SimCLR') or of methods ('cmlm':
+    all its rows); a method without a row gets one ('taco', 'cmlm+scl'). `tasks`: names, or YAML files of the user's own.
+    `subsets`: indices from 0. `gpus_per_run` and `num_workers` None: what the cluster and the table say. `origins`: how
+    errors name a field; by default by its own name.
+    """
+
+    table: str = ""
+    preset: str | None = None
+    methods: tuple[str, ...] | None = None
+    tasks: tuple[str, ...] | None = None
+    sizes: tuple[int, ...] | None = None
+    subsets: tuple[int, ...] | None = None
+    seeds: tuple[int, ...] | None = None
+    overrides: tuple[Override, ...] = ()
+    encoder: str | None = None
+    data: str | None = None
+    corpus: str | None = None
+    translator: str | None = None
+    store: str | None = None
+    storage: str | None = None
+    address: str = "local"
+    slots: int = 0
+    gpus_per_run: float | None = None
+    cpus_per_run: float = 1.0
+    num_workers: int | None = None
+    micro_batch: int = 0
+    checkpoint_minutes: float = 10.0
+    retry: bool = False
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
+
+    def origin(self, name: str) -> str:
+        """How errors name a field."""
+        return self.origins.get(name, name)
+
+
+def parse_override(text: str, origin: str = "--set", in_file: bool = False) -> Override:
+    """KEY=VALUE, the value read as YAML. Raises UserError."""
+    key, equals, raw = text.partition("=")
+    value = parse_value(raw.strip())
+    if not equals or not key.strip() or value is None:
+        raise UserError(f"{origin} {text}: should be KEY=VALUE, for example fine_tune.lr=1e-5.")
+    return Override(tuple(key.strip().split(".")), value, origin, in_file)
+
+
+def overrides_of(values: Mapping[Any, Any], origin: str = "set", in_file: bool = False) -> tuple[Override, ...]:
+    """Values by key ('fine_tune.lr') or by path (('fine_tune', 'lr'))."""
+    return tuple(
+        Override(tuple(key.split(".")) if isinstance(key, str) else tuple(key), value, origin, in_file)
+        for key, value in values.items()
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------- JSON
+
+
+def to_json(request: Request) -> dict[str, Any]:
+    """What a store keeps of a request: everything that decides what is computed, and the folder that its paths start from."""
+    kept: dict[str, Any] = {"table": request.table, "folder": str(Path.cwd())}
+    for name in FIELDS:
+        value = getattr(request, name)
+        if value is not None:
+            kept[name] = list(value) if name in FILTERS else value
+    return kept | {"set": [override.text for override in request.overrides]}
+
+
+def from_json(values: Mapping[str, Any]) -> Request:
+    """The request that a store kept; in another folder than the current one its paths are absolute."""
+    fields: dict[str, Any] = {
+        name: tuple(values[name]) if name in FILTERS else values[name] for name in FIELDS if name in values
+    }
+    overrides = tuple(parse_override(text) for text in values["set"])
+    return _rooted(Request(table=values["table"], overrides=overrides, **fields), Path(values["folder"]))
+
+
+def _rooted(request: Request, folder: Path) -> Request:
+    if folder == Path.cwd():
+        return request
+
+    def rooted(text: Any) -> Any:
+        relative = text and not text.startswith(("/", "~"))
+        return str(folder / text) if relative and (folder / text).exists() else text
+
+    changes: dict[str, Any] = {name: rooted(getattr(request, name)) for name in ("encoder", "data", "corpus")}
+    if request.table.endswith(YAML):
+        changes["table"] = rooted(request.table)
+    tasks = None if request.tasks is None else tuple(rooted(t) if t.endswith(YAML) else t for t in request.tasks)
+    return replace(request, **changes, tasks=tasks)
+
+
+def same_table(name: str, other: str) -> bool:
+    """Two names of one table: a packaged one by name, or one file however its path is written."""
+    if name.endswith(YAML) and other.endswith(YAML):
+        return Path(name).expanduser().resolve() == Path(other).expanduser().resolve()
+    return name == other

@@ -1,0 +1,181 @@
+"""From a request to a table that is ready to be run or shown: files and data read and checked, the plan made, the store asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from harness.bench.caption import counted
+from harness.bench.estimate import Calibration, Estimate, calibrate, estimated, hours
+from harness.bench.plan import Plan, make_plan
+from harness.bench.request import YAML, Request, to_json
+from harness.bench.resolve import ResolvedTable, resolve
+from harness.bench.table import Table, load_table
+from harness.bench.work import Blocked, Item, work
+from harness.commands.execution import storage_of
+from harness.commands.texts import corpus_of, translation_of
+from harness.encoders import Located, locate
+from harness.encoders.sources import check_vocabulary
+from harness.errors import UserError
+from harness.specs import Status
+from harness.storage import weights_of
+from harness.store import DEFAULT_URL, Store, StoredRequest
+from harness.tasks import TASKS, Task, Translator, load_user_task, open_source, protocol_named
+
+UNTRANSLATED = "data back-translation of "
+"""How the plan names rows that are not back-translated yet."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """The files that a request names, read. `request`: with the user's own tasks by their names; `kept`: what a store keeps."""
+
+    request: Request
+    table: Table
+    own_tasks: Mapping[str, Task]
+    kept: StoredRequest
+
+    @property
+    def tasks(self) -> dict[str, Task]:
+        """All tasks by name."""
+        return {**TASKS, **self.own_tasks}
+
+    def resolve(self) -> ResolvedTable:
+        return resolve(self.table, self.request, self.tasks)
+
+
+@dataclass
+class Prepared:
+    """A table ready to be run or shown. `request`: as the user gave it."""
+
+    request: Request
+    named: Named
+    resolved: ResolvedTable
+    plan: Plan
+    store: Store
+    statuses: dict[str, tuple[Status, int]]
+    items: list[Item]
+    blocked: list[Blocked]
+    calibration: Calibration
+    slots: int
+    translator: Translator | None = None
+
+    @property
+    def hours(self) -> float:
+        return self.hours_of(sum(item.cost for item in self.items), len(self.items))
+
+    @property
+    def expected(self) -> Estimate:
+        return estimated(3600 * self.hours, self.calibration.spread)
+
+    def hours_of(self, flops: float, stages: int) -> float:
+        """What `stages` stages of `flops` in all take here."""
+        return hours(flops, self.calibration, self.slots * self.resolved.num_workers, stages)
+
+    def remember(self) -> None:
+        """Keep which runs the stages are for and which request needs them: `show` and `report` read it."""
+        self.store.label(self.resolved.table.name, self.plan.runs)
+        self.store.keep_request(self.named.kept, self.plan.stages)
+
+
+def read_named(request: Request) -> Named:
+    """Read the table and the tasks that a request names. Raises UserError for what is wrong in these files."""
+    table = load_table(request.table, request.origin("table"))
+    preset = table.presets.get(request.preset or table.default_preset)
+    if preset and request.data == preset.data and not Path(preset.data).is_dir():
+        request = replace(request, data=None)  # the preset's name for where its tasks come from, as captions print it
+    kept = StoredRequest(table.name, to_json(replace(request, preset=request.preset or table.default_preset)))
+    own = _own_tasks(request.tasks or (), request.origin("tasks"))
+    if own:
+        names = (own[text].name if text in own else text for text in request.tasks or ())
+        request = replace(request, tasks=tuple(names))
+    return Named(request, table, {task.name: task for task in own.values()}, kept)
+
+
+def _own_tasks(texts: Iterable[str], where: str) -> dict[str, Task]:
+    """The user's own tasks by their YAML. Raises UserError for two of one name, of which one would be left out."""
+    own: dict[str, Task] = {}
+    for text in dict.fromkeys(texts):
+        if text.endswith(YAML):
+            task = load_user_task(text)
+            twin = next((other for other, known in own.items() if known.name == task.name), None)
+            if twin is not None:
+                raise UserError(f"{where}: {twin} and {text} both name their task '{task.name}'; rename one of them.")
+            own[text] = task
+    return own
+
+
+def prepare(request: Request, *, train: bool) -> Prepared:
+    """Read and check everything that the request names. With `train`, what a hub holds is fetched."""
+    named = read_named(request)
+    resolved = named.resolve()
+    source = open_source(named.request.data, request.origin("data"))
+    located = locate(resolved.encoder, download=train, where=request.origin("encoder"))
+    check_lengths(resolved, located)
+    store = Store(request.store or DEFAULT_URL, create=False)  # made only once there is something to train
+    storage = storage_of(request, store)
+    translator, translation = translation_of(resolved, store, train)
+    corpus = corpus_of(resolved, store, train, request.origin("corpus"))
+    plan = make_plan(resolved, source, located, user_tasks=named.own_tasks, translation=translation, corpus=corpus)
+    if train and any(not name.startswith(UNTRANSLATED) for name in plan.unresolved):
+        raise UserError(_not_at_hand(plan, source, named.tasks))
+    statuses = store.statuses(plan.stages)
+    items, blocked = work(plan, statuses, cache(lambda key: storage.exists(weights_of(key))), request.retry)
+    calibration = calibrate(store.speeds(), located.encoder.digest)
+    cores = os.cpu_count() or 1
+    if train and items:
+        _check_cores(request, resolved, cores)
+    slots = request.slots or cores // resolved.num_workers or 1
+    return Prepared(request, named, resolved, plan, store, statuses, items, blocked, calibration, slots, translator)
+
+
+def _check_cores(request: Request, resolved: ResolvedTable, cores: int) -> None:
+    if request.address == "local" and resolved.num_workers > cores:
+        named = request.num_workers is not None
+        place = request.origin("num_workers") if named else f"table {resolved.table.name}, num_workers"
+        raise UserError(
+            f"{place} {resolved.num_workers}: this machine has {counted(cores, 'CPU core')}; give --num-workers {cores} or "
+            "fewer, or a cluster with --address."
+        )
+
+
+def _not_at_hand(plan: Plan, source: Any, tasks: Mapping[str, Task]) -> str:
+    """The reason why the first missing thing is missing, as its own reader gives it."""
+    for name, found in plan.tasks.items():
+        if not found.dev.resolved:
+            try:
+                protocol_named(plan.resolved.table.protocol).evaluation_sets(tasks[name], source)
+            except UserError as error:
+                return str(error)
+    return f"Not at hand: {', '.join(plan.unresolved)}."
+
+
+def check_lengths(resolved: ResolvedTable, located: Located) -> None:
+    """Raises UserError for sequences that do not fit the encoder's positions."""
+    config = located.config
+    positions = int(config.get("max_position_embeddings", 512))
+    usable = (
+        positions
+        if config.get("model_type") in ("bert", "electra")
+        else positions - int(config.get("pad_token_id", 1)) - 1
+    )
+    lengths = {"max_length": resolved.max_length}
+    if resolved.pre_train:
+        lengths["pre_train.max_length"] = resolved.pre_train.max_length
+    for name, length in lengths.items():
+        if length > usable:
+            raise UserError(
+                f"{name} is {length}, but {located.name} has {usable} positions; use --set {name}={usable}."
+            )
+
+
+def check_masks(items: Iterable[Item], tokeniser: Any, located: Located) -> None:
+    """Raises UserError where an objective masks and there is no mask token, or a token has no row of the embedding."""
+    check_vocabulary(tokeniser.vocabulary.size, located.config, f"The encoder {located.name}")
+    masking = next((item for item in items if "p_m" in item.stage.objective.params), None)
+    if masking and tokeniser.vocabulary.mask_id is None:
+        raise UserError(f"{masking.name} masks tokens, but the tokenizer of {located.name} has no mask token.")

@@ -1,0 +1,68 @@
+"""The cells and the caption of a prepared table, from what the store holds now."""
+
+from __future__ import annotations
+
+from harness.bench.aggregate import Grid, aggregate
+from harness.bench.caption import Caption
+from harness.bench.plan import COMPARED_TEXTS, Plan
+from harness.bench.results import examples, hardware, replicates
+from harness.commands.prepare import Prepared
+
+
+def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
+    """The table's cells and caption from what the store holds now."""
+    plan, store, resolved = prepared.plan, prepared.store, prepared.resolved
+    found = examples(plan)
+    test_rows = {name: each.test for name, each in found.items()}
+    not_comparable = {
+        name: plan.tasks[column.task].note for name, column in resolved.columns.items() if plan.tasks[column.task].note
+    }
+    skipped = {(row, task): reason for row, task, reason in plan.skipped if task}
+    grid = aggregate(resolved, replicates(plan, store), test_rows, not_comparable, skipped)
+    notes = own_data(plan) + [f"Overlap: {sentence}." for sentence in overlap_sentences(plan)]
+    if any(stage.data.views > 1 for stage in plan.stages.values()):
+        notes.append(f"CSSL contrasts back-translations made by {resolved.translator}.")
+    corpora = {stage.data.train.name: stage.data.train for stage in plan.stages.values() if stage.phase == "pre-train"}
+    notes += [f"Pre-trained on {name} ({rows.rows:,} texts)." for name, rows in corpora.items()]
+    notes += mlm_head_notes(plan)
+    seen = sorted(set(plan.located.contaminated) & set(resolved.tasks))
+    if seen:
+        notes.append(f"The encoder {resolved.encoder} saw labelled pairs of {', '.join(seen)} in its own training.")
+    keys = {run.stage.key for run in plan.runs}
+    return grid, Caption(len(keys), plan.source, found, hardware(plan, store), tuple(notes))
+
+
+def mlm_head_notes(plan: Plan) -> list[str]:
+    """Which rows start from a trained MLM head, where the encoder has no usable one of its own."""
+    rows: dict[str, None] = {}
+    for run in plan.runs:
+        root = run.stage.chain[0]
+        if root.phase == "mlm-head":
+            rows[run.row] = None
+            stage = root
+    if not rows:
+        return []
+    what = "its MLM head trained alone" if stage.objective.name == "mlm_head" else "MLM of the whole model"
+    return [
+        f"{plan.located.name} has no usable MLM head: {', '.join(rows)} start{'s' * (len(rows) == 1)} from {stage.optim.steps:,} updates of {what} on "
+        f"{stage.data.train.name}; the other rows start from the encoder as it is."
+    ]
+
+
+def own_data(plan: Plan) -> list[str]:
+    """What dev and test of the user's own tasks were cut from, a sentence each."""
+    return [f"{found.task.title}: {found.origin}." for found in plan.tasks.values() if found.task.own and found.origin]
+
+
+def overlap_sentences(plan: Plan) -> list[str]:
+    """Which evaluation rows have a text that also stands in training text."""
+    found = [s for s in plan.overlaps if s.most]
+    sentences = []
+    for each in found:
+        training = "one of the training sets" if each.training == "training sets" else f"the corpus {each.training}"
+        sentences.append(f"{each.most} of {each.rows:,} rows of {each.evaluation} share a text with {training}")
+    if not found and plan.overlaps:
+        sentences.append("no text of a dev or test set of this table stands in training text")
+    if plan.corpus and plan.corpus.rows > COMPARED_TEXTS:
+        sentences.append(f"not looked for in the {plan.corpus.rows:,} texts of {plan.corpus.name}")
+    return sentences

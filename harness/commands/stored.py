@@ -1,0 +1,62 @@
+"""What a store remembers: the record of a key, the last bench, and the request that makes a run again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from harness.bench.request import YAML, Request, from_json, same_table
+from harness.bench.table import load_table
+from harness.errors import UserError
+from harness.methods import METHODS, methods_named
+from harness.store import Store, StoredRequest
+
+
+def find_key(store: Store, beginning: str) -> str:
+    """The only key that begins so. Raises UserError."""
+    if not store.exists:
+        raise UserError(f"There is no store at {store.shown} yet; run 'harness bench' first, or name it with --store.")
+    keys = store.keys_like(beginning)
+    if not keys:
+        raise UserError(f"The store {store.shown} has no record whose key begins with '{beginning}'.")
+    if len(keys) > 1:
+        raise UserError(
+            f"Several keys begin with '{beginning}': {', '.join(key[:12] for key in keys)}; give more characters."
+        )
+    return keys[0]
+
+
+def last_bench(store: Store, table: str = "") -> tuple[StoredRequest, Request] | None:
+    """The last bench that was run, of `table` where one is named."""
+    for stored in store.requests():
+        if not stored.study:
+            request = from_json(stored.values)
+            if not table or same_table(request.table, table):
+                return stored, request
+    return None
+
+
+def of_run(stored: StoredRequest, label: Mapping[str, Any]) -> Request:
+    """The part of a stored request that makes one run, by the run's label in the store."""
+    request, task = from_json(stored.values), str(label["task"])
+    named = request.tasks is None or task in request.tasks
+    return replace(
+        request,
+        methods=(_method(request, label),),
+        seeds=(label["seed"],),
+        subsets=(label["subset"],),
+        tasks=(task,) if named else tuple(text for text in request.tasks or () if text.endswith(YAML)),
+        sizes=(label["size"],) if label["size"] else request.sizes,
+    )
+
+
+def _method(request: Request, label: Mapping[str, Any]) -> str:
+    """A row by its name; one that the table does not have, and gets for its method, by the method."""
+    row, method = str(label["row"]), str(label["method"])
+    added = set(method.split("+")) <= METHODS.keys() and row == "+".join(m.title for m in methods_named(method))
+    try:
+        rows = {each.name for each in load_table(request.table).rows}
+    except UserError:  # the user's file is gone or changed
+        return row
+    return method if added and row not in rows else row

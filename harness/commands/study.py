@@ -1,0 +1,261 @@
+"""A study: prepared from a request, opened under a lock, its trials run on Ray."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from harness.bench.resolve import resolve
+from harness.bench.results import replicates
+from harness.commands.execution import check_machine, execution_of, storage_of, worker_setup_of
+from harness.commands.prepare import Prepared, check_masks, prepare
+from harness.commands.texts import reader
+from harness.errors import UserError
+from harness.search.points import Points
+from harness.search.request import TuneRequest, check_overrides
+from harness.search.results import Study
+from harness.search.space import check_metrics
+from harness.search.study import Entry, History, OptunaMirror, check_sampler, study_name, unfinished
+from harness.search.trials import Trial
+from harness.specs import SHARED_PHASES, Stage
+from harness.store import Owner, Store, StoredRequest
+
+Watcher = Callable[[str, Trial], None]
+"""Called with what happened ('started', 'replicate', 'ended') and the trial as it is now."""
+TrialView = Callable[["Opened", str], AbstractContextManager[Watcher]]
+"""How the progress of a study is shown, given the dashboard's address."""
+
+
+@dataclass
+class PreparedStudy:
+    """A study ready to be run: the default point as a bench would run it, and what makes runs of other points."""
+
+    request: TuneRequest
+    prepared: Prepared
+    points: Points
+
+    @property
+    def name(self) -> str:
+        return study_name(self.points.space, self.request.seed, self.points.identity(self.points.space.defaults))
+
+    def work_left(self, entries: Iterable[Entry]) -> tuple[int, int, float]:
+        """Distinct stages of the study, how many of them are still to be trained, and their FLOPs. Exact for a grid; for a
+        search the default point stands for those that are not proposed yet, and no point is dropped: an upper bound."""
+        space, retry = self.points.space, self.request.base.retry
+        known = [entry for entry in entries if entry.same_as is None]
+        ended = [dict(entry.trial.point) for entry in known if not unfinished(entry, retry)]
+        rest = [dict(entry.trial.point) for entry in known if unfinished(entry, retry)]
+        if space.sampler == "grid":
+            rest = [point for point in space.grid_points() if point not in ended]
+        elif not known:
+            rest = [space.defaults]
+        every, left = self._stages([*ended, *rest]), self._stages(rest)
+        statuses = self.prepared.store.statuses(left)
+        again = ("failed", "diverged") if retry else ("failed",)
+        to_train = [stage for key, stage in left.items() if statuses.get(key, ("failed", 0))[0] in again]
+        flops = sum(self.prepared.plan.stage_flops(stage) for stage in to_train)
+        if space.sampler == "grid":
+            return len(every), len(to_train), flops
+        own = [stage for stage in self._stages([space.defaults]).values() if stage.phase not in SHARED_PHASES]
+        new = max(0, space.trials - max(1, len(known)))
+        flops += new * sum(self.prepared.plan.stage_flops(stage) for stage in own)
+        return len(every) + len(own) * new, len(to_train) + len(own) * new, flops
+
+    def _stages(self, points: Iterable[Mapping[str, Any]]) -> dict[str, Stage]:
+        """The stages of points by key; a point that cannot be run has none, and stands in the table as failed."""
+        found: dict[str, Stage] = {}
+        for point in points:
+            with suppress(UserError):
+                found |= {s.key: s for runs in self.points.runs(point) for run in runs for s in run.stage.chain}
+        return found
+
+
+@dataclass
+class Opened:
+    """A study that this process holds."""
+
+    name: str
+    study: PreparedStudy
+    owner: Owner
+    store: Store
+    mirror: OptunaMirror
+    proposals: Any
+    watchers: list[Watcher]
+
+    @property
+    def points(self) -> Points:
+        return self.study.points
+
+    @property
+    def folder(self) -> Path:
+        """Where its tables, plots and best.yaml are written."""
+        out = self.study.request.out
+        return Path(out) if out else self.store.artifacts.parent / "studies" / self.name
+
+    def test_scores(self, trial: Trial) -> dict[str, list[float]]:
+        """Test scores of a trial by column title, in the order of the study's replicates."""
+        request = self.study.request.bench(self.points.space, trial.point)
+        prepared = prepare(request, train=False)
+        found = {(r.size, r.column, r.subset, r.seed): r.value for r in replicates(prepared.plan, self.store)}
+        base, test = prepared.resolved, {}
+        for size in base.sizes:
+            for name, column in base.columns.items():
+                title = f"{column.title} ({column.metric})" + (f" N={size}" if len(base.sizes) > 1 else "")
+                # A full training set has one subset, which stands in every replicate of its seed.
+                replicate = [(s if size else base.subsets[0], seed) for s, seed in self.points.replicates]
+                test[title] = [value for each in replicate if (value := found[size, name, *each]) is not None]
+        return test
+
+
+def prepare_study(request: TuneRequest) -> PreparedStudy:
+    """Read and check everything that a search names. Raises UserError."""
+    check_machine(request.base)
+    if request.out:
+        _check_folder(request.out, request.base.origin("out"))
+    space = request.resolve()
+    check_sampler(space.sampler, len(space.directions))
+    check_overrides(request.base.overrides, space)
+    prepared = prepare(request.bench(space, space.defaults), train=True)
+    if prepared.plan.skipped:
+        row, task, reason = prepared.plan.skipped[0]
+        raise UserError(f"{row}{' on ' + task if task else ''} cannot be tuned: {reason}.")
+    tasks = {name: found.task for name, found in prepared.plan.tasks.items()}
+    where = request.base.origin("metric") if request.metrics else f"space {space.space.name}, metric"
+    check_metrics(space, tasks, where)
+    shared = replace(prepared.named.request, overrides=(*space.set, *request.base.overrides))
+    base = resolve(prepared.named.table, shared, tasks)
+    return PreparedStudy(request, prepared, Points(space, base, shared, tasks, prepared.plan.table_data))
+
+
+def _check_folder(out: str, where: str) -> None:
+    """Raises UserError for a folder in which no results could be written at the end."""
+    folder = Path(out).absolute()
+    place = next(place for place in (folder, *folder.parents) if place.exists())
+    if not place.is_dir():
+        raise UserError(f"{where} {out}: {place} is a file, not a folder; name another folder.")
+    if not os.access(place, os.W_OK):
+        raise UserError(f"{where} {out}: {place} cannot be written; name another folder.")
+
+
+@contextmanager
+def open_study(study: PreparedStudy) -> Iterator[Opened]:
+    """The study of a request, which no other process may hold at the same time."""
+    from harness.cluster.proposals import Proposals, search_of
+
+    points, request, name = study.points, study.request, study.name
+    store, owner = Store(study.prepared.store.url), Owner.current()
+    lock = f"study {name}"[-64:]
+    if store.lease(lock, owner) == "held":
+        raise UserError(f"The study {name} is run by another command now; wait for it, or take another --seed.")
+    watchers: list[Watcher] = []
+    try:
+        mirror = OptunaMirror(points.space, name, store, points.metrics)
+        history = History(name, store, mirror)
+        mirror.sync(history.entries)
+
+        def watch(kind: str, trial: Trial) -> None:
+            for watcher in watchers:
+                watcher(kind, trial)
+
+        search, retry = search_of(points, request.seed), request.base.retry
+        proposals = Proposals(points, history, search, points.space.trials, watch, retry)
+        yield Opened(name, study, owner, store, mirror, proposals, watchers)
+    finally:
+        store.release(owner)
+
+
+def study_of(opened: Opened) -> Study:
+    """All that the study knows now."""
+    points, space = opened.points, opened.points.space
+    base, history = points.base, opened.proposals.history
+    notes = [
+        f"Each point was run as row {base.rows[0].name} of table {base.table.name}, protocol {base.table.protocol}, encoder "
+        f"{base.encoder}, preset {base.preset}, data {opened.study.prepared.plan.source}: {', '.join(base.tasks)}, "
+        f"{', '.join(f'N={size}' if size else 'full size' for size in base.sizes)}.",
+        *([f"Changed from the table's own setting: {'; '.join(base.deviations)}."] if base.deviations else []),
+        *space.space.notes,
+        *([f"Proposals that repeated a point, at no cost: {len(history.repeated)}."] if history.repeated else []),
+    ]
+    return Study(
+        name=opened.name,
+        method=space.method,
+        row=base.rows[0].name,
+        paths=tuple(parameter.path for parameter in space.parameters),
+        metrics=points.metrics,
+        directions=space.directions,
+        replicates=points.replicates,
+        trials=history.trials,
+        grid={p.path: p.choices for p in space.parameters} if space.mode == "grid" else None,
+        default=space.defaults,
+        mode=space.mode,
+        sampler=space.sampler,
+        racing=space.racing,
+        seed=opened.study.request.seed,
+        notes=tuple(notes),
+    )
+
+
+def run_trials(opened: Opened, view: TrialView) -> None:
+    """Run the trials that are left. Everything that needs ray and torch is imported in here."""
+    from harness.cluster.session import session
+    from harness.encoders.tokens import Tokeniser
+
+    points, prepared, store, request = opened.points, opened.study.prepared, opened.store, opened.study.request.base
+    plan, located = prepared.plan, prepared.plan.located
+    assert located.folder is not None  # unresolved encoders were refused
+    tokeniser = Tokeniser(located.folder)
+    check_masks(prepared.items, tokeniser, located)
+    metadata = {"study": opened.name, "space": points.space.space.name, "encoder": located.name}
+    with session(execution_of(request, points.base), metadata) as (dashboard, settled):
+        from harness.cluster.ledger import ledger_of
+        from harness.cluster.trial import TrainingEvaluator, TrialContext
+        from harness.cluster.tune import explore
+        from harness.cluster.worker import TokenCache, answer, slots_of
+
+        storage = storage_of(request, store)
+        storage.probe()
+        ledger = ledger_of(store, storage, opened.owner)
+        token_cache = TokenCache(reader(plan, tokeniser, store))
+        for stage in plan.stages.values():
+            token_cache.references(stage)
+        kept = [s.key for s in plan.stages.values() if s.parent and not s.selection]
+        for key in kept:  # weights that the default point shares with others stay until the study ends
+            answer(ledger.hold.remote(key, opened.owner.token))
+        context = TrialContext(
+            points,
+            worker_setup_of(request, located, storage, settled),
+            tokeniser.vocabulary,
+            token_cache.made,
+            ledger,
+            opened.owner,
+            settled,
+            request.retry,
+        )
+        with view(opened, dashboard) as show:
+            opened.watchers += [show, partial(_remember, opened)]
+            explore(
+                opened.proposals,
+                partial(TrainingEvaluator, context),
+                study=opened.name,
+                folder=store.artifacts.parent / "tune",
+                execution=settled,
+                concurrent=slots_of(settled),
+            )
+        for key in kept:
+            answer(ledger.let_go.remote(key, opened.owner.token))
+
+
+def _remember(opened: Opened, kind: str, trial: Trial) -> None:
+    """Keep which runs a trial's stages are for, and the bench that runs its point."""
+    if kind == "started":
+        points, named = opened.points, opened.study.prepared.named
+        runs = [run for runs in points.runs(trial.point) for run in runs]
+        opened.store.label(points.base.table.name, runs)
+        settings = [override.text for override in opened.study.request.bench(points.space, trial.point).overrides]
+        request = StoredRequest(named.table.name, {**named.kept.values, "set": settings}, opened.name)
+        opened.store.keep_request(request, [stage.key for run in runs for stage in run.stage.chain])

@@ -1,0 +1,117 @@
+"""The Python API gives what the command line gives, and its documented examples run."""
+
+from __future__ import annotations
+
+import doctest
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import harness
+from harness import api
+from harness.bench.request import Override, Request, from_json, overrides_of, parse_override, to_json
+from harness.cli.request import command, read_words
+from harness.commands.prepare import prepare
+from harness.errors import UserError
+
+MOVIES: dict[str, Any] = {"tasks": "movies", "methods": ("ft", "cmlm"), "sizes": 20, "subsets": [0, 1], "seeds": 31}
+WORDS = "--tasks movies --methods ft,cmlm --sizes 20 --subsets 0,1 --seeds 31"
+VALUES = {"fine_tune.lr": 2e-4, "cmlm.alpha": 0.3, "fine_tune.epochs": {20: 3}, "max_length": 64}
+
+pytestmark = pytest.mark.usefixtures("workdir")
+
+
+# ------------------------------------------------------------------------------------------------------- one request
+
+
+@pytest.mark.usefixtures("packaged")
+def test_python_the_command_line_and_a_file_are_one_request() -> None:
+    ours = harness.plan("few_shot", set=VALUES, **MOVIES).stages["key"].tolist()
+    words = ["plan", "--table", "few_shot", *WORDS.split()]
+    for override in overrides_of(VALUES):
+        words += ["--set", override.text]
+    assert ours == list(prepare(read_words(words), train=False).plan.stages)
+    by_path = {tuple(key.split(".")): value for key, value in VALUES.items()}
+    assert ours == harness.plan("few_shot", set=by_path, **MOVIES).stages["key"].tolist()
+    Path("point.yaml").write_text("method: cmlm\nset: {alpha: 0.3}\n", encoding="utf-8")
+    rest = {key: value for key, value in VALUES.items() if key != "cmlm.alpha"}
+    assert ours == harness.plan("few_shot", set=rest, with_file="point.yaml", **MOVIES).stages["key"].tolist()
+
+
+def test_a_request_is_read_back_from_its_json_and_from_its_command() -> None:
+    request = Request(
+        table="few_shot", preset="quick", methods=("w/ SimCLR", "ft"), sizes=(20, 100), overrides=overrides_of(VALUES)
+    )
+    assert from_json(to_json(request)) == request
+    assert read_words(shlex.split(command(request))[1:]) == request
+
+
+def test_a_request_of_an_older_store_is_read() -> None:
+    """As commit b36b579 wrote it."""
+    kept = {"table": "few_shot", "folder": str(Path.cwd()), "preset": "quick", "methods": ["ft"], "tasks": ["movies"]}
+    kept |= {"sizes": [20], "subsets": [0], "seeds": [31], "set": ["fine_tune.steps=20", "optim.lr=2e-4"]}
+    found = from_json(kept)
+    assert found.overrides == (Override(("fine_tune", "steps"), 20), Override(("optim", "lr"), 2e-4))
+    assert to_json(found) == kept
+
+
+def test_requests_are_equal_whoever_set_their_values() -> None:
+    assert parse_override("fine_tune.lr=2e-4") == Override(("fine_tune", "lr"), 0.0002, "best.yaml, key set,", True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"methods": "cmml"}, "methods: unknown method 'cmml'. Did you mean 'cmlm'?"),
+        ({"sizes": 30}, "sizes: unknown size '30'"),
+        ({"set": {"fine_tune.lrr": 1}}, "set fine_tune.lrr=1: unknown key 'fine_tune.lrr'"),
+        ({"set": {("cmlm", "alpha"): -1}}, "method cmlm (row CMLM), key alpha: should be greater"),
+        ({"encoder": "bert-tny"}, "encoder: unknown encoder 'bert-tny'"),
+        ({"data": "nowhere"}, "nowhere: there is no such folder; data takes 'hub'"),
+    ],
+)
+def test_a_wrong_argument_is_named(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        harness.plan("few_shot", **{"tasks": "movies", **arguments})
+    assert said in str(caught.value)
+
+
+def test_what_is_missing_is_named() -> None:
+    with pytest.raises(UserError, match="table: name a table"):
+        harness.plan()
+    with pytest.raises(UserError, match="holds no bench yet"):
+        harness.results()
+    with pytest.raises(TypeError, match="unknown argument 'methodz'"):
+        harness.plan("few_shot", methodz="ft")  # type: ignore[call-arg]
+
+
+def test_the_package_is_light_until_it_is_used() -> None:
+    code = (
+        "import sys, harness; print({'numpy', 'pandas', 'pydantic', 'ray', 'torch'} & set(sys.modules), dir(harness))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("set() ")
+    assert all(name in done.stdout for name in harness.__all__)
+
+
+# -------------------------------------------------------------------------------------------------------- the examples
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("packaged")
+def test_the_examples_run() -> None:
+    """In the order of a notebook, in one folder: plan, bench, results, record, tune."""
+    finder, runner = (
+        doctest.DocTestFinder(recurse=False),
+        doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE),
+    )
+    told: list[str] = []
+    for function in (api.plan, api.bench, api.results, api.record, api.tune):
+        (example,) = finder.find(function, function.__name__)
+        assert example.examples, f"{function.__name__} has no example"
+        runner.run(example, out=told.append)
+    assert runner.failures == 0, "".join(told)
