@@ -61,7 +61,7 @@ class Replicate:
 
 @dataclass(frozen=True, order=True)
 class Note:
-    """Why a cell carries a mark: `kind` is collapsed, diverged, failed or skipped."""
+    """The reason of a footnote mark: `kind` is collapsed, diverged, failed or skipped."""
 
     kind: str
     reason: str
@@ -108,7 +108,7 @@ class Grid:
 
     @property
     def complete(self) -> bool:
-        """Everything that can run has run."""
+        """Every run that can be done is done."""
         return all(cell.complete for cell in self.cells.values() if not cell.skip)
 
     def title(self, column: str) -> str:
@@ -154,7 +154,8 @@ def aggregate(
     """Every cell of a resolved table.
 
     `test_rows`: number of test examples scored, by column id. `not_comparable`: further reasons by column id, '' for all.
-    `skipped`: by (row, task), why a method is not run on a task. Replicates outside the design are left out. Raises ValueError when one place of the design has two different scores.
+    `skipped`: by (row, task), why a method is not run on a task. Replicates outside the design are left out.
+    Raises ValueError when one place of the design has two different scores.
     """
     placed = _place(resolved, replicates)
     cells: dict[tuple[int, str, str], Cell] = {}
@@ -185,7 +186,7 @@ def has_average(resolved: ResolvedTable) -> bool:
 
 
 def _place(resolved: ResolvedTable, replicates: Iterable[Replicate]) -> dict[tuple[str, int, str, int, int], Replicate]:
-    """Replicates by place, in the design's order; of several at one place a done one, then the smallest."""
+    """Replicates by place, in the design's order; of several at one place a done one, else the first when sorted."""
     found: dict[tuple[str, int, str, int, int], Replicate] = {}
     for new in replicates:
         place = (new.row, new.size, new.column, new.subset, new.seed)
@@ -288,7 +289,7 @@ def _average(
 def _reasons(
     resolved: ResolvedTable, row: Row, column: str, test_rows: Mapping[str, int], given: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Why a cell of this row and column cannot be held against the paper's, whatever its replicates."""
+    """Why a cell of this row and column is not comparable with the paper's, whatever its replicates."""
     reasons = [*resolved.incomparable]
     mine = resolved.row_incomparable(row)
     if mine:

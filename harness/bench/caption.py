@@ -1,4 +1,4 @@
-"""What stands around a table: the caption's sentences and the footnotes, as text without markup."""
+"""Caption and footnotes of a table, as text without markup."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class Caption:
-    """What the grid does not know. `num_runs`: distinct training runs behind it; `data_source`: where the text came from.
+    """What a caption says besides the grid. `num_runs`: distinct training runs; `data_source`: where the text came from.
 
     `examples` by column; `hardware`: every distinct provenance of the runs.
     """
@@ -46,12 +46,12 @@ class Caption:
 
 
 def about_paper(resolved: ResolvedTable) -> bool:
-    """Some task is one of the table's own: the paper plays a part. Else the table only lends its protocol and recipe."""
+    """Whether a task is one of the table's own. Otherwise only the table's protocol and recipe are used."""
     return bool(set(resolved.tasks) & set(resolved.table.tasks))
 
 
 def title_lines(grid: Grid) -> list[str]:
-    """What a caption has to say at the least: what the table shows, of how many training examples and runs, and what ± is."""
+    """The least that a caption says: what the table shows, for how many training examples and runs, and what ± is."""
     r = grid.resolved
     sizes = sizes_text(r.sizes)
     if about_paper(r):
@@ -68,27 +68,27 @@ def title_lines(grid: Grid) -> list[str]:
 
 
 def note_lines(grid: Grid, caption: Caption, bold: bool = True) -> list[str]:
-    """The rest of the caption, a sentence a line, without markup: terms, data, values and their origins, verdicts."""
+    """The rest of the caption, one sentence a line: terms, data, values and their origins, verdicts."""
     r = grid.resolved
     lines = [*_term_lines(grid, bold), *_data_lines(r, caption), *_value_lines(r)]
     if about_paper(r):
         lines += _verdict_lines(grid)
     hardware = sorted(set(caption.hardware))
     if len(hardware) > 1:
-        lines.append(f"Run on different machines, numbers agree to rounding only: {'; '.join(hardware)}.")
+        lines.append(f"Run on different machines, between which numbers agree up to rounding: {'; '.join(hardware)}.")
     elif hardware:
         lines.append(f"Run on {hardware[0]}.")
-    lines.append(f"Runs: {caption.num_runs}; rows that are one computation share theirs.")
+    lines.append(f"Runs: {caption.num_runs}; rows that are one computation share runs.")
     return [*lines, *(r.table.notes if about_paper(r) else ()), *caption.notes]
 
 
 def caption_lines(grid: Grid, caption: Caption, bold: bool = True) -> list[str]:
-    """The whole caption, a sentence a line, without markup."""
+    """The whole caption, one sentence a line."""
     return [*title_lines(grid), *note_lines(grid, caption, bold)]
 
 
 def _term_lines(grid: Grid, bold: bool) -> Iterator[str]:
-    """What the marks and words in the table mean, each only where it occurs."""
+    """What the marks and terms of the table mean, each only where it occurs."""
     r = grid.resolved
     terms = ["subset: one draw of the training examples, the same for all methods"] if len(r.subsets) > 1 else []
     terms += [f"seed: fixes all {'other ' if terms else ''}randomness of a run"] if len(r.seeds) > 1 else []
@@ -131,7 +131,7 @@ def _shares(classes: Mapping[str, int]) -> str:
 
 
 def _value_lines(r: ResolvedTable) -> Iterator[str]:
-    """Where the values in use come from, for a table that names origins and tasks of its paper; else the values alone."""
+    """The values in use, with their origins for a table that names origins and tasks of its paper."""
     by_letter = by_origin(r) if about_paper(r) else {}
     if by_letter:
         yield from _origin_lines(r, by_letter)
@@ -163,11 +163,11 @@ def _settings(r: ResolvedTable) -> list[str]:
 
 
 _ELSEWHERE = ("data", "sizes", "subsets", "seeds", "aggregate.", "translator")
-"""Values that other lines of a caption name."""
+"""Values that other lines of a caption give."""
 
 
 def _method_choices(r: ResolvedTable) -> list[str]:
-    """What the methods in the table decide where papers are silent: 'SCL: lambda 0.9, temperature 0.3'. Of a method's later
+    """The methods' choices where papers are silent: 'SCL: lambda 0.9, temperature 0.3'. Of a method's later
     rows only what its first row does not say."""
     first: dict[str, tuple[str, ...]] = {}
     found: dict[str, dict[str, None]] = {}
@@ -198,7 +198,7 @@ def _verdict_lines(grid: Grid) -> list[str]:
     if counts.keys() & {"agrees", "higher", "lower"}:
         lines.append(
             "Agrees: the difference lies within its 95 % interval, built on the spread between subsets (between seeds where "
-            "there is one subset); runs on one subset count as one observation, and the draw of the test set is not included."
+            "there is one subset); runs on one subset count as one observation, and sampling of the test set is not included."
         )
     for verdict in ("higher", "lower"):
         found = [
@@ -221,7 +221,7 @@ def _verdict_lines(grid: Grid) -> list[str]:
 
 
 def footnotes(grid: Grid) -> tuple[dict[Note, str], list[str]]:
-    """A letter for each reason in order of first appearance, and a line for each: how many runs, and which."""
+    """A letter for each reason in order of first appearance, and its line: how many runs, and which."""
     letters: dict[Note, str] = {}
     for cell in grid.cells.values():
         for note in cell.notes:
@@ -257,7 +257,7 @@ def _skipped(grid: Grid, note: Note) -> str:
 
 
 def _no_average(grid: Grid, note: Note) -> str:
-    """Said where a row has some columns, so that a reader misses its Avg."""
+    """A sentence for a row that has scores in some columns but no Avg."""
     for (_, row, column), cell in grid.cells.items():
         others = [c for (_, name, _), c in grid.cells.items() if name == row and not c.skip]
         if column == AVERAGE and note in cell.notes and others:

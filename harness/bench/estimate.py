@@ -17,22 +17,22 @@ from dataclasses import dataclass
 from harness.store import Speed
 
 PROBE_SHARE = 0.5
-"""Share of a plain matrix product's speed that a training step reaches; used until a stage was timed here."""
+"""Share of a matrix product's speed that a training step reaches; used until a stage has been timed on this machine."""
 HALF_LIFE = 8
-"""Stages after which what a stage took counts half: other work on the machine comes and goes."""
+"""Stages after which a timing has half its weight: the load of a machine changes."""
 Z = 1.28
-"""Standard deviations on each side of an interval that holds four cases in five."""
+"""Standard deviations on each side of an 80 % interval."""
 SPREAD, DRIFT, UNSEEN, PROBE = math.log(1.4), math.log(1.15), math.log(2), math.log(4)
-"""Standard deviations of a logarithm: between stages, until some were timed; of the machine's speed until the end; of a phase
-that was not timed yet against those that were; of a plan that nothing but a matrix product is known for."""
+"""Standard deviations of the logarithm of a time: between stages, until some are timed; of the machine's speed until the end;
+of a phase that is not yet timed; of a plan that is estimated from a matrix product alone."""
 
 LATE = 0.1
-"""Of a stage that runs for longer than it should, this share of its time is left."""
+"""Share of its time that a stage is assumed to need yet when it runs longer than estimated."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds that something takes, and the ends of an interval that holds them in about four cases of five."""
+    """Estimated seconds, with the ends of an 80 % interval."""
 
     seconds: float
     low: float
@@ -49,7 +49,7 @@ def estimated(seconds: float, spread: float) -> Estimate:
 
 @dataclass(frozen=True)
 class Calibration:
-    """FLOPs a second of one slot on this machine, how that is known, and the standard deviation of its logarithm."""
+    """FLOP/s of one slot on this machine, the source of that number, and the standard deviation of its logarithm."""
 
     flops: float
     known_by: str
@@ -108,7 +108,7 @@ def hours(flops: float, calibration: Calibration, slots: int, stages: int) -> fl
 
 @dataclass(frozen=True)
 class Timed:
-    """A stage and its seconds: those that it took, or, of one that runs, those since it began."""
+    """A stage and its seconds: its duration, or for a running one the time since its start."""
 
     phase: str
     cost: float
@@ -118,7 +118,7 @@ class Timed:
 def remaining(
     ended: Sequence[Timed], running: Sequence[Timed], waiting: Sequence[Timed], slots: int
 ) -> Estimate | None:
-    """How long the rest takes, learned from the stages that `ended`, the last one last. None before one has ended.
+    """The remaining time, estimated from the stages that `ended`, oldest first. None before one has ended.
 
     Each phase has seconds a FLOP of its own, drawn to those of all; the last stages count most. The dearest stage that waits
     takes the first of `slots` slots that is free, as in the pool; that stages wait for their parents is left out.

@@ -1,4 +1,4 @@
-"""From a resolved table to the runs that fill it: data, chains, distinct stages, shared texts, and what it would cost."""
+"""From a resolved table to its runs: data, chains, distinct stages, overlap with the evaluation sets, and cost."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 COMPARED_TEXTS = 200_000
-"""A corpus with more texts is not compared with the dev and test sets: that takes all of it into memory."""
+"""Overlap with the dev and test sets is not computed for a larger corpus: it needs all texts in memory."""
 CHARS_PER_TOKEN = 4.3
-"""English text under a 30k to 50k vocabulary; used for cost alone."""
+"""English text under a vocabulary of 30k to 50k; used for cost only."""
 UNKNOWN_ROWS = 10_000
 """Assumed of a full training set whose size is not published."""
 TYPICAL_CHARS = {"cola": 41, "sst2": 60, "mrpc": 238, "qqp": 120, "stsb": 115, "mnli": 180, "qnli": 220, "rte": 310}
@@ -41,7 +41,8 @@ TYPICAL_CHARS = {"cola": 41, "sst2": 60, "mrpc": 238, "qqp": 120, "stsb": 115, "
 
 @dataclass(frozen=True)
 class Overlap:
-    """Rows of an evaluation set with a text that also stands in training text: the most over training sets, and all."""
+    """Overlap of an evaluation set with training text. `most`: rows with a shared text, the largest number over the training
+    sets; `rows`: all rows."""
 
     training: str
     evaluation: str
@@ -51,8 +52,8 @@ class Overlap:
 
 @dataclass(frozen=True)
 class Translation:
-    """Back-translations for rows that contrast them. `find` gives the views of rows side by side where they are made
-    already, `reason` why there can be none; `views` of each text."""
+    """Back-translations for rows that contrast them. `find` returns the recorded views of rows, or None; `reason`: why there
+    can be none; `views`: their number for each text."""
 
     find: Callable[[Rows], Rows | None] = lambda rows: None
     views: int = 2
@@ -118,7 +119,7 @@ def make_plan(
     translation: Translation = NO_TRANSLATION,
     corpus: Corpus | None = None,
 ) -> Plan:
-    """All runs of a table. Without a source nothing is read and every row set is unresolved: enough for a cost.
+    """All runs of a table. Without a source nothing is read and every row set is unresolved, which is enough for a cost.
 
     `corpus`: what rows are pre-trained on, where it was opened. Raises UserError for unknown tasks, methods and
     hyperparameters, for objectives that the encoder cannot be trained with, and for data that are wrong.
@@ -134,7 +135,7 @@ def make_plan(
         readers[name] = _Reader(resolved, task, source, library, translation)
         return readers[name].evaluations()
 
-    # Read when `runs_of` asks for them: what is wrong with a row is said before any data are read.
+    # Read when `runs_of` needs them, so that a wrong row is refused before any data are read.
     tasks = _Lazy(evaluations)
     training: _Lazy[tuple[str, int, int], TrainingSet] = _Lazy(lambda key: readers[key[0]].training_set(*key[1:]))
     table_data = TableData(
@@ -173,7 +174,7 @@ def make_plan(
 
 
 class _Lazy(dict[K, V]):
-    """Values that are read when they are first asked for."""
+    """Values that are read at first access."""
 
     def __init__(self, read: Callable[[K], V]) -> None:
         super().__init__()
@@ -185,7 +186,7 @@ class _Lazy(dict[K, V]):
 
 
 def _corpus_rows(resolved: ResolvedTable, corpus: Corpus | None) -> RowSet | None:
-    """What rows are pre-trained on, by its name while it is not at hand."""
+    """The corpus as a row set, unresolved while it is not at hand."""
     if resolved.pre_train is None:
         return None
     name = resolved.pre_train.corpus
@@ -266,7 +267,7 @@ class _Reader:
         return TrainingSet(labelled, texts, self.translated(texts))
 
     def translated(self, texts: RowSet) -> RowSet | None:
-        """The back-translated views of unlabelled rows, unresolved while they are not made, None where they cannot be."""
+        """The back-translated views of unlabelled rows: unresolved until they are made, None where they cannot be made."""
         if self.translation.reason:
             return None
         if not texts.resolved:
@@ -283,7 +284,7 @@ class _Reader:
         return RowSet(row_set.digest, role, len(views), row_set.mean_chars / self.translation.views)
 
     def overlaps(self, corpora: list[Rows]) -> Iterator[Overlap]:
-        """Texts of dev and test sets that also stand in a training set of this task, or in a corpus."""
+        """Overlap of the dev and test sets with the training sets of this task, and with each corpus."""
         for role, evaluation in self.sets.items():
             name = f"{self.task.name}/{role}"
             counts = [count_overlap(train, evaluation) for train in self.training]
@@ -293,7 +294,7 @@ class _Reader:
 
 
 def stage_flops(stage: Stage, config: Mapping[str, Any]) -> float:
-    """FLOPs of one stage by arithmetic; 0 when the encoder's shape is not known."""
+    """Computed FLOPs of one stage; 0 when the encoder's shape is unknown."""
     if "hidden_size" not in config:
         return 0.0
 

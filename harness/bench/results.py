@@ -86,7 +86,7 @@ def dev_scores(store: Store, record: Record, metrics: Iterable[str]) -> dict[str
 
 
 def _blocking(stage: Stage, earlier: Mapping[str, Record]) -> Iterator[Record]:
-    """An earlier stage of the chain that failed, said of the run that it keeps from running."""
+    """The record of a run that an earlier, failed stage of its chain blocks."""
     for ancestor in stage.chain[:-1]:
         record = earlier.get(ancestor.key)
         if record and record.status != "done":
@@ -95,7 +95,7 @@ def _blocking(stage: Stage, earlier: Mapping[str, Record]) -> Iterator[Record]:
 
 
 def examples(plan: Plan) -> dict[str, Examples]:
-    """Numbers of examples by column, of sets that are at hand; with the counts of classes for tasks of the user's own."""
+    """Numbers of examples by column, for data that are at hand; with class counts for the user's own tasks."""
     found = {}
     for name, column in plan.resolved.columns.items():
         data = plan.tasks[column.task]
@@ -120,7 +120,7 @@ def _classes(task: Task, rows: Rows) -> dict[str, int]:
 
 
 def hardware(plan: Plan, store: Store) -> tuple[str, ...]:
-    """Every distinct kind of machine, and number of workers a stage, that the table's recorded stages ran on."""
+    """The distinct machines and numbers of workers that trained the table's recorded stages."""
     kinds = set()
     for record in store.records(plan.stages).values():
         origin = record.provenance

@@ -1,4 +1,4 @@
-"""What was read for a table, as row sets, and the runs that it gives for any point of hyperparameters. No texts in here."""
+"""The data of a table as row sets, without texts, and the runs that they give for any hyperparameters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.tasks.task import Task
 
 @dataclass(frozen=True)
 class TaskData:
-    """One task's evaluation sets as row sets: dev, tests by evaluation name, and why they are not the paper's.
+    """One task's evaluation sets as row sets: dev, tests by evaluation name. `note`: why they are not the paper's.
 
     `origin`: which rows of the source they are, as 'dev 72 and test 28 of the 100 rows of validation'; empty while not read.
     """
@@ -32,8 +32,8 @@ class TaskData:
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """One training set: its labelled rows, the same texts without labels, and these back-translated (None where they
-    cannot be)."""
+    """One training set: its labelled rows, the same texts without labels, and their back-translations (None where there can
+    be none)."""
 
     labelled: RowSet
     texts: RowSet
@@ -42,7 +42,7 @@ class TrainingSet:
 
 @dataclass(frozen=True)
 class TableData:
-    """What a table's data are: enough to make its runs for any point of hyperparameters without reading again.
+    """The data of a table: enough to make its runs for any hyperparameters without reading again.
 
     `training` by (task, size, subset); `base` is the encoder, `mlm_head` where stages that use an MLM
     head start from instead (None: `base` has a usable one); `corpus` of pre-training, None without it; `config` and `encoder` of the located encoder; `views` and `untranslated` of
@@ -62,7 +62,7 @@ class TableData:
 
 
 def data_settings(resolved: ResolvedTable) -> dict[str, object]:
-    """What table_data depend on besides the lists of tasks, sizes and subsets."""
+    """Settings that the data depend on besides tasks, sizes and subsets."""
     found: dict[str, object] = {
         "protocol": resolved.table.protocol,
         "encoder": resolved.encoder,
@@ -87,8 +87,8 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
     for name, value in data_settings(resolved).items():
         if table_data.read_under and table_data.read_under.get(name) != value:
             raise UserError(
-                f"{name} is {_shown(value)}, and {_shown(table_data.read_under.get(name))} where the data were read; it has to be "
-                "the same for all points."
+                f"{name} is {_shown(value)}, but was {_shown(table_data.read_under.get(name))} when the data were read; it must "
+                "be the same for all points."
             )
     runs: list[Run] = []
     skipped: list[tuple[str, str, str]] = []

@@ -1,4 +1,4 @@
-"""Racing over replicates: a point is dropped once the replicates so far say that it is worse than the best point.
+"""Racing over replicates: a point is dropped once its replicates so far show that it is worse than the best point.
 
 All trials run the same replicates in the same order, so a trial is compared with the best fully replicated one, the
 incumbent, replicate by replicate: what a subset does to all points cancels. What a subset does to one point does not, so
@@ -20,13 +20,13 @@ from harness.bench.aggregate import mean
 from harness.search.trials import ReplicateOutcome
 
 ERROR_RATE = 0.05
-"""How often, at most, a point that is not worse than the incumbent is dropped, over all looks at it together."""
+"""Probability, at most, that a point that is not worse than the incumbent is dropped, over all looks together."""
 
 MIN_CLUSTERS = 3
 """Clusters (subsets; the seeds where there is one subset) that a look needs; two where there are just two subsets."""
 
 ROUNDING = 1e-9
-"""On the metric's own scale: what lies below it is the rounding of sums and counts as zero."""
+"""On the metric's own scale: smaller differences are rounding errors of sums and count as zero."""
 
 Replicates = Sequence[tuple[int, int]]
 """(subset, seed) in the order that is the same for all trials."""
@@ -44,7 +44,7 @@ def looks(replicates: Replicates) -> tuple[int, ...]:
     """After how many replicates `paired` looks at a trial: 3, 4, 5 and 10 for 5 subsets x 3 seeds, across subsets first.
 
     Where at least `MIN_CLUSTERS` subsets have begun and have equally many seeds each, since inside a later round clusters
-    would be of unequal variance; and never at the end, where nothing is left to save. So three replicates, or two of one
+    would have unequal variances; and never at the end, where nothing is left to save. So three replicates, or two of one
     subset, have no look, and racing saves nothing there.
     """
     least = 2 if _num_subsets(replicates) == 2 else MIN_CLUSTERS
@@ -97,10 +97,10 @@ def paired(
 
 
 def failed_replicate(outcomes: Sequence[ReplicateOutcome], replicates: Replicates) -> Decision:
-    """Drops a trial at its first failed or diverged replicate: only a point whose replicates all end can be the best.
+    """Drops a trial at its first failed or diverged replicate: only a point with all replicates done can be the best.
 
-    A rule of its own, since the test would keep such a trial: one worst value among three makes the spread as large as the
-    difference. A run that failed for a reason outside the point (memory, a lost node) is repeated before this is asked.
+    The paired test would keep such a trial: one worst value among three makes the spread as large as the difference. A run
+    that failed for a reason outside the point (memory, a lost node) is retried before this rule applies.
     """
     for (subset, seed), outcome in zip(replicates, outcomes, strict=False):
         if outcome.status != "done":
@@ -109,7 +109,7 @@ def failed_replicate(outcomes: Sequence[ReplicateOutcome], replicates: Replicate
 
 
 def projected(values: Sequence[float], complete: Sequence[Sequence[float]]) -> float:
-    """What the sampler is told for a dropped trial: its mean over all replicates, had they been run.
+    """The value of a dropped trial for the sampler: an estimate of its mean over all replicates.
 
     The running mean would mislead: subsets are easy or hard for all points alike, so a trial that ended on the easy ones looks
     better than a complete one that equals it. So: its running mean, plus what the other replicates add to the mean of the

@@ -1,5 +1,5 @@
-"""A study as it is kept: every proposal and its end in the store, so that a resumed command goes on as if it had never
-stopped, and the same in Optuna's own tables, so that `optuna-dashboard` opens it. No ray."""
+"""The record of a study: every proposal and its result in the store, so that a command resumes where it stopped, and a copy
+in Optuna's own tables, for `optuna-dashboard`. No ray."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from harness.store.retry import TransientOutageError, sentence
 T = TypeVar("T")
 
 DIED = "its process died too often"
-"""Why a trial failed that the next command tries again."""
+"""Reason of a failed trial that the next command retries."""
 STARTUP = 5
-"""Random points before TPE begins to learn; Optuna's 10 would be most of a small search."""
+"""Random points before TPE starts to model; Optuna's default of 10 would be most of a small search."""
 TRIES = 4
-"""Of making Optuna's tables in a new database, which several commands may do at once."""
+"""Attempts at creating Optuna's tables in a new database, which several commands may do at once."""
 POPULATION = 10
-"""Of NSGA-II; Optuna's 50 is more than most searches here try in all."""
+"""Population of NSGA-II; Optuna's default of 50 is more than most searches here try in total."""
 
 
 def check_sampler(name: str, metrics: int = 1) -> None:
@@ -48,7 +48,7 @@ def check_sampler(name: str, metrics: int = 1) -> None:
 
 
 def sampler_of(space: ResolvedSpace, seed: int) -> optuna.samplers.BaseSampler:
-    """Optuna's sampler of a space. A grid's points are all enqueued, so its sampler is never asked."""
+    """Optuna's sampler of a space. A grid's points are enqueued one by one, so its sampler is never used."""
     check_sampler(space.sampler, len(space.directions))
     conditional = any(parameter.when for parameter in space.parameters)
     with warnings.catch_warnings():
@@ -63,8 +63,8 @@ def sampler_of(space: ResolvedSpace, seed: int) -> optuna.samplers.BaseSampler:
 
 
 def study_name(space: ResolvedSpace, seed: int, default_runs: tuple[str, ...]) -> str:
-    """Equal for two commands that would propose the same points and judge them by the same runs. The number of trials is
-    not in it: a study can be made longer. A folder can have the name, whatever a user calls a space."""
+    """Equal for two commands that propose the same points and evaluate them by the same runs. It leaves out the number of
+    trials, so a study can be extended. It is a valid folder name, whatever the space is called."""
     identity = digest_of({"space": space.identity(), "seed": seed, "runs": list(default_runs)})
     words = re.sub(r"[^\w.+-]+", "_", f"{space.space.name}-{space.mode}-{space.preset}").lstrip(".")
     return f"{words}-{identity[:8]}"
@@ -75,8 +75,8 @@ def study_name(space: ResolvedSpace, seed: int, default_runs: tuple[str, ...]) -
 
 @dataclass(frozen=True)
 class Entry:
-    """One proposal. `same_as`: the earlier one that is the same computation. `told`: what the sampler was told at its end,
-    when it had been asked `after` times, as the `order`th telling: what it takes to bring a sampler to the same state."""
+    """One proposal. `same_as`: the earlier one that is the same computation. `told`: the value that the sampler was told, as
+    the `order`th value, after it had been asked `after` times: enough to restore the sampler's state."""
 
     trial: Trial
     same_as: int | None = None
@@ -102,8 +102,8 @@ class Entry:
 
 
 def unfinished(entry: Entry, retry: bool = False) -> bool:
-    """Whether the next command runs a trial (again): it never ended, or a replicate of it failed, or with `retry` diverged.
-    A point that could not be run at all stays as it is."""
+    """Whether the next command runs a trial (again): it has not ended, or one of its replicates failed or, with `retry`,
+    diverged. A point that cannot be run at all is not run again."""
     trial, again = entry.trial, ("failed", "diverged") if retry else ("failed",)
     return (
         not entry.ended
@@ -113,8 +113,8 @@ def unfinished(entry: Entry, retry: bool = False) -> bool:
 
 
 class History:
-    """All proposals of a study by number, from earlier commands too. Each change is in the store before it returns, the
-    outcomes of a running trial excepted: the ledger has those."""
+    """All proposals of a study by number, also of earlier commands. Each change is stored before the method returns, except
+    the outcomes of a running trial, which the ledger has."""
 
     def __init__(self, name: str, store: Store, mirror: OptunaMirror | None) -> None:
         self.name, self._store, self._mirror = name, store, mirror
@@ -132,12 +132,12 @@ class History:
 
     @property
     def trials(self) -> tuple[Trial, ...]:
-        """One a point, by number."""
+        """One for each point, by number."""
         return tuple(entry.trial for entry in self.entries.values() if entry.same_as is None)
 
     @property
     def repeated(self) -> tuple[Trial, ...]:
-        """Points that were the same computation as an earlier one, with what that one found."""
+        """Points that are the same computation as an earlier one, with its outcomes."""
         found = [
             (entry.trial, self.entries[entry.same_as].trial)
             for entry in self.entries.values()
@@ -151,13 +151,13 @@ class History:
         return number
 
     def restart(self, number: int) -> None:
-        """A trial is run once more, from its first replicate (which the ledger answers)."""
+        """Run a trial again from its first replicate; recorded stages are reused."""
         entry = self.entries[number]
         trial = replace(entry.trial, outcomes=(), state="running", reason="")
         self.entries[number] = replace(entry, trial=trial)
 
     def add_outcome(self, number: int, done: int, outcome: ReplicateOutcome) -> bool:
-        """Take in a trial's `done`th replicate. False when it is known: a trial whose process died reports again."""
+        """Add a trial's `done`th replicate. False when it is known: a trial whose process died reports it again."""
         entry = self.entries[number]
         if done <= len(entry.trial.outcomes):
             return False
@@ -191,15 +191,15 @@ class History:
 
 
 class OptunaMirror:
-    """The study in Optuna's tables of the store's database: what Optuna's own tools read. Nothing here is read back to go
-    on; what differs from the history is written anew."""
+    """A copy of the study in Optuna's tables of the store's database, for Optuna's own tools. Nothing is resumed from it;
+    what differs from the history is written again."""
 
     def __init__(self, space: ResolvedSpace, name: str, store: Store, metrics: Sequence[str]) -> None:
         self._space, self._name, self._metrics = space, name, list(metrics)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._store = store
         for _ in range(TRIES):
-            with suppress(UserError):  # another command makes Optuna's tables at this moment: a second look finds them
+            with suppress(UserError):  # another command is creating the tables: the next attempt finds them
                 self._storage = self._tables()
                 break
             time.sleep(0.5)
@@ -226,7 +226,7 @@ class OptunaMirror:
             self._trials = {trial.number: trial for trial in self.study.get_trials(deepcopy=False)}
 
     def sync(self, entries: Mapping[int, Entry]) -> None:
-        """Make the mirror say what the history says."""
+        """Make the copy equal to the history."""
         shown = {n: _shown(entry) for n, entry in entries.items()}
         there = {n: (trial.state, trial.values) for n, trial in self._trials.items()}
         if all(shown.get(n) == seen for n, seen in there.items()) and len(there) <= len(shown):
@@ -253,14 +253,14 @@ class OptunaMirror:
     def end(self, entry: Entry) -> None:
         trial = self._trials[entry.trial.number]
         if trial.state.is_finished():
-            return  # it failed in an earlier command and was run again: the next sync writes it anew
+            return  # it failed in an earlier command and was run again: the next sync writes it
         state, values = _shown(entry)
         self._retried(self._storage.set_trial_user_attr, private.trial_id(trial), "harness", _notes(entry))
         self._retried(self._storage.set_trial_state_values, private.trial_id(trial), state, values)
         trial.state, trial.values = state, values
 
     def _retried(self, act: Callable[..., T], *arguments: Any) -> T:
-        """A write of Optuna's, asked again while the database is away."""
+        """A write of Optuna's, retried during an outage of the database."""
 
         def once(_: bool) -> T:
             with _database_errors(self._store):
@@ -297,7 +297,7 @@ def _shown(entry: Entry) -> tuple[TrialState, list[float] | None]:
     if entry.trial.state == "complete" and entry.same_as is None:
         metrics = range(len(entry.trial.outcomes[0].values))
         return TrialState.COMPLETE, [entry.trial.mean(k) or 0.0 for k in metrics]
-    if entry.trial.state in ("complete", "running") and entry.told is not None:  # repeats one that ended, or ends anew
+    if entry.trial.state in ("complete", "running") and entry.told is not None:  # it repeats one that ended, or was run again
         return TrialState.COMPLETE, list(entry.told)
     if entry.trial.state == "dropped":
         return TrialState.PRUNED, None if entry.told is None else list(entry.told)
@@ -305,7 +305,7 @@ def _shown(entry: Entry) -> tuple[TrialState, list[float] | None]:
 
 
 def _notes(entry: Entry) -> dict[str, Any]:
-    """What stands beside a trial in Optuna's dashboard. Dev alone: nothing of a test set is known here."""
+    """A trial's attributes in Optuna's dashboard. They hold dev results only."""
     trial = entry.trial
     notes = {"state": trial.state, "reason": trial.reason, "replicates": len(trial.outcomes), "same as": entry.same_as}
     reasons = [outcome.reason for outcome in trial.outcomes if outcome.reason]

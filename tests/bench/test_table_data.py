@@ -95,7 +95,7 @@ def test_pre_training_is_made_of_readings_too() -> None:
     before, after = (make_plan(resolved(*texts, **narrow), None, new) for texts in ((), sets))
     assert runs_of(resolved(*sets, **narrow), before.table_data)[0] == after.runs
     assert {run.stage.key for run in before.runs}.isdisjoint(run.stage.key for run in after.runs)
-    with pytest.raises(UserError, match=r"pre_train.corpus is boolq_prose, and hub:\S+ where the data were read"):
+    with pytest.raises(UserError, match=r"pre_train.corpus is boolq_prose, but was hub:\S+ when the data were read"):
         runs_of(resolved(corpus="boolq_prose", **narrow), before.table_data)
 
 
@@ -128,9 +128,9 @@ def test_runs_of_a_point_cost_milliseconds_and_compute_no_key(quick: Plan, monke
 @pytest.mark.parametrize(
     ("texts", "overrides", "words"),
     [
-        (("mlm_head.steps=50",), {}, "mlm_head.steps is 50, and not set where the data were read"),
-        ((), {"encoder": "minilm"}, "encoder is minilm, and bert-tiny where the data were read"),
-        ((), {"translator": "opus-mt:de"}, "translator is opus-mt:de, and apertium:spa,cat where the data were read"),
+        (("mlm_head.steps=50",), {}, "mlm_head.steps is 50, but was not set when the data were read"),
+        ((), {"encoder": "minilm"}, "encoder is minilm, but was bert-tiny when the data were read"),
+        ((), {"translator": "opus-mt:de"}, "translator is opus-mt:de, but was apertium:spa,cat when the data were read"),
         (("cmlm.alpa=1",), {}, "Did you mean 'alpha'?"),
     ],
 )

@@ -463,7 +463,7 @@ def test_the_final_test_is_held_against_dev_replicate_by_replicate() -> None:
     assert below.lines[:2] == ("Test: SST-2 60.00.", "Dev: 50.00, 10.00 below test.")
     assert below.default is None
     beside = final_test([0.5, 0.5], {"SST-2": [0.6, 0.7]}, [(0, 31), (1, 31)], {"SST-2": [0.65, 0.71]})
-    assert beside.lines[2] == "Test of the default point: 68.00 ± 4.24; the best point lies 3.00 ± 2.83 below it."
+    assert beside.lines[2] == "Test of the default point: 68.00 ± 4.24; the best point is 3.00 ± 2.83 below it."
     assert "for this point and the default one" in beside.lines[-1]
     for wrong in ((dev[:5], test), (dev, {}), (dev, {"SST-2": [0.5]})):
         with pytest.raises(ValueError, match="for each replicate"):
