@@ -297,7 +297,9 @@ def _shown(entry: Entry) -> tuple[TrialState, list[float] | None]:
     if entry.trial.state == "complete" and entry.same_as is None:
         metrics = range(len(entry.trial.outcomes[0].values))
         return TrialState.COMPLETE, [entry.trial.mean(k) or 0.0 for k in metrics]
-    if entry.trial.state in ("complete", "running") and entry.told is not None:  # it repeats one that ended, or was run again
+    if (
+        entry.trial.state in ("complete", "running") and entry.told is not None
+    ):  # it repeats one that ended, or was run again
         return TrialState.COMPLETE, list(entry.told)
     if entry.trial.state == "dropped":
         return TrialState.PRUNED, None if entry.told is None else list(entry.told)

@@ -130,7 +130,11 @@ def test_runs_of_a_point_cost_milliseconds_and_compute_no_key(quick: Plan, monke
     [
         (("mlm_head.steps=50",), {}, "mlm_head.steps is 50, but was not set when the data were read"),
         ((), {"encoder": "minilm"}, "encoder is minilm, but was bert-tiny when the data were read"),
-        ((), {"translator": "opus-mt:de"}, "translator is opus-mt:de, but was apertium:spa,cat when the data were read"),
+        (
+            (),
+            {"translator": "opus-mt:de"},
+            "translator is opus-mt:de, but was apertium:spa,cat when the data were read",
+        ),
         (("cmlm.alpa=1",), {}, "Did you mean 'alpha'?"),
     ],
 )
