@@ -1,6 +1,6 @@
-"""Runs one stage: loads what it starts from, trains, keeps its weights, and returns a Record whatever happens.
+"""Runs one stage: loads the weights that it starts from, trains, saves its weights, and returns a Record in every case.
 
-No ray and no database: `launch` wraps the training function (Ray Train, in cluster/), inputs and paths come in.
+No ray and no database: `launch` wraps the training function (Ray Train, in cluster/).
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def run_stage(
     report: Report = lambda _: None,
     process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> Record:
-    """Train one stage; never raises for what the stage itself does wrong, but records it with its reason.
+    """Train one stage. An error of the stage itself is not raised but recorded with its reason.
 
-    `metrics` are scored on dev; `keep_weights` says that a later stage starts from these weights. In a worker group every rank
-    calls this with the same stage, the first one keeps the weights, and all return the same numbers.
+    `metrics` are scored on dev; `keep_weights`: a later stage starts from these weights. In a worker group every rank calls this
+    with the same stage, rank 0 saves the weights, and all return the same numbers.
     """
     started = time.perf_counter()
     record = Record(
@@ -107,9 +107,9 @@ def run_stage(
         if process_group.size > 1:
             raise
         record.reason = f"out of memory: {first_line(error)}"
-    except Exception as error:  # a stage must become a record whatever a model, a batch or a library does
+    except Exception as error:  # every error of a model, a batch or a library becomes a record
         if process_group.size > 1 and (isinstance(error, OSError) or not isinstance(error, (ValueError, UserError))):
-            raise  # perhaps this worker's alone, and the others wait for it: the worker group ends, and starts again
+            raise  # perhaps an error of this rank alone, for which the others wait: the worker group ends and starts again
         if "DefaultCPUAllocator: can't allocate memory" in str(error):  # torch has no type for it on the CPU
             record.reason = f"out of memory: {first_line(error)}"
         elif isinstance(error, UserError):
@@ -122,7 +122,7 @@ def run_stage(
 
 
 def _parents_weights(key: str, setup: WorkerSetup) -> tuple[dict[str, Tensor], str]:
-    """Weights of an earlier stage and their digest. Damaged ones are deleted, so that the next command makes them again."""
+    """The weights of an earlier stage and their digest. Damaged weights are deleted, and the next command makes them again."""
     try:
         return checked_weights(setup.storage, key)
     except FileNotFoundError:
@@ -151,7 +151,7 @@ def fill(record: Record, outcome: TrainingResult, stage: Stage) -> None:
 
 
 def provenance(setup: WorkerSetup, process_group: ProcessGroup = SINGLE_PROCESS) -> dict[str, Any]:
-    """What the stage ran on. Kept beside the numbers, never part of the key."""
+    """What the stage ran on: part of the record, never of the key."""
     device = torch.cuda.get_device_name() if setup.device.startswith("cuda") else cpu_name()
     return {
         "harness": harness.__version__,

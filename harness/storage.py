@@ -1,4 +1,5 @@
-"""Where weights lie: one place that every worker sees, by a local path or a URI. No torch, no ray, no database in here."""
+"""Artifact storage: weights and checkpoints in one place that every worker sees, a folder or a bucket. No torch, no ray, no
+database."""
 
 from __future__ import annotations
 
@@ -21,21 +22,21 @@ from harness.errors import UserError, first_line
 from harness.paths import named_path
 
 OPTIONS = {"s3": ("endpoint_override", "region", "scheme"), "gs": ("endpoint_override", "scheme")}
-"""What may follow a '?' in the URI of each kind of bucket."""
+"""Options after a '?' in the URI of each kind of bucket."""
 CONNECT_SECONDS, SILENT_SECONDS, ATTEMPTS = 5.0, 10.0, 2
-"""A bucket that cannot be reached is given up after 11 s, one that is connected and says nothing after 21 s (measured)."""
-SWEEP_SECONDS = 60.0
-"""Half files of writers that were killed are swept from this age on."""
+"""An unreachable bucket fails after 11 s, a connected one that does not answer after 21 s (measured)."""
+CLEAN_UP_SECONDS = 60.0
+"""Temporary files of killed writers are deleted from this age on."""
 
 
 class StorageError(UserError, OSError):
-    """The place cannot be used, in one sentence with the mend."""
+    """The storage cannot be used: the reason and the fix in one sentence."""
 
 
 @dataclass(frozen=True)
 class Storage:
-    """Files by name under one place: a folder, file:///FOLDER, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX. Credentials come
-    from the environment, or stand in the URI (s3://KEY:SECRET@BUCKET/...) and are then never shown.
+    """Files by name in a folder, file:///FOLDER, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX. Credentials come from the environment,
+    or from the URI (s3://KEY:SECRET@BUCKET/...), and are never shown.
 
     Small and picklable: a worker on another node opens it again. All methods raise StorageError.
     """
@@ -44,12 +45,12 @@ class Storage:
 
     @classmethod
     def named(cls, text: str) -> Storage:
-        """As a user writes it: a relative path is one of the working folder. Raises UserError for what is no storage."""
+        """The storage that a user names. A relative path refers to the working folder. Raises UserError for an invalid name."""
         if "://" in text:
             _parts(text)
             return cls(text)
         kind = text.partition(":")[0]
-        if kind in OPTIONS:  # the rest may be a secret
+        if kind in OPTIONS:  # the rest may contain a secret
             raise UserError(f"--storage {kind}:...: write two slashes, as in s3://BUCKET/PREFIX.")
         return cls(str(named_path(text, "--storage").absolute()))
 
@@ -58,37 +59,37 @@ class Storage:
 
     @property
     def shown(self) -> str:
-        """For people and records: the URI without credentials."""
+        """The URI without credentials, for messages and records."""
         return _masked(self.uri)
 
     @property
     def folder(self) -> Path | None:
-        """The folder that it is; None for a bucket."""
+        """Its folder; None for a bucket."""
         if "://" not in self.uri:
             return Path(self.uri)
         parts = _parts(self.uri)
         return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
     def exists(self, name: str) -> bool:
-        with self._spoken("read"):
+        with self._as_storage_error("read"):
             return _opened(self.uri).exists(name)
 
     def read(self, name: str) -> bytes:
         """The whole file. Raises FileNotFoundError."""
-        with self._spoken("read"):
+        with self._as_storage_error("read"):
             return _opened(self.uri).read(name)
 
     def write(self, name: str, content: bytes) -> None:
-        """Whole or not at all: nobody reads half a file, whoever is killed."""
-        with self._spoken("written"):
+        """Write a file atomically: nobody reads half a file, whichever process is killed."""
+        with self._as_storage_error("written"):
             try:
                 _opened(self.uri).write(name, content)
-            except FileNotFoundError as error:  # a folder that cannot even be made
+            except FileNotFoundError as error:  # a folder that cannot be created
                 raise OSError(first_line(error)) from None
 
     def delete(self, name: str) -> None:
-        """Nothing happens where there is none."""
-        with self._spoken("written"), contextlib.suppress(FileNotFoundError):
+        """Delete a file, if it exists."""
+        with self._as_storage_error("written"), contextlib.suppress(FileNotFoundError):
             _opened(self.uri).delete(name)
 
     def probe(self) -> None:
@@ -103,12 +104,12 @@ class Storage:
             self.delete(name)
         if found != content:
             raise StorageError(
-                f"The storage {self.shown} does not give back what {_here()} wrote; name another --storage."
+                f"The storage {self.shown} does not return what {_here()} wrote; name another --storage."
             )
 
     @contextlib.contextmanager
-    def _spoken(self, done: str) -> Iterator[None]:
-        """What a file system or a bucket says, as a sentence; a file that is not there stays FileNotFoundError."""
+    def _as_storage_error(self, done: str) -> Iterator[None]:
+        """Raise an error of a file system or a bucket as a sentence; a missing file stays FileNotFoundError."""
         try:
             yield
         except (FileNotFoundError, UserError):
@@ -124,18 +125,18 @@ class Storage:
             elif error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
                 sentence = f"{place} is not a folder on {_here()} ({text}); name another --storage."
             elif any(sign in text for sign in _NO_BUCKET):
-                sentence = f"{place} names a bucket that is not there; make it, or name another --storage."
+                sentence = f"{place} names a bucket that does not exist; create it, or name another --storage."
             elif any(sign in text for sign in _REFUSED):
                 sentence = (
-                    f"{place} refuses the credentials that {_here()} has; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "
-                    "there (for gs:// GOOGLE_APPLICATION_CREDENTIALS), with the right to read, write and delete."
+                    f"{place} refuses the credentials of {_here()}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "
+                    "there (for gs:// GOOGLE_APPLICATION_CREDENTIALS), with permission to read, write and delete."
                 )
             elif any(sign in text for sign in _SILENT):
                 sentence = (
                     f"{place} does not answer {_here()} ({_reason(text)}); check its address and the network, {again}."
                 )
             else:
-                sentence = f"{place} could not be {done} on {_here()}: {text[:300]}; mend that, {again}."
+                sentence = f"{place} could not be {done} on {_here()}: {text[:300]}; fix that, {again}."
             raise StorageError(sentence) from None
 
 
@@ -145,11 +146,11 @@ def weights_of(key: str) -> str:
 
 
 def checkpoint_of(key: str) -> str:
-    """The name of what a stage goes on from when it was interrupted."""
+    """The name of the checkpoint from which an interrupted stage resumes."""
     return f"{key}.checkpoint.safetensors"
 
 
-# ---------------------------------------------------------------- places
+# ---------------------------------------------------------------- folders and buckets
 
 _NO_BUCKET = ("NO_SUCH_BUCKET", "bucket does not exist")
 _REFUSED = (
@@ -172,12 +173,12 @@ def _here() -> str:
 
 
 def _reason(text: str) -> str:
-    """The end of a library's long line, which says what went wrong."""
+    """The end of a library's long message, which has the reason."""
     return text.rpartition("Details: ")[2][:160]
 
 
 def _masked(uri: str) -> str:
-    """Without what may be a secret: all before an '@', a place with a colon, options that are not ours."""
+    """A URI without anything that may be a secret: all before an '@', a bucket with a colon, unknown options."""
     if "://" not in uri or uri.startswith("file:"):
         return uri
     scheme, _, rest = uri.partition("://")
@@ -189,7 +190,7 @@ def _masked(uri: str) -> str:
 
 
 def _parts(uri: str) -> SplitResult:
-    """A URI that is one of a storage. Raises UserError."""
+    """Parse the URI of a storage. Raises UserError."""
     shown = f"--storage {_masked(uri)}"
     parts = urlsplit(uri, allow_fragments=False)
     if parts.scheme == "file":
@@ -198,7 +199,7 @@ def _parts(uri: str) -> SplitResult:
         return parts
     if parts.scheme not in OPTIONS:
         raise UserError(
-            f"{shown}: there is no storage of the kind '{parts.scheme}'; write a folder, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX."
+            f"{shown}: unknown kind of storage '{parts.scheme}'; write a folder, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX."
         )
     bucket = parts.netloc.rpartition("@")[2]
     if not bucket or ":" in bucket or "@" in parts.path:
@@ -228,7 +229,7 @@ def _s3(credentials: str, bucket: str, options: dict[str, str]) -> Any:
     from pyarrow import fs
 
     endpoint = options.get("endpoint_override") or ""
-    if not endpoint:  # which the library does not read
+    if not endpoint:  # which Arrow does not read
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
     scheme, _, address = endpoint.rpartition("://")
     region = options.get("region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
@@ -244,7 +245,7 @@ def _s3(credentials: str, bucket: str, options: dict[str, str]) -> Any:
         connect_timeout=CONNECT_SECONDS,
         request_timeout=SILENT_SECONDS,
         retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),
-        allow_delayed_open=False,  # else closing what could not be begun uploads an empty file
+        allow_delayed_open=False,  # otherwise closing a failed upload creates an empty file
     )
 
 
@@ -257,7 +258,7 @@ def _gs(credentials: str, options: dict[str, str]) -> Any:
 
 @dataclass(frozen=True)
 class _Bucket:
-    """Of one of Arrow's file systems, where a file is there once its upload is complete. `root`: BUCKET/PREFIX."""
+    """A bucket through Arrow: a file exists when its upload is complete. `root`: BUCKET/PREFIX."""
 
     system: Any
     root: str
@@ -294,11 +295,11 @@ class _Folder:
     def write(self, name: str, content: bytes) -> None:
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._sweep(path)
+        self._clean_up(path)
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
         try:
             with temporary.open("xb") as held:
-                with contextlib.suppress(OSError):  # a file system without locks: then nothing is swept either
+                with contextlib.suppress(OSError):  # a file system without locks: then nothing is cleaned up either
                     fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 temporary.write_bytes(content)
                 temporary.replace(path)
@@ -306,15 +307,15 @@ class _Folder:
             temporary.unlink(missing_ok=True)
 
     def delete(self, name: str) -> None:
-        self._sweep(self.root / name)
+        self._clean_up(self.root / name)
         (self.root / name).unlink()
 
     @staticmethod
-    def _sweep(path: Path) -> None:
-        """Remove what killed writers left: a lock goes with the process that holds it, on whatever machine that was."""
+    def _clean_up(path: Path) -> None:
+        """Delete temporary files of killed writers: a lock ends with the process that holds it, on any machine."""
         for left in path.parent.glob(f".{path.name}.*.tmp"):
-            with contextlib.suppress(OSError):  # being written, or gone meanwhile
-                if time.time() - left.stat().st_mtime > SWEEP_SECONDS:
+            with contextlib.suppress(OSError):  # being written, or deleted meanwhile
+                if time.time() - left.stat().st_mtime > CLEAN_UP_SECONDS:
                     with left.open("rb") as held:
                         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
                         left.unlink()

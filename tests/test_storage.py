@@ -185,7 +185,7 @@ def killed_in_the_middle(process: subprocess.Popen[bytes], folder: Path) -> bool
 
 
 class TestPlacesThatCannotBeUsed:
-    """Each is one sentence that names the place and the mend, and comes soon."""
+    """Each is one sentence that names the place and the fix, and comes soon."""
 
     def test_a_file_in_the_way(self, tmp_path: Path) -> None:
         (tmp_path / "letter").write_text("no folder")
@@ -227,7 +227,7 @@ class TestPlacesThatCannotBeUsed:
         storage = Storage.named(server.uri("x", bucket="other"))
         for act in (storage.probe, lambda: storage.write("a", bytes(20 * MIB))):
             with pytest.raises(
-                StorageError, match="names a bucket that is not there; make it, or name another --storage"
+                StorageError, match="names a bucket that does not exist; create it, or name another --storage"
             ):
                 act()
 
@@ -302,7 +302,7 @@ class TestPlacesThatCannotBeUsed:
     @pytest.mark.parametrize(
         ("text", "said"),
         {
-            "hdfs://host/folder": "there is no storage of the kind 'hdfs'; write a folder, s3://BUCKET/PREFIX or gs://",
+            "hdfs://host/folder": "unknown kind of storage 'hdfs'; write a folder, s3://BUCKET/PREFIX or gs://",
             "s3:/me:hush@bucket/x": "write two slashes",
             "s3:///x": "write s3://BUCKET/PREFIX",
             "gs://": "write gs://BUCKET/PREFIX",

@@ -92,12 +92,12 @@ def _follow(jobs: Any, id: str) -> int:
         ended = jobs.follow(id, lambda text: print(text, end="", flush=True))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"the job {id} keeps running; the lines above say how to stop it.") from None
-    if ended.word == "SUCCEEDED":
+    if ended.status == "SUCCEEDED":
         return 0
     if ended.exit_code == 127:
         raise UserError(f"Job {id}: the head node has no command 'harness'; install it there, see deploy/README.md.")
-    print(f"harness: job {id} {ended.word.lower()}: {ended.reason}", file=sys.stderr)
-    if ended.word == "STOPPED":  # by 'ray job stop', which sends SIGTERM and forgets the status
+    print(f"harness: job {id} {ended.status.lower()}: {ended.reason}", file=sys.stderr)
+    if ended.status == "STOPPED":  # by 'ray job stop', which sends SIGTERM and forgets the status
         return 128 + signal.SIGTERM
     return ended.exit_code if ended.exit_code and ended.exit_code > 0 else EXIT_INCOMPLETE
 

@@ -1,4 +1,4 @@
-"""Whether a process still runs: each beats in the ledger, and one that has stopped without dying is killed for real.
+"""Heartbeats: every worker process sends them to the ledger, and one that falls silent is killed.
 
 A stopped process (SIGSTOP, a debugger, a paused container) keeps its connections, so Ray takes it for alive, and
 `ray.kill` asks it to end, which it cannot do.
@@ -22,14 +22,15 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from harness.store import process_of
 
 HANG_SECONDS = float(os.environ.get("HARNESS_HANG_SECONDS", "60"))
-"""A process that did not beat for this long is killed. The driver's value holds for all."""
-LOOKS = 12
-END_SECONDS = 30.0
+"""A process that sends no heartbeat for this long is killed. The driver's value holds for all processes."""
+CHECKS = 12
+"""Heartbeats that a process must miss in a row."""
+KILL_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class ProcessId:
-    """Where a process runs: Ray's id of its node, its pid there, and when it started, since pids come again."""
+    """One process of the cluster: Ray's id of its node, its pid there, and its start time, since pids are reused."""
 
     node: str
     pid: int
@@ -42,33 +43,33 @@ class ProcessId:
 
 
 def on_node(node: str) -> NodeAffinitySchedulingStrategy:
-    """There and nowhere else."""
+    """A strategy that places an actor or a task on this node only."""
     return NodeAffinitySchedulingStrategy(node, soft=False)
 
 
 def on_driver_node() -> NodeAffinitySchedulingStrategy:
-    """On the node of the process that calls: what a driver depends on must not die with another node."""
+    """A strategy for the node of the calling process: what a driver depends on must not die with another node."""
     return on_node(ray.get_runtime_context().get_node_id())
 
 
 def start_heartbeat(ledger: Any, name: str) -> None:
-    """Begin to beat, for as long as this process runs.
+    """Send heartbeats for as long as this process runs.
 
-    A thread of its own: training lets go of the interpreter's lock whenever it computes.
+    From a thread: training releases the interpreter's lock while it computes.
     """
-    place = ProcessId.current()
+    process = ProcessId.current()
 
-    def go_on() -> None:
+    def send() -> None:
         with suppress(RayActorError):  # the ledger ends with its driver
             while True:
-                time.sleep(ray.get(ledger.heartbeat.remote(name, place)))
+                time.sleep(ray.get(ledger.heartbeat.remote(name, process)))
 
-    threading.Thread(target=go_on, daemon=True).start()
+    threading.Thread(target=send, daemon=True).start()
 
 
-def _end(place: ProcessId) -> bool:
-    """Whether there was something to be ended."""
-    process = process_of(place.pid, place.started)
+def _kill(identity: ProcessId) -> bool:
+    """Kill a process of this node. Returns whether it was there."""
+    process = process_of(identity.pid, identity.started)
     if process is None:
         return False
     try:
@@ -79,42 +80,42 @@ def _end(place: ProcessId) -> bool:
 
 
 class HeartbeatMonitor:
-    """Hears the beats of processes, and kills those that fell silent.
+    """Receives heartbeats, and kills processes that fell silent.
 
-    Silence is counted in looks without a beat and not by the clock: a machine that slept wakes up with everybody silent.
+    Silence is counted in checks without a heartbeat and not by the clock: after a machine slept, every process was silent.
     """
 
     def __init__(self, hang_seconds: float) -> None:
-        self._between = hang_seconds / LOOKS
-        self._heard: Counter[tuple[str, ProcessId]] = Counter()
+        self._interval = hang_seconds / CHECKS
+        self._heartbeats: Counter[tuple[str, ProcessId]] = Counter()
         self._hung: set[tuple[str, ProcessId]] = set()
         threading.Thread(target=self._watch, daemon=True).start()
 
-    def hear(self, name: str, place: ProcessId) -> float:
-        """Returns the seconds until the next beat."""
-        self._heard[name, place] += 1
-        return self._between
+    def receive(self, name: str, process: ProcessId) -> float:
+        """Returns the seconds until the next heartbeat is due."""
+        self._heartbeats[name, process] += 1
+        return self._interval
 
     def hung(self, name: str) -> bool:
-        """Whether a process of this name was killed because it, or a part of it (`name/...`), did not beat."""
+        """Whether a process of this name, or a rank of a group of this name (`name/...`), was killed because it was silent."""
         return any(each == name or each.startswith(f"{name}/") for each, _ in list(self._hung))
 
     def _watch(self) -> None:
         last: dict[tuple[str, ProcessId], int] = {}
         silent: Counter[tuple[str, ProcessId]] = Counter()
         while True:
-            time.sleep(self._between)
-            for each, beats in list(self._heard.items()):
-                silent[each] = silent[each] + 1 if last.get(each) == beats else 0
-                last[each] = beats
-                if silent[each] >= LOOKS:
-                    del self._heard[each], last[each], silent[each]
-                    self._end(each)
+            time.sleep(self._interval)
+            for each, count in list(self._heartbeats.items()):
+                silent[each] = silent[each] + 1 if last.get(each) == count else 0
+                last[each] = count
+                if silent[each] >= CHECKS:
+                    del self._heartbeats[each], last[each], silent[each]
+                    self._kill(each)
 
-    def _end(self, each: tuple[str, ProcessId]) -> None:
+    def _kill(self, each: tuple[str, ProcessId]) -> None:
         self._hung.add(each)  # before its death is known
-        killing: Any = ray.remote(num_cpus=0, max_retries=0)(_end)
-        with suppress(RayError):  # its node is gone, and it with it
-            there = killing.options(scheduling_strategy=on_node(each[1].node)).remote(each[1])
-            if not ray.get(there, timeout=END_SECONDS):
-                self._hung.discard(each)  # it had ended long ago, and was silent for that
+        kill: Any = ray.remote(num_cpus=0, max_retries=0)(_kill)
+        with suppress(RayError):  # its node died, and the process with it
+            killed = kill.options(scheduling_strategy=on_node(each[1].node)).remote(each[1])
+            if not ray.get(killed, timeout=KILL_SECONDS):
+                self._hung.discard(each)  # it had ended before, and was silent because of that

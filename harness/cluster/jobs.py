@@ -1,4 +1,4 @@
-"""Jobs on a cluster that runs already: a command handed to its head node, followed, and how it ended. Nothing is started."""
+"""Jobs on a running cluster: submit a command to its head node, follow it, and learn how it ended."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from harness import private
 from harness.errors import UserError, first_line, unknown
 
 ANSWER_SECONDS = 60.0
-"""A cluster that says nothing for so long is taken for none."""
+"""A cluster that does not answer for this long counts as absent."""
 CONNECT_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a job ended: Ray's word for it, the command's own exit status where it came to one, and Ray's reason."""
+class JobResult:
+    """How a job ended: Ray's status, the command's exit status if it has one, and Ray's reason."""
 
-    word: str
+    status: str
     exit_code: int | None
     reason: str
 
 
 class Jobs:
-    """The jobs of one cluster. `address`: of its dashboard, as an URL.
+    """The jobs of one cluster. `address`: `auto`, the head node's HOST:PORT, or the URL of the dashboard.
 
-    Raises UserError within a minute where no cluster answers, or where it does not take our token.
+    Raises UserError within a minute if no cluster answers, or if it rejects this user's token.
     """
 
     def __init__(self, address: str) -> None:
@@ -49,13 +49,12 @@ class Jobs:
         self._named = address
         try:
             self._client = self._speaking(lambda: _client_of(_dashboard_of(address)))
-        except (RuntimeError, ValueError) as error:  # something answers that is no Ray
+        except (RuntimeError, ValueError) as error:  # something other than Ray answers
             self._no_cluster(error)
         self.address: str = self._client.get_address()
 
     def command(self, action: str, id: str) -> str:
-        """What to type in any shell of this user for 'stop' or 'logs --follow' of a job: Ray's own command sends no token
-        unless it is told to."""
+        """The shell command for 'stop' or 'logs --follow' of a job. Ray's command sends a token only if RAY_AUTH_MODE says so."""
         ray = "ray" if shutil.which("ray") else str(Path(sys.executable).with_name("ray"))
         variables = ["RAY_AUTH_MODE=token"] if self._token else []
         if self._token and (path := os.environ.get("RAY_AUTH_TOKEN_PATH")):
@@ -63,7 +62,7 @@ class Jobs:
         return " ".join([*variables, shlex.join([ray, "job", *action.split(), id, "--address", self.address])])
 
     def submit(self, id: str, entrypoint: str, metadata: Mapping[str, str], runtime_env: Mapping[str, Any]) -> None:
-        """Hand a shell command to the head node; `metadata` is shown for the job. A local `working_dir` is uploaded."""
+        """Submit a shell command to the head node. The dashboard shows `metadata` for the job; a local `working_dir` is uploaded."""
         from ray.runtime_env import RuntimeEnv
 
         for key in runtime_env:
@@ -81,16 +80,16 @@ class Jobs:
             )
         except (TypeError, ValueError, RuntimeError) as error:
             if "already exists" in str(error):
-                raise UserError(f"--id {id}: this cluster has a job of that name; take another.") from None
-            mend = (
-                "; two clusters on one machine share a port: start it with 'ray start --dashboard-agent-listen-port PORT'"
+                raise UserError(f"--id {id}: this cluster has a job of that name; choose another.") from None
+            fix = (
+                "; two clusters on one machine share a port: start this one with 'ray start --dashboard-agent-listen-port PORT'"
                 if "No available agent" in str(error)
                 else ""
             )
-            raise UserError(f"The cluster at {self.address} refused the job: {_reason(error)}{mend}.") from None
+            raise UserError(f"The cluster at {self.address} refused the job: {_reason(error)}{fix}.") from None
 
-    def follow(self, id: str, write: Callable[[str], object]) -> Ended:
-        """Hand the job's output on as it comes, until the job ends."""
+    def follow(self, id: str, write: Callable[[str], object]) -> JobResult:
+        """Write the job's output as it arrives, until the job ends."""
 
         async def tail() -> None:
             async for text in self._client.tail_job_logs(id):
@@ -101,31 +100,33 @@ class Jobs:
             return self._ended(id)
         except (OSError, RuntimeError) as error:
             raise UserError(
-                f"The connection to {self.address} was lost ({_reason(error)}); where the cluster still runs, so does the "
-                f"job: see it again with: {self.command('logs --follow', id)}"
+                f"The connection to {self.address} was lost ({_reason(error)}); the job runs as long as the cluster does: follow "
+                f"it again with: {self.command('logs --follow', id)}"
             ) from None
 
-    def _ended(self, id: str) -> Ended:
+    def _ended(self, id: str) -> JobResult:
         until = time.monotonic() + ANSWER_SECONDS
         while time.monotonic() < until:
             found = self._speaking(lambda: self._client.get_job_info(id))
             if found.status.is_terminal():
-                return Ended(found.status.value, found.driver_exit_code, first_line(RuntimeError(found.message or "")))
+                return JobResult(
+                    found.status.value, found.driver_exit_code, first_line(RuntimeError(found.message or ""))
+                )
             time.sleep(0.2)
-        raise RuntimeError("its output ended and the job did not")
+        raise RuntimeError("its output ended, but the job did not")
 
     def _speaking(self, call: Callable[[], Any]) -> Any:
-        """A request whose failures are one sentence each."""
+        """The result of a request; its errors become UserErrors."""
         from ray.exceptions import AuthenticationError, RpcError
 
         try:
             return call()
         except AuthenticationError:
             raise UserError(
-                f"--address {self._named}: the cluster does not take this token; copy its own from the head node ('ray "
+                f"--address {self._named}: the cluster rejects this token; copy its own from the head node ('ray "
                 "get-auth-token' prints it there) to ~/.ray/auth_token, or name its file with RAY_AUTH_TOKEN_PATH."
             ) from None
-        except (RpcError, OSError) as error:  # those of requests among them
+        except (RpcError, OSError) as error:  # among them those of requests
             self._no_cluster(error)
 
     def _no_cluster(self, error: Exception) -> NoReturn:
@@ -136,14 +137,14 @@ class Jobs:
 
 
 def _client_of(dashboard: str) -> Any:
-    # Ray lets these override an address that was named.
+    # These variables would override the address.
     for name in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"):
         os.environ.pop(name, None)
     return private.job_client(dashboard, (CONNECT_SECONDS, ANSWER_SECONDS))
 
 
 def _dashboard_of(address: str) -> str:
-    """The URL of the dashboard of a cluster that is named by it, by its head node's HOST:PORT, or by 'auto'."""
+    """The URL of the dashboard, from that URL, the head node's HOST:PORT, or 'auto'."""
     if address == "auto":
         address = os.environ.get("RAY_API_SERVER_ADDRESS") or os.environ.get("RAY_ADDRESS") or "auto"
     if "://" in address:
@@ -154,7 +155,7 @@ def _dashboard_of(address: str) -> str:
             raise UserError(f"--address {address}: write auto, HOST:PORT, or the dashboard's URL.")
         if _is_dashboard(address):
             return f"http://{address}"
-        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()  # else Ray tries for 40 s
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()  # Ray itself would try for 40 s
     return private.dashboard_url(address)
 
 
@@ -162,7 +163,7 @@ def _is_dashboard(address: str) -> bool:
     try:
         urllib.request.urlopen(f"http://{address}/api/version", timeout=CONNECT_SECONDS).close()
     except urllib.error.HTTPError as error:
-        return error.code in (401, 403)  # it wants a token
+        return error.code in (401, 403)  # it needs a token
     except (OSError, HTTPException):
         return False
     return True

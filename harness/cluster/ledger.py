@@ -1,4 +1,4 @@
-"""The ledger: one actor beside the driver that owns the database and is its only writer, for bench and tune alike."""
+"""The ledger: one actor on the driver's node that holds the database and is its only writer, for bench and tune alike."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from harness.storage import Storage, weights_of
 from harness.store import RENEW_SECONDS, Grant, Owner, Store
 
 F = TypeVar("F", bound=Callable[..., Any])
-TELL_SECONDS = 2.0
+PRINT_SECONDS = 2.0
 
 
-def _aside(method: F) -> F:
-    """Answered beside everything else."""
+def _concurrent(method: F) -> F:
+    """Run this method at the same time as all others."""
     return cast(F, ray.method(concurrency_group="heartbeat")(method))
 
 
-# What it is asked is not shown in the dashboard, where it would hide the stages.
+# Its calls are not shown in the dashboard, where they would hide the stages.
 @ray.remote(num_cpus=0, concurrency_groups={"heartbeat": 1}, enable_task_events=False)
 class Ledger:
-    """Leases and commits in the name of the driver `owner`, whose process decides whether its leases are alive, or of a
-    process of its own that holds some (a trial, which can die alone).
+    """Leases and commits in the name of the driver `owner`, or of a trial's process, which can die alone. A lease is alive as
+    long as its owner's process.
 
-    Beats are heard beside everything else: a database that does not answer silences nobody.
+    Heartbeats are received at the same time as other calls: a database that does not answer makes no process look silent.
     """
 
     def __init__(self, url: str, storage: Storage, owner: Owner, hang_seconds: float) -> None:
@@ -57,7 +57,7 @@ class Ledger:
             try:
                 self._store.renew(self._owner)
             except UserError:
-                continue  # a database that is away: the next round renews
+                continue  # a transient outage: the next round renews
 
     def renew(self, owner: Owner) -> None:
         self._store.renew(owner)
@@ -87,11 +87,11 @@ class Ledger:
         return attempt, StageResult(record.status, record.reason, scores, record.flops, record.seconds)
 
     def hold(self, key: str, user: str) -> None:
-        """`user` needs the weights of a stage: they stay."""
+        """Keep the weights of a stage: `user` needs them."""
         self._users.setdefault(key, set()).add(user)
 
     def let_go(self, key: str, user: str) -> None:
-        """Weights that nobody here needs any more are deleted, unless another driver may be at work with them."""
+        """`user` needs the weights no more. Delete them if no other user does, unless another driver may use them."""
         users = self._users.get(key, set())
         users.discard(user)
         if not users and not self._store.others_alive(self._owner):
@@ -100,25 +100,25 @@ class Ledger:
     def others_alive(self) -> bool:
         return self._store.others_alive(self._owner)
 
-    @_aside
-    def heartbeat(self, name: str, place: ProcessId) -> float:
-        return self._heartbeats.hear(name, place)
+    @_concurrent
+    def heartbeat(self, name: str, process: ProcessId) -> float:
+        return self._heartbeats.receive(name, process)
 
-    @_aside
+    @_concurrent
     def hung(self, name: str) -> bool:
         return self._heartbeats.hung(name)
 
-    @_aside
-    def trouble(self) -> str:
-        """What it waits for, in a sentence, while its database is away."""
-        return self._store.outage_retry.trouble
+    @_concurrent
+    def outage(self) -> str:
+        """What the ledger waits for during an outage of its database, in a sentence; '' without one."""
+        return self._store.outage_retry.message
 
     def ready(self) -> dict[str, Any]:
         return {"store": self._store.shown}
 
 
 def ask(ledger: Any, what: str, *arguments: Any) -> Any:
-    """A ledger's answer. Raises UserError where its process is dead: nothing can be leased or recorded any more."""
+    """A ledger's answer. Raises UserError if its process died: nothing can be leased or recorded any more."""
     try:
         return answer(getattr(ledger, what).remote(*arguments))
     except RayActorError as error:
@@ -129,7 +129,7 @@ def ask(ledger: Any, what: str, *arguments: Any) -> Any:
 
 
 def ledger_of(store: Store, storage: Storage, owner: Owner) -> Any:
-    """A ledger for this driver on the driver's node, once its database has answered."""
+    """Start a ledger for this driver on the driver's node. Returns once its database has answered."""
     actor: Any = Ledger
     ledger = actor.options(name=f"harness-ledger-{owner.token[:6]}", scheduling_strategy=on_driver_node()).remote(
         store.url, storage, owner, heartbeat.HANG_SECONDS
@@ -140,16 +140,16 @@ def ledger_of(store: Store, storage: Storage, owner: Owner) -> Any:
 
 
 def _relay(ledger: Any, shown: str) -> None:
-    """Say on the driver's standard error what its ledger waits for: what an actor says ends in Ray's logs."""
-    said = ""
+    """Print on the driver's standard error what its ledger waits for: the output of an actor goes to Ray's logs."""
+    printed = ""
     while True:
-        time.sleep(TELL_SECONDS)
-        if not ray.is_initialized():  # any call would start a Ray, or join another's
+        time.sleep(PRINT_SECONDS)
+        if not ray.is_initialized():  # a call would start Ray, or join another cluster
             return
         try:
-            trouble = ledger.trouble.remote().future().result(60)
+            outage = ledger.outage.remote().future().result(60)
         except Exception:  # the session is over
             return
-        if trouble != said:
-            print(trouble or f"The store {shown} answers again.", file=sys.stderr, flush=True)
-            said = trouble
+        if outage != printed:
+            print(outage or f"The store {shown} answers again.", file=sys.stderr, flush=True)
+            printed = outage

@@ -12,14 +12,14 @@ from harness.training.result import TrainingResult
 
 
 def launch(train_function: Callable[[], TrainingResult]) -> TrainingResult:
-    """Run the training function under `TorchTrainer` and hand its result back; its own exceptions come through."""
+    """Run the training function under `TorchTrainer`. Returns its result; its own exceptions pass unchanged."""
     logging.getLogger("ray.train").setLevel(logging.ERROR)
     caught: list[Exception] = []
 
     def train_loop() -> TrainingResult | None:
         try:
             return train_function()
-        except Exception as error:  # Ray Train would wrap it; the stage's own reason must reach its record
+        except Exception as error:  # Ray Train would wrap it, and the record needs the stage's own reason
             caught.append(error)
             return None
 

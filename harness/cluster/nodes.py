@@ -1,5 +1,5 @@
-"""What every node must see before anything trains: the driver's storage and the encoder. A node without the encoder's
-folder gets its files through the storage."""
+"""Checks of every node before anything trains: it must see the driver's artifact storage and the encoder. A node without the
+encoder's folder gets its files through the storage."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from harness.specs import Execution, WorkerSetup
 from harness.storage import Storage, StorageError
 
 ANSWER_SECONDS = 60.0
-"""A node that has not answered by now is named; a storage that does not answer a node says so in 21 s."""
+"""The command ends with the name of a node that has not answered after this time. A storage times out in 21 s."""
 MARK = "harness-storage"
-"""A file that tells this storage from any other; it stays."""
+"""A file that identifies the storage; it is never deleted."""
 
 
 def shared(setup: WorkerSetup, execution: Execution, digest: str) -> WorkerSetup:
-    """Check that every node of a cluster can use the storage as the driver can; lend the encoder with this digest to nodes
-    that lack it. Returns the setup for `checked`. Raises UserError that names the first node that cannot, and why."""
+    """Check that every node of a cluster sees the driver's storage, and put the encoder with this digest there if a node lacks it.
+    Returns the setup for `checked`. Raises UserError that names the first node that fails, and why."""
     if execution.address == "local":  # one node, and this one
         return setup
     marked = replace(setup, storage_mark=_mark(setup.storage), encoder_digest=digest)
-    if not all(seen.encoder for seen in _asked(marked)):
-        _lend(marked)
+    if not all(seen.encoder for seen in _answers(marked)):
+        _upload(marked)
     return marked
 
 
 def checked(setup: WorkerSetup) -> WorkerSetup:
-    """On a worker's node, as it starts: the same for a node that joined later. Returns the setup with a folder that
-    holds the encoder. Raises UserError."""
+    """The same check when a worker starts, on its node, which may have joined later. Returns the setup with a folder that holds
+    the encoder. Raises UserError."""
     if not setup.storage_mark:
         return setup
     problem = _unseen(setup)
@@ -60,7 +60,7 @@ def checked(setup: WorkerSetup) -> WorkerSetup:
 
 @dataclass(frozen=True)
 class _Seen:
-    """A node's answer: why the storage is of no use there ('' where it is), and whether the encoder is there."""
+    """A node's answer: why it cannot use the storage ('' if it can), and whether it has the encoder."""
 
     problem: str
     encoder: bool = True
@@ -75,7 +75,7 @@ def _mark(storage: Storage) -> str:
 
 
 def _unseen(setup: WorkerSetup) -> str:
-    """Why this node does not see the driver's storage; '' where it does."""
+    """Why this node does not see the driver's storage; '' if it does."""
     storage = setup.storage
     try:
         if storage.read(MARK).decode() == setup.storage_mark:
@@ -85,13 +85,13 @@ def _unseen(setup: WorkerSetup) -> str:
     except StorageError as error:
         return f"cannot use the storage. {error}"
     return (
-        f"sees another place than the driver under the storage {storage.shown}; name with --storage one that all nodes "
+        f"sees another place than the driver under the storage {storage.shown}; name one with --storage that all nodes "
         "share: a folder on NFS, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX."
     )
 
 
 def _look(setup: WorkerSetup, file: str) -> _Seen:
-    """On the node that is asked: leaves `file` in the storage for the driver."""
+    """Runs on each node: writes `file` into the storage for the driver."""
     problem = _unseen(setup)
     if problem:
         return _Seen(problem)
@@ -105,8 +105,8 @@ def _look(setup: WorkerSetup, file: str) -> _Seen:
 _LOOK: Any = ray.remote(num_cpus=0, max_retries=0)(_look)
 
 
-def _asked(setup: WorkerSetup) -> list[_Seen]:
-    """Every node's answer."""
+def _answers(setup: WorkerSetup) -> list[_Seen]:
+    """The answers of all nodes."""
     nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
     files = {identity: f"probe-{uuid.uuid4().hex}" for identity in nodes}
     answers = {
@@ -121,27 +121,27 @@ def _asked(setup: WorkerSetup) -> list[_Seen]:
     finally:
         for file in files.values():
             setup.storage.delete(file)
-    there = {node["NodeID"] for node in ray.nodes() if node["Alive"]}  # one that left meanwhile is missed by nobody
+    there = {node["NodeID"] for node in ray.nodes() if node["Alive"]}  # a node that left meanwhile is not needed
     found = {identity: seen for identity, seen in found.items() if identity in there}
-    troubled = [identity for identity, seen in found.items() if seen.problem]
-    if troubled:
-        others = ", ".join(_name(nodes[identity]) for identity in troubled[1:])
-        more = f" Nor are these nodes well: {others}." if others else ""
-        raise UserError(f"The node {_name(nodes[troubled[0]])} {found[troubled[0]].problem}{more}")
+    failed = [identity for identity, seen in found.items() if seen.problem]
+    if failed:
+        others = ", ".join(_name(nodes[identity]) for identity in failed[1:])
+        more = f" These nodes fail too: {others}." if others else ""
+        raise UserError(f"The node {_name(nodes[failed[0]])} {found[failed[0]].problem}{more}")
     return list(found.values())
 
 
 def _answer(storage: Storage, reference: Any, file: str) -> _Seen:
-    """What a node said, once the driver has seen its file too."""
-    again = "mend it or take it out of the cluster, then run the same command again."
+    """A node's answer, after the driver looked for its file."""
+    again = "fix it or remove it from the cluster, then run the same command again."
     if not ray.wait([reference], timeout=0)[0]:
         ray.cancel(reference, force=True)
-        return _Seen(f"did not say within {ANSWER_SECONDS:g} s whether it sees the storage {storage.shown}; {again}")
+        return _Seen(f"did not answer within {ANSWER_SECONDS:g} s whether it sees the storage {storage.shown}; {again}")
     try:
         seen: _Seen = ray.get(reference)
     except RayError as error:
         return _Seen(
-            f"could not look for the storage {storage.shown} ({first_line(error)}); install the same harness there, or {again}"
+            f"could not check the storage {storage.shown} ({first_line(error)}); install the same harness there, or {again}"
         )
     if not seen.problem and not storage.exists(file):
         return _Seen(f"writes into the storage {storage.shown}, and the driver does not see it; {again}")
@@ -156,7 +156,7 @@ def _name(node: Mapping[str, Any]) -> str:
 
 
 def _has(folder: Path, setup: WorkerSetup) -> bool:
-    """Whether the folder holds the encoder whole; one with random weights needs none."""
+    """Whether the folder holds the encoder; one with random weights needs no files."""
     if setup.encoder_config is not None:
         return True
     try:
@@ -165,23 +165,23 @@ def _has(folder: Path, setup: WorkerSetup) -> bool:
         return False
 
 
-def _lent(digest: str, name: str) -> str:
+def _uploaded(digest: str, name: str) -> str:
     return f"encoders/{digest}/{name}"
 
 
-def _lend(setup: WorkerSetup) -> None:
-    """Put the encoder's files into the storage, once; the list of them comes last."""
+def _upload(setup: WorkerSetup) -> None:
+    """Put the encoder's files into the storage, once; their list is written last."""
     storage, digest = setup.storage, setup.encoder_digest
-    if storage.exists(_lent(digest, "files.json")):
+    if storage.exists(_uploaded(digest, "files.json")):
         return
     paths = files_of(setup.encoder_folder)
     for path in paths:
-        storage.write(_lent(digest, path.name), path.read_bytes())
-    storage.write(_lent(digest, "files.json"), json.dumps([path.name for path in paths]).encode())
+        storage.write(_uploaded(digest, path.name), path.read_bytes())
+    storage.write(_uploaded(digest, "files.json"), json.dumps([path.name for path in paths]).encode())
 
 
 def _fetched(setup: WorkerSetup) -> Path:
-    """The encoder in a folder of this node's cache; one of its workers fetches it while the others wait."""
+    """The encoder in a folder of this node's cache. One worker of the node fetches it; the others wait."""
     storage, digest = setup.storage, setup.encoder_digest
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "harness" / "encoders"
     folder = cache / digest
@@ -196,16 +196,16 @@ def _fetched(setup: WorkerSetup) -> Path:
             with tempfile.TemporaryDirectory(dir=cache) as temporary:
                 fresh = Path(temporary) / digest
                 fresh.mkdir()
-                for name in json.loads(storage.read(_lent(digest, "files.json"))):
-                    (fresh / Path(name).name).write_bytes(storage.read(_lent(digest, name)))
+                for name in json.loads(storage.read(_uploaded(digest, "files.json"))):
+                    (fresh / Path(name).name).write_bytes(storage.read(_uploaded(digest, name)))
                 if not _has(fresh, setup):
                     raise UserError(
-                        f"{place}, and the files {_lent(digest, '*')} of the storage {storage.shown} are not it; delete them "
+                        f"{place}, and the files {_uploaded(digest, '*')} of the storage {storage.shown} are not it; delete them "
                         "and run the same command again."
                     )
                 fresh.rename(folder)
     except FileNotFoundError:
-        raise UserError(f"{place}, and joined too late to be lent it; run the same command again.") from None
+        raise UserError(f"{place}, and joined after the others got it; run the same command again.") from None
     except UserError:
         raise
     except OSError as error:

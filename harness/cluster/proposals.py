@@ -1,4 +1,4 @@
-"""What a study proposes and when it drops a point: Ray's OptunaSearch and schedulers around the study's history."""
+"""What a study proposes and when it stops a trial: Ray's OptunaSearch and schedulers, and the study's history."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from harness.search.study import DIED, Entry, History, sampler_of, unfinished
 from harness.search.trials import ReplicateOutcome, Trial, best_trial
 
 REPEATS = 100
-"""So many proposals in a row that were tried before mean that the space is exhausted."""
+"""The space counts as exhausted after this many proposals in a row that were tried before."""
 GRACE = 2
 """Replicates that ASHA and median stopping grant each point."""
 FACTOR = 2
-"""Of ASHA: at each rung the better half goes on."""
+"""ASHA: the better half continues at each rung."""
 
 T = TypeVar("T")
 Watch = Callable[[str, Trial], None]
@@ -35,7 +35,7 @@ Watch = Callable[[str, Trial], None]
 
 
 def search_of(points: Points, seed: int) -> OptunaSearch:
-    """Optuna with its study in memory, the default point (of a grid, every point) enqueued."""
+    """Optuna with its study in memory and the default point enqueued, or every point of a grid."""
     space = points.space
     several = len(space.directions) > 1
     modes = [direction[:3] for direction in space.directions]
@@ -50,9 +50,9 @@ def search_of(points: Points, seed: int) -> OptunaSearch:
 
 
 class Proposals(Searcher):
-    """Hands Tune one point after another: first those that an interrupted command left unfinished, then new ones, up to
-    `limit` distinct ones in all. A point that is the same computation as an earlier one costs nothing. `retry`: diverged
-    replicates of ended trials are run again too."""
+    """Gives Tune one point after another: first those that an interrupted command left unfinished, then new ones, up to `limit`
+    distinct ones in total. A point that is the same computation as an earlier one is not run. `retry`: diverged replicates of
+    ended trials are run again too."""
 
     def __init__(
         self,
@@ -76,13 +76,13 @@ class Proposals(Searcher):
         self._rehearse(retry)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Tune pickles its searcher into an experiment folder that is never read: the history is what is resumed."""
+        """Tune pickles its searcher into a folder that is never read: a study resumes from its history."""
         return (Searcher, ())
 
     # ------------------------------------------------------------------------------------------------- resuming
 
     def _rehearse(self, retry: bool) -> None:
-        """Bring the sampler to where the last command left it: the same asks and tells in the same order."""
+        """Bring the sampler to the state of the last command: the same asks and tells in the same order."""
         entries = self.history.entries
         tells = deque(sorted((e for e in entries.values() if e.ended), key=lambda e: e.order))
         for number, entry in sorted(entries.items()):
@@ -110,13 +110,13 @@ class Proposals(Searcher):
             self._known.setdefault(self.points.identity(entry.trial.point), entry.trial.number)
 
     def remaining(self) -> int:
-        """How many trials Tune is to run at the most."""
+        """How many trials Tune may still run."""
         last = list(self.history.entries.values())[-REPEATS:]
         exhausted = len(last) == REPEATS and all(entry.same_as is not None for entry in last)
         return len(self._waiting) + (0 if exhausted else self._more())
 
     def _more(self) -> int:
-        """How many points may still be asked for. A grid ends with its list, also where two of its points are one."""
+        """How many points may still be proposed. A grid ends with its list, even if two of its points are one computation."""
         had = len(self.history.entries if self.points.space.sampler == "grid" else self.history.trials)
         return max(0, self._limit - had)
 
@@ -135,7 +135,7 @@ class Proposals(Searcher):
         return {"number": number, "point": dict(trial.point)}
 
     def _guarded(self, act: Callable[..., T], *arguments: Any) -> T | None:
-        """Tune swallows or wraps what its searcher raises: a store that cannot be written ends the study instead."""
+        """Tune swallows or wraps exceptions of its searcher; an error of the store must end the study."""
         if self.fatal:
             return None
         try:
@@ -174,7 +174,7 @@ class Proposals(Searcher):
         self._guarded(self._complete, self._numbers.pop(trial_id), result, error)
 
     def heard(self, number: int, result: dict[str, Any]) -> Trial | None:
-        """The trial with a replicate that it reported; None when the study has to end."""
+        """The trial with the replicate that it reported; None if the study must end."""
         return self._guarded(self._take, number, result)
 
     def _complete(self, number: int, result: dict[str, Any] | None, error: bool) -> None:
@@ -192,7 +192,7 @@ class Proposals(Searcher):
     # ------------------------------------------------------------------------------------------------- what they do
 
     def _take(self, number: int, result: dict[str, Any]) -> Trial:
-        """A reported replicate into the history; scheduler and searcher both hear of it, in either order."""
+        """Add a reported replicate to the history. Scheduler and searcher both report it, in either order."""
         if result.get("fatal"):
             raise UserError(str(result["error"]))
         if "outcome" in result:
@@ -203,7 +203,7 @@ class Proposals(Searcher):
         return self.history.entries[number].trial
 
     def _projected(self, trial: Trial) -> float:
-        """What is told of a dropped trial: its running mean, without the luck of which subsets came first."""
+        """The value of a stopped trial for the sampler: its running mean, corrected for which subsets came first."""
         return projected(trial.values(), [other.values() for other in self.history.trials if other.eligible])
 
     def _end(self, number: int, state: Any, reason: str, told: tuple[float, ...] | None) -> None:
@@ -226,7 +226,7 @@ class Proposals(Searcher):
 
 
 class Fatal(Stopper):
-    """Tells Tune to stop all trials once the study cannot go on."""
+    """Tells Tune to stop all trials if the study cannot continue."""
 
     def __init__(self, proposals: Proposals) -> None:
         self._proposals = proposals
@@ -273,7 +273,7 @@ class Race(FIFOScheduler):
 
 
 def scheduler_of(proposals: Proposals) -> TrialScheduler | None:
-    """The racing rule as Tune's scheduler, told of the trials that ended in earlier commands."""
+    """The racing rule as Tune's scheduler, which knows the trials that ended in earlier commands."""
     points = proposals.points
     rule, full = points.space.racing, len(points.replicates)
     if rule == "none" or full < 2:
@@ -292,7 +292,7 @@ def scheduler_of(proposals: Proposals) -> TrialScheduler | None:
 
 
 def _rehearse(scheduler: TrialScheduler, trials: Iterable[Trial]) -> None:
-    """Let a scheduler of Ray's see the trials that ended before; what it says of them is past."""
+    """Show a scheduler of Ray the trials that ended before; its decisions about them are ignored."""
     for trial in trials:
         if trial.state not in ("complete", "dropped"):
             continue

@@ -1,4 +1,4 @@
-"""A Ray session: local on loopback by default, or an existing cluster by address, with Ray's own noise kept away."""
+"""A Ray session: local on loopback by default, or an existing cluster by address, without Ray's own output."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from harness.store import masked
 
 
 def _hide_passwords() -> None:
-    """Ray shows the command line on its dashboard, and so does `ps`: a URL in it may have a password."""
+    """Ray's dashboard and `ps` show the command line, and a URL in it may have a password."""
     shown = shlex.join(masked(word) for word in sys.orig_argv)
     if shown != shlex.join(sys.orig_argv):
         private.set_command_line(shown)
 
 
 def _few_arenas() -> None:
-    """glibc gives each of Ray's threads an arena and keeps what is freed there: 20 to 40 kB a stage, hundreds of megabytes in
-    a long bench. Two are enough for all."""
+    """Limit glibc to two malloc arenas. It gives each of Ray's threads one and keeps the memory that is freed there: 20 to 40 kB a
+    stage, hundreds of megabytes in a long bench."""
     m_arena_max = -8
     with suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).mallopt(m_arena_max, 2)
@@ -40,9 +40,9 @@ def _few_arenas() -> None:
 
 @contextmanager
 def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[str, Execution]]:
-    """Start or join Ray; yields the dashboard's address ('' when there is none) and the execution with `gpus_per_run`
-    settled (negative asks for 1 where the cluster has GPUs, else 0). `metadata` is shown for the job. Raises
-    SessionLostError when the raylet or the GCS died within."""
+    """Start or join Ray. Yields the dashboard's address ('' if there is none) and the execution with `gpus_per_run` resolved
+    (negative: 1 if the cluster has GPUs, else 0). The dashboard shows `metadata` for the job. Raises SessionLostError if the
+    raylet or the GCS died meanwhile."""
     _few_arenas()
     import ray
     from ray.job_config import JobConfig
@@ -68,7 +68,7 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
         with watchdog, redirect_stdout(sys.stderr):
             yield context.dashboard_url or "", settled
     finally:
-        if lost := watchdog.lost:  # ray.shutdown would end this process with a status of its own
+        if lost := watchdog.lost:  # ray.shutdown would end this process with another exit status
             if execution.address == "local":
                 _kill_children()
             raise SessionLostError(f"{lost}; recorded stages are kept, and the same command resumes.")
@@ -76,7 +76,7 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
 
 
 def _started(execution: Execution, common: dict[str, Any]) -> Any:
-    """A Ray of this command's own, on loopback."""
+    """Start a Ray for this command, on loopback."""
     import ray
 
     slots = execution.num_workers * (execution.slots or max(1, (os.cpu_count() or 1) // execution.num_workers))
@@ -88,9 +88,9 @@ def _started(execution: Execution, common: dict[str, Any]) -> Any:
             dashboard_host="127.0.0.1",
             **common,
         )
-    except Exception as error:  # of its time limits Ray raises a bare one (2.60)
+    except Exception as error:  # Ray raises bare exceptions for its time limits
         raise UserError(
-            f"Ray did not start on this machine ({first_line(error)}); where the machine is overloaded, run the same command "
+            f"Ray did not start on this machine ({first_line(error)}); if the machine is overloaded, run the same command "
             "again later."
         ) from None
     asked = os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
@@ -101,14 +101,14 @@ def _started(execution: Execution, common: dict[str, Any]) -> Any:
 
 
 def _kill_children() -> None:
-    """Of a Ray that lost its raylet or its GCS; what is not below this process ends by itself."""
+    """Kill the processes of a Ray that lost its raylet or its GCS; those outside this process's children end by themselves."""
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
             process.kill()
 
 
 def _joined(execution: Execution, common: dict[str, Any]) -> Any:
-    """A cluster that runs already."""
+    """Join a running cluster."""
     import ray
 
     try:
@@ -116,14 +116,14 @@ def _joined(execution: Execution, common: dict[str, Any]) -> Any:
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise UserError(
             f"--address {execution.address}: no Ray cluster answers there ({str(error).splitlines()[0]}); start one "
-            "with 'ray start --head', or leave the flag out to run on this machine."
+            "with 'ray start --head', or omit the flag to run on this machine."
         ) from None
 
 
 @contextmanager
 def _own_handlers() -> Iterator[None]:
-    """While Ray starts it replaces the handler of SIGTERM by its own, which ends the process, and then by native code, which
-    prints a stack trace: afterwards the command's own handler is back."""
+    """Restore the command's handler of SIGTERM. Ray replaces it as it starts: first by a handler that ends the process, then by
+    native code that prints a stack trace."""
     before = signal.getsignal(signal.SIGTERM)
     main = threading.current_thread() is threading.main_thread()
     try:
@@ -140,7 +140,7 @@ def _own_handlers() -> Iterator[None]:
 
 
 def _gpus(execution: Execution) -> float:
-    """Of a run: as asked, or 1 where the cluster has GPUs."""
+    """GPUs per run: as requested, or 1 if the cluster has GPUs."""
     import ray
 
     there = float(ray.cluster_resources().get("GPU", 0))

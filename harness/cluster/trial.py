@@ -1,5 +1,4 @@
-"""A trial as Ray Tune runs it: one hyperparameter point, one replicate a step, through the same workers and the same ledger
-as the bench."""
+"""A trial as Ray Tune runs it: one hyperparameter point, one replicate per step, with the workers and the ledger of the bench."""
 
 from __future__ import annotations
 
@@ -35,8 +34,8 @@ class Evaluator(Protocol):
 
 
 class HarnessTrial(tune.Trainable):
-    """`step` runs the next replicate and reports what is known of the point so far; an actor serves one trial after
-    another, and its evaluator stays."""
+    """`step` runs the next replicate and reports the point's scores so far. An actor serves one trial after another with the same
+    evaluator."""
 
     def setup(self, config: dict[str, Any], make_evaluator: Callable[[], Evaluator]) -> None:
         self._evaluator = make_evaluator()
@@ -56,7 +55,7 @@ class HarnessTrial(tune.Trainable):
     def step(self) -> dict[str, Any]:
         try:
             outcome = self._evaluator.outcome(len(self._outcomes))
-        except Exception as error:  # one broken trial does not stop the study; a cluster that cannot run any does
+        except Exception as error:  # a failed trial does not stop the study; a cluster that cannot run any trial does
             fatal = isinstance(error, UserError)
             reason = str(error) if fatal else f"{type(error).__name__}: {first_line(error)}"
             return {
@@ -82,7 +81,7 @@ class HarnessTrial(tune.Trainable):
 
 @dataclass(frozen=True)
 class TrialContext:
-    """What a trial's process needs to train: places, tokens, the ledger, and how much of the cluster it has."""
+    """What a trial's process needs to train. `made`: references to tokens, as of `TokenCache`."""
 
     points: Points
     setup: WorkerSetup
@@ -119,7 +118,7 @@ class TrainingEvaluator:
 
 
 class TrialWorker:
-    """What trains for a trial, in the trial's own placement group; another takes its place when it dies."""
+    """The worker of a trial, in the trial's placement group. A new one starts after its death."""
 
     def __init__(self, context: TrialContext) -> None:
         self._context = context

@@ -1,4 +1,4 @@
-"""Ray Tune over a study: trials side by side in warm actors, each one point over its replicates."""
+"""Ray Tune over a study: parallel trials in reused actors, each one point over its replicates."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from harness.errors import UserError
 from harness.specs import Execution
 
 NO_CPU = {"memory": 1.0}
-"""A byte: the resources of a trial that only drives a worker group, so that drivers can never take what workers need."""
+"""One byte: the resources of a trial that only drives a worker group. It must take none that the ranks need."""
 
 _ENVIRONMENT = {
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C is ours: fit() would return as if all were done
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # files of results that the ledger holds already
-    "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",  # the history is what is resumed
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # the command handles Ctrl-C: fit() would return as if the study had ended
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # files with results that the ledger has
+    "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",  # a study resumes from its history
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
     "TUNE_WARN_THRESHOLD_S": "60",
     "RAY_AIR_NEW_OUTPUT": "0",
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # that folder goes at the end, and relative paths are the command's
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # that folder is deleted at the end, and relative paths refer to the command's folder
 }
 
 
@@ -41,9 +41,9 @@ def explore(
     execution: Execution,
     concurrent: int,
 ) -> None:
-    """Run the trials that are left. `folder`: of Tune's own files, which are deleted at the end.
+    """Run the remaining trials. `folder`: for Tune's own files, which are deleted at the end.
 
-    Raises what made the study impossible (a worker group that does not start); what is wrong with one trial is in its row.
+    Raises an error that ends the study (a worker group that does not start); an error of one trial stands in its row.
     """
     os.environ.update(_ENVIRONMENT)
     for logger in ("ray.tune", "ray.train", "ray._private"):
@@ -79,7 +79,7 @@ def explore(
         ).fit()
     except Exception as error:
         if proposals.fatal is None:
-            _say(error, folder)
+            _raise_user_error(error, folder)
             raise
     finally:
         shutil.rmtree(folder / study, ignore_errors=True)
@@ -87,19 +87,19 @@ def explore(
         raise proposals.fatal
 
 
-def _say(error: Exception, folder: Path) -> None:
-    """Tune keeps files of its own, and wraps what goes wrong with them."""
+def _raise_user_error(error: Exception, folder: Path) -> None:
+    """Tune writes files of its own, and wraps their errors."""
     if isinstance(error, OSError) or "OSError" in str(error):
         cause = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
         raise UserError(
-            f"Ray Tune cannot write below {folder} ({cause}); mend that and run the same command again: what was recorded "
+            f"Ray Tune cannot write below {folder} ({cause}); fix that and run the same command again: what was recorded "
             "is kept."
         ) from None
 
 
 def _resources(execution: Execution) -> Any:
-    """A trial's process takes nothing; its worker's share lies in the same placement group, so that both come together.
-    A worker group of Ray Train makes its own."""
+    """A trial's process takes no resources; its worker's stand in the same placement group, so that both start together. A worker
+    group has a placement group of its own."""
     if execution.num_workers > 1:
         return tune.PlacementGroupFactory([NO_CPU])
     worker = {"CPU": execution.cpus_per_run}

@@ -1,5 +1,5 @@
-"""Notices the death of a process that a session depends on. Ray would end the command without a word of ours: as soon as it
-uses a raylet that is dead, or a minute after its GCS died."""
+"""Detects the death of a process that a session depends on. Ray itself would end the command without an error message of the
+harness: when it uses a dead raylet, or a minute after its GCS died."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import ray
 LOOK_SECONDS = 0.1
 CONNECT_SECONDS = 5.0
 RECONNECT_SECONDS = 45.0
-"""The GCS of a cluster may come back with its state; Ray itself ends the command after 60 s."""
+"""The GCS of a cluster may restart with its state; Ray itself ends the command after 60 s."""
 
 
 class Watchdog:
-    """Interrupts the main thread when the raylet of this node or the GCS is dead. `local`: this process started both. Use as
-    a context manager, in the main thread."""
+    """Interrupts the main thread if the raylet of this node or the GCS dies. `local`: this process started both. Use as a context
+    manager, in the main thread."""
 
     def __init__(self, local: bool) -> None:
         context = ray.get_runtime_context()
@@ -42,7 +42,7 @@ class Watchdog:
 
     @property
     def lost(self) -> str:
-        """What is dead now, as a clause; '' where all is well."""
+        """The process that is dead now, as a clause; '' if none is."""
         return next((clause for clause, dead in self._checks.items() if dead()), "")
 
     def __enter__(self) -> Self:
@@ -64,12 +64,12 @@ class Watchdog:
     ) -> None:
         self._over.set()
         if self._before is not None:
-            signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # one that is on its way
+            signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # a pending signal
             signal.signal(signal.SIGUSR2, self._before)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt  # the only exception that Ray hands on while it waits
+    raise KeyboardInterrupt  # the only exception that passes through a waiting Ray call
 
 
 def _found(processes: Iterable[psutil.Process], name: str, word: str = "") -> psutil.Process | None:
@@ -90,7 +90,7 @@ def _ended(process: psutil.Process) -> bool:
 
 
 class _Silence:
-    """Whether nobody has listened at an address for RECONNECT_SECONDS."""
+    """Whether an address has accepted no connection for RECONNECT_SECONDS."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")

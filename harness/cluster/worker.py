@@ -1,4 +1,4 @@
-"""A worker trains one stage after another in its own process; what it reads lies in the object store as tokens."""
+"""A worker trains one stage after another in its own process, and reads tokens from the object store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from harness.training.process_group import ProcessGroup
 
 FETCH_SECONDS = 300.0
-"""Tokens that are not on a worker's node by then never come: where a store and its disk are full Ray waits for ever."""
+"""A worker waits this long for tokens: Ray waits for ever if an object store and its disk are full."""
 MORE_ROOM = (
     "free some space below /tmp/ray, or give the store more memory with --object-store-memory of 'ray start' "
     "(RAY_DEFAULT_OBJECT_STORE_MEMORY_PROPORTION=0.5 in the environment where harness starts Ray itself)"
@@ -48,22 +48,22 @@ class WorkerResult(NamedTuple):
 
 
 class UnusableProcessError(Exception):
-    """A process that can train nothing more, whatever the stage: an error of CUDA stays with it."""
+    """This process cannot train any further stage: an error of CUDA is permanent in a process."""
 
 
 class WorkerGroupEndedError(Exception):
-    """The processes that train a stage together are no more; why, as one of them said."""
+    """The ranks that trained a stage together ended; why, as one of them reported."""
 
 
 WORKER_LOST = (RayActorError, OutOfMemoryError, UnusableProcessError, WorkerGroupEndedError)
-"""What a stage is tried again for, in another process."""
+"""The errors after which a stage is retried in another process."""
 
 Tokenised = Callable[[RowSet, Data], tuple[Tokens, Any]]
-"""(row set, how the stage reads it) -> its tokens and labels, as arrays; called once a row set and way of reading."""
+"""(row set, how the stage reads it) -> its tokens and labels, as arrays. Called once for each row set and way of reading."""
 
 
 def answer(reference: Any) -> Any:
-    """`ray.get`, with a user's error said as it was said first and not wrapped in another process's trace."""
+    """`ray.get`, with a user's error as it was raised first, without the traceback of another process."""
     try:
         return ray.get(reference)
     except RayTaskError as error:
@@ -76,9 +76,9 @@ def answer(reference: Any) -> Any:
 
 
 def death_reason(times: int, error: Exception) -> str:
-    """Why a stage failed whose worker did not come back."""
+    """Why a stage failed that lost its worker."""
     if isinstance(error, UnusableProcessError):
-        return f"its worker process can train nothing more: {error}"
+        return f"its worker process cannot train any further stage: {error}"
     if isinstance(error, WorkerGroupEndedError):
         return f"its worker group ended {times} times ({error})"
     return f"its worker process died {times} times ({type(error).__name__})"
@@ -90,7 +90,7 @@ def died_with_node(error: Exception) -> bool:
 
 
 def slots_on(resources: Mapping[str, float], execution: Execution) -> int:
-    """How many workers fit on a node that has these resources. Fractions of a GPU lie whole on one."""
+    """How many workers fit on a node with these resources. A fraction of a GPU is a fraction of one GPU."""
     cpus, gpus = execution.cpus_per_run, execution.gpus_per_run
     fit = _whole(resources.get("CPU", 0.0) / cpus)
     if gpus >= 1:
@@ -101,25 +101,25 @@ def slots_on(resources: Mapping[str, float], execution: Execution) -> int:
 
 
 def _whole(share: float) -> int:
-    return int(share + 1e-4)  # of Ray's own precision
+    return int(share + 1e-4)  # Ray's precision
 
 
 def slots_in(nodes: Iterable[Mapping[str, Any]], execution: Execution) -> int:
-    """How many runs, of `num_workers` workers each, fit on these of `ray.nodes()` at the same time, or fewer when asked."""
+    """How many runs, of `num_workers` workers each, fit on these of `ray.nodes()` at the same time; at most `execution.slots`."""
     fit = sum(slots_on(node["Resources"], execution) for node in nodes if node["Alive"]) // execution.num_workers
     return min(fit, execution.slots) if execution.slots else fit
 
 
 def slots_of(execution: Execution) -> int:
-    """How many runs fit into the cluster at the same time, or fewer when asked. Raises UserError when not one fits."""
+    """How many runs fit on the cluster at the same time; at most `execution.slots`. Raises UserError if none fits."""
     slots = slots_in(ray.nodes(), execution)
     if slots < 1:
         there, each = (
             ray.cluster_resources(),
-            "each of its workers takes" if execution.num_workers > 1 else "a run takes",
+            "each worker of a run takes" if execution.num_workers > 1 else "a run takes",
         )
         raise UserError(
-            f"Not one run fits: {each} {execution.cpus_per_run:g} CPUs and {execution.gpus_per_run:g} GPUs of one node, and "
+            f"Insufficient resources: {each} {execution.cpus_per_run:g} CPUs and {execution.gpus_per_run:g} GPUs of one node, and "
             f"this cluster has {there.get('CPU', 0):g} and {there.get('GPU', 0):g} on "
             f"{sum(node['Alive'] for node in ray.nodes())} nodes; lower --cpus-per-run, --gpus-per-run or --num-workers."
         )
@@ -127,9 +127,9 @@ def slots_of(execution: Execution) -> int:
 
 
 class TokenCache:
-    """Tokens of row sets in the object store, made once each when a stage first asks for them.
+    """Tokens of row sets in the object store, each made once, when a stage first needs them.
 
-    A process that has no texts gets the `references` of one that has, and can make nothing itself.
+    A process without texts gets the `references` of a process with texts, and makes none itself.
     """
 
     def __init__(
@@ -139,28 +139,28 @@ class TokenCache:
         self.made: dict[tuple[Any, ...], Any] = dict(references)
 
     def references(self, stage: Stage) -> tuple[list[str], list[Any]]:
-        """Digests of a stage's evaluation sets, and what it reads: its training rows, then those sets."""
+        """Digests of a stage's evaluation sets, and references to its tokens: training rows first, then those sets."""
         wanted = _wanted(stage)
         for rows, data in wanted:
-            if _place(rows, data) not in self.made:
+            if _cache_key(rows, data) not in self.made:
                 assert self._tokenised is not None, f"{rows.name} is not in the token cache"
-                self.made[_place(rows, data)] = _stored(rows.name, self._tokenised(rows, data))
-        return [rows.digest for rows, _ in wanted[1:]], [self.made[_place(*each)] for each in wanted]
+                self.made[_cache_key(rows, data)] = _stored(rows.name, self._tokenised(rows, data))
+        return [rows.digest for rows, _ in wanted[1:]], [self.made[_cache_key(*each)] for each in wanted]
 
 
 def _stored(name: str, tokens: Any) -> Any:
-    """Ray spills to disk what its store has no room for; only with both full is there none."""
+    """Ray spills to disk what does not fit into its object store; this fails only if both are full."""
     try:
         return ray.put(tokens)
     except (ObjectStoreFullError, OutOfDiskError) as error:
         raise UserError(
-            f"The tokens of {name} have no room in Ray's object store, nor on the disk that it spills to "
+            f"The tokens of {name} do not fit into Ray's object store, nor on the disk that it spills to "
             f"({type(error).__name__}); {MORE_ROOM}, and run the same command again: recorded stages are kept."
         ) from None
 
 
 def fetched(references: list[Any]) -> list[Any]:
-    """What lies in the object store, brought to this node."""
+    """Objects of the object store, copied to this node."""
     try:
         found: list[Any] = ray.get(references, timeout=FETCH_SECONDS)
     except GetTimeoutError:
@@ -177,7 +177,7 @@ def _wanted(stage: Stage) -> list[tuple[RowSet, Data]]:
     return [(stage.data.train, stage.data), *((rows, plain) for rows in evaluations)]
 
 
-def _place(rows: RowSet, data: Data) -> tuple[Any, ...]:
+def _cache_key(rows: RowSet, data: Data) -> tuple[Any, ...]:
     return (rows.digest, data.max_length, data.views, data.blocks)
 
 
@@ -191,10 +191,10 @@ def trained(
     launch: Launch | None = None,
     process_group: ProcessGroup | None = None,
 ) -> Record:
-    """Train a stage. Raises UnusableProcessError when this process can train nothing more.
+    """Train a stage. Raises UnusableProcessError if this process cannot train any further stage.
 
-    `sets`: training rows, then one an evaluation digest. `launch`: what wraps the training function where it is not Ray
-    Train's local mode. `process_group`: this worker's place among those that train it together.
+    `sets`: training rows, then one for each evaluation digest. `launch`: wraps the training function instead of Ray Train's local
+    mode. `process_group`: of the ranks that train the stage together.
     """
     from harness.cluster import local_trainer
     from harness.running import run_stage
@@ -219,10 +219,10 @@ def trained(
 
 
 def committed(item: Item, record: Record, ledger: Any, owner: Owner | None, storage: Storage) -> WorkerResult:
-    """Commit a stage's record in the name of `owner`, the driver where it is None; its checkpoint, if one was written, has
-    served then."""
+    """Commit a stage's record in the name of `owner` (None: the driver), and delete its checkpoint. The record of a remake is not
+    committed."""
     ours = True
-    if item.remake:  # its record stands, whatever became of the weights this time
+    if item.remake:  # its record stands, whether or not its weights could be made
         answer(ledger.release.remote(item.stage.key, owner))
     else:
         ours = bool(answer(ledger.commit.remote(item.stage, record, owner)))
@@ -232,8 +232,8 @@ def committed(item: Item, record: Record, ledger: Any, owner: Owner | None, stor
 
 
 def prepared(setup: WorkerSetup) -> WorkerSetup:
-    """Once a process: torch with its number of threads, on the device that Ray gave, and what its node must have. Raises
-    UserError where that is not there."""
+    """Prepare this process, once: torch's threads, the device that Ray assigned, the encoder and the storage. Raises UserError if
+    this node lacks one of them."""
     import torch
 
     setup = checked(setup)
@@ -244,7 +244,7 @@ def prepared(setup: WorkerSetup) -> WorkerSetup:
 
 
 class WorkerProcess:
-    """Imports torch once, then trains one stage after another; beats in the ledger under its name."""
+    """Imports torch once, then trains one stage after another. Sends heartbeats to the ledger under its name."""
 
     def __init__(self, setup: WorkerSetup, ledger: Any, name: str) -> None:
         self._setup, self._ledger, self._name = setup, ledger, name
@@ -255,7 +255,7 @@ class WorkerProcess:
         return self._name
 
     def ready(self) -> tuple[ProcessId, str]:
-        """Where it is, once it could train, and why it cannot if so."""
+        """Where this process runs, once it can train; and why it cannot, '' if it can."""
         try:
             self._prepare()
         except UserError as error:
@@ -281,6 +281,6 @@ Worker: Any = ray.remote(WorkerProcess)
 
 
 def submit(worker: Any, item: Item, vocabulary: Vocabulary, token_cache: TokenCache, owner: Owner | None = None) -> Any:
-    """A reference to what `Worker.run` will return; the dashboard shows the task under the item's name."""
+    """A reference to the result of `Worker.run`; the dashboard shows the task under the item's name."""
     digests, references = token_cache.references(item.stage)
     return worker.run.options(name=item.name).remote(item, owner, vocabulary, digests, references)

@@ -1,14 +1,14 @@
-"""What is kept of finished work, in one SQL database with the weights of stages as files beside it. No torch.
+"""Records of finished stages in one SQL database; their weights are files in the artifact storage. No torch.
 
 tables        the tables
 database      one open database and its transactions
 retry         errors as sentences; retries of calls during a transient outage of the database
 leases        who trains a stage now
 records       the store: records and run labels under the leases' guard
-requests      what was asked of a bench or a study
-integrity     whether a record is what was committed
-translations  back-translations, made once
-trials        what a study of hyperparameters asked and found
+requests      the requests of benches and studies
+integrity     whether a record is as it was committed
+translations  back-translations, each made once
+trials        the trials of hyperparameter studies
 """
 
 from harness.store.database import DEFAULT_URL, SCHEMA_VERSION, has_password, masked

@@ -1,7 +1,7 @@
 """One SQL database: its transactions, and its errors as one sentence each.
 
-SQLite by default, PostgreSQL for a team. Every write is one transaction that no other runs beside, so that a killed process
-leaves the database as it was before or after it, never between. A database that is away for a moment is asked again.
+SQLite by default, PostgreSQL for a team. Writes are serialised transactions: a killed process leaves the database as it was
+before or after one. Calls are retried during a transient outage.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from harness.store.tables import META, RECORDS, metadata
 SCHEMA_VERSION = 1
 DEFAULT_URL = "sqlite:///.harness/harness.db"
 LOCK_SECONDS = 5.0
-"""A lock of SQLite is waited for so long at once, and then again (retry.py)."""
+"""How long one call waits for a lock of SQLite; then it is retried (retry.py)."""
 CONNECT_SECONDS = 5
 ANSWER_SECONDS = 30.0
-"""A PostgreSQL that is silent for so long within one transaction is frozen or cut off: its connection is given up."""
+"""A PostgreSQL that is silent for this long within one transaction is frozen or cut off: its connection is closed."""
 WRITER = 0x6861726E657373
-"""The advisory lock of PostgreSQL under which there is one writer at a time, as there is in SQLite."""
+"""PostgreSQL's advisory lock for writers: one at a time, as in SQLite."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def retried(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
-    """A method of one transaction, which is asked again while its database is away."""
+    """A method of one transaction, which is retried during an outage of its database."""
 
     @wraps(method)
-    def asked(self: Any, /, *args: P.args, **options: P.kwargs) -> R:
+    def retrying(self: Any, /, *args: P.args, **options: P.kwargs) -> R:
         result: R = self.outage_retry.call(lambda _: method(self, *args, **options))
         return result
 
-    return asked
+    return retrying
 
 
 class Database:
     """One open database. Reads and writes raise `UserError` with the place and the fix, never a bare SQL error.
 
-    Without `create` nothing is made: of a database that is not there `exists` is False and there is nothing to be read.
-    A file that is there is never taken for a new database, however little of it is left.
+    Without `create` a missing database is not created: `exists` is False, and reads return nothing. A file that exists is never
+    taken for a new database, however damaged it is.
     """
 
     def __init__(self, url: str = DEFAULT_URL, *, create: bool = True) -> None:
@@ -64,10 +64,10 @@ class Database:
         self.shown = shown(self._parsed)
         self.outage_retry = retry.OutageRetry(f"The store {self.shown}")
         self.checksums = True
-        """Whether the records have a checksum: those of an older harness get the column with the next commit."""
+        """Whether the table of records has checksums; a database of an older harness gets the column with the next commit."""
         self.path: Path | None = None
         self.url = self._parsed.render_as_string(hide_password=False)
-        """With the password: not to be shown."""
+        """With the password: never show it."""
         if self._parsed.get_backend_name() == "sqlite":
             self.path = Path(self._parsed.database or "")
             # The ledger's process on a cluster has another current folder.
@@ -85,7 +85,7 @@ class Database:
         self.exists = self.outage_retry.call(lambda _: self._prepare(create))
 
     def _there(self) -> bool:
-        """Whether SQLite's file is there. Raises UserError where it has nothing in it."""
+        """Whether SQLite's file exists. Raises UserError if it is empty."""
         assert self.path is not None
         try:
             empty = self.path.is_file() and not self.path.stat().st_size
@@ -94,13 +94,13 @@ class Database:
             raise UserError(f"--store '{self.shown}' cannot be read: {error.strerror}.") from None
         if empty:
             raise UserError(
-                f"The store {self.shown} is an empty file: what was in it is lost, or something else made it; put a copy in its "
-                "place, or delete the file to begin a new store."
+                f"The store {self.shown} is an empty file: its content is lost, or another program made it; restore a copy, or "
+                "delete the file to create a new store."
             )
         return there
 
     def _prepare(self, create: bool) -> bool:
-        """Whether the tables are there, which are made where `create` asks for it."""
+        """Whether the tables exist, after creating them with `create`."""
         if self.path and not self._there():
             self._make_file()
         asked = sa.select(META.c.value).where(META.c.name == "schema_version")
@@ -111,8 +111,8 @@ class Database:
                 self.checksums = any(column["name"] == "checksum" for column in found.get_columns(RECORDS.name))
         if version is None and self.path:
             raise UserError(
-                f"The store {self.shown} is not a store of harness, or a damaged one: it does not say its schema; put a copy in "
-                "its place, move that file away or name another --store."
+                f"The store {self.shown} is not a store of harness, or is damaged: it has no schema version; restore a copy, move "
+                "that file away or name another --store."
             )
         if version is None and create:
             with self._write() as connection:
@@ -130,7 +130,7 @@ class Database:
         return create or version is not None
 
     def _make_file(self) -> None:
-        """SQLite's file with its tables, which appears whole or not at all; another process may make it first."""
+        """Create SQLite's file with its tables, atomically; another process may create it first."""
         assert self.path is not None
         path = self.path.resolve()
         try:
@@ -161,7 +161,7 @@ class Database:
     def _write(self) -> Iterator[Connection]:
         with self._transaction() as connection:
             if self.path is None:
-                # Whoever waits sees what the one before it wrote, and one that vanished in the middle does not stop the others.
+                # A waiting writer sees what the one before it wrote, and a dead one does not block the others.
                 options = sa.func.set_config("idle_in_transaction_session_timeout", f"{ANSWER_SECONDS:.0f}s", True)
                 connection.execute(sa.select(options, sa.func.pg_advisory_xact_lock(WRITER)))
             yield connection
@@ -169,7 +169,7 @@ class Database:
     @contextmanager
     def _transaction(self, **options: Any) -> Iterator[Connection]:
         with (
-            self._spoken(),
+            self._as_user_error(),
             self._engine.connect().execution_options(**options) as connection,
             nullcontext() if self.path else self._watched(connection),
             connection.begin(),
@@ -177,8 +177,8 @@ class Database:
             yield connection
 
     @contextmanager
-    def _spoken(self) -> Iterator[None]:
-        """A database's error as a sentence."""
+    def _as_user_error(self) -> Iterator[None]:
+        """Raise a database's error as a sentence."""
         try:
             yield
         except sa.exc.DBAPIError as error:
@@ -186,14 +186,14 @@ class Database:
 
     @contextmanager
     def _watched(self, connection: Connection) -> Iterator[None]:
-        """A server that is silent is spoken of, then cut off: no error comes from one that is frozen."""
+        """Report a silent server, then close its connection: a frozen one raises no error."""
         line = socket.socket(fileno=os.dup(cast(Any, connection.connection.dbapi_connection).fileno()))
         answered = threading.Event()
 
         def watch() -> None:
-            if not answered.wait(retry.SPEAK_SECONDS):
-                self.outage_retry.late()
-                if not answered.wait(ANSWER_SECONDS - retry.SPEAK_SECONDS):
+            if not answered.wait(retry.REPORT_SECONDS):
+                self.outage_retry.report_slow()
+                if not answered.wait(ANSWER_SECONDS - retry.REPORT_SECONDS):
                     line.shutdown(socket.SHUT_RDWR)
 
         watcher = threading.Thread(target=watch, daemon=True)
@@ -207,7 +207,7 @@ class Database:
 
 
 def parsed(url: str) -> sa.engine.URL:
-    """A store's URL. Raises UserError, which shows no password."""
+    """Parse a store's URL. Raises UserError, which shows no password."""
     if url.startswith("sqlite:"):
         return _parsed_sqlite(url)
     try:
@@ -219,7 +219,7 @@ def parsed(url: str) -> sa.engine.URL:
         ) from None
     if found.drivername not in ("postgresql", "postgresql+psycopg"):
         raise UserError(
-            f"--store '{masked(url)}' asks for a database that is not known; use sqlite:///FILE or "
+            f"--store '{masked(url)}' names an unknown kind of database; use sqlite:///FILE or "
             "postgresql+psycopg://USER@HOST/NAME (pip install 'glue-harness[postgresql]')."
         )
     if found.host and "@" in found.host:
@@ -231,7 +231,7 @@ def parsed(url: str) -> sa.engine.URL:
 
 
 def _parsed_sqlite(url: str) -> sa.engine.URL:
-    """Of a file: what follows the third slash is its path, with %25 for a percent sign and %3F for a question mark."""
+    """The URL of a file: its path follows the third slash, with %25 for a percent sign and %3F for a question mark."""
     text = url.removeprefix("sqlite:///")
     path = unquote(text, errors="surrogateescape")
     if not path or path == ":memory:" or "\0" in path or text == url:
@@ -266,10 +266,10 @@ def shown(url: sa.engine.URL) -> str:
 
 
 def _engine(url: sa.engine.URL, mode: str = "rw") -> Engine:
-    """`mode` of a file: 'rw' makes none where there is none."""
+    """`mode` of a file: 'rw' does not create it."""
     if url.get_backend_name() != "sqlite":
         url = url.update_query_dict({"connect_timeout": str(CONNECT_SECONDS), **url.query})
-        # One writer at a time sees what the last one wrote: not with a snapshot that is older than its lock.
+        # A writer must see what the last one wrote: not a snapshot that is older than its lock.
         return sa.create_engine(url, isolation_level="READ COMMITTED")
     place = f"file:{quote(os.fsencode(url.database or ''))}?mode={mode}"
 
@@ -277,7 +277,7 @@ def _engine(url: sa.engine.URL, mode: str = "rw") -> Engine:
         connection = sqlite3.connect(
             place, uri=True, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False
         )
-        # Damaged text is still read, and then known by its checksum.
+        # Damaged text is still read; its checksum reveals it.
         connection.text_factory = lambda raw: raw.decode(errors="replace")
         connection.create_function("sha256", 1, sha256_of, deterministic=True)
         return connection
@@ -286,7 +286,7 @@ def _engine(url: sa.engine.URL, mode: str = "rw") -> Engine:
 
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        # A writer takes its lock at once: a deferred one that reads first and then writes can fail under two drivers.
+        # A writer takes its lock at once: a deferred one, which reads first and then writes, can fail under two drivers.
         reading = connection.get_execution_options().get("harness_read")
         connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 
@@ -301,7 +301,7 @@ def _make_tables(connection: Connection) -> None:
 
 
 def _put(temporary: Path, path: Path) -> None:
-    """Give a file its name, unless there is one of that name."""
+    """Give a file its name, unless a file of that name exists."""
     try:
         os.link(temporary, path)
     except FileExistsError:

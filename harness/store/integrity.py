@@ -1,6 +1,6 @@
-"""Whether a row of `records` is what was committed: its checksum, and its stage against the key that it stands under.
+"""Whether a row of `records` is as it was committed, by its checksum.
 
-A record of an older harness has no checksum: its fields and its stage's key are looked at instead, and its predictions where
+A record of an older harness has no checksum: its fields and the key of its stage are checked instead, and its predictions when
 they are read.
 """
 
@@ -23,7 +23,7 @@ from harness.errors import UserError, first_line
 from harness.specs import Predictions, Record, Stage
 
 SHOWN = 5
-"""Damaged records that are named on standard error, of all that one process finds in a store."""
+"""How many damaged records of a store one process names on standard error."""
 
 _KINDS: dict[str, tuple[type, ...]] = {
     "key": (str,),
@@ -49,8 +49,8 @@ _FIELDS = {_STORED_AS.get(field.name, field.name): field.name for field in field
 
 @dataclass(frozen=True)
 class Row:
-    """A row as the database gives it, of any type where the file is damaged. `digest`: SHA-256 of the predictions, which are
-    None where nobody asked for them."""
+    """A row as the database gives it, with any types if the file is damaged. `digest`: SHA-256 of the predictions, which are None
+    unless they were requested."""
 
     key: Any
     status: Any
@@ -62,10 +62,10 @@ class Row:
     predictions: Any = None
 
     def damage(self) -> str:
-        """What is wrong with it; empty where nothing is."""
+        """What is wrong with the row; '' if nothing is."""
         texts = (self.key, self.status, self.stage, self.record)
         if not all(isinstance(text, str) for text in texts) or not isinstance(self.attempt, int):
-            return "a field has a type of its own"
+            return "a field has a wrong type"
         if self.checksum is None:
             return _damage(self)
         if self.checksum != checksum(self.key, self.status, self.attempt, self.stage, self.record, self.digest):
@@ -73,7 +73,7 @@ class Row:
         return ""
 
     def read(self, *, predictions: bool) -> Record:
-        """The record of a row without damage. Raises UserError for one that only a newer harness can read."""
+        """The record of an intact row. Raises UserError for one that only a newer harness can read."""
         try:
             found = Record(**{_FIELDS[name]: value for name, value in json.loads(self.record).items()})
         except (KeyError, TypeError):
@@ -83,7 +83,7 @@ class Row:
         return found
 
     def read_stage(self) -> Stage:
-        """The stage of a row without damage. Raises UserError for one that only a newer harness can read."""
+        """The stage of an intact row. Raises UserError for one that only a newer harness can read."""
         try:
             return Stage.from_json(json.loads(self.stage))
         except (TypeError, KeyError):
@@ -97,12 +97,12 @@ class Row:
 
 
 def sha256_of(blob: Any) -> bytes | None:
-    """SHA-256 of bytes, as PostgreSQL's function sha256; None of what is no bytes."""
+    """SHA-256 of bytes, as PostgreSQL's function sha256; None for any other type."""
     return hashlib.sha256(blob).digest() if isinstance(blob, bytes) else None
 
 
 def checksum(key: str, status: str, attempt: int, stage: str, record: str, digest: bytes | None) -> str:
-    """SHA-256 (hex) over a row as it is stored, its predictions by their own digest."""
+    """SHA-256 (hex) over a row as it is stored, with the digest of its predictions."""
     whole = hashlib.sha256()
     for text in (key, status, str(attempt), stage, record):
         part = text.encode()
@@ -116,7 +116,7 @@ def checksum(key: str, status: str, attempt: int, stage: str, record: str, diges
 
 
 def _damage(row: Row) -> str:
-    """Of a record without a checksum, as far as it can be told."""
+    """What is wrong with a record without a checksum, as far as it can be known."""
     try:
         body = json.loads(row.record)
         stage = Stage.from_json(json.loads(row.stage))
@@ -128,10 +128,10 @@ def _damage(row: Row) -> str:
     if wrong := _wrong(body):
         return wrong
     if body["key"] != row.key or body["status"] != row.status:
-        return "its body is another stage's or says another status"
+        return "its body has another key or status than its row"
     if body["status"] == "done" and list(stage.row_sets)[1:] and row.digest is None:
         return "its predictions are missing"
-    if row.predictions is None:  # not asked for
+    if row.predictions is None:  # not requested
         return ""
     try:
         predictions = unpacked(row.predictions)
@@ -141,20 +141,20 @@ def _damage(row: Row) -> str:
 
 
 def _wrong(body: Any) -> str:
-    """The field of a record's body that cannot be right."""
+    """What is wrong with a record's body."""
     if not isinstance(body, dict) or not {"key", "status"} <= body.keys() <= _FIELDS.keys():
-        return "its body has not the fields of a record"
+        return "its body does not have the fields of a record"
     for name, value in body.items():
         if not isinstance(value, _KINDS[name]) or (isinstance(value, bool) and bool not in _KINDS[name]):
-            return f"its field {name} has a type of its own"
+            return f"its field {name} has a wrong type"
     scores = [*body.get("dev_scores", {}).values(), body.get("flops", 0.0), body.get("seconds", 0.0)]
     if body["status"] not in ("done", "failed", "diverged"):
-        return "its status is none"
+        return "its status is invalid"
     if not all(_number(score) and math.isfinite(score) for score in scores):
-        return "a score is no number"
+        return "a score is not a number"
     if not all(isinstance(entry, dict) and _entry(entry) for entry in body.get("history", [])):
-        return "its history is none"
-    return "" if all(type(count) is int for count in body.get("histogram", [])) else "its histogram is none"
+        return "its history is invalid"
+    return "" if all(type(count) is int for count in body.get("histogram", [])) else "its histogram is invalid"
 
 
 def _entry(entry: Mapping[str, Any]) -> bool:
@@ -167,13 +167,13 @@ def _number(value: Any) -> bool:
 
 
 def _unfit(stage: Stage, predictions: Mapping[str, Predictions]) -> str:
-    """Whether predictions are those of the stage's dev and test sets."""
+    """What is wrong with the predictions of a stage's dev and test sets."""
     _, *evaluated = stage.row_sets
     if {rows.digest for rows in evaluated} != predictions.keys():
-        return "its predictions are of other rows"
+        return "its predictions are for other rows"
     for each in predictions.values():
         if each.logits.ndim != 2 or each.logits.shape[:1] != each.gold.shape or not np.isfinite(each.logits).all():
-            return "its predictions are no predictions"
+            return "its predictions have a wrong shape or are not finite"
     return ""
 
 
@@ -202,24 +202,24 @@ def unpacked(blob: bytes) -> dict[str, Predictions]:
         return {d: Predictions(arrays[f"{d}/logits"], arrays[f"{d}/gold"]) for d in sorted(digests)}
 
 
-# ---------------------------------------------------------------- what is said
+# ---------------------------------------------------------------- notices
 
 
 class Notices:
-    """Says once a process that a record is damaged, and what to do; after SHOWN of a store it says that there are more."""
+    """Reports a damaged record and the fix, once in a process; after SHOWN of a store it reports that there are more."""
 
     _lock = threading.Lock()
-    _said: ClassVar[dict[str, set[str]]] = {}
+    _reported: ClassVar[dict[str, set[str]]] = {}
 
     def __init__(self, shown: str) -> None:
         self._shown = shown
 
     def damaged(self, key: Any, why: str) -> None:
         with self._lock:
-            said = self._said.setdefault(self._shown, set())
-            new = str(key) not in said
-            said.add(str(key))
-            count = len(said)
+            reported = self._reported.setdefault(self._shown, set())
+            new = str(key) not in reported
+            reported.add(str(key))
+            count = len(reported)
         fix = f"'harness doctor --store {self._shown} --quarantine' moves it away"
         if new and count <= SHOWN:
             sentence = (

@@ -1,4 +1,4 @@
-"""Leases: who trains a stage now. A live lease is exclusive; it dies with its process, on another host with the clock."""
+"""Leases: who trains a stage now. A live lease is exclusive. It ends with its process, on another host after LEASE_SECONDS."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from harness.store.retry import OUTAGE_SECONDS, TransientOutageError
 from harness.store.tables import LEASES
 
 LEASE_SECONDS = OUTAGE_SECONDS + 60.0
-"""A lease of another host that was not renewed for this long is dead; one of this host dies with its process. Whoever waits for
-a database that is away can renew nothing meanwhile, and does not lose its work by that."""
+"""A lease of another host that was not renewed for this long is dead; one of this host dies with its process. It is longer than
+an outage of the database, during which no process can renew its leases."""
 RENEW_SECONDS = 10.0
 
 Grant = Literal["granted", "held", "settled"]
@@ -30,7 +30,7 @@ Grant = Literal["granted", "held", "settled"]
 
 @dataclass(frozen=True)
 class Owner:
-    """Who holds leases: one driver process. It is alive on its own host as long as its process (pid and start) is."""
+    """The holder of leases: a driver process. On its own host it is alive as long as its process (pid and start time)."""
 
     token: str
     host: str
@@ -43,12 +43,12 @@ class Owner:
         return cls(uuid.uuid4().hex, _host(), pid, psutil.Process(pid).create_time())
 
     def here(self) -> Owner:
-        """This process in the name of its driver: its leases die with it, and belong to the driver's."""
+        """An owner for this process, which works for a driver: its leases end with this process, or with the driver's."""
         return replace(Owner.current(), token=f"{self.token}/{uuid.uuid4().hex[:8]}")
 
 
 def _host() -> str:
-    """Name and boot id: two containers may share a name, not the name and the process table."""
+    """Host name and PID namespace: two containers may share the name, but not both."""
     try:
         namespace = os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -61,9 +61,9 @@ class Leases(Database):
 
     @retried
     def lease(self, key: str, owner: Owner, *, seen_attempt: int = 0, remake: bool = False) -> Grant:
-        """Ask to train a stage: 'granted', 'held' by another live owner, or 'settled' by a record newer than seen.
+        """Ask to train a stage: 'granted', 'held' by another live owner, or 'settled' by a record newer than `seen_attempt`.
 
-        `remake` asks for the weights of a recorded stage again, which leaves its record alone.
+        `remake`: to make only the weights of a recorded stage again.
         """
         now = time.time()
         with self._write() as connection:
@@ -82,7 +82,7 @@ class Leases(Database):
 
     @abstractmethod
     def _attempts(self, connection: Connection, key: str) -> int:
-        """How often a stage was recorded; 0 where its record is missing or damaged."""
+        """How often a stage was recorded; 0 if its record is missing or damaged."""
 
     @retried
     def renew(self, owner: Owner) -> None:
@@ -90,8 +90,8 @@ class Leases(Database):
             connection.execute(sa.update(LEASES).where(LEASES.c.owner == owner.token).values(renewed_at=time.time()))
 
     def release(self, owner: Owner, key: str | None = None) -> None:
-        """Give back one lease, or all of an owner's with those of the processes that hold some in its name: at its end, when
-        it waits for nothing any more, since they die with it."""
+        """Release one lease, or all of an owner and of the processes that work for it. The latter is not retried: at the owner's
+        end they expire anyway."""
         if key is None:
             with suppress(TransientOutageError):
                 self._released(LEASES.c.owner.startswith(owner.token))
@@ -105,7 +105,7 @@ class Leases(Database):
 
     @retried
     def others_alive(self, owner: Owner) -> bool:
-        """Whether another driver that is alive holds a lease, so that weights may be in use."""
+        """Whether another live driver holds a lease: weights may be in use."""
         now = time.time()
         with self._read() as connection:
             rows = connection.execute(sa.select(LEASES).where(~LEASES.c.owner.startswith(owner.token))).mappings()
@@ -113,7 +113,7 @@ class Leases(Database):
 
 
 def process_of(pid: int, started: float) -> psutil.Process | None:
-    """The process that has this pid since `started`; None where it is gone, and another one may have its pid."""
+    """The process that has had this pid since `started`; None if it ended (another may have its pid)."""
     try:
         process = psutil.Process(pid)
         return process if abs(process.create_time() - started) < 1.0 else None
@@ -125,11 +125,11 @@ def _alive(lease: Mapping[Any, Any], now: float) -> bool:
     if not isinstance(lease["pid"], int) or not all(
         isinstance(lease[n], float | int) for n in ("started", "renewed_at")
     ):
-        return False  # of a damaged file: nobody can be found by it
+        return False  # from a damaged file
     if lease["host"] == _host():
         process = process_of(lease["pid"], lease["started"])
         try:
-            # A killed process stays in the table as a zombie until its parent asks for its exit status.
+            # A killed process is a zombie until its parent reads its exit status.
             return process is not None and bool(process.status() != psutil.STATUS_ZOMBIE)
         except psutil.Error:
             return False

@@ -1,8 +1,8 @@
-"""The store: records and run labels, which leases guard, and artifacts (weights and checkpoints) as files beside the database.
+"""The store: records and run labels, guarded by leases, and the default folder of artifacts (weights and checkpoints).
 
 Laws: at most one record per key is committed; only the holder of a live lease commits; a `done` record is never
-overwritten; a failed one never counts as done; a damaged one counts as not recorded (integrity.py), and is kept aside when
-its stage is recorded again.
+overwritten; a failed one never counts as done; a damaged one counts as not recorded (integrity.py), and is moved aside when its
+stage is recorded again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class Damage:
-    """A damaged record: where it stands in the table, its key as far as it can be read, and what is wrong."""
+    """A damaged record: its row in the table, its key as far as it is readable, and what is wrong."""
 
     place: Any
     key: str
@@ -49,14 +49,14 @@ class Damage:
 
 
 class Store(Leases, Translations, Trials, Requests):
-    """One open store: a database and the folder of artifacts beside it. Its errors are those of `Database`.
+    """One open store. Its errors are those of `Database`.
 
-    A damaged record is skipped and named on standard error, once.
+    A damaged record is skipped, and reported on standard error once.
     """
 
     @property
     def artifacts(self) -> Path:
-        """The folder of stage weights."""
+        """The default folder of weights and checkpoints, beside the database."""
         return (self.path.parent if self.path else Path(".harness")) / "products"
 
     @retried
@@ -69,7 +69,7 @@ class Store(Leases, Translations, Trials, Requests):
 
     @retried
     def records(self, keys: Iterable[str], *, predictions: bool = False) -> dict[str, Record]:
-        """Records by key, with their predictions when asked."""
+        """Records by key."""
         if not self.exists:
             return {}
         with self._read() as connection:
@@ -78,7 +78,7 @@ class Store(Leases, Translations, Trials, Requests):
 
     @retried
     def stage(self, key: str) -> Stage | None:
-        """The stage of a record. Raises UserError where it is damaged."""
+        """The stage of a record. Raises UserError if the record is damaged."""
         if not self.exists:
             return None
         with self._read() as connection:
@@ -102,7 +102,7 @@ class Store(Leases, Translations, Trials, Requests):
 
     @retried
     def speeds(self) -> list[Speed]:
-        """The newest 200 finished stages: what a plan is calibrated on."""
+        """The newest 200 finished stages, which calibrate a plan's estimate."""
         if not self.exists:
             return []
         newest = sa.select(RECORDS.c.key).where(RECORDS.c.status == "done")
@@ -127,9 +127,9 @@ class Store(Leases, Translations, Trials, Requests):
     def _rows(
         self, connection: Connection, condition: sa.ColumnElement[bool], predictions: bool = False
     ) -> Iterator[Row]:
-        """Rows as they are stored. Of predictions that nobody asks for the database says the digest, which is less to carry."""
+        """Rows as they are stored. Without `predictions` the database computes only their digest, which is less to transfer."""
         c = RECORDS.c
-        # Of a damaged file any type may come, which a column's own type cannot take.
+        # A damaged file may give any type, which the column's own type cannot read.
         content: sa.ColumnElement[Any] = sa.type_coerce(c.predictions, sa.types.NullType())
         digest: sa.ColumnElement[Any] = sa.type_coerce(sa.func.sha256(c.predictions), sa.types.NullType())
         known = c.checksum if self.checksums else sa.null()
@@ -139,7 +139,7 @@ class Store(Leases, Translations, Trials, Requests):
             yield Row(key, status, attempt, stage, record, checksum_, digest_, blob)
 
     def commit(self, stage: Stage, record: Record, owner: Owner) -> bool:
-        """Write a record if `owner` still holds the lease of its key; gives the lease back. False: not ours any more."""
+        """Write a record if `owner` holds the lease of its key, and release that. False: another process has the stage now."""
         if stage.key != record.key:
             raise ValueError(f"a record of {record.key} under the stage {stage.key}")
         row = {
@@ -159,7 +159,7 @@ class Store(Leases, Translations, Trials, Requests):
             old = next(self._rows(connection, RECORDS.c.key == key), None)
             why = old.damage() if old else ""
             if held != owner.token:
-                # Word for word ours, its moments included: it was written before, and only the answer was lost.
+                # Equal with all its times: our commit succeeded before, and only the answer was lost.
                 return bool(again and old and not why and old.record == row["record"])
             connection.execute(sa.delete(LEASES).where(LEASES.c.key == key))
             if old and why:
@@ -178,8 +178,8 @@ class Store(Leases, Translations, Trials, Requests):
 
     @retried
     def _with_checksums(self) -> None:
-        """A database of an older harness gets the column; what that one writes later has no checksum, and is read all the
-        same."""
+        """Add the column to a database of an older harness. Rows that the older harness writes later have no checksum, and are
+        still read."""
         if not self.checksums:
             with self._write() as connection:
                 if not any(c["name"] == "checksum" for c in sa.inspect(connection).get_columns(RECORDS.name)):
@@ -190,8 +190,7 @@ class Store(Leases, Translations, Trials, Requests):
 
     @retried
     def damages(self) -> tuple[int, list[Damage]]:
-        """Every record is looked at: how many there are, and the damaged ones. Raises UserError where SQLite's file itself is
-        damaged."""
+        """Check every record: how many there are, and the damaged ones. Raises UserError if SQLite's file itself is damaged."""
         count, found = 0, []
         with self._read() as connection:
             if self.path and (said := connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar()) != "ok":
@@ -206,7 +205,7 @@ class Store(Leases, Translations, Trials, Requests):
 
     @retried
     def quarantine(self, damages: Iterable[Damage]) -> None:
-        """Move records into the table of damaged ones, where nothing reads them."""
+        """Move records into the table of damaged ones, which nothing reads."""
         every = list(damages)
         if not every:
             return
@@ -216,7 +215,7 @@ class Store(Leases, Translations, Trials, Requests):
 
     @property
     def _place(self) -> sa.ColumnElement[Any]:
-        """What tells one row from another: in a damaged file of SQLite two may have one key."""
+        """What identifies a row: in a damaged file of SQLite two may have one key."""
         return sa.literal_column("records.rowid") if self.path else RECORDS.c.key
 
     def _set_aside(self, connection: Connection, condition: sa.ColumnElement[bool], why: str) -> None:
@@ -230,7 +229,7 @@ class Store(Leases, Translations, Trials, Requests):
 
     @retried
     def label(self, table: str, runs: Iterable[Run]) -> None:
-        """Keep the labels of runs beside their keys; a label that is there already stays."""
+        """Keep the labels of runs with their keys; existing labels stay."""
         rows = [
             {"key": r.stage.key, "table": table, "row": r.row, "method": r.method, "task": r.task}
             | {"size": r.size, "subset": r.subset, "seed": r.seed}

@@ -1,4 +1,4 @@
-"""What was asked of a bench or a study, and which stages it needs: what `report` and `show` print again from."""
+"""Requests of benches and studies with the stages that they need: `report` and `show` print from them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REQUEST_STAGES = sa.Table(
     sa.Column("key", sa.String(64), primary_key=True),
     sa.Column("digest", sa.String(64), primary_key=True),
 )
-"""Both are younger than the other tables: a database of an older harness gets them with the first request that is kept."""
+"""Both are created with the first request: a database of an older harness lacks them."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class StoredRequest:
 
 
 class Requests(Database):
-    """Requests by the digest of what they ask, the time of the last one, and the stages that each of them needs."""
+    """Requests by the digest of their content, when each was last made, and the stages that it needs."""
 
     @retried
     def keep_request(self, request: StoredRequest, keys: Iterable[str]) -> None:
-        """Keep a request with the keys of its stages; one that is known gets its time and its new stages. Nothing is written
-        where it is the last one and has no new stages."""
+        """Keep a request with the keys of its stages; a known one gets the time and its new stages. If it is the last request and
+        has no new stages, nothing is written."""
         digest, keys = _digest(request), tuple(keys)
         if self.exists and self._is_last(digest, keys):
             return
@@ -66,7 +66,7 @@ class Requests(Database):
                     connection.execute(sa.insert(REQUEST_STAGES), new)
 
     def _is_last(self, digest: str, keys: tuple[str, ...]) -> bool:
-        """Whether the last request kept is this one, with all these stages."""
+        """Whether this is the last request that was kept, with all these stages."""
         with self._read() as connection:
             if not sa.inspect(connection).has_table(REQUESTS.name):
                 return False
@@ -78,7 +78,7 @@ class Requests(Database):
 
     @retried
     def requests(self, key: str | None = None) -> list[StoredRequest]:
-        """All requests, or those that need the stage `key`; the last one first. A damaged row is left out."""
+        """All requests, or those that need the stage `key`; the last one first. Damaged rows are skipped."""
         if not self.exists:
             return []
         query = sa.select(REQUESTS)
@@ -97,7 +97,7 @@ def _digest(request: StoredRequest) -> str:
 
 
 def _request(row: Mapping[Any, Any]) -> StoredRequest | None:
-    """The request of a row, unless what the row holds is not what its digest was taken of."""
+    """The request of a row; None if its content does not match its digest."""
     try:
         request = StoredRequest(row["table"], dict(json.loads(row["body"])), row["study"], float(row["asked_at"]))
         return request if _digest(request) == row["digest"] else None

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 
 class _AnyText(sa.types.TypeDecorator[str]):
-    """Text with any characters: PostgreSQL's own type refuses NUL, so there it is kept as the bytes of its UTF-8."""
+    """Text with any characters. PostgreSQL's own type refuses NUL, so there it is stored as UTF-8 bytes."""
 
     impl = sa.Text
     cache_ok = True
@@ -35,10 +35,10 @@ RECORDS = sa.Table(
     sa.Column("record", sa.Text, nullable=False),
     sa.Column("predictions", sa.LargeBinary),
     sa.Column("committed_at", sa.Float, nullable=False),
-    sa.Column("checksum", sa.String(64)),  # NULL in rows of an older harness, whose table gets it with the next commit
+    sa.Column("checksum", sa.String(64)),  # NULL in rows of an older harness
 )
 DAMAGED = sa.Table(
-    "damaged_records",  # what is moved out of the records, as it was, with the reason
+    "damaged_records",  # rows moved out of `records`, unchanged, with the reason
     metadata,
     sa.Column("number", sa.Integer, primary_key=True),
     *(sa.Column(column.name, column.type) for column in RECORDS.columns),
@@ -48,7 +48,7 @@ RUNS = sa.Table(
     "runs",
     metadata,
     sa.Column("key", sa.String(64), primary_key=True),
-    sa.Column("table", sa.Text, primary_key=True),  # names are as long as people like
+    sa.Column("table", sa.Text, primary_key=True),  # names have any length
     sa.Column("row", sa.Text, primary_key=True),
     sa.Column("method", sa.Text, nullable=False),
     sa.Column("task", sa.Text, primary_key=True),
@@ -79,4 +79,4 @@ TUNE_TRIALS = sa.Table(
     sa.Column("number", sa.Integer, primary_key=True),
     sa.Column("body", sa.Text, nullable=False),
 )
-"""These two, and that of damaged records, are younger than the others: a database of an older harness gets them with the first row that is kept."""
+"""These two and `damaged_records` are created with their first row: a database of an older harness lacks them."""

@@ -1,4 +1,4 @@
-"""Back-translations that were made once, by digest of what was translated and by what."""
+"""Back-translations, by the digest of the text and its translator."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from harness.store.tables import TRANSLATIONS
 
 
 class Translations(Database):
-    """Texts by key. What a key holds never changes: the first that was kept stays."""
+    """Texts by key. The first text of a key is final."""
 
     @retried
     def translations(self, keys: Sequence[str]) -> dict[str, str]:
-        """The texts of those keys that have one; none in a store that is not there or that never kept one."""
+        """The texts of those keys that have one."""
         if not self.exists:
             return {}
         with self._read() as connection:
@@ -29,7 +29,7 @@ class Translations(Database):
 
     @retried
     def keep_translations(self, texts: Mapping[str, str]) -> None:
-        """Keep texts by key, all or none of them; a key that has one already keeps its own."""
+        """Keep texts by key, all or none; a key that has a text keeps it."""
         if not texts:
             return
         with self._write() as connection:

@@ -1,4 +1,4 @@
-"""What a study of hyperparameters has asked and found so far, a row a trial: what a resumed command goes on from."""
+"""The trials of hyperparameter studies, one row each: a resumed study continues from them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from harness.store.tables import TUNE_TRIALS
 
 
 class Trials(Database):
-    """Trials of studies by number. The last word on a number stands."""
+    """Trials of studies by number. A later write of a number replaces the earlier one."""
 
     @retried
     def trials(self, study: str) -> dict[int, dict[str, Any]]:
-        """What is kept of a study, by number; nothing in a store that is not there or that never held a study."""
+        """The trials of a study, by number."""
         if not self.exists:
             return {}
         with self._read() as connection:
@@ -36,8 +36,8 @@ class Trials(Database):
         if isinstance(found, dict):
             return found
         raise UserError(
-            f"The store {self.shown} has a damaged trial {number} of the study {study}; put a copy in its place, or take another "
-            "--seed to begin a new study."
+            f"The store {self.shown} has a damaged trial {number} of the study {study}; restore a copy, or use another --seed to "
+            "start a new study."
         )
 
     @retried

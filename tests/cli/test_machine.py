@@ -28,7 +28,7 @@ LONG = f"{MOVIES} --set fine_tune.steps=50000000"
     [
         ("harness.db", ["--store 'harness.db' is not a database URL", "sqlite:///results/harness.db"]),
         ("sqlite://", ["--store 'sqlite://' names no file"]),
-        ("mysqll://host/x", ["asks for a database that is not known"]),
+        ("mysqll://host/x", ["names an unknown kind of database"]),
         ("postgresql+psycopg://someone@127.0.0.1:1/x", ["someone@127.0.0.1"]),
         ("postgresql+psycopg://someone:hush@127.0.0.1:1/x", ["--store: a password in the URL", "PGPASSWORD"]),
         ("postgresql+psycopg://127.0.0.1:1/x?user=someone&password=hush", ["--store: a password in the URL"]),

@@ -90,7 +90,9 @@ class TestTwoNodes:
         assert SECRET not in found["said"]
 
     def test_a_node_that_hangs_is_named_and_one_that_left_is_not_missed(self, found: dict[str, Any]) -> None:
-        said = rf"The node \S+ \(127\.0\.0\.1, {found['second']}\) did not say within 3 s whether it sees the storage"
+        said = (
+            rf"The node \S+ \(127\.0\.0\.1, {found['second']}\) did not answer within 3 s whether it sees the storage"
+        )
         assert re.match(said, found["hangs"])
         assert found["gone"] == ""
 
@@ -103,7 +105,7 @@ class TestEncoderFiles:
         storage = Storage(str(tmp_path / "storage"))
         storage.write(nodes.MARK, b"mark")
         setup = WorkerSetup(bert, storage, storage_mark="mark", encoder_digest=encoder_digest(bert))
-        nodes._lend(setup)
+        nodes._upload(setup)
         return replace(setup, encoder_folder=tmp_path / "nowhere")
 
     def test_another_encoder_under_the_same_name_is_not_taken(

@@ -354,5 +354,5 @@ def test_an_object_store_without_room_is_said_at_once() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_ROOM], capture_output=True, text=True, check=True, cwd=REPOSITORY, env=full
     )
-    assert done.stdout.startswith("The tokens of none/train have no room in Ray's object store")
+    assert done.stdout.startswith("The tokens of none/train do not fit into Ray's object store")
     assert "--object-store-memory" in done.stdout

@@ -125,7 +125,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[Any, Any]]
         from ray.train import RunConfig, ScalingConfig
         from ray.train.torch import TorchTrainer
 
-        from harness.cluster.worker_group import Together
+        from harness.cluster.process_group_backend import ProcessGroupConfig
 
         def stage_loop_there(
             config: dict[str, Any],
@@ -140,7 +140,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[Any, Any]]
                 stage_loop_there,
                 train_loop_config={"folder": str(folder), "out": str(out), "path": sys.path},
                 scaling_config=ScalingConfig(num_workers=workers),
-                torch_config=Together("gloo"),
+                torch_config=ProcessGroupConfig("gloo"),
                 run_config=RunConfig(name=f"process-group-{workers}", storage_path=str(out / "train")),
             ).fit()
     return {workers: torch.load(out / f"{workers}.pt", weights_only=False) for workers in (1, 2, 4)}

@@ -169,7 +169,7 @@ def test_the_status_of_the_job_is_that_of_the_command(head: tuple[str, str], fol
     assert driver.err.startswith("harness: job twice failed: "), driver.err
     with started(folder, line) as driver:
         assert driver.wait() == 2
-    assert driver.err == "harness: --id twice: this cluster has a job of that name; take another.\n"
+    assert driver.err == "harness: --id twice: this cluster has a job of that name; choose another.\n"
 
 
 def test_a_wrong_token(head: tuple[str, str], folder: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_wrong_token(head: tuple[str, str], folder: Path) -> None:
         with started(folder, line, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="wrong") as driver:
             assert driver.wait() == 2
         said = driver.err.splitlines()[-1]  # before it Ray's own line, where the head node was asked
-        assert said.startswith(f"harness: --address {address}: the cluster does not take this token; copy its own")
+        assert said.startswith(f"harness: --address {address}: the cluster rejects this token; copy its own")
         assert driver.out == ""
 
 

@@ -89,7 +89,7 @@ def test_a_worker_that_is_killed_takes_nothing_with_it(tmp_path: Path, monkeypat
         first[0].kill()
         assert driver.wait() == 0, driver.err
         driver.gone()
-    assert "its worker group ended 1 times (worker " in driver.err
+    assert "its worker group ended 1 times (rank " in driver.err
     assert ": its process died)" in driver.err
     assert [noise for noise in NOISE if noise in driver.err + driver.out] == []
     assert [(cell["done"], cell["expected"]) for cell in driver.table["cells"]] == [(2, 2)] * 2
@@ -162,7 +162,7 @@ def test_a_worker_that_alone_runs_out_of_memory(tmp_path: Path) -> None:
         driver.gone()
     assert (tmp_path / "starved").exists()
     (retried,) = (line for line in driver.err.splitlines() if line.startswith("retried: "))
-    assert "its worker group ended 1 times (worker 1: RuntimeError: " in retried
+    assert "its worker group ended 1 times (rank 1: RuntimeError: " in retried
     assert "can't allocate memory" in retried
     assert [noise for noise in NOISE if noise in driver.err + driver.out] == []
     assert [(cell["done"], cell["expected"]) for cell in driver.table["cells"]] == [(2, 2)]

@@ -345,7 +345,7 @@ def test_an_empty_file_is_no_new_store(tmp_path: Path) -> None:
     for create in (True, False):
         found = error_of(lambda: Store(f"sqlite:///{path}", create=create))  # noqa: B023
         assert f"{path} is an empty file" in found
-        assert "delete the file to begin a new store" in found
+        assert "delete the file to create a new store" in found
     assert not path.stat().st_size
     assert doctor._store(f"sqlite:///{path}").ok is False
     path.unlink()
@@ -357,7 +357,7 @@ def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "letters.db"
     sql(path, "CREATE TABLE letters (text)")
     before = path.read_bytes()
-    assert "is not a store of harness, or a damaged one" in error_of(lambda: Store(f"sqlite:///{path}"))
+    assert "is not a store of harness, or is damaged" in error_of(lambda: Store(f"sqlite:///{path}"))
     assert path.read_bytes() == before
 
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a store is one sentence with the place and the mend, and nothing is lost."""
+"""What can be wrong with a store is one sentence with the place and the fix, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def test_no_file(text: str) -> None:
 
 
 def test_unknown_backend_and_missing_driver() -> None:
-    assert "asks for a database that is not known" in error_of(lambda: Store("mysqll://host/name"))
+    assert "names an unknown kind of database" in error_of(lambda: Store("mysqll://host/name"))
     found = error_of(lambda: Store("mysql+nodriver://host/name"))
-    assert "not known" in found
+    assert "unknown kind of database" in found
     assert "sqlite:///FILE" in found
 
 

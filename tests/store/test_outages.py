@@ -1,4 +1,4 @@
-"""A database that is away for a moment loses nothing and doubles nothing; one that stays away is said in bounded time."""
+"""A transient outage of the database loses nothing and doubles nothing; a longer one is reported in bounded time."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def server() -> Iterator[postgresql.Own]:
 
 
 @pytest.fixture
-def away_url(server: postgresql.Own) -> str:
+def outage_url(server: postgresql.Own) -> str:
     return next(postgresql.databases(server.url, []))
 
 
 @pytest.fixture
 def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
     """Speaks soon."""
-    monkeypatch.setattr(retry, "SPEAK_SECONDS", 0.2)
+    monkeypatch.setattr(retry, "REPORT_SECONDS", 0.2)
     monkeypatch.setattr(retry, "INTERVAL_SECONDS", 0.1)
 
 
-def meanwhile(act: Callable[[], object], said: Callable[[], str], mend: Callable[[], object]) -> object:
-    """What `act` returns, when the fault is mended once it was spoken of."""
+def meanwhile(act: Callable[[], object], said: Callable[[], str], fix: Callable[[], object]) -> object:
+    """What `act` returns, if the outage is fixed after it was reported."""
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(act)
         until = time.monotonic() + 60
@@ -50,39 +50,39 @@ def meanwhile(act: Callable[[], object], said: Callable[[], str], mend: Callable
             assert time.monotonic() < until
             assert not future.done(), future.result()
             time.sleep(0.02)
-        mend()
+        fix()
         return future.result(60)
 
 
-def test_a_lease_outlives_a_database_that_is_away() -> None:
+def test_a_lease_outlives_a_database_in_an_outage() -> None:
     assert LEASE_SECONDS > retry.OUTAGE_SECONDS
 
 
 @pytest.mark.postgresql
 @pytest.mark.usefixtures("talkative")
 def test_a_server_that_is_started_again(
-    server: postgresql.Own, away_url: str, capfd: pytest.CaptureFixture[str]
+    server: postgresql.Own, outage_url: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    store, of, owner = Store(away_url), stage(), Owner.current()
+    store, of, owner = Store(outage_url), stage(), Owner.current()
     assert store.lease(of.key, owner) == "granted"
     server.stop()
-    assert meanwhile(lambda: store.commit(of, record(of), owner), lambda: store.outage_retry.trouble, server.start)
+    assert meanwhile(lambda: store.commit(of, record(of), owner), lambda: store.outage_retry.message, server.start)
     assert same(store.records([of.key], predictions=True)[of.key], record(of))
     said = capfd.readouterr().err
     assert f"The store {store.shown} does not answer (" in said
     assert "; trying again until " in said
     assert said.endswith(f"The store {store.shown} answers again.\n")
     assert "***" in store.shown
-    assert str(sa.engine.make_url(away_url).password) not in said
+    assert str(sa.engine.make_url(outage_url).password) not in said
 
 
 @pytest.mark.postgresql
 @pytest.mark.usefixtures("talkative")
 def test_a_server_that_is_frozen(
-    server: postgresql.Own, away_url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    server: postgresql.Own, outage_url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """No error comes from it: it is spoken of, cut off and given up by the clock. What it still finishes is not doubled."""
-    store, of, owner = Store(away_url), stage(), Owner.current()
+    store, of, owner = Store(outage_url), stage(), Owner.current()
     store.lease(of.key, owner)
     monkeypatch.setattr("harness.store.database.ANSWER_SECONDS", 1.0)
     monkeypatch.setattr("harness.store.database.CONNECT_SECONDS", 2)
@@ -97,10 +97,10 @@ def test_a_server_that_is_frozen(
             store.statuses([of.key])
         assert time.monotonic() - began < 30, "the limit is for the database and not for each call"
         monkeypatch.setattr(retry, "OUTAGE_SECONDS", 60.0)
-        monkeypatch.setattr(retry, "SPEAK_SECONDS", 0.9)
+        monkeypatch.setattr(retry, "REPORT_SECONDS", 0.9)
         assert meanwhile(
             lambda: store.commit(of, record(of), owner),
-            lambda: store.outage_retry.trouble,
+            lambda: store.outage_retry.message,
             lambda: server.signal(signal.SIGCONT),
         )
     finally:
@@ -146,9 +146,9 @@ class Way:
 
 @pytest.mark.postgresql
 @pytest.mark.parametrize("word", [b"COMMIT", b"INSERT INTO records"], ids=["after it", "within it"])
-def test_a_commit_whose_answer_was_lost_is_neither_doubled_nor_lost(away_url: str, word: bytes) -> None:
+def test_a_commit_whose_answer_was_lost_is_neither_doubled_nor_lost(outage_url: str, word: bytes) -> None:
     of, owner = stage(), Owner.current()
-    way = Way(away_url)
+    way = Way(outage_url)
     store = Store(way.url)
     assert store.lease(of.key, owner) == "granted"
     way.cut_at = word
@@ -160,15 +160,15 @@ def test_a_commit_whose_answer_was_lost_is_neither_doubled_nor_lost(away_url: st
 
 
 @pytest.mark.postgresql
-def test_another_ones_record_is_not_taken_for_ones_own(away_url: str) -> None:
+def test_another_ones_record_is_not_taken_for_ones_own(outage_url: str) -> None:
     """The way is cut within a commit, and whoever took the lease over meanwhile has recorded the stage."""
     of, owner, other = stage(), Owner.current(), Owner.current()
-    way = Way(away_url)
+    way = Way(outage_url)
     store = Store(way.url)
     store.lease(of.key, owner)
     store.release(owner)
-    assert Store(away_url).lease(of.key, other) == "granted"
-    assert Store(away_url).commit(of, record(of, mark=1), other)
+    assert Store(outage_url).lease(of.key, other) == "granted"
+    assert Store(outage_url).commit(of, record(of, mark=1), other)
     way.cut_at = b"records"
     assert not store.commit(of, record(of), owner)
     assert way.cut_at is None, "it was cut"
@@ -176,36 +176,36 @@ def test_another_ones_record_is_not_taken_for_ones_own(away_url: str) -> None:
 
 
 @pytest.mark.postgresql
-def test_nothing_is_made_by_whoever_only_reads(away_url: str) -> None:
-    store = Store(away_url, create=False)
+def test_nothing_is_made_by_whoever_only_reads(outage_url: str) -> None:
+    store = Store(outage_url, create=False)
     assert not store.exists
     assert (store.statuses([KEY]), store.translations([KEY]), store.trials("s"), store.speeds()) == ({}, {}, {}, [])
     assert sa.inspect(store._engine).get_table_names() == []
-    committed(Store(away_url), stage())
-    assert Store(away_url, create=False).statuses([stage().key]) == {stage().key: ("done", 1)}
+    committed(Store(outage_url), stage())
+    assert Store(outage_url, create=False).statuses([stage().key]) == {stage().key: ("done", 1)}
 
 
 @pytest.mark.postgresql
-def test_a_name_without_a_driver_is_ours(away_url: str) -> None:
-    assert Store(away_url.replace("postgresql+psycopg", "postgresql")).url == away_url
+def test_a_name_without_a_driver_is_ours(outage_url: str) -> None:
+    assert Store(outage_url.replace("postgresql+psycopg", "postgresql")).url == outage_url
 
 
 @pytest.mark.postgresql
-def test_the_password_of_the_environment_goes_along(away_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_password_of_the_environment_goes_along(outage_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process on another node has another environment."""
-    parsed = sa.engine.make_url(away_url)
+    parsed = sa.engine.make_url(outage_url)
     monkeypatch.setenv("PGPASSWORD", str(parsed.password))
     store = Store(parsed._replace(password=None).render_as_string())
-    assert store.url == away_url
+    assert store.url == outage_url
     assert str(parsed.password) not in store.shown
 
 
 @pytest.mark.postgresql
 @pytest.mark.parametrize("change", [{"password": "wrong"}, {"database": "nowhere"}, {"username": "nobody"}])
-def test_a_server_that_lets_nobody_in_says_so_at_once(away_url: str, change: dict[str, str]) -> None:
-    url = sa.engine.make_url(away_url).set(**change).render_as_string(hide_password=False)  # type: ignore[arg-type]
+def test_a_server_that_lets_nobody_in_says_so_at_once(outage_url: str, change: dict[str, str]) -> None:
+    url = sa.engine.make_url(outage_url).set(**change).render_as_string(hide_password=False)  # type: ignore[arg-type]
     began = time.monotonic()
-    with pytest.raises(UserError, match=r"does not answer \(.*FATAL.*\); see that it runs"):
+    with pytest.raises(UserError, match=r"does not answer \(.*FATAL.*\); check that it runs"):
         Store(url)
     assert time.monotonic() - began < 30
 
@@ -238,7 +238,7 @@ def test_a_full_disk_on_which_space_is_made_in_time(tmp_path: Path, disk: Callab
     filler = tmp_path / "small" / "filler"
     with filler.open("wb", buffering=0) as file:
         file.write(b"x" * 1_000_000)  # as much of it as there is space for
-    assert meanwhile(lambda: store.commit(of, record(of), owner), lambda: store.outage_retry.trouble, filler.unlink)
+    assert meanwhile(lambda: store.commit(of, record(of), owner), lambda: store.outage_retry.message, filler.unlink)
     assert same(store.records([of.key], predictions=True)[of.key], record(of))
     store._engine.dispose()
 
