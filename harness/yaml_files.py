@@ -202,7 +202,7 @@ def _parse(text: str, where: str) -> Any:
         mark = error.problem_mark
         problem = str(error.problem).partition(" with value")[0].replace("found duplicate key", "the key")
         problem = problem.replace('"', "'")
-        raise UserError(f"{where}, line {mark.line + 1}: {problem} stands twice; keep one.") from None
+        raise UserError(f"{where}, line {mark.line + 1}: {problem} is given twice; keep one.") from None
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""

@@ -98,6 +98,13 @@ def test_the_package_is_light_until_it_is_used() -> None:
     assert all(name in done.stdout for name in harness.__all__)
 
 
+@pytest.mark.parametrize("before", ["", "import harness.bench.table; ", "from harness.bench import plan; "])
+def test_bench_is_a_function_beside_its_package(before: str) -> None:
+    code = f"{before}import harness\ntry: harness.bench('nowhere')\nexcept Exception as error: print(type(error).__name__, error)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("UserError table: unknown table 'nowhere'")
+
+
 # -------------------------------------------------------------------------------------------------------- the examples
 
 

@@ -8,12 +8,10 @@ argument raises `harness.errors.UserError`. Data come back as pandas data frames
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike, fspath
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from harness.api.arguments import Fields, Set, Shared, request_from, several, with_table
@@ -214,12 +212,3 @@ def _plan_of(store: Store, stage: Stage) -> Plan | None:
             if any(rows.digest in made.library for rows in stage.row_sets):
                 return made
     return None
-
-
-class _CallablePackage(ModuleType):
-    """`harness.bench` is a package of modules; called, it is this module's `bench`."""
-
-    __call__ = staticmethod(bench)
-
-
-sys.modules["harness.bench"].__class__ = _CallablePackage

@@ -27,7 +27,7 @@ def _one(value: object) -> object:
 
 
 OneValue = Annotated[Value, BeforeValidator(_one)]
-"""A value, told to be wrong in one sentence and not in one for each kind that it might have been."""
+"""A value; a wrong one gives one error, not one for each type of the union."""
 
 
 class PointTarget(Strict):

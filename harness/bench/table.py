@@ -47,7 +47,7 @@ def _kind(value: object) -> str:
 Number = Annotated[float, BeforeValidator(_not_bool), Field(allow_inf_nan=False)]
 Positive = Annotated[float, BeforeValidator(_not_bool), Field(gt=0, allow_inf_nan=False)]
 Rate = Annotated[float, BeforeValidator(_not_bool), Field(gt=0, le=1), AfterValidator(_not_tiny)]
-"""A learning rate, or AdamW's eps: a smaller or larger one is a slip of the hand and trains nothing."""
+"""A learning rate, or AdamW's eps: a smaller or larger one is a typing error."""
 Count = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=10**9)]
 Batch = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=10**6)]
 Few = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=1000)]
@@ -128,7 +128,7 @@ class MlmHead(Strict):
 
 
 class EncoderSettings(Strict):
-    """What an encoder gets beside its own weights, the same for all rows of a table; what is left out is the encoder's own.
+    """Settings of the encoder for all rows of a table. A key that is left out keeps the encoder's own value.
 
     `relative_buckets`: of T5's relative positions, beside the encoder's own positions and zero at first; 0: none.
     `relative_distance`: from which all distances share a bucket.
@@ -222,12 +222,12 @@ class Row(Strict):
 
     @property
     def encoder_settings(self) -> dict[str, int]:
-        """What this row sets of the encoder, against its table: for a row whose point it is."""
+        """Settings of the encoder for this row alone, over those of its table."""
         return encoder_part(self.set)
 
     @property
     def hyperparameters(self) -> dict[str, Value]:
-        """What this row sets of its methods."""
+        """The hyperparameters of its methods that this row sets."""
         return {key: value for key, value in self.set.items() if not key.startswith(ENCODER)}
 
     @property
@@ -335,7 +335,7 @@ class Table(Strict):
         names = [row.name for row in self.rows]
         for index, row in enumerate(self.rows):
             if row.name in names[:index]:
-                raise MisplacedError(["rows", index, "name"], f"the row '{row.name}' stands twice; keep one")
+                raise MisplacedError(["rows", index, "name"], f"the row '{row.name}' is given twice; keep one")
         for column, spec in self.columns.items():
             check(["columns", column, "task"], spec.task, self.tasks, "task")
             try:
@@ -380,7 +380,7 @@ class Table(Strict):
         for path in values:
             found = matching(self.origin, path)
             if len(found) != 1:
-                several = f"stands in {' and '.join(found)}; keep one" if found else "has no origin: give P, R or C"
+                several = f"matches {' and '.join(found)}; keep one" if found else "has no origin: give P, R or C"
                 raise MisplacedError(["origin", *found[1:2]], f"{path} {several}")
 
     def reason(self, path: str) -> str:
@@ -389,7 +389,7 @@ class Table(Strict):
 
     @property
     def reference(self) -> Preset:
-        """The preset that stands for the paper's setting: the comparable one, else 'paper', else the default."""
+        """The preset with the paper's setting: the comparable one, else 'paper', else the default."""
         found = next((preset for preset in self.presets.values() if preset.comparable), None)
         return found or self.presets.get("paper", self.presets[self.default_preset])
 

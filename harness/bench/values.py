@@ -1,7 +1,7 @@
 """The values of a table by path (recipe.fine_tune.lr, max_length, ...): where each comes from, and its words in a caption.
 
 An origin is 'P' (the paper), 'R' (code that its authors released) or 'C' (chosen here), with what the table says behind it
-('P 4.3': section 4.3). Nothing in here reaches a key.
+('P 4.3': section 4.3). Origins are no part of a key.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def deviations(resolved: ResolvedTable) -> list[str]:
 
 
 def _unset(path: str, theirs: Mapping[str, Any]) -> str:
-    """What stands in a table for a value that it does not state: the other of a pair, or the default."""
+    """The value that a table has where it states none: the other of a pair, or the default."""
     parent, _, name = path.rpartition(".")
     for pair in EXCLUSIVE:
         other = next((each for each in pair if name in pair and each != name), None)

@@ -1,4 +1,4 @@
-"""The command `harness`: arguments to one call. Heavy imports stay inside the handlers, so that --help is instant."""
+"""The command `harness`: parses arguments and calls a handler. Handlers import heavy packages themselves, so that --help is fast."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Parser(argparse.ArgumentParser):
         return self.prog.partition(" ")[2]
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """An unknown flag is said first, with the closest one: what is missing is often what was misspelt."""
+        """Reports an unknown flag first, with the closest one: a missing flag is often a misspelt one."""
         for text in self._own(args):
             flag = text.partition("=")[0]
             if flag.startswith("--") and flag != "--" and flag not in self._option_string_actions:
@@ -59,7 +59,7 @@ class _Parser(argparse.ArgumentParser):
                 next(words, None)  # its value
 
     def error(self, message: str) -> NoReturn:
-        """One sentence, as for every other mistake; argparse alone would print the whole usage."""
+        """Raises one sentence as every other error; argparse would print the whole usage."""
         from harness.store import masked
 
         shown = " ".join(masked(word) for word in message.split(" "))  # a URL without its flag is among them
@@ -403,7 +403,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _ended(error: UserError | KeyboardInterrupt, received: Received) -> int:
-    """Say why the command ends; its status."""
+    """Print why the command ends. Returns its exit status."""
     wrong = isinstance(error, UserError) and received.number is None  # a signal may have ended what we need first
     own = wrong or isinstance(error, KeyboardInterrupt)
     with suppress(OSError):

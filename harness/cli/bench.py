@@ -1,4 +1,4 @@
-"""`bench`, `plan` and `report`: one preparation (table, data, encoder, plan, what is done), three ends."""
+"""`bench`, `plan` and `report`: prepare a request, then train and print, or print."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _rows(prepared: Prepared) -> list[str]:
 
 
 def _first_line(prepared: Prepared) -> list[str]:
-    """What the other presets would cost here, said when none was asked for."""
+    """The estimated cost of the other presets, where the request names none."""
     if prepared.request.preset:
         return []
     costs = []

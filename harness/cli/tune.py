@@ -51,7 +51,7 @@ def _live(opened: Opened, dashboard: str) -> Iterator[Watcher]:
 
 
 def _announce(study: PreparedStudy) -> float:
-    """Say in lines what varies, what it is judged by and what is left to do; the hours that this takes at the most."""
+    """Print the search space, the data that points are scored on and the remaining work. Returns an upper bound of its hours."""
     prepared, points, seed = study.prepared, study.points, study.request.seed
     space, base = points.space, points.base
     history = History(study.name, prepared.store, None)
@@ -88,7 +88,7 @@ def _when(conditions: Any) -> str:
 
 
 def _others(study: PreparedStudy) -> list[str]:
-    """What the other presets would cost here, said when none was asked for."""
+    """The estimated cost of the other presets, where the request names none."""
     request, space = study.request, study.points.space
     if request.preset:
         return []

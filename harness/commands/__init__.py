@@ -1,1 +1,1 @@
-"""What the commands do: prepare a request, train what is missing, run a study. Nothing is printed or asked in here."""
+"""What the commands do: prepare a request, train what is missing, run a study. Modules here print nothing and ask nothing."""

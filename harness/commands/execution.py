@@ -46,8 +46,8 @@ def worker_setup_of(request: Request, located: Located, storage: Storage, execut
 
 
 def check_machine(request: Request) -> None:
-    """What this machine lacks is said before Ray starts: a folder and memory for Ray, and a GPU for a share of one. Another
-    cluster answers for itself. Raises UserError."""
+    """Raises UserError, before Ray starts, for what this machine lacks: a folder and memory for Ray, GPUs. The session checks
+    another cluster."""
     if request.address != "local":
         return
     _check_limits()

@@ -55,14 +55,14 @@ def own_data(plan: Plan) -> list[str]:
 
 
 def overlap_sentences(plan: Plan) -> list[str]:
-    """Which evaluation rows have a text that also stands in training text."""
+    """Overlap of training and evaluation texts, a sentence each."""
     found = [s for s in plan.overlaps if s.most]
     sentences = []
     for each in found:
         training = "one of the training sets" if each.training == "training sets" else f"the corpus {each.training}"
         sentences.append(f"{each.most} of {each.rows:,} rows of {each.evaluation} share a text with {training}")
     if not found and plan.overlaps:
-        sentences.append("no text of a dev or test set of this table stands in training text")
+        sentences.append("no dev or test text of this table is part of the training text")
     if plan.corpus and plan.corpus.rows > COMPARED_TEXTS:
         sentences.append(f"not looked for in the {plan.corpus.rows:,} texts of {plan.corpus.name}")
     return sentences

@@ -45,7 +45,7 @@ class PreparedStudy:
 
     def work_left(self, entries: Iterable[Entry]) -> tuple[int, int, float]:
         """Distinct stages of the study, how many of them are still to be trained, and their FLOPs. Exact for a grid; for a
-        search the default point stands for those that are not proposed yet, and no point is dropped: an upper bound."""
+        search the default point is counted for those that are not proposed yet, and no point is dropped: an upper bound."""
         space, retry = self.points.space, self.request.base.retry
         known = [entry for entry in entries if entry.same_as is None]
         ended = [dict(entry.trial.point) for entry in known if not unfinished(entry, retry)]
@@ -67,7 +67,7 @@ class PreparedStudy:
         return len(every) + len(own) * new, len(to_train) + len(own) * new, flops
 
     def _stages(self, points: Iterable[Mapping[str, Any]]) -> dict[str, Stage]:
-        """The stages of points by key; a point that cannot be run has none, and stands in the table as failed."""
+        """The stages of points by key; a point that cannot be run has none; its trial is shown as failed."""
         found: dict[str, Stage] = {}
         for point in points:
             with suppress(UserError):
@@ -106,7 +106,7 @@ class Opened:
         for size in base.sizes:
             for name, column in base.columns.items():
                 title = f"{column.title} ({column.metric})" + (f" N={size}" if len(base.sizes) > 1 else "")
-                # A full training set has one subset, which stands in every replicate of its seed.
+                # A full training set has one subset, which is part of every replicate of its seed.
                 replicate = [(s if size else base.subsets[0], seed) for s, seed in self.points.replicates]
                 test[title] = [value for each in replicate if (value := found[size, name, *each]) is not None]
         return test

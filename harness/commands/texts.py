@@ -41,7 +41,7 @@ def translation_of(resolved: ResolvedTable, store: Store, download: bool) -> tup
 
 
 def corpus_of(resolved: ResolvedTable, store: Store, download: bool, where: str) -> Corpus | None:
-    """What rows are pre-trained on; None where no row is, and in a plan while the hub has not been asked."""
+    """The pre-training corpus of a table; None where no row is pre-trained, and in a plan where it is not downloaded yet."""
     if resolved.pre_train is None:
         return None
     memo = store.artifacts.parent / "corpora.json"
@@ -57,7 +57,7 @@ def corpus_of(resolved: ResolvedTable, store: Store, download: bool, where: str)
 def translate(
     every: Iterable[Rows], translator: Translator, store: Store, progress: Callable[[int], Callable[[int, int], None]]
 ) -> int:
-    """Back-translate rows, text by text into the store; interrupted, it goes on where it was. `progress(n)`: called for each
+    """Back-translate rows, text by text into the store; an interrupted call continues where it stopped. `progress(n)`: called for each
     part of n rows, gives what is called with the number done and all. The number of empty translations."""
     return sum(back_translated(rows, translator, store, progress(len(rows))).empty for rows in every)
 

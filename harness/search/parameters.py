@@ -215,7 +215,7 @@ class Tunable:
 
 
 def _kind(annotation: Any) -> Kind:
-    """Of `Annotated[...]`, `... | None` and the like: the first plain type that stands in it."""
+    """Of `Annotated[...]`, `... | None` and the like: the first plain type in it."""
     origin = typing.get_origin(annotation)
     if origin is Literal:
         return "word"
@@ -258,7 +258,7 @@ def checked_values(tunable: Tunable, values: tuple[Value, ...], loc: list[int | 
         except ValueError as error:
             raise MisplacedError([*loc, index], str(error)) from None
         if read in found:
-            raise MisplacedError([*loc, index], f"{value!r} stands twice; keep one")
+            raise MisplacedError([*loc, index], f"{value!r} is given twice; keep one")
         found.append(read)
     return tuple(found)
 

@@ -67,7 +67,7 @@ class Points:
         if skipped:
             name, task, reason = skipped[0]
             raise UserError(f"{name}{' on ' + task if task else ''} cannot be run: {reason}.")
-        # A full training set has one subset, which stands in every replicate of its seed.
+        # A full training set has one subset, which is part of every replicate of its seed.
         return tuple(
             tuple(run for run in runs if run.seed == seed and (run.subset == subset or not run.size))
             for subset, seed in self.replicates

@@ -1,7 +1,7 @@
 """A method's search space as data: the paper's grid, wider distributions, the paper's point, what is judged, and presets.
 
 One YAML file under `search_spaces/` each (`space_file.py`), read by `load_space`. `resolve_space` turns it, a preset and the
-command line's wishes into one flat object. No optuna: a trial is handed in.
+a request's fields into one flat object. Imports no optuna: callers pass trials in.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
 class ResolvedSpace:
     """A space as it is explored: flat, frozen, and small enough to travel.
 
-    `preset`: of the space; `table_preset`: of `table`, which it stands on. `row` '' lets the table add one. `parameters`:
+    `preset`: of the space; `table_preset`: the preset of `table`. `row` '' lets the table add one. `parameters`:
     parents before children. `set`: overrides of all points. `defaults`: the point that is tried first. `metrics` () is what the table selects by.
     `tasks`, `sizes`, `subsets` (a count), `seeds`: None is the table preset's. `trials`: of a grid its points.
     """
@@ -132,11 +132,11 @@ def resolve_space(
     trials: int | None = None,
     metrics: Sequence[str] | None = None,
 ) -> ResolvedSpace:
-    """`space` under `preset` (None: its default) with the command line's wishes; None keeps the file's.
+    """`space` under `preset` (None: its default) with the fields of a request; None keeps the file's.
 
     Without `mode` it is a search where the file has one, and the grid with `sampler` 'grid'. A grid is run in order and
     without racing unless a sampler or a rule is asked for; another sampler draws from the grid's values.
-    Raises UserError for an unknown word and for wishes that exclude one another.
+    Raises UserError for an unknown word and for fields that exclude each other.
     """
     view = _view(space, preset or space.default_preset)
     for word, known, what in ((sampler, SAMPLERS, "sampler"), (racing, RACINGS, "racing")):
@@ -191,7 +191,7 @@ def resolve_space(
 
 
 def _view(space: Space, preset: str) -> View:
-    """A space without presets of its own stands on any preset of its table."""
+    """A space without presets of its own accepts any preset of its table."""
     if space.presets and preset not in space.presets:
         raise unknown("preset", preset, space.presets, f"--preset of space {space.name}")
     view = View(space, preset)
@@ -206,10 +206,10 @@ def _view(space: Space, preset: str) -> View:
 def _no_grid(view: View) -> str:
     """Why there is no grid over the search's distributions."""
     ranges = [parameter for parameter in view.parameters("search") if not parameter.choices]
-    mend = "take --grid" if view.get("grid") else "list values under grid in the space"
+    fix = "take --grid" if view.get("grid") else "list values under grid in the space"
     if not ranges:
-        return f"a search draws its points; {mend}."
-    return f"a grid over a continuous range cannot be counted out, and {ranges[0].path} goes from {ranges[0].described()}; {mend}."
+        return f"a search draws its points; {fix}."
+    return f"a grid over a continuous range has no end, and {ranges[0].path} goes from {ranges[0].described()}; {fix}."
 
 
 def _judged(view: View, metrics: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[Direction, ...]]:

@@ -60,7 +60,7 @@ class Target(Strict):
 class SpacePreset(Target):
     """What a preset changes; a key left out is the space's. `defaults` and `set` are merged, `grid` and `search` replaced.
 
-    `table_preset`: the table's preset that it stands on; by default the one of the same name.
+    `table_preset`: the preset of the table; by default the one of the same name.
     """
 
     description: str
@@ -194,7 +194,7 @@ class View:
             with placed(loc):
                 tunable = tunable_at(key, self.space.parts)
                 if tunable.path in found:
-                    raise ValueError(f"{tunable.path} stands twice; keep one")
+                    raise ValueError(f"{tunable.path} is given twice; keep one")
                 self._takes_effect(tunable, list(found))
             if isinstance(values, Distribution):
                 found[tunable.path] = sampled_parameter(tunable, values, loc), loc
@@ -277,7 +277,7 @@ class View:
                 with placed(loc):
                     tunable = tunable_at(key, self.space.parts)
                     if tunable.path in mine:
-                        raise ValueError(f"{tunable.path} stands twice; keep one")
+                        raise ValueError(f"{tunable.path} is given twice; keep one")
                     mine.add(tunable.path)
                     found[tunable.path] = tunable.value(value), loc
         return found
@@ -289,7 +289,7 @@ class View:
             path = parameter.path
             if path in given and mode == "search" and not parameter.holds(given[path][0]):
                 value, loc = given[path]
-                raise MisplacedError(loc, f"{value!r} lies outside of search: {parameter.described()}")
+                raise MisplacedError(loc, f"{value!r} is outside of the search: {parameter.described()}")
             if not parameter.active(point):
                 continue
             if path not in given:
@@ -307,7 +307,7 @@ class View:
             if metric not in (*METRICS, FLOPS):
                 raise MisplacedError(self.place("metric"), str(unknown("metric", metric, (*METRICS, FLOPS))))
             if metric in self.metrics[:index]:
-                raise MisplacedError(self.place("metric"), f"{metric} stands twice; keep one")
+                raise MisplacedError(self.place("metric"), f"{metric} is given twice; keep one")
         if len(self.directions) != max(1, len(self.metrics)):
             raise MisplacedError(
                 self.place("direction"),

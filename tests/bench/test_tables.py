@@ -266,7 +266,7 @@ def test_unknown_tables_and_presets() -> None:
         ("epochs: {20: 350", "epochs: {20: x", ["key recipe.fine_tune.epochs.20", "'x'"]),
         ("epochs: {20: 350", "epochs: {20: 1e9", ["key recipe.fine_tune.epochs.20", "less than or equal to 100000"]),
         ("subsets: 5\n", "subsets: 1000000000000\n", ["key subsets", "less than or equal to 1000"]),
-        ("{name: TAPT, method: tapt}", "{name: FT, method: tapt}", ["key rows.3.name", "stands twice"]),
+        ("{name: TAPT, method: tapt}", "{name: FT, method: tapt}", ["key rows.3.name", "is given twice"]),
         ("{name: TAPT, method: tapt}", "{name: TAPT}", ["key rows.3", "needs a method"]),
         ("sst2, metric: accuracy", "sst2, metric: acuracy", ["key columns.sst2.metric", "Did you mean 'accuracy'?"]),
         (
@@ -290,7 +290,7 @@ def test_unknown_tables_and_presets() -> None:
             "  recipe.*.scedule: C",
             ["key origin.recipe.*.scedule", "recipe.fine_tune.schedule"],
         ),
-        ("  recipe.*.schedule: C", "  recipe.*.l*: C", ["key origin.recipe.*.l*", "recipe.fine_tune.lr stands in"]),
+        ("  recipe.*.schedule: C", "  recipe.*.l*: C", ["key origin.recipe.*.l*", "recipe.fine_tune.lr matches"]),
         ("  max_length: C", "  max_length: D", ["key origin.max_length", "'D'"]),
     ],
 )

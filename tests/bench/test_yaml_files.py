@@ -66,7 +66,7 @@ def test_scientific_notation_is_a_float_and_words_stay_words() -> None:
         ("name: a\npresets:\n  quick:\n    size: 3\n", ["line 4, key presets.quick.size:", "Did you mean 'sizes'?"]),
         ("name: a\npresets:\n  quick:\n    sizes: [1, 7]\n", ["line 4, key presets.quick.sizes.1:", "take 8"]),
         ("lr: 3\n", ["key name:", "missing"]),
-        ("name: a\nname: b\n", ["line 2", "'name' stands twice"]),
+        ("name: a\nname: b\n", ["line 2", "'name' is given twice"]),
         ("name: [a\nb: c\n", ["line 2", "not valid YAML"]),
         ("name: a\n\tlr: 3\n", ["line 2", "not valid YAML"]),
         ("", ["x.yaml: the file is empty", "name"]),

@@ -83,7 +83,7 @@ def test_a_number_in_scientific_notation_is_a_number(harness: Harness) -> None:
         ),
         ("method: cmlm\nset: [1]\n", ["point.yaml, line 2, key set"]),
         ("method: cmml\nset: {alpha: 1}\n", ["point.yaml, key method: unknown method 'cmml'. Did you mean 'cmlm'?"]),
-        ("method: cmlm\nmethod: ft\nset: {}\n", ["point.yaml, line 2", "stands twice"]),
+        ("method: cmlm\nmethod: ft\nset: {}\n", ["point.yaml, line 2", "is given twice"]),
         ("method: cmlm\nset: {optim.lrr: 1}\n", ["'optim.lrr'", "Did you mean 'optim.lr'?"]),
     ],
 )
