@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -139,38 +139,42 @@ def make_plan(
     tasks = _Lazy(evaluations)
     training: _Lazy[tuple[str, int, int], TrainingSet] = _Lazy(lambda key: readers[key[0]].training_set(*key[1:]))
     table_data = TableData(
-        tasks,
-        training,
-        located.encoder,
-        mlm_head,
-        _corpus_rows(resolved, corpus),
-        located.config,
-        located.name,
-        translation.views,
-        translation.reason,
-        data_settings(resolved),
+        tasks=tasks,
+        training=training,
+        base=located.encoder,
+        mlm_head=mlm_head,
+        corpus=_corpus_rows(resolved, corpus),
+        config=located.config,
+        encoder=located.name,
+        views=translation.views,
+        untranslated=translation.reason,
+        read_under=data_settings(resolved),
     )
     runs, skipped = runs_of(resolved, table_data)
     table_data = replace(table_data, tasks=dict(tasks), training=dict(training))
-    compared = [prose] if prose else []
-    if corpus and corpus.rows <= COMPARED_TEXTS and not (prose and prose.digest == corpus.digest):
-        compared.append(Rows(tuple((text,) for text in corpus.texts()), None, corpus.name))
-    described = "not read"
-    if source:
-        described = "; ".join(dict.fromkeys(source.describe(found.task) for found in tasks.values()))
+    places = dict.fromkeys(source.describe(found.task) for found in tasks.values()) if source else ["not read"]
+    untranslated = {digest: rows for reader in readers.values() for digest, rows in reader.untranslated.items()}
     return Plan(
-        resolved,
-        located,
-        described,
-        runs,
-        {stage.key: stage for run in runs for stage in run.stage.chain},
-        skipped,
-        table_data,
-        tuple(overlap for reader in readers.values() for overlap in reader.overlaps(compared)),
-        library,
-        corpus,
-        tuple({digest: rows for reader in readers.values() for digest, rows in reader.untranslated.items()}.values()),
+        resolved=resolved,
+        located=located,
+        source="; ".join(places),
+        runs=runs,
+        stages={stage.key: stage for run in runs for stage in run.stage.chain},
+        skipped=skipped,
+        table_data=table_data,
+        overlaps=_overlaps(readers.values(), corpus, prose),
+        library=library,
+        corpus=corpus,
+        untranslated=tuple(untranslated.values()),
     )
+
+
+def _overlaps(readers: Iterable[_Reader], corpus: Corpus | None, prose: Rows | None) -> tuple[Overlap, ...]:
+    """Overlap of all evaluation sets with their training sets, the corpus and the `prose` of the MLM head."""
+    corpora = [prose] if prose else []
+    if corpus and corpus.rows <= COMPARED_TEXTS and not (prose and prose.digest == corpus.digest):
+        corpora.append(Rows(tuple((text,) for text in corpus.texts()), None, corpus.name))
+    return tuple(overlap for reader in readers for overlap in reader.overlaps(corpora))
 
 
 class _Lazy(dict[K, V]):

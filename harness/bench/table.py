@@ -251,7 +251,7 @@ class Aggregation(Strict):
     @model_validator(mode="after")
     def _median_alone(self) -> Aggregation:
         if self.center == "median" and self.spread != "none":
-            raise MisplacedError(["spread"], "a median has no standard deviation beside it; set spread: none")
+            raise MisplacedError(["spread"], "a median takes no standard deviation; set spread: none")
         return self
 
 

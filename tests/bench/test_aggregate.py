@@ -110,7 +110,7 @@ def test_a_table_may_show_the_median_of_its_runs() -> None:
     text = render(grid, CAPTION, "text")
     assert "Test scores in points (x100): median over 5 subsets x 3 seeds." in text
     assert "Star: the highest median of its column." in text
-    with pytest.raises(ValueError, match="a median has no standard deviation beside it; set spread: none"):
+    with pytest.raises(ValueError, match="a median takes no standard deviation; set spread: none"):
         Aggregation(center="median")
 
 
