@@ -122,7 +122,7 @@ class TestEncoderFiles:
         with pytest.raises(UserError, match=r"lacks the encoder .*nowhere.*are not it; delete them and run"):
             nodes.checked(lent)
         lent.storage.delete(f"encoders/{lent.encoder_digest}/files.json")
-        with pytest.raises(UserError, match="joined too late to be lent it; run the same command again"):
+        with pytest.raises(UserError, match="joined after the others got it; run the same command again"):
             nodes.checked(lent)
 
     def test_half_a_cache_is_fetched_again(self, lent: WorkerSetup) -> None:

@@ -1,0 +1,172 @@
+"""A run's chain as a trial trains it. No Ray: the ledger is a store in this process, and training writes what it would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.exceptions import ActorDiedError
+from store.samples import record, stage
+
+from harness.bench.lifecycle import WORKER_DEATHS
+from harness.bench.work import Item
+from harness.cluster import chain_runner as module
+from harness.cluster import stages as stages_module
+from harness.cluster.chain_runner import ChainRunner
+from harness.cluster.worker import WorkerResult
+from harness.search.points import StageResult
+from harness.specs import Parent, Record, Run, Stage, Status, WorkerSetup
+from harness.storage import Storage, weights_of
+from harness.store import Owner, Store
+
+HEAD, POST, LEAF = (
+    replace(each, phase=phase)
+    for each, phase in zip(stage().chain, ("mlm-head", "post-train", "fine-tune"), strict=True)
+)
+POST = replace(POST, init=Parent(HEAD))
+LEAVES = [replace(LEAF, seed=seed, init=Parent(POST)) for seed in range(2)]
+RUNS = [Run(leaf, "CMLM", "cmlm", "toy", 20, 0, leaf.seed) for leaf in LEAVES]
+Act = Callable[[Item], Status]
+
+
+@dataclass
+class FakeLedger:
+    """As harness.cluster.ledger.Ledger, in this process."""
+
+    store: Store
+    storage: Storage
+    tried: set[str] = field(default_factory=set)
+    users: dict[str, set[str]] = field(default_factory=dict)
+
+    def lease(self, key: str, seen: int, remake: bool, owner: Owner) -> Any:
+        return self.store.lease(key, owner, seen_attempt=seen, remake=remake)
+
+    def commit(self, of: Stage, found: Record, owner: Owner) -> bool:
+        self.tried.add(of.key)
+        return self.store.commit(of, found, owner)
+
+    def release(self, key: str, owner: Owner) -> None:
+        self.store.release(owner, key)
+
+    def status(self, key: str) -> Any:
+        return self.store.statuses([key]).get(key)
+
+    def look(self, key: str, retry: bool, metrics: tuple[str, ...] = ()) -> Any:
+        status, attempt = self.store.statuses([key]).get(key, (None, 0))
+        if status is None or (status == "failed" and key not in self.tried):
+            return attempt, None
+        found = self.store.records([key])[key]
+        return attempt, StageResult(found.status, found.reason, found.dev_scores)
+
+    def hold(self, key: str, user: str) -> None:
+        self.users.setdefault(key, set()).add(user)
+
+    def let_go(self, key: str, user: str) -> None:
+        self.users.get(key, set()).discard(user)
+        if not self.users.get(key):
+            self.storage.delete(weights_of(key))
+
+
+@dataclass
+class Trial:
+    """A chain runner whose training takes no time: `act` says how a stage ends, or raises what its worker's death raises."""
+
+    ledger: FakeLedger
+    act: Act = lambda _: "done"
+    trained: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        setup = WorkerSetup(Path(), self.ledger.storage)
+        self.runner = ChainRunner(self.ledger, Owner.current(), setup, self._train, retry=False)
+
+    def _train(self, item: Item, owner: Owner) -> WorkerResult:
+        self.trained.append(item.stage.phase)
+        status = self.act(item)
+        if status == "done" and item.keep_weights:
+            self.ledger.storage.write(weights_of(item.stage.key), b"weights")
+        if item.remake:
+            self.ledger.release(item.stage.key, owner)
+            return WorkerResult(status, "", True)
+        found = record(item.stage, status)
+        return WorkerResult(status, found.reason, self.ledger.commit(item.stage, found, owner))
+
+    def run(self, run: Run = RUNS[0]) -> list[StageResult]:
+        return self.runner.run(run, ("accuracy",), "trial 0")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
+    def ask(to: FakeLedger, what: str, *arguments: Any) -> Any:
+        return getattr(to, what)(*arguments)
+
+    monkeypatch.setattr(module, "ask", ask)
+    monkeypatch.setattr(stages_module, "ask", ask)
+    return FakeLedger(Store(f"sqlite:///{tmp_path / 'harness.db'}"), Storage(str(tmp_path / "weights")))
+
+
+def test_a_chain_is_trained_once_and_then_read(ledger: FakeLedger) -> None:
+    first, second = Trial(ledger), Trial(ledger)
+    assert [(each.status, each.trained) for each in first.run()] == [("done", True)] * 3
+    assert first.trained == ["mlm-head", "post-train", "fine-tune"]
+    assert [(each.status, each.trained) for each in second.run()] == [("done", False)] * 3
+    assert second.trained == []
+    assert ledger.storage.exists(weights_of(HEAD.key)), "other runs start from them"
+    assert not ledger.storage.exists(weights_of(POST.key)), "nobody starts from them any more"
+
+
+def test_weights_stay_as_long_as_another_run_needs_them(ledger: FakeLedger) -> None:
+    ledger.hold(POST.key, "another run")
+    Trial(ledger).run()
+    assert ledger.storage.exists(weights_of(POST.key))
+
+
+def test_deleted_weights_are_made_again(ledger: FakeLedger) -> None:
+    Trial(ledger).run()
+    other = Trial(ledger)
+    assert [(each.status, each.trained) for each in other.run(RUNS[1])] == [
+        ("done", False),
+        ("done", True),
+        ("done", True),
+    ]
+    assert other.trained == ["post-train", "fine-tune"]
+    assert {
+        attempt for _, attempt in ledger.store.statuses([HEAD.key, POST.key, *(s.key for s in LEAVES)]).values()
+    } == {1}
+
+
+def test_a_chain_ends_with_the_stage_that_diverged(ledger: FakeLedger) -> None:
+    trial = Trial(ledger, lambda item: "diverged" if item.stage.phase == "post-train" else "done")
+    assert [each.status for each in trial.run()] == ["done", "diverged"]
+    assert [each.status for each in trial.run()] == ["done", "diverged"], "a divergence is final"
+    assert trial.trained == ["mlm-head", "post-train"]
+
+
+def test_deaths_are_retried_and_then_recorded(ledger: FakeLedger) -> None:
+    deaths: list[str] = []
+
+    def dies(item: Item) -> Status:
+        if item.stage.phase == "fine-tune":
+            deaths.append(item.name)
+            raise ActorDiedError()
+        return "done"
+
+    *_, leaf = Trial(ledger, dies).run()
+    assert len(deaths) == WORKER_DEATHS
+    assert (leaf.status, leaf.reason) == ("failed", f"its worker process died {WORKER_DEATHS} times (ActorDiedError)")
+    assert ledger.store.statuses([LEAVES[0].key]) == {LEAVES[0].key: ("failed", 1)}
+
+
+def test_a_remake_that_fails_leaves_the_record_alone(ledger: FakeLedger) -> None:
+    Trial(ledger).run()
+
+    def dies(item: Item) -> Status:
+        raise ActorDiedError()
+
+    *_, parent, leaf = Trial(ledger, dies).run(RUNS[1])
+    assert (parent.status, leaf.status) == ("done", "failed")
+    assert leaf.reason.startswith(f"its parent stage {POST.key[:10]} failed: its worker process died")
+    assert ledger.store.statuses([POST.key, LEAVES[1].key]) == {POST.key: ("done", 1)}
+    assert [each.status for each in Trial(ledger).run(RUNS[1])] == ["done"] * 3, "its lease was given back"
