@@ -50,7 +50,7 @@ OTHERS = [str(Path(text).resolve()) for text in ("/dev/null", "/dev/zero", "/pro
 
 
 class Raw(str):
-    """YAML text that stands in a file as it is."""
+    """YAML text that is written unchanged."""
 
 
 NASTY: list[Any] = [
@@ -81,7 +81,7 @@ def slots(tree: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def scaled(rng: random.Random, value: Any) -> Any:
-    """A number, word or truth like `value`, and yet another."""
+    """Another number, word or truth value, similar to `value`."""
     if isinstance(value, bool) or value is None:
         return rng.choice([not value, str(value), 1])
     if isinstance(value, (int, float)):
@@ -346,7 +346,7 @@ def prepare(folder: Path) -> None:
 
 @dataclass
 class Case:
-    """A command line, and what stands in its folder beside the valid inputs."""
+    """A command line, and the files in its folder besides the valid inputs."""
 
     words: list[str]
     files: dict[str, bytes] = field(default_factory=dict)
@@ -565,7 +565,7 @@ NUMBERS = [
 
 
 def flags(rng: random.Random, name: str, mean: float) -> list[str]:
-    """Some flags of a command, `mean` of them about, with values that may be right or wrong."""
+    """About `mean` flags of a command, with values that may be right or wrong."""
     found: list[str] = []
     while rng.random() < mean / (1 + mean):
         flag, action = rng.choice(FLAGS[name])
@@ -615,7 +615,7 @@ SET_KEYS = set_keys()
 
 
 class StoppedError(BaseException):
-    """What would start Ray or a translator ends the case here."""
+    """Raised instead of starting Ray or a translator; it ends the case."""
 
 
 class HangError(BaseException):
@@ -640,7 +640,7 @@ def late(number: int, _: Any) -> None:
 
 
 def run(case: Case, folder: Path, valid: Path) -> tuple[int | str | None, str, str]:
-    """Run the case in `folder`: its status (None: it raised), what is wrong with it ('' for nothing), what it printed."""
+    """Run the case in `folder`. Returns its status (None: it raised), the fault ('' for none), and its output."""
     shutil.copytree(valid, folder, symlinks=True)
     for name, raw in case.files.items():
         path = folder / name
@@ -690,7 +690,7 @@ def verdict(status: int | str | None, out: str, err: str) -> str:
 
 
 def place(error: BaseException) -> str:
-    """The innermost line of ours, and the innermost of all."""
+    """The innermost line of the harness, and the innermost line of all."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = next((f for f in reversed(frames) if f"{os.sep}harness{os.sep}" in f.filename), frames[-1])
     return " < ".join(dict.fromkeys(f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in (ours, frames[-1])))

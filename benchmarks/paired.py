@@ -1,4 +1,4 @@
-"""What separates the rows of a table from its first one, replicate by replicate.
+"""Paired differences between the rows of a table and its first row, replicate by replicate.
 
     harness report --format csv | python benchmarks/paired.py [--against FT]
 
@@ -20,7 +20,7 @@ from tabulate import tabulate
 
 
 def compared(frame: pd.DataFrame, against: str, row: str) -> list[Any] | None:
-    """[row, pairs, mean difference, 95 % interval, p]; None where no pair has both scores."""
+    """[row, pairs, mean difference, 95 % interval, p]; None where fewer than two subsets have both scores."""
     scores = frame.pivot_table(index=["subset", "seed"], columns="row", values="test")
     if not {row, against} <= set(scores.columns):
         return None

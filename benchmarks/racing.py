@@ -41,7 +41,7 @@ DESIGNS = ((3, 2), (5, 3), (5, 1), (1, 5), (2, 3))
 POINTS, SPREAD = 30, 2.0
 """Points in a race, and the sd of their true means."""
 NUM_BAD, BAD = 10, -15.0
-"""The realistic race: so many points are so much worse, as with a learning rate that is far off."""
+"""The realistic race: this share of the points is this much worse, as with a learning rate that is far off."""
 ORDERS = 200
 """Random orders of the trials of a study."""
 
@@ -102,12 +102,12 @@ def paired(race: Race, trial: int, done: int) -> Bools | None:
 
 
 def unclustered(race: Race, trial: int, done: int) -> Bools | None:
-    """Every replicate is a cluster of its own: 3, 4, 5 ... replicates, with as many looks for the error rate to be shared by."""
+    """Treats every replicate as a cluster of its own: looks after 3, 4, 5, ... replicates, which share the error rate."""
     return paired(replace(race, replicates=[(0, k) for k in range(len(race.replicates))]), trial, done)
 
 
 def unclustered_once(race: Race, trial: int, done: int) -> Bools | None:
-    """The same with the whole error rate at one look, before the last replicate: nothing hides what it takes for granted."""
+    """The same with one look before the last replicate, which has the whole error rate, so that its assumption shows."""
     if done != len(race.replicates) - 1:
         return None
     differences = race.scores[:, trial, :done] - race.incumbent[:, :done]
@@ -202,7 +202,7 @@ def race(
 
 @dataclass(frozen=True)
 class Share:
-    """Of many races: the mean and its Monte-Carlo standard error."""
+    """The mean over many races and its Monte-Carlo standard error."""
 
     mean: float
     error: float
@@ -220,8 +220,8 @@ def share(values: NDArray[Any]) -> Share:
 def false_drops(
     rule: Rule, design: Design, races: int, seed: int, *, noise: float = 1.0, rivals: int = 10, fixed: bool = True
 ) -> Share:
-    """All points equal in truth: how many of the incumbent's rivals are ever dropped. `fixed`: trial 0 is the incumbent
-    and stays it; else the best so far is. `noise`: the last rival's scores vary so many times as widely, and it is counted."""
+    """All points have one true mean: how many of the incumbent's rivals are ever dropped. `fixed`: trial 0 stays the incumbent;
+    else it is the best so far. `noise`: factor on the sd of the last rival's scores, and only that rival is counted."""
     scores = design.scores(np.random.default_rng(seed), np.zeros((races, 1 + rivals)), noise)
     used = race(rule, scores, design.replicates, fixed=fixed)
     return share(used[:, 1 if noise == 1.0 else -1 :] < len(design.replicates))

@@ -1,9 +1,9 @@
-"""What Ray Tune, Optuna and the study's bookkeeping cost a trial: N trials that train nothing, through `harness tune`'s own
-path (proposals, duplicates, history, mirror, racing), in warm actors.
+"""Overhead of Ray Tune, Optuna and the study's records for each trial: N trials that train nothing, through the code of
+`harness tune` (proposals, duplicates, history, Optuna's tables, racing), in warm actors.
 
     python benchmarks/tune_overhead.py [--trials 500] [--racing none]
 
-Prints the seconds a trial, all in: wall time of the study without Ray's own start, divided by the trials.
+Prints seconds a trial: wall time of the study without Ray's start, divided by the number of trials.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from harness.specs import Execution
 
 
 class Nothing:
-    """An evaluator whose replicates take no time: a score made of the point alone, so that the sampler has what to learn."""
+    """An evaluator whose replicates take no time. The score depends on the point, so that the sampler has something to learn."""
 
     def __init__(self, replicates: int) -> None:
         self.replicates = replicates
