@@ -41,7 +41,7 @@ DESIGNS = ((3, 2), (5, 3), (5, 1), (1, 5), (2, 3))
 POINTS, SPREAD = 30, 2.0
 """Points in a race, and the sd of their true means."""
 NUM_BAD, BAD = 10, -15.0
-"""The realistic race: this share of the points is this much worse, as with a learning rate that is far off."""
+"""The realistic race: this many of the points are this much worse, as with a learning rate that is far off."""
 ORDERS = 200
 """Random orders of the trials of a study."""
 
