@@ -101,7 +101,7 @@ def caption(study: Study, bold: bool) -> list[str]:
     counts = ", ".join(f"{number} {state}" for state, number in states.items() if number)
     lines += [
         f"{counted(spent.trials, 'point')}{f' ({counts})' if counts else ''}; {spent.replicates} of {spent.full} replicates "
-        f"done; {counted(spent.trained_stages, 'stage')} trained for this study, {spent.reused_stages} reused; "
+        f"ended; {counted(spent.trained_stages, 'stage')} trained for this study, {spent.reused_stages} reused; "
         f"{_cost(spent.flops)} FLOPs and {spent.hours:.2f} hours of training, without MLM heads and pre-training.",
         *study.notes,
     ]

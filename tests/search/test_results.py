@@ -231,7 +231,7 @@ def test_every_reason_stands_in_the_table_and_running_means_are_marked() -> None
     assert "c: cannot be run (needs a_translator & 5% {luck}): #4." in text
     for part in ("In parentheses", "worst value", "Test was not scored", "(ddof 1) over 3 subsets x 2 seeds"):
         assert part in text
-    assert "6 points (3 complete, 1 dropped, 1 failed, 1 not finished); 23 of 36 replicates done" in text
+    assert "6 points (3 complete, 1 dropped, 1 failed, 1 not finished); 23 of 36 replicates ended" in text
     assert "alpha = 0.1, p_c = 0.1" in text
     whole = points_table(study(noisy(0, 0.5), noisy(1, 0.6)), "text")
     assert "In parentheses" not in whole
