@@ -23,10 +23,11 @@ from harness.encoders.models.text_encoder import ENCODER_PARTS, checked_weights,
 from harness.encoders.tokens import Vocabulary
 from harness.errors import UserError, first_line
 from harness.objectives import build
+from harness.objectives.base import TrainingObjective
 from harness.specs import Parent, Record, Stage, WorkerSetup
 from harness.storage import weights_of
 from harness.training.checkpoint import Checkpoints
-from harness.training.loop import DivergedError, Inputs, Report, train
+from harness.training.loop import DivergedError, Inputs, Placement, Report, Scoring, train
 from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
 from harness.training.result import TrainingResult
 
@@ -55,20 +56,7 @@ def run_stage(
         stage.key, "failed", provenance=provenance(setup, process_group) | {"encoder": stage.encoder.digest}
     )
     try:
-        encoder = load_encoder(setup.encoder_folder, stage.encoder.digest, seed=stage.seed, config=setup.encoder_config)
-        if (root := stage.encoder).relative_buckets:
-            encoder.add_relative_positions(root.relative_buckets, root.relative_distance)
-        tensors: dict[str, Tensor] = {}
-        if isinstance(stage.init, Parent):
-            kept = "selected" if stage.init.stage.selection else "last"
-            if stage.init.step != kept:
-                raise ValueError(f"the parent keeps its {kept} weights, and step '{stage.init.step}' is asked for")
-            tensors, record.provenance["parent_product"] = _parents_weights(stage.init.stage.key, setup)
-            encoder.load_parts(tensors, [part for part in stage.init.parts if part in ENCODER_PARTS])
-        objective = build(stage.objective, encoder, vocabulary, stage.data.num_labels, stage.optim.dropout, stage.seed)
-        if isinstance(stage.init, Parent):
-            objective.load_parts(tensors, stage.init.parts)
-        device = torch.device(setup.device)
+        objective = _build(stage, vocabulary, setup, record)
         checkpoints = None
         if setup.checkpoint_seconds:
             checkpoints = Checkpoints(setup.storage, stage.key, setup.checkpoint_seconds)
@@ -79,46 +67,64 @@ def run_stage(
                 inputs,
                 stage.optim,
                 stage.seed,
-                selection=stage.selection,
-                dev=stage.data.dev.digest if stage.data.dev else None,
-                metrics=metrics,
-                device=device,
+                scoring=Scoring.of(stage, metrics),
+                placement=Placement(torch.device(setup.device), process_group, setup.micro_batch),
                 report=report,
-                process_group=process_group,
-                micro_batch=setup.micro_batch,
                 checkpoints=checkpoints,
             )
 
-        outcome = launch(train_function)
+        result = launch(train_function)
         if checkpoints:
-            seen = {
-                "checkpoints": checkpoints.count,
-                "resumed_at": checkpoints.resumed_at,
-                "checkpoint_failed": checkpoints.failed,
-            }
-            record.provenance |= {name: value for name, value in seen.items() if value}
+            record.provenance |= checkpoints.provenance
         if keep_weights and process_group.rank == 0:
-            record.weights_digest = save_weights({**encoder.parts(), **objective.parts()}, setup.storage, stage.key)
-        fill(record, outcome, stage)
+            tensors = {**objective.encoder.parts(), **objective.parts()}
+            record.weights_digest = save_weights(tensors, setup.storage, stage.key)
+        fill(record, result, stage)
         record.status = "done"
     except DivergedError as error:
         record.status, record.reason = "diverged", str(error)
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        if process_group.size > 1:
-            raise
-        record.reason = f"out of memory: {first_line(error)}"
     except Exception as error:  # every error of a model, a batch or a library becomes a record
-        if process_group.size > 1 and (isinstance(error, OSError) or not isinstance(error, (ValueError, UserError))):
-            raise  # perhaps an error of this rank alone, for which the others wait: the worker group ends and starts again
-        if "DefaultCPUAllocator: can't allocate memory" in str(error):  # torch has no type for it on the CPU
-            record.reason = f"out of memory: {first_line(error)}"
-        elif isinstance(error, UserError):
-            record.reason = str(error)
-        else:
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            record.reason = f"{type(error).__name__}: {first_line(error)} ({Path(place.filename).name}:{place.lineno})"
+        if process_group.size > 1 and _of_one_rank(error):
+            raise  # the other ranks wait for this one: the worker group ends, and starts again
+        record.reason = _reason(error)
     record.seconds = time.perf_counter() - started
     return record
+
+
+def _build(stage: Stage, vocabulary: Vocabulary, setup: WorkerSetup, record: Record) -> TrainingObjective:
+    """The stage's objective on the weights that it starts from. Notes the parent's weights in the record's provenance."""
+    root, data = stage.encoder, stage.data
+    encoder = load_encoder(setup.encoder_folder, root.digest, seed=stage.seed, config=setup.encoder_config)
+    if root.relative_buckets:
+        encoder.add_relative_positions(root.relative_buckets, root.relative_distance)
+    if not isinstance(stage.init, Parent):
+        return build(stage.objective, encoder, vocabulary, data.num_labels, stage.optim.dropout, stage.seed)
+    parent, step, parts = stage.init.stage, stage.init.step, stage.init.parts
+    kept = "selected" if parent.selection else "last"
+    if step != kept:
+        raise ValueError(f"the parent keeps its {kept} weights, and step '{step}' is asked for")
+    tensors, record.provenance["parent_product"] = _parents_weights(parent.key, setup)
+    encoder.load_parts(tensors, [part for part in parts if part in ENCODER_PARTS])
+    objective = build(stage.objective, encoder, vocabulary, data.num_labels, stage.optim.dropout, stage.seed)
+    objective.load_parts(tensors, parts)
+    return objective
+
+
+def _of_one_rank(error: Exception) -> bool:
+    """Whether an error may be one rank's alone; others come from the stage itself, on every rank alike."""
+    return isinstance(error, OSError) or not isinstance(error, (ValueError, UserError))
+
+
+def _reason(error: Exception) -> str:
+    """Why a stage failed, in a line for its record."""
+    out_of_memory = isinstance(error, (torch.OutOfMemoryError, MemoryError))
+    # torch has no type for it on the CPU.
+    if out_of_memory or "DefaultCPUAllocator: can't allocate memory" in str(error):
+        return f"out of memory: {first_line(error)}"
+    if isinstance(error, UserError):
+        return str(error)
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {first_line(error)} ({Path(place.filename).name}:{place.lineno})"
 
 
 def _parents_weights(key: str, setup: WorkerSetup) -> tuple[dict[str, Tensor], str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from case import Case, Opened, ended
 
-from harness.training.loop import train
+from harness.training.loop import Scoring, train
 
 
 def main() -> None:
@@ -22,10 +22,7 @@ def main() -> None:
     stage = opened.runs[int(sys.argv[3])]
     inputs, objective = opened.inputs(stage), opened.objective(stage)
     began = time.time()
-    dev = stage.data.dev.digest if stage.data.dev else None
-    outcome = train(
-        objective, inputs, stage.optim, stage.seed, selection=stage.selection, dev=dev, metrics=("accuracy",)
-    )
+    outcome = train(objective, inputs, stage.optim, stage.seed, scoring=Scoring.of(stage, ("accuracy",)))
     print(json.dumps({"began": began, "ended": time.time(), **ended(stage, outcome)}))
 
 

@@ -18,7 +18,7 @@ from case import Case, Opened
 from tabulate import tabulate
 from torch.profiler import ProfilerActivity, profile
 
-from harness.training.loop import train
+from harness.training.loop import Scoring, train
 
 KINDS = {
     "linear layers": ("mkldnn::_linear_pointwise", "aten::addmm", "aten::mm", "mkldnn::_linear_backward"),
@@ -53,10 +53,8 @@ def main() -> None:
 
         def run() -> float:
             objective = opened.objective(stage)
-            dev = stage.data.dev.digest if stage.data.dev else None
-            metrics = ("accuracy",) if dev else ()
             started = time.perf_counter()
-            train(objective, inputs, stage.optim, stage.seed, selection=stage.selection, dev=dev, metrics=metrics)
+            train(objective, inputs, stage.optim, stage.seed, scoring=Scoring.of(stage, ("accuracy",)))
             return time.perf_counter() - started
 
         run()

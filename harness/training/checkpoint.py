@@ -34,6 +34,16 @@ class Checkpoints:
         self.resumed_at = self.count = 0
         self.failed = ""
 
+    @property
+    def provenance(self) -> dict[str, int | str]:
+        """What a record says of them."""
+        found: dict[str, int | str] = {
+            "checkpoints": self.count,
+            "resumed_at": self.resumed_at,
+            "checkpoint_failed": self.failed,
+        }
+        return {name: value for name, value in found.items() if value}
+
     def keep(self, progress: TrainingProgress, weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer) -> None:
         """Write where the stage is, when it is time."""
         if time.monotonic() - self._at < self._seconds:

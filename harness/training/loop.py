@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from harness.encoders.models.text_encoder import Batch
 from harness.encoders.tokens import Tokens
 from harness.objectives.base import Draw, Measures, TrainingObjective, at_least_single
 from harness.objectives.probes import PROBED
-from harness.specs import Optim, Predictions, Selection
+from harness.specs import Optim, Predictions, Selection, Stage
 from harness.streams import stream
 from harness.tasks.metrics import score
 from harness.training.checkpoint import Checkpoints
@@ -35,6 +35,8 @@ EVALUATION_TOKENS = 2048
 LOG_EVERY = 100
 MEASURE_EVERY = 10
 """Steps between two looks at what is logged beside the loss; every look would cost a few per cent."""
+
+CPU = torch.device("cpu")
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -55,118 +57,194 @@ class Inputs:
     views: int = 1
 
 
+@dataclass(frozen=True)
+class Scoring:
+    """How the best checkpoint is chosen: `dev`, a digest in `Inputs.evaluations`, is scored with `metrics`."""
+
+    selection: Selection
+    dev: str
+    metrics: tuple[str, ...]
+
+    @classmethod
+    def of(cls, stage: Stage, metrics: tuple[str, ...]) -> Self | None:
+        """A stage's own; None for one that keeps its last state."""
+        if stage.selection is None:
+            return None
+        assert stage.data.dev is not None
+        return cls(stage.selection, stage.data.dev.digest, metrics)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a stage is trained. At most `micro_batch` sequences of a batch go through the encoder at once (0: a rank's whole
+    share)."""
+
+    device: torch.device = CPU
+    process_group: ProcessGroup = SINGLE_PROCESS
+    micro_batch: int = 0
+
+
 def train(
     objective: TrainingObjective,
     inputs: Inputs,
     optim: Optim,
     seed: int,
     *,
-    selection: Selection | None = None,
-    dev: str | None = None,
-    metrics: tuple[str, ...] = (),
-    device: torch.device | None = None,
+    scoring: Scoring | None = None,
+    placement: Placement = Placement(),
     report: Report = lambda _: None,
     log_every: int = 0,
-    process_group: ProcessGroup = SINGLE_PROCESS,
-    micro_batch: int = 0,
     checkpoints: Checkpoints | None = None,
 ) -> TrainingResult:
-    """Train `objective` in place and return what was found; the weights are left in the selected state.
+    """Train `objective` in place and return its result; the weights are left in the selected state.
 
-    With `selection`, dev (a digest in `inputs.evaluations`) is scored every `selection.every` updates and at the end,
-    the first best state is kept in memory, and only then is everything else in `inputs.evaluations` predicted; without, what
-    was seen is reported every `log_every` updates (0: LOG_EVERY). A worker group trains it together, each rank calling this with
-    the same arguments (`checkpoints` beside), and all find the same. At most `micro_batch` sequences of a batch go through
-    the encoder at once (0: a worker's whole share). With `checkpoints` it goes on from the last one.
-    Raises DivergedError when a loss is not finite.
+    With `scoring`, dev is scored every `selection.every` updates and at the end, the first best state is kept in memory, and
+    only then is everything else in `inputs.evaluations` predicted. Without it, the history grows every `log_every` updates (0:
+    LOG_EVERY). In a process group every rank calls this with the same arguments, except `checkpoints`, and all return the
+    same result. With `checkpoints`, training goes on from the last one.
+    Raises DivergedError when a loss, a dev prediction or a final weight is not finite.
     """
-    device = device or torch.device("cpu")
-    objective.to(device)
-    objective.set_dropout(optim.dropout)
-    # Rows that no training sequence holds have no gradient; decay would still move them, so then the table stays whole.
-    restore = None
-    if objective.supervised and optim.weight_decay == 0 and objective.encoder.kind != "mpnet":
-        restore = compact(objective.encoder.base, torch.from_numpy(inputs.train.ids.astype(np.int64)).to(device))
-    trained = trainable(objective)
-    optimizer = torch.optim.AdamW(
-        decay_groups(trained, optim.weight_decay),
-        lr=optim.lr,
-        betas=(optim.beta1, optim.beta2),
-        eps=optim.eps,
-        fused=True,
-    )
-    parameters = list(trained.values())
-    every = selection.every if selection else log_every or LOG_EVERY
-    progress = TrainingProgress(TrainingResult(selected_step=optim.steps))
-    if checkpoints:
-        gold = {digest: labels for digest, (_, labels) in inputs.evaluations.items()}
-        progress = checkpoints.found(trained, optimizer, gold) or progress
-    if len(set(steps := process_group.all_gather_object(progress.step))) > 1:
-        raise RuntimeError(f"the workers read checkpoints of different steps: {steps}")
-    outcome = progress.outcome
-    pending: list[tuple[int, dict[str, Tensor]]] = []
-    measured: list[Measures] = []
-    size = len(inputs.train) // inputs.views
-    order = batch_order(size, optim.batch_size, seed, skip=progress.step)
-    batches = ForwardBackward(objective, process_group, micro_batch, optim.precision, device, seed)
-    objective.train()
-    for step in range(progress.step + 1, optim.steps + 1):
-        rows = next(order)
-
-        def draw(purpose: str, *more: int, _step: int = step) -> np.random.Generator:
-            return stream(seed, purpose, _step, *more)
-
-        taken = inputs.train.take(np.concatenate([rows + view * size for view in range(inputs.views)]))
-        views = objective.prepare(taken, None if inputs.labels is None else inputs.labels[rows], draw)
-        found = batches.run(views, len(rows), step, None if (step - 1) % MEASURE_EVERY else measured)
-        if optim.clip > 0:
-            torch.nn.utils.clip_grad_norm_(parameters, optim.clip, foreach=True)
-        for group in optimizer.param_groups:
-            group["lr"] = optim.lr * schedule(optim, step - 1)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        outcome.flops += views.flops
-        pending.append((step, found))
+    run = _TrainingRun(objective, inputs, optim, seed, scoring, placement)
+    run.resume(checkpoints)
+    every = scoring.selection.every if scoring else log_every or LOG_EVERY
+    for step in range(run.progress.step + 1, optim.steps + 1):
+        run.update(step)
         if step % every and step != optim.steps:
             continue
-        entry: dict[str, Any] = {"step": step, **mean_terms(pending, process_group)}
-        seen = mean_measures(measured, process_group) | probed(objective, taken, draw, optim.precision, device)
-        entry |= {"measures": seen} if seen else {}
-        pending, measured = [], []
-        if selection and dev:
-            predicted, flops = predict(objective, inputs.evaluations[dev], optim.precision, device, process_group)
-            outcome.flops += flops
-            if not np.isfinite(predicted.logits).all():
-                raise DivergedError(f"the dev predictions are not finite at step {step}")
-            entry["dev"] = {name: score(name, predicted.gold, predicted.logits) for name in metrics}
-            chosen = entry["dev"][selection.metric]
-            outcome.tied = outcome.tied + 1 if chosen == progress.best_score else outcome.tied
-            if chosen > progress.best_score:
-                progress.best_score, outcome.tied = chosen, 1
-                outcome.selected_step, outcome.dev_scores = step, entry["dev"]
-                outcome.predictions[dev] = predicted
-                progress.best = {name: parameter.detach().clone() for name, parameter in trained.items()}
-            objective.train()
-        outcome.history.append(entry)
-        progress.step = step
-        report(entry)
-        if checkpoints and process_group.rank == 0 and step != optim.steps:
-            checkpoints.keep(progress, trained, optimizer)
-    if not selection and not all(bool(torch.isfinite(parameter).all()) for parameter in parameters):
-        raise DivergedError(f"the weights are not finite after step {optim.steps}")
-    if selection:
-        with torch.no_grad():
-            for name, parameter in trained.items():
-                parameter.copy_(progress.best[name])
-        for digest, evaluation in inputs.evaluations.items():
-            if digest != dev:
-                outcome.predictions[digest], flops = predict(
-                    objective, evaluation, optim.precision, device, process_group
-                )
-                outcome.flops += flops
-    if restore:
-        restore()
-    return outcome
+        report(run.evaluate(step))
+        if checkpoints and placement.process_group.rank == 0 and step != optim.steps:
+            checkpoints.keep(run.progress, run.trained, run.optimizer)
+    return run.finish()
+
+
+class _TrainingRun:
+    """The state of one call of `train`: parameters, optimizer, progress, and what was measured since the last evaluation."""
+
+    def __init__(
+        self,
+        objective: TrainingObjective,
+        inputs: Inputs,
+        optim: Optim,
+        seed: int,
+        scoring: Scoring | None,
+        placement: Placement,
+    ) -> None:
+        self.objective, self.inputs, self.optim, self.seed = objective, inputs, optim, seed
+        self.scoring, self.device, self.process_group = scoring, placement.device, placement.process_group
+        objective.to(self.device)
+        objective.set_dropout(optim.dropout)
+        # Rows that no training sequence holds have no gradient; decay would still move them, so then the table stays whole.
+        self._restore: Callable[[], None] = lambda: None
+        if objective.supervised and optim.weight_decay == 0 and objective.encoder.kind != "mpnet":
+            ids = torch.from_numpy(inputs.train.ids.astype(np.int64)).to(self.device)
+            self._restore = compact(objective.encoder.base, ids)
+        self.trained = trainable(objective)
+        self.optimizer = torch.optim.AdamW(
+            decay_groups(self.trained, optim.weight_decay),
+            lr=optim.lr,
+            betas=(optim.beta1, optim.beta2),
+            eps=optim.eps,
+            fused=True,
+        )
+        self.progress = TrainingProgress(TrainingResult(selected_step=optim.steps))
+        self._order = self._batches_from(0)
+        self._forward_backward = ForwardBackward(
+            objective, self.process_group, placement.micro_batch, optim.precision, self.device, seed
+        )
+        self._pending: list[tuple[int, dict[str, Tensor]]] = []
+        self._measured: list[Measures] = []
+        objective.train()
+
+    @property
+    def result(self) -> TrainingResult:
+        return self.progress.outcome
+
+    @property
+    def _size(self) -> int:
+        return len(self.inputs.train) // self.inputs.views
+
+    def _batches_from(self, step: int) -> Iterator[NDArray[np.int64]]:
+        order: Iterator[NDArray[np.int64]] = batch_order(self._size, self.optim.batch_size, self.seed, skip=step)
+        return order
+
+    def resume(self, checkpoints: Checkpoints | None) -> None:
+        """Go on from the last checkpoint, where there is one. Raises RuntimeError when the ranks read different ones."""
+        if checkpoints:
+            gold = {digest: labels for digest, (_, labels) in self.inputs.evaluations.items()}
+            self.progress = checkpoints.found(self.trained, self.optimizer, gold) or self.progress
+        if len(set(steps := self.process_group.all_gather_object(self.progress.step))) > 1:
+            raise RuntimeError(f"the workers read checkpoints of different steps: {steps}")
+        self._order = self._batches_from(self.progress.step)
+
+    def _draw(self, step: int) -> Draw:
+        return lambda purpose, *more: stream(self.seed, purpose, step, *more)
+
+    def update(self, step: int) -> None:
+        """One optimizer step on the next batch."""
+        rows = next(self._order)
+        labels = None if self.inputs.labels is None else self.inputs.labels[rows]
+        all_views = [rows + view * self._size for view in range(self.inputs.views)]
+        self._batch = self.inputs.train.take(np.concatenate(all_views))
+        views = self.objective.prepare(self._batch, labels, self._draw(step))
+        measured = None if (step - 1) % MEASURE_EVERY else self._measured
+        terms = self._forward_backward.run(views, len(rows), step, measured)
+        if self.optim.clip > 0:
+            torch.nn.utils.clip_grad_norm_(list(self.trained.values()), self.optim.clip, foreach=True)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.optim.lr * schedule(self.optim, step - 1)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.result.flops += views.flops
+        self._pending.append((step, terms))
+
+    def evaluate(self, step: int) -> dict[str, Any]:
+        """The history's entry: means since the last one, the probe of the last batch, and the scores on dev."""
+        entry: dict[str, Any] = {"step": step, **mean_terms(self._pending, self.process_group)}
+        probe = probed(self.objective, self._batch, self._draw(step), self.optim.precision, self.device)
+        measures = mean_measures(self._measured, self.process_group) | probe
+        entry |= {"measures": measures} if measures else {}
+        self._pending, self._measured = [], []
+        if self.scoring:
+            entry["dev"] = self._score(step, self.scoring)
+        self.result.history.append(entry)
+        self.progress.step = step
+        return entry
+
+    def _score(self, step: int, scoring: Scoring) -> dict[str, float]:
+        """Scores on dev; a state that beats the best one so far is kept."""
+        predictions = self._predict(scoring.dev)
+        if not np.isfinite(predictions.logits).all():
+            raise DivergedError(f"the dev predictions are not finite at step {step}")
+        scores = {name: score(name, predictions.gold, predictions.logits) for name in scoring.metrics}
+        result, chosen = self.result, scores[scoring.selection.metric]
+        result.tied = result.tied + 1 if chosen == self.progress.best_score else result.tied
+        if chosen > self.progress.best_score:
+            self.progress.best_score, result.tied = chosen, 1
+            result.selected_step, result.dev_scores = step, scores
+            result.predictions[scoring.dev] = predictions
+            self.progress.best = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
+        self.objective.train()
+        return scores
+
+    def _predict(self, digest: str) -> Predictions:
+        evaluation = self.inputs.evaluations[digest]
+        predictions, flops = predict(self.objective, evaluation, self.optim.precision, self.device, self.process_group)
+        self.result.flops += flops
+        return predictions
+
+    def finish(self) -> TrainingResult:
+        """The result, with predictions of the test sets by the best state."""
+        if self.scoring:
+            with torch.no_grad():
+                for name, parameter in self.trained.items():
+                    parameter.copy_(self.progress.best[name])
+            for digest in self.inputs.evaluations:
+                if digest != self.scoring.dev:
+                    self.result.predictions[digest] = self._predict(digest)
+        elif not all(bool(torch.isfinite(parameter).all()) for parameter in self.trained.values()):
+            raise DivergedError(f"the weights are not finite after step {self.optim.steps}")
+        self._restore()
+        return self.result
 
 
 def trainable(objective: TrainingObjective) -> dict[str, torch.nn.Parameter]:

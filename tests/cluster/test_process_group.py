@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from harness.running import run_stage
 from harness.specs import Execution, Record
-from harness.training.loop import train
+from harness.training.loop import Placement, Scoring, train
 from harness.training.process_group import ProcessGroup
 
 pytestmark = pytest.mark.ray
@@ -49,12 +49,9 @@ def trained(folder: Path, name: str, dtype: str, process_group: ProcessGroup, mi
         inputs,
         stage.optim,
         stage.seed,
-        selection=replace(stage.selection, every=1) if stage.selection else None,
-        dev="dev" if supervised else None,
-        metrics=tiny.METRICS,
+        scoring=Scoring(replace(stage.selection, every=1), "dev", tiny.METRICS) if stage.selection else None,
         log_every=1,
-        process_group=process_group,
-        micro_batch=micro_batch,
+        placement=Placement(process_group=process_group, micro_batch=micro_batch),
     )
     weights = {n: p.detach().numpy().copy() for n, p in module.named_parameters()}
     return Trained([entry["loss"] for entry in outcome.history], weights)

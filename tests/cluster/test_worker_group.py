@@ -126,18 +126,18 @@ class Starved(MetaPathFinder):
 def starving(train):
     import torch
     from torch.optim.optimizer import register_optimizer_step_pre_hook
-    def wrapped(module, *arguments, process_group, **options):
+    def wrapped(module, *arguments, placement, **options):
         steps = []
         def before(*_):
             steps.append(None)
-            if process_group.rank == 1 and len(steps) == 3:
+            if placement.process_group.rank == 1 and len(steps) == 3:
                 mark = Path("starved")
                 if not mark.exists():
                     mark.touch()
                     torch.empty(2**46)
         handle = register_optimizer_step_pre_hook(before)
         try:
-            return train(module, *arguments, process_group=process_group, **options)
+            return train(module, *arguments, placement=placement, **options)
         finally:
             handle.remove()
     return wrapped

@@ -19,7 +19,7 @@ from harness.objectives.base import TrainingObjective, Views
 from harness.objectives.definitions import step_flops
 from harness.objectives.masked import MaskedViews
 from harness.training import loop
-from harness.training.loop import autocast, train, trainable
+from harness.training.loop import Scoring, autocast, train, trainable
 
 CPU = torch.device("cpu")
 NO_DRAW = ("cross_entropy", "scl", "cssl-simclr", "cssl-simsiam")
@@ -166,9 +166,7 @@ class TestObjectiveContract:
             monkeypatch.setattr(loop, "MEASURE_EVERY", every)
             stage, inputs = (tiny.fine_tuning if supervised else tiny.post_training)(bert, spec)
             module = tiny.built(bert, spec)
-            dev = stage.data.dev.digest if stage.data.dev else None
-            options = {"selection": stage.selection, "dev": dev, "metrics": tiny.METRICS}
-            outcome = train(module, inputs, stage.optim, 1, **options)
+            outcome = train(module, inputs, stage.optim, 1, scoring=Scoring.of(stage, tiny.METRICS))
             ends.append((module.state_dict(), [{**e, "measures": 0} for e in outcome.history]))
             kept = [e.get("measures") for e in outcome.history]
             if name != "cross_entropy":

@@ -26,7 +26,7 @@ from harness.objectives.base import Views
 from harness.streams import seed_of
 from harness.training import loop
 from harness.training.forward_backward import seed_dropout
-from harness.training.loop import EVALUATION_TOKENS, by_length, predict, train
+from harness.training.loop import EVALUATION_TOKENS, Scoring, by_length, predict, train
 
 CPU = torch.device("cpu")
 KINDS = ("bert", "roberta", "electra")
@@ -229,7 +229,7 @@ class TestEvaluation:
         stage, inputs = tiny.fine_tuning(bert, steps=steps, every=every)
         objective = tiny.built(bert, stage.objective)
         asked = passes(objective.encoder)
-        train(objective, inputs, stage.optim, 1, selection=stage.selection, dev="dev", metrics=tiny.METRICS)
+        train(objective, inputs, stage.optim, 1, scoring=Scoring.of(stage, tiny.METRICS))
         dev, test = (len(list(by_length(inputs.evaluations[name][0].lengths))) for name in ("dev", "test"))
         assert min(dev, test) > 1
         assert len(asked) == steps + evaluations * dev + test
@@ -251,8 +251,7 @@ class TestDisk:
         stage, inputs = make(bert)
         before = sorted(path.stat().st_mtime_ns for path in bert.rglob("*"))
         objective = tiny.built(bert, stage.objective)
-        dev = "dev" if selects else None
-        train(objective, inputs, stage.optim, 1, selection=stage.selection, dev=dev, metrics=tiny.METRICS)
+        train(objective, inputs, stage.optim, 1, scoring=Scoring.of(stage, tiny.METRICS))
         assert [path.name for path in workdir.rglob("*")] == ["temporary"]
         assert sorted(path.stat().st_mtime_ns for path in bert.rglob("*")) == before
 

@@ -24,6 +24,7 @@ from harness.training import forward_backward, loop
 from harness.training.loop import (
     DivergedError,
     Inputs,
+    Scoring,
     batch_order,
     decay_groups,
     mean_terms,
@@ -50,9 +51,8 @@ def objective_of(folder: Path, stage: Stage) -> TrainingObjective:
 
 def run(folder: Path, stage: Stage, inputs: Inputs, **options: Any) -> tuple[TrainingObjective, TrainingResult]:
     objective = objective_of(folder, stage)
-    dev = stage.data.dev.digest if stage.data.dev else None
-    settings = {"selection": stage.selection, "dev": dev, "metrics": tiny.METRICS, **options}
-    return objective, train(objective, inputs, stage.optim, stage.seed, **settings)
+    scoring = Scoring.of(stage, tiny.METRICS)
+    return objective, train(objective, inputs, stage.optim, stage.seed, **{"scoring": scoring, **options})
 
 
 class TestOrder:
@@ -184,7 +184,7 @@ class TestCompact:
         objective = objective_of(folders[kind], stage)
         words = self.words(objective)
         before, names = words.weight.detach().clone(), set(dict(objective.named_parameters()))
-        train(objective, inputs, stage.optim, 1, selection=stage.selection, dev="dev", metrics=tiny.METRICS)
+        train(objective, inputs, stage.optim, 1, scoring=Scoring.of(stage, tiny.METRICS))
         assert self.words(objective) is words
         assert type(words) is torch.nn.Embedding
         assert set(dict(objective.named_parameters())) == names
@@ -336,7 +336,7 @@ class TestSelection:
             other.train()
 
         other = objective_of(bert, stage)
-        train(other, inputs, stage.optim, 1, selection=stage.selection, dev="dev", metrics=tiny.METRICS, report=keep)
+        train(other, inputs, stage.optim, 1, scoring=Scoring.of(stage, tiny.METRICS), report=keep)
         assert np.array_equal(states[2 * chosen], outcome.predictions["dev"].logits)
         assert chosen == len(scores) or not np.array_equal(states[2 * len(scores)], states[2 * chosen])
 
@@ -425,7 +425,7 @@ class TestDivergence:
         monkeypatch.setattr(objective, "forward", spoiled)
         monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda parameters, *_, **__: zero(parameters))
         with pytest.raises(DivergedError, match=rf"not finite at step {first} \(term cross_entropy\)"):
-            train(objective, inputs, stage.optim, 1, selection=stage.selection, dev="dev", metrics=tiny.METRICS)
+            train(objective, inputs, stage.optim, 1, scoring=Scoring.of(stage, tiny.METRICS))
 
     def test_dev_predictions(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The loss is still finite, the update made the weights NaN: no score is computed of that."""

@@ -19,7 +19,7 @@ from harness.encoders.tokens import Tokens, Vocabulary
 from harness.specs import Stage
 from harness.streams import stream
 from harness.training import loop
-from harness.training.loop import Inputs, train
+from harness.training.loop import Inputs, Scoring, train
 from harness.training.result import TrainingResult
 
 
@@ -294,10 +294,7 @@ def made(folder: Path, stage: Stage, inputs: Inputs) -> tuple[Plain, TrainingRes
     )
     heads = {n: t.detach() for n, t in objective.state_dict().items() if not n.startswith(("encoder.", "auxiliary."))}
     plain = Plain(folder, stage, vocabulary, heads)
-    dev = stage.data.dev.digest if stage.data.dev else None
-    outcome = train(
-        objective, inputs, stage.optim, stage.seed, selection=stage.selection, dev=dev, metrics=tiny.METRICS
-    )
+    outcome = train(objective, inputs, stage.optim, stage.seed, scoring=Scoring.of(stage, tiny.METRICS))
     return plain, outcome
 
 
