@@ -29,7 +29,7 @@ from harness.encoders import Located, locate
 from harness.encoders.models.text_encoder import Batch, TextEncoder, load_encoder
 from harness.encoders.tokens import Tokeniser, Tokens, Vocabulary
 from harness.encoders.tokens.corpus_files import tokenise_corpus
-from harness.methods import METHODS, Text, hyperparameters
+from harness.methods import METHODS, UnlabelledPhase, hyperparameters
 from harness.objectives import build
 from harness.objectives.base import Draw, Measures, TrainingObjective
 from harness.objectives.probes import context_cosines
@@ -63,7 +63,9 @@ class Setting:
 
 def spec_of(method: str, values: dict[str, Any]) -> Objective:
     made = METHODS[method]
-    text = Text(Data(RowSet("corpus")), Optim(1e-3, BATCH, 1), SEED, locate("bert-tiny").encoder, "pre-train")
+    text = UnlabelledPhase(
+        Data(RowSet("corpus")), Optim(1e-3, BATCH, 1), SEED, locate("bert-tiny").encoder, "pre-train"
+    )
     assert made.train is not None
     return made.train(hyperparameters(made, values, method), text)[-1].objective
 

@@ -24,20 +24,8 @@ import psutil
 from harness.bench.work import Item
 from harness.cluster.session import session
 from harness.encoders.tokens import Vocabulary
-from harness.specs import (
-    Data,
-    Encoder,
-    Execution,
-    Objective,
-    Optim,
-    Parent,
-    Predictions,
-    Record,
-    RowSet,
-    Selection,
-    Stage,
-    WorkerSetup,
-)
+from harness.execution import Execution, WorkerSetup
+from harness.specs import Data, Encoder, Objective, Optim, Parent, Predictions, Record, RowSet, Selection, Stage
 from harness.storage import Storage
 from harness.store import Store
 

@@ -19,8 +19,8 @@ from harness.cli import build_parser
 from harness.cli.request import read_tune
 from harness.cluster.session import session
 from harness.commands.study import open_study, prepare_study
+from harness.execution import Execution
 from harness.search.trials import Point, ReplicateOutcome
-from harness.specs import Execution
 
 
 class Nothing:

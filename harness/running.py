@@ -22,9 +22,10 @@ import harness
 from harness.encoders.models.text_encoder import ENCODER_PARTS, checked_weights, load_encoder, save_weights
 from harness.encoders.tokens import Vocabulary
 from harness.errors import UserError, first_line
+from harness.execution import WorkerSetup
 from harness.objectives import build
 from harness.objectives.base import TrainingObjective
-from harness.specs import Parent, Record, Stage, WorkerSetup
+from harness.specs import Parent, Record, Stage
 from harness.storage import weights_of
 from harness.training.checkpoint import Checkpoints
 from harness.training.loop import DivergedError, Inputs, Placement, Report, Scoring, train

@@ -2,7 +2,7 @@
 
 A `Stage` is what is trained; its `key` hashes the canonical form of everything that can change one of its numbers and
 nothing else. A `Run` is a leaf stage with labels kept beside the key, so that two methods that are one computation share
-it. How a run is executed is `Execution`, another type, which never reaches a key. No torch, no ray, no clock in here.
+it. How a run is executed is another type (`harness.execution`), which never reaches a key. No torch, no ray, no clock in here.
 """
 
 from __future__ import annotations
@@ -13,14 +13,11 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from functools import cache, cached_property
-from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
-
-from harness.storage import Storage
 
 LOOP_VERSION = 2
 """Bumped by hand when the training loop changes a number; part of every key."""
@@ -295,31 +292,6 @@ def _required(kind: type[Any]) -> frozenset[str]:
 
 
 @dataclass(frozen=True)
-class RunContext:
-    """What a method is asked to produce a chain for: one task, size, subset and seed under one protocol's recipe.
-
-    `mlm_head`: where stages that use an MLM head start from instead of `encoder`, whose own head is unusable; None where it
-    is usable. `translated`: the same texts as back-translated views, `views` of them a row; None where there are none, for
-    the reason in `untranslated`.
-    """
-
-    task: str
-    size: int
-    subset: int
-    seed: int
-    data: Data
-    unlabelled: RowSet
-    fine_tune: Optim
-    post_train: Optim
-    selection: Selection
-    encoder: Encoder
-    mlm_head: Parent | None = None
-    translated: RowSet | None = None
-    views: int = 2
-    untranslated: str = "no translator is named"
-
-
-@dataclass(frozen=True)
 class Run:
     """A leaf stage with the labels of the cell and replicate that it fills. `size` 0 means the full training set."""
 
@@ -335,42 +307,6 @@ class Run:
     def name(self) -> str:
         size = f"n{self.size}" if self.size else "full"
         return f"{self.row}/{self.task}/{size}/subset{self.subset}/seed{self.seed}"
-
-
-@dataclass(frozen=True)
-class Execution:
-    """How runs are executed. Never hashed; recorded as provenance.
-
-    `num_workers` train one stage together, each with `cpus_per_run` and `gpus_per_run` of its own.
-    """
-
-    address: str = "local"
-    slots: int = 0
-    gpus_per_run: float = 0.0
-    cpus_per_run: float = 1.0
-    threads: int = 1
-    num_workers: int = 1
-
-
-@dataclass(frozen=True)
-class WorkerSetup:
-    """Where a stage runs: the encoder's folder, the storage of weights, the device and its threads.
-
-    `encoder_config`: of an encoder that begins with random weights; the folder then holds its tokenizer only.
-    `micro_batch`: sequences that go through the encoder at once (0: a worker's whole share of the batch).
-    `checkpoint_seconds`: a stage keeps what it would go on from this often (0: never).
-    `storage_mark`, `encoder_digest`: what a node of a cluster must find in the storage and in the encoder's folder.
-    """
-
-    encoder_folder: Path
-    storage: Storage
-    threads: int = 1
-    device: str = "cpu"
-    encoder_config: dict[str, Any] | None = None
-    micro_batch: int = 0
-    checkpoint_seconds: float = 0.0
-    storage_mark: str = ""
-    encoder_digest: str = ""
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness import specs
+from harness.execution import Execution
 from harness.specs import (
     UNRESOLVED,
     Data,
     Encoder,
-    Execution,
     Objective,
     Optim,
     Parent,

@@ -22,7 +22,7 @@ from cluster.driver import waited
 
 from harness import storage as storages
 from harness.errors import UserError
-from harness.specs import WorkerSetup
+from harness.execution import WorkerSetup
 from harness.storage import Storage, StorageError, checkpoint_of, weights_of
 
 MIB = 2**20

@@ -23,10 +23,11 @@ from transformers import (
 from harness.encoders.models.text_encoder import TextEncoder, load_encoder
 from harness.encoders.sources import locate
 from harness.encoders.tokens import Tokeniser, Tokens, Vocabulary
-from harness.methods import METHODS, Text, hyperparameters
+from harness.execution import WorkerSetup
+from harness.methods import METHODS, UnlabelledPhase, hyperparameters
 from harness.objectives import build, objective
 from harness.objectives.definitions import unmet
-from harness.specs import Data, Encoder, Objective, Optim, Parent, RowSet, Selection, Stage, WorkerSetup
+from harness.specs import Data, Encoder, Objective, Optim, Parent, RowSet, Selection, Stage
 from harness.storage import Storage
 from harness.streams import stream
 from harness.training.loop import Inputs
@@ -156,7 +157,7 @@ def optim(**changes: Any) -> Optim:
 
 def of_method(name: str, *, stage: int = -1, **values: Any) -> Objective:
     """The objective that a method writes into a stage, at a batch of 8."""
-    text = Text(Data(RowSet("texts"), views=2), optim(), 1, Encoder("e"), "post")
+    text = UnlabelledPhase(Data(RowSet("texts"), views=2), optim(), 1, Encoder("e"), "post")
     method = METHODS[name]
     assert method.train is not None
     return method.train(hyperparameters(method, values, "tiny"), text)[stage].objective

@@ -26,7 +26,7 @@ from scheduler import used
 from harness.cluster.session import session
 from harness.commands.execution import storage_of, worker_setup_of
 from harness.commands.texts import reader
-from harness.specs import Execution, WorkerSetup
+from harness.execution import Execution, WorkerSetup
 from harness.store import Store
 
 

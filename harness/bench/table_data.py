@@ -10,9 +10,9 @@ from harness.bench.resolve import ResolvedTable
 from harness.bench.table import ENCODER, EncoderSettings, Row
 from harness.encoders import adapted
 from harness.errors import UserError
-from harness.methods import Step, Text, chain, hyperparameters, methods_named
+from harness.methods import RunContext, Step, UnlabelledPhase, chain, hyperparameters, methods_named
 from harness.objectives.definitions import unmet
-from harness.specs import Data, Encoder, Parent, RowSet, Run, RunContext, Selection
+from harness.specs import Data, Encoder, Parent, RowSet, Run, Selection
 from harness.tasks.task import Task
 
 
@@ -158,7 +158,7 @@ def _pre_trained(resolved: ResolvedTable, steps: list[Step], table_data: TableDa
     data = Data(rows, max_length=text.max_length, blocks=text.blocks)
     for method, values in steps:
         assert method.train is not None
-        trained = method.train(values, Text(data, resolved.pre_train_optim(), text.seed, base, "pre-train"))
+        trained = method.train(values, UnlabelledPhase(data, resolved.pre_train_optim(), text.seed, base, "pre-train"))
         base = Parent(trained[-1])
     assert isinstance(base, Parent)
     return base

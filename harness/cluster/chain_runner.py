@@ -15,8 +15,9 @@ from harness.bench.work import Item
 from harness.cluster.ledger import ask
 from harness.cluster.stages import LeasedStages
 from harness.cluster.worker import WORKER_LOST, WorkerResult
+from harness.execution import WorkerSetup
 from harness.search.points import StageResult
-from harness.specs import SHARED_PHASES, Run, Stage, WorkerSetup
+from harness.specs import SHARED_PHASES, Run, Stage
 from harness.storage import weights_of
 from harness.store import RENEW_SECONDS, Owner
 

@@ -21,7 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from harness.encoders.sources import encoder_digest, files_of
 from harness.errors import UserError, first_line
-from harness.specs import Execution, WorkerSetup
+from harness.execution import Execution, WorkerSetup
 from harness.storage import Storage, StorageError
 
 ANSWER_SECONDS = 60.0

@@ -21,7 +21,8 @@ from harness.cluster.worker import WORKER_LOST, TokenCache, Tokenised, answer, s
 from harness.cluster.worker_group import start_worker
 from harness.cluster.worker_set import WorkerHandle, WorkerSet
 from harness.encoders.tokens import Vocabulary
-from harness.specs import Execution, Stage, WorkerSetup
+from harness.execution import Execution, WorkerSetup
+from harness.specs import Stage
 from harness.storage import weights_of
 from harness.store import Owner, Store
 

@@ -19,7 +19,7 @@ import psutil
 
 from harness import private
 from harness.errors import SessionLostError, UserError, first_line
-from harness.specs import Execution
+from harness.execution import Execution
 from harness.store import masked
 
 

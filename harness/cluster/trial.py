@@ -17,9 +17,9 @@ from harness.cluster.worker import WORKER_LOST, TokenCache, WorkerResult, answer
 from harness.cluster.worker_group import start_worker
 from harness.encoders.tokens import Vocabulary
 from harness.errors import UserError, first_line
+from harness.execution import Execution, WorkerSetup
 from harness.search.points import Points
 from harness.search.trials import Point, ReplicateOutcome
-from harness.specs import Execution, WorkerSetup
 from harness.store import Owner
 
 

@@ -15,7 +15,7 @@ from ray import tune
 from harness.cluster.proposals import Fatal, Proposals, scheduler_of
 from harness.cluster.trial import Evaluator, HarnessTrial
 from harness.errors import UserError
-from harness.specs import Execution
+from harness.execution import Execution
 
 NO_CPU = {"memory": 1.0}
 """One byte: the resources of a trial that only drives a worker group. It must take none that the ranks need."""

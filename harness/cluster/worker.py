@@ -23,7 +23,8 @@ from harness.cluster.heartbeat import ProcessId, start_heartbeat
 from harness.cluster.nodes import checked
 from harness.encoders.tokens import Tokens, Vocabulary
 from harness.errors import UserError
-from harness.specs import Data, Execution, Record, RowSet, Stage, Status, WorkerSetup
+from harness.execution import Execution, WorkerSetup
+from harness.specs import Data, Record, RowSet, Stage, Status
 from harness.storage import Storage, checkpoint_of
 from harness.store import Owner
 

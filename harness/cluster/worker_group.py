@@ -30,7 +30,8 @@ from harness.cluster.worker import (
 )
 from harness.encoders.tokens import Vocabulary
 from harness.errors import UserError, first_line
-from harness.specs import Execution, Status, WorkerSetup
+from harness.execution import Execution, WorkerSetup
+from harness.specs import Status
 from harness.store import Owner
 
 if TYPE_CHECKING:

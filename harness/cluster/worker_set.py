@@ -13,7 +13,7 @@ from ray.exceptions import ActorUnavailableError, RayError
 from harness.cluster.heartbeat import ProcessId
 from harness.cluster.worker import WORKER_LOST, answer, died_with_node, slots_in, slots_of
 from harness.errors import UserError
-from harness.specs import Execution
+from harness.execution import Execution
 
 RECOUNT_SECONDS = 3.0
 STALL_SECONDS = 20.0

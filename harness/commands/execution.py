@@ -9,7 +9,7 @@ from harness.bench.request import Request
 from harness.bench.resolve import ResolvedTable
 from harness.encoders import Located
 from harness.errors import UserError
-from harness.specs import Execution, WorkerSetup
+from harness.execution import Execution, WorkerSetup
 from harness.storage import Storage
 from harness.store import Store
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.errors import UserError, unknown
-from harness.methods.base import Method, Step, Text, chain, hyperparameters, mlm_head_stage
+from harness.methods.base import Method, RunContext, Step, UnlabelledPhase, chain, hyperparameters, mlm_head_stage
 from harness.methods.cmlm import CMLM
 from harness.methods.coco_lm import COCO_LM
 from harness.methods.cssl import CSSL
@@ -37,4 +37,14 @@ def methods_named(name: str, where: str = "") -> tuple[Method, ...]:
     return tuple(found)
 
 
-__all__ = ["METHODS", "Method", "Step", "Text", "chain", "hyperparameters", "methods_named", "mlm_head_stage"]
+__all__ = [
+    "METHODS",
+    "Method",
+    "RunContext",
+    "Step",
+    "UnlabelledPhase",
+    "chain",
+    "hyperparameters",
+    "methods_named",
+    "mlm_head_stage",
+]

@@ -10,13 +10,38 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from harness.errors import UserError
 from harness.objectives import objective
-from harness.specs import Data, Encoder, Objective, Optim, Parent, RowSet, RunContext, Stage
+from harness.specs import Data, Encoder, Objective, Optim, Parent, RowSet, Selection, Stage
 from harness.yaml_files import Strict, describe_errors
 
 
 @dataclass(frozen=True)
-class Text:
-    """What an unsupervised method trains on: unlabelled rows, a recipe, a seed, where it begins, and the phase's name.
+class RunContext:
+    """What a method builds the stages of one run from: one task, size, subset and seed under one protocol's recipe.
+
+    `mlm_head`: the stage that replaces `encoder` for stages that use an MLM head; None where the encoder's own head is
+    usable. `translated`: the same texts as back-translated views, `views` of them per row; None where there are none, for the
+    reason in `untranslated`.
+    """
+
+    task: str
+    size: int
+    subset: int
+    seed: int
+    data: Data
+    unlabelled: RowSet
+    fine_tune: Optim
+    post_train: Optim
+    selection: Selection
+    encoder: Encoder
+    mlm_head: Parent | None = None
+    translated: RowSet | None = None
+    views: int = 2
+    untranslated: str = "no translator is named"
+
+
+@dataclass(frozen=True)
+class UnlabelledPhase:
+    """A training phase without labels: its rows, recipe, seed, the encoder or stage that it starts from, and its name.
 
     `mlm_head`: the stage that replaces `base` for a stage that uses an MLM head; None where that of `base` is usable.
     """
@@ -25,7 +50,7 @@ class Text:
     optim: Optim
     seed: int
     base: Encoder | Parent
-    phase: str
+    name: str
     mlm_head: Parent | None = None
 
 
@@ -33,7 +58,7 @@ class Text:
 class Method:
     """A paper's method: data, and two functions of its hyperparameters, of which one is there.
 
-    `train(h, text)`: its stages on unlabelled text, the last one is what comes after starts from; the same stages serve as
+    `train(h, phase)`: its stages on unlabelled text, the last one is what comes after starts from; the same stages serve as
     pre-training on a corpus and as post-training on a task's own text. `classify(h, batch_size)`: the objective it
     fine-tunes with. `translates`: its rows are back-translated views. `skip`: a reason not to run it on a context.
     `choices(h)`: what no paper fixes and these hyperparameters decide, in a few words each, for the caption of a table.
@@ -43,7 +68,7 @@ class Method:
     title: str
     citation: str
     Hyperparameters: type[Strict]
-    train: Callable[[Any, Text], tuple[Stage, ...]] | None = None
+    train: Callable[[Any, UnlabelledPhase], tuple[Stage, ...]] | None = None
     classify: Callable[[Any, int], Objective] | None = None
     translates: bool = False
     skip: Callable[[RunContext], str | None] = lambda context: None
@@ -85,7 +110,7 @@ def chain(steps: Sequence[Step], context: RunContext, pre_trained: Parent | None
     for method, values in steps:
         if method.train is None:
             continue
-        stages += method.train(values, _text(method, context, base))
+        stages += method.train(values, _post_training(method, context, base))
         base = Parent(stages[-1])
     spec = objective("cross_entropy")
     for method, values in steps:
@@ -96,24 +121,24 @@ def chain(steps: Sequence[Step], context: RunContext, pre_trained: Parent | None
     return (*stages, fine_tuned)
 
 
-def _text(method: Method, context: RunContext, base: Encoder | Parent) -> Text:
+def _post_training(method: Method, context: RunContext, base: Encoder | Parent) -> UnlabelledPhase:
     data = Data(context.unlabelled, max_length=context.data.max_length)
     mlm_head = context.mlm_head if isinstance(base, Encoder) else None
     if method.translates:
         data = Data(cast(RowSet, context.translated), max_length=context.data.max_length, views=context.views)
-    return Text(data, context.post_train, context.seed, base, "post-train", mlm_head)
+    return UnlabelledPhase(data, context.post_train, context.seed, base, "post-train", mlm_head)
 
 
 def _only_encoder(base: Encoder | Parent) -> Encoder | Parent:
     return base if isinstance(base, Encoder) else Parent(base.stage, base.step, ("encoder",))
 
 
-def unlabelled_stage(spec: Objective, text: Text, *, mlm_head: bool, parts: tuple[str, ...] = ()) -> Stage:
+def unlabelled_stage(spec: Objective, phase: UnlabelledPhase, *, mlm_head: bool, parts: tuple[str, ...] = ()) -> Stage:
     """A stage on unlabelled text; it carries its parent's MLM head on where the objective uses it, and `parts` besides."""
-    base = text.mlm_head if mlm_head and text.mlm_head else text.base
+    base = phase.mlm_head if mlm_head and phase.mlm_head else phase.base
     if isinstance(base, Parent):
         base = Parent(base.stage, base.step, ("encoder", *(("mlm_head",) if mlm_head else ()), *parts))
-    return Stage(spec, text.data, text.optim, text.seed, base, phase=text.phase)
+    return Stage(spec, phase.data, phase.optim, phase.seed, base, phase=phase.name)
 
 
 def mlm_head_stage(

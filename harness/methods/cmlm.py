@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness.methods.base import ContrastGroup, Method, Text, group_of, group_words, unlabelled_stage
+from harness.methods.base import ContrastGroup, Method, UnlabelledPhase, group_of, group_words, unlabelled_stage
 from harness.objectives import objective
 from harness.specs import Objective, Stage
 from harness.yaml_files import Strict
@@ -60,8 +60,8 @@ def spec(h: Hyperparameters, batch_size: int) -> Objective:
     return objective("cmlm", **params)
 
 
-def train(h: Hyperparameters, text: Text) -> tuple[Stage, ...]:
-    return (unlabelled_stage(spec(h, text.optim.batch_size), text, mlm_head=h.mlm),)
+def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
+    return (unlabelled_stage(spec(h, phase.optim.batch_size), phase, mlm_head=h.mlm),)
 
 
 def choices(h: Hyperparameters) -> tuple[str, ...]:

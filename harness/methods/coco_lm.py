@@ -36,7 +36,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from harness.methods import electra
-from harness.methods.base import ContrastGroup, Method, Text, group_of, group_words, unlabelled_stage
+from harness.methods.base import ContrastGroup, Method, UnlabelledPhase, group_of, group_words, unlabelled_stage
 from harness.objectives import objective
 from harness.specs import Objective, Parent, Stage
 
@@ -100,14 +100,14 @@ def spec(h: Hyperparameters, batch_size: int) -> Objective:
     return objective("coco_lm", **params)
 
 
-def train(h: Hyperparameters, text: Text) -> tuple[Stage, ...]:
-    main = spec(h, text.optim.batch_size)
+def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
+    main = spec(h, phase.optim.batch_size)
     copied = h.auxiliary == "shallow" and h.replacements != "random"
     if h.replacements != "converged":
-        return (unlabelled_stage(main, text, mlm_head=copied),)
+        return (unlabelled_stage(main, phase, mlm_head=copied),)
     alone = objective("auxiliary_mlm", **{name: main.params[name] for name in ("p_m", *electra.AUXILIARY)})
-    first = unlabelled_stage(alone, text, mlm_head=copied)
-    after = Text(text.data, text.optim, text.seed, Parent(first), text.phase)
+    first = unlabelled_stage(alone, phase, mlm_head=copied)
+    after = UnlabelledPhase(phase.data, phase.optim, phase.seed, Parent(first), phase.name)
     return first, unlabelled_stage(main, after, mlm_head=False, parts=("auxiliary",))
 
 

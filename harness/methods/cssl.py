@@ -15,9 +15,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from harness.methods.base import ContrastGroup, Method, Text, group_of, group_words, unlabelled_stage
+from harness.methods.base import (
+    ContrastGroup,
+    Method,
+    RunContext,
+    UnlabelledPhase,
+    group_of,
+    group_words,
+    unlabelled_stage,
+)
 from harness.objectives import objective
-from harness.specs import Objective, RunContext, Stage
+from harness.specs import Objective, Stage
 from harness.yaml_files import Strict
 
 
@@ -37,8 +45,8 @@ def spec(h: Hyperparameters, batch_size: int, num_views: int) -> Objective:
     return objective("cssl", num_views=num_views, **params)
 
 
-def train(h: Hyperparameters, text: Text) -> tuple[Stage, ...]:
-    return (unlabelled_stage(spec(h, text.optim.batch_size, text.data.views - 1), text, mlm_head=False),)
+def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
+    return (unlabelled_stage(spec(h, phase.optim.batch_size, phase.data.views - 1), phase, mlm_head=False),)
 
 
 def skip(context: RunContext) -> str | None:

@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from harness.methods.base import Method, Text, unlabelled_stage
+from harness.methods.base import Method, UnlabelledPhase, unlabelled_stage
 from harness.objectives import objective
 from harness.specs import Objective, Stage
 from harness.yaml_files import Strict
@@ -48,8 +48,8 @@ def spec(h: Hyperparameters) -> Objective:
     return objective("electra", **h.model_dump())
 
 
-def train(h: Hyperparameters, text: Text) -> tuple[Stage, ...]:
-    return (unlabelled_stage(spec(h), text, mlm_head=h.auxiliary == "shallow"),)
+def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
+    return (unlabelled_stage(spec(h), phase, mlm_head=h.auxiliary == "shallow"),)
 
 
 NARROW = "auxiliary network's width rounded to whole heads"

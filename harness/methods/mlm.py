@@ -13,7 +13,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from harness.methods.base import Method, Text, unlabelled_stage
+from harness.methods.base import Method, UnlabelledPhase, unlabelled_stage
 from harness.objectives import objective
 from harness.specs import Objective, Stage
 from harness.yaml_files import Strict
@@ -30,8 +30,8 @@ def spec(p_m: float, token_prediction: bool) -> Objective:
     return objective("mlm", p_m=p_m, **({"token_prediction": True} if token_prediction else {}))
 
 
-def train(h: Hyperparameters, text: Text) -> tuple[Stage, ...]:
-    return (unlabelled_stage(spec(h.p_m, h.token_prediction), text, mlm_head=True),)
+def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
+    return (unlabelled_stage(spec(h.p_m, h.token_prediction), phase, mlm_head=True),)
 
 
 MLM = Method("mlm", "MLM", "Devlin et al., BERT, 2019, as pre-trained in Fu et al., TACO, 2022", Hyperparameters, train)

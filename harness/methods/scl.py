@@ -17,9 +17,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from harness.methods.base import ContrastGroup, Method, group_of, group_words
+from harness.methods.base import ContrastGroup, Method, RunContext, group_of, group_words
 from harness.objectives import objective
-from harness.specs import Objective, RunContext
+from harness.specs import Objective
 from harness.yaml_files import Strict
 
 

@@ -26,7 +26,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from harness.methods import mlm
-from harness.methods.base import ContrastGroup, Method, Text, group_of, group_words, unlabelled_stage
+from harness.methods.base import ContrastGroup, Method, UnlabelledPhase, group_of, group_words, unlabelled_stage
 from harness.objectives import objective
 from harness.specs import Objective, Stage
 from harness.yaml_files import Strict
@@ -76,8 +76,8 @@ def spec(h: Hyperparameters, batch_size: int) -> Objective:
     return objective("taco", **params | {"contrast_group": group_of(h.contrast_group, batch_size, "taco")})
 
 
-def train(h: Hyperparameters, text: Text) -> tuple[Stage, ...]:
-    return (unlabelled_stage(spec(h, text.optim.batch_size), text, mlm_head=True),)
+def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
+    return (unlabelled_stage(spec(h, phase.optim.batch_size), phase, mlm_head=True),)
 
 
 def choices(h: Hyperparameters) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from harness.methods.base import Method, Text, unlabelled_stage
+from harness.methods.base import Method, UnlabelledPhase, unlabelled_stage
 from harness.objectives import objective
 from harness.specs import Stage
 from harness.yaml_files import Strict
@@ -18,8 +18,8 @@ class Hyperparameters(Strict):
     p_m: Annotated[float, Field(gt=0, le=1, description="masking probability")] = 0.15
 
 
-def train(h: Hyperparameters, text: Text) -> tuple[Stage, ...]:
-    return (unlabelled_stage(objective("mlm", p_m=h.p_m), text, mlm_head=True),)
+def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
+    return (unlabelled_stage(objective("mlm", p_m=h.p_m), phase, mlm_head=True),)
 
 
 def choices(h: Hyperparameters) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from harness.cluster import nodes
 from harness.encoders.models.text_encoder import load_encoder
 from harness.encoders.sources import encoder_digest
 from harness.errors import UserError
-from harness.specs import Execution, WorkerSetup
+from harness.execution import Execution, WorkerSetup
 from harness.storage import Storage, weights_of
 from harness.store import Store
 

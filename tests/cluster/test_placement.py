@@ -34,7 +34,8 @@ from harness.cluster.pool import Pool
 from harness.cluster.worker import UnusableProcessError, WorkerProcess, slots_in, slots_of
 from harness.encoders.tokens import Vocabulary
 from harness.errors import UserError
-from harness.specs import Execution, Record, WorkerSetup
+from harness.execution import Execution, WorkerSetup
+from harness.specs import Record
 from harness.storage import Storage
 from harness.store import Owner, Store
 

@@ -17,8 +17,9 @@ import tiny
 import torch
 from numpy.typing import NDArray
 
+from harness.execution import Execution
 from harness.running import run_stage
-from harness.specs import Execution, Record
+from harness.specs import Record
 from harness.training.loop import Placement, Scoring, train
 from harness.training.process_group import ProcessGroup
 

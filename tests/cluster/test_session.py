@@ -11,7 +11,7 @@ from cluster.driver import OURS
 
 from harness.cluster.session import session
 from harness.errors import UserError
-from harness.specs import Execution
+from harness.execution import Execution
 
 SET_FIRST = """
 import importlib, os, sys

@@ -25,7 +25,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from harness.encoders.sources import encoder_digest
 from harness.errors import UserError
-from harness.specs import Execution, WorkerSetup
+from harness.execution import Execution, WorkerSetup
 from harness.storage import Storage
 
 HERE = Path("/proc/self/cwd")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from harness.methods import Method, hyperparameters, mlm_head_stage
+from harness.methods import Method, RunContext, hyperparameters, mlm_head_stage
 from harness.methods import chain as chained
-from harness.specs import Data, Encoder, Optim, Parent, RowSet, RunContext, Selection, Stage
+from harness.specs import Data, Encoder, Optim, Parent, RowSet, Selection, Stage
 
 ENCODER = Encoder("e" * 32, "tiny")
 CONTEXT = RunContext(

@@ -16,9 +16,9 @@ from methods.contexts import CONTEXT, ENCODER, HEAD, HEADLESS, chain, keys
 from pydantic import ValidationError
 
 from harness.errors import UserError
-from harness.methods import METHODS, Method, hyperparameters, mlm_head_stage
+from harness.methods import METHODS, Method, RunContext, hyperparameters, mlm_head_stage
 from harness.objectives import DEFINITIONS, build, objective
-from harness.specs import Data, Encoder, Optim, Parent, RowSet, RunContext, Selection
+from harness.specs import Data, Encoder, Optim, Parent, RowSet, Selection
 from harness.yaml_files import Strict
 
 SUPERVISED = {"cross_entropy", "scl"}

@@ -11,9 +11,9 @@ from methods.contexts import CONTEXT, ENCODER, HEAD, HEADLESS, chain, keys
 from harness.bench.table import load_table
 from harness.encoders import adapted
 from harness.errors import UserError
-from harness.methods import METHODS, Method, hyperparameters, methods_named
+from harness.methods import METHODS, Method, RunContext, hyperparameters, methods_named
 from harness.methods import chain as chained
-from harness.specs import Encoder, Parent, RunContext
+from harness.specs import Encoder, Parent
 
 FT, SCL, TAPT, CMLM, MLM = (METHODS[name] for name in ("ft", "scl", "tapt", "cmlm", "mlm"))
 CSSL, TACO, ELECTRA, COCO_LM = (METHODS[name] for name in ("cssl", "taco", "electra", "coco_lm"))

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from harness.encoders.models.text_encoder import Batch
 from harness.encoders.tokens import Tokens, Vocabulary
-from harness.methods import METHODS, chain, hyperparameters
+from harness.methods import METHODS, RunContext, chain, hyperparameters
 from harness.objectives import DEFINITIONS, build, objective
 from harness.objectives.base import TrainingObjective, Views
 from harness.objectives.losses import simclr, supervised_contrastive
 from harness.objectives.masked import MaskedLM
-from harness.specs import Encoder, Objective, RowSet, RunContext, Selection, Stage
+from harness.specs import Encoder, Objective, RowSet, Selection, Stage
 from harness.streams import stream
 from harness.training.loop import train
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from harness.encoders.models.text_encoder import Batch, load_weights
 from harness.encoders.tokens import Tokens
-from harness.methods import METHODS, Text, hyperparameters
+from harness.methods import METHODS, UnlabelledPhase, hyperparameters
 from harness.objectives import objective, replaced
 from harness.objectives.base import Views
 from harness.objectives.losses import sequence_contrastive
@@ -345,7 +345,7 @@ class TestConverged:
         data = Data(RowSet("texts", "texts"), max_length=64)
         method = METHODS["coco_lm"]
         settings = hyperparameters(method, {"replacements": "converged", "contrast_group": 4, **values}, "test")
-        text = Text(data, tiny.optim(), 1, stage.init, "post")
+        text = UnlabelledPhase(data, tiny.optim(), 1, stage.init, "post")
         assert method.train is not None
         first, second = method.train(settings, text)
         return first, second

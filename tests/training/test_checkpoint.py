@@ -12,8 +12,9 @@ import pytest
 import tiny
 
 from harness.encoders.models.text_encoder import load_weights
+from harness.execution import WorkerSetup
 from harness.running import run_stage
-from harness.specs import Record, Stage, WorkerSetup
+from harness.specs import Record, Stage
 from harness.storage import Storage, checkpoint_of
 from harness.training import loop
 from harness.training.loop import Inputs

@@ -1,0 +1,45 @@
+"""How and where runs are executed. Never hashed: nothing in here changes a number or a key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.storage import Storage
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How runs are executed. Never hashed; recorded as provenance.
+
+    `num_workers` train one stage together, each with `cpus_per_run` and `gpus_per_run` of its own.
+    """
+
+    address: str = "local"
+    slots: int = 0
+    gpus_per_run: float = 0.0
+    cpus_per_run: float = 1.0
+    threads: int = 1
+    num_workers: int = 1
+
+
+@dataclass(frozen=True)
+class WorkerSetup:
+    """Where a stage runs: the encoder's folder, the storage of weights, the device and its threads.
+
+    `encoder_config`: of an encoder that begins with random weights; the folder then holds its tokenizer only.
+    `micro_batch`: sequences that go through the encoder at once (0: a worker's whole share of the batch).
+    `checkpoint_seconds`: a stage keeps what it would go on from this often (0: never).
+    `storage_mark`, `encoder_digest`: what a node of a cluster must find in the storage and in the encoder's folder.
+    """
+
+    encoder_folder: Path
+    storage: Storage
+    threads: int = 1
+    device: str = "cpu"
+    encoder_config: dict[str, Any] | None = None
+    micro_batch: int = 0
+    checkpoint_seconds: float = 0.0
+    storage_mark: str = ""
+    encoder_digest: str = ""
