@@ -23,7 +23,8 @@ from learning import LENGTH, masked_accuracy
 from harness.cli.request import read_words
 from harness.commands.execution import storage_of
 from harness.commands.prepare import prepare
-from harness.encoders.models.text_encoder import load_encoder, load_weights
+from harness.encoders.models.text_encoder import load_encoder
+from harness.encoders.models.weights import load_weights
 from harness.encoders.tokens import Tokeniser
 from harness.specs import Stage
 from harness.storage import weights_of

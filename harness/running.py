@@ -19,7 +19,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 import harness
-from harness.encoders.models.text_encoder import ENCODER_PARTS, checked_weights, load_encoder, save_weights
+from harness.encoders.models.text_encoder import ENCODER_PARTS, load_encoder
+from harness.encoders.models.weights import checked_weights, save_weights
 from harness.encoders.tokens import Vocabulary
 from harness.errors import UserError, first_line
 from harness.execution import WorkerSetup

@@ -16,7 +16,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from harness.encoders.flops import forward_flops, mlm_head_flops
 from harness.encoders.models import text_encoder as model_module
-from harness.encoders.models.text_encoder import Batch, TextEncoder, load_weights, save_weights, weights_digest
+from harness.encoders.models.text_encoder import Batch, TextEncoder
+from harness.encoders.models.weights import load_weights, save_weights, weights_digest
 from harness.encoders.tokens import Tokens
 from harness.errors import UserError
 from harness.storage import Storage

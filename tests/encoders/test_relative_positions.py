@@ -14,7 +14,8 @@ import torch
 from harness.encoders.kernels import packing as packed
 from harness.encoders.kernels.attention import packed_attention
 from harness.encoders.models.relative_positions import RelativePositions, buckets_of
-from harness.encoders.models.text_encoder import Batch, load_weights, save_weights
+from harness.encoders.models.text_encoder import Batch
+from harness.encoders.models.weights import load_weights, save_weights
 from harness.storage import Storage
 
 CPU = torch.device("cpu")

@@ -12,7 +12,8 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 
 from harness.encoders import SIZES, locate
 from harness.encoders.models import text_encoder as model_module
-from harness.encoders.models.text_encoder import Batch, TextEncoder, load_encoder, weights_digest
+from harness.encoders.models.text_encoder import Batch, TextEncoder, load_encoder
+from harness.encoders.models.weights import weights_digest
 from harness.objectives.definitions import auxiliary_shape
 
 CPU = torch.device("cpu")

@@ -12,7 +12,8 @@ import tiny
 import torch
 from torch import Tensor, nn
 
-from harness.encoders.models.text_encoder import Batch, load_weights
+from harness.encoders.models.text_encoder import Batch
+from harness.encoders.models.weights import load_weights
 from harness.encoders.tokens import Tokens
 from harness.methods import METHODS, UnlabelledPhase, hyperparameters
 from harness.objectives import objective, replaced

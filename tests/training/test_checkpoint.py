@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tiny
 
-from harness.encoders.models.text_encoder import load_weights
+from harness.encoders.models.weights import load_weights
 from harness.execution import WorkerSetup
 from harness.running import run_stage
 from harness.specs import Record, Stage

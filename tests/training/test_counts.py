@@ -21,7 +21,8 @@ from harness.encoders.kernels import attention as attention_module
 from harness.encoders.kernels.packing import rounded
 from harness.encoders.kernels.padded_layout import SIMILAR, Layout
 from harness.encoders.models import text_encoder as model_module
-from harness.encoders.models.text_encoder import Batch, load_encoder, weights_digest
+from harness.encoders.models.text_encoder import Batch, load_encoder
+from harness.encoders.models.weights import weights_digest
 from harness.objectives.base import Views
 from harness.streams import seed_of
 from harness.training import loop

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.encoders.models.text_encoder import weights_digest
+from harness.encoders.models.weights import weights_digest
 from harness.encoders.tokens import Tokens
 from harness.objectives import build
 from harness.objectives.base import TrainingObjective

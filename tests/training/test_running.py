@@ -11,7 +11,8 @@ import pytest
 import tiny
 import torch
 
-from harness.encoders.models.text_encoder import Batch, load_weights, weights_digest
+from harness.encoders.models.text_encoder import Batch
+from harness.encoders.models.weights import load_weights, weights_digest
 from harness.objectives.classification import CrossEntropy
 from harness.objectives.definitions import unmet
 from harness.objectives.masked import MaskedLM

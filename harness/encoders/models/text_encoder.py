@@ -6,7 +6,6 @@ Shapes: B sequences, T tokens in all, M masked positions, d hidden size, V vocab
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForMaskedLM
 from transformers.utils import logging as transformers_logging
@@ -30,7 +28,6 @@ from harness.encoders.kernels.linear import linear, use_cpu_kernels
 from harness.encoders.models.relative_positions import RelativePositions
 from harness.encoders.tokens import Tokens
 from harness.errors import UserError
-from harness.storage import Storage, weights_of
 from harness.streams import seed_of
 
 _HEAD_PREFIXES = {
@@ -349,39 +346,3 @@ def draw(tensors: Mapping[str, Tensor], spread: float, seed: int) -> None:
                 tensors[name].normal_(0.0, spread, generator=generator)
             else:
                 tensors[name].fill_(1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0)
-
-
-# ---------------------------------------------------------------- weights files
-
-
-def weights_digest(tensors: dict[str, Tensor]) -> str:
-    """Content of named tensors, whatever file they lie in."""
-    whole = hashlib.sha256()
-    for name in sorted(tensors):
-        tensor = tensors[name].contiguous()
-        whole.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
-        whole.update(tensor.view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
-    return whole.hexdigest()[:32]
-
-
-def save_weights(tensors: dict[str, Tensor], storage: Storage, key: str) -> str:
-    """Keep a stage's weights; returns their digest."""
-    digest = weights_digest(tensors)
-    storage.write(weights_of(key), save(tensors, metadata={"digest": digest}))
-    return digest
-
-
-def load_weights(storage: Storage, key: str) -> dict[str, Tensor]:
-    return checked_weights(storage, key)[0]
-
-
-def checked_weights(storage: Storage, key: str) -> tuple[dict[str, Tensor], str]:
-    """A stage's weights and their digest. Raises FileNotFoundError, and SafetensorError for a damaged file: one that cannot be
-    read, or whose content is not what its digest was taken of."""
-    content = storage.read(weights_of(key))
-    tensors: dict[str, Tensor] = load(content)
-    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    kept, digest = header.get("__metadata__", {}).get("digest"), weights_digest(tensors)
-    if kept is not None and kept != digest:
-        raise SafetensorError("its content does not match its digest")
-    return tensors, digest
