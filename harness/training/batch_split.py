@@ -1,6 +1,6 @@
-"""How a batch is divided: among workers, and among the micro-batches of each, with contrast groups whole where they fit.
+"""How a batch is split: over ranks, and into the micro-batches of each, with contrast groups whole where they fit.
 
-Numbers only, no torch. The batch size is always the global one, so that no division changes what is trained.
+Numbers only, no torch. The batch size is always the global one, so no split changes what is trained.
 """
 
 from __future__ import annotations
@@ -10,33 +10,35 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BatchSplit:
-    """Rows of a batch by worker and micro-batch, in order; a worker without rows has one empty micro-batch.
+    """`shards`: by rank, its micro-batches as slices of rows, in order. A rank without rows has one empty micro-batch.
 
-    `whole`: no contrast group is cut, so that each micro-batch can be contrasted by itself.
+    `whole_groups`: no contrast group is cut, so each micro-batch can be contrasted by itself.
     """
 
-    parts: tuple[tuple[slice, ...], ...]
-    whole: bool
+    shards: tuple[tuple[slice, ...], ...]
+    whole_groups: bool
 
     @property
-    def count(self) -> int:
-        return sum(len(each) for each in self.parts)
+    def num_micro_batches(self) -> int:
+        return sum(len(shard) for shard in self.shards)
 
 
 def split_batch(size: int, group: int, workers: int = 1, micro_batch: int = 0) -> BatchSplit:
-    """Divide `size` rows whose contrast groups are `group` consecutive rows (0 or 1: rows have nothing to do with each
-    other). Groups go whole to workers where there are enough of them, else rows are shared out evenly; a micro-batch has
-    at most `micro_batch` rows (0: all of a worker's), and whole groups where one fits."""
+    """Split `size` rows whose contrast groups are `group` consecutive rows (0 or 1: rows are independent).
+
+    Ranks get whole groups where there are enough of them, else an even share of the rows. A micro-batch has at most
+    `micro_batch` rows (0: the whole shard), and whole groups where one fits.
+    """
     unit = group if group > 1 and -(-size // group) >= workers else 1
     units = -(-size // unit)
-    parts = []
-    for worker in range(workers):
-        start, stop = (min(each * units // workers * unit, size) for each in (worker, worker + 1))
+    shards = []
+    for rank in range(workers):
+        start, stop = (min(each * units // workers * unit, size) for each in (rank, rank + 1))
         step = stop - start
         if 0 < micro_batch < step:
             step = micro_batch // unit * unit or micro_batch
-        parts.append(
+        shards.append(
             tuple(slice(at, min(at + step, stop)) for at in range(start, stop, max(step, 1))) or (slice(start, start),)
         )
-    edges = {edge for each in parts for part in each for edge in (part.start, part.stop)}
-    return BatchSplit(tuple(parts), group <= 1 or all(edge % group == 0 or edge == size for edge in edges))
+    edges = {edge for shard in shards for rows in shard for edge in (rows.start, rows.stop)}
+    return BatchSplit(tuple(shards), group <= 1 or all(edge % group == 0 or edge == size for edge in edges))

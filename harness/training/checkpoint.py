@@ -1,6 +1,6 @@
-"""What an interrupted stage goes on from: weights, optimizer, best state and what was found so far, as safetensors.
+"""Checkpoints that an interrupted stage resumes from: weights, optimizer, best state and progress, as safetensors.
 
-The order of the data and all draws follow from the step, so that a stage that goes on ends as an uninterrupted one.
+The order of the data and all draws follow from the step, so a resumed stage ends with the numbers of an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from harness.training.result import TrainingProgress, TrainingResult
 
 
 class Checkpoints:
-    """One stage's checkpoint, written at an evaluation when `seconds` have gone by since the last.
+    """One stage's checkpoint, written at an evaluation when `seconds` have passed since the last one.
 
-    `resumed_at`: the step that it was found at (0: none was); `count`: how many were found and written; `failed`: why one
-    could not be written, which ends no stage.
+    `resumed_at`: the step of the checkpoint that training resumed from (0: none); `count`: checkpoints read and written;
+    `failed`: why one could not be written, which does not end the stage.
     """
 
     def __init__(self, storage: Storage, key: str, seconds: float) -> None:
@@ -36,7 +36,7 @@ class Checkpoints:
 
     @property
     def provenance(self) -> dict[str, int | str]:
-        """What a record says of them."""
+        """Fields of the record's provenance."""
         found: dict[str, int | str] = {
             "checkpoints": self.count,
             "resumed_at": self.resumed_at,
@@ -45,16 +45,16 @@ class Checkpoints:
         return {name: value for name, value in found.items() if value}
 
     def keep(self, progress: TrainingProgress, weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer) -> None:
-        """Write where the stage is, when it is time."""
+        """Write the progress, when it is time."""
         if time.monotonic() - self._at < self._seconds:
             return
-        outcome = progress.outcome
+        result = progress.result
         found = {"step": progress.step, "best_score": progress.best_score}
-        found |= asdict(replace(outcome, predictions={}))
+        found |= asdict(replace(result, predictions={}))
         tensors = {"progress": torch.tensor(list(json.dumps(found).encode()), dtype=torch.uint8)}
         tensors |= {f"weights/{name}": tensor for name, tensor in weights.items()}
         tensors |= {f"best/{name}": tensor for name, tensor in progress.best.items()}
-        tensors |= {f"logits/{d}": torch.from_numpy(each.logits) for d, each in outcome.predictions.items()}
+        tensors |= {f"logits/{d}": torch.from_numpy(each.logits) for d, each in result.predictions.items()}
         for index, state in optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer/{index}/{name}": tensor for name, tensor in state.items()}
         try:

@@ -1,13 +1,13 @@
-"""Forward and backward of one batch: whole, or in parts, by the ranks of a worker group and in micro-batches.
+"""Forward and backward pass of one batch: whole, or split over the ranks of a process group and into micro-batches.
 
-Each part's terms weigh by what they are means over, so that the parts add up to the batch's own terms and gradient. Where
-a contrast group reaches beyond a part, the part contrasts its rows with those of the others, which carry no gradient to
-it: every part does so for its own, and the gradients add up to the whole one's.
+Each micro-batch weighs its terms by the number of things that they are means over, so the sum over all micro-batches is
+the batch's own terms and gradient. Where the split cuts contrast groups, each micro-batch contrasts its rows with all rows
+of the batch; only its own rows carry a gradient. Every micro-batch does so, and the gradients add up to the batch's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
@@ -22,13 +22,13 @@ from harness.training.batch_split import BatchSplit, split_batch
 from harness.training.process_group import ProcessGroup
 
 
-class _EnoughError(Exception):
-    """Ends a forward pass that only asks what it would gather."""
+class _GatheredError(Exception):
+    """Ends a forward pass that runs only for the rows that it would gather."""
 
 
 class ForwardBackward:
-    """Runs `objective` on batches; gradients are those of the whole batch on every worker. Dropout is drawn anew for each
-    part, so that its draws, and they alone, depend on the split."""
+    """Runs `objective` on batches. Every rank ends with the gradient of the whole batch. Each micro-batch draws its own
+    dropout, so only the dropout depends on the split."""
 
     def __init__(
         self,
@@ -43,33 +43,32 @@ class ForwardBackward:
         self._precision, self._device, self._seed = precision, device, seed
         self._model: Any = objective
         if process_group.size > 1:
-            # An option may leave a head unused; the buffers are tables that all workers have.
+            # An option may leave a head unused; the buffers are tables that all ranks have.
             self._model = DistributedDataParallel(objective, find_unused_parameters=True, forward_sync_buffers=False)
 
     def run(self, views: Views, size: int, step: int, measured: list[Measures] | None) -> dict[str, Tensor]:
-        """Backward of a batch of `size` rows. Returns this worker's summands of the loss and the terms, without gradient;
-        what is logged beside them is appended to `measured` where it is given."""
+        """Backward pass of a batch of `size` rows. Returns this rank's summands of the loss and the terms, without gradient.
+        Appends measures to `measured` where it is given."""
         split = split_batch(size, self._objective.contrast_group, self._process_group.size, self._micro_batch)
-        if split.count == 1:
+        if split.num_micro_batches == 1:
             terms = self._forward(self._model, views, measured, seed_of(self._seed, "dropout", step))
             loss = self._objective.loss(terms)
             loss.backward()  # type: ignore[no-untyped-call]
             return {"loss": loss.detach(), **{name: term.detach() for name, term in terms.items()}}
-        mine = split.parts[self._process_group.rank]
-        found: list[dict[str, Tensor]] = []
+        shard = split.shards[self._process_group.rank]
+        summands: list[dict[str, Tensor]] = []
         counts = self._objective.counts(views)
-        gathers = self._gathers(views, size, step, split)
-        for last, (rows, gather) in zip(_lasts(mine), gathers, strict=True):
-            part = views.micro_batch(size, _some(rows, size), gather)
-            terms = self._forward(self._model, part, measured, seed_of(self._seed, "dropout", step, rows.start))
-            share = self._shares(part, counts, split, empty=rows.start == rows.stop)
-            terms = {name: term * share[name] for name, term in terms.items()}
+        for rows, gather in self._micro_batches(views, size, step, split):
+            micro_batch = views.micro_batch(size, _at_least_one(rows, size), gather)
+            terms = self._forward(self._model, micro_batch, measured, seed_of(self._seed, "dropout", step, rows.start))
+            weights = self._weights(micro_batch, counts, split, empty=rows.start == rows.stop)
+            terms = {name: term * weights[name] for name, term in terms.items()}
             loss = self._objective.loss(terms)
-            with nullcontext() if last else self._unsynchronised():
-                # DistributedDataParallel divides the sum over the workers by their number.
+            with nullcontext() if rows == shard[-1] else self._no_sync():
+                # DistributedDataParallel divides the sum over the ranks by their number.
                 (loss * self._process_group.size).backward()  # type: ignore[no-untyped-call]
-            found.append({"loss": loss.detach(), **{name: term.detach() for name, term in terms.items()}})
-        return {name: torch.stack([each[name] for each in found]).sum(dim=0) for name in found[0]}
+            summands.append({"loss": loss.detach(), **{name: term.detach() for name, term in terms.items()}})
+        return {name: torch.stack([each[name] for each in summands]).sum(dim=0) for name in summands[0]}
 
     def _forward(
         self, model: Any, views: Views, measured: list[Measures] | None, dropout_seed: int
@@ -82,76 +81,77 @@ class ForwardBackward:
             measured.append(measures)
         return terms
 
-    def _unsynchronised(self) -> AbstractContextManager[Any]:
+    def _no_sync(self) -> AbstractContextManager[Any]:
         return self._model.no_sync() if self._process_group.size > 1 else nullcontext()
 
-    def _shares(self, part: Views, counts: dict[str, float], split: BatchSplit, *, empty: bool) -> dict[str, float]:
-        """What a part's terms weigh, given the whole batch's `counts`. One that is contrasted beyond the part is the whole
-        batch's in each part."""
-        own = self._objective.counts(part)
-        share = {name: 0.0 if empty or not count else own[name] / count for name, count in counts.items()}
-        if not split.whole:
-            share[self._objective.contrasted] = 1 / split.count
-        return share
+    def _weights(
+        self, micro_batch: Views, counts: dict[str, float], split: BatchSplit, *, empty: bool
+    ) -> dict[str, float]:
+        """The weight of each term of a micro-batch, given the whole batch's `counts`. Where the split cuts contrast groups, the
+        contrasted term is the whole batch's in each micro-batch."""
+        own = self._objective.counts(micro_batch)
+        weights = {name: 0.0 if empty or not count else own[name] / count for name, count in counts.items()}
+        if not split.whole_groups:
+            weights[self._objective.contrasted] = 1 / split.num_micro_batches
+        return weights
 
-    def _gathers(self, views: Views, size: int, step: int, split: BatchSplit) -> Iterator[tuple[slice, Gather | None]]:
-        """Each of this worker's parts with what gathers the others' rows for it."""
-        mine = split.parts[self._process_group.rank]
-        if split.whole:
-            yield from ((rows, None) for rows in mine)
+    def _micro_batches(
+        self, views: Views, size: int, step: int, split: BatchSplit
+    ) -> Iterator[tuple[slice, Gather | None]]:
+        """Each micro-batch of this rank, with the function that gathers the rows of the others for it."""
+        shard, total = split.shards[self._process_group.rank], split.num_micro_batches
+        if split.whole_groups:
+            yield from ((rows, None) for rows in shard)
             return
-        if all(len(parts) == 1 for parts in split.parts):
+        if all(len(each) == 1 for each in split.shards):
 
-            def meet(rows: Tensor) -> Tensor:
-                rows = rows[: 0 if mine[0].start == mine[0].stop else len(rows)]
-                return _put(rows, *self._process_group.all_gather_rows(rows), split.count)
+            def all_gather(rows: Tensor) -> Tensor:
+                rows = rows[: 0 if shard[0].start == shard[0].stop else len(rows)]
+                return _with_gradient(rows, *self._process_group.all_gather_rows(rows), total)
 
-            yield mine[0], meet
+            yield shard[0], all_gather
             return
-        # Several parts one after the other: all are run once without gradient for what they would gather, and again with
-        # the same dropout.
+        # Several micro-batches one after another: all run once without gradient for the rows that they would gather, and
+        # again with the same dropout.
         cached: list[Tensor] = []
 
-        def look(rows: Tensor) -> Tensor:
+        def keep(rows: Tensor) -> Tensor:
             cached.append(rows)
-            raise _EnoughError
+            raise _GatheredError
 
-        for rows in mine:
-            part = views.micro_batch(size, _some(rows, size), look)
-            with torch.no_grad(), suppress(_EnoughError):
-                self._forward(self._objective, part, None, seed_of(self._seed, "dropout", step, rows.start))
+        for rows in shard:
+            micro_batch = views.micro_batch(size, _at_least_one(rows, size), keep)
+            with torch.no_grad(), suppress(_GatheredError):
+                self._forward(self._objective, micro_batch, None, seed_of(self._seed, "dropout", step, rows.start))
             if rows.start == rows.stop:
                 cached[-1] = cached[-1][:0]
         whole, at = self._process_group.all_gather_rows(torch.cat(cached))
-        for rows, kept in zip(mine, cached, strict=True):
+        for rows, kept in zip(shard, cached, strict=True):
 
-            def fill(again: Tensor, at: int = at, count: int = len(kept)) -> Tensor:
-                return _put(again[:count], whole, at, split.count)
+            def replace_own(again: Tensor, at: int = at, count: int = len(kept)) -> Tensor:
+                return _with_gradient(again[:count], whole, at, total)
 
-            yield rows, fill
+            yield rows, replace_own
             at += len(kept)
 
 
-def _put(rows: Tensor, whole: Tensor, at: int, parts: int) -> Tensor:
-    """`whole` with these rows, which carry a gradient, in their place. The term that comes of it weighs 1 / `parts` in each
-    part: the gradient is to be the whole one's."""
+def _with_gradient(rows: Tensor, whole: Tensor, at: int, num_micro_batches: int) -> Tensor:
+    """`whole` with these rows, which carry a gradient, from `at` on. The contrasted term weighs 1 / `num_micro_batches` in
+    each micro-batch; the hook makes the gradient the whole term's."""
     if rows.requires_grad:
         rows = rows.view_as(rows)
-        rows.register_hook(lambda gradient: gradient * parts)  # type: ignore[no-untyped-call]
+        rows.register_hook(lambda gradient: gradient * num_micro_batches)  # type: ignore[no-untyped-call]
     return torch.cat([whole[:at], rows, whole[at + len(rows) :]])
 
 
-def _some(rows: slice, size: int) -> slice:
-    """A worker without rows runs the batch's last one, which then weighs nothing: the others wait for its gradient."""
+def _at_least_one(rows: slice, size: int) -> slice:
+    """A rank without rows runs the batch's last one with weight zero, because the others wait for its gradient."""
     return rows if rows.start < rows.stop else slice(size - 1, size)
 
 
-def _lasts(parts: Sequence[slice]) -> list[bool]:
-    return [False] * (len(parts) - 1) + [True]
-
-
 def seed_dropout(seed: int, device: torch.device) -> None:
-    """As `torch.manual_seed`, of the generators that are used: it also makes a note of the stack for others, at each call."""
+    """Seed the generators that dropout draws from. `torch.manual_seed` would also queue a call for every other
+    device, with a formatted stack, each time."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)

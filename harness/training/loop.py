@@ -1,7 +1,7 @@
 """One loop for every stage: batches in a keyed order, AdamW, linear schedule, clipping, evaluation on dev, best state.
 
-Randomness comes from streams keyed (seed, purpose, step): two stages with equal seed see the same batches and, where
-they draw the same thing, the same draws, whatever runs beside them and in whichever order.
+Randomness comes from streams keyed (seed, purpose, step): two stages with equal seed see the same batches and, where they
+draw for the same purpose, the same numbers, in any order and whatever else runs.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
 from harness.training.result import TrainingProgress, TrainingResult
 
 EVALUATION_TOKENS = 2048
-"""Of a batch in evaluation, what fills its sequences up to the longest included."""
+"""Tokens of an evaluation batch, padding included."""
 LOG_EVERY = 100
 MEASURE_EVERY = 10
-"""Steps between two looks at what is logged beside the loss; every look would cost a few per cent."""
+"""Steps between two measurements of what is logged beside the loss. Measuring at each step would cost a few per cent."""
 
 CPU = torch.device("cpu")
 
@@ -42,14 +42,14 @@ Report = Callable[[dict[str, Any]], None]
 
 
 class DivergedError(Exception):
-    """The loss is not finite: a result, not a failure of the machine."""
+    """The loss is not finite: a result of the stage, not a failure of the machine."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a stage reads, tokenised: training sequences with labels [n] (None when unlabelled), and by digest of the
-    row set the evaluation sequences with their gold labels. With `views` of each text, `train` holds the n sequences of
-    view 0, then those of view 1, and so on."""
+    """A stage's tokenised data: training sequences with labels [n] (None without labels), and evaluation sequences with
+    their gold labels by digest of the row set. With several `views` of each text, `train` holds the n sequences of view 0,
+    then those of view 1, and so on."""
 
     train: Tokens
     labels: NDArray[Any] | None = None
@@ -157,7 +157,7 @@ class _TrainingRun:
 
     @property
     def result(self) -> TrainingResult:
-        return self.progress.outcome
+        return self.progress.result
 
     @property
     def _size(self) -> int:
@@ -258,7 +258,7 @@ def trainable(objective: TrainingObjective) -> dict[str, torch.nn.Parameter]:
 
 
 def decay_groups(parameters: dict[str, torch.nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    """Biases and norms are not decayed, as in Hugging Face's run_glue; one group where nothing is."""
+    """Parameter groups of AdamW: biases and norms are not decayed, as in Hugging Face's run_glue. One group without decay."""
     if not weight_decay:
         return [{"params": list(parameters.values()), "weight_decay": 0.0}]
     free = [p for n, p in parameters.items() if p.dim() < 2]
@@ -267,7 +267,7 @@ def decay_groups(parameters: dict[str, torch.nn.Parameter], weight_decay: float)
 
 
 def schedule(optim: Optim, step: int) -> float:
-    """Factor on the learning rate at 0-based `step`: linear rise over the warm-up, then linear fall to 0, or constant."""
+    """Factor on the learning rate at 0-based `step`: linear warm-up, then linear decay to 0 or a constant rate."""
     warmup = math.ceil(optim.warmup * optim.steps)
     if step < warmup:
         return (step + 1) / warmup
@@ -277,8 +277,8 @@ def schedule(optim: Optim, step: int) -> float:
 
 
 def batch_order(size: int, batch_size: int, seed: int, skip: int = 0) -> Any:
-    """Endless batches of row indices: epoch e is a permutation from the stream (seed, 'order', e); a last small batch
-    is kept. The first `skip` batches are left out."""
+    """Endless batches of row indices: epoch e is a permutation from the stream (seed, 'order', e). A last small batch is
+    kept. The first `skip` batches are left out."""
     epoch, skip = divmod(skip, -(-size // batch_size))
     while True:
         permutation = stream(seed, "order", epoch).permutation(size)
@@ -290,7 +290,7 @@ def batch_order(size: int, batch_size: int, seed: int, skip: int = 0) -> Any:
 def mean_terms(
     pending: list[tuple[int, dict[str, Tensor]]], process_group: ProcessGroup = SINGLE_PROCESS
 ) -> dict[str, float]:
-    """Mean of each term since the last evaluation, of which each worker has a summand; raises DivergedError at the first
+    """Mean of each term since the last evaluation; each rank has a summand of every step. Raises DivergedError at the first
     step whose loss is not finite."""
     names = list(pending[0][1])
     summands = torch.stack([torch.stack([at_least_single(terms[n]) for n in names]) for _, terms in pending])
@@ -303,8 +303,7 @@ def mean_terms(
 
 
 def mean_measures(measured: list[Measures], process_group: ProcessGroup = SINGLE_PROCESS) -> dict[str, float]:
-    """Mean of each measure over the steps (their parts, the workers) where it was defined; one that never was is left
-    out."""
+    """Mean of each measure over the steps, micro-batches and ranks where it was defined. One that never was is left out."""
     names = dict.fromkeys(name for step in measured for name in step)
     values = [torch.stack([step[n].float() for step in measured if n in step]).nanmean() for n in names]
     own = dict(zip(names, torch.stack(values).cpu().tolist(), strict=True)) if values else {}
@@ -316,8 +315,8 @@ def mean_measures(measured: list[Measures], process_group: ProcessGroup = SINGLE
 def probed(
     objective: TrainingObjective, tokens: Tokens, draw: Draw, precision: str, device: torch.device
 ) -> dict[str, float]:
-    """The objective's probe on a batch's first sequences, without dropout and with streams of its own. Every rank of a
-    worker group finds the same."""
+    """The objective's probe on a batch's first sequences, without dropout and with streams of its own; the same on each
+    rank."""
     if objective.supervised:
         return {}
     objective.eval()
@@ -329,7 +328,7 @@ def probed(
 
 
 def by_length(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """Batches of rows, shortest first, of at most EVALUATION_TOKENS each or one row."""
+    """Batches of rows, shortest first, of at most EVALUATION_TOKENS each, or of one row."""
     order = np.argsort(lengths, kind="stable")
     widths, start = lengths[order], 0
     while start < len(order):
@@ -347,15 +346,15 @@ def predict(
     device: torch.device,
     process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> tuple[Predictions, float]:
-    """Logits of every sequence in their own order, computed sorted by length in packed batches, which the ranks of a
-    worker group share; and the FLOPs spent."""
+    """Logits of every sequence, in the given order, and the FLOPs spent. Packed batches sorted by length are shared out over
+    the ranks."""
     tokens, gold = evaluation
     objective.eval()
     logits = np.zeros((len(tokens), objective.num_labels), dtype=np.float32)
     with torch.inference_mode(), autocast(device, precision):
         for rows in list(by_length(tokens.lengths))[process_group.rank :: process_group.size]:
             logits[rows] = objective.predict(Batch.of(tokens.take(rows), device)).float().cpu().numpy()
-    if process_group.size > 1:  # each row is one worker's, and zero with the others; NCCL sums on the device alone
+    if process_group.size > 1:  # each row is one rank's, and zero on the others; NCCL reduces tensors on the device only
         logits = process_group.all_reduce(torch.from_numpy(logits).to(device)).cpu().numpy()
     lengths = tokens.lengths.astype(np.float64)
     flops = forward_flops(objective.encoder.shape, float(lengths.sum()), float((lengths**2).sum()))

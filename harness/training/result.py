@@ -1,4 +1,4 @@
-"""What the loop has found so far, and at its end."""
+"""The result of training a stage, and its progress on the way."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.specs import Predictions
 
 @dataclass
 class TrainingResult:
-    """What the loop found. `predictions` by digest: dev and test of the selected state."""
+    """The result of one stage. `predictions` by digest: dev and test of the selected state."""
 
     selected_step: int
     tied: int = 0
@@ -24,9 +24,9 @@ class TrainingResult:
 
 @dataclass
 class TrainingProgress:
-    """Where a stage is after `step` updates; `best`: the weights of the best evaluation so far."""
+    """The state of training after `step` updates; `best`: the weights of the best evaluation so far."""
 
-    outcome: TrainingResult
+    result: TrainingResult
     step: int = 0
     best_score: float = float("-inf")
     best: dict[str, Tensor] = field(default_factory=dict)

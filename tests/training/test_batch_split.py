@@ -1,4 +1,4 @@
-"""A batch in parts is the batch: its terms, its gradient, and 20 steps of training, for every objective."""
+"""A split batch is the batch: its terms, its gradient, and 20 steps of training, for every objective."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ ROWS = 8
 
 
 @given(st.integers(1, 70), st.integers(0, 20), st.integers(1, 6), st.integers(0, 20))
-def test_every_row_is_in_one_part_in_order(size: int, group: int, workers: int, micro_batch: int) -> None:
+def test_every_row_is_in_one_micro_batch_in_order(size: int, group: int, workers: int, micro_batch: int) -> None:
     split = split_batch(size, group, workers, micro_batch)
-    parts = [part for each in split.parts for part in each]
-    assert len(split.parts) == workers
-    assert split.count == len(parts)
+    parts = [part for each in split.shards for part in each]
+    assert len(split.shards) == workers
+    assert split.num_micro_batches == len(parts)
     assert [row for part in parts for row in range(part.start, part.stop)] == list(range(size))
     assert all(0 <= part.start <= part.stop <= size for part in parts)
     if micro_batch:
         assert max(part.stop - part.start for part in parts) <= micro_batch
     else:
-        assert all(len(each) == 1 for each in split.parts)
+        assert all(len(each) == 1 for each in split.shards)
     groups = [row // max(group, 1) for row in range(size)]
     cut = any(groups[part.start - 1] == groups[part.start] for part in parts if 0 < part.start < size)
-    assert split.whole == (group <= 1 or not cut)
+    assert split.whole_groups == (group <= 1 or not cut)
 
 
 @given(st.integers(1, 12), st.integers(1, 20), st.integers(1, 6))
 def test_groups_are_whole_where_there_are_enough_of_them(count: int, group: int, workers: int) -> None:
     split = split_batch(count * group, group, workers)
     if count >= workers:
-        assert split.whole
-        shares = [sum(part.stop - part.start for part in each) // group for each in split.parts]
+        assert split.whole_groups
+        shares = [sum(part.stop - part.start for part in each) // group for each in split.shards]
         assert max(shares) - min(shares) <= 1
     for micro_batch in (group, 2 * group + 1):
-        assert split_batch(count * group, group, 1, micro_batch).whole
+        assert split_batch(count * group, group, 1, micro_batch).whole_groups
 
 
-def test_a_division_without_workers_beside_it_is_the_batch() -> None:
-    assert split_batch(16, 16).parts == ((slice(0, 16),),)
+def test_the_split_over_one_rank_is_the_batch() -> None:
+    assert split_batch(16, 16).shards == ((slice(0, 16),),)
 
 
 def gradients(folder: Path, name: str, micro_batch: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -69,7 +69,7 @@ def gradients(folder: Path, name: str, micro_batch: int) -> tuple[dict[str, Any]
 
 
 @pytest.mark.parametrize("name", tiny.OBJECTIVES)
-def test_terms_and_gradients_of_the_parts_add_up(name: str, bert: Path) -> None:
+def test_terms_and_gradients_of_the_micro_batches_add_up(name: str, bert: Path) -> None:
     """Micro-batches of 1 and 3 cut the contrast groups of 4, those of 4 and 5 do not."""
     terms, whole = gradients(bert, name, 0)
     assert terms["loss"].isfinite()
