@@ -354,7 +354,9 @@ def predict(
     with torch.inference_mode(), autocast(device, precision):
         for rows in list(by_length(tokens.lengths))[process_group.rank :: process_group.size]:
             logits[rows] = objective.predict(Batch.of(tokens.take(rows), device)).float().cpu().numpy()
-    if process_group.size > 1:  # each row is one rank's, and zero on the others; NCCL reduces tensors on the device only
+    if (
+        process_group.size > 1
+    ):  # each row is one rank's, and zero on the others; NCCL reduces tensors on the device only
         logits = process_group.all_reduce(torch.from_numpy(logits).to(device)).cpu().numpy()
     lengths = tokens.lengths.astype(np.float64)
     flops = forward_flops(objective.encoder.shape, float(lengths.sum()), float((lengths**2).sum()))

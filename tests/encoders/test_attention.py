@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from harness.encoders.kernels.attention import packed_attention
 from harness.encoders.kernels.packing import Packing, packing
-from harness.encoders.kernels.padded_layout import SIMILAR, Layout, layout
+from harness.encoders.kernels.padded_layout import SIMILAR, PaddedLayout, padded_layout
 
 CPU = torch.device("cpu")
 HEADS, DEPTH, SCALE = 3, 5, 0.4
@@ -32,8 +32,8 @@ def laid(lengths: list[int]) -> Packing:
     return packing(np.array(lengths, dtype=np.int64), CPU)
 
 
-def laid_out(lengths: list[int], heads: int, first_tokens_only: bool) -> Layout:
-    found = layout(np.array(lengths), heads, CPU)
+def laid_out(lengths: list[int], heads: int, first_tokens_only: bool) -> PaddedLayout:
+    found = padded_layout(np.array(lengths), heads, CPU)
     return found.only_first() if first_tokens_only else found
 
 
@@ -216,8 +216,8 @@ def test_every_row_has_one_place(lengths: list[int], heads: int, first_tokens_on
     total = sum(lengths) * heads
     for place, rows in ((found.keys, torch.arange(total)), (found.queries, found.queries.rows)):
         rows = torch.arange(total) if rows is None else rows
-        assert len(place.place) == len(rows) == len(set(place.place.tolist()))
-        assert torch.equal(place.gather[place.place], rows)
+        assert len(place.slots) == len(rows) == len(set(place.slots.tolist()))
+        assert torch.equal(place.gather[place.slots], rows)
     starts = np.cumsum(lengths) - lengths
     asked = set(starts if first_tokens_only else range(sum(lengths)))
     rows = torch.arange(total) if found.queries.rows is None else found.queries.rows
@@ -230,12 +230,12 @@ def test_groups_hold_each_sequence_and_head_once(lengths: list[int], heads: int,
     """In its own order, with a bias that closes the padding and nothing else; a query beside the keys it may see."""
     found = laid_out(lengths, heads, first_tokens_only)
     token_of_key = torch.full((len(found.keys.gather),), -1)
-    token_of_key[found.keys.place] = torch.arange(sum(lengths) * heads)
+    token_of_key[found.keys.slots] = torch.arange(sum(lengths) * heads)
     token_of_query = token_of_key
     if first_tokens_only:
         assert found.queries.rows is not None
         token_of_query = torch.full((len(found.queries.gather),), -1)
-        token_of_query[found.queries.place] = found.queries.rows
+        token_of_query[found.queries.slots] = found.queries.rows
     starts = (np.cumsum(lengths) - lengths).tolist()
     wanted = {
         tuple((start + i) * heads + head for i in range(length))
@@ -288,7 +288,7 @@ def test_padding_and_taking_are_inverse(lengths: list[int], heads: int, first_to
         scattered = place.scattered(states)
         assert torch.equal(place.taken(scattered, count), only)
         assert int((scattered[:, 0] != 0).sum()) == len(own)
-        assert torch.equal(scattered[place.place], place.padded(states)[place.place])
+        assert torch.equal(scattered[place.slots], place.padded(states)[place.slots])
 
 
 def test_a_layout_is_made_once_a_batch() -> None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from harness.encoders.kernels import attention as attention_module
 from harness.encoders.kernels.packing import rounded
-from harness.encoders.kernels.padded_layout import SIMILAR, Layout
+from harness.encoders.kernels.padded_layout import SIMILAR, PaddedLayout
 from harness.encoders.models import text_encoder as model_module
 from harness.encoders.models.text_encoder import Batch, load_encoder
 from harness.encoders.models.weights import weights_digest
@@ -106,10 +106,10 @@ class TestOneStep:
     @pytest.mark.parametrize(("name", "only_first"), [("cross_entropy", True), ("cssl-simsiam", True), ("mlm", False)])
     def test_attention(self, name: str, only_first: bool, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Little padding in every layer; in the last, one query a sequence and head where first tokens are asked."""
-        laid: list[Layout] = []
+        laid: list[PaddedLayout] = []
         attended = attention_module._attended
 
-        def spy(q: Tensor, k: Tensor, v: Tensor, layout: Layout, *more: Any) -> Any:
+        def spy(q: Tensor, k: Tensor, v: Tensor, layout: PaddedLayout, *more: Any) -> Any:
             laid.append(layout)
             return attended(q, k, v, layout, *more)
 

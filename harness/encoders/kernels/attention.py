@@ -1,8 +1,8 @@
-"""Attention over packed batches: what the library's models call in place of their own.
+"""Attention over packed batches, registered with transformers in place of the models' own attention.
 
-transformers lets a model run a registered attention function, so nothing else of its code changes. Ours lays queries, keys
-and values out as padded sequences, attends, and takes the tokens back. Trained on a CPU, sequences of similar length are
-padded together, and dropout draws integers: both cost less than torch's padded path, with which they agree.
+A registered attention function changes nothing else of a model's code. This one pads queries, keys and values, attends, and
+packs the result again. In training on a CPU, sequences of similar length are padded together and dropout draws integers:
+both cost less than torch's padded path, and agree with it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from transformers import AttentionInterface
 
 from harness.encoders.kernels.dropout import drawn, rescaled
 from harness.encoders.kernels.packing import Packing
-from harness.encoders.kernels.padded_layout import Layout
+from harness.encoders.kernels.padded_layout import PaddedLayout
 from harness.private import softmax_backward
 
 NAME = "harness_packed"
@@ -34,10 +34,10 @@ def packed_attention(
     packing: Packing,
     **unused: Any,
 ) -> tuple[Tensor, None]:
-    """q, k, v [1, H, T', D] -> [1, T', H, D]: the T tokens, then what fills them up to a rounded number."""
+    """q, k, v [1, H, T', D] -> [1, T', H, D]: the T tokens, then rows that fill them up to a rounded number."""
     _, heads, tokens, depth = query.shape
     scale = depth**-0.5 if scaling is None else scaling
-    # In training also where no gradient is wanted: a pass that is looked at first draws what the one with gradient will.
+    # In training also without gradient: the pass that gathers rows has to draw the same dropout as the pass with gradient.
     if (query.requires_grad or module.training) and query.device.type == "cpu" and packing.bias is None:
         found: Tensor = _Grouped.apply(query, key, value, packing.layout(heads), scale, dropout)  # type: ignore[no-untyped-call]
         return found, None
@@ -59,15 +59,15 @@ class _Grouped(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale: float, dropout: float
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, layout: PaddedLayout, scale: float, dropout: float
     ) -> Tensor:
         ctx.layout, ctx.scale, ctx.dropout, ctx.dtype = layout, scale, dropout, query.dtype
-        # Half precision is for linear layers: scores and weights are single, as in torch's own attention.
+        # Only linear layers run in half precision: scores and weights are float32, as in torch's own attention.
         single = torch.promote_types(query.dtype, torch.float32)
-        places = (layout.queries, layout.keys, layout.keys)
+        indices = (layout.queries, layout.keys, layout.keys)
         q, k, v = (
-            place.padded(_rows(each.transpose(1, 2))).to(single)
-            for place, each in zip(places, (query, key, value), strict=True)
+            index.padded(_rows(each.transpose(1, 2))).to(single)
+            for index, each in zip(indices, (query, key, value), strict=True)
         )
         with torch.autocast("cpu", enabled=False):
             out, *kept = _attended(q, k, v, layout, scale, dropout)
@@ -80,7 +80,7 @@ class _Grouped(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, weights, dropped, keep = ctx.saved_tensors
-        layout: Layout = ctx.layout
+        layout: PaddedLayout = ctx.layout
         given = layout.queries.scattered(_rows(gradients[0]).to(q.dtype))
         for_q, for_k, for_v, for_weights = (torch.empty_like(each) for each in (q, k, v, weights))
         for group in layout.groups:
@@ -95,25 +95,25 @@ class _Grouped(torch.autograd.Function):
             torch.bmm(scores, group.keys_of(k), out=group.queries_of(for_q))
             torch.bmm(scores.transpose(1, 2), group.queries_of(q), out=group.keys_of(for_k))
         _, tokens, heads, _ = ctx.shape
-        places = (layout.queries, layout.keys, layout.keys)
+        indices = (layout.queries, layout.keys, layout.keys)
         found = (
-            place.taken(each, tokens * heads).view(ctx.shape).transpose(1, 2).to(ctx.dtype)
-            for place, each in zip(places, (for_q, for_k, for_v), strict=True)
+            index.taken(each, tokens * heads).view(ctx.shape).transpose(1, 2).to(ctx.dtype)
+            for index, each in zip(indices, (for_q, for_k, for_v), strict=True)
         )
         return (*found, None, None, None)
 
 
 def _attended(
-    q: Tensor, k: Tensor, v: Tensor, layout: Layout, scale: float, dropout: float
+    q: Tensor, k: Tensor, v: Tensor, layout: PaddedLayout, scale: float, dropout: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Padded queries, keys and values -> (states of the queries, weights, weights after dropout, which dropout kept)."""
+    """Padded queries, keys and values -> (states of the queries, weights, weights after dropout, mask of what dropout kept)."""
     weights = q.new_empty(layout.area)
     for group in layout.groups:
-        asked, keys = group.queries_of(q), group.keys_of(k).transpose(1, 2)
+        queries, keys = group.queries_of(q), group.keys_of(k).transpose(1, 2)
         if group.bias is None:
-            scores = torch.bmm(asked, keys).mul_(scale)
+            scores = torch.bmm(queries, keys).mul_(scale)
         else:
-            scores = torch.baddbmm(group.bias.to(q.dtype), asked, keys, alpha=scale)
+            scores = torch.baddbmm(group.bias.to(q.dtype), queries, keys, alpha=scale)
         torch.softmax(scores, dim=-1, out=group.weights_of(weights))
     keep, dropped = None, weights
     if dropout > 0:

@@ -1,4 +1,4 @@
-"""Dropout on a CPU from integers: torch's own draws a float a value, which takes three times as long."""
+"""Dropout on a CPU from random integers. torch draws one float per value, which takes three times as long."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def drawn(like: Tensor, probability: float) -> Tensor:
 
 
 def rescaled(values: Tensor, keep: Tensor, probability: float) -> Tensor:
-    """What is kept of `values`, in expectation as large as they were; of a gradient likewise."""
+    """The kept values (or their gradient), scaled so that the expectation stays the same."""
     return torch.mul(values, keep).mul_(1 / (1 - probability))
 
 
@@ -38,7 +38,7 @@ class _Dropped(torch.autograd.Function):
 
 
 class Dropout(nn.Dropout):
-    """The library's layer with these draws."""
+    """torch's layer with these draws."""
 
     def forward(self, input: Tensor) -> Tensor:
         if not self.training or not 0 < self.p < 1 or input.device.type != "cpu":

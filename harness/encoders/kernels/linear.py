@@ -1,7 +1,8 @@
 """Linear layers in single precision on a CPU go through oneDNN, forward and backward.
 
-torch multiplies float32 matrices with MKL, which keeps to AVX2 on processors that are not Intel's; oneDNN takes whatever the
-processor has. On an AMD EPYC with AVX-512 the same product is 1.6 to 2.3 times as fast; it differs by rounding.
+torch multiplies float32 matrices with MKL, which uses AVX2 on processors other than Intel's; oneDNN uses the widest
+instructions of the processor. On an AMD EPYC with AVX-512 the same product is 1.6 to 2.3 times as fast, and differs by
+rounding.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from harness.encoders.kernels.dropout import Dropout
 from harness.private import linear_pointwise
 
 WORTH = 2**21
-"""Multiplications from which on a product through oneDNN is faster: a call of it costs some 20 microseconds more."""
+"""Multiplications from which a product through oneDNN is faster: its call costs about 20 microseconds more."""
 
 
 class _OneDnn(torch.autograd.Function):
@@ -61,14 +62,14 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 class Linear(nn.Linear):
-    """The library's layer with this product."""
+    """torch's layer with `linear`."""
 
     def forward(self, input: Tensor) -> Tensor:
         return linear(input, self.weight, self.bias)
 
 
 def use_cpu_kernels(model: nn.Module) -> None:
-    """The linear layers and dropouts of a library's model become these; its parameters stay the same ones."""
+    """Replace the linear and dropout layers of a transformers model by the CPU kernels; its parameters stay the same objects."""
     for module in model.modules():
         if type(module) is nn.Linear:
             module.__class__ = Linear

@@ -1,4 +1,4 @@
-"""How the sequences of a batch lie end to end: linear layers see their tokens and no padding, attention lays them out again."""
+"""Packed batches: sequences end to end. Linear layers see tokens and no padding; attention restores the padded layout."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from harness.encoders.kernels.padded_layout import Layout, layout
+from harness.encoders.kernels.padded_layout import PaddedLayout, padded_layout
 
 
 @dataclass(frozen=True)
 class Packing:
-    """How B sequences of `lengths` [B] lie end to end in T tokens: `slots` [T] are their places in the padded [B * L]
-    view, `mask` [B, 1, 1, L] is true at real tokens (None when all have one length), `first` [B] the first tokens.
-    `bias` [1 or B, H, L, L] is added to the scores in place of the mask, which it contains. `first_tokens_only`: attention is asked
-    for first tokens alone. `layouts` by number of heads, made when they are asked for."""
+    """B sequences of `lengths` [B], packed end to end into T tokens. `slots` [T]: their positions in the padded [B * L] view;
+    `mask` [B, 1, 1, L]: true at real tokens (None when all sequences have one length); `first` [B]: the first tokens. `bias`
+    [1 or B, H, L, L] is added to the scores instead of the mask, which it contains. `first_tokens_only`: attention computes
+    the states of first tokens only. `layouts`: by number of heads, made on first use."""
 
     lengths: NDArray[np.int64]
     slots: Tensor
@@ -26,7 +26,7 @@ class Packing:
     mask: Tensor | None
     bias: Tensor | None = None
     first_tokens_only: bool = False
-    layouts: dict[int, Layout] = field(default_factory=dict, compare=False)
+    layouts: dict[int, PaddedLayout] = field(default_factory=dict, compare=False)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -40,28 +40,28 @@ class Packing:
         return tokens.reshape(rows, width, *tokens.shape[1:])
 
     def gathered(self, flat: Tensor, tokens: int) -> Tensor:
-        """[B * L, ...] of the padded view -> [tokens, ...], which begins with the T tokens; whatever follows them."""
+        """[B * L, ...] of the padded view -> [tokens, ...]: the T tokens, then arbitrary rows."""
         if self.mask is None and tokens == len(self.slots):
             return flat
         return flat.index_select(0, nn.functional.pad(self.slots, (0, tokens - len(self.slots))))
 
-    def layout(self, heads: int) -> Layout:
-        """Sequences of similar length padded together, for attention of so many heads."""
+    def layout(self, heads: int) -> PaddedLayout:
+        """The padded layout for attention with this number of heads."""
         if heads not in self.layouts:
-            self.layouts[heads] = layout(self.lengths, heads, self.slots.device)
+            self.layouts[heads] = padded_layout(self.lengths, heads, self.slots.device)
         return self.layouts[heads].only_first() if self.first_tokens_only else self.layouts[heads]
 
     def only_first(self) -> Packing:
-        """For attention that is asked for the states of first tokens alone; of others it says nothing."""
+        """For attention that computes the states of first tokens only; those of other tokens are undefined."""
         return replace(self, first_tokens_only=True)
 
     def with_bias(self, bias: Tensor) -> Packing:
-        """With `bias` [1, H, L, L] on the scores; -inf at padding, never in a whole row: every sequence has a token."""
+        """With `bias` [1, H, L, L] on the scores; -inf at padding, but never in a whole row, since every sequence has a token."""
         return replace(self, bias=bias if self.mask is None else bias.masked_fill(~self.mask, float("-inf")))
 
 
 def rounded(count: int) -> int:
-    """Up to a multiple of 16, or of 1/16 of the power of two below: so few sizes occur that a kernel for each is made once."""
+    """Round up to a multiple of 16, or of 1/16 of the power of two below. Few sizes occur, so each kernel is built once."""
     step = max(16, 1 << max(0, count.bit_length() - 5))
     return -(-count // step) * step
 

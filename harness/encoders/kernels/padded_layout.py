@@ -1,5 +1,5 @@
-"""Where the queries, keys and values of a packed batch lie while attention is computed: sequences of similar length padded
-together, so that little padding is multiplied, with their heads side by side."""
+"""The padded layout of queries, keys and values during attention over a packed batch: sequences of similar length are padded
+together, so little padding is multiplied, and their heads are laid side by side."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ SIMILAR = 0.7
 
 
 @dataclass(frozen=True)
-class Group:
+class PaddedGroup:
     """b sequences and heads of width L, each with Q queries (L, or 1: its first token's). `queries` and `keys` are their
-    rows, `weights` their place among all weights; `bias` [b, 1, L] is -inf at padding, None where there is none."""
+    rows, `weights` their slice of all attention weights; `bias` [b, 1, L] is -inf at padding, None where there is none."""
 
     queries: slice
     keys: slice
@@ -40,11 +40,12 @@ class Group:
 
 @dataclass(frozen=True)
 class PaddedIndex:
-    """Rows of tokens and heads, H a token, in a padded order: row i of that shows token row `gather[i]` (any at padding).
-    `rows` are the token rows that have a place, None for all of them in their order; row t of those lies at `place[t]`."""
+    """The map between rows of tokens and heads (H per token) and padded rows: padded row i holds token row `gather[i]` (any
+    row at padding). `rows` are the token rows in the layout, None for all of them in order; the t-th of those is padded row
+    `slots[t]`."""
 
     gather: Tensor
-    place: Tensor
+    slots: Tensor
     rows: Tensor | None = None
 
     def padded(self, tokens: Tensor) -> Tensor:
@@ -53,49 +54,51 @@ class PaddedIndex:
 
     def scattered(self, tokens: Tensor) -> Tensor:
         """[T' H, D] -> [P, D], zeros at padding."""
-        own = tokens[: len(self.place)] if self.rows is None else tokens.index_select(0, self.rows)
-        return tokens.new_zeros(len(self.gather), tokens.shape[1]).index_copy_(0, self.place, own)
+        own = tokens[: len(self.slots)] if self.rows is None else tokens.index_select(0, self.rows)
+        return tokens.new_zeros(len(self.gather), tokens.shape[1]).index_copy_(0, self.slots, own)
 
     def taken(self, padded: Tensor, count: int) -> Tensor:
-        """[P, D] -> [count, D]: the rows of tokens, zeros where one has no place."""
+        """[P, D] -> [count, D]: rows of tokens, zeros for those that are not in the layout."""
         found = padded.new_zeros(count, padded.shape[1])
         if self.rows is None:
-            torch.index_select(padded, 0, self.place, out=found[: len(self.place)])
+            torch.index_select(padded, 0, self.slots, out=found[: len(self.slots)])
             return found
-        return found.index_copy_(0, self.rows, padded.index_select(0, self.place))
+        return found.index_copy_(0, self.rows, padded.index_select(0, self.slots))
 
 
 @dataclass(frozen=True)
-class Layout:
-    """All groups of a batch; `area` weights in all."""
+class PaddedLayout:
+    """All groups of a batch, with `area` attention weights in total."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[PaddedGroup, ...]
     queries: PaddedIndex
     keys: PaddedIndex
     area: int
 
-    def only_first(self) -> Layout:
-        """Each sequence asks for its first token alone."""
-        groups: list[Group] = []
+    def only_first(self) -> PaddedLayout:
+        """The layout with one query per sequence: its first token."""
+        groups: list[PaddedGroup] = []
         firsts: list[Tensor] = []
         row = area = 0
         for group in self.groups:
             count, _, width = group.shape
             firsts.append(self.keys.gather[group.keys].view(count, width)[:, 0])
             queries, weights = slice(row, row + count), slice(area, area + count * width)
-            groups.append(Group(queries, group.keys, weights, (count, 1, width), group.bias))
+            groups.append(PaddedGroup(queries, group.keys, weights, (count, 1, width), group.bias))
             row, area = queries.stop, weights.stop
         rows = torch.cat(firsts)
-        return Layout(tuple(groups), PaddedIndex(rows, torch.arange(row, device=rows.device), rows), self.keys, area)
+        return PaddedLayout(
+            tuple(groups), PaddedIndex(rows, torch.arange(row, device=rows.device), rows), self.keys, area
+        )
 
 
-def layout(lengths: NDArray[np.int64], heads: int, device: torch.device) -> Layout:
-    """The layout of sequences with these lengths that ask for all their tokens."""
+def padded_layout(lengths: NDArray[np.int64], heads: int, device: torch.device) -> PaddedLayout:
+    """The layout of sequences of these lengths, with all tokens as queries."""
     order = np.argsort(-lengths, kind="stable")
     starts, sizes = (np.cumsum(lengths) - lengths)[order], lengths[order]
     place = np.empty((int(lengths.sum()), heads), dtype=np.int64)
     gather: list[NDArray[np.int64]] = []
-    groups: list[Group] = []
+    groups: list[PaddedGroup] = []
     head = np.arange(heads)
     row = area = first = 0
     while first < len(sizes):
@@ -113,8 +116,8 @@ def layout(lengths: NDArray[np.int64], heads: int, device: torch.device) -> Layo
             bias = torch.from_numpy(np.repeat(closed, heads, axis=0)[:, None, :]).to(device)
         keys = slice(row, row + rows.size)
         weights = slice(area, area + rows.size * width)
-        groups.append(Group(keys, keys, weights, (count * heads, width, width), bias))
+        groups.append(PaddedGroup(keys, keys, weights, (count * heads, width, width), bias))
         row, area, first = keys.stop, weights.stop, last
     tokens_of, place_of = (torch.from_numpy(each).to(device) for each in (np.concatenate(gather), place.ravel()))
     whole = PaddedIndex(tokens_of, place_of)
-    return Layout(tuple(groups), whole, whole, area)
+    return PaddedLayout(tuple(groups), whole, whole, area)

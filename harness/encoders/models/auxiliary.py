@@ -1,4 +1,4 @@
-"""The small network beside an encoder that replaces masked tokens: COCO-LM's auxiliary, ELECTRA's generator.
+"""The auxiliary network that replaces masked tokens: COCO-LM's auxiliary, ELECTRA's generator.
 
 COCO-LM section 3 and docs/papers.md L6, L9, L12, L13: a shallow Transformer with an MLM head of its own; word, position and
 type embeddings and their normalisation are the encoder's, so that both losses train them.
@@ -91,23 +91,25 @@ class Auxiliary(nn.Module):
         use_cpu_kernels(self)
         self.to(next(encoder.parameters()).device)
 
-    def forward(self, batch: Batch, wanted: Tensor | None = None) -> Tensor:
-        """Last hidden states [T, h], or of the `wanted` [M] tokens alone [M, h]; in `eval()` without any dropout, whatever
+    def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
+        """Last hidden states [T, h], or those at `positions` [M] only [M, h]; in `eval()` without any dropout, whatever
         mode the encoder is in (L6)."""
         table = self._embeddings
-        positions, types = (filled(each) for each in self._encoder[0].places(batch))
-        # Not through the embeddings' own module: its dropout follows the mode of the encoder.
+        position_ids, types = (filled(each) for each in self._encoder[0].position_and_type_ids(batch))
+        # Not by calling the embeddings' module: its dropout follows the mode of the encoder.
         embedded = table.word_embeddings(filled(batch.ids)) + table.token_type_embeddings(types)
-        embedded = self.dropout(table.LayerNorm(embedded + table.position_embeddings(positions)))
+        embedded = self.dropout(table.LayerNorm(embedded + table.position_embeddings(position_ids)))
         if self.project is not None:
             embedded = self.project(embedded)
-        lying = batch.packing if self.relative_positions is None else self.relative_positions(batch.packing)
-        count = len(batch.ids if wanted is None else wanted)
-        with nullcontext() if wanted is None else only_positions(self.transformer.layer[-1], wanted, batch.packing):
-            return self.transformer(embedded[None], packing=lying)[0][0, :count]  # type: ignore[no-any-return]
+        packing = batch.packing if self.relative_positions is None else self.relative_positions(batch.packing)
+        count = len(batch.ids if positions is None else positions)
+        with (
+            nullcontext() if positions is None else only_positions(self.transformer.layer[-1], positions, batch.packing)
+        ):
+            return self.transformer(embedded[None], packing=packing)[0][0, :count]  # type: ignore[no-any-return]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[M, h] -> [M, V]: the auxiliary's own MLM head, at the asked positions only."""
+        """[M, h] -> [M, V]: the auxiliary's own MLM head."""
         transformed = self.norm(self.activation(self.dense(hidden)))
         return linear(transformed, self._embeddings.word_embeddings.weight, self.bias)
 

@@ -1,7 +1,7 @@
-"""Compact vocabulary: in fine-tuning only the embedding rows that occur in the training set are trained.
+"""Compact embeddings: fine-tuning trains only the embedding rows that occur in the training set.
 
-The other rows have zero gradient and zero Adam moments, so without weight decay leaving them out changes nothing, and
-the optimizer and the snapshots need not touch tens of thousands of rows. Evaluation reads the full table.
+The other rows have zero gradient and zero Adam moments, so without weight decay leaving them out changes nothing. The
+optimizer and the copies of the best state skip tens of thousands of rows. Evaluation reads the full table.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class CompactEmbedding(nn.Module):
-    """Stands in for an embedding [V, d]: `rows` [U, d] are trained, `full` [V, d] is read in evaluation."""
+    """Replaces an embedding [V, d]: `rows` [U, d] are trained, `full` [V, d] is read in evaluation."""
 
     full: Tensor
     used: Tensor
@@ -40,15 +40,15 @@ class CompactEmbedding(nn.Module):
         return self
 
     def write(self) -> None:
-        """Put the trained rows into the full table."""
+        """Copy the trained rows into the full table."""
         with torch.no_grad():
             self.full.index_copy_(0, self.used, self.rows)
 
 
 def compact(base: nn.Module, ids: Tensor) -> Callable[[], None]:
-    """Replace the word embeddings of an encoder by a compact table of the ids [T] that training will see.
+    """Replace the word embeddings of an encoder by a compact table of the ids [T] in the training set.
 
-    Returns what puts the library's own embedding back, with the trained rows in it.
+    Returns a function that restores the original embedding, with the trained rows in it.
     """
     owner: Any = base.embeddings
     original = owner.word_embeddings

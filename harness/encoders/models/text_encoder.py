@@ -1,4 +1,4 @@
-"""The model that runs an encoder: packed input in, one hidden state a token out, its MLM head on asked positions.
+"""The encoder model: packed batches in, one hidden state per token out, and its MLM head on chosen positions.
 
 Shapes: B sequences, T tokens in all, M masked positions, d hidden size, V vocabulary.
 """
@@ -39,14 +39,14 @@ _HEAD_PREFIXES = {
     "electra": ("generator_predictions.", "generator_lm_head."),
 }
 ENCODER_PARTS = ("encoder", "mlm_head")
-"""What a TextEncoder's weights consist of; an objective may keep parts of its own beside them."""
+"""Parts of a TextEncoder's saved weights; an objective may add parts of its own."""
 PADDED_ONLY = ("mpnet",)
 """Model types whose attention cannot be registered: they run on the padded view."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Packed sequences on a device: `ids`, `types` [T] and where they lie."""
+    """Packed sequences on a device: `ids`, `types` [T] and their packing."""
 
     ids: Tensor
     types: Tensor
@@ -54,7 +54,7 @@ class Batch:
 
     @classmethod
     def of(cls, tokens: Tokens, device: torch.device, ids: Any = None) -> Batch:
-        """From tokens, with `ids` [T] in place of theirs when given (a corrupted view)."""
+        """From tokens, with `ids` [T] instead of their own where given (a corrupted view)."""
         chosen = tokens.ids if ids is None else ids
         return cls(
             torch.from_numpy(np.asarray(chosen, dtype=np.int64)).to(device),
@@ -90,43 +90,43 @@ class TextEncoder(nn.Module):
         """How the names of the MLM head's tensors begin in `model`."""
         return _HEAD_PREFIXES[self.kind]
 
-    def forward(self, batch: Batch, wanted: Tensor | None = None) -> Tensor:
-        """Last hidden states [T, d], or of the `wanted` [M] tokens alone, in that order [M, d]."""
-        if wanted is None:
+    def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
+        """Last hidden states [T, d], or those of the tokens at `positions` [M] only, in that order [M, d]."""
+        if positions is None:
             return self._hidden(batch)[: len(batch.ids)]
         if self.kind in PADDED_ONLY:
-            return self._hidden(batch).index_select(0, wanted)
+            return self._hidden(batch).index_select(0, positions)
         layers: Any = self.base.encoder
-        with only_positions(layers.layer[-1], wanted, batch.packing):
-            return self._hidden(batch)[: len(wanted)]
+        with only_positions(layers.layer[-1], positions, batch.packing):
+            return self._hidden(batch)[: len(positions)]
 
     def _hidden(self, batch: Batch) -> Tensor:
-        """What the library's encoder returns: [T, d], and perhaps some more behind."""
-        lying = batch.packing
-        positions, types = self.places(batch)
+        """Output of the library's encoder: [T, d], perhaps with further rows behind."""
+        packing = batch.packing
+        positions, types = self.position_and_type_ids(batch)
         if self.kind in PADDED_ONLY:
-            rows, width = lying.shape
+            rows, width = packing.shape
             padding = batch.ids.new_full((rows * width,), self.config.pad_token_id)
             hidden = self.base(
-                input_ids=padding.index_copy(0, lying.slots, batch.ids).view(rows, width),
-                attention_mask=torch.zeros_like(padding).index_fill(0, lying.slots, 1).view(rows, width),
-                position_ids=padding.index_copy(0, lying.slots, positions).view(rows, width),
+                input_ids=padding.index_copy(0, packing.slots, batch.ids).view(rows, width),
+                attention_mask=torch.zeros_like(padding).index_fill(0, packing.slots, 1).view(rows, width),
+                position_ids=padding.index_copy(0, packing.slots, positions).view(rows, width),
             )[0]
-            return hidden.reshape(rows * width, -1).index_select(0, lying.slots)  # type: ignore[no-any-return]
+            return hidden.reshape(rows * width, -1).index_select(0, packing.slots)  # type: ignore[no-any-return]
         if self.relative_positions is not None:
-            lying = self.relative_positions(lying)
+            packing = self.relative_positions(packing)
         hidden = self.base(
             input_ids=filled(batch.ids)[None],
             token_type_ids=filled(types)[None],
             position_ids=filled(positions)[None],
-            packing=lying,
+            packing=packing,
         )[0]
         return hidden[0]  # type: ignore[no-any-return]
 
     def forward_with_embeddings(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(last hidden states [T, d], what the first layer got [T, d]): the very tensor that went in.
+        """(last hidden states [T, d], input of the first layer [T, d]).
 
-        That is the output of the embedding layer, after its normalisation and dropout (docs/papers.md T3).
+        The second is the very tensor that the embedding layer returns, after its normalisation and dropout (docs/papers.md T3).
         """
         entered: list[Tensor] = []
         layers: Any = self.base.encoder
@@ -140,9 +140,9 @@ class TextEncoder(nn.Module):
             return hidden, embedded.index_select(0, batch.packing.slots)
         return hidden, embedded[: len(hidden)]
 
-    def places(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(position ids [T], token types [T]) as this kind of model counts them."""
-        # Given, not left to the library: it would count from the ids, where a random replacement may be a padding id.
+    def position_and_type_ids(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(position ids [T], token type ids [T]) in this model type's own numbering."""
+        # Passed explicitly: the library would derive them from the ids, where a random replacement may be the padding id.
         offset = 0 if self.kind in ("bert", "electra") else self.config.pad_token_id + 1
         one_type = getattr(self.config, "type_vocab_size", 1) == 1  # MPNet has none
         return batch.packing.positions + offset, torch.zeros_like(batch.types) if one_type else batch.types
@@ -169,9 +169,9 @@ class TextEncoder(nn.Module):
         return owner.word_embeddings
 
     def add_relative_positions(self, buckets: int = 32, max_distance: int = 128) -> None:
-        """Give the encoder T5's relative positions beside its own; zero at first, so that nothing changes yet.
+        """Add T5's relative positions to the encoder's own positions; zero at first, so nothing changes yet.
 
-        One that came with loaded weights is kept. Raises ValueError if it has another shape, and for a kind whose attention
+        Those that came with loaded weights are kept. Raises ValueError if they have another shape, and for a model type whose attention
         is the library's own.
         """
         if self.kind in PADDED_ONLY:
@@ -190,11 +190,11 @@ class TextEncoder(nn.Module):
         return getattr(self.base, "relative_positions", None)
 
     def _set_relative_positions(self, made: RelativePositions) -> None:
-        # Below the library's own encoder: there they are trained, kept and loaded wherever the encoder is.
+        # A submodule of the library's own encoder, so it is trained, saved and loaded with it.
         self.base.add_module("relative_positions", made.to(next(self.model.parameters()).device))
 
     def mlm_logits(self, hidden: Tensor) -> Tensor:
-        """[M, d] -> [M, V]: the encoder's own head, at the asked positions only."""
+        """[M, d] -> [M, V]: the encoder's own MLM head."""
         model = self.model
         if self.kind == "bert":
             return model.cls(hidden)  # type: ignore[no-any-return]
@@ -248,9 +248,9 @@ class TextEncoder(nn.Module):
 
 
 @contextmanager
-def only_positions(last: Any, wanted: Tensor, lying: packed.Packing) -> Iterator[None]:
-    """Meanwhile a library's last layer computes what lies behind its attention for the `wanted` [M] tokens alone (M rounded
-    as `filled` does), and its attention too where they are the first tokens."""
+def only_positions(last: Any, positions: Tensor, packing: packed.Packing) -> Iterator[None]:
+    """In this context a library's last layer runs what follows its attention only at `positions` [M] (M rounded as `filled`
+    does). Where these are the first tokens, its attention too computes only those."""
 
     def select(_: nn.Module, given: Any) -> Any:
         return tuple(each.index_select(1, rows) for each in given)
@@ -258,9 +258,9 @@ def only_positions(last: Any, wanted: Tensor, lying: packed.Packing) -> Iterator
     def first_tokens_only(_: nn.Module, given: Any, named: dict[str, Any]) -> Any:
         return given, {**named, "packing": named["packing"].only_first()}
 
-    rows = filled(wanted)
+    rows = filled(positions)
     hooks = [last.attention.output.register_forward_pre_hook(select)]
-    if wanted is lying.first:
+    if positions is packing.first:
         hooks.append(last.attention.self.register_forward_pre_hook(first_tokens_only, with_kwargs=True))
     try:
         yield
@@ -270,7 +270,7 @@ def only_positions(last: Any, wanted: Tensor, lying: packed.Packing) -> Iterator
 
 
 def filled(each: Tensor) -> Tensor:
-    """[n], its last one repeated up to a rounded number."""
+    """[n] -> the same with its last element repeated up to a rounded number."""
     return torch.cat([each, each[-1:].expand(packed.rounded(len(each)) - len(each))])
 
 
@@ -278,7 +278,7 @@ def filled(each: Tensor) -> Tensor:
 def _template(folder: str, digest: str) -> TextEncoder:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    # The seed is fixed so that nothing unnamed can vary; a fresh head is drawn again from the stage's own stream.
+    # A fixed seed, so nothing outside the named streams varies; a fresh head is drawn again from the stage's own stream.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         try:
