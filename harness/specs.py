@@ -1,7 +1,7 @@
 """The frozen types of the harness and the identity of what is trained.
 
 A `Stage` is what is trained; its `key` hashes the canonical form of everything that can change one of its numbers and
-nothing else. A `Run` is a leaf stage with labels kept beside the key, so that two methods that are one computation share
+nothing else. A `Run` is a leaf stage with labels that are not hashed, so two methods that are the same computation share
 it. How a run is executed is another type (`harness.execution`), which never reaches a key. No torch, no ray, no clock in here.
 """
 
@@ -161,7 +161,7 @@ class Selection:
 class Encoder:
     """A pre-trained encoder by content: digest over canonical tensors, tokenizer and config. `name` is a label.
 
-    `relative_buckets`, `relative_distance`: T5's relative positions that it gets beside its own, zero at first; 0: none.
+    `relative_buckets`, `relative_distance`: T5's relative positions added to its own, zero at first; 0: none.
     """
 
     digest: str

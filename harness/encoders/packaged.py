@@ -1,4 +1,4 @@
-"""Encoders that lie inside PyPI packages, and how they get an MLM head."""
+"""Encoders inside PyPI packages, and the training of an MLM head for them."""
 
 from __future__ import annotations
 

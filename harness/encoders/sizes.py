@@ -30,9 +30,9 @@ class Size:
     relative_positions: tuple[int, int] = (0, 0)
 
     def config(self, vocabulary: int, pad_id: int = 0) -> dict[str, Any]:
-        """The configuration in full, so that a new default of a library cannot change what a digest stands for.
+        """The configuration in full, so that a new default of a library cannot change the meaning of a digest.
 
-        `auxiliary_layers` stands in it where the source's network is not a third as deep as the encoder.
+        `auxiliary_layers` is in it where the source's network is not a third as deep as the encoder.
         """
         third = -(-self.layers // 3)
         auxiliary = {"auxiliary_layers": self.auxiliary_layers} if self.auxiliary_layers not in (0, third) else {}

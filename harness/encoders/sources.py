@@ -44,7 +44,7 @@ NEW_TOKENIZER = "bert-tiny"
 _INITIAL_WEIGHTS = b"new encoder, initial weights 1"
 """How `load_encoder` draws them is part of what a new encoder is: change this together with it."""
 RELATIVE_DISTANCE = 128
-"""Of relative positions whose maximal distance nobody says: T5's and COCO-LM's (base) value."""
+"""Default maximal distance of relative positions: T5's and COCO-LM's (base) value."""
 _OLD_TOKENIZER = {
     "bert": ("vocab.txt",),
     "electra": ("vocab.txt",),

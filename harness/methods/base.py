@@ -1,4 +1,4 @@
-"""What a method is, how methods follow one another in a chain, and the stages that most of them share."""
+"""The Method type, chains of methods, and the stages that most methods share."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ class UnlabelledPhase:
 class Method:
     """A paper's method: data, and two functions of its hyperparameters, of which one is there.
 
-    `train(h, phase)`: its stages on unlabelled text, the last one is what comes after starts from; the same stages serve as
+    `train(h, phase)`: its stages on unlabelled text; later stages start from the last one. The same stages serve as
     pre-training on a corpus and as post-training on a task's own text. `classify(h, batch_size)`: the objective it
-    fine-tunes with. `translates`: its rows are back-translated views. `skip`: a reason not to run it on a context.
-    `choices(h)`: what no paper fixes and these hyperparameters decide, in a few words each, for the caption of a table.
+    fine-tunes with. `translates`: its rows are back-translated views. `skip`: a reason not to run it in a context.
+    `choices(h)`: decisions of these hyperparameters that no paper fixes, in a few words each, for a table's caption.
     """
 
     name: str
@@ -134,7 +134,7 @@ def _only_encoder(base: Encoder | Parent) -> Encoder | Parent:
 
 
 def unlabelled_stage(spec: Objective, phase: UnlabelledPhase, *, mlm_head: bool, parts: tuple[str, ...] = ()) -> Stage:
-    """A stage on unlabelled text; it carries its parent's MLM head on where the objective uses it, and `parts` besides."""
+    """A stage on unlabelled text. It starts from its parent's encoder, `parts`, and MLM head where the objective uses one."""
     base = phase.mlm_head if mlm_head and phase.mlm_head else phase.base
     if isinstance(base, Parent):
         base = Parent(base.stage, base.step, ("encoder", *(("mlm_head",) if mlm_head else ()), *parts))

@@ -36,7 +36,7 @@ class Hyperparameters(Strict):
 
 
 def spec(h: Hyperparameters, batch_size: int, num_views: int) -> Objective:
-    """`num_views`: K, the views besides view 0, which the translator decides. tau and the contrast group have no effect under SimSiam."""
+    """`num_views`: K, the number of views without view 0, given by the translator. tau and the contrast group have no effect under SimSiam."""
     params: dict[str, Any] = h.model_dump()
     if h.contrast == "simsiam":
         del params["temperature"], params["contrast_group"]

@@ -1,11 +1,11 @@
-"""MLM: masked language modelling, the baseline that TACO and COCO-LM pre-train beside their own objectives.
+"""MLM: masked language modelling, the baseline that TACO and COCO-LM pre-train for comparison.
 
 As post-training on a task's texts it is TAPT, key included; as pre-training it reads a corpus.
 
 Deviations.
 - Every token is selected with probability p_m by a draw of its own, 80/10/10, special tokens never: TACO's released
   code and CMLM's equation 1; fairseq selects a fixed number, COCO-LM's RoBERTa baseline does not say.
-- `token_prediction` asks for the tokens that are not masked as well (TACO section 5.2, MLM+TP): one mean over all tokens
+- `token_prediction` also predicts the tokens that are not masked (TACO section 5.2, MLM+TP): one mean over all tokens
   that are not special; the paper does not say how the two parts are weighted.
 """
 

@@ -105,8 +105,8 @@ class TokenAlignment(MaskedLM):
             measures["embedding_std"] = diagnostics.embedding_std(states.index_select(0, packed.first))
             measures |= named(diagnostics.indexed_cosines(h - e, positives, negatives, anchors))
             # An anchor alone in its group has no negative, and adds 0: it has all of them or none.
-            told = anchors & (positives >= 0) & (negatives[:, :, 0, 0] >= 0)
-            share = told.sum() / anchors.sum().clamp(min=1)
+            contrasted = anchors & (positives >= 0) & (negatives[:, :, 0, 0] >= 0)
+            share = contrasted.sum() / anchors.sum().clamp(min=1)
             measures["collapsed_value"] = share * diagnostics.collapsed_token_alignment(self.params["num_negatives"])
         (where,) = on(batch.ids.device, views.where)
         return {"masked_lm": self.token_term(hidden.index_select(0, where), views, measures), "contrast": contrast}

@@ -1,4 +1,4 @@
-"""What every objective is: it makes its views on the host, turns them into named terms, and owns its heads."""
+"""The base of the objectives. An objective makes views on the host, turns them into named terms, and owns its heads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.objectives.definitions import Definition, StepSize
 from harness.streams import seed_of
 
 Measures = dict[str, Tensor]
-"""What is logged beside the loss and never trained: accuracies, and what tells a collapsed encoder from a learning one."""
+"""Logged with the loss, never trained: accuracies, and diagnostics of collapse."""
 
 Draw = Callable[..., np.random.Generator]
 """`draw(purpose, *more)`: the stream of this step for a purpose; equal for every objective at equal seed and step."""
@@ -38,11 +38,11 @@ class GlobalBatchContext:
 
 @dataclass(frozen=True)
 class Views:
-    """One step's host side: the token ids that go through the encoder, and what the loss needs besides.
+    """One step's data on the host: the token ids that go through the encoder, and what else the loss needs.
 
     `tokens`: the sequences of all views end to end, `ids` [T] their (corrupted) ids; `flops` of the training step.
-    `global_batch`: of a micro-batch whose contrast group is cut. An objective with more to tell adds fields in a subclass,
-    which says in `cut` what a micro-batch takes of them.
+    `global_batch`: only in a micro-batch whose contrast group is cut. An objective that needs more data adds fields in a
+    subclass, and slices them for a micro-batch in `cut`.
     """
 
     tokens: Tokens
@@ -125,12 +125,12 @@ class TrainingObjective(nn.Module):
         raise NotImplementedError
 
     def counts(self, views: Any) -> dict[str, float]:
-        """How many things each term is a mean over in these views of B sequences: the weight of a micro-batch."""
+        """The number of things that each term is a mean over in these views: the weight of a micro-batch."""
         raise NotImplementedError
 
     def probe(self, tokens: Tokens, draw: Draw, device: torch.device) -> Measures:
-        """What is logged of some sequences of a batch whenever the history grows: called in evaluation mode, without
-        gradient, with streams of its own, so that it changes nothing that is trained."""
+        """Measures of some sequences of a batch, logged whenever the history grows. Called in evaluation mode, without gradient
+        and with streams of its own, so it changes nothing that is trained."""
         return {}
 
     def predict(self, batch: Batch) -> Tensor:
@@ -145,19 +145,19 @@ class TrainingObjective(nn.Module):
         return {}
 
     def load_parts(self, tensors: Mapping[str, Tensor], parts: tuple[str, ...]) -> None:
-        """Take those of its own parts that the parent's weights hold and `parts` names."""
+        """Load those of its own parts that are named in `parts`, from the parent's weights."""
 
     def loss(self, terms: Mapping[str, Tensor]) -> Tensor:
         return torch.stack([self.weights[name] * term for name, term in terms.items()]).sum()
 
     @property
     def contrast_group(self) -> int:
-        """Consecutive rows that are contrasted with each other; 0 where rows have nothing to do with each other."""
+        """The number of consecutive rows that are contrasted with each other; 0 where rows are independent."""
         return int(self.params.get("contrast_group", 0))
 
     def step_flops(self, tokens: Tokens, *, predicted: int = 0, encoded: Tokens | None = None) -> float:
-        """FLOPs of a training step. `tokens` of the first view, `encoded` all that goes through the encoder where it is
-        more, `predicted` positions of the first view."""
+        """FLOPs of a training step. `tokens`: the first view; `encoded`: all tokens that go through the encoder, where these are
+        more; `predicted`: the number of predicted positions of the first view."""
         every = tokens if encoded is None else encoded
         lengths, of_all = tokens.lengths.astype(np.float64), every.lengths.astype(np.float64)
         size = StepSize(lengths.sum(), (lengths**2).sum(), of_all.sum(), (of_all**2).sum(), predicted)

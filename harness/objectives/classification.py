@@ -1,4 +1,4 @@
-"""Fine-tuning objectives: cross-entropy (squared error for regression), and the supervised contrastive loss beside it."""
+"""Fine-tuning objectives: cross-entropy (squared error for regression), alone or with the supervised contrastive loss."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class SupervisedContrast(CrossEntropy):
 
     def counts(self, views: Views) -> dict[str, float]:
         rows = len(views.tokens)
-        # A sum over anchors weighs in each part as it does in the whole.
+        # A sum over anchors has the same weight in each micro-batch as in the batch.
         return {"cross_entropy": rows, "supervised_contrastive": 1 if self.params["reduction"] == "sum" else rows}
 
     def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:

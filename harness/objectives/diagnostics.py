@@ -1,8 +1,8 @@
-"""What tells collapse from learning: the spread of embeddings, their cosines, and what each loss is at collapse.
+"""Diagnostics of collapse: the spread of embeddings, their cosines, and the value of each loss at collapse.
 
 Collapse is all embeddings at one point: their spread is 0, cosines of positive and of negative pairs are both 1, and a
-contrastive loss rests at its `collapsed_` value, which is no small number. Learning keeps the spread up, and opens a gap
-between the two cosines. Shape letters and laws (precision, zero vectors, NaN) are those of harness.objectives.losses.
+contrastive loss has its `collapsed_` value, which is not small. Learning keeps the spread up and opens a gap between the two
+cosines. Shape letters and laws (precision, zero vectors, NaN) are those of harness.objectives.losses.
 No function carries a gradient. A mean over no pair is NaN.
 """
 

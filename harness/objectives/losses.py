@@ -7,7 +7,7 @@ Laws held by every function here: any float dtype; half-precision inputs are com
 inside an autocast region), float64 stays float64. No branch depends on data, only on shapes and options. Vectors are
 l2-normalised here, and a zero vector has cosine 0 with everything and zero gradient. On degenerate batches value and
 gradient are finite, and a loss of zero stays connected to its inputs. A NaN in the inputs is never hidden, padding
-excepted: what stands where `real` is false reaches neither value nor gradient.
+excepted: inputs where `real` is false affect neither value nor gradient.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def supervised_contrastive(features: Tensor, labels: Tensor, *, temperature: flo
     by nothing.
 
     Source: SCL (Gunel et al., 2021), equation 3.
-    Elsewhere: the paper prints the *sum* over anchors beside a cross-entropy that is a mean (docs/papers.md S1); SupContrast
+    Elsewhere: the paper prints the *sum* over anchors next to a cross-entropy that is a mean (docs/papers.md S1); SupContrast
     takes the mean over all anchors, the default here, so that the weight against the cross-entropy does not grow with
     the batch. A class with one example is 1/0 in the paper (S2); SupContrast gives it 0 and still divides by all
     anchors ("mean"), others leave it out ("mean_valid").
@@ -186,7 +186,7 @@ def token_alignment(
         # The lowest finite number, not -inf: a row without any pair would be NaN on its way to 0.
         scores = _pair_cosines(unit, contrast, sequences, positions) / temperature
         scores = scores.masked_fill(~present, torch.finfo(dtype).min)
-        # Without a negative the positive is sure to be told, and the term 0.
+        # Without a negative the positive has probability 1, and the term is 0.
         terms = (-scores.log_softmax(dim=2)[:, :, 0]).masked_fill(~(counted & present[:, :, 0]), 0.0)
         return _connected(terms.sum() / counted.sum().clamp(min=1), unit)
 
@@ -229,7 +229,7 @@ def corrective_lm(
     stop_gradient: bool = True,
     mixture: str = "probability",
 ) -> CorrectiveLM:
-    """Says which tokens are original, and what stood at the masked positions: the CLM loss of COCO-LM, term by term.
+    """Predicts which tokens are original, and the original ids at the masked positions: the CLM loss of COCO-LM, by term.
 
     copy_logits [B, L] (p_copy(1) is their sigmoid), lm_logits [M, V] (rows in the row-major order of the True entries
     of `masked`), x_original, x_corrupted [B, L] ids, masked, real [B, L] booleans -> (copy, lm), two scalars.
@@ -300,7 +300,7 @@ def _detection(logits: Tensor, same: Tensor, real: Tensor) -> Tensor:
 
 
 def _pairs(positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Where each token's contrast stands: sequences, positions [B, L, 1 + K], the positive first, and which exist.
+    """Indices of each token's contrast: sequences, positions [B, L, 1 + K], the positive first, and which exist.
 
     Those that do not exist point at 0, where every other tensor may be read without harm.
     """
@@ -315,7 +315,7 @@ def _pair_cosines(unit: Tensor, contrast: Tensor, sequences: Tensor, positions: 
     """Dot products of unit [B, L, d] with contrast[sequences, positions], [B, L, n, d] if it were made -> [B, L, n].
 
     It is not: TACO's 80 x 256 tokens with 51 pairs each are 2 GB at d = 512. Slices are gathered one after the other,
-    and again for the gradient; that is still cheaper than the products of all tokens, of which one in 400 is asked for.
+    and again for the gradient; that is still cheaper than the products of all tokens, of which one in 400 is needed.
     """
 
     def products(anchors: Tensor, sequence: Tensor, position: Tensor) -> Tensor:

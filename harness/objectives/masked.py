@@ -1,4 +1,4 @@
-"""Post-training objectives over masked views: masked language modelling, and CMLM, which contrasts views as well.
+"""Objectives on masked views: masked language modelling, and CMLM, which also contrasts views.
 
 Both mask view 0 from the same streams, so that at equal seed TAPT and CMLM see the same view 0 at every step.
 """
@@ -35,7 +35,7 @@ class MaskedViews(Views):
         return super().cut(size, rows) | {"where": self.where[inside] - first, "targets": self.targets[inside]}
 
     def inside(self, rows: slice) -> NDArray[np.bool_]:
-        """Which of the predicted positions lie in these rows [M]."""
+        """[M]: whether each predicted position is in these rows."""
         first, last = self.span(rows)
         return (self.where >= first) & (self.where < last)
 

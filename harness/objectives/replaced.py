@@ -94,8 +94,8 @@ class AuxiliaryMaskedLM(TrainingObjective):
 
 @dataclass(frozen=True)
 class ReplacedViews(MaskedViews):
-    """`main`: the texts that the encoder reads, and behind them their crops where they are contrasted. What stands at the
-    masked positions [M]: `replacements`, or what the auxiliary network's distribution makes of `uniforms`."""
+    """`main`: the texts that the encoder reads, followed by their crops where these are contrasted. The ids at the masked
+    positions [M] are `replacements`, or samples of the auxiliary network's distribution at `uniforms`."""
 
     main: Tokens
     uniforms: NDArray[np.float64] | None
@@ -225,7 +225,7 @@ class _Replaced(AuxiliaryMaskedLM):
         return torch.cat(drawn)
 
     def judge(self, seen: Corrupted, measures: Measures | None) -> dict[str, Tensor]:
-        """Terms of what the encoder makes of the corrupted view."""
+        """The terms on the corrupted view after the encoder."""
         raise NotImplementedError
 
     def measure_detection(self, logits: Tensor, seen: Corrupted, measures: Measures) -> None:
@@ -242,7 +242,7 @@ class _Replaced(AuxiliaryMaskedLM):
 
 
 SAMPLED_AT_ONCE = 512
-"""Rows of a [M, V] distribution in double precision that are held at once."""
+"""Rows of an [M, V] distribution in double precision that are in memory at once."""
 
 
 class ReplacedTokenDetection(_Replaced):
@@ -302,15 +302,15 @@ class CorrectiveContrast(_Replaced):
         return terms
 
     def correct(self, logits: Tensor, seen: Corrupted, measures: Measures | None) -> dict[str, Tensor]:
-        """The binary loss on `logits` [T], and the LM loss in the form that is asked for."""
+        """The binary loss on `logits` [T], and the LM loss in the form that `lm` names."""
         original, corrupted = seen.original, seen.ids
         lm, real, terms = self.params["lm"], torch.ones_like(seen.masked), {}
         if self.params["rtd"]:
             terms["rtd"] = replaced_token_detection(logits[None], original[None], corrupted[None], real[None])
         if lm == "none":
             return terms
-        asked = real if lm == "all_token" else seen.masked
-        where = asked.nonzero()[:, 0]
+        predicted = real if lm == "all_token" else seen.masked
+        where = predicted.nonzero()[:, 0]
         words = self.encoder.embedding_logits(seen.states.index_select(0, where))
         targets = original.index_select(0, where)
         if measures is not None:
@@ -328,7 +328,7 @@ class CorrectiveContrast(_Replaced):
                 words,
                 original[None],
                 corrupted[None],
-                asked[None],
+                predicted[None],
                 real[None],
                 stop_gradient=self.params["stop_gradient"],
                 mixture="weighted_ce" if lm == "weighted_ce" else "probability",

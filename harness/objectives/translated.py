@@ -14,7 +14,7 @@ from harness.objectives.view_contrast import ViewContrast
 
 
 class TranslatedContrast(TrainingObjective):
-    """CMLM equations 13 and 14: the contrast of equations 7 to 11 between views that lie side by side in the data.
+    """CMLM equations 13 and 14: the contrast of equations 7 to 11 between the views that the data hold side by side.
 
     params: num_views (K), contrast ('simclr' with temperature and contrast_group, or 'simsiam'). A batch holds the B sequences of view 0,
     then those of view 1, and so on to view K.

@@ -1,7 +1,7 @@
 """Unlabelled text for MLM heads and pre-training: corpora by name, files, folders, and data sets of the Hugging Face hub.
 
 `load_corpus` holds a small corpus in memory, whatever the order of its texts. `open_corpus` reads any corpus as a stream:
-texts in their order, which is part of its identity, because the order decides what lies in a packed block. A Parquet data
+texts in their order, which is part of its identity, because the order decides the content of a packed block. A Parquet data
 set of the hub is fetched file by file into the hub client's own cache and read from there.
 """
 
@@ -69,7 +69,7 @@ def load_corpus(name: str | Path) -> Rows:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Texts in an order, read anew by each call of `texts`; pickles as the names of its files.
+    """Texts in an order, read again by each call of `texts`; pickles as the names of its files.
 
     `digest`: hex, over the texts in their order, so it is the same however they are split into files, compressed or
     wrapped; of a corpus in CORPORA it is its rows' own. `rows` texts of `mean_chars` characters in the mean.
@@ -200,7 +200,7 @@ def _write_json(path: Path, body: dict[str, Any]) -> None:
 
 
 def _local_files(name: str | Path, where: str) -> tuple[list[Path], str | None, str]:
-    """The files of a path, folder or pattern in order, the column asked for, and a label."""
+    """The files of a path, folder or pattern in order, the requested column, and a label."""
     path, column = named_path(str(name), where), None
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise UserError(f"{path}: is no file and no folder; a corpus is read more than once, so name one of them.")
@@ -321,19 +321,19 @@ def _no_column(path: Path, place: str, column: str, names: Sequence[str]) -> Use
 
 
 def _hub_files(name: str, download: bool) -> tuple[list[Path], None, str]:
-    """The cached files of a data set's train split, fetched first where that is asked for, and a label."""
+    """The cached files of a data set's train split, fetched first where `download` is true, and a label."""
     from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
 
     parts = re.fullmatch(r"hub:([\w.-]+/[\w.-]+)(?::([^@:]+))?(?:@(\S+))?", name)
     if parts is None:
         raise UserError(f"{name}: is not a data set of the hub; write {HUB}OWNER/NAME[:CONFIG][@REVISION].")
     repository, config, revision = parts.groups()
-    mend = "let the command that trains fetch it, or name a file or folder"
-    # The client's cache does not tell which files make up a split, so that is kept beside it.
+    fix = "let the command that trains fetch it, or name a file or folder"
+    # The client's cache does not tell which files make up a split, so the list is saved next to it.
     place = Path(constants.HF_ASSETS_CACHE, "harness", "corpora", re.sub(r"[^\w.@-]", "--", name[len(HUB) :]) + ".json")
     listed = _read_json(place)
     if "files" not in listed and not download:
-        raise NotAtHand(f"corpus {name}: is not in the hub cache; {mend}.")
+        raise NotAtHand(f"corpus {name}: is not in the hub cache; {fix}.")
     if "files" not in listed:
         listed = _ask_hub(name, repository, config, revision)
         _write_json(place, listed)
@@ -341,7 +341,7 @@ def _hub_files(name: str, download: bool) -> tuple[list[Path], None, str]:
     for file in listed["files"]:
         found = try_to_load_from_cache(repository, file, revision=sha, repo_type="dataset")
         if not isinstance(found, str) and not download:
-            raise NotAtHand(f"corpus {name}: {file} is not in the hub cache; {mend}.")
+            raise NotAtHand(f"corpus {name}: {file} is not in the hub cache; {fix}.")
         if not isinstance(found, str):
             try:
                 found = hf_hub_download(repository, file, revision=sha, repo_type="dataset")

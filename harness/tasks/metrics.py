@@ -1,4 +1,4 @@
-"""Metrics by name, over gold labels and logits: those of GLUE, and F1 averaged over classes. Higher is better; all lie in
+"""Metrics by name, over gold labels and logits: those of GLUE, and F1 averaged over classes. Higher is better; all are in
 [-1, 1]."""
 
 from __future__ import annotations

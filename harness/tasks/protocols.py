@@ -244,7 +244,7 @@ def own_tests(task: Task, source: TextSource) -> dict[str, str]:
 
 
 def _own_test_rows(task: Task, split: str, source: TextSource) -> Rows:
-    """A user's test set; what is wrong with a file that the task does not name is told with why it is read."""
+    """A user's test set. An error in a file that the task does not name also says why the file is read."""
     try:
         return source.load(task, split)
     except UserError as error:
@@ -289,8 +289,8 @@ def smallest(hashes: NDArray[np.uint64], count: int) -> NDArray[np.int64]:
 def draw_two(hashes: NDArray[np.uint64], count: int, others: int | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Indices of `count` rows, and of `others` of the rest (None: all), by smallest hash; equal hashes stay together.
 
-    A group of equal hashes that does not fit into what is still wanted is passed over, so only a set of nothing but
-    repeated rows can give fewer than asked.
+    A group of equal hashes that is larger than the number still needed is skipped, so only a set of nothing but
+    repeated rows can give fewer than requested.
     """
     order = np.argsort(hashes, kind="stable")
     starts = np.flatnonzero(np.r_[True, np.diff(hashes[order]) != 0])

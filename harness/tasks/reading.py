@@ -28,7 +28,7 @@ LABEL = "label"
 
 @dataclass(frozen=True)
 class FileColumns:
-    """Columns of a file as lists [n]. `unit` ('row' or 'line') and `places` [n] say where each row stands in it."""
+    """Columns of a file as lists [n]. `unit` ('row' or 'line') and `places` [n] say where in the file each row is."""
 
     path: Path
     columns: dict[str, list[Any]]

@@ -82,7 +82,7 @@ class _Kept(ABC):
 
 
 class FolderSource(_Kept):
-    """`<folder>/<task>/<split>.parquet`, `.csv` or `.jsonl`; also a download of nyu-mll/glue as it lies on the hub."""
+    """`<folder>/<task>/<split>.parquet`, `.csv` or `.jsonl`; also a download of nyu-mll/glue as it is on the hub."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 class PackageSource(_Kept):
-    """Tasks whose text lies inside Python packages."""
+    """Tasks whose text is inside Python packages."""
 
     def _read(self, task: Task, split: str) -> Rows:
         if not self.has(task, split):
@@ -191,7 +191,7 @@ class PackageSource(_Kept):
 class HubSource(_Kept):
     """GLUE on the Hugging Face hub at one revision; respects HF_ENDPOINT, HF_HUB_OFFLINE and the cache of the hub client.
 
-    An unreachable hub is asked once: the client's own five retries take 23 seconds for each file.
+    An unreachable hub gets one request: the client's own five retries take 23 seconds for each file.
     """
 
     def __init__(self) -> None:

@@ -126,7 +126,7 @@ def back_translated(
     """The views of each row of `rows` side by side, without labels, in canonical order: views x columns texts a row.
 
     Of a pair (a, b) and two views: (a1, b1, a2, b2). Each distinct text is translated once, whatever rows and subsets it
-    stands in: `cache` is asked first and gets the new ones a few at a time, so a killed run goes on where it was.
+    stands in: `cache` is read first and gets the new ones a few at a time, so a killed run goes on where it was.
     `progress(done, total)` counts distinct texts times translated views. A translation that comes back blank leaves the
     text itself as that view, and is counted; a text that is blank itself is not translated.
 

@@ -98,7 +98,7 @@ class _Model:
         try:
             self.tokenizer: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
             model, loaded = AutoModelForSeq2SeqLM.from_pretrained(str(folder), **settings)
-            # Positions and output biases may be made anew; a layer that the file lacks would be random.
+            # Positions and output biases may be initialised; a layer that the file lacks would be random.
             random = sorted(name for name in loaded["missing_keys"] if ".layers." in name)
             if random:
                 raise ValueError(f"its weights lack {random[0]}")

@@ -27,7 +27,7 @@ class Auxiliary(nn.Module):
     stream (seed, 'auxiliary'). `shared`: the embeddings are the encoder's own; else a copy as they are now. A narrower
     network keeps the encoder's head size, has 4 x hidden in its feed-forward layers, and reaches its width and comes
     back from it by a projection. Where the encoder has relative positions it has a table of its own: a copy of the
-    encoder's beside copied layers, else zero at first.
+    encoder's where layers are copied, else zero at first.
 
     The encoder is no submodule: an objective that holds both lists every parameter once.
     Raises ValueError for an encoder whose attention is the library's own, and for a shape that cannot be.

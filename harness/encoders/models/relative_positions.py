@@ -68,14 +68,14 @@ class RelativePositions(nn.Module):
         """(buckets, max_distance)."""
         return self.table.shape[0], self.distance
 
-    def forward(self, lying: Packing) -> Packing:
+    def forward(self, packing: Packing) -> Packing:
         """The packing with its scores: once a forward pass, for all layers."""
-        width = lying.shape[1]
+        width = packing.shape[1]
         by_distance = torch.from_numpy(buckets_of(width, *self.shape)).to(self.table.device)
         place = torch.arange(width, device=self.table.device)
         buckets = by_distance[place[None, :] - place[:, None] + width - 1]
         scores = nn.functional.embedding(buckets, self.table)  # [L, L, H]
-        return lying.with_bias(scores.permute(2, 0, 1)[None].contiguous())
+        return packing.with_bias(scores.permute(2, 0, 1)[None].contiguous())
 
 
 def _read_distance(module: Any, _: Any) -> None:

@@ -14,7 +14,7 @@ from harness.storage import Storage, weights_of
 
 
 def weights_digest(tensors: dict[str, Tensor]) -> str:
-    """Content of named tensors, whatever file they lie in."""
+    """Digest of the content of named tensors, independent of the file that holds them."""
     whole = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].contiguous()
@@ -24,7 +24,7 @@ def weights_digest(tensors: dict[str, Tensor]) -> str:
 
 
 def save_weights(tensors: dict[str, Tensor], storage: Storage, key: str) -> str:
-    """Keep a stage's weights; returns their digest."""
+    """Save a stage's weights; returns their digest."""
     digest = weights_digest(tensors)
     storage.write(weights_of(key), save(tensors, metadata={"digest": digest}))
     return digest
@@ -36,7 +36,7 @@ def load_weights(storage: Storage, key: str) -> dict[str, Tensor]:
 
 def checked_weights(storage: Storage, key: str) -> tuple[dict[str, Tensor], str]:
     """A stage's weights and their digest. Raises FileNotFoundError, and SafetensorError for a damaged file: one that cannot be
-    read, or whose content is not what its digest was taken of."""
+    read, or whose content does not match its digest."""
     content = storage.read(weights_of(key))
     tensors: dict[str, Tensor] = load(content)
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])

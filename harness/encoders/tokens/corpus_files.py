@@ -1,7 +1,7 @@
 """A corpus of any size as token sequences on disk: tokenised once as a stream, then memory-mapped wherever it is read.
 
 A folder holds `ids.bin` (int32), `types.bin` (int8), `special.bin` (bool), `offsets.bin` (int64), the arrays of `Tokens` as
-they lie in memory, and `manifest.json`. It is written under another name and renamed when it is whole, so a folder that is
+they are in memory, and `manifest.json`. It is written under another name and renamed when it is whole, so a folder that is
 there is finished; a killed run starts again, and of two processes that make the same folder at once the first one wins.
 """
 
@@ -30,7 +30,7 @@ from harness.errors import UserError
 Blocks = Literal["text", "packed"]
 
 VERSION = 1
-"""Bumped by hand when other sequences come from the same texts, or the files are laid out anew."""
+"""Raised by hand when the same texts give other sequences, or the format of the files changes."""
 
 MIN_TAIL = 8
 """Tokens of text that a last short block must hold to be kept."""
@@ -44,7 +44,7 @@ _MANIFEST = "manifest.json"
 
 @dataclass(frozen=True)
 class MappedTokens(Tokens):
-    """`Tokens` whose arrays are files in `folder`: `take` reads the rows it is asked for and nothing else.
+    """`Tokens` whose arrays are files in `folder`: `take` reads only the given rows.
 
     Pickles as the folder's path and is mapped again where it is unpickled, so sending it to a worker ships no data; the
     worker has to see the folder.

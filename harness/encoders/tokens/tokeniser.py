@@ -68,7 +68,7 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Frame:
-    """What the tokenizer puts around one text: `first` and `last`, ids and types [k, 2] each (k is 1 for BERT's kin), and
+    """What the tokenizer puts around one text: `first` and `last`, ids and types [k, 2] each (k is 1 for BERT-like tokenizers), and
     `separator`, the id that goes between two texts of one sequence. `types` is the type of the text itself."""
 
     first: NDArray[np.int64]
