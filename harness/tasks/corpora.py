@@ -276,7 +276,7 @@ def _jsonl(path: Path, column: str) -> Iterator[str]:
         if not isinstance(value, str | None):
             raise UserError(f"{path}, line {line}: '{column}' is not text; write it in quotes.")
         if value and "\\u" in text and any("\ud800" <= char <= "\udfff" for char in value):
-            raise UserError(f"{path}, line {line}: '{column}' holds half a character (a surrogate); mend the text.")
+            raise UserError(f"{path}, line {line}: '{column}' holds half a character (a surrogate); fix the text.")
         if value and (stripped := value.strip()):
             yield stripped
 

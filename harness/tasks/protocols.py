@@ -211,7 +211,7 @@ class CmlmProtocol(Protocol):
             return rows
         if size > len(rows):
             raise UserError(
-                f"task {task.name}: {size:,} training examples are asked for and there are {len(rows):,}; give smaller --sizes, "
+                f"task {task.name}: {size:,} training examples are requested and there are {len(rows):,}; give smaller --sizes, "
                 "or train on all of them with --table full_size."
             )
         if size < len(task.classes):

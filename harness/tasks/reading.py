@@ -83,7 +83,7 @@ def _require(path: Path, names: Sequence[str], wanted: Sequence[str], place: str
             there = ", ".join(names) or "none"
             raise UserError(f"{path}{place}: there is no column '{column}'{hint}; its columns are {there}; rename one.")
         if list(names).count(column) > 1:
-            raise UserError(f"{path}{place}: column '{column}' stands in it twice; rename or drop one.")
+            raise UserError(f"{path}{place}: column '{column}' appears twice; rename or drop one.")
 
 
 def parquet_table(path: Path, wanted: Sequence[str]) -> FileColumns:
@@ -173,7 +173,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         double = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {_show(double)} stands twice")
+        raise ValueError(f"the key {_show(double)} appears twice")
     return found
 
 

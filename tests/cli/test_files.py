@@ -192,7 +192,7 @@ DATA: dict[str, tuple[Callable[[Path], None], list[str]]] = {
     "blank text": (rows(("  ", "1")), ["train.csv, line 42: sentence blank"]),
     "empty split": (rows(split="validation", count=0), ["validation.csv: there are no rows in it"]),
     "empty file": (lambda folder: (folder / "train.csv").write_bytes(b"") and None, ["train.csv: is empty"]),
-    "fewer than N": (rows(count=19), ["task sst2: 20 training examples are asked for and there are 19"]),
+    "fewer than N": (rows(count=19), ["task sst2: 20 training examples are requested and there are 19"]),
     "one class": (
         lambda folder: write_csv(folder / "train.csv", [(f"Text {i}", "0") for i in range(40)]) and None,
         ["task sst2: no training example has the class 1"],

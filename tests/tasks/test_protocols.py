@@ -347,7 +347,7 @@ def test_every_class_is_in_every_subset(tmp_path: Path) -> None:
 def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
     source = folder_of(tmp_path, single(30), single(20))
     for size, words in (
-        (31, "31 training examples are asked for and there are 30"),
+        (31, "31 training examples are requested and there are 30"),
         (1, "2 classes"),
         (-1, "counted from 0"),
     ):

@@ -101,7 +101,7 @@ BAD_LINES = [
     ("csv", "sentence,label\na,0\n", " ,1\n", "line 3", "blank"),
     ("csv", "text,label\na,0\n", "", "no column 'sentence'", "text, label"),
     ("csv", "sentence,labels\na,0\n", "", "no column 'label'", "did you mean 'labels'?"),
-    ("csv", "sentence,label,label\na,0,1\n", "", "'label' stands in it twice"),
+    ("csv", "sentence,label,label\na,0,1\n", "", "'label' appears twice"),
     ("csv", "", "", "is empty"),
     ("csv", "sentence,label\n", "", "no rows"),
     ("jsonl", '{"sentence": "a", "label": 0}\n\n', '{"sentence": "b", "label": 0\n', "line 3", "is not JSON"),
@@ -142,7 +142,7 @@ BAD_LINES = [
         '{"sentence": "a", "label": 0}\n',
         '{"sentence": "b", "label": 1, "label": 0}\n',
         "line 2",
-        "'label' stands twice",
+        "'label' appears twice",
     ),
     (
         "jsonl",
