@@ -28,7 +28,7 @@ LENGTHS = {
 MODULE = nn.Module()
 
 
-def laid(lengths: list[int]) -> Packing:
+def packing_of(lengths: list[int]) -> Packing:
     return packing(np.array(lengths, dtype=np.int64), CPU)
 
 
@@ -43,10 +43,10 @@ def drawn(tokens: int, count: int = 4, dtype: torch.dtype = torch.float32) -> li
     return [torch.randn(1, tokens, HEADS, DEPTH, generator=generator, dtype=dtype) for _ in range(count)]
 
 
-def attended(q: Tensor, k: Tensor, v: Tensor, lying: Packing, dropout: float = 0.0) -> Tensor:
+def attended(q: Tensor, k: Tensor, v: Tensor, packed: Packing, dropout: float = 0.0) -> Tensor:
     """[1, T', H, D] of each, as a model gives them: transposed views."""
     views = [each.transpose(1, 2) for each in (q, k, v)]
-    return packed_attention(MODULE, *views, None, SCALE, dropout, packing=lying)[0]
+    return packed_attention(MODULE, *views, None, SCALE, dropout, packing=packed)[0]
 
 
 def plain(q: Tensor, k: Tensor, v: Tensor, lengths: list[int]) -> Tensor:
@@ -75,13 +75,13 @@ def close(found: Tensor, exact: Tensor) -> None:
     torch.testing.assert_close(found.double(), exact, atol=1e-6, rtol=1e-5)
 
 
-def learned(lying: Packing, more: int) -> tuple[list[Tensor], Tensor, Tensor, int]:
+def learned(packed: Packing, more: int) -> tuple[list[Tensor], Tensor, Tensor, int]:
     """Leaves q, k, v with the gradients of attention over T tokens and `more` behind them: (leaves, the gradient that was
     given, what was found, T)."""
-    total = int(lying.lengths.sum())
+    total = int(packed.lengths.sum())
     q, k, v, gradient = drawn(total + more)
     leaves = [each.requires_grad_() for each in (q, k, v)]
-    found = attended(q, k, v, lying)
+    found = attended(q, k, v, packed)
     found.backward(gradient)
     assert found.shape == q.shape
     return leaves, gradient, found.detach(), total
@@ -98,7 +98,7 @@ def same_gradients(leaves: list[Tensor], gradients: list[Tensor], total: int) ->
 @pytest.mark.parametrize("shape", LENGTHS)
 def test_is_the_plain_one(shape: str, more: int) -> None:
     """What fills up behind the tokens is never read, whatever its gradient, and gets none."""
-    leaves, gradient, found, total = learned(laid(LENGTHS[shape]), more)
+    leaves, gradient, found, total = learned(packing_of(LENGTHS[shape]), more)
     out, gradients = expected([*leaves, gradient], LENGTHS[shape])
     close(found[:, :total], out)
     same_gradients(leaves, gradients, total)
@@ -108,11 +108,11 @@ def test_is_the_plain_one(shape: str, more: int) -> None:
 @pytest.mark.parametrize("shape", LENGTHS)
 def test_first_tokens_alone(shape: str, more: int) -> None:
     """Their states as before; a gradient to any other state is a gradient to nothing."""
-    lying = laid(LENGTHS[shape])
-    leaves, gradient, found, total = learned(lying.only_first(), more)
-    alone = torch.zeros_like(gradient).index_copy(1, lying.first, gradient.index_select(1, lying.first))
+    packed = packing_of(LENGTHS[shape])
+    leaves, gradient, found, total = learned(packed.only_first(), more)
+    alone = torch.zeros_like(gradient).index_copy(1, packed.first, gradient.index_select(1, packed.first))
     out, gradients = expected([*leaves, alone], LENGTHS[shape])
-    close(found[:, lying.first], out[:, lying.first])
+    close(found[:, packed.first], out[:, packed.first])
     same_gradients(leaves, gradients, total)
 
 
@@ -120,13 +120,13 @@ def test_first_tokens_alone(shape: str, more: int) -> None:
 @pytest.mark.parametrize("shape", LENGTHS)
 def test_without_gradient_it_is_the_same(shape: str, more: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's own kernel over one padded block, and ours over groups."""
-    lengths, lying = LENGTHS[shape], laid(LENGTHS[shape])
+    lengths, packed = LENGTHS[shape], packing_of(LENGTHS[shape])
     q, k, v = drawn(sum(lengths) + more, 3)
-    grouped = attended(q.requires_grad_(), k, v, lying).detach()
+    grouped = attended(q.requires_grad_(), k, v, packed).detach()
     monkeypatch.setattr(Packing, "layout", lambda *_: pytest.fail("went through groups"))
     monkeypatch.setattr(MODULE, "training", False)
     with torch.no_grad():
-        padded = attended(q.detach(), k, v, lying)
+        padded = attended(q.detach(), k, v, packed)
     torch.testing.assert_close(grouped[:, : sum(lengths)], padded[:, : sum(lengths)], atol=1e-6, rtol=0)
 
 
@@ -134,8 +134,8 @@ def test_without_gradient_it_is_the_same(shape: str, more: int, monkeypatch: pyt
 @pytest.mark.parametrize("first_tokens_only", [False, True])
 @pytest.mark.parametrize("lengths", [[3, 1, 2], [2, 2]], ids=str)
 def test_gradient_check(lengths: list[int], first_tokens_only: bool, dropout: float) -> None:
-    lying = laid(lengths)
-    lying = lying.only_first() if first_tokens_only else lying
+    packed = packing_of(lengths)
+    packed = packed.only_first() if first_tokens_only else packed
     generator = torch.Generator().manual_seed(1)
     total = sum(lengths)
     leaves = [
@@ -145,7 +145,7 @@ def test_gradient_check(lengths: list[int], first_tokens_only: bool, dropout: fl
     def once(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         assert q.requires_grad
         torch.manual_seed(5)
-        return packed_attention(MODULE, q, k, v, None, None, dropout, packing=lying)[0]
+        return packed_attention(MODULE, q, k, v, None, None, dropout, packing=packed)[0]
 
     assert torch.autograd.gradcheck(once, leaves)
 
@@ -154,18 +154,18 @@ def test_gradient_check(lengths: list[int], first_tokens_only: bool, dropout: fl
 def test_dropout_drops_weights(first_tokens_only: bool) -> None:
     """With a value of its own for each key the weights can be read: each is 0 or 1 / (1 - p) of what it was."""
     lengths, p = [40, 33, 21, 40], 0.25
-    lying = laid(lengths)
-    lying = lying.only_first() if first_tokens_only else lying
+    packed = packing_of(lengths)
+    packed = packed.only_first() if first_tokens_only else packed
     total, width = sum(lengths), max(lengths)
     generator = torch.Generator().manual_seed(2)
     q, k = (torch.randn(1, HEADS, total, width, generator=generator) for _ in range(2))
     v = torch.cat([torch.eye(n, width) for n in lengths]).expand(1, HEADS, total, width)
     torch.manual_seed(6)
     whole, dropped = (
-        packed_attention(MODULE, q.requires_grad_(), k, v, None, 0.1, rate, packing=lying)[0].detach()
+        packed_attention(MODULE, q.requires_grad_(), k, v, None, 0.1, rate, packing=packed)[0].detach()
         for rate in (0.0, p)
     )
-    asked = lying.first if first_tokens_only else torch.arange(total)
+    asked = packed.first if first_tokens_only else torch.arange(total)
     whole, dropped = whole[:, asked], dropped[:, asked]
     kept = dropped != 0
     torch.testing.assert_close(dropped, torch.where(kept, whole / (1 - p), 0))
@@ -177,13 +177,13 @@ def test_dropout_drops_weights(first_tokens_only: bool) -> None:
 @pytest.mark.parametrize("first_tokens_only", [False, True])
 def test_dropout_draws_alike_with_and_without_gradient(first_tokens_only: bool) -> None:
     """A pass that only looks and one that learns see the same (batches._gathers stands on it)."""
-    lying = laid(LENGTHS["mixed"])
-    lying = lying.only_first() if first_tokens_only else lying
+    packed = packing_of(LENGTHS["mixed"])
+    packed = packed.only_first() if first_tokens_only else packed
     q, k, v = drawn(sum(LENGTHS["mixed"]), 3)
 
     def once() -> Tensor:
         torch.manual_seed(7)
-        return attended(q, k, v, lying, 0.3).index_select(1, lying.first)
+        return attended(q, k, v, packed, 0.3).index_select(1, packed.first)
 
     looked = once()
     q.requires_grad_()
@@ -195,7 +195,7 @@ def test_half_precision_comes_back_as_it_went_in() -> None:
     halves = [each.bfloat16() for each in drawn(sum(lengths))]
     q, k, v = (each.requires_grad_() for each in halves[:3])
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = attended(q, k, v, laid(lengths))
+        found = attended(q, k, v, packing_of(lengths))
     found.backward(halves[3])
     out, gradients = expected(halves, lengths)
     for one, exact in zip((found.detach(), q.grad, k.grad, v.grad), (out, *gradients), strict=True):
@@ -292,7 +292,7 @@ def test_padding_and_taking_are_inverse(lengths: list[int], heads: int, first_to
 
 
 def test_a_layout_is_made_once_a_batch() -> None:
-    lying = laid(LENGTHS["mixed"])
-    assert lying.layout(2) is lying.layout(2)
-    assert lying.layout(2) is not lying.layout(3)
-    assert lying.only_first().layout(2).area < lying.layout(2).area
+    packed = packing_of(LENGTHS["mixed"])
+    assert packed.layout(2) is packed.layout(2)
+    assert packed.layout(2) is not packed.layout(3)
+    assert packed.only_first().layout(2).area < packed.layout(2).area

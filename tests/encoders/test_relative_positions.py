@@ -95,9 +95,9 @@ class TestAttention:
         with torch.no_grad():
             relative.table.normal_(generator=generator)
         inputs = [*qkv, relative.table]
-        lying = relative(packed.packing(self.LENGTHS, CPU))
-        assert lying.bias.shape == (4, 3, 9, 9)
-        found, _ = packed_attention(torch.nn.Identity(), *qkv, None, 0.5, packing=lying)
+        packing = relative(packed.packing(self.LENGTHS, CPU))
+        assert packing.bias.shape == (4, 3, 9, 9)
+        found, _ = packed_attention(torch.nn.Identity(), *qkv, None, 0.5, packing=packing)
         expected = self.by_hand(relative.table, qkv, 0.5, 6)
         torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
         weights = torch.randn(found.shape, generator=generator)
