@@ -191,7 +191,7 @@ def _pivots(where: str, kind: str, text: str) -> list[str]:
         if pivot.lower() in ("en", "eng"):
             raise UserError(f"{where}: English is what is translated, not a pivot; write for example {form}.")
         if pivots.count(pivot) > 1:
-            raise UserError(f"{where}: pivot '{pivot}' appears twice, which makes two equal views; name another.")
+            raise UserError(f"{where}: pivot '{pivot}' is given twice, which makes two equal views; name another.")
     return pivots
 
 

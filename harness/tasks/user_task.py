@@ -64,7 +64,7 @@ class TaskFile(Strict):
             except UserError as error:
                 raise MisplacedError(["metrics", number], str(error)) from None
             if metric in self.metrics[:number]:
-                raise MisplacedError(["metrics", number], f"'{metric}' appears twice; keep one")
+                raise MisplacedError(["metrics", number], f"'{metric}' is given twice; keep one")
         files = [self.splits.train, self.splits.validation, self.splits.test]
         if len(set(files)) < 3:
             raise MisplacedError(["splits"], "the splits should be different files")

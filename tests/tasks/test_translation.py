@@ -203,7 +203,7 @@ class TestNames:
             ("opus-mt:", "a pivot language is missing"),
             ("opus-mt:de,", "a pivot language is missing"),
             ("opus-mt:de zh", "'de zh' is not a language; write for example opus-mt:de,zh"),
-            ("opus-mt:de,de", "pivot 'de' appears twice"),
+            ("opus-mt:de,de", "pivot 'de' is given twice"),
             ("wmt19:en", "English is what is translated"),
             ("apertium:../spa", "'../spa' is not a language"),
             ("apertium:eng", "English is what is translated"),
