@@ -17,8 +17,9 @@ from harness.cluster import chain_runner as module
 from harness.cluster import stages as stages_module
 from harness.cluster.chain_runner import ChainRunner
 from harness.cluster.worker import WorkerResult
+from harness.execution import WorkerSetup
 from harness.search.points import StageResult
-from harness.specs import Parent, Record, Run, Stage, Status, WorkerSetup
+from harness.specs import Parent, Record, Run, Stage, Status
 from harness.storage import Storage, weights_of
 from harness.store import Owner, Store
 
