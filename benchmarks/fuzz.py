@@ -43,6 +43,7 @@ from typing import Any
 os.environ |= {"HF_HUB_OFFLINE": "1", "HARNESS_OUTAGE_SECONDS": "0"}
 
 from harness import cli
+from harness.cli.parser import build_parser
 from harness.yaml_files import packaged_files
 
 CPU_SECONDS, WALL_SECONDS, MEMORY = 10.0, 300.0, 4 << 30
@@ -583,7 +584,7 @@ def flags(rng: random.Random, name: str, mean: float) -> list[str]:
 
 def flags_of() -> dict[str, list[tuple[str, argparse.Action]]]:
     """The flags of each command, from its own parser."""
-    commands = next(a for a in cli.build_parser()._actions if isinstance(a, argparse._SubParsersAction))
+    commands = next(a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
     return {
         name: [
             (a.option_strings[-1], a) for a in parser._actions if a.option_strings and a.option_strings[-1] != "--help"

@@ -15,7 +15,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from harness.cli import build_parser
+from harness.cli.parser import build_parser
 from harness.cli.request import read_tune
 from harness.cluster.session import session
 from harness.commands.study import open_study, prepare_study

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from harness.cli import build_parser
+from harness.cli.parser import build_parser
 from harness.cli.submit import _check_persistent, _check_words
 from harness.store import has_password
 

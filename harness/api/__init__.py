@@ -142,8 +142,8 @@ def tune(
 
     >>> import harness
     >>> found = harness.tune("ft", sampler="random", trials=2, tasks="movies", sizes=20, subsets=0, seeds=31, racing="none")
-    >>> len(found.trials), sorted(found.best)
-    (2, ['fine_tune.batch_size', 'fine_tune.epochs', 'fine_tune.lr'])
+    >>> len(found.trials), "fine_tune.lr" in found.best
+    (2, True)
     """
 
     @contextmanager

@@ -13,7 +13,7 @@ import argcomplete
 from argcomplete.completers import DirectoriesCompleter, FilesCompleter, SuppressCompleter
 from argcomplete.shell_integration import shellcode
 
-from harness.cli import FORMATS, LISTED
+from harness.cli.parser import FORMATS, LISTED
 
 Completer = Callable[..., Iterable[str]]
 """Called by argcomplete with the keywords prefix, action, parser and parsed_args; argcomplete drops what does not fit."""

@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 
 from harness.bench.point import with_point
 from harness.bench.request import FIELDS, FILTERS, Request, parse_override
-from harness.cli import build_parser
+from harness.cli.parser import build_parser
 from harness.cli.printing import print_lines, timestamp
 from harness.commands.stored import last_bench
 from harness.errors import UserError

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from harness.bench.request import Request, from_json
-from harness.cli import LISTED
+from harness.cli.parser import LISTED
 from harness.cli.printing import duration, escaped, print_lines, timestamp
 from harness.cli.request import command
 from harness.commands.execution import storage_of

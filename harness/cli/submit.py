@@ -19,7 +19,8 @@ from pydantic import BaseModel, ConfigDict
 
 from harness.bench.point import load_point
 from harness.bench.request import YAML
-from harness.cli import EXIT_INCOMPLETE, build_parser
+from harness.cli import EXIT_INCOMPLETE
+from harness.cli.parser import build_parser
 from harness.cli.request import read, read_tune
 from harness.commands.prepare import read_named
 from harness.errors import UserError, unknown

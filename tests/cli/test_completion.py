@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import LISTED, build_parser
 from harness.cli.completion import COMPLETERS, attach
+from harness.cli.parser import LISTED, build_parser
 from harness.methods import METHODS
 from harness.tasks import TASKS
 

@@ -14,7 +14,7 @@ import pytest
 from cli.command import Said, TrainingStartedError, data_folder
 
 from harness.bench.request import Request
-from harness.cli import build_parser
+from harness.cli.parser import build_parser
 from harness.commands.execution import check_machine
 from harness.commands.study import _check_folder
 from harness.errors import UserError

@@ -1,0 +1,332 @@
+"""The flags of every command. Imports the standard library alone, so that --help is fast."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NoReturn
+
+import harness
+from harness.errors import UserError, unknown
+
+LISTED = ("methods", "tasks", "tables", "spaces", "encoders", "corpora", "translators", "benches")
+FORMATS = ("text", "md", "latex", "csv", "json")
+
+
+class _Parser(argparse.ArgumentParser):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+
+    @property
+    def _place(self) -> str:
+        """'bench' of 'harness bench'."""
+        return self.prog.partition(" ")[2]
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Reports an unknown flag first, with the closest one: a missing flag is often a misspelt one."""
+        for text in self._own(args):
+            flag = text.partition("=")[0]
+            if flag.startswith("--") and flag != "--" and flag not in self._option_string_actions:
+                known = [name for name in self._option_string_actions if name.startswith("--")]
+                raise unknown("flag", flag, known, self._place)
+        return super().parse_known_args(args, namespace)
+
+    def _own(self, args: Iterable[str]) -> Iterator[str]:
+        """The words up to the command that follows, if one does: it has flags of its own."""
+        leads = any(action.nargs == argparse.PARSER for action in self._actions)
+        words = iter(args)
+        for text in words:
+            if leads and not text.startswith("-"):
+                return
+            yield text
+            action = self._option_string_actions.get(text)
+            if leads and action and action.nargs is None:
+                next(words, None)  # its value
+
+    def error(self, message: str) -> NoReturn:
+        """Raises one sentence as every other error; argparse would print the whole usage."""
+        from harness.store import masked
+
+        shown = " ".join(masked(word) for word in message.split(" "))  # a URL without its flag is among them
+        raise UserError(f"{self._place}{': ' if self._place else ''}{shown}; see '{self.prog} --help'.")
+
+
+class _Completion(argparse.Action):
+    """Prints the completion script and ends."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from harness.cli.completion import script
+
+        print(script())
+        parser.exit()
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not names:
+        raise argparse.ArgumentTypeError(f"'{text}' names nothing; leave the flag out for all")
+    return names
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in _names(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list of whole numbers such as 20,100") from None
+
+
+def _count(text: str) -> int:
+    try:
+        count = int(text)
+    except ValueError:
+        count = -1
+    if count < 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number such as 2")
+    return count
+
+
+def _positive(text: str) -> int:
+    if not (count := _count(text)):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of 1 or more")
+    return count
+
+
+def _number(text: str, what: str, *, above_zero: bool = False) -> float:
+    """A finite number of 0 or more, or above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf") or (above_zero and number == 0):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of {what}")
+    return number
+
+
+def _share(text: str) -> float:
+    return _number(text, "GPUs such as 1 or 0.5")
+
+
+def _some(text: str) -> float:
+    return _number(text, "CPU cores such as 1 or 0.5", above_zero=True)
+
+
+def _minutes(text: str) -> float:
+    return _number(text, "minutes such as 10, or 0 for never")
+
+
+def _store(text: str) -> str:
+    """The URL of a store, without a password: every user of the machine sees the words of a command."""
+    from harness.store import has_password
+
+    if has_password(text):
+        raise UserError(
+            "--store: a password in the URL can be seen by every user of this machine; put it into PGPASSWORD or ~/.pgpass."
+        )
+    return text
+
+
+def _format(text: str) -> str:
+    if text not in FORMATS:
+        raise unknown("format", text, FORMATS, "--format")
+    return text
+
+
+def _table_flags(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_argument_group("table")
+    what.add_argument("--table", help="table: a name ('harness list tables') or your own YAML file")
+    what.add_argument("--preset", help="preset: paper, laptop or quick (default: quick)")
+    what.add_argument("--methods", type=_names, help="methods or rows of the table, comma-separated")
+    _data_flags(what)
+    what.add_argument(
+        "--with",
+        dest="with_file",
+        metavar="FILE",
+        help="YAML file with a method's hyperparameters (best.yaml of 'tune'); its target gives the flags that are left out",
+    )
+    _execution_flags(parser)
+
+
+def _data_flags(what: Any) -> None:
+    what.add_argument("--tasks", type=_names, help="tasks, comma-separated: names or your own YAML files")
+    what.add_argument("--sizes", type=_numbers, help="numbers of labelled training examples, comma-separated")
+    what.add_argument("--subsets", type=_numbers, help="indices of training subsets from 0, comma-separated")
+    what.add_argument("--seeds", type=_numbers, help="training seeds, comma-separated")
+    what.add_argument("--encoder", help="encoder: a packaged name, a folder or a Hugging Face model id")
+    what.add_argument("--data", help="data: 'hub', or a folder with TASK/SPLIT.parquet, .csv or .jsonl")
+    what.add_argument("--corpus", metavar="NAME", help="pre-training corpus: a name, files or hub:OWNER/NAME")
+    what.add_argument(
+        "--translator", metavar="NAME", help="translator for the back-translations of CSSL ('harness list translators')"
+    )
+    what.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override of a value, such as optim.lr=1e-5 or cmlm.alpha=0.3; repeatable",
+    )
+
+
+def _execution_flags(parser: argparse.ArgumentParser) -> None:
+    where = parser.add_argument_group("execution and storage")
+    where.add_argument(
+        "--store", type=_store, metavar="URL", help="database of records (default: sqlite:///.harness/harness.db)"
+    )
+    where.add_argument(
+        "--storage",
+        metavar="URI",
+        help="artifact storage (weights, checkpoints): a folder, s3://... or gs://... (default: beside the store)",
+    )
+    where.add_argument(
+        "--slots", type=_count, default=0, help="runs at the same time (default: one per CPU core or GPU share)"
+    )
+    where.add_argument(
+        "--gpus-per-run",
+        type=_share,
+        default=None,
+        help="GPUs reserved by each run, such as 1 or 0.5 (default: 1 if there is a GPU)",
+    )
+    where.add_argument("--cpus-per-run", type=_some, default=1.0, help="CPU cores reserved by each run (default: 1)")
+    where.add_argument(
+        "--num-workers",
+        type=_positive,
+        default=None,
+        help="workers that train one stage together by Ray Train (default: 1)",
+    )
+    where.add_argument(
+        "--micro-batch",
+        type=_positive,
+        default=0,
+        help="sequences per forward pass on a worker; the batch size is unchanged",
+    )
+    where.add_argument(
+        "--checkpoint-minutes",
+        type=_minutes,
+        default=10.0,
+        help="minutes between two checkpoints of a running stage (default: 10; 0: none)",
+    )
+    where.add_argument(
+        "--address", default="local", help="address of a Ray cluster: 'auto' or HOST:PORT (default: this machine)"
+    )
+    where.add_argument("--retry", action="store_true", help="also retrain diverged stages (failed stages always are)")
+
+
+def _tune_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("method", help="method: 'cmlm', or several as 'cmlm+scl' ('harness list methods')")
+    what = parser.add_argument_group("search")
+    what.add_argument(
+        "--space", metavar="FILE", help="search space: a name ('harness list spaces') or your own YAML file"
+    )
+    mode = what.add_mutually_exclusive_group()
+    mode.add_argument("--grid", action="store_true", help="run every point of the space's grid")
+    mode.add_argument(
+        "--search", action="store_true", help="sample from the space's distributions (default where it has some)"
+    )
+    what.add_argument("--preset", help="preset: paper, laptop or quick (default: quick)")
+    what.add_argument("--trials", type=_positive, help="number of trials (a grid runs all of its points)")
+    what.add_argument("--sampler", metavar="NAME", help="sampler: tpe, random, cmaes or nsga2; for a grid also grid")
+    what.add_argument("--racing", metavar="RULE", help="rule that stops trials early: paired, asha, median or none")
+    what.add_argument(
+        "--metric", type=_names, help="dev metric(s) to optimise; several, comma-separated, give a Pareto front"
+    )
+    what.add_argument("--seed", type=_count, default=0, help="sampler seed (default: 0)")
+    judged = parser.add_argument_group("data")
+    _data_flags(judged)
+    end = parser.add_argument_group("results")
+    end.add_argument(
+        "--out", metavar="FOLDER", help="folder of best.yaml, tables and plots (default: beside the store)"
+    )
+    end.add_argument("--final-test", action="store_true", help="score the best trial on the test set at the end")
+    _format_flag(end)
+    _execution_flags(parser)
+
+
+def _format_flag(parser: Any) -> None:
+    parser.add_argument(
+        "--format", type=_format, default="text", metavar="|".join(FORMATS), help="output format (default: text)"
+    )
+
+
+def _yes_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--yes", action="store_true", help="do not ask for confirmation before a plan of more than an hour"
+    )
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="harness", description="Train and compare contrastive objectives for language encoders.")
+    parser.add_argument("--version", action="version", version=f"harness {harness.__version__}")
+    parser.add_argument("--completion", action=_Completion, help="print the completion script of bash and zsh")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
+
+    bench = commands.add_parser("bench", help="train the missing runs of a table and print it")
+    _table_flags(bench)
+    _format_flag(bench)
+    _yes_flag(bench)
+    bench.set_defaults(handler="harness.cli.bench:bench")
+
+    tune = commands.add_parser("tune", help="search a method's hyperparameters over subsets and seeds")
+    _tune_flags(tune)
+    _yes_flag(tune)
+    tune.set_defaults(handler="harness.cli.tune:tune")
+
+    plan = commands.add_parser(
+        "plan", help="show what a bench would run, what is done and what it costs; trains nothing"
+    )
+    _table_flags(plan)
+    plan.set_defaults(handler="harness.cli.bench:plan")
+
+    report = commands.add_parser(
+        "report", help="print a table from the store; without flags that of the last bench; trains nothing"
+    )
+    _table_flags(report)
+    _format_flag(report)
+    report.set_defaults(handler="harness.cli.bench:report")
+
+    submit = commands.add_parser("submit", help="submit a bench or tune to a Ray cluster as a job")
+    submit.add_argument(
+        "--address",
+        dest="cluster",
+        metavar="ADDRESS",
+        default="auto",
+        help="address of the cluster: its dashboard's URL, HOST:PORT or auto (default: RAY_ADDRESS, else this machine)",
+    )
+    submit.add_argument("--runtime-env", metavar="FILE", help="YAML file with the job's Ray runtime environment")
+    submit.add_argument("--id", metavar="NAME", help="name of the job (default: harness-TABLE-DATE-TIME-XXXX)")
+    submit.add_argument("--follow", action="store_true", help="print the job's output and exit with its status")
+    submit.add_argument("words", nargs=argparse.PARSER, metavar="bench|tune", help="the command, with its flags")
+    submit.set_defaults(handler="harness.cli.submit:submit")
+
+    listing = commands.add_parser("list", help=f"list {', '.join(LISTED)}")
+    listing.add_argument("what", metavar="|".join(LISTED))
+    listing.add_argument(
+        "--store",
+        type=_store,
+        metavar="URL",
+        help="database of records, for 'list benches' (default: sqlite:///.harness/harness.db)",
+    )
+    listing.set_defaults(handler="harness.cli.show:listing")
+
+    show = commands.add_parser(
+        "show", help="show one record: its numbers, its parents and the command that reproduces it"
+    )
+    show.add_argument("key", help="key of a stage, or its first characters")
+    show.add_argument(
+        "--store", type=_store, metavar="URL", help="database of records (default: sqlite:///.harness/harness.db)"
+    )
+    show.add_argument("--storage", metavar="URI", help="artifact storage (default: beside the store)")
+    show.set_defaults(handler="harness.cli.show:show")
+
+    doctor = commands.add_parser("doctor", help="check Python, torch, Ray, packages, data, store and disk")
+    doctor.add_argument(
+        "--store", type=_store, metavar="URL", help="database of records (default: sqlite:///.harness/harness.db)"
+    )
+    doctor.add_argument("--storage", metavar="URI", help="artifact storage (default: beside the store)")
+    doctor.add_argument("--data", help="data: 'hub' or a folder")
+    doctor.add_argument(
+        "--quarantine", action="store_true", help="move damaged records of the store to a separate table"
+    )
+    doctor.set_defaults(handler="harness.cli.doctor:run")
+    return parser
