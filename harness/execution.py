@@ -26,7 +26,7 @@ class Execution:
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """Where a stage runs: the encoder's folder, the storage of weights, the device and its threads.
+    """Where a worker runs stages: the encoder's folder, the storage of weights, the device and its threads.
 
     `encoder_config`: of an encoder that begins with random weights; the folder then holds its tokenizer only.
     `micro_batch`: sequences that go through the encoder at once (0: a worker's whole share of the batch).

@@ -27,7 +27,7 @@ UNRESOLVED = "unresolved:"
 
 
 def neutral(value: Any) -> Any:
-    """Declare a field added after the first release: equal to `value`, it leaves the keys of older stages alone."""
+    """Declare a field added after the first release: where it equals `value`, keys stay as they were without the field."""
     return field(default=value, metadata={"neutral": value})
 
 
@@ -68,7 +68,7 @@ _encoded = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=
 
 
 def _hashed(value: Any) -> dict[str, Any]:
-    """A dataclass's fields that count, without labels and neutral values; `1` in a float field is 1.0, and so on."""
+    """A dataclass's hashed fields, without labels and neutral values; `1` in a float field is 1.0, and so on."""
     found: dict[str, Any] = {}
     for f in _fields_of(value.__class__):
         each = getattr(value, f.name)
@@ -116,7 +116,7 @@ class RowSet:
 
 @dataclass(frozen=True)
 class Data:
-    """What a stage reads. `num_labels`: 0 without labels, 1 for regression, else the number of classes.
+    """The data of a stage. `num_labels`: 0 without labels, 1 for regression, else the number of classes.
 
     `views`: a training row holds that many views of one text side by side (back-translations). `blocks`: 'text' makes a
     sequence of each text, 'packed' cuts the texts end to end into blocks of `max_length` tokens.
@@ -151,7 +151,7 @@ class Optim:
 
 @dataclass(frozen=True)
 class Selection:
-    """The state kept: best `metric` on dev among evaluations every `every` updates and at the end; ties: the first."""
+    """The best checkpoint by dev: highest `metric` among evaluations every `every` updates and at the end; ties: the first."""
 
     metric: str
     every: int = 100
@@ -176,7 +176,7 @@ class Encoder:
 
 @dataclass(frozen=True)
 class Parent:
-    """Weights of an earlier stage: which stage, at which step, and which parts are carried on."""
+    """Weights of an earlier stage: which stage, at which step, and which parts are loaded."""
 
     stage: Stage
     step: Literal["last", "selected"] = "last"
@@ -184,12 +184,12 @@ class Parent:
 
 
 SHARED_PHASES = ("mlm-head", "pre-train")
-"""Phases whose stages many runs and tables start from: their weights are kept."""
+"""Phases whose stages are parents of many runs and tables: their weights are kept."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What is trained. `phase` ('mlm-head', 'post-train', 'fine-tune', ...) is a label."""
+    """One training phase of a run. `phase` ('mlm-head', 'post-train', 'fine-tune', ...) is a label."""
 
     objective: Objective
     data: Data
@@ -242,7 +242,7 @@ class Stage:
 
     @property
     def unresolved(self) -> tuple[str, ...]:
-        """What the chain needs that is not at hand."""
+        """Encoders and data that the chain needs and that are not at hand."""
         missing = [] if self.encoder.resolved else [f"encoder {self.encoder.name}"]
         for stage in self.chain:
             missing += [f"data {rows.name}" for rows in stage.row_sets if not rows.resolved]
@@ -269,7 +269,7 @@ class Stage:
 
 
 def _read(kind: Any, value: Any) -> Any:
-    """The JSON `value` of a field of type `kind`: dataclasses, tuples and unions of them are built, all else is as it is."""
+    """The JSON `value` of a field of type `kind`: dataclasses, tuples and unions of them are built, other values are kept."""
     if get_origin(kind) in (Union, UnionType):
         options = [option for option in get_args(kind) if isinstance(option, type) and is_dataclass(option)]
         kind = next((option for option in options if value is not None and _required(option) <= value.keys()), None)
@@ -322,7 +322,7 @@ Status = Literal["done", "failed", "diverged"]
 
 @dataclass
 class Record:
-    """What is known of a stage after it ran. Test predictions are kept, test scores are not: they come after selection.
+    """The outcome of a stage. Test predictions are kept, test scores are not: they come after selection.
 
     `weights_digest`: of the weights a later stage starts from (None for a leaf); `tied` the number of evaluations
     that share the best dev score; `collapsed`: one class only is predicted on dev; `flops` as multiplied-and-added x 2.

@@ -37,12 +37,13 @@ _TOKENIZER_SETTINGS = {
     "add_prefix_space": False,
     "truncation_side": "right",
 }
-"""What the library takes from tokenizer_config.json over tokenizer.json, with its own defaults; hashed where it differs."""
+"""Settings that transformers reads from tokenizer_config.json in preference to tokenizer.json, with its defaults; hashed where
+they differ."""
 NEW = "new:"
 NEW_TOKENIZER = "bert-tiny"
 """Uncased WordPiece with BERT's 30,522 entries."""
 _INITIAL_WEIGHTS = b"new encoder, initial weights 1"
-"""How `load_encoder` draws them is part of what a new encoder is: change this together with it."""
+"""Part of a new encoder's identity: change it together with the way that `load_encoder` draws the weights."""
 RELATIVE_DISTANCE = 128
 """Default maximal distance of relative positions: T5's and COCO-LM's (base) value."""
 _OLD_TOKENIZER = {
@@ -51,7 +52,7 @@ _OLD_TOKENIZER = {
     "mpnet": ("vocab.txt",),
     "roberta": ("vocab.json", "merges.txt"),
 }
-"""What a tokenizer is made from where there is no tokenizer.json; the library makes an empty one from nothing at all."""
+"""Files that a tokenizer is built from without tokenizer.json. Without any file, transformers builds an empty tokenizer."""
 _COUNTS = (
     "hidden_size",
     "num_hidden_layers",
@@ -195,7 +196,7 @@ def _ids(path: Path) -> set[int]:
 
 
 def _new(name: str, download: bool, where: str) -> Located:
-    """An encoder whose weights are still to be drawn: identified by its configuration and its tokenizer."""
+    """An encoder with random weights, drawn later: identified by its configuration and its tokenizer."""
     wanted, at, tokenizer = name.removeprefix(NEW).partition("@")
     if wanted not in SIZES:
         raise unknown("size of a new encoder", wanted, SIZES, where)
@@ -218,7 +219,7 @@ def _new(name: str, download: bool, where: str) -> Located:
 
 
 def _vocabulary_size(folder: Path) -> int:
-    """As many ids as the tokenizer has."""
+    """The number of ids of the tokenizer."""
     if not (folder / "tokenizer.json").exists():
         from harness.encoders.tokens import Tokeniser  # builds one from the older files; imports torch, so only here
 
@@ -314,7 +315,7 @@ def _read_text(path: Path) -> str:
 
 
 def _hash_tokenizer(whole: Any, path: Path) -> None:
-    """Feed a hash with what decides the ids of a text."""
+    """Update a hash with everything that decides the ids of a text."""
     for name in _TOKENIZER:
         if (path / name).exists() and name not in ("tokenizer_config.json", "special_tokens_map.json"):
             content = _read_text(path / name)
@@ -341,7 +342,7 @@ def _digest_cached(folder: str, stamp: tuple[tuple[str, int, int], ...]) -> str:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """What an encoder consists of: its configuration, tokenizer and weights."""
+    """The files of an encoder: configuration, tokenizer and weights."""
     found = [
         p
         for p in sorted(folder.iterdir())
@@ -352,7 +353,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def encoder_digest(folder: Path) -> str:
-    """What identifies the encoder in a folder. Raises UserError where there is no whole one."""
+    """The digest of the encoder in a folder. Raises UserError where files are missing or damaged."""
     stamp = tuple((p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files_of(folder))
     return _digest_cached(os.fspath(folder.resolve()), stamp)
 

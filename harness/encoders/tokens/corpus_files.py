@@ -33,7 +33,7 @@ VERSION = 1
 """Raised by hand when the same texts give other sequences, or the format of the files changes."""
 
 MIN_TAIL = 8
-"""Tokens of text that a last short block must hold to be kept."""
+"""A shorter last block is kept if it has this many tokens of text."""
 
 BATCH_TEXTS = 1000
 BATCH_CHARS = 500_000
@@ -179,7 +179,7 @@ def _packed(batches: Iterable[list[str]], tokeniser: Tokeniser, max_length: int)
 def _joined(
     ids: NDArray[np.int32], lengths: NDArray[np.int64], separator: int, begun: bool
 ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-    """Texts [T] with a separator before each, but not before the first of a corpus; and where the separators are."""
+    """Texts [T] with a separator before each, except the first of a corpus; and a mask of the separators."""
     starts = (np.cumsum(lengths) - lengths)[lengths > 0]  # a text without tokens leaves no trace
     if not begun:
         starts = starts[1:]
@@ -226,7 +226,7 @@ def _write(sequences: Iterable[Tokens], part: Path, settings: dict[str, Any]) ->
 
 
 def _published(part: Path, folder: Path, settings: dict[str, Any]) -> MappedTokens:
-    """`part` under its final name, unless another process was first with the same."""
+    """Rename `part` to its final name, unless another process was faster."""
     for _ in range(5):
         with suppress(OSError):  # a folder with something in it is not replaced
             os.rename(part, folder)
@@ -247,7 +247,7 @@ def _part(folder: Path) -> Path:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what killed processes of this machine have left of the same folder: it may be most of a disk."""
+    """Remove unfinished copies of the same folder that killed processes of this machine left; they may fill a disk."""
     begins = f".{folder.name}.{socket.gethostname()}."
     for path in folder.parent.iterdir():
         pid = path.name.removeprefix(begins).partition(".")[0] if path.name.startswith(begins) else ""

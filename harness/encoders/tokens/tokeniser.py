@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from harness.errors import UserError
 
 _PROBE = "a"
-"""Any text that is a token, if only an unknown one."""
+"""A text that is one token, at least the unknown one."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def joined(*parts: Tokens) -> Tokens:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What masking needs of a tokenizer."""
+    """The numbers of a tokenizer that masking needs."""
 
     size: int
     mask_id: int | None
@@ -68,7 +68,7 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Frame:
-    """What the tokenizer puts around one text: `first` and `last`, ids and types [k, 2] each (k is 1 for BERT-like tokenizers), and
+    """The special tokens that the tokenizer puts around one text: `first` and `last`, ids and types [k, 2] each (k is 1 for BERT-like tokenizers), and
     `separator`, the id that goes between two texts of one sequence. `types` is the type of the text itself."""
 
     first: NDArray[np.int64]
@@ -118,7 +118,7 @@ class Tokeniser:
         )
 
     def content(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Tokens of whole texts, nothing added and nothing cut: ids of all texts end to end [T], and lengths [n]."""
+        """Tokens of whole texts, without special tokens and truncation: ids of all texts end to end [T], and lengths [n]."""
         encoded = self._tokenizer(
             list(texts),
             add_special_tokens=False,
@@ -133,7 +133,7 @@ class Tokeniser:
 
     @property
     def frame(self) -> Frame:
-        """Found by looking at a text as this tokenizer places it. Raises UserError when it adds no last token."""
+        """Derived from one tokenised text. Raises UserError when it adds no last token."""
         probe = self([(_PROBE,)], 512)
         inside = np.flatnonzero(~probe.special)
         placed = np.stack([probe.ids.astype(np.int64), probe.types.astype(np.int64)], axis=1)
