@@ -209,39 +209,6 @@ def test_a_run_that_fits_nowhere_is_refused(cluster: Cluster) -> None:
     assert "lower --cpus-per-run" in str(refused.value)
 
 
-def test_two_runs_on_each_of_four_gpus_by_halves_and_never_more(cluster: Cluster, tmp_path: Path) -> None:
-    with node(cluster, num_cpus=16, num_gpus=4):
-        bench = Bench(tmp_path, leaves(20), Execution(cpus_per_run=0.5, gpus_per_run=0.5))
-        begun = bench.waits_for("eight at once", lambda: len(bench.begun()) >= 8 and bench.begun())
-        assert len({each["pid"] for each in begun}) == 8
-        assert Counter(gpu for each in begun for gpu in each["gpu"]) == {str(gpu): 2 for gpu in range(4)}
-        bench.go()
-        records = bench.ends()
-    assert len(records) == 20
-    places = {(each.history[0]["pid"], *each.history[0]["gpu"]) for each in records.values()}
-    assert len(places) == 8, "a process keeps its half"
-
-
-def test_a_shared_parent_is_trained_once_and_then_fanned_out_the_dearest_first(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    family = items(20)
-    for item in family[10:]:
-        item.cost = 5.0
-    with node(cluster, num_cpus=3):
-        bench = Bench(tmp_path, family, Execution())
-        bench.waits_for("the parent", bench.begun)
-        bench.go()
-        records = bench.ends()
-    order = [event.item.stage.seed for event in bench.events if event.kind == "started"]
-    assert order[0] == 0, "their parent"
-    assert sorted(order) == list(range(20)), "each once"
-    assert set(order[1:11]) == set(range(10, 20)), "the dearest before the others"
-    assert [event.kind for event in bench.events if event.item.stage.seed == 0] == ["started", "done"]
-    assert bench.events[1].item.stage.seed == 0, "nothing starts before it is done"
-    assert {each.status for each in records.values()} == {"done"}
-
-
 def test_a_node_that_joins_is_used_and_one_that_leaves_gives_its_runs_back(cluster: Cluster, tmp_path: Path) -> None:
     """Three times the node under a stage leaves, which is not the stage's fault; the whole cluster is gone for a while."""
     with node(cluster, num_cpus=1) as first:
@@ -268,8 +235,47 @@ def test_a_node_that_joins_is_used_and_one_that_leaves_gives_its_runs_back(clust
     assert all(sentence.startswith("waiting for nodes") for sentence in bench.said("notice"))
 
 
+@pytest.fixture(scope="module")
+def large_node(cluster: Cluster) -> Iterator[None]:
+    """A node that the tests from here on share: those above need a cluster without it."""
+    with node(cluster, num_cpus=16, num_gpus=4):
+        yield
+
+
+@pytest.mark.usefixtures("large_node")
+def test_two_runs_on_each_of_four_gpus_by_halves_and_never_more(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, leaves(20), Execution(cpus_per_run=0.5, gpus_per_run=0.5))
+    begun = bench.waits_for("eight at once", lambda: len(bench.begun()) >= 8 and bench.begun())
+    assert len({each["pid"] for each in begun}) == 8
+    assert Counter(gpu for each in begun for gpu in each["gpu"]) == {str(gpu): 2 for gpu in range(4)}
+    bench.go()
+    records = bench.ends()
+    assert len(records) == 20
+    places = {(each.history[0]["pid"], *each.history[0]["gpu"]) for each in records.values()}
+    assert len(places) == 8, "a process keeps its half"
+
+
+@pytest.mark.usefixtures("large_node")
+def test_a_shared_parent_is_trained_once_and_then_fanned_out_the_dearest_first(tmp_path: Path) -> None:
+    family = items(20)
+    for item in family[10:]:
+        item.cost = 5.0
+    bench = Bench(tmp_path, family, Execution(slots=3))
+    bench.waits_for("the parent", bench.begun)
+    bench.go()
+    records = bench.ends()
+    order = [event.item.stage.seed for event in bench.events if event.kind == "started"]
+    assert order[0] == 0, "their parent"
+    assert sorted(order) == list(range(20)), "each once"
+    assert set(order[1:11]) == set(range(10, 20)), "the dearest before the others"
+    assert [event.kind for event in bench.events if event.item.stage.seed == 0] == ["started", "done"]
+    assert bench.events[1].item.stage.seed == 0, "nothing starts before it is done"
+    assert {each.status for each in records.values()} == {"done"}
+
+
+@pytest.mark.usefixtures("large_node")
 def test_the_ledger_stays_with_the_driver(cluster: Cluster, tmp_path: Path) -> None:
-    with node(cluster, num_cpus=8), node(cluster, num_cpus=8):
+    with node(cluster, num_cpus=8):
         here = ray.get_runtime_context().get_node_id()
         for number in range(3):
             store = Store(f"sqlite:///{tmp_path / str(number)}.db")
@@ -278,32 +284,32 @@ def test_the_ledger_stays_with_the_driver(cluster: Cluster, tmp_path: Path) -> N
             assert found["Address"]["NodeID"] == here
 
 
+@pytest.mark.usefixtures("large_node")
 def test_a_worker_that_stopped_is_killed_and_its_stage_trained_elsewhere(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heartbeat, "HANG_SECONDS", 4.0)
-    with node(cluster, num_cpus=1):
-        bench = Bench(tmp_path, leaves(2), Execution())
-        victim = psutil.Process(bench.waits_for("a stage", bench.begun)[0]["pid"])
-        victim.send_signal(signal.SIGSTOP)
-        bench.go()
-        records = bench.ends()
+    bench = Bench(tmp_path, leaves(2), Execution(slots=1))
+    victim = psutil.Process(bench.waits_for("a stage", bench.begun)[0]["pid"])
+    victim.send_signal(signal.SIGSTOP)
+    bench.go()
+    records = bench.ends()
     assert [each.status for each in records.values()] == ["done"] * 2
     assert bench.said("retried") == ["its worker did not answer for 4 s"]
     assert not victim.is_running() or victim.status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.usefixtures("large_node")
 def test_workers_are_replaced_when_they_are_worn_out_or_spoiled(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_set, "MAX_STAGES", 3)
     every = leaves(10)
     for item, (name, cost) in zip(every, {"spoils once": 9.0, "fills memory": 8.0, "dies": 7.0}.items(), strict=False):
         item.name, item.cost = name, cost
-    with node(cluster, num_cpus=1):
-        bench = Bench(tmp_path, every, Execution())
-        bench.go()
-        records = bench.ends()
+    bench = Bench(tmp_path, every, Execution(slots=1))
+    bench.go()
+    records = bench.ends()
     spoiled, full, dying, *others = (records[item.stage.key] for item in every)
     assert spoiled.status == "done"
     assert "CUDA error" in bench.said("retried")[0]
@@ -317,12 +323,12 @@ def test_workers_are_replaced_when_they_are_worn_out_or_spoiled(
     assert [event.kind for event in bench.events].count("failed") == 2
 
 
-def test_a_thousand_stages_are_recorded_once_each(cluster: Cluster, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("large_node")
+def test_a_thousand_stages_are_recorded_once_each(tmp_path: Path) -> None:
     every = items(1000)
-    with node(cluster, num_cpus=2):
-        bench = Bench(tmp_path, every, Execution())
-        bench.go()
-        records = bench.ends()
+    bench = Bench(tmp_path, every, Execution(slots=2))
+    bench.go()
+    records = bench.ends()
     assert Counter(event.kind for event in bench.events) == {"started": 1000, "done": 1000}
     assert len({event.item.stage.key for event in bench.events}) == len(records) == 1000
     assert set(bench.store.statuses(records).values()) == {("done", 1)}
