@@ -194,7 +194,7 @@ class TestEncoder:
     def test_weights_without_them(self, kind: str, folders: dict[str, Path]) -> None:
         weights, child = tiny.encoder(folders[kind]).parts(), tiny.encoder(folders[kind])
         child.add_relative_positions()
-        with pytest.raises(ValueError, match=r"lacks .*relative_positions"):
+        with pytest.raises(ValueError, match=r"lack .*relative_positions"):
             child.load_parts(weights, ("encoder",))
 
     def test_are_trained_with_the_encoder(self, kind: str, folders: dict[str, Path]) -> None:
