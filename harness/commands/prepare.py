@@ -24,7 +24,8 @@ from harness.errors import UserError
 from harness.specs import Status
 from harness.storage import weights_of
 from harness.store import DEFAULT_URL, Store, StoredRequest
-from harness.tasks import TASKS, Task, Translator, load_user_task, open_source, protocol_named
+from harness.tasks import TASKS, Task, Translator, open_source, protocol_named
+from harness.tasks.user_task import load_user_task
 
 UNTRANSLATED = "data back-translation of "
 """How the plan names rows that are not back-translated yet."""

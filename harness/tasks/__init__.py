@@ -27,7 +27,6 @@ from harness.tasks.translation import (
     cached_back_translation,
     open_translator,
 )
-from harness.tasks.user_task import load_user_task
 
 __all__ = [
     "CORPORA",
@@ -49,7 +48,6 @@ __all__ = [
     "cached_back_translation",
     "count_overlap",
     "load_corpus",
-    "load_user_task",
     "normalised",
     "open_corpus",
     "open_source",

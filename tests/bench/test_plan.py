@@ -19,8 +19,9 @@ from harness.bench.table import Row, load_table
 from harness.encoders import HeadTraining, Located, locate
 from harness.errors import UserError
 from harness.specs import Encoder, Selection, Stage
-from harness.tasks import TASKS, NotAtHand, TextSource, load_user_task, open_source
+from harness.tasks import TASKS, NotAtHand, TextSource, open_source
 from harness.tasks.task import Task
+from harness.tasks.user_task import load_user_task
 
 SHAPE = {"hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072, "vocab_size": 50265}
 SMALL = {"hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 512, "vocab_size": 30522}

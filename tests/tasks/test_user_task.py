@@ -9,7 +9,8 @@ import pytest
 from tasks.task_files import write_file
 
 from harness.errors import UserError
-from harness.tasks import PROTOCOLS, load_user_task, open_source
+from harness.tasks import PROTOCOLS, open_source
+from harness.tasks.user_task import load_user_task
 
 GOOD = """\
 name: reviews
