@@ -595,8 +595,8 @@ def flags_of() -> dict[str, list[tuple[str, argparse.Action]]]:
 
 
 def set_keys() -> list[str]:
-    from harness.bench.table import Phase
     from harness.methods import METHODS
+    from harness.tables.table import Phase
 
     keys = [
         f"{phase}.{name}" for phase in ("optim", "fine_tune", "post_train", "pre_train") for name in Phase.model_fields

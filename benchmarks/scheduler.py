@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 import psutil
 
-from harness.bench.work import Item
 from harness.cluster.session import session
 from harness.encoders.tokens import Vocabulary
 from harness.execution import Execution, WorkerSetup
 from harness.specs import Data, Encoder, Objective, Optim, Parent, Predictions, Record, RowSet, Selection, Stage
 from harness.storage import Storage
 from harness.store import Store
+from harness.tables.work import Item
 
 TRAIN, DEV = RowSet("a" * 32, "none/train", 20, 20.0), RowSet("b" * 32, "none/dev", 5000, 20.0)
 NAMES = {

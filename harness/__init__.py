@@ -16,7 +16,7 @@ __all__ = ["bench", "plan", "record", "results", "tune"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'harness' has no attribute '{name}'")
-    return import_module("harness.bench") if name == "bench" else getattr(import_module("harness.api"), name)
+    return getattr(import_module("harness.api"), name)
 
 
 def __dir__() -> list[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from harness.bench.request import Request, parse_override
-from harness.bench.resolve import ResolvedTable, resolve
-from harness.bench.table import Table, load_table
 from harness.cli.request import FLAGS
+from harness.tables.request import Request, parse_override
+from harness.tables.resolve import ResolvedTable, resolve
+from harness.tables.table import Table, load_table
 from harness.tasks import Task
 
 

@@ -13,10 +13,10 @@ import pytest
 
 import harness
 from harness import api
-from harness.bench.request import Override, Request, from_json, overrides_of, parse_override, to_json
 from harness.cli.request import command, read_words
 from harness.commands.prepare import prepare
 from harness.errors import UserError
+from harness.tables.request import Override, Request, from_json, overrides_of, parse_override, to_json
 
 MOVIES: dict[str, Any] = {"tasks": "movies", "methods": ("ft", "cmlm"), "sizes": 20, "subsets": [0, 1], "seeds": 31}
 WORDS = "--tasks movies --methods ft,cmlm --sizes 20 --subsets 0,1 --seeds 31"
@@ -98,7 +98,7 @@ def test_the_package_is_light_until_it_is_used() -> None:
     assert all(name in done.stdout for name in harness.__all__)
 
 
-@pytest.mark.parametrize("before", ["", "import harness.bench.table; ", "from harness.bench import plan; "])
+@pytest.mark.parametrize("before", ["", "import harness.tables.table; ", "from harness.tables import plan; "])
 def test_bench_is_a_function_beside_its_package(before: str) -> None:
     code = f"{before}import harness\ntry: harness.bench('nowhere')\nexcept Exception as error: print(type(error).__name__, error)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

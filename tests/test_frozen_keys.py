@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from harness.bench.plan import Translation, make_plan
-from harness.bench.request import Request
-from harness.bench.resolve import resolve
-from harness.bench.table import load_table
 from harness.encoders import PACKAGED, Located, locate
 from harness.specs import Encoder
+from harness.tables.plan import Translation, make_plan
+from harness.tables.request import Request
+from harness.tables.resolve import resolve
+from harness.tables.table import load_table
 from harness.tasks import TextSource, open_source
 
 CONFIG: dict[str, Any] = {

@@ -37,7 +37,7 @@ ROOMS = [
     "commands",
     "cluster",
     "search",
-    "bench",
+    "tables",
     "running",
     "training",
     "methods",
@@ -128,9 +128,9 @@ def test_imports_go_downward() -> None:
     ("rooms", "forbidden"),
     [
         pytest.param(set(ROOMS) - {"cluster"} | PURE, {"ray"}, id="only cluster imports ray"),
-        pytest.param({"bench"} | PURE, {"torch", "ray", "transformers"}, id="bench is pure"),
+        pytest.param({"tables"} | PURE, {"torch", "ray", "transformers"}, id="tables are pure"),
         pytest.param({"store"}, {"torch", "ray", "transformers"}, id="store holds no torch"),
-        pytest.param({"methods"}, {"harness.bench", "harness.tasks", "harness.store"}, id="a method is data"),
+        pytest.param({"methods"}, {"harness.tables", "harness.tasks", "harness.store"}, id="a method is data"),
         pytest.param({"running"}, {"sqlalchemy", "harness.store"}, id="running knows no database"),
         pytest.param({"training"}, {"sqlalchemy", "harness.store"}, id="training knows no disk"),
         pytest.param({"specs"}, {"harness", "pathlib", "os"}, id="specs does no I/O"),
@@ -160,7 +160,7 @@ def test_methods_import_no_torch_at_module_level() -> None:
 
 def test_planning_needs_neither_torch_nor_ray() -> None:
     """What the import of every pure module really pulls in, through whatever path."""
-    pure = [path for path in MODULES if room_of(path) in LEAVES | {"bench", "methods", "store"}]
+    pure = [path for path in MODULES if room_of(path) in LEAVES | {"tables", "methods", "store"}]
     names = [".".join(path.relative_to(REPOSITORY).with_suffix("").parts) for path in pure]
     statement = "import " + ", ".join(name.removesuffix(".__init__") for name in names)
     heavy = {"torch", "ray", "transformers", "optuna"} & imported_by("-c", statement)
@@ -230,7 +230,7 @@ def test_packaged_requirements_are_pinned_by_hash() -> None:
 
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "benchmarks").rglob("*.yaml")), ids=lambda path: path.stem)
 def test_every_table_loads(path: Path) -> None:
-    table = pytest.importorskip("harness.bench.table")
+    table = pytest.importorskip("harness.tables.table")
     assert table.load_table(path)
 
 

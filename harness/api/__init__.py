@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from harness.api.arguments import Fields, Set, Shared, request_from, several, with_table
 from harness.api.data_frames import BenchResult, PlanSummary, StageRecord, TuneResult, tidy
-from harness.bench.plan import Plan
-from harness.bench.request import FIELDS
 from harness.commands.prepare import prepare
 from harness.commands.stored import find_key, last_bench, of_run
 from harness.commands.study import Opened, Watcher, open_study, prepare_study, run_trials, study_of
@@ -28,11 +26,13 @@ from harness.search.results import best_point
 from harness.search.space import Mode
 from harness.specs import Stage
 from harness.store import DEFAULT_URL, Store
+from harness.tables.plan import Plan
+from harness.tables.request import FIELDS
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from harness.bench.lifecycle import Event
+    from harness.tables.lifecycle import Event
 
 __all__ = ["BenchResult", "PlanSummary", "StageRecord", "TuneResult", "bench", "plan", "record", "results", "tune"]
 

@@ -7,17 +7,17 @@ from dataclasses import fields
 from os import PathLike, fspath
 from typing import Any, TypedDict
 
-from harness.bench.point import with_point
-from harness.bench.request import FILTERS, Request, overrides_of
-from harness.bench.table import Value
 from harness.errors import UserError
+from harness.tables.point import with_point
+from harness.tables.request import FILTERS, Request, overrides_of
+from harness.tables.table import Value
 
 Set = Mapping[str, Value] | Mapping[tuple[str, ...], Value]
 """Values by key ('fine_tune.lr') or by path (('fine_tune', 'lr')), as `--set` takes them."""
 
 
 class Shared(TypedDict, total=False):
-    """Keyword arguments of a request; see `harness.bench.request.Request`. A filter may be one value or several."""
+    """Keyword arguments of a request; see `harness.tables.request.Request`. A filter may be one value or several."""
 
     tasks: str | Sequence[str]
     sizes: int | Sequence[int]

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness.bench.aggregate import Replicate
-from harness.bench.plan import Plan
-from harness.bench.render import render
-from harness.bench.results import replicates
-from harness.bench.table import Value
 from harness.commands.prepare import Prepared
 from harness.commands.report import grid_of
 from harness.search.results import Study
 from harness.search.trials import Trial
 from harness.specs import Record, RowSet, Stage
+from harness.tables.aggregate import Replicate
+from harness.tables.plan import Plan
+from harness.tables.render import render
+from harness.tables.results import replicates
+from harness.tables.table import Value
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,11 +11,6 @@ from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
-from harness.bench.caption import counted
-from harness.bench.plan import Translation, make_plan
-from harness.bench.render import render
-from harness.bench.request import Request
-from harness.bench.resolve import resolve
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.printing import duration, magnitude, print_lines, print_table, time_range
 from harness.cli.request import read, recalled
@@ -24,10 +19,15 @@ from harness.commands.report import grid_of, overlap_sentences, own_data
 from harness.commands.train import train, translated
 from harness.encoders import locate
 from harness.errors import UserError
+from harness.tables.caption import counted
+from harness.tables.plan import Translation, make_plan
+from harness.tables.render import render
+from harness.tables.request import Request
+from harness.tables.resolve import resolve
 from harness.yaml_files import format_value
 
 if TYPE_CHECKING:
-    from harness.bench.lifecycle import Event
+    from harness.tables.lifecycle import Event
 
 ASK_ABOVE_HOURS = 1.0
 

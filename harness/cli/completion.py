@@ -89,7 +89,7 @@ def _spaces() -> Iterable[str]:
 
 def _presets(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
     """The presets of the table that the line names; without one, those of all packaged tables."""
-    from harness.bench.table import load_table
+    from harness.tables.table import load_table
 
     named = getattr(parsed_args, "table", None)
     return sorted({preset for name in ([named] if named else _tables()) for preset in load_table(name).presets})

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TextIO
 
-from harness.bench.estimate import Estimate
+from harness.tables.estimate import Estimate
 
 MIN_WIDTH = 40
 """Columns of a terminal below which lines are not wrapped here."""

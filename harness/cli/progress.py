@@ -14,13 +14,13 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from harness.bench.estimate import Estimate, Timed, remaining
-from harness.bench.work import Item
 from harness.cli.printing import escaped, time_range
 from harness.search.trials import Direction, Trial, best_trial
+from harness.tables.estimate import Estimate, Timed, remaining
+from harness.tables.work import Item
 
 if TYPE_CHECKING:
-    from harness.bench.lifecycle import Event
+    from harness.tables.lifecycle import Event
 
 LINE_EVERY_SECONDS = 10.0
 ESTIMATE_EVERY_SECONDS = 1.0

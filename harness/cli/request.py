@@ -7,14 +7,14 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
-from harness.bench.point import with_point
-from harness.bench.request import FIELDS, FILTERS, Request, parse_override
 from harness.cli.parser import build_parser
 from harness.cli.printing import print_lines, timestamp
 from harness.commands.stored import last_bench
 from harness.errors import UserError
 from harness.search.request import TuneRequest
 from harness.store import DEFAULT_URL, Store, masked
+from harness.tables.point import with_point
+from harness.tables.request import FIELDS, FILTERS, Request, parse_override
 
 FLAGS = {name: f"--{name.replace('_', '-')}" for name in ("space", "metric", "out", *(f.name for f in fields(Request)))}
 """How errors name what a flag gave."""

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from harness.bench.request import Request, from_json
 from harness.cli.parser import LISTED
 from harness.cli.printing import duration, escaped, print_lines, timestamp
 from harness.cli.request import command
@@ -20,6 +19,7 @@ from harness.errors import UserError, unknown
 from harness.specs import Parent, Record, Stage
 from harness.storage import Storage, weights_of
 from harness.store import DEFAULT_URL, Store
+from harness.tables.request import Request, from_json
 
 if TYPE_CHECKING:
     from harness.encoders import Size
@@ -78,7 +78,7 @@ def _tasks() -> list[tuple[str, str]]:
 
 
 def _tables() -> list[tuple[str, str]]:
-    from harness.bench.table import load_table, table_names
+    from harness.tables.table import load_table, table_names
 
     rows = []
     for name in table_names():

@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from harness.bench.point import PointFile
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.printing import print_lines, print_table
 from harness.commands.study import Opened, study_of
@@ -18,6 +17,7 @@ from harness.search.results import Study, best_point, best_yaml, budget, chosen,
 from harness.search.tables import points_table
 from harness.search.trials import Trial
 from harness.store import masked
+from harness.tables.point import PointFile
 
 FILES = {"md": "md", "csv": "csv", "latex": "tex", "json": "json"}
 """Formats of the tables, each with the suffix of its files."""

@@ -17,8 +17,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from harness.bench.point import load_point
-from harness.bench.request import YAML
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.parser import build_parser
 from harness.cli.request import read, read_tune
@@ -26,6 +24,8 @@ from harness.commands.prepare import read_named
 from harness.errors import UserError, unknown
 from harness.store import has_password
 from harness.store.database import parsed
+from harness.tables.point import load_point
+from harness.tables.request import YAML
 from harness.yaml_files import load_yaml
 
 COMMANDS = ("bench", "tune")

@@ -7,9 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from harness.bench.caption import counted
-from harness.bench.estimate import estimated
-from harness.bench.plan import Translation, make_plan
 from harness.cli.bench import agree, back_translated
 from harness.cli.printing import magnitude, print_lines, time_range
 from harness.cli.request import read_tune
@@ -21,6 +18,9 @@ from harness.encoders import locate
 from harness.errors import UserError
 from harness.search.space import resolve_space
 from harness.search.study import History
+from harness.tables.caption import counted
+from harness.tables.estimate import estimated
+from harness.tables.plan import Translation, make_plan
 
 
 def tune(args: argparse.Namespace) -> int:

@@ -10,8 +10,6 @@ from typing import Any
 
 import ray
 
-from harness.bench.lifecycle import Event, Lifecycle
-from harness.bench.work import Item
 from harness.cluster.ledger import ask
 from harness.cluster.stages import LeasedStages
 from harness.cluster.worker import WORKER_LOST, WorkerResult
@@ -20,6 +18,8 @@ from harness.search.points import StageResult
 from harness.specs import SHARED_PHASES, Run, Stage
 from harness.storage import weights_of
 from harness.store import RENEW_SECONDS, Owner
+from harness.tables.lifecycle import Event, Lifecycle
+from harness.tables.work import Item
 
 POLL_SECONDS = 0.5
 

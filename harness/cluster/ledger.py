@@ -11,7 +11,6 @@ from typing import Any, TypeVar, cast
 import ray
 from ray.exceptions import RayActorError
 
-from harness.bench.results import dev_scores
 from harness.cluster import heartbeat
 from harness.cluster.heartbeat import HeartbeatMonitor, ProcessId, on_driver_node
 from harness.cluster.worker import answer
@@ -20,6 +19,7 @@ from harness.search.points import StageResult
 from harness.specs import Record, Stage, Status
 from harness.storage import Storage, weights_of
 from harness.store import RENEW_SECONDS, Grant, Owner, Store
+from harness.tables.results import dev_scores
 
 F = TypeVar("F", bound=Callable[..., Any])
 PRINT_SECONDS = 2.0

@@ -12,8 +12,6 @@ import ray
 from ray.exceptions import ActorUnavailableError, RayActorError
 from ray.util.metrics import Gauge
 
-from harness.bench.lifecycle import Event, Lifecycle
-from harness.bench.work import Item
 from harness.cluster.heartbeat import on_driver_node
 from harness.cluster.ledger import ask, ledger_of
 from harness.cluster.stages import LeasedStages
@@ -25,6 +23,8 @@ from harness.execution import Execution, WorkerSetup
 from harness.specs import Stage
 from harness.storage import weights_of
 from harness.store import Owner, Store
+from harness.tables.lifecycle import Event, Lifecycle
+from harness.tables.work import Item
 
 POLL_SECONDS = 1.0
 """The time between two questions after a stage that another driver trains."""

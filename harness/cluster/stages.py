@@ -8,14 +8,14 @@ from typing import Any
 
 from ray.exceptions import RayActorError
 
-from harness.bench.lifecycle import DiscardWeights, Event, Lifecycle, Output, RecordFailure, ReleaseLease
-from harness.bench.work import Item
 from harness.cluster import heartbeat
 from harness.cluster.ledger import ask
 from harness.cluster.worker import WorkerGroupEndedError, WorkerResult, death_reason, died_with_node
 from harness.specs import Record, Stage
 from harness.storage import Storage, weights_of
 from harness.store import Owner
+from harness.tables.lifecycle import DiscardWeights, Event, Lifecycle, Output, RecordFailure, ReleaseLease
+from harness.tables.work import Item
 
 
 @dataclass

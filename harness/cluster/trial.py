@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import ray
 from ray import tune
 
-from harness.bench.work import Item
 from harness.cluster.chain_runner import ChainRunner
 from harness.cluster.worker import WORKER_LOST, TokenCache, WorkerResult, answer, submit
 from harness.cluster.worker_group import start_worker
@@ -21,6 +20,7 @@ from harness.execution import Execution, WorkerSetup
 from harness.search.points import Points
 from harness.search.trials import Point, ReplicateOutcome
 from harness.store import Owner
+from harness.tables.work import Item
 
 
 class Evaluator(Protocol):

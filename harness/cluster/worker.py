@@ -18,7 +18,6 @@ from ray.exceptions import (
 )
 
 from harness import private
-from harness.bench.work import Item
 from harness.cluster.heartbeat import ProcessId, start_heartbeat
 from harness.cluster.nodes import checked
 from harness.encoders.tokens import Tokens, Vocabulary
@@ -27,6 +26,7 @@ from harness.execution import Execution, WorkerSetup
 from harness.specs import Data, Record, RowSet, Stage, Status
 from harness.storage import Storage, checkpoint_of
 from harness.store import Owner
+from harness.tables.work import Item
 
 if TYPE_CHECKING:
     from harness.running import Launch

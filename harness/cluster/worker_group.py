@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from harness import private
-from harness.bench.work import Item
 from harness.cluster.heartbeat import ProcessId, start_heartbeat
 from harness.cluster.process_group_backend import ProcessGroupConfig
 from harness.cluster.worker import (
@@ -33,6 +32,7 @@ from harness.errors import UserError, first_line
 from harness.execution import Execution, WorkerSetup
 from harness.specs import Status
 from harness.store import Owner
+from harness.tables.work import Item
 
 if TYPE_CHECKING:
     from harness.training.result import TrainingResult

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import resource
 
-from harness.bench.request import Request
-from harness.bench.resolve import ResolvedTable
 from harness.encoders import Located
 from harness.errors import UserError
 from harness.execution import Execution, WorkerSetup
 from harness.storage import Storage
 from harness.store import Store
+from harness.tables.request import Request
+from harness.tables.resolve import ResolvedTable
 
 ADDRESS_SPACE, STORE_SHARE = 8 * 2**30, 0.3
 """What Ray's raylet maps at the most: 12 GB were seen on 25 GB of memory, of which its object store takes 30 %."""

@@ -9,13 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from harness.bench.caption import counted
-from harness.bench.estimate import Calibration, Estimate, calibrate, estimated, hours
-from harness.bench.plan import Plan, make_plan
-from harness.bench.request import YAML, Request, to_json
-from harness.bench.resolve import ResolvedTable, resolve
-from harness.bench.table import Table, load_table
-from harness.bench.work import Blocked, Item, work
 from harness.commands.execution import storage_of
 from harness.commands.texts import corpus_of, translation_of
 from harness.encoders import Located, locate
@@ -24,6 +17,13 @@ from harness.errors import UserError
 from harness.specs import Status
 from harness.storage import weights_of
 from harness.store import DEFAULT_URL, Store, StoredRequest
+from harness.tables.caption import counted
+from harness.tables.estimate import Calibration, Estimate, calibrate, estimated, hours
+from harness.tables.plan import Plan, make_plan
+from harness.tables.request import YAML, Request, to_json
+from harness.tables.resolve import ResolvedTable, resolve
+from harness.tables.table import Table, load_table
+from harness.tables.work import Blocked, Item, work
 from harness.tasks import TASKS, Task, Translator, open_source, protocol_named
 from harness.tasks.user_task import load_user_task
 

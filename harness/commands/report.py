@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from harness.bench.aggregate import Grid, aggregate
-from harness.bench.caption import Caption
-from harness.bench.plan import COMPARED_TEXTS, Plan
-from harness.bench.results import examples, hardware, replicates
 from harness.commands.prepare import Prepared
+from harness.tables.aggregate import Grid, aggregate
+from harness.tables.caption import Caption
+from harness.tables.plan import COMPARED_TEXTS, Plan
+from harness.tables.results import examples, hardware, replicates
 
 
 def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from harness.bench.request import YAML, Request, from_json, same_table
-from harness.bench.table import load_table
 from harness.errors import UserError
 from harness.methods import METHODS, methods_named
 from harness.store import Store, StoredRequest
+from harness.tables.request import YAML, Request, from_json, same_table
+from harness.tables.table import load_table
 
 
 def find_key(store: Store, beginning: str) -> str:

@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness.bench.resolve import resolve
-from harness.bench.results import replicates
 from harness.commands.execution import check_machine, execution_of, storage_of, worker_setup_of
 from harness.commands.prepare import Prepared, check_masks, prepare
 from harness.commands.texts import reader
@@ -24,6 +22,8 @@ from harness.search.study import Entry, History, OptunaMirror, check_sampler, st
 from harness.search.trials import Trial
 from harness.specs import SHARED_PHASES, Stage
 from harness.store import Owner, Store, StoredRequest
+from harness.tables.resolve import resolve
+from harness.tables.results import replicates
 
 Watcher = Callable[[str, Trial], None]
 """Called with what happened ('started', 'replicate', 'ended') and the trial as it is now."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from harness.bench.plan import NO_TRANSLATION, Plan, Translation
-from harness.bench.resolve import ResolvedTable
 from harness.specs import Data, RowSet, digest_of
 from harness.store import Store
+from harness.tables.plan import NO_TRANSLATION, Plan, Translation
+from harness.tables.resolve import ResolvedTable
 from harness.tasks import (
     Corpus,
     NotAtHand,

@@ -12,7 +12,7 @@ from harness.commands.texts import reader, translate
 from harness.store import Store
 
 if TYPE_CHECKING:
-    from harness.bench.lifecycle import Event
+    from harness.tables.lifecycle import Event
 
 View = Callable[[Prepared, str], AbstractContextManager[Callable[["Event"], None]]]
 """How the progress of a table is shown, given the dashboard's address: a context in which each event is passed on."""

@@ -11,9 +11,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from harness.bench.aggregate import mean
-from harness.bench.render import STYLES, Style, latex_table, table_lines
-from harness.bench.table import Value
 from harness.search.results import Study, design
 from harness.search.tables import (
     WORST,
@@ -28,6 +25,9 @@ from harness.search.tables import (
     title_of,
 )
 from harness.search.trials import Trial, best_trial
+from harness.tables.aggregate import mean
+from harness.tables.render import STYLES, Style, latex_table, table_lines
+from harness.tables.table import Value
 
 Block = tuple[str, list[str], list[list[str]]]
 """One table: title, header and rows, escaped."""

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
 
-from harness.bench.table import PHASES, Number, Phase, Value
 from harness.errors import UserError, unknown
 from harness.methods import METHODS, Method, hyperparameters
+from harness.tables.table import PHASES, Number, Phase, Value
 from harness.yaml_files import MisplacedError, Strict, describe_errors
 
 Kind = Literal["number", "whole", "word", "bool"]

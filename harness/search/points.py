@@ -6,16 +6,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from harness.bench.aggregate import mean
-from harness.bench.plan import stage_flops
-from harness.bench.request import Request
-from harness.bench.resolve import ResolvedTable, resolve
-from harness.bench.table_data import TableData, runs_of
 from harness.errors import UserError
 from harness.search.space import ResolvedSpace
 from harness.search.space_file import FLOPS
 from harness.search.trials import Point, ReplicateOutcome
 from harness.specs import SHARED_PHASES, Run, Stage, Status
+from harness.tables.aggregate import mean
+from harness.tables.plan import stage_flops
+from harness.tables.request import Request
+from harness.tables.resolve import ResolvedTable, resolve
+from harness.tables.table_data import TableData, runs_of
 from harness.tasks import METRICS, Task
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from harness.bench.request import Override, Request
-from harness.bench.table import EXCLUSIVE, PHASES
 from harness.errors import UserError
 from harness.methods import METHODS, methods_named
 from harness.search.space import Mode, ResolvedSpace, check_method, load_space, resolve_space, space_names
 from harness.search.trials import Point
+from harness.tables.request import Override, Request
+from harness.tables.table import EXCLUSIVE, PHASES
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.bench.aggregate import mean, subset_std
-from harness.bench.caption import counted, in_points
-from harness.bench.table import Value
 from harness.search.trials import Direction, Point, Trial, best_trial, pareto_front
+from harness.tables.aggregate import mean, subset_std
+from harness.tables.caption import counted, in_points
+from harness.tables.table import Value
 
 COSTS = frozenset({"flops", "seconds"})
 """Metrics that are amounts; every other metric is a score with 1 for 100 %."""

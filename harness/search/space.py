@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.bench.request import Override, overrides_of
-from harness.bench.table import Value
 from harness.errors import UserError, unknown
 from harness.search.parameters import Parameter, tunable_at
 from harness.search.space_file import FLOPS, RACINGS, SAMPLERS, Mode, Space, View, directions_of
 from harness.search.trials import Direction, Point
+from harness.tables.request import Override, overrides_of
+from harness.tables.table import Value
 from harness.tasks.metrics import METRICS
 from harness.yaml_files import MisplacedError, load_named, packaged_files
 

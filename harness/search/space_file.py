@@ -11,9 +11,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from harness.bench.request import Request, overrides_of
-from harness.bench.resolve import resolve
-from harness.bench.table import EXCLUSIVE, Count, Row, Seed, Size, Table, Value, load_table
 from harness.errors import UserError, unknown
 from harness.methods import METHODS, methods_named
 from harness.search.parameters import (
@@ -28,6 +25,9 @@ from harness.search.parameters import (
     tunable_at,
 )
 from harness.search.trials import Direction
+from harness.tables.request import Request, overrides_of
+from harness.tables.resolve import resolve
+from harness.tables.table import EXCLUSIVE, Count, Row, Seed, Size, Table, Value, load_table
 from harness.tasks.metrics import METRICS
 from harness.yaml_files import MisplacedError, Strict
 

@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from harness.bench.aggregate import Note
-from harness.bench.caption import SHOWN_MEMBERS, counted, in_points, letter
-from harness.bench.render import FORMATS, SHORT, STYLES, Style, csv_value, latex_table, table_lines
-from harness.bench.table import Value
 from harness.errors import unknown
 from harness.search.results import COSTS, Study, above_default, budget, design, ranked
 from harness.search.trials import Trial
+from harness.tables.aggregate import Note
+from harness.tables.caption import SHOWN_MEMBERS, counted, in_points, letter
+from harness.tables.render import FORMATS, SHORT, STYLES, Style, csv_value, latex_table, table_lines
+from harness.tables.table import Value
 
 MAX_REASON = 200
 WORST = "A failed or diverged replicate counts with the metric's worst value, and its point cannot be the best."

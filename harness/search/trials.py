@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.bench.aggregate import mean, subset_std
-from harness.bench.table import Value
 from harness.specs import Status
+from harness.tables.aggregate import mean, subset_std
+from harness.tables.table import Value
 
 Point = Mapping[str, Value]
 """One hyperparameter point: values by path ('alpha', 'fine_tune.lr')."""

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from cli.command import SST2, Said, data_folder
 
-from harness.bench.estimate import Calibration
-from harness.bench.request import Request
 from harness.cli.request import command, read_words
 from harness.commands.prepare import Prepared, prepare
 from harness.specs import Predictions, Record, Stage
 from harness.store import Owner, Store
+from harness.tables.estimate import Calibration
+from harness.tables.request import Request
 from harness.yaml_files import packaged_files
 
 Harness = Callable[..., Said]

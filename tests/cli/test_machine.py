@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from cli.command import MOVIES, Said, TrainingStartedError
 
-from harness.bench.request import Request
 from harness.commands.execution import check_machine
 from harness.errors import UserError
 from harness.store import DEFAULT_URL, Store
+from harness.tables.request import Request
 
 Refused = Callable[..., str]
 Harness = Callable[..., Said]

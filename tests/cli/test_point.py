@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from cli.command import Said, TrainingStartedError, sst2, write_csv
 
-from harness.bench.estimate import Calibration
-from harness.bench.point import PointFile, load_point, settings
-from harness.bench.request import Override
 from harness.cli.request import read_words
 from harness.commands.prepare import prepare
+from harness.tables.estimate import Calibration
+from harness.tables.point import PointFile, load_point, settings
+from harness.tables.request import Override
 from harness.yaml_files import format_value, parse_value
 
 Refused = Callable[..., str]

@@ -12,9 +12,9 @@ import pytest
 from cli.command import Said
 from store.samples import record, stage
 
-from harness.bench.estimate import Estimate
 from harness.cli.printing import duration, escaped, magnitude, print_lines, print_table, time_range, timestamp, wrapped
 from harness.store import Owner, Store
+from harness.tables.estimate import Estimate
 
 TABLE = """100 training examples
 Method        Movies (acc)  Another rather long title of a column (acc)

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 from store.samples import stage
 
-from harness.bench.estimate import Estimate
-from harness.bench.lifecycle import Event
-from harness.bench.work import Item
 from harness.cli import progress
 from harness.cli.progress import StageProgress
+from harness.tables.estimate import Estimate
+from harness.tables.lifecycle import Event
+from harness.tables.work import Item
 
 Clock = Callable[[float], None]
 

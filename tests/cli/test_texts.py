@@ -119,7 +119,7 @@ def test_a_corpus_that_holds_dev_texts_is_told(
     said = harness(words).out
     assert "200 of 200 rows of sst2/dev share a text with the corpus mine" in said
     assert "400 of 400 rows of sst2/test share a text with the corpus mine" in said
-    monkeypatch.setattr("harness.bench.plan.COMPARED_TEXTS", 10)
+    monkeypatch.setattr("harness.tables.plan.COMPARED_TEXTS", 10)
     monkeypatch.setattr("harness.commands.report.COMPARED_TEXTS", 10)
     assert "Overlap: not looked for in the 600 texts of mine" in harness(words).out
 

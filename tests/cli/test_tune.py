@@ -13,12 +13,12 @@ import psutil
 import pytest
 from cli.command import Said, TrainingStartedError, data_folder
 
-from harness.bench.request import Request
 from harness.cli.parser import build_parser
 from harness.commands.execution import check_machine
 from harness.commands.study import _check_folder
 from harness.errors import UserError
 from harness.store import Owner, Store
+from harness.tables.request import Request
 
 Refused = Callable[..., str]
 Harness = Callable[..., Said]

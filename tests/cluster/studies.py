@@ -8,11 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from harness.bench.point import load_point
 from harness.cli.request import read_words
 from harness.commands.prepare import prepare
 from harness.search.study import Entry
 from harness.store import Store
+from harness.tables.point import load_point
 
 SPACE = """
 name: little

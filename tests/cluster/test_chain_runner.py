@@ -11,8 +11,6 @@ import pytest
 from ray.exceptions import ActorDiedError
 from store.samples import record, stage
 
-from harness.bench.lifecycle import WORKER_DEATHS
-from harness.bench.work import Item
 from harness.cluster import chain_runner as module
 from harness.cluster import stages as stages_module
 from harness.cluster.chain_runner import ChainRunner
@@ -22,6 +20,8 @@ from harness.search.points import StageResult
 from harness.specs import Parent, Record, Run, Stage, Status
 from harness.storage import Storage, weights_of
 from harness.store import Owner, Store
+from harness.tables.lifecycle import WORKER_DEATHS
+from harness.tables.work import Item
 
 HEAD, POST, LEAF = (
     replace(each, phase=phase)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from store.samples import stage
 
-from harness.bench.lifecycle import Event, Lifecycle
-from harness.bench.work import Item
 from harness.cli.progress import StageProgress
 from harness.cluster import stages as stages_module
 from harness.cluster.stages import LeasedStages
 from harness.cluster.worker import WorkerResult
 from harness.storage import Storage, weights_of
+from harness.tables.lifecycle import Event, Lifecycle
+from harness.tables.work import Item
 
 
 @pytest.fixture

@@ -26,8 +26,6 @@ from ray.cluster_utils import Cluster
 
 import benchmarks.scheduler
 from benchmarks.scheduler import items, nothing
-from harness.bench.lifecycle import Event
-from harness.bench.work import Item
 from harness.cluster import heartbeat, worker_set
 from harness.cluster.ledger import ledger_of
 from harness.cluster.pool import Pool
@@ -38,6 +36,8 @@ from harness.execution import Execution, WorkerSetup
 from harness.specs import Record
 from harness.storage import Storage
 from harness.store import Owner, Store
+from harness.tables.lifecycle import Event
+from harness.tables.work import Item
 
 pytestmark = pytest.mark.ray
 

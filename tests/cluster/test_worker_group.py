@@ -12,11 +12,11 @@ from cluster.driver import Driver, kept, started
 from cluster.studies import NOISE
 from requested import resolve_table
 
-from harness.bench.table import Table, load_table
 from harness.cli.request import read_words
 from harness.commands.prepare import prepare
 from harness.errors import UserError
 from harness.store import Store
+from harness.tables.table import Table, load_table
 from harness.yaml_files import packaged_files
 
 LINE = (

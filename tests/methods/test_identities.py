@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from methods.contexts import CONTEXT, ENCODER, HEAD, HEADLESS, chain, keys
 
-from harness.bench.table import load_table
 from harness.encoders import adapted
 from harness.errors import UserError
 from harness.methods import METHODS, Method, RunContext, hyperparameters, methods_named
 from harness.methods import chain as chained
 from harness.specs import Encoder, Parent
+from harness.tables.table import load_table
 
 FT, SCL, TAPT, CMLM, MLM = (METHODS[name] for name in ("ft", "scl", "tapt", "cmlm", "mlm"))
 CSSL, TACO, ELECTRA, COCO_LM = (METHODS[name] for name in ("cssl", "taco", "electra", "coco_lm"))

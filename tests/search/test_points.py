@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from harness.bench.plan import Plan, make_plan
-from harness.bench.request import Override, Request, parse_override
-from harness.bench.resolve import resolve
-from harness.bench.table import load_table
 from harness.encoders import locate
 from harness.errors import UserError
 from harness.search.points import Points, StageResult
 from harness.search.space import ResolvedSpace, load_space, resolve_space
 from harness.specs import SHARED_PHASES, Run
+from harness.tables.plan import Plan, make_plan
+from harness.tables.request import Override, Request, parse_override
+from harness.tables.resolve import resolve
+from harness.tables.table import load_table
 from harness.tasks import METRICS, TextSource, open_source
 
 

@@ -18,13 +18,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.bench.aggregate import mean
-from harness.bench.render import FORMATS
 from harness.errors import UserError
 from harness.search.marginals import marginal_tables, marginals
 from harness.search.results import Study, best_point, best_yaml, budget, chosen, final_test, ranked
 from harness.search.tables import points_table
 from harness.search.trials import ReplicateOutcome, Trial
+from harness.tables.aggregate import mean
+from harness.tables.render import FORMATS
 from harness.yaml_files import Strict, load_yaml
 
 REPLICATES = tuple((subset, seed) for seed in (31, 42) for subset in (0, 1, 2))

@@ -17,9 +17,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.bench.request import Override, Request, parse_override
-from harness.bench.resolve import ResolvedTable, resolve
-from harness.bench.table import PHASES, Phase, load_table, table_names
 from harness.errors import UserError
 from harness.methods import METHODS, hyperparameters
 from harness.search.parameters import Parameter, Tunable, tunable_at
@@ -32,6 +29,9 @@ from harness.search.space import (
     resolve_space,
     space_names,
 )
+from harness.tables.request import Override, Request, parse_override
+from harness.tables.resolve import ResolvedTable, resolve
+from harness.tables.table import PHASES, Phase, load_table, table_names
 from harness.tasks import TASKS
 from harness.yaml_files import parse_yaml
 

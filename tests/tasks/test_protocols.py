@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from tasks.task_files import pairs, single, write_file
 
-from harness.bench.table import load_table
 from harness.errors import UserError
+from harness.tables.table import load_table
 from harness.tasks import PROTOCOLS, TASKS, Protocol, Rows, Task, TextSource, count_overlap, open_source, protocol_named
 from harness.tasks.protocols import dev_size, draw_two, smallest
 

@@ -11,10 +11,10 @@ import pytest
 from bench.test_aggregate import replicates, rows_of
 from requested import resolve_table
 
-from harness.bench.aggregate import AVERAGE, Grid, Replicate, aggregate
-from harness.bench.caption import Caption, Examples, caption_lines, footnotes
-from harness.bench.render import FORMATS, render
-from harness.bench.resolve import ResolvedTable
+from harness.tables.aggregate import AVERAGE, Grid, Replicate, aggregate
+from harness.tables.caption import Caption, Examples, caption_lines, footnotes
+from harness.tables.render import FORMATS, render
+from harness.tables.resolve import ResolvedTable
 from harness.tasks import TASKS, Task
 
 REVIEWS = Task("reviews", "Reviews", ("text",), ("bad", "good"), ("accuracy",), own=True)

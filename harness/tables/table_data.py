@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.bench.resolve import ResolvedTable
-from harness.bench.table import ENCODER, EncoderSettings, Row
 from harness.encoders import adapted
 from harness.errors import UserError
 from harness.methods import RunContext, Step, UnlabelledPhase, chain, hyperparameters, methods_named
 from harness.objectives.definitions import unmet
 from harness.specs import Data, Encoder, Parent, RowSet, Run, Selection
+from harness.tables.resolve import ResolvedTable
+from harness.tables.table import ENCODER, EncoderSettings, Row
 from harness.tasks.task import Task
 
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from harness.bench.resolve import ResolvedTable
-from harness.bench.table import Row
 from harness.specs import Status
+from harness.tables.resolve import ResolvedTable
+from harness.tables.table import Row
 
 AVERAGE = "avg"
 """Column id of the mean over columns."""

@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from harness.bench.request import Override
-from harness.bench.table import ENCODER, EncoderSettings, MlmHead, Phase, PreTrain, Recipe, Row, Value
-from harness.bench.values import PHASES
 from harness.errors import UserError, unknown
+from harness.tables.request import Override
+from harness.tables.table import ENCODER, EncoderSettings, MlmHead, Phase, PreTrain, Recipe, Row, Value
+from harness.tables.values import PHASES
 from harness.yaml_files import describe_errors
 
 

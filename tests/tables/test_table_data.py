@@ -12,12 +12,12 @@ import pytest
 from requested import resolve_table
 
 from harness import specs
-from harness.bench.plan import Plan, Translation, make_plan
-from harness.bench.resolve import ResolvedTable
-from harness.bench.table_data import runs_of
 from harness.encoders import Located, locate
 from harness.errors import UserError
 from harness.specs import Encoder
+from harness.tables.plan import Plan, Translation, make_plan
+from harness.tables.resolve import ResolvedTable
+from harness.tables.table_data import runs_of
 from harness.tasks import Rows, TextSource, open_source
 from harness.tasks.task import Task
 

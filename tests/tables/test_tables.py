@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from requested import resolve_table
 
-from harness.bench.plan import make_plan
-from harness.bench.resolve import _fraction
-from harness.bench.table import Column, Phase, Table, load_table, table_names
-from harness.bench.values import by_origin, matching, stated
 from harness.encoders import Located
 from harness.errors import UserError
 from harness.methods import METHODS, hyperparameters
 from harness.specs import Encoder
+from harness.tables.plan import make_plan
+from harness.tables.resolve import _fraction
+from harness.tables.table import Column, Phase, Table, load_table, table_names
+from harness.tables.values import by_origin, matching, stated
 from harness.tasks import METRICS, TASKS, Task, score
 from harness.yaml_files import MisplacedError
 

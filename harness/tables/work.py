@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from harness.bench.plan import Plan
 from harness.specs import Stage, Status
+from harness.tables.plan import Plan
 
 
 @dataclass

@@ -14,11 +14,11 @@ from requested import resolve_table
 from tasks.task_files import write_file
 
 from harness import specs
-from harness.bench.plan import NO_TRANSLATION, Plan, Translation, make_plan, stage_flops
-from harness.bench.table import Row, load_table
 from harness.encoders import HeadTraining, Located, locate
 from harness.errors import UserError
 from harness.specs import Encoder, Selection, Stage
+from harness.tables.plan import NO_TRANSLATION, Plan, Translation, make_plan, stage_flops
+from harness.tables.table import Row, load_table
 from harness.tasks import TASKS, NotAtHand, TextSource, open_source
 from harness.tasks.task import Task
 from harness.tasks.user_task import load_user_task
@@ -696,7 +696,7 @@ def test_longer_texts_cost_more_up_to_the_maximum_length(few_shot: Plan) -> None
 
 def test_all_glue_tasks_have_typical_sizes_for_a_cost() -> None:
     """Every task of the packaged tables that is not read from a package."""
-    from harness.bench.plan import TYPICAL_CHARS
+    from harness.tables.plan import TYPICAL_CHARS
 
     used = {task for name in ("few_shot", "ablation", "full_size") for task in load_table(name).tasks}
     assert used <= set(TYPICAL_CHARS)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from harness.specs import Optim
 
 if TYPE_CHECKING:
-    from harness.bench.resolve import ResolvedTable
-    from harness.bench.table import Table
+    from harness.tables.resolve import ResolvedTable
+    from harness.tables.table import Table
 
 PHASES = ("fine_tune", "post_train", "pre_train")
 PHASE_WORDS = {"fine_tune": "fine-tuning", "post_train": "post-training", "pre_train": "pre-training"}

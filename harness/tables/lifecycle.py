@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.bench.work import Item
 from harness.specs import SHARED_PHASES, Stage, Status
+from harness.tables.work import Item
 
 WORKER_DEATHS = 3
 """A stage whose worker died this often becomes a failed record."""

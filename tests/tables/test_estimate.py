@@ -11,8 +11,9 @@ from itertools import pairwise
 
 import pytest
 
-from harness.bench import estimate
-from harness.bench.estimate import (
+from harness.store import Speed
+from harness.tables import estimate
+from harness.tables.estimate import (
     SPREAD,
     Calibration,
     Estimate,
@@ -22,7 +23,6 @@ from harness.bench.estimate import (
     hours,
     remaining,
 )
-from harness.store import Speed
 
 Took = Callable[[Timed, float], float]
 """Seconds of a stage that begins at a moment."""

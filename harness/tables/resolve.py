@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness import specs
-from harness.bench.overrides import applied
-from harness.bench.request import YAML, Override, Request
-from harness.bench.table import (
+from harness.errors import UserError, unknown
+from harness.methods import METHODS, methods_named
+from harness.tables.overrides import applied
+from harness.tables.request import YAML, Override, Request
+from harness.tables.table import (
     ENCODER,
     Aggregation,
     Column,
@@ -22,9 +24,7 @@ from harness.bench.table import (
     Value,
     encoder_part,
 )
-from harness.bench.values import PHASES, deviations
-from harness.errors import UserError, unknown
-from harness.methods import METHODS, methods_named
+from harness.tables.values import PHASES, deviations
 from harness.tasks.task import TASKS
 from harness.yaml_files import MisplacedError
 

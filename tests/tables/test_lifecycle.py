@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 from store.samples import stage
 
-from harness.bench.lifecycle import (
+from harness.specs import Parent, Stage
+from harness.tables.lifecycle import (
     WORKER_DEATHS,
     DiscardWeights,
     Event,
@@ -19,8 +20,7 @@ from harness.bench.lifecycle import (
     RecordFailure,
     ReleaseLease,
 )
-from harness.bench.work import Item
-from harness.specs import Parent, Stage
+from harness.tables.work import Item
 
 HEAD, POST, LEAF = (
     replace(each, phase=phase)

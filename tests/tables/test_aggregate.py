@@ -16,12 +16,12 @@ import pandas as pd
 import pytest
 from requested import resolve_table
 
-from harness.bench.aggregate import Grid, Replicate, Score, aggregate
-from harness.bench.caption import Caption
-from harness.bench.render import CSV_COLUMNS, FORMATS, escape_latex, render
-from harness.bench.resolve import ResolvedTable
-from harness.bench.table import Aggregation, Row
 from harness.errors import UserError
+from harness.tables.aggregate import Grid, Replicate, Score, aggregate
+from harness.tables.caption import Caption
+from harness.tables.render import CSV_COLUMNS, FORMATS, escape_latex, render
+from harness.tables.resolve import ResolvedTable
+from harness.tables.table import Aggregation, Row
 
 CAPTION = Caption(num_runs=9, hardware=("CPU b", "CPU a"))
 

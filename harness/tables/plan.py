@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from harness.bench.resolve import ResolvedTable
-from harness.bench.table_data import TableData, TaskData, TrainingSet, data_settings, runs_of
 from harness.encoders import Located
 from harness.encoders.flops import forward_flops
 from harness.errors import UserError
 from harness.methods import mlm_head_stage
 from harness.objectives.definitions import step_flops
 from harness.specs import UNRESOLVED, Optim, Parent, RowSet, Run, Stage, Status
+from harness.tables.resolve import ResolvedTable
+from harness.tables.table_data import TableData, TaskData, TrainingSet, data_settings, runs_of
 from harness.tasks import (
     Corpus,
     NotAtHand,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from harness.bench.aggregate import Replicate, Score
-from harness.bench.caption import Examples
-from harness.bench.plan import Plan
 from harness.specs import Record, Run, Stage
 from harness.store import Store
+from harness.tables.aggregate import Replicate, Score
+from harness.tables.caption import Examples
+from harness.tables.plan import Plan
 from harness.tasks import Rows, Task, score
 
 CHUNK = 100

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from harness.bench.request import FIELDS, Override, Request, parse_override, same_table
-from harness.bench.table import Seed, Size, Table, Value, load_table
 from harness.errors import unknown
 from harness.methods import methods_named
+from harness.tables.request import FIELDS, Override, Request, parse_override, same_table
+from harness.tables.table import Seed, Size, Table, Value, load_table
 from harness.yaml_files import MisplacedError, Strict, load_yaml
 
 TABLE_WIDE = ("max_length",)

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.bench.aggregate import AVERAGE, Cell, Grid, Note, has_average, notes_of
-from harness.bench.resolve import ResolvedTable
-from harness.bench.values import by_origin, listed, sizes_text, used, words
 from harness.methods import METHODS, hyperparameters
+from harness.tables.aggregate import AVERAGE, Cell, Grid, Note, has_average, notes_of
+from harness.tables.resolve import ResolvedTable
+from harness.tables.values import by_origin, listed, sizes_text, used, words
 from harness.tasks import protocol_named
 
 SHOWN_MEMBERS = 6

@@ -14,12 +14,12 @@ import pytest
 from requested import resolve_table
 
 import harness
-from harness.bench import results
-from harness.bench.plan import Plan, make_plan
-from harness.bench.results import dev_scores, examples, hardware, replicates
 from harness.encoders import HeadTraining, Located
 from harness.specs import Encoder, Predictions, Record, Stage
 from harness.store import Owner, Store
+from harness.tables import results
+from harness.tables.plan import Plan, make_plan
+from harness.tables.results import dev_scores, examples, hardware, replicates
 from harness.tasks import Task, open_source, score
 
 TINY = Located(Encoder("7" * 32, "tiny"), None, {}, HeadTraining("boolq_prose", steps=100, lr=1e-3))
@@ -205,7 +205,7 @@ def test_nothing_of_the_test_sets_is_committed_but_predictions(plan: Plan, store
 
 
 def test_scores_are_computed_in_two_places() -> None:
-    """`score` is called in the loop (of dev, to select) and in `bench.results` (of the tests, after selection)."""
+    """`score` is called in the loop (of dev, to select) and in `tables.results` (of the tests, after selection)."""
     package = Path(harness.__file__).parent
     users = set()
     for path in sorted(package.rglob("*.py")):

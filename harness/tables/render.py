@@ -14,10 +14,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from harness.bench.aggregate import Cell, Grid, Note, Replicate, Score
-from harness.bench.caption import Caption, caption_lines, footnotes, in_points, note_lines, title_lines
-from harness.bench.values import by_origin
 from harness.errors import unknown
+from harness.tables.aggregate import Cell, Grid, Note, Replicate, Score
+from harness.tables.caption import Caption, caption_lines, footnotes, in_points, note_lines, title_lines
+from harness.tables.values import by_origin
 
 Format = Literal["md", "latex", "csv", "json", "text"]
 FORMATS: tuple[Format, ...] = ("md", "latex", "csv", "json", "text")

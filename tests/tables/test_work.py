@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from requested import resolve_table
 
-from harness.bench.plan import Plan, make_plan
-from harness.bench.work import Blocked, Item, work
 from harness.encoders import HeadTraining, Located
 from harness.specs import Encoder, Status
+from harness.tables.plan import Plan, make_plan
+from harness.tables.work import Blocked, Item, work
 
 CONFIG = {"hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 512, "vocab_size": 30522}
 TINY = Located(Encoder("7" * 32, "tiny"), None, CONFIG, HeadTraining("boolq_prose", steps=100, lr=1e-3))
