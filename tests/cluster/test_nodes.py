@@ -75,7 +75,7 @@ class TestTwoNodes:
             rf"The node \S+ \(127\.0\.0\.1, {found['second']}\) sees another place than the driver under the storage "
         )
         assert re.match(
-            rf"{said}/proc/self/cwd/weights; name with --storage one that all nodes share", found["local path"]
+            rf"{said}/proc/self/cwd/weights; name one with --storage that all nodes share", found["local path"]
         )
         folder, late = found["late, local path"]
         assert not folder

@@ -268,9 +268,9 @@ def test_a_password_is_neither_sent_nor_said(words: str, here: Path, capsys: pyt
     [
         (
             "env_vars: {PGPASSWORD: hunter2}",
-            "key env_vars.PGPASSWORD: the cluster keeps and shows runtime environments",
+            "key env_vars.PGPASSWORD: the cluster stores and shows runtime environments",
         ),
-        ("env_vars: {DATABASE: 'postgresql://me:hunter2@h/n'}", "key env_vars.DATABASE: the cluster keeps"),
+        ("env_vars: {DATABASE: 'postgresql://me:hunter2@h/n'}", "key env_vars.DATABASE: the cluster stores"),
         ("working_dir: nowhere", "key working_dir: there is no folder nowhere."),
         ("working_dir: empty", "--table sub/mine.yaml: the runtime environment's working_dir empty has no such file."),
     ],

@@ -295,8 +295,12 @@ class TestWrongFolders:
         assert "vocab.txt is not UTF-8 text" in one_sentence(copy)
 
     def test_an_unknown_model_type(self, copy: Path) -> None:
-        edit(copy / "config.json", model_type="robertta")
-        assert "Did you mean 'roberta'?" in one_sentence(copy)
+        """A library wrote it, not a person: it names another architecture, of which no known one is a near spelling."""
+        edit(copy / "config.json", model_type="bart")
+        said = one_sentence(copy)
+        assert "model_type 'bart' cannot be trained here. Known: " in said
+        assert "roberta" in said
+        assert "Did you mean" not in said
 
     @pytest.mark.parametrize(
         "spoil",

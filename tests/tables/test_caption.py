@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from bench.test_aggregate import replicates, rows_of
 from requested import resolve_table
+from tables.test_aggregate import replicates, rows_of
 
 from harness.tables.aggregate import AVERAGE, Grid, Replicate, aggregate
 from harness.tables.caption import Caption, Examples, caption_lines, footnotes

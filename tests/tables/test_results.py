@@ -216,7 +216,7 @@ def test_scores_are_computed_in_two_places() -> None:
             )
             if name == "score":
                 users.add(path.relative_to(package).as_posix())
-    assert users == {"bench/results.py", "training/loop.py"}
+    assert users == {"tables/results.py", "training/loop.py"}
 
 
 # ------------------------------------------------------------------------------------------------------ hardware
