@@ -35,6 +35,12 @@ SLEEP = "time.sleep(600)"
 KEPT = "recorded stages are kept, and the same command resumes."
 
 
+def heard() -> None:
+    """The tests themselves may run under `nohup` or in the background of a script, which ignore these."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def program(
     folder: Path, work: str = SLEEP, cleanup: str = "pass", before: Callable[[], object] = lambda: None
 ) -> subprocess.Popen[str]:
@@ -45,7 +51,7 @@ def program(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: (signal.signal(signal.SIGINT, signal.default_int_handler), before()),
+        preexec_fn=lambda: (heard(), before()),
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
@@ -101,7 +107,7 @@ def test_a_terminal_that_is_closed(tmp_path: Path) -> None:
         stdout=other,
         stderr=other,
         start_new_session=True,
-        preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),  # makes it the controlling terminal
+        preexec_fn=lambda: (heard(), os.close(os.open(os.ttyname(0), os.O_RDWR))),  # makes it the controlling terminal
     )
     os.close(other)
     assert os.read(main, 5) == b"begun"

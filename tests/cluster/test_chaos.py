@@ -20,6 +20,7 @@ def chaos() -> ModuleType:
     return importlib.import_module("benchmarks.chaos")
 
 
+@pytest.mark.slow
 def test_a_kill_of_each_kind(chaos: ModuleType, undisturbed: Undisturbed, tmp_path: Path) -> None:
     expected = chaos.Undisturbed(undisturbed.driver.out, undisturbed.records)
     kinds = ["worker", "node", "driver", "stopped", "ledger", "raylet", "gcs"]  # signals: test_killed.py, test_tune.py
