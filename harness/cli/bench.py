@@ -44,17 +44,18 @@ def plan(args: argparse.Namespace) -> int:
 
 
 def _rows(prepared: Prepared) -> list[str]:
-    """A line for each row: its methods and settings, its runs, and how many stages it needs that no row above does."""
-    seen: set[str] = set()
+    """A line for each row: its methods and settings, its runs, their stages, and how many of these are to be trained. A stage
+    of several rows is counted as to be trained in the first of them, so that the column adds up to the plan's number."""
+    left = {item.stage.key for item in prepared.items}
     lines = []
     for row in prepared.resolved.rows:
         runs = [run for run in prepared.plan.runs if run.row == row.name]
         stages = {stage.key for run in runs for stage in run.stage.chain}
         method = f"{row.pre_train} (pre-trained) > {row.method}" if row.pre_train else row.method
         settings = ", ".join(f"{k}={format_value(v)}" for k, v in prepared.resolved.hyperparameters(row).items())
-        lines.append((row.name, method or "-", len(runs), len(stages), len(stages - seen), settings))
-        seen |= stages
-    headers = ("Row", "Method", "Runs", "Stages", "New", "Set")
+        lines.append((row.name, method or "-", len(runs), len(stages), len(stages & left), settings))
+        left -= stages
+    headers = ("Row", "Method", "Runs", "Stages", "To train", "Set")
     return [*tabulate(lines, headers=headers, intfmt=",", disable_numparse=[0, 1, 5]).splitlines()]
 
 

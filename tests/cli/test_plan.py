@@ -62,6 +62,11 @@ def test_a_plan_of_what_is_at_hand(harness: Harness, workdir: Path) -> None:
     assert "Stages done: 0, failed: 0, diverged: 0, to train: 7." in said.out
     assert "Unresolved" not in said.out
     assert list(workdir.iterdir()) == []
+    # a shared stage is counted in the first row that has it: the column adds up to the plan's number
+    header, _, *rows = said.out.rpartition("\n\n")[2].splitlines()
+    ends = [header.index(name) + len(name) for name in ("Runs", "Stages", "To train")]
+    columns = {row.split()[0]: [int(row[:end].split()[-1]) for end in ends] for row in rows}
+    assert columns == {"FT": [2, 2, 2], "TAPT": [2, 5, 5], "CMLM": [2, 5, 0]}
 
 
 @pytest.mark.parametrize("words", ["plan", "report"])
