@@ -11,7 +11,7 @@ from typing import Any
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.printing import print_lines, print_table
 from harness.commands.study import Opened, study_of
-from harness.errors import UserError
+from harness.errors import UserError, first_line
 from harness.search.marginals import marginal_tables
 from harness.search.results import Study, best_point, best_yaml, budget, chosen, final_test
 from harness.search.tables import points_table
@@ -21,6 +21,7 @@ from harness.tables.point import PointFile
 
 FILES = {"md": "md", "csv": "csv", "latex": "tex", "json": "json"}
 """Formats of the tables, each with the suffix of its files."""
+FINAL_TEST = "final_test.json"
 
 
 def report_study(opened: Opened, format: str, test: bool) -> int:
@@ -87,6 +88,23 @@ def _best(opened: Opened, study: Study, best: Trial) -> dict[str, Any]:
     return point
 
 
+def scored_points(folder: Path) -> list[dict[str, Any]]:
+    """The points of a study whose test score was computed, from its folder. Raises UserError where the file is damaged."""
+    path = folder / FINAL_TEST
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, list) or not all(isinstance(each, dict) and "trial" in each for each in found):
+            raise ValueError("not a list of trials")
+    except FileNotFoundError:
+        return []
+    except ValueError as error:
+        raise UserError(
+            f"{path}: is damaged ({first_line(error)}); it lists the trials whose test score was computed, so restore a copy, "
+            "or delete it to begin a new list."
+        ) from None
+    return found
+
+
 def _final_test(opened: Opened, study: Study, best: Trial, folder: Path) -> list[str]:
     """The chosen point's test scores, beside the default point's, from the predictions that their runs kept."""
     first = (
@@ -96,11 +114,9 @@ def _final_test(opened: Opened, study: Study, best: Trial, folder: Path) -> list
     )
     default = opened.test_scores(first) if first else None
     result = final_test(best.values(), opened.test_scores(best), study.replicates, default)
-    path = folder / "final_test.json"
-    earlier = json.loads(path.read_text()) if path.exists() else []
     mine = {"trial": best.number, "set": dict(best.point), **asdict(result)}
-    others = [each for each in earlier if each["trial"] != best.number]
-    path.write_text(json.dumps([*others, mine], indent=1), encoding="utf-8")
+    others = [each for each in scored_points(folder) if each["trial"] != best.number]
+    (folder / FINAL_TEST).write_text(json.dumps([*others, mine], indent=1), encoding="utf-8")
     lines = list(result.lines)
     if others:
         tried = ", ".join(str(each["trial"]) for each in others)

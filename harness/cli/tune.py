@@ -10,7 +10,7 @@ from typing import Any
 from harness.cli.bench import agree, back_translated
 from harness.cli.printing import magnitude, print_lines, time_range
 from harness.cli.request import read_tune
-from harness.cli.study_report import report_study
+from harness.cli.study_report import report_study, scored_points
 from harness.commands.prepare import read_named
 from harness.commands.report import overlap_sentences
 from harness.commands.study import Opened, PreparedStudy, Watcher, open_study, prepare_study, run_trials
@@ -31,6 +31,8 @@ def tune(args: argparse.Namespace) -> int:
         back_translated(study.prepared)
         study = prepare_study(study.request)  # what was translated has its identity now
     with open_study(study) as opened:
+        if args.final_test:
+            scored_points(opened.folder)  # a damaged file is named before anything is trained
         if opened.proposals.remaining():
             run_trials(opened, _live)
         opened.mirror.sync(opened.proposals.history.entries)
