@@ -1,4 +1,4 @@
-"""Mutated tables, spaces, tasks, points, arguments and data end in a status and a sentence (benchmarks/fuzz.py)."""
+"""Mutated tables, spaces, tasks, points, arguments and data end in a status and a sentence (benchmarks/fuzz)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-FUZZ = Path(__file__).parents[2] / "benchmarks" / "fuzz.py"
+FUZZ = Path(__file__).parents[2] / "benchmarks" / "fuzz"
 
 
 def test_no_traceback_and_no_hang() -> None:
