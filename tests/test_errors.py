@@ -6,12 +6,12 @@ import itertools
 
 import pytest
 
-from harness.encoders.sources import MODEL_TYPES
+from harness.encoders.families import FAMILIES
 from harness.errors import nearest, unknown
 from harness.methods import METHODS
 from harness.tasks import METRICS, TASKS
 
-KNOWN = (*MODEL_TYPES, *METHODS, *TASKS, *METRICS)
+KNOWN = (*FAMILIES, *METHODS, *TASKS, *METRICS)
 FIELDS = ("optim.lr", "fine_tune.lr", "fine_tune.batch_size", "cmlm.alpha", "max_length", "contrast")
 
 
@@ -48,7 +48,7 @@ def test_another_name_is_near_to_none(name: str) -> None:
 
 def test_known_names_are_not_taken_for_one_another() -> None:
     """Two names that both mean something differ by more than a slip, short ones excepted."""
-    for names in (MODEL_TYPES, METRICS):
+    for names in (FAMILIES, METRICS):
         for one, other in itertools.permutations((name for name in names if len(name) > 4), 2):
             averages = {one, other} <= {"f1_macro", "f1_micro"}  # two letters apart, and each is found as it stands
             assert nearest(one, [other]) is None or other.startswith(one) or averages

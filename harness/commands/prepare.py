@@ -12,6 +12,7 @@ from typing import Any
 from harness.commands.execution import storage_of
 from harness.commands.texts import corpus_of, translation_of
 from harness.encoders import Located, locate
+from harness.encoders.families import family_of
 from harness.encoders.sources import check_vocabulary
 from harness.errors import UserError
 from harness.specs import Status
@@ -157,13 +158,7 @@ def _not_at_hand(plan: Plan, source: Any, tasks: Mapping[str, Task]) -> str:
 
 def check_lengths(resolved: ResolvedTable, located: Located) -> None:
     """Raises UserError for sequences that do not fit the encoder's positions."""
-    config = located.config
-    positions = int(config.get("max_position_embeddings", 512))
-    usable = (
-        positions
-        if config.get("model_type") in ("bert", "electra")
-        else positions - int(config.get("pad_token_id", 1)) - 1
-    )
+    usable = family_of(located.config).positions(located.config)
     lengths = {"max_length": resolved.max_length}
     if resolved.pre_train:
         lengths["pre_train.max_length"] = resolved.pre_train.max_length

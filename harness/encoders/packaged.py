@@ -28,13 +28,16 @@ class HeadTraining:
 
 @dataclass(frozen=True)
 class Packaged:
-    """An encoder inside a PyPI wheel: the package, the module whose folder holds it, the path below, its licence."""
+    """An encoder inside a PyPI wheel: the package, the module whose folder holds it, the path below, its licence.
+
+    `contaminated`: tasks whose texts it saw in training."""
 
     requirement: str
     module: str
     path: str
     note: str
     head_training: HeadTraining
+    contaminated: tuple[str, ...] = ()
 
 
 PACKAGED = {
@@ -51,6 +54,7 @@ PACKAGED = {
         "",
         "all-MiniLM-L6-v2, 6 layers, hidden 384, 22.7 M parameters, Apache-2.0; saw MNLI and QQP pairs in training",
         HeadTraining("boolq_prose", steps=300, lr=2e-4),
+        ("mnli", "qqp"),
     ),
 }
 

@@ -12,14 +12,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from harness.encoders.families import FAMILIES, family_of
 from harness.encoders.packaged import PACKAGED, HeadTraining, package_folder
 from harness.encoders.sizes import SIZES, relative_positions_error
 from harness.errors import UserError, unknown
 from harness.paths import named_path
 from harness.specs import KEY_LENGTH, UNRESOLVED, Encoder
-
-MODEL_TYPES = ("bert", "roberta", "electra", "mpnet", "camembert", "xlm-roberta")
-"""`model_type` values that the harness can train."""
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 _TOKENIZER = (
@@ -46,13 +44,6 @@ _INITIAL_WEIGHTS = b"new encoder, initial weights 1"
 """Part of a new encoder's identity: change it together with the way that `load_encoder` draws the weights."""
 RELATIVE_DISTANCE = 128
 """Default maximal distance of relative positions: T5's and COCO-LM's (base) value."""
-_OLD_TOKENIZER = {
-    "bert": ("vocab.txt",),
-    "electra": ("vocab.txt",),
-    "mpnet": ("vocab.txt",),
-    "roberta": ("vocab.json", "merges.txt"),
-}
-"""Files that a tokenizer is built from without tokenizer.json. Without any file, transformers builds an empty tokenizer."""
 _COUNTS = (
     "hidden_size",
     "num_hidden_layers",
@@ -106,10 +97,11 @@ def adapted(encoder: Encoder, settings: Mapping[str, int], config: Mapping[str, 
     distance = settings.get("relative_distance", encoder.relative_distance or RELATIVE_DISTANCE)
     if not buckets:
         return replace(encoder, relative_buckets=0, relative_distance=0)
-    if config.get("model_type") == "mpnet":
+    family = family_of(config)
+    if not family.packed:
         raise UserError(
-            f"{encoder.name}: MPNet has relative positions of its own; set encoder.relative_buckets to 0, or take a BERT, "
-            "RoBERTa or ELECTRA encoder."
+            f"{encoder.name}: {family.title} has {family.own_positions} of its own; set encoder.relative_buckets to 0, or "
+            "take a BERT, RoBERTa or ELECTRA encoder."
         )
     if error := relative_positions_error(buckets, distance):
         raise UserError(f"{encoder.name}: encoder.{error}.")
@@ -128,10 +120,8 @@ def locate(name: str, *, download: bool = False, where: str = "--encoder") -> Lo
     if name in PACKAGED:
         packaged = PACKAGED[name]
         folder = package_folder(name, packaged)
-        contaminated = ("mnli", "qqp") if name == "minilm" else ()
-        return Located(
-            Encoder(encoder_digest(folder), name), folder, _config(folder), packaged.head_training, contaminated
-        )
+        encoder = Encoder(encoder_digest(folder), name)
+        return Located(encoder, folder, _config(folder), packaged.head_training, packaged.contaminated)
     path = named_path(name, where)
     if path.is_dir():
         return _of_folder(path, path.name)
@@ -157,7 +147,7 @@ def _of_folder(folder: Path, name: str) -> Located:
 
 def _check_tokenizer(folder: Path, config: dict[str, Any]) -> None:
     """Raises UserError where the folder has no tokenizer of its model type, or one that does not fit the embedding."""
-    old = _OLD_TOKENIZER.get(config["model_type"], ())
+    old = family_of(config).tokenizer  # without any file, transformers builds an empty tokenizer
     if not (folder / "tokenizer.json").exists() and not (old and all((folder / name).exists() for name in old)):
         files = " or ".join(["tokenizer.json", *filter(None, [" and ".join(old)])])
         raise UserError(f"The encoder folder {folder} has no tokenizer; add the {files} that belongs to its weights.")
@@ -206,7 +196,7 @@ def _new(name: str, download: bool, where: str) -> Located:
     label = f"{NEW}{wanted}" if source.name == NEW_TOKENIZER else f"{NEW}{wanted}@{source.name}"
     pad_id = source.config.get("pad_token_id")
     if pad_id is None:
-        pad_id = 0 if source.config.get("model_type", "bert") in ("bert", "electra") else 1
+        pad_id = int(family_of({"model_type": "bert", **source.config}).after_padding)
     if source.folder is None:
         config = size.config(source.config.get("vocab_size", size.vocabulary), pad_id)
         return Located(Encoder(f"{UNRESOLVED}{label}", label, *size.relative_positions), None, config, None, new=True)
@@ -283,15 +273,15 @@ def _config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise UserError(f"{path} is not the configuration of a model: it should hold a JSON object.")
     kind = str(config.get("model_type"))
-    if kind not in MODEL_TYPES:
-        raise UserError(f"{path}: model_type '{kind}' cannot be trained here. Known: {', '.join(sorted(MODEL_TYPES))}.")
+    if kind not in FAMILIES:
+        raise UserError(f"{path}: model_type '{kind}' cannot be trained here. Known: {', '.join(sorted(FAMILIES))}.")
     for key in _COUNTS:
         value = config.get(key, 1 if key in _DEFAULTED else None)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             found = repr(value)[:60] if key in config else "missing"
             raise UserError(f"{path}: {key} is {found}, and it should be a whole number of 1 or more.")
     pad = config.get("pad_token_id", 0)
-    unset = pad is None and kind in ("bert", "electra")  # the others count positions from it
+    unset = pad is None and not family_of(config).after_padding
     if not unset and (isinstance(pad, bool) or not isinstance(pad, int) or pad < 0):
         raise UserError(f"{path}: pad_token_id is {repr(pad)[:60]}, and it should be the id of a token.")
     hidden, heads = config.get("hidden_size"), config.get("num_attention_heads")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from harness.encoders.families import family_of
 from harness.encoders.flops import TRAIN, forward_flops, mlm_head_flops
 from harness.specs import Objective
 
@@ -144,8 +145,9 @@ def _auxiliary_network(method: str) -> Callable[[Params, Config], str | None]:
     def unmet(params: Params, config: Config) -> str | None:
         if params.get("replacements") == "random":
             return None
-        if config.get("model_type") == "mpnet":
-            return "an auxiliary network cannot be made of MPNet's layers; use a BERT, RoBERTa or ELECTRA encoder"
+        family = family_of(config)
+        if family.transform is None:
+            return f"an auxiliary network cannot be made of {family.title}'s layers; use a BERT, RoBERTa or ELECTRA encoder"
         layers = int(config.get("num_hidden_layers", 0))
         if params["auxiliary"] == "shallow" and layers and int(params["auxiliary_layers"]) > layers:
             return f"it has {layers} layers, fewer than {method}.auxiliary_layers {params['auxiliary_layers']}"

@@ -135,7 +135,7 @@ class _TrainingRun:
         objective.set_dropout(optim.dropout)
         # Rows that no training sequence holds have no gradient; decay would still move them, so then the table stays whole.
         self._restore: Callable[[], None] = lambda: None
-        if objective.supervised and optim.weight_decay == 0 and objective.encoder.kind != "mpnet":
+        if objective.supervised and optim.weight_decay == 0 and objective.encoder.family.packed:
             ids = torch.from_numpy(inputs.train.ids.astype(np.int64)).to(self.device)
             self._restore = compact(objective.encoder.base, ids)
         self.trained = trainable(objective)
@@ -249,12 +249,9 @@ class _TrainingRun:
 
 def trainable(objective: TrainingObjective) -> dict[str, torch.nn.Parameter]:
     """Parameters by name: the encoder's, the objective's own, and the encoder's MLM head only where it is used."""
-    head = () if objective.uses_mlm_head else objective.encoder.head_prefixes
-    return {
-        name: parameter
-        for name, parameter in objective.named_parameters()
-        if parameter.requires_grad and not name.startswith(tuple(f"encoder.model.{prefix}" for prefix in head))
-    }
+    names = objective.encoder.head_names
+    head = set() if objective.uses_mlm_head else {f"encoder.model.{name}" for name in names}
+    return {n: p for n, p in objective.named_parameters() if p.requires_grad and n not in head}
 
 
 def decay_groups(parameters: dict[str, torch.nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:

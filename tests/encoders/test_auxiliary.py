@@ -211,7 +211,7 @@ class TestStart:
 
 
 def test_not_for_an_attention_of_the_librarys_own(folders: dict[str, Path]) -> None:
-    with pytest.raises(ValueError, match="can have no auxiliary: take a bert"):
+    with pytest.raises(ValueError, match="can have no auxiliary: take a BERT"):
         beside(tiny.encoder(folders["mpnet"]))
 
 

@@ -205,9 +205,9 @@ class TestEncoder:
         assert added == {"relative_positions.table"}
         names = [name for name, _ in encoder.model.named_parameters() if name.endswith("relative_positions.table")]
         assert len(names) == 1
-        assert not names[0].startswith(encoder.head_prefixes)  # else fine-tuning would leave it as it is
+        assert names[0] not in encoder.head_names  # else fine-tuning would leave it as it is
 
 
 def test_not_for_an_attention_of_the_librarys_own(folders: dict[str, Path]) -> None:
-    with pytest.raises(ValueError, match="takes no relative positions: take a bert"):
+    with pytest.raises(ValueError, match="takes no relative positions: take a BERT"):
         tiny.encoder(folders["mpnet"]).add_relative_positions()

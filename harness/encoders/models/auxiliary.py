@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from contextlib import nullcontext
+from operator import attrgetter
 from typing import Any, Literal
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from harness.encoders.kernels.linear import linear, use_cpu_kernels
 from harness.encoders.models.relative_positions import RelativePositions
-from harness.encoders.models.text_encoder import PADDED_ONLY, Batch, TextEncoder, draw, filled, only_positions
+from harness.encoders.models.text_encoder import Batch, TextEncoder, draw, filled, only_positions
 from harness.streams import seed_of
 
 
@@ -53,18 +54,18 @@ class Auxiliary(nn.Module):
         if width != encoder.hidden_size:
             own.hidden_size, own.intermediate_size = width, 4 * width
             own.num_attention_heads = of.num_attention_heads * width // encoder.hidden_size
-        base: Any = encoder.base
+        base = encoder.base
         words = base.embeddings.word_embeddings.weight.shape[1]
         with torch.random.fork_rng(devices=[]):  # what the constructors draw is drawn over below
             self.project = nn.Linear(words, width) if width != words else None
-            self.transformer = type(base.encoder)(own)
+            self.transformer = type(encoder.stack)(own)
             self.dense = nn.Linear(width, words)
         self.norm = nn.LayerNorm(words, eps=of.layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(of.vocab_size))
         dense, norm, bias, activation = _head(encoder)
         self.activation = copy.deepcopy(activation)  # a module in some kinds: the encoder's own would follow our mode
         if initial == "encoder":
-            self.transformer.layer.load_state_dict(base.encoder.layer[:layers].state_dict())
+            self.transformer.layer.load_state_dict(encoder.stack.layer[:layers].state_dict())
             self.dense.load_state_dict(dense.state_dict())
             self.norm.load_state_dict(norm.state_dict())
             self.bias.data.copy_(bias.data)
@@ -80,7 +81,7 @@ class Auxiliary(nn.Module):
         self.embeddings = None if shared else copy.deepcopy(base.embeddings)
         self.dropout = nn.Dropout(of.hidden_dropout_prob)
         self.config: dict[str, Any] = {
-            "model_type": encoder.kind,
+            "model_type": of.model_type,
             "hidden_size": width,
             "num_hidden_layers": layers,
             "num_attention_heads": own.num_attention_heads,
@@ -115,8 +116,7 @@ class Auxiliary(nn.Module):
 
     @property
     def _embeddings(self) -> Any:
-        base: Any = self._encoder[0].base
-        return base.embeddings if self.embeddings is None else self.embeddings
+        return self._encoder[0].base.embeddings if self.embeddings is None else self.embeddings
 
     def set_dropout(self, probability: float) -> None:
         for module in self.modules():
@@ -151,8 +151,8 @@ def _shape(tensor: Tensor | None) -> tuple[int, ...] | None:
 
 def _check(encoder: TextEncoder, layers: int, width: int, initial: str) -> None:
     size, heads, depth = encoder.hidden_size, encoder.config.num_attention_heads, encoder.config.num_hidden_layers
-    if encoder.kind in PADDED_ONLY:
-        raise ValueError(f"a {encoder.kind} encoder can have no auxiliary: take a bert, roberta or electra one")
+    if encoder.family.transform is None:
+        raise ValueError(f"a {encoder.family.title} encoder can have no auxiliary: take a BERT, RoBERTa or ELECTRA one")
     if layers < 1 or width < 1 or width % (size // heads):
         raise ValueError(
             f"an auxiliary of {layers} layers, {width} wide: it needs a layer at least, and a width that is a multiple "
@@ -169,12 +169,7 @@ def _check(encoder: TextEncoder, layers: int, width: int, initial: str) -> None:
 
 def _head(encoder: TextEncoder) -> tuple[nn.Module, nn.Module, Tensor, Any]:
     """(dense, normalisation, output bias [V], activation) of the encoder's MLM head."""
-    model = encoder.model
-    if encoder.kind == "bert":
-        predictions = model.cls.predictions
-        transform = predictions.transform
-        return transform.dense, transform.LayerNorm, predictions.bias, transform.transform_act_fn
-    if encoder.kind == "electra":
-        predictions = model.generator_predictions
-        return predictions.dense, predictions.LayerNorm, model.generator_lm_head.bias, predictions.activation
-    return model.lm_head.dense, model.lm_head.layer_norm, model.lm_head.bias, nn.functional.gelu
+    assert encoder.family.transform is not None
+    *found, activation = encoder.family.transform
+    dense, norm, bias = (attrgetter(path)(encoder.model) for path in found)
+    return dense, norm, bias, attrgetter(activation)(encoder.model) if activation else nn.functional.gelu

@@ -45,18 +45,17 @@ class CompactEmbedding(nn.Module):
             self.full.index_copy_(0, self.used, self.rows)
 
 
-def compact(base: nn.Module, ids: Tensor) -> Callable[[], None]:
+def compact(base: Any, ids: Tensor) -> Callable[[], None]:
     """Replace the word embeddings of an encoder by a compact table of the ids [T] in the training set.
 
     Returns a function that restores the original embedding, with the trained rows in it.
     """
-    owner: Any = base.embeddings
-    original = owner.word_embeddings
+    original = base.get_input_embeddings()
     replacement = CompactEmbedding(original, torch.unique(ids))
-    owner.word_embeddings = replacement
+    base.set_input_embeddings(replacement)
 
     def restore() -> None:
         replacement.write()  # into the original's own storage
-        owner.word_embeddings = original
+        base.set_input_embeddings(original)
 
     return restore

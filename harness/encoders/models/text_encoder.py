@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForMaskedLM
 from transformers.utils import logging as transformers_logging
 
+from harness.encoders.families import family_of
 from harness.encoders.kernels import packing as packed
 from harness.encoders.kernels.attention import NAME
 from harness.encoders.kernels.linear import linear, use_cpu_kernels
@@ -30,18 +31,8 @@ from harness.encoders.tokens import Tokens
 from harness.errors import UserError
 from harness.streams import seed_of
 
-_HEAD_PREFIXES = {
-    "bert": ("cls.",),
-    "roberta": ("lm_head.",),
-    "camembert": ("lm_head.",),
-    "xlm-roberta": ("lm_head.",),
-    "mpnet": ("lm_head.",),
-    "electra": ("generator_predictions.", "generator_lm_head."),
-}
 ENCODER_PARTS = ("encoder", "mlm_head")
 """Parts of a TextEncoder's saved weights; an objective may add parts of its own."""
-PADDED_ONLY = ("mpnet",)
-"""Model types whose attention cannot be registered: they run on the padded view."""
 
 
 @dataclass(frozen=True)
@@ -72,13 +63,13 @@ class TextEncoder(nn.Module):
         self.model: Any = model
         self.fresh_head = fresh_head
         self.config: Any = model.config
-        self.kind: str = self.config.model_type
+        self.family = family_of({"model_type": self.config.model_type})
         self.hidden_size: int = self.config.hidden_size
 
     @property
-    def base(self) -> nn.Module:
-        base: nn.Module = getattr(self.model, self.model.base_model_prefix)
-        return base
+    def base(self) -> Any:
+        """The library's model without the MLM head."""
+        return self.model.base_model
 
     @cached_property
     def shape(self) -> dict[str, Any]:
@@ -86,25 +77,29 @@ class TextEncoder(nn.Module):
         return self.config.to_dict()  # type: ignore[no-any-return]
 
     @property
-    def head_prefixes(self) -> tuple[str, ...]:
-        """How the names of the MLM head's tensors begin in `model`."""
-        return _HEAD_PREFIXES[self.kind]
+    def head_names(self) -> set[str]:
+        """The names in `model` of what belongs to the MLM head: all that is not the base model's."""
+        return _outside_base(self.model, self.model.state_dict())
 
     def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
         """Last hidden states [T, d], or those of the tokens at `positions` [M] only, in that order [M, d]."""
         if positions is None:
             return self._hidden(batch)[: len(batch.ids)]
-        if self.kind in PADDED_ONLY:
+        if not self.family.packed:
             return self._hidden(batch).index_select(0, positions)
-        layers: Any = self.base.encoder
-        with only_positions(layers.layer[-1], positions, batch.packing):
+        with only_positions(self.stack.layer[-1], positions, batch.packing):
             return self._hidden(batch)[: len(positions)]
+
+    @property
+    def stack(self) -> Any:
+        """The module that runs the layers of a packed family."""
+        return self.base.get_submodule(self.family.stack)
 
     def _hidden(self, batch: Batch) -> Tensor:
         """Output of the library's encoder: [T, d], perhaps with further rows behind."""
         packing = batch.packing
         positions, types = self.position_and_type_ids(batch)
-        if self.kind in PADDED_ONLY:
+        if not self.family.packed:
             rows, width = packing.shape
             padding = batch.ids.new_full((rows * width,), self.config.pad_token_id)
             hidden = self.base(
@@ -129,21 +124,20 @@ class TextEncoder(nn.Module):
         The second is the very tensor that the embedding layer returns, after its normalisation and dropout (docs/papers.md T3).
         """
         entered: list[Tensor] = []
-        layers: Any = self.base.encoder
-        hook = layers.layer[0].register_forward_pre_hook(lambda _, given: entered.append(given[0]))
+        hook = self.base.encoder.layer[0].register_forward_pre_hook(lambda _, given: entered.append(given[0]))
         try:
             hidden = self(batch)
         finally:
             hook.remove()
         embedded = entered[0].reshape(-1, self.hidden_size)
-        if self.kind in PADDED_ONLY:
+        if not self.family.packed:
             return hidden, embedded.index_select(0, batch.packing.slots)
         return hidden, embedded[: len(hidden)]
 
     def position_and_type_ids(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(position ids [T], token type ids [T]) in this model type's own numbering."""
         # Passed explicitly: the library would derive them from the ids, where a random replacement may be the padding id.
-        offset = 0 if self.kind in ("bert", "electra") else self.config.pad_token_id + 1
+        offset = self.config.pad_token_id + 1 if self.family.after_padding else 0
         one_type = getattr(self.config, "type_vocab_size", 1) == 1  # MPNet has none
         return batch.packing.positions + offset, torch.zeros_like(batch.types) if one_type else batch.types
 
@@ -162,11 +156,10 @@ class TextEncoder(nn.Module):
         width = getattr(self.config, "embedding_size", self.hidden_size)
         if width != self.hidden_size:
             raise ValueError(
-                f"the word embeddings of this {self.kind} encoder are {width} wide and its hidden states "
+                f"the word embeddings of this {self.family.title} encoder are {width} wide and its hidden states "
                 f"{self.hidden_size}: take an encoder where they are equal"
             )
-        owner: Any = self.base.embeddings
-        return owner.word_embeddings
+        return self.base.get_input_embeddings()
 
     def add_relative_positions(self, buckets: int = 32, max_distance: int = 128) -> None:
         """Add T5's relative positions to the encoder's own positions; zero at first, so nothing changes yet.
@@ -174,8 +167,10 @@ class TextEncoder(nn.Module):
         Those that came with loaded weights are kept. Raises ValueError if they have another shape, and for a model type whose attention
         is the library's own.
         """
-        if self.kind in PADDED_ONLY:
-            raise ValueError(f"a {self.kind} encoder takes no relative positions: take a bert, roberta or electra one")
+        if not self.family.packed:
+            raise ValueError(
+                f"a {self.family.title} encoder takes no relative positions: take a BERT, RoBERTa or ELECTRA one"
+            )
         if self.relative_positions is None:
             made = RelativePositions(self.config.num_attention_heads, buckets, max_distance)
             self._set_relative_positions(made)
@@ -195,12 +190,9 @@ class TextEncoder(nn.Module):
 
     def mlm_logits(self, hidden: Tensor) -> Tensor:
         """[M, d] -> [M, V]: the encoder's own MLM head."""
-        model = self.model
-        if self.kind == "bert":
-            return model.cls(hidden)  # type: ignore[no-any-return]
-        if self.kind == "electra":
-            return model.generator_lm_head(model.generator_predictions(hidden))  # type: ignore[no-any-return]
-        return model.lm_head(hidden)  # type: ignore[no-any-return]
+        for name in self.family.head:
+            hidden = self.model.get_submodule(name)(hidden)
+        return hidden
 
     def set_dropout(self, probability: float) -> None:
         for module in self.model.modules():
@@ -211,11 +203,12 @@ class TextEncoder(nn.Module):
 
     def _split(self) -> dict[str, dict[str, Tensor]]:
         """Parts by name, tied tensors once (in 'encoder')."""
-        heads = self.head_prefixes
+        state = self.model.state_dict()
+        head = _outside_base(self.model, state)
         parts: dict[str, dict[str, Tensor]] = {"encoder": {}, "mlm_head": {}}
-        seen = {p.data_ptr() for n, p in self.model.state_dict().items() if not n.startswith(heads)}
-        for name, tensor in self.model.state_dict().items():
-            if not name.startswith(heads):
+        seen = {tensor.data_ptr() for name, tensor in state.items() if name not in head}
+        for name, tensor in state.items():
+            if name not in head:
                 parts["encoder"][name] = tensor
             elif tensor.data_ptr() not in seen:
                 seen.add(tensor.data_ptr())
@@ -245,6 +238,11 @@ class TextEncoder(nn.Module):
         self.model.load_state_dict(state, strict=False)
         if "mlm_head" in wanted:
             self.fresh_head = False
+
+
+def _outside_base(model: Any, names: Iterable[str]) -> set[str]:
+    """The names of tensors that belong to a head on top of the library's base model."""
+    return {name for name in names if not name.startswith(f"{model.base_model_prefix}.")}
 
 
 @contextmanager
@@ -278,13 +276,14 @@ def filled(each: Tensor) -> Tensor:
 def _template(folder: str, digest: str) -> TextEncoder:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
+    family = family_of(json.loads((Path(folder) / "config.json").read_text()))
     # A fixed seed, so nothing outside the named streams varies; a fresh head is drawn again from the stage's own stream.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         try:
             model, info = AutoModelForMaskedLM.from_pretrained(
                 folder,
-                attn_implementation=NAME if not _padded_only(folder) else "eager",
+                attn_implementation=NAME if family.packed else "eager",
                 dtype=torch.float32,
                 trust_remote_code=False,
                 weights_only=True,
@@ -293,18 +292,10 @@ def _template(folder: str, digest: str) -> TextEncoder:
         except (OSError, ValueError, RuntimeError, SafetensorError, UnpicklingError) as error:
             first = str(error).strip().splitlines()[0]
             raise UserError(f"The encoder in {folder} cannot be loaded: {first}") from None
-    heads = _HEAD_PREFIXES[model.config.model_type]
-    missing = sorted(name for name in info["missing_keys"] if not name.startswith(heads))
-    if missing:
+    head = _outside_base(model, info["missing_keys"])
+    if missing := sorted(set(info["missing_keys"]) - head):
         raise UserError(f"The encoder in {folder} lacks the weights {missing[0]} (and {len(missing) - 1} more).")
-    tied = {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias", "lm_head.decoder.weight"}
-    tied |= {"lm_head.decoder.bias", "generator_lm_head.weight"}
-    fresh = any(name.startswith(heads) and name not in tied for name in info["missing_keys"])
-    return TextEncoder(model, fresh_head=fresh)
-
-
-def _padded_only(folder: str) -> bool:
-    return json.loads((Path(folder) / "config.json").read_text())["model_type"] in PADDED_ONLY
+    return TextEncoder(model, fresh_head=bool(head - model.all_tied_weights_keys.keys()))
 
 
 def load_encoder(folder: Path, digest: str, *, seed: int, config: Mapping[str, Any] | None = None) -> TextEncoder:

@@ -1,0 +1,87 @@
+"""Encoder families: one entry per `model_type` says what the rest of the harness must know of it. No torch.
+
+A packed family's layers see tokens end to end, and its attention is looked up by name (`kernels/attention.py`), so linear layers
+compute no padding and the last layer computes only what an objective reads. Every other family runs by the library's own
+padded forward, slower and right. Fields that are left out hold for a family of which nothing special is known. A switch on
+`model_type` anywhere else is a mistake: add a field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Family:
+    """The encoders of one `model_type`. Names of modules and tensors are paths in the library's model.
+
+    `stack`: the module of a packed family that runs its layers, below the base model, with the layers as its `layer`; empty: not
+    packed. `head`: modules that make logits of hidden states, one after another. `transform`: (dense, normalisation, bias over the
+    vocabulary, activation) of that head, which an auxiliary network copies; an empty activation is gelu. `after_padding`:
+    positions are numbered from `pad_token_id` + 1, not from 0. `own_positions`: what it has in place of absolute positions alone.
+    `tokenizer`: the files that a tokenizer is built from without tokenizer.json.
+    """
+
+    title: str
+    stack: str = ""
+    head: tuple[str, ...] = ()
+    transform: tuple[str, str, str, str] | None = None
+    after_padding: bool = False
+    own_positions: str = ""
+    tokenizer: tuple[str, ...] = ()
+
+    @property
+    def packed(self) -> bool:
+        return bool(self.stack)
+
+    def positions(self, config: Mapping[str, Any]) -> int:
+        """The longest sequence that an encoder of this configuration takes, in tokens."""
+        count = int(config.get("max_position_embeddings", 512))
+        return count - int(config.get("pad_token_id", 1)) - 1 if self.after_padding else count
+
+
+def _roberta(title: str, tokenizer: tuple[str, ...] = ()) -> Family:
+    transform = ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "")
+    return Family(title, "encoder", ("lm_head",), transform, after_padding=True, tokenizer=tokenizer)
+
+
+FAMILIES = {
+    "bert": Family(
+        "BERT",
+        "encoder",
+        ("cls",),
+        (
+            "cls.predictions.transform.dense",
+            "cls.predictions.transform.LayerNorm",
+            "cls.predictions.bias",
+            "cls.predictions.transform.transform_act_fn",
+        ),
+        tokenizer=("vocab.txt",),
+    ),
+    "roberta": _roberta("RoBERTa", ("vocab.json", "merges.txt")),
+    "electra": Family(
+        "ELECTRA",
+        "encoder",
+        ("generator_predictions", "generator_lm_head"),
+        (
+            "generator_predictions.dense",
+            "generator_predictions.LayerNorm",
+            "generator_lm_head.bias",
+            "generator_predictions.activation",
+        ),
+        tokenizer=("vocab.txt",),
+    ),
+    "mpnet": Family(
+        "MPNet", head=("lm_head",), after_padding=True, own_positions="relative positions", tokenizer=("vocab.txt",)
+    ),
+    "camembert": _roberta("CamemBERT"),
+    "xlm-roberta": _roberta("XLM-RoBERTa"),
+}
+
+
+def family_of(config: Mapping[str, Any]) -> Family:
+    """The family of a configuration. One that is not at hand yet (no `model_type`) is taken for RoBERTa's, which has the
+    fewest positions."""
+    return FAMILIES[config.get("model_type", "roberta")]
