@@ -12,6 +12,14 @@ class UserError(Exception):
     """Something the user wrote, or the machine lacks, with the fix in the message. The command exits with status 2."""
 
 
+class NotAtHand(UserError):  # noqa: N818 - a state of the data that a plan shows, not only an error
+    """Data that this machine has not got and cannot get now. A plan shows it as unresolved."""
+
+
+class NotFetched(NotAtHand):
+    """Data on the hub that this machine has not fetched yet. A plan goes on without it, a run fetches it."""
+
+
 class SessionLostError(UserError):
     """A process of Ray's that this one depends on is dead. What Ray does at the interpreter's end would crash or set a status
     of its own: the command has to end without it."""

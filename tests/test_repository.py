@@ -27,7 +27,7 @@ PACKAGE = REPOSITORY / "harness"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 PROJECT: dict[str, Any] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 
-LEAVES = {"specs", "errors", "execution", "paths", "private", "storage", "streams", "yaml_files"}
+LEAVES = {"specs", "errors", "execution", "hub", "paths", "private", "storage", "streams", "yaml_files"}
 """Importable by every room; among themselves only `errors`, `paths`, `specs` and `storage` are imported."""
 PURE = LEAVES - {"private"}
 """`private` imports Ray, torch and Optuna inside its functions, so that their private interfaces stand in one place."""

@@ -16,6 +16,7 @@ from harness.encoders.families import FAMILIES, family_of
 from harness.encoders.packaged import PACKAGED, HeadTraining, package_folder
 from harness.encoders.sizes import SIZES, relative_positions_error
 from harness.errors import UserError, unknown
+from harness.hub import Repository, is_id
 from harness.paths import named_path
 from harness.specs import KEY_LENGTH, UNRESOLVED, Encoder
 
@@ -236,33 +237,14 @@ _HUB_SHAPES: dict[str, dict[str, Any]] = {
 
 
 def _hub_folder(name: str, download: bool, where: str) -> Path | None:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        HfHubHTTPError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-    )
-
+    if not is_id(name):
+        raise unknown("encoder", name, PACKAGED, where)
+    model = Repository("model", name, where, f"name a folder, or one of {', '.join(PACKAGED)}")
     patterns = ["config.json", "*.safetensors", "*.safetensors.index.json", *_TOKENIZER]
-    try:
-        found = Path(snapshot_download(name, allow_patterns=patterns, local_files_only=not download))
-        if not any((found / weights).exists() for weights in _WEIGHTS):
-            if not download:
-                return None
-            found = Path(snapshot_download(name, allow_patterns=[*patterns, "pytorch_model.bin"]))
+    found = model.snapshot(patterns) if download else model.cached_snapshot(patterns)
+    if found is None or any((found / weights).exists() for weights in _WEIGHTS):
         return found
-    except HFValidationError:
-        raise unknown("encoder", name, PACKAGED, where) from None
-    except RepositoryNotFoundError:
-        raise UserError(f"{where} {name}: the Hugging Face hub has no such model (or it is private).") from None
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
-        if not download:
-            return None
-        raise UserError(
-            f"{where} {name}: it is neither packaged nor in the local cache and the Hugging Face hub cannot be reached "
-            f"({type(error).__name__}); name a folder, or one of {', '.join(PACKAGED)}."
-        ) from None
+    return model.snapshot([*patterns, "pytorch_model.bin"]) if download else None
 
 
 def _config(folder: Path) -> dict[str, Any]:

@@ -12,10 +12,10 @@ overlap     texts that stand in two sets
 metrics     metrics by name
 """
 
+from harness.errors import NotAtHand, NotFetched
 from harness.tasks.corpora import CORPORA, Corpus, load_corpus, open_corpus
 from harness.tasks.metrics import METRICS, Metric, score
 from harness.tasks.overlap import count_overlap, normalised
-from harness.tasks.packaged import NotAtHand, NotFetched
 from harness.tasks.protocols import PROTOCOLS, EvaluationSets, Protocol, protocol_named
 from harness.tasks.rows import Rows
 from harness.tasks.sources import TextSource, open_source

@@ -17,16 +17,17 @@ import re
 import secrets
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from harness import errors
-from harness.errors import UserError
+from harness.errors import NotAtHand, UserError
+from harness.hub import SECONDS, Repository
 from harness.paths import named_path
 from harness.specs import KEY_LENGTH, RowSet, digest_of
-from harness.tasks.packaged import NotAtHand, boolq_prose
+from harness.tasks.packaged import boolq_prose
 from harness.tasks.reading import read_text
 from harness.tasks.rows import Rows
 
@@ -42,7 +43,6 @@ _KINDS = {".parquet": "parquet", ".jsonl": "jsonl", ".json": "jsonl", ".ndjson":
 _PARQUET_ROWS = 1024
 _FORMAT = 1
 _MEMO_ENTRIES = 200
-_HUB_SECONDS = 10.0
 
 
 def load_corpus(name: str | Path) -> Rows:
@@ -322,20 +322,21 @@ def _no_column(path: Path, place: str, column: str, names: Sequence[str]) -> Use
 
 def _hub_files(name: str, download: bool) -> tuple[list[Path], None, str]:
     """The cached files of a data set's train split, fetched first where `download` is true, and a label."""
-    from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
+    from huggingface_hub import constants, try_to_load_from_cache
 
     parts = re.fullmatch(r"hub:([\w.-]+/[\w.-]+)(?::([^@:]+))?(?:@(\S+))?", name)
     if parts is None:
         raise UserError(f"{name}: is not a data set of the hub; write {HUB}OWNER/NAME[:CONFIG][@REVISION].")
     repository, config, revision = parts.groups()
     fix = "let the command that trains fetch it, or name a file or folder"
+    there = Repository("dataset", repository, f"corpus {name}", "name a file or folder", revision)
     # The client's cache does not tell which files make up a split, so the list is saved next to it.
     place = Path(constants.HF_ASSETS_CACHE, "harness", "corpora", re.sub(r"[^\w.@-]", "--", name[len(HUB) :]) + ".json")
     listed = _read_json(place)
     if "files" not in listed and not download:
         raise NotAtHand(f"corpus {name}: is not in the hub cache; {fix}.")
     if "files" not in listed:
-        listed = _ask_hub(name, repository, config, revision)
+        listed = _ask_hub(name, there, config)
         _write_json(place, listed)
     sha, paths = listed["revision"], []
     for file in listed["files"]:
@@ -343,54 +344,36 @@ def _hub_files(name: str, download: bool) -> tuple[list[Path], None, str]:
         if not isinstance(found, str) and not download:
             raise NotAtHand(f"corpus {name}: {file} is not in the hub cache; {fix}.")
         if not isinstance(found, str):
-            try:
-                found = hf_hub_download(repository, file, revision=sha, repo_type="dataset")
-            except Exception as error:  # of the client, its HTTP library or the disk: none of them ours to tell apart
-                _refused(name, error)
+            found = replace(there, revision=sha).fetch(file)
         paths.append(Path(found))
         if len(paths) == 1:
             next(_texts(paths[0], COLUMN), None)  # a wrong column is said before the other files are fetched
     return paths, None, f"{repository}{f':{config}' if config else ''}@{sha[:7]}"
 
 
-def _ask_hub(name: str, repository: str, config: str | None, revision: str | None) -> dict[str, Any]:
+def _ask_hub(name: str, there: Repository, config: str | None) -> dict[str, Any]:
     """{revision: the commit, files: those of the train split in order}, of the data set or of the hub's copy of it."""
     from huggingface_hub import HfApi
 
     def ask(at: str | None) -> tuple[str, list[str], list[Any]]:
-        info = HfApi().dataset_info(repository, revision=at, timeout=_HUB_SECONDS)
+        info = HfApi().dataset_info(there.name, revision=at, timeout=SECONDS)
         declared = info.card_data.get("configs") if info.card_data else None
         return str(info.sha), [each.rfilename for each in info.siblings or []], declared or []
 
+    there.require_hub()
     try:
-        sha, files, declared = ask(revision)
+        sha, files, declared = ask(there.revision)
         found = train_files(name, files, config, declared)
-        if not found and revision is None:
+        if not found and there.revision is None:
             sha, files, _ = ask(CONVERTED)
             found = train_files(name, files, config)
     except UserError:
         raise
     except Exception as error:
-        _refused(name, error)
+        raise there.failed(error) from None
     if not found:
         raise UserError(f"{name}: has no Parquet or JSONL file of a train split; write its texts to a file of yours.")
     return {"version": _FORMAT, "revision": sha, "files": found}
-
-
-def _refused(name: str, error: Exception) -> NoReturn:
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
-
-    if isinstance(error, GatedRepoError):
-        raise UserError(f"{name}: asks for consent; give it on the data set's page of the hub and log in.") from None
-    if isinstance(error, RepositoryNotFoundError):
-        raise UserError(f"{name}: the hub has no such data set (or it is private); correct the name.") from None
-    if isinstance(error, RevisionNotFoundError):
-        raise UserError(f"{name}: has no such revision or no Parquet copy; name a branch, a tag or a commit.") from None
-    reason = " ".join(f"{type(error).__name__}: {error}".split())[:160].rstrip(".")
-    raise NotAtHand(
-        f"corpus {name}: is not in the hub cache and cannot be fetched ({reason}); connect, set HF_ENDPOINT to a mirror, or "
-        "name a file or folder."
-    ) from None
 
 
 def train_files(name: str, files: Sequence[str], config: str | None, declared: Sequence[Any] = ()) -> list[str]:

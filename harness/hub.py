@@ -1,0 +1,160 @@
+"""The Hugging Face hub: all requests of the harness, and one sentence for each way in which one can fail.
+
+The client's own settings hold: HF_ENDPOINT, HF_HUB_OFFLINE, HF_HOME, HF_TOKEN. What was fetched once is read from the client's
+cache without a request. A hub that cannot be reached gets one request a minute: the client's five retries take 23 s a file.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from harness.errors import NotAtHand, UserError
+
+SECONDS = 10.0
+"""For an answer about a repository."""
+PROBE_SECONDS = 5.0
+
+
+def unreachable() -> str:
+    """Why the hub cannot be reached; empty when any answer came back within `PROBE_SECONDS` during this minute."""
+    from huggingface_hub import is_offline_mode
+
+    return "HF_HUB_OFFLINE is set" if is_offline_mode() else _probe(int(time.monotonic() / 60))
+
+
+@lru_cache(maxsize=1)
+def _probe(minute: int) -> str:
+    from huggingface_hub import constants, get_session
+
+    try:
+        get_session().head(constants.ENDPOINT, timeout=PROBE_SECONDS)
+    except Exception as error:  # the client's HTTP library differs between versions (httpx, httpx2)
+        return f"{constants.ENDPOINT}: {error}"
+    return ""
+
+
+def is_id(name: str) -> bool:
+    """Whether the hub could have a repository of this name."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        try_to_load_from_cache(name, "config.json")  # checks its arguments; reads at most a folder's names
+    except HFValidationError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A repository of the hub. `where` begins its errors; `otherwise`: what to do where the hub cannot be reached."""
+
+    kind: Literal["model", "dataset"]
+    name: str
+    where: str
+    otherwise: str
+    revision: str | None = None
+
+    def __str__(self) -> str:
+        return f"{'model' if self.kind == 'model' else 'data set'} {self.name}"
+
+    def cached(self, file: str) -> Path | None:
+        """A file, if it is in the cache. Makes no request."""
+        from huggingface_hub import try_to_load_from_cache
+
+        found = try_to_load_from_cache(self.name, file, revision=self.revision, repo_type=self.kind)
+        return Path(found) if isinstance(found, str) else None
+
+    def fetch(self, file: str) -> Path:
+        """A file, from the cache or else the hub. Raises NotAtHand or UserError, see `failed`."""
+        from huggingface_hub import hf_hub_download
+
+        found = self.cached(file)
+        if found is None:
+            self.require_hub(f"{file} of {self.name}")
+            try:
+                found = Path(hf_hub_download(self.name, file, revision=self.revision, repo_type=self.kind))
+            except Exception as error:  # of the client, its HTTP library or the disk: see `failed`
+                raise self.failed(error, file) from None
+        return found
+
+    def cached_snapshot(self, patterns: Sequence[str]) -> Path | None:
+        """A folder with the cached files of these patterns; None where there is none. Makes no request."""
+        from huggingface_hub import snapshot_download
+
+        try:
+            found = snapshot_download(
+                self.name,
+                revision=self.revision,
+                repo_type=self.kind,
+                allow_patterns=list(patterns),
+                local_files_only=True,
+            )
+        except Exception:  # not there, or not whole
+            return None
+        return Path(found)
+
+    def snapshot(self, patterns: Sequence[str]) -> Path:
+        """A folder with the files of these patterns, fetched where they are new. Raises NotAtHand or UserError, see `failed`."""
+        from huggingface_hub import snapshot_download
+
+        self.require_hub()
+        try:
+            found = snapshot_download(
+                self.name, revision=self.revision, repo_type=self.kind, allow_patterns=list(patterns)
+            )
+        except Exception as error:
+            raise self.failed(error) from None
+        return Path(found)
+
+    def commit(self) -> str:
+        """The commit that the revision stands for now. Raises NotAtHand or UserError, see `failed`."""
+        from huggingface_hub import HfApi
+
+        self.require_hub()
+        try:
+            info = HfApi().repo_info(self.name, revision=self.revision, repo_type=self.kind, timeout=SECONDS)
+        except Exception as error:
+            raise self.failed(error) from None
+        return str(info.sha)
+
+    def require_hub(self, what: str = "") -> None:
+        """Raises NotAtHand where the hub cannot be reached; `what` is needed of it (default: the repository)."""
+        reason = unreachable()
+        if reason:
+            raise self._lacking(reason, what)
+
+    def failed(self, error: Exception, file: str = "") -> UserError:
+        """The sentence for what the hub's client, its HTTP library or the disk raised: none of them ours to tell apart."""
+        from huggingface_hub import constants
+        from huggingface_hub import errors as known
+
+        page = f"{constants.ENDPOINT}/{'' if self.kind == 'model' else 'datasets/'}{self.name}"
+        if isinstance(error, known.GatedRepoError):
+            return UserError(
+                f"{self.where}: {self} asks for consent; give it on {page} and log in with `hf auth login`."
+            )
+        if isinstance(error, (known.RepositoryNotFoundError, known.HFValidationError)):
+            return UserError(
+                f"{self.where}: the hub has no {self} (or it is private); correct the name, or log in with `hf auth login`."
+            )
+        if isinstance(error, known.RevisionNotFoundError):
+            return UserError(
+                f"{self.where}: {self} has no revision '{self.revision}'; name a branch, a tag or a commit of it."
+            )
+        if isinstance(error, known.EntryNotFoundError) and not isinstance(error, known.LocalEntryNotFoundError):
+            at = f" at {self.revision[:7]}" if self.revision else ""
+            return UserError(f"{self.where}: {self} has no file {file}{at}; correct the split or the revision.")
+        return self._lacking(f"{type(error).__name__}: {error}", f"{file} of {self.name}" if file else "")
+
+    def _lacking(self, reason: Any, what: str) -> NotAtHand:
+        short = " ".join(str(reason).split())[:160].rstrip(".")
+        return NotAtHand(
+            f"{self.where}: {what or self} is not in the hub cache and cannot be fetched ({short}); connect, set HF_ENDPOINT "
+            f"to a mirror, or {self.otherwise}."
+        )

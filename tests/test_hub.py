@@ -1,0 +1,75 @@
+"""The hub's one client: each way in which a request can fail is one sentence of its own, said within seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hub import COMMIT, StandIn, elsewhere, stand_in
+
+ASK = """
+from harness.errors import UserError
+from harness.hub import Repository
+def ask(name, kind='dataset', revision=None, file='a.txt'):
+    there = Repository(kind, name, 'task mine', 'name a folder', revision)
+    for call in (there.commit, lambda: there.fetch(file), lambda: there.snapshot(['*.txt'])):
+        try:
+            print(call())
+        except UserError as error:
+            print(type(error).__name__, error)
+"""
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[StandIn]:
+    with stand_in(tmp_path / "hub") as made:
+        for kind in ("datasets", "models"):
+            for name in ("me/there", "me/gated"):
+                made.folder(name, kind).mkdir(parents=True)
+                (made.folder(name, kind) / "a.txt").write_text("a")
+        made.gated = {"me/gated"}
+        yield made
+
+
+@pytest.mark.parametrize(("kind", "word"), [("dataset", "data set"), ("model", "model")])
+def test_what_is_there_and_what_is_not(kind: str, word: str, hub: StandIn, tmp_path: Path) -> None:
+    code = f"{ASK}\nask('me/there', {kind!r})\nask('me/none', {kind!r})\nask('me/there', {kind!r}, 'nowhere')\nask('me/there', {kind!r}, None, 'b.txt')"
+    said = elsewhere(code, tmp_path, HF_ENDPOINT=hub.address).splitlines()
+    commit, file, folder = said[:3]
+    assert commit == COMMIT
+    assert Path(file).read_text() == (Path(folder) / "a.txt").read_text() == "a"
+    fix = "correct the name, or log in with `hf auth login`."
+    assert set(said[3:6]) == {f"UserError task mine: the hub has no {word} me/none (or it is private); {fix}"}
+    wrong = f"UserError task mine: {word} me/there has no revision 'nowhere'; name a branch, a tag or a commit of it."
+    assert set(said[6:9]) == {wrong}
+    assert said[10].startswith(f"UserError task mine: {word} me/there has no file b.txt; correct")
+
+
+def test_consent_is_asked_for(hub: StandIn, tmp_path: Path) -> None:
+    said = elsewhere(f"{ASK}\nask('me/gated')", tmp_path, HF_ENDPOINT=hub.address).splitlines()
+    page = f"{hub.address}/datasets/me/gated"
+    wanted = (
+        f"UserError task mine: data set me/gated asks for consent; give it on {page} and log in with `hf auth login`."
+    )
+    assert said[1:] == [wanted, wanted]
+
+
+def test_a_hub_that_is_not_there_is_asked_once(tmp_path: Path) -> None:
+    for variables in ({"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}):
+        start = time.perf_counter()
+        said = elsewhere(f"{ASK}\n[ask('me/there') for _ in range(9)]", tmp_path, **variables).splitlines()
+        assert time.perf_counter() - start < 15
+        assert len(set(said)) == 2
+        for line in said:
+            assert "me/there is not in the hub cache and cannot be fetched (" in line
+            assert line.startswith("NotAtHand task mine: ")
+            assert line.endswith("connect, set HF_ENDPOINT to a mirror, or name a folder.")
+
+
+def test_what_was_fetched_needs_no_hub(hub: StandIn, tmp_path: Path) -> None:
+    first = elsewhere(f"{ASK}\nask('me/there')", tmp_path, HF_ENDPOINT=hub.address).splitlines()
+    code = "from harness.hub import Repository\nthere = Repository('dataset', 'me/there', 'x', 'y')\n"
+    code += "print(there.cached('a.txt'), there.fetch('a.txt'), there.cached_snapshot(['*']), there.cached('b.txt'), sep='\\n')"
+    assert elsewhere(code, tmp_path, HF_HUB_OFFLINE="1").splitlines() == [first[1], *first[1:], "None"]
