@@ -51,8 +51,8 @@ class Storage:
             return cls(text)
         kind = text.partition(":")[0]
         if kind in OPTIONS:  # the rest may contain a secret
-            raise UserError(f"--storage {kind}:...: write two slashes, as in s3://BUCKET/PREFIX.")
-        return cls(str(named_path(text, "--storage").absolute()))
+            raise UserError(f"storage {kind}:...: write two slashes, as in s3://BUCKET/PREFIX.")
+        return cls(str(named_path(text, "storage").absolute()))
 
     def __repr__(self) -> str:
         return f"Storage({self.shown!r})"
@@ -103,9 +103,7 @@ class Storage:
         finally:
             self.delete(name)
         if found != content:
-            raise StorageError(
-                f"The storage {self.shown} does not return what {_here()} wrote; name another --storage."
-            )
+            raise StorageError(f"The storage {self.shown} does not return what {_here()} wrote; name another storage.")
 
     @contextlib.contextmanager
     def _as_storage_error(self, done: str) -> Iterator[None]:
@@ -121,11 +119,11 @@ class Storage:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 sentence = f"{place} is on a full disk ({_here()}); free some space, {again}."
             elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-                sentence = f"{place} may not be {done} by this user on {_here()} ({text}); change that, or name another --storage."
+                sentence = f"{place} may not be {done} by this user on {_here()} ({text}); change that, or name another storage."
             elif error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
-                sentence = f"{place} is not a folder on {_here()} ({text}); name another --storage."
+                sentence = f"{place} is not a folder on {_here()} ({text}); name another storage."
             elif any(sign in text for sign in _NO_BUCKET):
-                sentence = f"{place} names a bucket that does not exist; create it, or name another --storage."
+                sentence = f"{place} names a bucket that does not exist; create it, or name another storage."
             elif any(sign in text for sign in _REFUSED):
                 sentence = (
                     f"{place} refuses the credentials of {_here()}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "
@@ -191,7 +189,7 @@ def _masked(uri: str) -> str:
 
 def _parts(uri: str) -> SplitResult:
     """Parse the URI of a storage. Raises UserError."""
-    shown = f"--storage {_masked(uri)}"
+    shown = f"storage {_masked(uri)}"
     parts = urlsplit(uri, allow_fragments=False)
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost") or not parts.path:

@@ -50,6 +50,10 @@ def load_yaml(path: Path, model: type[M]) -> M:
     Raises UserError when the file is missing, empty, too large, not UTF-8, not YAML, or does not fit the model; for the
     latter the first three errors, each as 'FILE, line N, key a.b.c: what is wrong and what is allowed.'
     """
+    return parse_yaml(_read(path), model, str(path))
+
+
+def _read(path: Path) -> str:
     try:
         with named_path(str(path)).open("rb") as file:
             raw = file.read(MOST_BYTES + 1)
@@ -60,11 +64,22 @@ def load_yaml(path: Path, model: type[M]) -> M:
     if len(raw) > MOST_BYTES:
         raise UserError(f"{path}: is larger than {MOST_BYTES:,} bytes, the most for a YAML file; make it shorter.")
     try:
-        text = raw.decode("utf-8-sig")
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise UserError(f"{path}, line {line}: the file is not UTF-8 text; save it as UTF-8.") from None
-    return parse_yaml(text, model, str(path))
+
+
+class Places:
+    """The places of keys in a YAML file, as errors name them. Raises UserError as `load_yaml` does."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._tree = _parse(_read(path), str(path))
+
+    def __call__(self, *loc: int | str) -> str:
+        """'FILE, line N, key a.b' of the key ('a', 'b')."""
+        return _place(str(self._path), *_locate(self._tree, loc))
 
 
 def packaged_files(folder: str) -> dict[str, Path]:
@@ -94,7 +109,7 @@ def load_named(name_or_path: str | Path, model: type[M], folder: str, kind: str,
     if not files:
         raise UserError(f"no {kind}s found in {' or '.join(map(str, _folders(folder)))}; give a path to a YAML file.")
     if text not in files:
-        raise unknown(kind, text, files, where or f"--{kind}")
+        raise unknown(kind, text, files, where or kind)
     return typing.cast(M, _load_packaged(files[text], model))
 
 
@@ -171,12 +186,16 @@ def describe_errors(
         path, line = _locate(tree, loc)
         if item["type"] == "missing":
             path.append(str(loc[-1]))
-        place = where + (f", line {line}" if line else "") + (f", key {'.'.join(path)}" if path else "")
+        place = _place(where, path, line)
         place = (origins or {}).get(path[0], place) if path else place
         found.append((line or 0, f"{place}: {_sentence(item, model)}"))
     lines = [text for _, text in sorted(found, key=lambda pair: pair[0])]
     more = [f"{where}: and {len(lines) - SHOWN_ERRORS} more."] if len(lines) > SHOWN_ERRORS else []
     return "\n".join(lines[:SHOWN_ERRORS] + more)
+
+
+def _place(where: str, path: Sequence[str], line: int | None) -> str:
+    return where + (f", line {line}" if line else "") + (f", key {'.'.join(path)}" if path else "")
 
 
 def _parse(text: str, where: str) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from harness.cli.request import FLAGS
 from harness.tables.request import Request, parse_override
 from harness.tables.resolve import ResolvedTable, resolve
 from harness.tables.table import Table, load_table
@@ -14,7 +13,8 @@ from harness.tasks import Task
 
 def request(preset: str | None = None, *, set: Iterable[str] = (), **fields: Any) -> Request:
     """`set`: KEY=VALUE texts; errors name the flags."""
-    return Request(preset=preset, overrides=tuple(map(parse_override, set)), origins=FLAGS, **fields)
+    overrides = tuple(parse_override(text, "--set") for text in set)
+    return Request(preset=preset, overrides=overrides, flags=True, **fields)
 
 
 def resolve_table(

@@ -15,6 +15,7 @@ import harness
 from harness import api
 from harness.cli.request import command, read_words
 from harness.commands.prepare import prepare
+from harness.commands.stored import like_last
 from harness.errors import UserError
 from harness.tables.request import Override, Request, from_json, overrides_of, parse_override, to_json
 
@@ -66,10 +67,11 @@ def test_requests_are_equal_whoever_set_their_values() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        ({"preset": "quik"}, "preset of table few_shot: unknown preset 'quik'. Did you mean 'quick'?"),
         ({"methods": "cmml"}, "methods: unknown method 'cmml'. Did you mean 'cmlm'?"),
         ({"sizes": 30}, "sizes: unknown size '30'"),
         ({"set": {"fine_tune.lrr": 1}}, "set fine_tune.lrr=1: unknown key 'fine_tune.lrr'"),
-        ({"set": {("cmlm", "alpha"): -1}}, "method cmlm (row CMLM), key alpha: should be greater"),
+        ({"set": {("cmlm", "alpha"): -1}}, "set cmlm.alpha=-1: should be greater"),
         ({"encoder": "bert-tny"}, "encoder: unknown encoder 'bert-tny'"),
         ({"data": "nowhere"}, "nowhere: there is no such folder; data takes 'hub'"),
     ],
@@ -78,6 +80,52 @@ def test_a_wrong_argument_is_named(arguments: dict[str, Any], said: str) -> None
     with pytest.raises(UserError) as caught:
         harness.plan("few_shot", **{"tasks": "movies", **arguments})
     assert said in str(caught.value)
+    assert "--" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "said"),
+    [
+        ("mlm", {}, "tune mlm: no packaged space varies this method; write one and name it with space."),
+        ("taco_fine_tune", {}, "tune the method ft with space='taco_fine_tune'."),
+        ("cmlm", {"space": "scl"}, "space='scl': the space scl is for the method scl, and not for cmlm"),
+        ("cmlm", {"mode": "gird"}, "mode: unknown mode 'gird'. Did you mean 'grid'?"),
+        (
+            "cmlm",
+            {"mode": "grid", "trials": 5},
+            "trials: a grid ends by itself; leave it out, or draw from the grid with",
+        ),
+        ("cmlm", {"sampler": "grid", "mode": "search"}, "a grid over a continuous range has no end"),
+        ("cmlm", {"metric": "mcc"}, "metric mcc: the task movies does not have it"),
+        ("cmlm", {"set": {"cmlm.alpha": 0.2}}, "set cmlm.alpha=0.2: the search of cmlm varies cmlm.alpha itself"),
+        ("cmlm", {"num_workers": 9999}, "num_workers 9999: this machine has "),
+        ("cmlm", {"gpus_per_run": 99}, "gpus_per_run 99: torch "),
+        ("cmlm", {"store": "harness.db"}, "store 'harness.db' is not a database URL"),
+        ("cmlm", {"storage": "s3:bucket"}, "storage s3:...: write two slashes"),
+    ],
+)
+@pytest.mark.usefixtures("packaged")
+def test_a_wrong_argument_of_a_search_is_named(method: str, arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        harness.tune(method, **{"tasks": "movies", **arguments})
+    assert said in str(caught.value)
+    assert "--" not in str(caught.value)
+    assert not list(Path.cwd().iterdir())
+
+
+@pytest.mark.usefixtures("packaged")
+def test_a_value_of_the_last_bench_is_named_as_its_own() -> None:
+    """A report that names nothing: the wrong value is in the store."""
+    recorded = Request(
+        table="few_shot", methods=("ft",), tasks=("movis",), overrides=overrides_of({"fine_tune.lrr": 1})
+    )
+    last = from_json(to_json(recorded))
+    with pytest.raises(UserError, match=r"^recorded bench, tasks: unknown task 'movis'"):
+        prepare(like_last(Request(flags=True), last), train=False)
+    with pytest.raises(UserError, match=r"^--tasks: unknown task 'movvis'"):
+        prepare(like_last(Request(tasks=("movvis",), flags=True), last), train=False)
+    with pytest.raises(UserError, match=r"^recorded bench, set fine_tune\.lrr=1: unknown key"):
+        prepare(like_last(Request(tasks=("movies",)), last), train=False)
 
 
 def test_what_is_missing_is_named() -> None:

@@ -191,7 +191,7 @@ class TestPlacesThatCannotBeUsed:
         (tmp_path / "letter").write_text("no folder")
         storage = Storage(str(tmp_path / "letter"))
         assert not storage.exists("a")
-        with pytest.raises(StorageError, match=rf"{tmp_path}/letter is not a folder on .*; name another --storage\.$"):
+        with pytest.raises(StorageError, match=rf"{tmp_path}/letter is not a folder on .*; name another storage\.$"):
             storage.probe()
 
     @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ class TestPlacesThatCannotBeUsed:
         storage = Storage.named(server.uri("x", bucket="other"))
         for act in (storage.probe, lambda: storage.write("a", bytes(20 * MIB))):
             with pytest.raises(
-                StorageError, match="names a bucket that does not exist; create it, or name another --storage"
+                StorageError, match="names a bucket that does not exist; create it, or name another storage"
             ):
                 act()
 
@@ -314,7 +314,7 @@ class TestPlacesThatCannotBeUsed:
         }.items(),
     )
     def test_what_is_no_storage(self, text: str, said: str) -> None:
-        with pytest.raises(UserError, match=rf"^--storage .*{said}") as error:
+        with pytest.raises(UserError, match=rf"^storage .*{said}") as error:
             Storage.named(text)
         assert "hush" not in str(error.value)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from harness.api.arguments import Fields, Set, Shared, request_from, several, with_table
 from harness.api.data_frames import BenchResult, PlanSummary, StageRecord, TuneResult, tidy
 from harness.commands.prepare import prepare
-from harness.commands.stored import find_key, last_bench, of_run
+from harness.commands.stored import find_key, last_bench, like_last, of_run
 from harness.commands.study import Opened, Watcher, open_study, prepare_study, run_trials, study_of
 from harness.commands.train import train, translated
 from harness.errors import UserError
@@ -27,7 +27,6 @@ from harness.search.space import Mode
 from harness.specs import Stage
 from harness.store import DEFAULT_URL, Store
 from harness.tables.plan import Plan
-from harness.tables.request import FIELDS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,9 +112,7 @@ def results(
         last = last_bench(Store(request.store or DEFAULT_URL, create=False))
         if last is None:
             raise UserError("results: the store holds no bench yet; name a table, or a store with one.")
-        named = {name: getattr(last[1], name) for name in ("table", *FIELDS)}
-        given = {name: getattr(request, name) for name in named if getattr(request, name)}
-        request = replace(request, **{**named, **given}, overrides=(*last[1].overrides, *request.overrides))
+        request = like_last(request, last[1])
     return tidy(prepare(request, train=False))
 
 

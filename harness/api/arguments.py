@@ -47,7 +47,7 @@ class Fields(Shared, total=False):
 
 
 def request_from(table: str | PathLike[str], set: Set | None, with_file: str, given: Mapping[str, Any]) -> Request:
-    known = {field.name for field in fields(Request)} - {"table", "overrides", "origins"}
+    known = {field.name for field in fields(Request)} - {"table", "overrides", "origins", "flags"}
     if wrong := [name for name in given if name not in known]:
         raise TypeError(f"unknown argument '{wrong[0]}'; known are table, set, with_file, {', '.join(sorted(known))}")
     values: dict[str, Any] = {

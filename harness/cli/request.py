@@ -5,19 +5,16 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 
 from harness.cli.parser import build_parser
 from harness.cli.printing import print_lines, timestamp
-from harness.commands.stored import last_bench
+from harness.commands.stored import last_bench, like_last
 from harness.errors import UserError
 from harness.search.request import TuneRequest
 from harness.store import DEFAULT_URL, Store, masked
 from harness.tables.point import with_point
 from harness.tables.request import FIELDS, FILTERS, Request, parse_override
-
-FLAGS = {name: f"--{name.replace('_', '-')}" for name in ("space", "metric", "out", *(f.name for f in fields(Request)))}
-"""How errors name what a flag gave."""
 
 
 def read(args: argparse.Namespace) -> Request:
@@ -56,9 +53,9 @@ def read_tune(args: argparse.Namespace) -> TuneRequest:
 def _flags(args: argparse.Namespace) -> Request:
     given = vars(args)
     named = [f.name for f in fields(Request) if f.name in given]
-    overrides = tuple(parse_override(text) for text in args.set)
+    overrides = tuple(parse_override(text, "--set") for text in args.set)
     values = {name: given[name] for name in named if given[name] is not None}
-    return Request(**values, overrides=overrides, origins=FLAGS)
+    return Request(**values, overrides=overrides, flags=True)
 
 
 # ------------------------------------------------------------------------------------------------------------ printing
@@ -85,17 +82,14 @@ def recalled(args: argparse.Namespace) -> Request:
     Flags that are given win, `--set` key by key. Says on standard error what it took.
     """
     given = _flags(args)
-    changed = {name: value for name in FIELDS if (value := getattr(given, name)) is not None}
-    if args.with_file or (given.table and (changed or given.overrides)):
+    changed = given.overrides or any(getattr(given, name) is not None for name in FIELDS)
+    if args.with_file or (given.table and changed):
         return read(args)
     found = last_bench(Store(given.store or DEFAULT_URL, create=False), given.table)
     if found is None:
         return read(args)
     stored, last = found
-    overrides = (*last.overrides, *given.overrides)
-    request = replace(
-        given, **{name: getattr(last, name) for name in ("table", *FIELDS)} | changed, overrides=overrides
-    )
+    request = like_last(given, last)
     print_lines(
         [
             f"As in the last bench{f' of {args.table}' if args.table else ''} ({timestamp(stored.asked_at)}): "

@@ -89,6 +89,7 @@ def _tables() -> list[tuple[str, str]]:
 
 
 def _spaces() -> list[tuple[str, str]]:
+    from harness.search.request import TuneRequest
     from harness.search.space import load_space, resolve_space, space_names
 
     rows = []
@@ -98,7 +99,8 @@ def _spaces() -> list[tuple[str, str]]:
         for preset, text in space.presets.items():
             has = ["search"] if (space.search if text.search is None else text.search) else []
             if space.grid if text.grid is None else text.grid:
-                has.insert(0, f"grid of {resolve_space(space, preset=preset, mode='grid').trials}")
+                grid = resolve_space(space, TuneRequest(space.method, preset=preset, mode="grid"))
+                has.insert(0, f"grid of {grid.trials}")
             rows.append((f"  --preset {preset}", f"{' and '.join(has)}: {text.description}"))
     return rows
 
@@ -164,7 +166,7 @@ def _benches(url: str | None) -> list[tuple[str, str]]:
     benches = [request for request in store.requests() if not request.study]
     if not benches:
         raise UserError(
-            f"The store {store.shown} holds no bench yet; run 'harness bench' first, or name it with --store."
+            f"The store {store.shown} holds no bench yet; run 'harness bench' first, or name another with --store."
         )
     return [(timestamp(request.asked_at), command(from_json(request.values), store=url)) for request in benches]
 

@@ -22,6 +22,7 @@ from harness.cli.parser import build_parser
 from harness.cli.request import read, read_tune
 from harness.commands.prepare import read_named
 from harness.errors import UserError, unknown
+from harness.search.space import requested_space
 from harness.store import has_password
 from harness.store.database import parsed
 from harness.tables.point import load_point
@@ -127,7 +128,7 @@ def _check_persistent(inner: argparse.Namespace) -> None:
     try:
         url = parsed(inner.store) if inner.store else None
     except UserError as error:
-        raise UserError(f"submit {inner.command} {error}") from None
+        raise UserError(f"submit {inner.command}: {error}") from None
     sqlite = url is not None and url.get_backend_name() == "sqlite"
     if url is None or (sqlite and not Path(url.database or "").is_absolute()):
         raise UserError(f"submit {inner.command} --store: {gone}, with every relative path; {where}.")
@@ -166,7 +167,7 @@ def _checked(inner: argparse.Namespace) -> tuple[str, dict[str, str]]:
     word for the job's name, and the metadata that the dashboard shows."""
     if inner.command == "tune":
         request = read_tune(inner)
-        space = request.resolve()
+        space = requested_space(request)
         bench = request.bench(space, space.defaults)
         name, shown = space.space.name, {"study": space.space.name, "method": space.method, "preset": space.preset}
     else:

@@ -16,6 +16,7 @@ from harness.commands.report import overlap_sentences
 from harness.commands.study import Opened, PreparedStudy, Watcher, open_study, prepare_study, run_trials
 from harness.encoders import locate
 from harness.errors import UserError
+from harness.search.request import TuneRequest
 from harness.search.space import resolve_space
 from harness.search.study import History
 from harness.tables.caption import counted
@@ -99,7 +100,7 @@ def _others(study: PreparedStudy) -> list[str]:
         if name == space.preset:
             continue
         try:
-            other = resolve_space(space.space, preset=name, mode=space.mode)
+            other = resolve_space(space.space, TuneRequest(space.method, preset=name, mode=space.mode))
             table = read_named(request.bench(other, other.defaults)).resolve()
             plan = make_plan(table, None, locate(table.encoder), translation=Translation())
         except UserError:

@@ -116,12 +116,13 @@ def prepare(request: Request, *, train: bool) -> Prepared:
     named = read_named(request)
     resolved = named.resolve()
     source = open_source(named.request.data, request.origin("data"))
-    located = locate(resolved.encoder, download=train, where=request.origin("encoder"))
+    preset = f"table {resolved.table.name}, preset {resolved.preset}, encoder"
+    located = locate(resolved.encoder, download=train, where=request.origin("encoder") if request.encoder else preset)
     check_lengths(resolved, located)
     store = Store(request.store or DEFAULT_URL, create=False)  # made only once there is something to train
     storage = storage_of(request, store)
     translator, translation = translation_of(resolved, store, train)
-    corpus = corpus_of(resolved, store, train, request.origin("corpus"))
+    corpus = corpus_of(resolved, store, train, request.origin("corpus") if request.corpus else "pre_train.corpus")
     plan = make_plan(resolved, source, located, user_tasks=named.own_tasks, translation=translation, corpus=corpus)
     if train and any(not name.startswith(UNTRANSLATED) for name in plan.unresolved):
         raise UserError(_not_at_hand(plan, source, named.tasks))
@@ -140,8 +141,8 @@ def _check_cores(request: Request, resolved: ResolvedTable, cores: int) -> None:
         named = request.num_workers is not None
         place = request.origin("num_workers") if named else f"table {resolved.table.name}, num_workers"
         raise UserError(
-            f"{place} {resolved.num_workers}: this machine has {counted(cores, 'CPU core')}; give --num-workers {cores} or "
-            "fewer, or a cluster with --address."
+            f"{place} {resolved.num_workers}: this machine has {counted(cores, 'CPU core')}; take {cores} workers or fewer, or "
+            f"name a cluster with {request.option('address')}."
         )
 
 
@@ -165,7 +166,7 @@ def check_lengths(resolved: ResolvedTable, located: Located) -> None:
     for name, length in lengths.items():
         if length > usable:
             raise UserError(
-                f"{name} is {length}, but {located.name} has {usable} positions; use --set {name}={usable}."
+                f"{name} is {length}, but {located.name} has {usable} positions; set {name} to {usable} or less."
             )
 
 

@@ -9,14 +9,14 @@ from typing import Any
 from harness.errors import UserError
 from harness.methods import METHODS, methods_named
 from harness.store import Store, StoredRequest
-from harness.tables.request import YAML, Request, from_json, same_table
+from harness.tables.request import FIELDS, YAML, Request, from_json, same_table
 from harness.tables.table import load_table
 
 
 def find_key(store: Store, beginning: str) -> str:
     """The only key that begins so. Raises UserError."""
     if not store.exists:
-        raise UserError(f"There is no store at {store.shown} yet; run 'harness bench' first, or name it with --store.")
+        raise UserError(f"There is no store at {store.shown} yet; run a bench first, or name another store.")
     keys = store.keys_like(beginning)
     if not keys:
         raise UserError(f"The store {store.shown} has no record whose key begins with '{beginning}'.")
@@ -35,6 +35,15 @@ def last_bench(store: Store, table: str = "") -> tuple[StoredRequest, Request] |
             if not table or same_table(request.table, table):
                 return stored, request
     return None
+
+
+def like_last(request: Request, last: Request) -> Request:
+    """The request with the values of the last bench in what it leaves out, and its overrides after that one's."""
+    given = [name for name in ("table", *FIELDS) if getattr(request, name) not in (None, "")]
+    taken = {name: getattr(last, name) for name in ("table", *FIELDS) if name not in given}
+    origins = {name: last.origin(name) for name in taken}
+    overrides = (*last.overrides, *request.overrides)
+    return replace(request, **taken, overrides=overrides, origins={**request.origins, **origins})
 
 
 def of_run(stored: StoredRequest, label: Mapping[str, Any]) -> Request:

@@ -15,10 +15,10 @@ from harness.commands.prepare import Prepared, check_masks, prepare
 from harness.commands.texts import reader
 from harness.errors import UserError
 from harness.search.points import Points
-from harness.search.request import TuneRequest, check_overrides
+from harness.search.request import TuneRequest
 from harness.search.results import Study
-from harness.search.space import check_metrics
-from harness.search.study import Entry, History, OptunaMirror, check_sampler, study_name, unfinished
+from harness.search.space import check_metrics, check_overrides, check_sampler, requested_space
+from harness.search.study import Entry, History, OptunaMirror, study_name, unfinished
 from harness.search.trials import Trial
 from harness.specs import SHARED_PHASES, Stage
 from harness.store import Owner, Store, StoredRequest
@@ -116,17 +116,16 @@ def prepare_study(request: TuneRequest) -> PreparedStudy:
     """Read and check everything that a search names. Raises UserError."""
     check_machine(request.base)
     if request.out:
-        _check_folder(request.out, request.base.origin("out"))
-    space = request.resolve()
-    check_sampler(space.sampler, len(space.directions))
+        _check_folder(request.out, request.base.option("out"))
+    space = requested_space(request)
+    check_sampler(space, request)
     check_overrides(request.base.overrides, space)
     prepared = prepare(request.bench(space, space.defaults), train=True)
     if prepared.plan.skipped:
         row, task, reason = prepared.plan.skipped[0]
         raise UserError(f"{row}{' on ' + task if task else ''} cannot be tuned: {reason}.")
     tasks = {name: found.task for name, found in prepared.plan.tasks.items()}
-    where = request.base.origin("metric") if request.metrics else f"space {space.space.name}, metric"
-    check_metrics(space, tasks, where)
+    check_metrics(space, tasks, request)
     shared = replace(prepared.named.request, overrides=(*space.set, *request.base.overrides))
     base = resolve(prepared.named.table, shared, tasks)
     return PreparedStudy(request, prepared, Points(space, base, shared, tasks, prepared.plan.table_data))
@@ -151,7 +150,8 @@ def open_study(study: PreparedStudy) -> Iterator[Opened]:
     store, owner = Store(study.prepared.store.url), Owner.current()
     lock = f"study {name}"[-64:]
     if store.lease(lock, owner) == "held":
-        raise UserError(f"The study {name} is run by another command now; wait for it, or take another --seed.")
+        fix = f"wait for it, or take another {request.base.option('seed')}"
+        raise UserError(f"The study {name} is run by another command now; {fix}.")
     watchers: list[Watcher] = []
     try:
         mirror = OptunaMirror(points.space, name, store, points.metrics)

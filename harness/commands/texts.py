@@ -30,7 +30,7 @@ def translation_of(resolved: ResolvedTable, store: Store, download: bool) -> tup
     if not resolved.translates:
         return None, NO_TRANSLATION
     if not resolved.translator:
-        return None, Translation(reason="no translator is named: --translator NAME ('harness list translators')")
+        return None, Translation(reason="no translator is named ('harness list translators' shows them)")
     try:
         translator = open_translator(resolved.translator, download=download)
     except NotFetched:  # of a plan only: the run that follows it will fetch

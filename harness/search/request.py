@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from harness.errors import UserError
-from harness.methods import METHODS, methods_named
-from harness.search.space import Mode, ResolvedSpace, check_method, load_space, resolve_space, space_names
+from harness.search.space_file import Mode
 from harness.search.trials import Point
-from harness.tables.request import Override, Request
-from harness.tables.table import EXCLUSIVE, PHASES
+from harness.tables.request import Request
+
+if TYPE_CHECKING:
+    from harness.search.space import ResolvedSpace
 
 
 @dataclass(frozen=True)
@@ -31,28 +31,6 @@ class TuneRequest:
     seed: int = 0
     out: str | None = None
 
-    def resolve(self) -> ResolvedSpace:
-        """The space as it is explored. Raises UserError for an unknown name, and where the space is for another method."""
-        method = self.method.lower()
-        if method in space_names() and not set(method.split("+")) <= METHODS.keys():
-            other = load_space(method).method
-            raise UserError(f"tune {method}: is a space and no method; take harness tune {other} --space {method}.")
-        methods_named(method, "tune")
-        if not self.space and method not in space_names():
-            raise UserError(f"tune {method}: no packaged space varies this method; write one and name it with --space.")
-        named, where = self.space or method, self.base.origin("space")
-        space = load_space(named, where)
-        check_method(space, self.method, f"{where} {named}")
-        return resolve_space(
-            space,
-            preset=self.preset,
-            mode=self.mode,
-            sampler=self.sampler,
-            racing=self.racing,
-            trials=self.trials,
-            metrics=self.metrics,
-        )
-
     def bench(self, space: ResolvedSpace, point: Point) -> Request:
         """The bench that runs one point."""
         base = self.base
@@ -68,23 +46,3 @@ class TuneRequest:
             seeds=base.seeds or space.seeds,
             overrides=(*space.set, *base.overrides, *space.overrides(point)),
         )
-
-
-def check_overrides(overrides: Iterable[Override], space: ResolvedSpace) -> None:
-    """Raises UserError for an override of what the space varies, which every point would replace, and of the other field of
-    an exclusive pair, such as steps where the space varies epochs."""
-    varied = {p.path: p.choices[0] if p.choices else p.low for p in space.parameters}
-    keys = {override.key for override in space.overrides(varied)}
-    for override in overrides:
-        key, group, name = override.key, override.path[0], ".".join(override.path[1:])
-        phases = PHASES[:2] if group == "optim" else (group,)
-        same = next((other for pair in EXCLUSIVE if name in pair for other in pair if other != name), name)
-        of_pair = [f"{phase}.{same}" for phase in phases if f"{phase}.{same}" in keys]
-        what = f"the {space.mode} of {space.space.name} varies"
-        if key in keys or any(f"{phase}.{name}" in keys for phase in phases):
-            raise UserError(f"{override.place}: {what} {key} itself; leave one of them out.")
-        if of_pair:
-            raise UserError(
-                f"{override.place}: {what} {of_pair[0]}, which replaces {name}; leave {key} out, or tune over a space of your "
-                f"own without {of_pair[0]}."
-            )

@@ -1,24 +1,27 @@
 """A method's search space as data: the paper's grid, wider distributions, the paper's point, what is judged, and presets.
 
-One YAML file under `search_spaces/` each (`space_file.py`), read by `load_space`. `resolve_space` turns it, a preset and the
-a request's fields into one flat object. Imports no optuna: callers pass trials in.
+One YAML file under `search_spaces/` each (`space_file.py`), read by `load_space`. `resolve_space` turns it and a request into one
+flat object. Imports no optuna: callers pass trials in.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import UserError, unknown
+from harness.methods import METHODS, methods_named
 from harness.search.parameters import Parameter, tunable_at
-from harness.search.space_file import FLOPS, RACINGS, SAMPLERS, Mode, Space, View, directions_of
+from harness.search.request import TuneRequest
+from harness.search.space_file import FLOPS, MODES, RACINGS, SAMPLERS, Mode, Space, View, directions_of
 from harness.search.trials import Direction, Point
 from harness.tables.request import Override, overrides_of
-from harness.tables.table import Value
+from harness.tables.table import EXCLUSIVE, PHASES, Value
 from harness.tasks.metrics import METRICS
 from harness.yaml_files import MisplacedError, load_named, packaged_files
 
@@ -33,9 +36,11 @@ __all__ = [
     "Parameter",
     "ResolvedSpace",
     "Space",
-    "check_method",
     "check_metrics",
+    "check_overrides",
+    "check_sampler",
     "load_space",
+    "requested_space",
     "resolve_space",
     "space_names",
 ]
@@ -122,49 +127,63 @@ class ResolvedSpace:
         }
 
 
-def resolve_space(
-    space: Space,
-    *,
-    preset: str | None = None,
-    mode: Mode | None = None,
-    sampler: str | None = None,
-    racing: str | None = None,
-    trials: int | None = None,
-    metrics: Sequence[str] | None = None,
-) -> ResolvedSpace:
-    """`space` under `preset` (None: its default) with the fields of a request; None keeps the file's.
+def requested_space(request: TuneRequest) -> ResolvedSpace:
+    """The space that a request names, as it is explored. Raises UserError for an unknown name, and where the space is for
+    another method."""
+    method, option = request.method.lower(), request.base.option
+    if method in space_names() and not set(method.split("+")) <= METHODS.keys():
+        fix = f"tune the method {load_space(method).method} with {option('space', method)}"
+        raise UserError(f"tune {method}: is a space and no method; {fix}.")
+    methods_named(method, "tune")
+    if not request.space and method not in space_names():
+        fix = f"write one and name it with {option('space')}"
+        raise UserError(f"tune {method}: no packaged space varies this method; {fix}.")
+    named = request.space or method
+    space = load_space(named, request.base.origin("space"))
+    if method != space.method:
+        raise UserError(
+            f"{option('space', named)}: the space {space.name} is for the method {space.method}, and not for {method}; tune "
+            f"{space.method}, or name a space for {method}."
+        )
+    return resolve_space(space, request)
+
+
+def resolve_space(space: Space, request: TuneRequest) -> ResolvedSpace:
+    """`space` under the preset and the other fields of a request.
 
     Without `mode` it is a search where the file has one, and the grid with `sampler` 'grid'. A grid is run in order and
     without racing unless a sampler or a rule is asked for; another sampler draws from the grid's values.
     Raises UserError for an unknown word and for fields that exclude each other.
     """
-    view = _view(space, preset or space.default_preset)
-    for word, known, what in ((sampler, SAMPLERS, "sampler"), (racing, RACINGS, "racing")):
+    option, mode, sampler, racing = request.base.option, request.mode, request.sampler, request.racing
+    view = _view(space, request)
+    for word, known, what in ((sampler, SAMPLERS, "sampler"), (racing, RACINGS, "racing"), (mode, MODES, "mode")):
         if word is not None and word not in known:
-            raise unknown(what, word, known, f"--{what}")
+            raise unknown(what, word, known, option(what))
     if mode is None:
         grids = view.get("grid") and (sampler == "grid" or not view.get("search"))
         mode = "grid" if grids else "search"
     if sampler == "grid" and mode == "search":
-        raise UserError(f"--sampler grid: {_no_grid(view)}")
+        raise UserError(f"{option('sampler', 'grid')}: {_no_grid(view, option('mode', 'grid'))}")
     if not view.get(mode):
-        other = "search" if mode == "grid" else "grid"
-        raise UserError(f"--{mode}: the space {space.name} has no {mode} under preset {view.preset}; take --{other}.")
+        other = option("mode", "search" if mode == "grid" else "grid")
+        where = option("mode", mode)
+        raise UserError(f"{where}: the space {space.name} has no {mode} under preset {view.preset}; take {other}.")
     parameters = view.parameters(mode)
     defaults = view.point(parameters, mode)
     if mode == "grid":
         off = {p.path: (defaults[p.path],) for p in parameters if defaults[p.path] not in p.choices}
         parameters = tuple(replace(p, extra=off.get(p.path, ())) for p in parameters)
     chosen = sampler or ("grid" if mode == "grid" else view.get("sampler"))
-    if trials is not None and chosen == "grid":
-        raise UserError("--trials: a grid ends by itself; leave it out, or draw from the grid with --sampler random.")
+    if request.trials is not None and chosen == "grid":
+        drawn = option("sampler", "random")
+        raise UserError(f"{option('trials')}: a grid ends by itself; leave it out, or draw from the grid with {drawn}.")
     judged, directions = view.metrics, view.directions
-    if metrics is not None:
-        judged, directions = _judged(view, tuple(dict.fromkeys(metrics)))
+    if request.metrics is not None:
+        judged, directions = _judged(view, tuple(dict.fromkeys(request.metrics)), option("metric"))
     if racing not in (None, "none") and len(judged) > 1:
-        raise UserError(
-            f"--racing {racing}: several metrics ({', '.join(judged)}) have no order to race in; take --racing none."
-        )
+        where, fix = option("racing", racing), option("racing", "none")
+        raise UserError(f"{where}: several metrics ({', '.join(judged)}) have no order to race in; take {fix}.")
     ruled = racing or ("none" if mode == "grid" or len(judged) > 1 else view.get("racing"))
     resolved = ResolvedSpace(
         space=space,
@@ -183,17 +202,18 @@ def resolve_space(
         sizes=view.get("sizes"),
         subsets=view.get("subsets"),
         seeds=view.get("seeds"),
-        trials=trials or view.get("trials"),
+        trials=request.trials or view.get("trials"),
         sampler=chosen,
         racing=ruled,
     )
     return replace(resolved, trials=len(resolved.grid_points())) if chosen == "grid" else resolved
 
 
-def _view(space: Space, preset: str) -> View:
-    """A space without presets of its own accepts any preset of its table."""
+def _view(space: Space, request: TuneRequest) -> View:
+    """The space under the request's preset; one without presets of its own accepts any preset of its table."""
+    preset = request.preset or space.default_preset
     if space.presets and preset not in space.presets:
-        raise unknown("preset", preset, space.presets, f"--preset of space {space.name}")
+        raise unknown("preset", preset, space.presets, f"{request.base.option('preset')} of space {space.name}")
     view = View(space, preset)
     if not space.presets:
         try:
@@ -203,38 +223,63 @@ def _view(space: Space, preset: str) -> View:
     return view
 
 
-def _no_grid(view: View) -> str:
-    """Why there is no grid over the search's distributions."""
+def _no_grid(view: View, grid: str) -> str:
+    """Why there is no grid over the search's distributions. `grid`: the option that explores the space's own grid."""
     ranges = [parameter for parameter in view.parameters("search") if not parameter.choices]
-    fix = "take --grid" if view.get("grid") else "list values under grid in the space"
+    fix = f"take {grid}" if view.get("grid") else "list values under grid in the space"
     if not ranges:
         return f"a search draws its points; {fix}."
     return f"a grid over a continuous range has no end, and {ranges[0].path} goes from {ranges[0].described()}; {fix}."
 
 
-def _judged(view: View, metrics: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[Direction, ...]]:
+def _judged(view: View, metrics: tuple[str, ...], where: str) -> tuple[tuple[str, ...], tuple[Direction, ...]]:
     for metric in metrics:
         if metric not in (*METRICS, FLOPS):
-            raise unknown("metric", metric, (*METRICS, FLOPS), "--metric")
+            raise unknown("metric", metric, (*METRICS, FLOPS), where)
     return metrics, view.directions if metrics == view.metrics else directions_of(metrics)
 
 
-def check_method(space: Space, method: str, where: str) -> None:
-    """Raises UserError where the space varies another method than the one that is tuned."""
-    if method.lower() != space.method:
-        raise UserError(
-            f"{where}: the space {space.name} is for the method {space.method}, and not for {method}; take harness tune "
-            f"{space.method}, or a space for {method}."
-        )
+def check_overrides(overrides: Iterable[Override], space: ResolvedSpace) -> None:
+    """Raises UserError for an override of what the space varies, which every point would replace, and of the other field of
+    an exclusive pair, such as steps where the space varies epochs."""
+    varied = {p.path: p.choices[0] if p.choices else p.low for p in space.parameters}
+    keys = {override.key for override in space.overrides(varied)}
+    for override in overrides:
+        key, group, name = override.key, override.path[0], ".".join(override.path[1:])
+        phases = PHASES[:2] if group == "optim" else (group,)
+        same = next((other for pair in EXCLUSIVE if name in pair for other in pair if other != name), name)
+        of_pair = [f"{phase}.{same}" for phase in phases if f"{phase}.{same}" in keys]
+        what = f"the {space.mode} of {space.space.name} varies"
+        if key in keys or any(f"{phase}.{name}" in keys for phase in phases):
+            raise UserError(f"{override.place}: {what} {key} itself; leave one of them out.")
+        if of_pair:
+            raise UserError(
+                f"{override.place}: {what} {of_pair[0]}, which replaces {name}; leave {key} out, or tune over a space of your "
+                f"own without {of_pair[0]}."
+            )
 
 
-def check_metrics(resolved: ResolvedSpace, tasks: Mapping[str, Task], where: str = "metric") -> None:
-    """Raises UserError for a metric that a task does not have. `tasks`: those of the search by name; `where`: who named it."""
+def check_metrics(resolved: ResolvedSpace, tasks: Mapping[str, Task], request: TuneRequest) -> None:
+    """Raises UserError for a metric that a task does not have. `tasks`: those of the search by name."""
+    where = request.base.option("metric") if request.metrics else f"space {resolved.space.name}, metric"
     for metric in resolved.metrics:
         for name, task in tasks.items():
             if metric not in (*task.metrics, FLOPS):
                 known = ", ".join((*task.metrics, FLOPS))
                 raise UserError(f"{where} {metric}: the task {name} does not have it; it has {known}.")
+
+
+def check_sampler(resolved: ResolvedSpace, request: TuneRequest) -> None:
+    """Raises UserError for a sampler whose package is missing, or that cannot search for so many metrics."""
+    if resolved.sampler != "cmaes":
+        return
+    where = (
+        request.base.option("sampler", "cmaes") if request.sampler else f"space {resolved.space.name}, sampler cmaes"
+    )
+    if len(resolved.directions) > 1:
+        raise UserError(f"{where}: searches for one metric only; take nsga2 or tpe for several.")
+    if importlib.util.find_spec("cmaes") is None:
+        raise UserError(f"{where}: needs the Python package 'cmaes'; run 'pip install cmaes', or take tpe.")
 
 
 # ------------------------------------------------------------------------------------------------------------- files

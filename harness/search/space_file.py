@@ -34,6 +34,7 @@ from harness.yaml_files import MisplacedError, Strict
 Mode = Literal["grid", "search"]
 Loc = list[int | str]
 
+MODES: tuple[Mode, ...] = ("grid", "search")
 SAMPLERS = ("tpe", "random", "grid", "cmaes", "nsga2")
 RACINGS = ("none", "asha", "median", "paired")
 FLOPS = "flops"
@@ -316,11 +317,10 @@ class View:
         self._check_table()
         if not self.get("grid") and not self.get("search"):
             raise MisplacedError(self.place("search"), "there is neither a grid nor a search; give one of them")
-        modes: tuple[Mode, ...] = ("grid", "search")
-        parameters = {mode: self.parameters(mode) for mode in modes}
-        for mode in modes:
+        parameters = {mode: self.parameters(mode) for mode in MODES}
+        for mode in MODES:
             self.point(parameters[mode], mode)
-        varied = {parameter.path for mode in modes for parameter in parameters[mode]}
+        varied = {parameter.path for mode in MODES for parameter in parameters[mode]}
         for key in self.shared():
             if key in varied or key.removeprefix(f"{self.space.method}.") in varied:
                 loc = self.place("set") if self.changes and key in self.changes.set else ["set"]

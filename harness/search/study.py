@@ -3,7 +3,6 @@ in Optuna's own tables, for `optuna-dashboard`. No ray."""
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import time
 import warnings
@@ -39,17 +38,8 @@ POPULATION = 10
 """Population of NSGA-II; Optuna's default of 50 is more than most searches here try in total."""
 
 
-def check_sampler(name: str, metrics: int = 1) -> None:
-    """Raises UserError for a sampler whose package is missing, or that cannot search for so many metrics."""
-    if name == "cmaes" and metrics > 1:
-        raise UserError("--sampler cmaes searches for one metric only; take --sampler nsga2 or tpe for several.")
-    if name == "cmaes" and importlib.util.find_spec("cmaes") is None:
-        raise UserError("--sampler cmaes needs the Python package 'cmaes': pip install cmaes, or take --sampler tpe.")
-
-
 def sampler_of(space: ResolvedSpace, seed: int) -> optuna.samplers.BaseSampler:
     """Optuna's sampler of a space. A grid's points are enqueued one by one, so its sampler is never used."""
-    check_sampler(space.sampler, len(space.directions))
     conditional = any(parameter.when for parameter in space.parameters)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # multivariate and group
@@ -125,10 +115,12 @@ class History:
             except ValueError as error:
                 raise UserError(
                     f"The store {store.shown} has a damaged trial {number} of the study {name} ({error}); restore the store "
-                    "from a copy, or take another --seed to begin a new study."
+                    "from a copy, or take another sampler seed to begin a new study."
                 ) from None
         if sorted(self.entries) != list(range(len(self.entries))):
-            raise UserError(f"The study {name} misses trials in the store; take another --seed to begin a new one.")
+            raise UserError(
+                f"The study {name} misses trials in the store; take another sampler seed to begin a new one."
+            )
 
     @property
     def trials(self) -> tuple[Trial, ...]:

@@ -79,8 +79,7 @@ class Database:
             self._engine = _engine(self._parsed)
         except ModuleNotFoundError as error:
             raise UserError(
-                f"--store '{self.shown}' needs the Python package '{error.name}': pip install "
-                "'glue-harness[postgresql]'."
+                f"store '{self.shown}' needs the Python package '{error.name}': pip install 'glue-harness[postgresql]'."
             ) from None
         self.exists = self.outage_retry.call(lambda _: self._prepare(create))
 
@@ -91,7 +90,7 @@ class Database:
             empty = self.path.is_file() and not self.path.stat().st_size
             there = self.path.exists()
         except OSError as error:
-            raise UserError(f"--store '{self.shown}' cannot be read: {error.strerror}.") from None
+            raise UserError(f"store '{self.shown}' cannot be read: {error.strerror}.") from None
         if empty:
             raise UserError(
                 f"The store {self.shown} is an empty file: its content is lost, or another program made it; restore a copy, or "
@@ -112,7 +111,7 @@ class Database:
         if version is None and self.path:
             raise UserError(
                 f"The store {self.shown} is not a store of harness, or is damaged: it has no schema version; restore a copy, move "
-                "that file away or name another --store."
+                "that file away or name another store."
             )
         if version is None and create:
             with self._write() as connection:
@@ -120,12 +119,12 @@ class Database:
         elif version is not None and not str(version).isdecimal():
             raise UserError(
                 f"The store {self.shown} is damaged: its schema is '{str(version)[:20]}'; put a copy in its place or name another "
-                "--store."
+                "store."
             )
         elif version is not None and int(version) > SCHEMA_VERSION:
             raise UserError(
                 f"The store {self.shown} was written by a newer harness (schema {version}, this one knows "
-                f"{SCHEMA_VERSION}); upgrade glue-harness or name another --store."
+                f"{SCHEMA_VERSION}); upgrade glue-harness or name another store."
             )
         return create or version is not None
 
@@ -214,16 +213,16 @@ def parsed(url: str) -> sa.engine.URL:
         found = sa.engine.make_url(url)
     except (sa.exc.ArgumentError, ValueError):
         raise UserError(
-            f"--store '{masked(url)}' is not a database URL; write for example sqlite:///results/harness.db or "
+            f"store '{masked(url)}' is not a database URL; write for example sqlite:///results/harness.db or "
             "postgresql+psycopg://user@host/name."
         ) from None
     if found.drivername not in ("postgresql", "postgresql+psycopg"):
         raise UserError(
-            f"--store '{masked(url)}' names an unknown kind of database; use sqlite:///FILE or "
+            f"store '{masked(url)}' names an unknown kind of database; use sqlite:///FILE or "
             "postgresql+psycopg://USER@HOST/NAME (pip install 'glue-harness[postgresql]')."
         )
     if found.host and "@" in found.host:
-        raise UserError(f"--store '{masked(url)}' has an @ in its password; write %40 for it, or set PGPASSWORD.")
+        raise UserError(f"store '{masked(url)}' has an @ in its password; write %40 for it, or set PGPASSWORD.")
     if found.password is None and "password" not in found.query:
         # A ledger on another node does not have this environment.
         found = found.set(password=os.environ.get("PGPASSWORD"))
@@ -235,10 +234,10 @@ def _parsed_sqlite(url: str) -> sa.engine.URL:
     text = url.removeprefix("sqlite:///")
     path = unquote(text, errors="surrogateescape")
     if not path or path == ":memory:" or "\0" in path or text == url:
-        raise UserError(f"--store '{url}' names no file; write for example sqlite:///results/harness.db.")
+        raise UserError(f"store '{url}' names no file; write for example sqlite:///results/harness.db.")
     if "?" in text:
         raise UserError(
-            f"--store '{url}' has a question mark, after which a URL has options, and a file has none; write %3F for one in a "
+            f"store '{url}' has a question mark, after which a URL has options, and a file has none; write %3F for one in a "
             "path."
         )
     literal = Path(text)
@@ -247,7 +246,7 @@ def _parsed_sqlite(url: str) -> sa.engine.URL:
         os.path.lexists(a) and not os.path.lexists(b) for a, b in ((literal, decoded), (literal.parent, decoded.parent))
     ):
         raise UserError(
-            f"--store '{url}' names {path}, since %{text.partition('%')[2][:2]} stands for another character in a URL; write %25 "
+            f"store '{url}' names {path}, since %{text.partition('%')[2][:2]} stands for another character in a URL; write %25 "
             f"for the percent sign of {literal}."
         )
     return sa.URL.create("sqlite", database=path)

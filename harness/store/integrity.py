@@ -92,7 +92,7 @@ class Row:
     def _newer(self) -> UserError:
         return UserError(
             f"The record {self.key[:10]} was written by another version of harness, with fields that this one does not know; "
-            "upgrade glue-harness or name another --store."
+            "upgrade glue-harness or name another store."
         )
 
 

@@ -42,7 +42,7 @@ def sentence(place: str, error: sa.exc.DBAPIError, path: Path | None = None) -> 
     text, state = first_line(error.orig or error), getattr(error.orig, "sqlstate", None)
     served = hasattr(error.orig, "sqlstate")
     if path and path.is_dir():
-        return UserError(f"{place} cannot be opened: it is a folder; name a file with --store.")
+        return UserError(f"{place} cannot be opened: it is a folder; name a file.")
     if path and (gone := _gone(path, error)):
         return UserError(
             f"{place} {gone} while it was open; restore it, or run the same command again to create a new one."
@@ -62,9 +62,9 @@ def sentence(place: str, error: sa.exc.DBAPIError, path: Path | None = None) -> 
             place, f"could not be read or written ({text})", "check the disk and run the same command again"
         )
     for sign, fix in {
-        "readonly": "is read-only; make it writable or name another --store",
-        "read-only": "is read-only; make it writable or name another --store",
-        "not a database": "is not a database; move that file away or name another --store",
+        "readonly": "is read-only; make it writable or name another store",
+        "read-only": "is read-only; make it writable or name another store",
+        "not a database": "is not a database; move that file away or name another store",
         "unable to open": "cannot be opened; check that its folder exists and is writable",
     }.items():
         if sign in text:
@@ -73,7 +73,7 @@ def sentence(place: str, error: sa.exc.DBAPIError, path: Path | None = None) -> 
         return TransientOutageError(
             place,
             f"does not answer ({text.rstrip('.')})",
-            "check that it runs and that --store names it, and run the same command again: recorded stages are kept",
+            "check that it runs and that its URL is right, and run the same command again: recorded stages are kept",
         )
     return UserError(f"{place} answered: {text}.")
 
@@ -82,7 +82,7 @@ def damaged(place: str, text: str, path: Path) -> UserError:
     """The error for a damaged file of SQLite, to which nothing more is written. `text`: SQLite's words."""
     return UserError(
         f"{place} is damaged ({' '.join(text.split())[:160].rstrip('.')}); restore a copy, or recover what can be read with "
-        f"'sqlite3 {path} .recover | sqlite3 {path.with_suffix('.recovered.db')}' and name that with --store."
+        f"'sqlite3 {path} .recover | sqlite3 {path.with_suffix('.recovered.db')}' and name that as the store."
     )
 
 

@@ -36,8 +36,8 @@ class Trials(Database):
         if isinstance(found, dict):
             return found
         raise UserError(
-            f"The store {self.shown} has a damaged trial {number} of the study {study}; restore a copy, or use another --seed to "
-            "start a new study."
+            f"The store {self.shown} has a damaged trial {number} of the study {study}; restore a copy, or take another "
+            "sampler seed to begin a new study."
         )
 
     @retried

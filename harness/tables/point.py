@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +13,7 @@ from harness.errors import unknown
 from harness.methods import methods_named
 from harness.tables.request import FIELDS, Override, Request, parse_override, same_table
 from harness.tables.table import Seed, Size, Table, Value, load_table
-from harness.yaml_files import MisplacedError, Strict, load_yaml
+from harness.yaml_files import MisplacedError, Places, Strict, load_yaml
 
 TABLE_WIDE = ("max_length",)
 """Keys without a dot that are settings of the table, not hyperparameters of the method."""
@@ -73,18 +74,17 @@ class PointFile(Strict):
 def load_point(path: Path) -> PointFile:
     """A point's file. Raises UserError for a file that does not fit and for an unknown method."""
     point = load_yaml(path, PointFile)
-    methods_named(point.method, f"{path}, key method")
+    methods_named(point.method, Places(path)("method"))
     return point
 
 
-def settings(point: PointFile, origin: str = "set") -> tuple[Override, ...]:
-    """The point's `set` as overrides. `origin`: how errors name it."""
-    return tuple(
-        Override(
-            tuple((key if "." in key or key in TABLE_WIDE else f"{point.method}.{key}").split(".")), value, origin, True
-        )
-        for key, value in point.set.items()
-    )
+def settings(point: PointFile, places: Places) -> tuple[Override, ...]:
+    """The point's `set` as overrides. `places`: of its file."""
+    found = []
+    for key, value in point.set.items():
+        whole = key if "." in key or key in TABLE_WIDE else f"{point.method}.{key}"
+        found.append(Override(tuple(whole.split(".")), value, places("set", key), in_file=True))
+    return tuple(found)
 
 
 def with_point(request: Request, file: str) -> Request:
@@ -95,28 +95,26 @@ def with_point(request: Request, file: str) -> Request:
     point are taken. Raises UserError for what is wrong in the file; a request without a table, where the target names none
     either, comes back without one.
     """
-    point = load_point(Path(file))
-    target = point.target
-    origins = dict(request.origins)
+    point, places = load_point(Path(file)), Places(Path(file))
+    target, overrides = point.target, settings(point, places)
     if not request.table and target:
-        request, origins["table"] = replace(request, table=target.table), f"{file}, key target.table"
-    overrides = settings(point, f"{file}, key set,")
+        request = _taking(request, {"table": target.table}, places)
     if target and same_table(request.table, target.table) and request.preset in (None, target.preset):
-        origin = f"{file}, key target.set,"
-        overrides = (*(parse_override(text, origin, in_file=True) for text in target.set), *overrides)
-        values = _target_values(
-            load_table(request.table, request.origin("table") if "table" not in origins else origins["table"]),
-            point,
-            target,
-            file,
-        )
+        shared = [parse_override(text, places("target", "set", i), in_file=True) for i, text in enumerate(target.set)]
+        overrides = (*shared, *overrides)
+        values = _target_values(load_table(request.table, request.origin("table")), point, target, places)
         taken = {name: value for name, value in values.items() if value and getattr(request, name) is None}
-        origins |= {name: f"{file}, key target.{name}" for name in taken}
-        request = replace(request, **taken)
-    return replace(request, overrides=(*overrides, *request.overrides), origins=origins)
+        request = _taking(request, taken, places)
+    return replace(request, overrides=(*overrides, *request.overrides))
 
 
-def _target_values(table: Table, point: PointFile, target: PointTarget, file: str) -> dict[str, Any]:
+def _taking(request: Request, values: Mapping[str, Any], places: Places) -> Request:
+    """The request with values of a point's target."""
+    origins = {name: places("target", name) for name in values}
+    return replace(request, **values, origins={**request.origins, **origins})
+
+
+def _target_values(table: Table, point: PointFile, target: PointTarget, places: Places) -> dict[str, Any]:
     """A target's values by field of a request; '' and () where the preset's hold."""
     values = {name: getattr(target, name) for name in FIELDS if name != "methods"}
     preset = table.presets.get(target.preset)
@@ -125,6 +123,6 @@ def _target_values(table: Table, point: PointFile, target: PointTarget, file: st
     names = {text.lower() for row in table.rows for text in (row.name, row.method)}
     title = "+".join(method.title for method in methods_named(point.method))
     if target.row.lower() not in names and target.row.lower() != title.lower():
-        raise unknown("row", target.row, [row.name for row in table.rows], f"{file}, key target.row")
+        raise unknown("row", target.row, [row.name for row in table.rows], places("target", "row"))
     # A method that the table has no row for gets one, but by the method's name, not by its title.
     return values | {"methods": (target.row if target.row.lower() in names else point.method,)}

@@ -1,6 +1,6 @@
 """What a user asks for, as one frozen `Request`: the same from a command line, a YAML file and Python.
 
-Values keep their types, and each knows its origin, so that an error names the flag, the argument or the key of a file.
+Values keep their types, and each knows its origin, so that an error names the flag, the argument, or file, line and key.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ YAML = (".yaml", ".yml")
 
 @dataclass(frozen=True)
 class Override:
-    """One changed value. `path`: ('fine_tune', 'lr'), ('cmlm', 'alpha') or ('max_length',). `origin`: who set it, as errors
-    name it ('--set', or the key of a file); `in_file`: it is the key of a file."""
+    """One changed value. `path`: ('fine_tune', 'lr'), ('cmlm', 'alpha') or ('max_length',). `origin`: where it was set, as
+    errors name it ('--set', 'set'); `in_file`: the origin is the place of this value in a file."""
 
     path: tuple[str, ...]
     value: Any
@@ -43,7 +43,7 @@ class Override:
     @property
     def place(self) -> str:
         """How errors name it."""
-        return f"{self.origin} {self.text}"
+        return self.origin if self.in_file else f"{self.origin} {self.text}"
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Request:
 
     `table`: a name or the path of a YAML file. `methods` takes names of rows as written ('w/ SimCLR') or of methods ('cmlm':
     all its rows); a method without a row gets one ('taco', 'cmlm+scl'). `tasks`: names, or YAML files of the user's own.
-    `subsets`: indices from 0. `gpus_per_run` and `num_workers` None: what the cluster and the table say. `origins`: how
-    errors name a field; by default by its own name.
+    `subsets`: indices from 0. `gpus_per_run` and `num_workers` None: what the cluster and the table say. `origins`: where the
+    fields were set that a file or a store gave. `flags`: the others were flags of a command, else they are keyword arguments.
     """
 
     table: str = ""
@@ -79,13 +79,22 @@ class Request:
     checkpoint_minutes: float = 10.0
     retry: bool = False
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
+    flags: bool = field(default=False, compare=False)
 
     def origin(self, name: str) -> str:
-        """How errors name a field."""
-        return self.origins.get(name, name)
+        """Where a field was set, as errors name it."""
+        return self.origins.get(name) or self.option(name)
+
+    def option(self, name: str, value: object = None) -> str:
+        """How the user of this request sets a field: '--num-workers 2' in a command, 'num_workers=2' in Python."""
+        if not self.flags:
+            return name if value is None else f"{name}={value!r}"
+        if name == "mode":
+            return f"--{value}"
+        return f"--{name.replace('_', '-')}" + ("" if value is None else f" {value}")
 
 
-def parse_override(text: str, origin: str = "--set", in_file: bool = False) -> Override:
+def parse_override(text: str, origin: str = "set", in_file: bool = False) -> Override:
     """KEY=VALUE, the value read as YAML. Raises UserError."""
     key, equals, raw = text.partition("=")
     value = parse_value(raw.strip())
@@ -120,8 +129,9 @@ def from_json(values: Mapping[str, Any]) -> Request:
     fields: dict[str, Any] = {
         name: tuple(values[name]) if name in FILTERS else values[name] for name in FIELDS if name in values
     }
-    overrides = tuple(parse_override(text) for text in values["set"])
-    return _rooted(Request(table=values["table"], overrides=overrides, **fields), Path(values["folder"]))
+    overrides = tuple(parse_override(text, "recorded bench, set") for text in values["set"])
+    origins = {name: f"recorded bench, {name}" for name in ("table", *fields)}
+    return _rooted(Request(values["table"], overrides=overrides, origins=origins, **fields), Path(values["folder"]))
 
 
 def _rooted(request: Request, folder: Path) -> Request:

@@ -91,8 +91,8 @@ class ResolvedTable:
         return found
 
     def origins_of(self, row: Row, method: str) -> dict[str, str]:
-        """The key of a user's file that sets a hyperparameter of a row's method, by the hyperparameter's name."""
-        found = {o.path[-1]: o.place for o in self.origins.values() if o.in_file and o.path[0] == method}
+        """Where a hyperparameter of a row's method is set, by its name: an override, or a key of a user's own table."""
+        found = {o.path[-1]: o.place for o in self.origins.values() if o.path[0] == method}
         for key in row.hyperparameters:
             part, _, name = key.rpartition(".")
             if (part or row.parts[0]) == method:
@@ -113,10 +113,8 @@ class ResolvedTable:
 
     def row_incomparable(self, row: Row) -> str:
         """Why this row gets no verdict, or ''."""
-        changed = ", ".join(
-            f"{part}.{k}={v}" for part in row.parts for k, v in sorted(self.settings.get(part, {}).items())
-        )
-        return row.incomparable or (f"--set {changed}" if changed else "")
+        settings = [(part, *item) for part in row.parts for item in sorted(self.settings.get(part, {}).items())]
+        return row.incomparable or ", ".join(f"{part}.{name} set to {value}" for part, name, value in settings)
 
     @property
     def translates(self) -> bool:
@@ -161,7 +159,7 @@ class ResolvedTable:
                 have = ", ".join(map(str, sorted(length)))
                 raise UserError(
                     f"table {self.table.name}, key recipe.{phase}.{key}: no {key} for size {size} (given for {have}); "
-                    f"add one, or give --set {phase}.{key}=NUMBER."
+                    f"add one, or set {phase}.{key} to a number."
                 )
             length = length[size]
         if key == "epochs":
@@ -194,9 +192,8 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
     base = table.presets[preset]
     rows = _rows(table, preset, request)
     sizes, subsets, seeds = _design(table, preset, request)
-    chosen_tasks = base.tasks or table.tasks if request.tasks is None else _distinct(request.tasks)
-    where = f"preset {preset}" if request.tasks is None else request.origin("tasks")
-    columns = _columns(table, chosen_tasks, tasks, where)
+    chosen_tasks = tuple(base.tasks or table.tasks) if request.tasks is None else _distinct(request.tasks)
+    columns = _columns(table, preset, request, chosen_tasks, tasks)
     pre_train, patched = base.pre_train or table.pre_train, table.recipe.patched(base.recipe)
     found = applied((*table.rows, *rows), patched, pre_train, request.overrides)
     if request.corpus is not None:
@@ -212,7 +209,7 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
         encoder=request.encoder or base.encoder,
         data=request.data or base.data,
         rows=rows,
-        tasks=tuple(chosen_tasks),
+        tasks=chosen_tasks,
         columns=columns,
         sizes=sizes,
         subsets=subsets,
@@ -328,14 +325,17 @@ def _pick_rows(table: Table, names: Iterable[str], where: str) -> tuple[Row, ...
     return (*(row for row in table.rows if row.name in chosen), *added.values())
 
 
-def _columns(table: Table, tasks: Iterable[str], known: Mapping[str, Task] | None, where: str) -> dict[str, Column]:
+def _columns(
+    table: Table, preset: str, request: Request, tasks: tuple[str, ...], known: Mapping[str, Task] | None
+) -> dict[str, Column]:
     """The table's columns of the chosen tasks in its order, then automatic ones for each task it lacks."""
-    tasks = tuple(tasks)
     columns = {name: column for name, column in table.columns.items() if column.task in tasks}
     for key, spec in columns.items():
         if known is not None and spec.task not in known:
             wrong = unknown("task", spec.task, known, f"table {table.name}, key columns.{key}.task")
-            raise UserError(f"{str(wrong).rstrip('.')}; name the YAML of a task of your own with --tasks.")
+            raise UserError(
+                f"{str(wrong).rstrip('.')}; name the YAML file of a task of your own in {request.option('tasks')}."
+            )
         try:
             spec.check((known or {}).get(spec.task))
         except MisplacedError as error:
@@ -346,6 +346,7 @@ def _columns(table: Table, tasks: Iterable[str], known: Mapping[str, Task] | Non
         known = TASKS
     for name in extra:
         if known is None or name not in known:
+            where = f"preset {preset}" if request.tasks is None else request.origin("tasks")
             raise unknown("task", name, {*table.tasks, *(known or ())}, where)
         task = known[name]
         for evaluation, title in task.columns_of_table.items():

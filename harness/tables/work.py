@@ -25,7 +25,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Blocked:
-    """A stage that cannot be trained because an earlier one of its chain diverged, which is final without --retry."""
+    """A stage that cannot be trained because an earlier one of its chain diverged, which is final unless it is retried."""
 
     stage: Stage
     ancestor: Stage

@@ -54,10 +54,10 @@ def test_a_hyperparameter_names_its_file(refused: Refused) -> None:
     )
     Path("point.yaml").write_text("method: cmlm\nset: {alpha: -1}\n", encoding="utf-8")
     said = refused("plan --table few_shot --tasks movies --with point.yaml")
-    assert "harness: point.yaml, key set, cmlm.alpha=-1: should be greater" in said
+    assert "harness: point.yaml, line 2, key set.alpha: should be greater" in said
     Path("point.yaml").write_text("method: taco\nset: {window: -1}\n", encoding="utf-8")
     said = refused("plan --table few_shot --tasks movies --methods taco --with point.yaml")
-    assert "harness: point.yaml, key set, taco.window=-1: should be greater" in said
+    assert "harness: point.yaml, line 2, key set.window: should be greater" in said
 
 
 @pytest.mark.usefixtures("workdir")
@@ -82,7 +82,10 @@ def test_a_number_in_scientific_notation_is_a_number(harness: Harness) -> None:
             ["point.yaml, line 3, key sett: unknown key. Did you mean 'set'?"],
         ),
         ("method: cmlm\nset: [1]\n", ["point.yaml, line 2, key set"]),
-        ("method: cmml\nset: {alpha: 1}\n", ["point.yaml, key method: unknown method 'cmml'. Did you mean 'cmlm'?"]),
+        (
+            "method: cmml\nset: {alpha: 1}\n",
+            ["point.yaml, line 1, key method: unknown method 'cmml'. Did you mean 'cmlm'?"],
+        ),
         ("method: cmlm\nmethod: ft\nset: {}\n", ["point.yaml, line 2", "is given twice"]),
         ("method: cmlm\nset: {optim.lrr: 1}\n", ["'optim.lrr'", "Did you mean 'optim.lr'?"]),
     ],

@@ -26,14 +26,14 @@ LONG = f"{MOVIES} --set fine_tune.steps=50000000"
 @pytest.mark.parametrize(
     ("url", "parts"),
     [
-        ("harness.db", ["--store 'harness.db' is not a database URL", "sqlite:///results/harness.db"]),
-        ("sqlite://", ["--store 'sqlite://' names no file"]),
+        ("harness.db", ["store 'harness.db' is not a database URL", "sqlite:///results/harness.db"]),
+        ("sqlite://", ["store 'sqlite://' names no file"]),
         ("mysqll://host/x", ["names an unknown kind of database"]),
         ("postgresql+psycopg://someone@127.0.0.1:1/x", ["someone@127.0.0.1"]),
         ("postgresql+psycopg://someone:hush@127.0.0.1:1/x", ["--store: a password in the URL", "PGPASSWORD"]),
         ("postgresql+psycopg://127.0.0.1:1/x?user=someone&password=hush", ["--store: a password in the URL"]),
         ("sqlite:///letter.txt", ["sqlite:///letter.txt is not a database; move that file away"]),
-        ("sqlite:///newer.db", ["newer harness (schema 999", "name another --store"]),
+        ("sqlite:///newer.db", ["newer harness (schema 999", "name another store"]),
     ],
 )
 def test_a_store_that_cannot_be_used(refused: Refused, workdir: Path, words: str, url: str, parts: list[str]) -> None:
@@ -91,7 +91,7 @@ def test_sequences_longer_than_the_encoders_positions(
     said = harness(f"bench {MOVIES} --encoder ./short")
     assert said.status == 2
     last = said.err.strip().splitlines()[-1]
-    assert last == "harness: max_length is 128, but short has 100 positions; use --set max_length=100."
+    assert last == "harness: max_length is 128, but short has 100 positions; set max_length to 100 or less."
     assert [p.name for p in workdir.iterdir()] == ["short"]
     with pytest.raises(TrainingStartedError):
         harness(f"bench {MOVIES} --encoder ./short --set max_length=100")

@@ -117,23 +117,16 @@ def test_a_wrong_value_names_the_flag_and_what_is_allowed(refused: Refused, line
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("cmlm.alhpa=1", ["alhpa", "Did you mean 'alpha'?"]),
-        ("scl.lam=2", ["lam", "less than or equal to 1, not 2"]),
-        ("cmlm.contrast=simcrl", ["contrast", "'simsiam' or 'simclr', not 'simcrl'"]),
-        ("cmlm.num_views=many", ["num_views", "valid integer", "not 'many'"]),
+        ("cmlm.alhpa=1", ["unknown key", "Did you mean 'alpha'?"]),
+        ("scl.lam=2", ["less than or equal to 1, not 2"]),
+        ("cmlm.contrast=simcrl", ["'simsiam' or 'simclr', not 'simcrl'"]),
+        ("cmlm.num_views=many", ["valid integer", "not 'many'"]),
     ],
 )
 def test_a_wrong_hyperparameter_names_its_key(refused: Refused, text: str, parts: list[str]) -> None:
     said = refused(f"bench --table few_shot --tasks movies --set {text}")
-    method, _, rest = text.partition(".")
-    assert f"method {method}" in said.partition(" key ")[0]
-    assert f"key {rest.partition('=')[0]}" in said
+    assert said.startswith(f"harness: --set {text}: ")
     assert all(part in said for part in parts), said
-
-
-@pytest.mark.parametrize("text", ["cmlm.alhpa=1", "scl.lam=2", "cmlm.contrast=simcrl", "cmlm.num_views=many"])
-def test_a_wrong_hyperparameter_names_its_method(refused: Refused, text: str) -> None:
-    assert f"method {text.partition('.')[0]}" in refused(f"bench --table few_shot --tasks movies --set {text}")
 
 
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from harness.commands.prepare import prepare
 from harness.tables.estimate import Calibration
 from harness.tables.point import PointFile, load_point, settings
 from harness.tables.request import Override
-from harness.yaml_files import format_value, parse_value
+from harness.yaml_files import Places, format_value, parse_value
 
 Refused = Callable[..., str]
 Harness = Callable[..., Said]
@@ -181,21 +181,21 @@ def test_neither_a_table_nor_a_target(refused: Refused, command: str) -> None:
     ("target", "parts"),
     [
         ({"subset": "[0]"}, ["best.yaml, line 14, key target.subset: unknown key. Did you mean 'subsets'?"]),
-        ({"table": "few_shto"}, ["best.yaml, key target.table: unknown table 'few_shto'. Did you mean 'few_shot'?"]),
-        ({"preset": "quik"}, ["best.yaml, key target.preset", "unknown preset 'quik'. Did you mean 'quick'?"]),
-        ({"row": "CMML"}, ["best.yaml, key target.row: unknown row 'CMML'. Did you mean 'CMLM'?"]),
+        ({"table": "few_shto"}, [", key target.table: unknown table 'few_shto'. Did you mean 'few_shot'?"]),
+        ({"preset": "quik"}, [", key target.preset", "unknown preset 'quik'. Did you mean 'quick'?"]),
+        ({"row": "CMML"}, [", key target.row: unknown row 'CMML'. Did you mean 'CMLM'?"]),
         ({"row": None}, ["best.yaml, line 3, key target.row: this key is missing"]),
-        ({"tasks": "[movis]"}, ["best.yaml, key target.tasks: unknown task 'movis'. Did you mean 'movies'?"]),
+        ({"tasks": "[movis]"}, [", key target.tasks: unknown task 'movis'. Did you mean 'movies'?"]),
         ({"tasks": "[none.yaml]"}, ["none.yaml: there is no such file"]),
         ({"tasks": "movies"}, ["best.yaml, line 7, key target.tasks", "list"]),
-        ({"sizes": "[30]"}, ["best.yaml, key target.sizes: unknown size '30'"]),
-        ({"subsets": "[5]"}, ["best.yaml, key target.subsets: 5 is out of range; allowed are 0 to 4"]),
+        ({"sizes": "[30]"}, [", key target.sizes: unknown size '30'"]),
+        ({"subsets": "[5]"}, [", key target.subsets: 5 is out of range; allowed are 0 to 4"]),
         ({"seeds": "[-1]"}, ["best.yaml, line 10, key target.seeds.0", "greater than or equal to 0"]),
-        ({"encoder": "bert-tny"}, ["best.yaml, key target.encoder: unknown encoder 'bert-tny'"]),
-        ({"encoder": "./none"}, ["best.yaml, key target.encoder ./none: there is no such folder"]),
+        ({"encoder": "bert-tny"}, [", key target.encoder: unknown encoder 'bert-tny'"]),
+        ({"encoder": "./none"}, [", key target.encoder ./none: there is no such folder"]),
         ({"data": "nowhere"}, ["nowhere: there is no such folder"]),
-        ({"corpus": "boolq_prose"}, ["best.yaml, key target.corpus boolq_prose", "no row that is pre-trained"]),
-        ({"set": "[max_lenght=64]"}, ["best.yaml, key target.set, max_lenght=64: unknown key", "'max_length'"]),
+        ({"corpus": "boolq_prose"}, [", key target.corpus boolq_prose", "no row that is pre-trained"]),
+        ({"set": "[max_lenght=64]"}, [", key target.set.0: unknown key 'max_lenght'", "'max_length'"]),
     ],
     ids=str,
 )
@@ -209,11 +209,11 @@ def test_a_wrong_target_names_its_key(refused: Refused, target: dict[str, str | 
 @pytest.mark.parametrize(
     ("method", "values", "parts"),
     [
-        ("cmlm+scll", "{}", ["best.yaml, key method: unknown method 'scll'. Did you mean 'scl'?"]),
-        ("scl+cmlm", "{}", ["best.yaml, key method: 'scl+cmlm' trains after fine-tuning"]),
+        ("cmlm+scll", "{}", ["best.yaml, line 1, key method: unknown method 'scll'. Did you mean 'scl'?"]),
+        ("scl+cmlm", "{}", ["best.yaml, line 1, key method: 'scl+cmlm' trains after fine-tuning"]),
         ("cmlm+scl", "{alpha: 1}", ["best.yaml, line 2, key set.alpha", "write cmlm.alpha or scl.alpha"]),
-        ("cmlm", "{alhpa: 1}", ["best.yaml, key set, cmlm.alhpa=1: unknown key", "Did you mean 'alpha'?"]),
-        ("cmlm", "{fine_tune.lrr: 1}", ["best.yaml, key set, fine_tune.lrr=1: unknown key", "'fine_tune.lr'"]),
+        ("cmlm", "{alhpa: 1}", ["best.yaml, line 2, key set.alhpa: unknown key", "Did you mean 'alpha'?"]),
+        ("cmlm", "{fine_tune.lrr: 1}", ["best.yaml, line 2, key set.fine_tune.lrr: unknown key", "'fine_tune.lr'"]),
         ("cmlm", "{alpha: [1]}", ["best.yaml, line 2, key set.alpha: should be a number, a word", "not [1]"]),
     ],
 )
@@ -240,6 +240,8 @@ def test_a_points_file_is_read_back_as_it_was_written() -> None:
     best()
     point = load_point(Path("best.yaml"))
     expected = {("cmlm", "alpha"): 0.3, ("cmlm", "p_c"): 0.5, ("fine_tune", "lr"): 7e-4}
-    assert settings(point) == tuple(Override(path, value) for path, value in expected.items())
+    assert settings(point, Places(Path("best.yaml"))) == tuple(
+        Override(path, value) for path, value in expected.items()
+    )
     assert point.chosen["dev"] == {"mean": 0.61, "spread": 0.02}
     assert PointFile.model_validate(point.model_dump()) == point

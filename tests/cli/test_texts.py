@@ -33,7 +33,10 @@ PRE = "--table pretraining --subsets 0"
         ("bench --table few_shot --methods taco --set taco.contrast_group=9", ["set taco.contrast_group to 8 or less"]),
         ("bench --table few_shot --methods taco --set taco.window=4 --set taco.window_reading=released", ["is even"]),
         ("bench --table few_shot --methods coco_lm --set coco_lm.crop_ratio=2", ["less than or equal to 1"]),
-        ("bench --table few_shot --methods cmlm+scl --set cmlm.p_c=2", ["method cmlm", "less than or equal to 1"]),
+        (
+            "bench --table few_shot --methods cmlm+scl --set cmlm.p_c=2",
+            ["--set cmlm.p_c=2: should be less than or equal to 1"],
+        ),
     ],
 )
 def test_a_mistake_is_one_sentence(refused: Refused, packaged: object, words: str, parts: list[str]) -> None:
@@ -51,7 +54,7 @@ def test_a_corpus_without_a_usable_line(refused: Refused, workdir: Path) -> None
 def test_blocks_longer_than_the_encoders_positions(refused: Refused) -> None:
     said = refused(f"bench {PRE} --set pre_train.max_length=256")
     assert said.endswith(
-        "pre_train.max_length is 256, but new:tiny has 128 positions; use --set pre_train.max_length=128."
+        "pre_train.max_length is 256, but new:tiny has 128 positions; set pre_train.max_length to 128 or less."
     )
 
 

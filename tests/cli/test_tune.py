@@ -50,7 +50,7 @@ def own_space(old: str = "", new: str = "", text: str = SPACE) -> str:
         ("tune cmlm+sll", ["tune: unknown method 'sll'. Did you mean 'scl'?"]),
         ("tune scl+cmlm", ["'scl+cmlm' trains after fine-tuning; only the last method may use labels"]),
         ("tune mlm", ["tune mlm: no packaged space varies this method; write one and name it with --space"]),
-        ("tune taco_fine_tune", ["is a space and no method; take harness tune ft --space taco_fine_tune"]),
+        ("tune taco_fine_tune", ["is a space and no method; tune the method ft with --space taco_fine_tune"]),
         ("tune cmlm --space scl", ["--space scl: the space scl is for the method scl, and not for cmlm"]),
         ("tune cmlm --space clmm", ["--space: unknown space 'clmm'. Did you mean 'cmlm'?"]),
         ("tune cmlm --space nowhere.yaml", ["nowhere.yaml: there is no such file"]),
@@ -69,7 +69,7 @@ def own_space(old: str = "", new: str = "", text: str = SPACE) -> str:
         ("tune cmlm --grid --trials 5", ["--trials: a grid ends by itself; leave it out, or draw from the grid"]),
         ("tune cmlm --search --sampler grid", ["--sampler grid: a grid over a continuous range", "take --grid"]),
         ("tune cmlm --racing asha --metric accuracy,flops", ["several metrics (accuracy, flops)", "--racing none"]),
-        ("tune cmlm --sampler cmaes --metric accuracy,flops", ["--sampler cmaes searches for one metric only"]),
+        ("tune cmlm --sampler cmaes --metric accuracy,flops", ["--sampler cmaes: searches for one metric only"]),
         ("tune cmlm --set cmlm.alpha=0.2", ["--set cmlm.alpha=0.2: the search of cmlm varies cmlm.alpha itself"]),
         ("tune cmlm --grid --set cmlm.p_c=0.2", ["the grid of cmlm varies cmlm.p_c itself; leave one of them out"]),
         ("tune cmlm --set optim.lr=1e-4", ["--set optim.lr=1e-4: the search of cmlm varies optim.lr itself"]),
@@ -127,7 +127,7 @@ def test_a_metric_that_the_task_does_not_have(refused: Refused) -> None:
 def test_a_sampler_whose_package_is_missing(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "cmaes" else find(name, *rest))
-    assert "needs the Python package 'cmaes': pip install cmaes" in refused("tune cmlm --sampler cmaes")
+    assert "needs the Python package 'cmaes'; run 'pip install cmaes'" in refused("tune cmlm --sampler cmaes")
 
 
 def test_more_than_this_machine_has(refused: Refused) -> None:

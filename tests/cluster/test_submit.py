@@ -221,7 +221,7 @@ def test_no_cluster_at_the_address(
             "bench --table few_shot --store sqlite:///x.db",
             "submit bench --store: a job's own folder is deleted with it",
         ),
-        ("bench --table few_shot --store x.db", "submit bench --store 'x.db' is not a database URL; write"),
+        ("bench --table few_shot --store x.db", "submit bench: store 'x.db' is not a database URL; write"),
         (
             "bench --table few_shot --store postgresql+psycopg://me@h/n",
             "submit bench --storage: a job's own folder is deleted",

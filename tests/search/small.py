@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from harness.search.request import TuneRequest
 from harness.search.space import ResolvedSpace, Space, load_space, resolve_space
 from harness.search.trials import ReplicateOutcome
+from harness.tables.request import Request
 
 SPACE = """
 name: mine
@@ -32,7 +34,17 @@ def small_space(folder: Path, text: str = SPACE, **wishes: Any) -> ResolvedSpace
         path = folder / "mine.yaml"
         path.write_text(text, encoding="utf-8")
         _LOADED[text] = load_space(path)
-    return resolve_space(_LOADED[text], **wishes)
+    return explored(_LOADED[text], **wishes)
+
+
+def request(space: Space, *, flags: bool = True, **wishes: Any) -> TuneRequest:
+    """`wishes`: fields of the request, by default as flags of a command."""
+    return TuneRequest(space.method, base=Request(flags=flags), **wishes)
+
+
+def explored(space: Space, **wishes: Any) -> ResolvedSpace:
+    """As a request with these fields explores it."""
+    return resolve_space(space, request(space, **wishes))
 
 
 def outcome(*values: float, **others: Any) -> ReplicateOutcome:

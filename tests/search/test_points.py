@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from search.small import explored
 
 from harness.encoders import locate
 from harness.errors import UserError
 from harness.search.points import Points, StageResult
-from harness.search.space import ResolvedSpace, load_space, resolve_space
+from harness.search.space import ResolvedSpace, load_space
 from harness.specs import SHARED_PHASES, Run
 from harness.tables.plan import Plan, make_plan
 from harness.tables.request import Override, Request, parse_override
@@ -63,12 +64,12 @@ def points_of(source: TextSource) -> Callable[..., Points]:
 @pytest.fixture(scope="module")
 def grid(points_of: Callable[..., Points]) -> Points:
     """CMLM's alpha x p_c: 30 points."""
-    return points_of(resolve_space(load_space("cmlm"), preset="quick", mode="grid"))
+    return points_of(explored(load_space("cmlm"), preset="quick", mode="grid"))
 
 
 @pytest.fixture(scope="module")
 def search(points_of: Callable[..., Points]) -> Points:
-    return points_of(resolve_space(load_space("cmlm"), preset="quick", mode="search"))
+    return points_of(explored(load_space("cmlm"), preset="quick", mode="search"))
 
 
 # ------------------------------------------------------------------------------------------------------------- runs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import math
@@ -10,12 +11,14 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from search.small import explored, request
 
 from harness.errors import UserError
 from harness.methods import METHODS, hyperparameters
@@ -23,10 +26,10 @@ from harness.search.parameters import Parameter, Tunable, tunable_at
 from harness.search.space import (
     ResolvedSpace,
     Space,
-    check_method,
     check_metrics,
+    check_sampler,
     load_space,
-    resolve_space,
+    requested_space,
     space_names,
 )
 from harness.tables.request import Override, Request, parse_override
@@ -93,7 +96,7 @@ def read_back(space: ResolvedSpace, point: dict[str, Any]) -> bool:
 
 @every_space
 def test_every_space_under_every_preset_has_a_point_that_runs(name: str, preset: str, mode: Any) -> None:
-    space = resolve_space(SPACES[name], preset=preset, mode=mode)
+    space = explored(SPACES[name], preset=preset, mode=mode)
     assert space.sampler == ("grid" if mode == "grid" else "tpe")
     points = [space.defaults, *(space.grid_points() if mode == "grid" else ())]
     for point in points:
@@ -109,9 +112,9 @@ def test_every_space_under_every_preset_has_a_point_that_runs(name: str, preset:
 def test_a_grid_is_its_product_with_the_default_first(name: str, preset: str, mode: Any) -> None:
     if mode == "search":
         with pytest.raises(ValueError, match="no list"):
-            resolve_space(SPACES[name], preset=preset, mode=mode).grid_points()
+            explored(SPACES[name], preset=preset, mode=mode).grid_points()
         return
-    space = resolve_space(SPACES[name], preset=preset, mode=mode)
+    space = explored(SPACES[name], preset=preset, mode=mode)
     points = [tuple(point.values()) for point in space.grid_points()]
     product = list(itertools.product(*(p.choices for p in space.parameters)))
     assert len(set(points)) == len(points) == space.trials
@@ -138,11 +141,11 @@ def test_a_grid_is_its_product_with_the_default_first(name: str, preset: str, mo
     ],
 )
 def test_the_papers_grids_have_the_papers_size(name: str, preset: str, points: int) -> None:
-    assert resolve_space(SPACES[name], preset=preset, mode="grid").trials == points
+    assert explored(SPACES[name], preset=preset, mode="grid").trials == points
 
 
 def paper_presets(name: str) -> list[ResolvedSpace]:
-    found = [resolve_space(SPACES[name], preset=preset, mode="grid") for preset in SPACES[name].presets]
+    found = [explored(SPACES[name], preset=preset, mode="grid") for preset in SPACES[name].presets]
     return [space for space in found if space.table_preset == "paper"]
 
 
@@ -183,7 +186,7 @@ def test_each_method_that_the_issue_names_has_a_space() -> None:
     for name, space in SPACES.items():
         assert space.default_preset == "quick"
         assert {"quick", "laptop", "paper"} <= set(space.presets)
-        quick = resolve_space(space)
+        quick = explored(space)
         assert (quick.preset, quick.mode, quick.trials, quick.sizes, quick.subsets) == (
             "quick",
             "search",
@@ -200,7 +203,7 @@ def test_what_a_search_proposes_lies_in_it_and_runs(name: str) -> None:
     optuna = pytest.importorskip("optuna")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     for preset in SPACES[name].presets:
-        space = resolve_space(SPACES[name], preset=preset, mode="search")
+        space = explored(SPACES[name], preset=preset, mode="search")
         study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
         study.enqueue_trial(space.defaults)
         for number in range(12):
@@ -263,7 +266,7 @@ HEAD: dict[str, Any] = {"name": "own", "title": "t", "method": "cmlm", "table": 
 def test_any_proposed_point_lies_in_the_space_and_is_read_back(written: dict[str, Any], seed: int) -> None:
     optuna = pytest.importorskip("optuna")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    space = resolve_space(parse_yaml(json.dumps(written), Space, "own.yaml"))
+    space = explored(parse_yaml(json.dumps(written), Space, "own.yaml"))
     paths = [p.path for p in space.parameters]
     assert all(paths.index(parent) < paths.index(p.path) for p in space.parameters for parent in p.when)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
@@ -292,12 +295,12 @@ def test_a_step_gives_the_number_that_one_would_write() -> None:
 def test_one_value_written_in_two_ways_is_one() -> None:
     one = own(grid="alpha: [1, 0.5]")
     two = own(grid="cmlm.alpha: [1.0, 5e-1]")
-    assert resolve_space(one).identity() == resolve_space(two).identity()
-    assert resolve_space(one).overrides({"alpha": 1.0}) == (Override(("cmlm", "alpha"), 1.0),)
+    assert explored(one).identity() == explored(two).identity()
+    assert explored(one).overrides({"alpha": 1.0}) == (Override(("cmlm", "alpha"), 1.0),)
 
 
 def test_parts_of_a_chain_are_named() -> None:
-    space = resolve_space(
+    space = explored(
         parse_yaml(
             "{name: own, title: t, method: cmlm+scl, table: objectives, defaults: {cmlm.alpha: 0.5, scl.lam: 0.9},"
             " search: {cmlm.alpha: {low: 0.1, high: 1}, scl.lam: {choice: [0.5, 0.9]}}}",
@@ -311,7 +314,7 @@ def test_parts_of_a_chain_are_named() -> None:
 
 
 def test_a_method_without_a_row_gets_one() -> None:
-    space = resolve_space(
+    space = explored(
         parse_yaml(
             "{name: own, title: t, method: taco, table: few_shot, grid: {window: [3, 5]}, defaults: {window: 5}}",
             Space,
@@ -324,22 +327,22 @@ def test_a_method_without_a_row_gets_one() -> None:
 
 def test_a_space_without_presets_stands_on_those_of_its_table() -> None:
     space = own()
-    assert {resolve_space(space, preset=name).table_preset for name in ("quick", "paper")} == {"quick", "paper"}
+    assert {explored(space, preset=name).table_preset for name in ("quick", "paper")} == {"quick", "paper"}
     with pytest.raises(UserError, match="Did you mean 'laptop'"):
-        resolve_space(space, preset="labtop")
+        explored(space, preset="labtop")
 
 
 def test_a_default_that_a_parent_switches_off_may_be_left_out() -> None:
     search = "contrast: {choice: [simsiam, simclr]}\n  temperature: {low: 0.1, high: 1, when: {contrast: simclr}}"
-    space = resolve_space(own(defaults="contrast: simsiam", grid="", search=search))
+    space = explored(own(defaults="contrast: simsiam", grid="", search=search))
     assert space.defaults == {"contrast": "simsiam"}
-    stated = resolve_space(own(defaults="contrast: simsiam, temperature: 0.3", grid="", search=search))
+    stated = explored(own(defaults="contrast: simsiam, temperature: 0.3", grid="", search=search))
     assert stated.defaults == space.defaults
 
 
 def test_finite_spaces_can_be_counted() -> None:
     def finite(search: str, defaults: str) -> bool:
-        return resolve_space(own(defaults=defaults, grid="", search=search)).num_points < math.inf
+        return explored(own(defaults=defaults, grid="", search=search)).num_points < math.inf
 
     assert finite(
         "num_views: {low: 1, high: 9, log: true}\n  p_c: {low: 0.1, high: 0.9, step: 0.1}", "num_views: 1, p_c: 0.7"
@@ -503,7 +506,7 @@ def test_a_value_that_is_only_wrong_beside_others_is_taken() -> None:
     """cmlm.alpha 0 is refused with mlm false, and taco.window 1 with the default reading: the other may be varied too."""
     assert own(grid="alpha: [0, 0.5]\n  mlm: [true, false]", search="", defaults="alpha: 0.5, mlm: true")
     space = own(method="taco", defaults="window: 1", grid="window: [1, 3]", search="")
-    assert resolve_space(space).defaults == {"window": 1}
+    assert explored(space).defaults == {"window": 1}
 
 
 def test_what_the_row_sets_itself_is_not_varied() -> None:
@@ -532,7 +535,7 @@ def test_unknown_spaces_and_presets() -> None:
     with pytest.raises(UserError, match="no such file"):
         load_space("no/such.yaml")
     with pytest.raises(UserError, match=r"--preset of space cmlm: .* Did you mean 'laptop'"):
-        resolve_space(SPACES["cmlm"], preset="labtop")
+        explored(SPACES["cmlm"], preset="labtop")
 
 
 @pytest.mark.parametrize(
@@ -547,31 +550,60 @@ def test_unknown_spaces_and_presets() -> None:
         ),
         ({"mode": "grid", "trials": 5}, ["a grid ends by itself"]),
         ({"metrics": ("accuracy", "flops"), "racing": "paired"}, ["--racing paired", "several metrics"]),
+        ({"preset": "papper"}, ["--preset of space cmlm: unknown preset 'papper'"]),
     ],
 )
 def test_wishes_that_cannot_be(wishes: dict[str, Any], parts: list[str]) -> None:
+    """A command is told its flags, a caller in Python the arguments."""
     with pytest.raises(UserError) as caught:
-        resolve_space(SPACES["cmlm"], **wishes)
+        explored(SPACES["cmlm"], **wishes)
     assert all(part in str(caught.value) for part in parts), caught.value
+    with pytest.raises(UserError) as caught:
+        explored(SPACES["cmlm"], flags=False, **wishes)
+    said = str(caught.value)
+    assert "--" not in said
+    assert said.startswith(tuple(name.removesuffix("s") for name in wishes)), said
+
+
+def test_a_sampler_whose_package_is_missing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(name: str, num_metrics: int = 1, **asked: Any) -> None:
+        space = explored(SPACES["cmlm"], mode="search", sampler=name, metrics=("accuracy", "flops")[:num_metrics])
+        check_sampler(space, request(SPACES["cmlm"], **asked))
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "cmaes" else find(name, *rest))
+    for asked, place in (
+        ({"sampler": "cmaes"}, "--sampler cmaes"),
+        ({"sampler": "cmaes", "flags": False}, "sampler='cmaes'"),
+        ({}, "space cmlm, sampler cmaes"),
+    ):
+        with pytest.raises(UserError, match=rf"^{place}: needs the Python package 'cmaes'; run 'pip install cmaes'"):
+            check("cmaes", **asked)
+    for name in ("tpe", "random", "nsga2"):
+        check(name, 2)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: object())
+    check("cmaes")
+    with pytest.raises(UserError, match="one metric only"):
+        check("cmaes", 2)
 
 
 def test_wishes_for_what_the_space_lacks() -> None:
     only_grid, only_search = own(search=""), own(grid="")
-    assert resolve_space(only_grid).mode == "grid"
-    assert resolve_space(only_search).mode == "search"
+    assert explored(only_grid).mode == "grid"
+    assert explored(only_search).mode == "search"
     with pytest.raises(UserError, match=r"has no search under preset quick; take --grid"):
-        resolve_space(only_grid, mode="search")
+        explored(only_grid, mode="search")
     with pytest.raises(UserError, match=r"has no grid under preset quick; take --search"):
-        resolve_space(only_search, mode="grid")
+        explored(only_search, mode="grid")
     with pytest.raises(UserError, match="list values under grid"):
-        resolve_space(only_search, sampler="grid")
+        explored(only_search, sampler="grid")
 
 
 def test_samplers_trials_and_racing() -> None:
     cmlm = SPACES["cmlm"]
 
     def found(**wishes: Any) -> tuple[str, str, int, str]:
-        space = resolve_space(cmlm, preset="quick", **wishes)
+        space = explored(cmlm, preset="quick", **wishes)
         return space.mode, space.sampler, space.trials, space.racing
 
     assert found() == ("search", "tpe", 8, "paired")
@@ -580,40 +612,41 @@ def test_samplers_trials_and_racing() -> None:
     assert found(mode="grid", racing="asha") == ("grid", "grid", 30, "asha")
     assert found(mode="grid", sampler="tpe", trials=12) == ("grid", "tpe", 12, "none")
     assert found(metrics=("accuracy", "flops")) == ("search", "tpe", 8, "none")
-    drawn = resolve_space(cmlm, mode="grid", sampler="random")
+    drawn = explored(cmlm, mode="grid", sampler="random")
     assert drawn.num_points == 30
     assert all(parameter.choices for parameter in drawn.parameters)
 
 
 def test_a_default_outside_of_the_grid_is_one_point_more() -> None:
-    space = resolve_space(own(grid="alpha: [0.1, 0.3]", search=""))
+    space = explored(own(grid="alpha: [0.1, 0.3]", search=""))
     assert (space.trials, space.grid_points()[0]) == (3, {"alpha": 0.5})
 
 
 def test_metrics_and_directions() -> None:
     cmlm = SPACES["cmlm"]
-    assert (resolve_space(cmlm).metrics, resolve_space(cmlm).directions) == ((), ("maximize",))
-    both = resolve_space(cmlm, metrics=("accuracy", "flops"))
+    assert (explored(cmlm).metrics, explored(cmlm).directions) == ((), ("maximize",))
+    both = explored(cmlm, metrics=("accuracy", "flops"))
     assert (both.metrics, both.directions) == (("accuracy", "flops"), ("maximize", "minimize"))
-    check_metrics(both, {"movies": TASKS["movies"], "sst2": TASKS["sst2"]})
-    with pytest.raises(UserError, match=r"metric mcc: the task sst2 does not have it; it has accuracy"):
-        check_metrics(resolve_space(cmlm, metrics=("mcc",)), {"sst2": TASKS["sst2"]})
+    check_metrics(both, {"movies": TASKS["movies"], "sst2": TASKS["sst2"]}, request(cmlm))
+    for asked, place in ((("mcc",), "--metric"), (None, "space cmlm, metric")):
+        with pytest.raises(UserError, match=rf"^{place} mcc: the task sst2 does not have it; it has accuracy"):
+            check_metrics(explored(cmlm, metrics=("mcc",)), {"sst2": TASKS["sst2"]}, request(cmlm, metrics=asked))
     written = own(
         more="target: {metric: [flops], direction: [minimize]}\npresets: {quick: {description: x, metric: f1}}"
     )
-    assert resolve_space(written).directions == ("maximize",)
-    assert resolve_space(written).metrics == ("f1",)
+    assert explored(written).directions == ("maximize",)
+    assert explored(written).metrics == ("f1",)
 
 
 def test_a_space_of_another_method_is_refused() -> None:
-    check_method(SPACES["cmlm"], "CMLM", "--space cmlm.yaml")
-    with pytest.raises(UserError, match=r"--space scl.yaml: the space scl is for the method scl, and not for cmlm"):
-        check_method(SPACES["scl"], "cmlm", "--space scl.yaml")
+    assert requested_space(replace(request(SPACES["cmlm"]), method="CMLM", space="cmlm")).method == "cmlm"
+    with pytest.raises(UserError, match=r"^--space scl: the space scl is for the method scl, and not for cmlm"):
+        requested_space(replace(request(SPACES["cmlm"]), space="scl"))
 
 
 def test_identity_moves_with_what_shapes_the_proposals_and_with_nothing_else() -> None:
     def identity(changes: dict[str, str] | None = None, **wishes: Any) -> dict[str, Any]:
-        return resolve_space(own(**(changes or {})), **wishes).identity()
+        return explored(own(**(changes or {})), **wishes).identity()
 
     base = identity()
     assert identity({"more": "notes: [a]\ntrials: 5\ntarget: {sizes: [20]}"}) == base

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 import sqlite3
@@ -21,7 +20,7 @@ from sqlalchemy.exc import OperationalError
 
 from harness.errors import UserError
 from harness.search.space import ResolvedSpace
-from harness.search.study import Entry, History, OptunaMirror, check_sampler, sampler_of, study_name
+from harness.search.study import Entry, History, OptunaMirror, sampler_of, study_name
 from harness.search.trials import ReplicateOutcome
 from harness.store import Owner, Store
 
@@ -178,7 +177,7 @@ def test_a_gap_in_the_numbers_is_refused(store: Store) -> None:
         history.propose(point)
     with sqlite3.connect(store.path or "") as connection:
         connection.execute("DELETE FROM tune_trials WHERE number = 1")
-    with pytest.raises(UserError, match=r"^The study mine misses trials in the store; take another --seed"):
+    with pytest.raises(UserError, match=r"^The study mine misses trials in the store; take another sampler seed"):
         History("mine", store, None)
 
 
@@ -193,7 +192,7 @@ def test_a_gap_in_the_numbers_is_refused(store: Store) -> None:
 )
 def test_a_trial_of_another_shape_is_refused(store: Store, trial: dict[str, Any], why: str) -> None:
     store.keep_trial("mine", 0, {"trial": trial, "same_as": None, "told": None, "after": 0, "order": 0})
-    with pytest.raises(UserError, match=rf"has a damaged trial 0 of the study mine \({why}.*take another --seed"):
+    with pytest.raises(UserError, match=rf"has a damaged trial 0 of the study mine \({why}.*take another sampler seed"):
         History("mine", store, None)
 
 
@@ -438,19 +437,6 @@ def test_a_folder_can_have_a_studys_name(tmp_path: Path, text: str) -> None:
     assert not name.startswith(".")
     (tmp_path / "studies" / name).mkdir(parents=True)
     assert [path.name for path in (tmp_path / "studies").iterdir()] == [name]
-
-
-def test_a_sampler_whose_package_is_missing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "cmaes" else find(name, *rest))
-    with pytest.raises(UserError, match=r"^--sampler cmaes needs the Python package 'cmaes': pip install cmaes"):
-        check_sampler("cmaes")
-    for name in ("tpe", "random", "nsga2", "grid"):
-        check_sampler(name, 2)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: object())
-    check_sampler("cmaes")
-    with pytest.raises(UserError, match="one metric only"):
-        check_sampler("cmaes", 2)
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2"])

@@ -58,13 +58,13 @@ def open_folder(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("text", ["harness.db", "results/harness.db", "://", "c:\\x.db"])
 def test_not_a_url(text: str) -> None:
     found = error_of(lambda: Store(text))
-    assert f"--store '{text}' is not a database URL" in found
+    assert f"store '{text}' is not a database URL" in found
     assert "sqlite:///results/harness.db" in found
 
 
 @pytest.mark.parametrize("text", ["sqlite://", "sqlite:///", "sqlite:///:memory:"])
 def test_no_file(text: str) -> None:
-    assert f"--store '{text}' names no file" in error_of(lambda: Store(text))
+    assert f"store '{text}' names no file" in error_of(lambda: Store(text))
 
 
 def test_unknown_backend_and_missing_driver() -> None:
@@ -126,7 +126,7 @@ def test_a_newer_schema_is_not_touched(file_store: Store, file_url: str) -> None
     before = Path(file_url.removeprefix("sqlite:///")).read_bytes()
     found = error_of(lambda: Store(file_url))
     assert "newer harness (schema 999, this one knows" in found
-    assert "upgrade glue-harness or name another --store" in found
+    assert "upgrade glue-harness or name another store" in found
     assert Path(file_url.removeprefix("sqlite:///")).read_bytes() == before
 
 

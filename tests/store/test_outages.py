@@ -251,7 +251,7 @@ def test_a_disk_that_becomes_read_only(tmp_path: Path, disk: Callable[[str], Non
     store.lease(stage(2).key, owner)
     store._engine.dispose()  # a file that is open for writing holds off the change
     disk("ro")
-    with pytest.raises(UserError, match=r"is read-only; make it writable or name another --store\.$"):
+    with pytest.raises(UserError, match=r"is read-only; make it writable or name another store\.$"):
         store.commit(stage(2), record(stage(2)), owner)
     assert store.statuses([stage(1).key]) == {stage(1).key: ("done", 1)}
     store._engine.dispose()

@@ -367,6 +367,6 @@ def test_a_column_of_a_users_task_is_checked_when_the_task_is_known(tmp_path: Pa
     assert resolve_table(table, "paper", {"mine": two}, tasks=("mine",)).selection("mine").metric == "f1"
     with pytest.raises(
         UserError,
-        match=r"key columns\.sst2\.task: unknown task 'mine'\. .*the YAML of a task of your own with --tasks\.",
+        match=r"key columns\.sst2\.task: unknown task 'mine'\. .*the YAML file of a task of your own in --tasks\.",
     ):
         resolve_table(table, "paper", TASKS, tasks=("mine",))
