@@ -14,12 +14,14 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from transformers import (
     AutoModelForMaskedLM,
     BertConfig,
+    DistilBertConfig,
     ElectraConfig,
     MPNetConfig,
     PreTrainedTokenizerFast,
     RobertaConfig,
 )
 
+from harness.encoders.families import FAMILIES, family_of
 from harness.encoders.models.text_encoder import TextEncoder, load_encoder
 from harness.encoders.sources import locate
 from harness.encoders.tokens import Tokeniser, Tokens, Vocabulary
@@ -32,7 +34,7 @@ from harness.storage import Storage
 from harness.streams import stream
 from harness.training.loop import Inputs
 
-KINDS = ("bert", "roberta", "electra", "mpnet")
+KINDS = ("bert", "roberta", "electra", "mpnet", "distilbert")
 WORDS = (*(f"w{i}" for i in range(40)), "good", "bad", "##ish")
 _SHAPE: dict[str, Any] = {
     "hidden_size": 32,
@@ -45,7 +47,7 @@ _SHAPE: dict[str, Any] = {
 
 def tokenizer(kind: str) -> PreTrainedTokenizerFast:
     """WordPiece over `WORDS`, with the special tokens, their places and the token types of the model type."""
-    if kind in ("bert", "electra"):
+    if kind in ("bert", "electra", "distilbert"):
         first, last, pad, unknown, mask = "[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]"
         special = [pad, unknown, first, last, mask]
         pair = f"{first}:0 $A:0 {last}:0 $B:1 {last}:1"
@@ -65,6 +67,10 @@ def tokenizer(kind: str) -> PreTrainedTokenizerFast:
     )
 
 
+def _own_names(shape: dict[str, Any], kind: str) -> dict[str, Any]:
+    return {FAMILIES[kind].names.get(name, name): value for name, value in shape.items()}
+
+
 def config(kind: str) -> Any:
     shape = {**_SHAPE, "vocab_size": len(tokenizer(kind))}
     return {
@@ -72,7 +78,14 @@ def config(kind: str) -> Any:
         "electra": lambda: ElectraConfig(**shape, embedding_size=16, max_position_embeddings=64),
         "roberta": lambda: RobertaConfig(**shape, max_position_embeddings=66, type_vocab_size=1, pad_token_id=1),
         "mpnet": lambda: MPNetConfig(**shape, max_position_embeddings=66, pad_token_id=1),
+        "distilbert": lambda: DistilBertConfig(**_own_names(shape, "distilbert"), max_position_embeddings=64),
     }[kind]()
+
+
+def shape_of(kind: str) -> dict[str, Any]:
+    """The numbers of the tiny encoder, under BERT's names."""
+    found = config(kind).to_dict()
+    return family_of(found).shape(found)
 
 
 def model(kind: str, seed: int = 0) -> Any:
@@ -219,7 +232,7 @@ OBJECTIVES: dict[str, Objective] = {
 """Every objective and what its settings switch: the contract of tests/objectives takes up what is added here."""
 SUPERVISED = ("cross_entropy", "scl")
 METRICS = ("accuracy",)
-ALLOWED = [(kind, name) for name in OBJECTIVES for kind in KINDS if not unmet(OBJECTIVES[name], config(kind).to_dict())]
+ALLOWED = [(kind, name) for name in OBJECTIVES for kind in KINDS if not unmet(OBJECTIVES[name], shape_of(kind))]
 """Which kinds of encoder can be trained with which objective."""
 
 

@@ -257,13 +257,19 @@ def _config(folder: Path) -> dict[str, Any]:
     kind = str(config.get("model_type"))
     if kind not in FAMILIES:
         raise UserError(f"{path}: model_type '{kind}' cannot be trained here. Known: {', '.join(sorted(FAMILIES))}.")
+    family = family_of(config)
+    config = family.shape(config)
     for key in _COUNTS:
         value = config.get(key, 1 if key in _DEFAULTED else None)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             found = repr(value)[:60] if key in config else "missing"
-            raise UserError(f"{path}: {key} is {found}, and it should be a whole number of 1 or more.")
+            name = family.names.get(key, key)
+            raise UserError(f"{path}: {name} is {found}, and it should be a whole number of 1 or more.")
+    if family.packed and config.get("position_embedding_type", "absolute") != "absolute":
+        named = repr(config["position_embedding_type"])[:60]
+        raise UserError(f"{path}: position_embedding_type is {named}, which transformers no longer computes.")
     pad = config.get("pad_token_id", 0)
-    unset = pad is None and not family_of(config).after_padding
+    unset = pad is None and not family.after_padding
     if not unset and (isinstance(pad, bool) or not isinstance(pad, int) or pad < 0):
         raise UserError(f"{path}: pad_token_id is {repr(pad)[:60]}, and it should be the id of a token.")
     hidden, heads = config.get("hidden_size"), config.get("num_attention_heads")

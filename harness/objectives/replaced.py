@@ -289,7 +289,7 @@ class CorrectiveContrast(_Replaced):
             self.projection = nn.Sequential(
                 self.draw_linear(nn.Linear(size, size), "projection"),
                 nn.GELU(),
-                nn.LayerNorm(size, eps=self.encoder.config.layer_norm_eps),
+                nn.LayerNorm(size, eps=self.encoder.norm_eps),
             )
 
     def judge(self, seen: Corrupted, measures: Measures | None) -> dict[str, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -296,3 +297,35 @@ def test_a_layout_is_made_once_a_batch() -> None:
     assert packed.layout(2) is packed.layout(2)
     assert packed.layout(2) is not packed.layout(3)
     assert packed.only_first().layout(2).area < packed.layout(2).area
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"attention_mask": torch.zeros(1, 1, 7, 7)},
+        {"head_mask": torch.ones(HEADS)},
+        {"cu_seq_lens_q": torch.tensor([0, 7])},
+        {"softcap": 30.0},
+        {"is_causal": True},
+    ],
+    ids=lambda given: next(iter(given)),
+)
+def test_what_would_be_another_computation_is_refused(given: dict[str, Any]) -> None:
+    views = [each.transpose(1, 2) for each in drawn(7, 3)]
+    mask = given.pop("attention_mask", None)
+    with pytest.raises(ValueError, match="packed attention does not compute"):
+        packed_attention(MODULE, *views, mask, SCALE, packing=packing_of([7]), **given)
+
+
+def test_a_layer_that_looks_backwards_only_is_refused() -> None:
+    causal = nn.Module()
+    causal.is_causal = True
+    with pytest.raises(ValueError, match="does not compute is_causal"):
+        packed_attention(causal, *[each.transpose(1, 2) for each in drawn(7, 3)], None, SCALE, packing=packing_of([7]))
+
+
+def test_what_changes_nothing_is_taken() -> None:
+    views = [each.transpose(1, 2) for each in drawn(7, 3)]
+    expected = packed_attention(MODULE, *views, None, SCALE, packing=packing_of([7]))[0]
+    more = {"position_ids": torch.arange(7)[None], "head_mask": None, "output_attentions": False}
+    assert torch.equal(packed_attention(MODULE, *views, None, SCALE, packing=packing_of([7]), **more)[0], expected)

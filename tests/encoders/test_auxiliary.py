@@ -144,7 +144,7 @@ class TestStart:
             nn.init.normal_(encoder.relative_positions.table)
         auxiliary = beside(encoder, layers=layers).eval()
         truncated = copy.deepcopy(encoder)
-        truncated.base.encoder.layer = truncated.base.encoder.layer[:layers]
+        truncated.stack.layer = truncated.stack.layer[:layers]
         with torch.no_grad():
             expected = truncated(batch)
             assert torch.equal(auxiliary(batch), expected)
@@ -235,7 +235,9 @@ class TestRuns:
         auxiliary = beside(tiny.encoder(folder), layers=2, initial=initial).eval()
         plain = tiny.plain_model(folder).eval()
         base = getattr(plain, plain.base_model_prefix)
-        base.encoder.layer.load_state_dict(auxiliary.transformer.layer.state_dict())
+        base.get_submodule(auxiliary._encoder[0].family.stack).layer.load_state_dict(
+            auxiliary.transformer.layer.state_dict()
+        )
         if auxiliary.project is not None:
             base.embeddings_project.load_state_dict(auxiliary.project.state_dict())
         tokens = tiny.tokens(folder, tiny.texts(9, seed=4, pairs=True)[0])
@@ -251,9 +253,13 @@ class TestRuns:
         hidden = auxiliary(batch)
         assert hidden.shape == (len(batch.ids), 8)
         assert auxiliary.logits(hidden[:5]).shape == (5, encoder.config.vocab_size)
-        attention = auxiliary.transformer.layer[0].attention.self
-        assert (attention.num_attention_heads, attention.attention_head_size) == (1, 8)
-        assert auxiliary.transformer.layer[0].intermediate.dense.out_features == 32
+        layer = auxiliary.transformer.layer[0]
+        if folder.name == "tiny-distilbert":
+            assert (layer.attention.n_heads, layer.attention.attention_head_size) == (1, 8)
+            assert layer.ffn.lin1.out_features == 32
+        else:
+            assert (layer.attention.self.num_attention_heads, layer.attention.self.attention_head_size) == (1, 8)
+            assert layer.intermediate.dense.out_features == 32
         assert len(auxiliary.transformer.layer) == 3
         assert encoder.config.hidden_size == 32  # the encoder's configuration is its own
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from harness.encoders.kernels.packing import rounded
-from harness.encoders.models.text_encoder import Batch, TextEncoder, filled
+from harness.encoders.models.last_layer import filled
+from harness.encoders.models.text_encoder import Batch, TextEncoder
 
 CPU = torch.device("cpu")
 WANTED = ("first", "first by value", "mixture", "all", "one", "none")

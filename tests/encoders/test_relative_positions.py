@@ -147,7 +147,7 @@ class TestEncoder:
         bias = table[pairs].permute(2, 0, 1)[None]
         padded["attention_mask"] = bias.masked_fill(~real[:, None, None, :], torch.finfo(torch.float32).min)
         with torch.no_grad():
-            positions = torch.arange(width) + (0 if kind in ("bert", "electra") else plain.config.pad_token_id + 1)
+            positions = torch.arange(width) + encoder.family.after_padding * (plain.config.pad_token_id + 1)
             expected = getattr(plain, plain.base_model_prefix)(**padded, position_ids=positions[None])[0][real]
             torch.testing.assert_close(encoder(Batch.of(tokens, CPU)), expected, atol=2e-6, rtol=1e-6)
 

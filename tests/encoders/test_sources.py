@@ -294,6 +294,16 @@ class TestWrongFolders:
         (copy / "vocab.txt").write_bytes(b"caf\xe9\n")
         assert "vocab.txt is not UTF-8 text" in one_sentence(copy)
 
+    def test_positions_that_the_library_no_longer_computes(self, copy: Path) -> None:
+        edit(copy / "config.json", position_embedding_type="relative_key")
+        assert "position_embedding_type is 'relative_key', which" in one_sentence(copy)
+
+    def test_a_number_is_named_as_the_file_names_it(self, folders: dict[str, Path], tmp_path: Path) -> None:
+        folder = Path(shutil.copytree(folders["distilbert"], tmp_path / "copy"))
+        assert locate(str(folder)).config["hidden_size"] == 32
+        edit(folder / "config.json", hidden_dim=0)
+        assert "config.json: hidden_dim is 0" in one_sentence(folder)
+
     def test_an_unknown_model_type(self, copy: Path) -> None:
         """A library wrote it, not a person: it names another architecture, of which no known one is a near spelling."""
         edit(copy / "config.json", model_type="bart")

@@ -49,10 +49,10 @@ class TestTokeniser:
             ([first, word("good"), last], [0] * 3, [True, False, True]),
         ]
         (ids, types, special), *rest = lists(tiny.tokens(folders[kind], [("w1", "w2 w3")]))
-        between = [last] if kind in ("bert", "electra") else [last, last]
+        between = [last] if made.cls_token == "[CLS]" else [last, last]
         assert not rest
         assert ids == [first, word("w1"), *between, word("w2"), word("w3"), last]
-        second = 1 if kind in ("bert", "electra") else 0
+        second = int(made.cls_token == "[CLS]")
         assert types == [0] * (2 + len(between)) + [second] * 3
         assert special == [True, False, *[True] * len(between), False, False, True]
 

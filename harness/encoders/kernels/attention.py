@@ -20,6 +20,8 @@ from harness.encoders.kernels.padded_layout import PaddedLayout
 from harness.private import softmax_backward
 
 NAME = "harness_packed"
+_NEUTRAL = ("position_ids",)
+"""What models pass on that changes nothing here: positions are in the states already."""
 
 
 def packed_attention(
@@ -32,9 +34,13 @@ def packed_attention(
     dropout: float = 0.0,
     *,
     packing: Packing,
-    **unused: Any,
+    **others: Any,
 ) -> tuple[Tensor, None]:
-    """q, k, v [1, H, T', D] -> [1, T', H, D]: the T tokens, then rows that fill them up to a rounded number."""
+    """q, k, v [1, H, T', D] -> [1, T', H, D]: the T tokens, then rows that fill them up to a rounded number.
+
+    Raises ValueError for a mask, and for anything else in a model's call that would change what is computed.
+    """
+    _refuse(module, {"attention_mask": attention_mask, **others})
     _, heads, tokens, depth = query.shape
     scale = depth**-0.5 if scaling is None else scaling
     # In training also without gradient: the pass that gathers rows has to draw the same dropout as the pass with gradient.
@@ -52,6 +58,14 @@ def packed_attention(
     )
     flat = out.transpose(1, 2).reshape(rows * width, heads, depth)
     return packing.gathered(flat, tokens)[None], None
+
+
+def _refuse(module: nn.Module, given: dict[str, Any]) -> None:
+    """Raises ValueError where a model passes what packed attention does not compute, or looks only backwards."""
+    wrong = [name for name, value in given.items() if name not in _NEUTRAL and value is not None and value is not False]
+    wrong += ["is_causal"] if getattr(module, "is_causal", False) else []
+    if wrong:
+        raise ValueError(f"packed attention does not compute {wrong[0]} (of {type(module).__name__})")
 
 
 class _Grouped(torch.autograd.Function):

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from harness.encoders.kernels.linear import linear, use_cpu_kernels
+from harness.encoders.models.last_layer import filled, only_positions
 from harness.encoders.models.relative_positions import RelativePositions
-from harness.encoders.models.text_encoder import Batch, TextEncoder, draw, filled, only_positions
+from harness.encoders.models.text_encoder import Batch, TextEncoder, draw
 from harness.streams import seed_of
 
 
@@ -52,7 +53,8 @@ class Auxiliary(nn.Module):
         own = copy.deepcopy(of)
         own.num_hidden_layers = layers
         if width != encoder.hidden_size:
-            own.hidden_size, own.intermediate_size = width, 4 * width
+            own.hidden_size = width
+            setattr(own, encoder.family.names.get("intermediate_size", "intermediate_size"), 4 * width)
             own.num_attention_heads = of.num_attention_heads * width // encoder.hidden_size
         base = encoder.base
         words = base.embeddings.word_embeddings.weight.shape[1]
@@ -60,9 +62,9 @@ class Auxiliary(nn.Module):
             self.project = nn.Linear(words, width) if width != words else None
             self.transformer = type(encoder.stack)(own)
             self.dense = nn.Linear(width, words)
-        self.norm = nn.LayerNorm(words, eps=of.layer_norm_eps)
-        self.bias = nn.Parameter(torch.zeros(of.vocab_size))
         dense, norm, bias, activation = _head(encoder)
+        self.norm = nn.LayerNorm(words, eps=norm.eps)
+        self.bias = nn.Parameter(torch.zeros(of.vocab_size))
         self.activation = copy.deepcopy(activation)  # a module in some kinds: the encoder's own would follow our mode
         if initial == "encoder":
             self.transformer.layer.load_state_dict(encoder.stack.layer[:layers].state_dict())
@@ -79,13 +81,13 @@ class Auxiliary(nn.Module):
             if initial == "encoder":
                 self.relative_positions.load_state_dict(theirs.state_dict())
         self.embeddings = None if shared else copy.deepcopy(base.embeddings)
-        self.dropout = nn.Dropout(of.hidden_dropout_prob)
+        self.dropout = nn.Dropout(base.embeddings.dropout.p)
         self.config: dict[str, Any] = {
             "model_type": of.model_type,
             "hidden_size": width,
             "num_hidden_layers": layers,
             "num_attention_heads": own.num_attention_heads,
-            "intermediate_size": own.intermediate_size,
+            "intermediate_size": encoder.family.shape(own.to_dict())["intermediate_size"],
             "vocab_size": of.vocab_size,
             "head_width": words,
         }
@@ -98,14 +100,18 @@ class Auxiliary(nn.Module):
         table = self._embeddings
         position_ids, types = (filled(each) for each in self._encoder[0].position_and_type_ids(batch))
         # Not by calling the embeddings' module: its dropout follows the mode of the encoder.
-        embedded = table.word_embeddings(filled(batch.ids)) + table.token_type_embeddings(types)
+        embedded = table.word_embeddings(filled(batch.ids))
+        if hasattr(table, "token_type_embeddings"):
+            embedded = embedded + table.token_type_embeddings(types)
         embedded = self.dropout(table.LayerNorm(embedded + table.position_embeddings(position_ids)))
         if self.project is not None:
             embedded = self.project(embedded)
         packing = batch.packing if self.relative_positions is None else self.relative_positions(batch.packing)
         count = len(batch.ids if positions is None else positions)
         with (
-            nullcontext() if positions is None else only_positions(self.transformer.layer[-1], positions, batch.packing)
+            nullcontext()
+            if positions is None
+            else only_positions(self._encoder[0].family, self.transformer.layer[-1], positions, batch.packing)
         ):
             return self.transformer(embedded[None], packing=packing)[0][0, :count]  # type: ignore[no-any-return]
 
@@ -167,7 +173,7 @@ def _check(encoder: TextEncoder, layers: int, width: int, initial: str) -> None:
         )
 
 
-def _head(encoder: TextEncoder) -> tuple[nn.Module, nn.Module, Tensor, Any]:
+def _head(encoder: TextEncoder) -> tuple[nn.Module, Any, Tensor, Any]:
     """(dense, normalisation, output bias [V], activation) of the encoder's MLM head."""
     assert encoder.family.transform is not None
     *found, activation = encoder.family.transform

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from inspect import signature
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -26,6 +26,7 @@ from harness.encoders.families import family_of
 from harness.encoders.kernels import packing as packed
 from harness.encoders.kernels.attention import NAME
 from harness.encoders.kernels.linear import linear, use_cpu_kernels
+from harness.encoders.models.last_layer import filled, only_positions
 from harness.encoders.models.relative_positions import RelativePositions
 from harness.encoders.tokens import Tokens
 from harness.errors import UserError
@@ -65,6 +66,7 @@ class TextEncoder(nn.Module):
         self.config: Any = model.config
         self.family = family_of({"model_type": self.config.model_type})
         self.hidden_size: int = self.config.hidden_size
+        self._takes = frozenset(signature(self.base.forward).parameters)
 
     @property
     def base(self) -> Any:
@@ -74,7 +76,12 @@ class TextEncoder(nn.Module):
     @cached_property
     def shape(self) -> dict[str, Any]:
         """The configuration as plain values."""
-        return self.config.to_dict()  # type: ignore[no-any-return]
+        return self.family.shape(self.config.to_dict())
+
+    @cached_property
+    def norm_eps(self) -> float:
+        """What its layer norms add to a variance."""
+        return float(next(module.eps for module in self.model.modules() if isinstance(module, nn.LayerNorm)))
 
     @property
     def head_names(self) -> set[str]:
@@ -87,7 +94,7 @@ class TextEncoder(nn.Module):
             return self._hidden(batch)[: len(batch.ids)]
         if not self.family.packed:
             return self._hidden(batch).index_select(0, positions)
-        with only_positions(self.stack.layer[-1], positions, batch.packing):
+        with only_positions(self.family, self.stack.layer[-1], positions, batch.packing):
             return self._hidden(batch)[: len(positions)]
 
     @property
@@ -110,11 +117,9 @@ class TextEncoder(nn.Module):
             return hidden.reshape(rows * width, -1).index_select(0, packing.slots)  # type: ignore[no-any-return]
         if self.relative_positions is not None:
             packing = self.relative_positions(packing)
+        typed = {"token_type_ids": filled(types)[None]} if "token_type_ids" in self._takes else {}
         hidden = self.base(
-            input_ids=filled(batch.ids)[None],
-            token_type_ids=filled(types)[None],
-            position_ids=filled(positions)[None],
-            packing=packing,
+            input_ids=filled(batch.ids)[None], position_ids=filled(positions)[None], packing=packing, **typed
         )[0]
         return hidden[0]  # type: ignore[no-any-return]
 
@@ -124,7 +129,8 @@ class TextEncoder(nn.Module):
         The second is the very tensor that the embedding layer returns, after its normalisation and dropout (docs/papers.md T3).
         """
         entered: list[Tensor] = []
-        hook = self.base.encoder.layer[0].register_forward_pre_hook(lambda _, given: entered.append(given[0]))
+        layers = self.stack.layer if self.family.packed else self.base.encoder.layer
+        hook = layers[0].register_forward_pre_hook(lambda _, given: entered.append(given[0]))
         try:
             hidden = self(batch)
         finally:
@@ -243,33 +249,6 @@ class TextEncoder(nn.Module):
 def _outside_base(model: Any, names: Iterable[str]) -> set[str]:
     """The names of tensors that belong to a head on top of the library's base model."""
     return {name for name in names if not name.startswith(f"{model.base_model_prefix}.")}
-
-
-@contextmanager
-def only_positions(last: Any, positions: Tensor, packing: packed.Packing) -> Iterator[None]:
-    """In this context a library's last layer runs what follows its attention only at `positions` [M] (M rounded as `filled`
-    does). Where these are the first tokens, its attention too computes only those."""
-
-    def select(_: nn.Module, given: Any) -> Any:
-        return tuple(each.index_select(1, rows) for each in given)
-
-    def first_tokens_only(_: nn.Module, given: Any, named: dict[str, Any]) -> Any:
-        return given, {**named, "packing": named["packing"].only_first()}
-
-    rows = filled(positions)
-    hooks = [last.attention.output.register_forward_pre_hook(select)]
-    if positions is packing.first:
-        hooks.append(last.attention.self.register_forward_pre_hook(first_tokens_only, with_kwargs=True))
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def filled(each: Tensor) -> Tensor:
-    """[n] -> the same with its last element repeated up to a rounded number."""
-    return torch.cat([each, each[-1:].expand(packed.rounded(len(each)) - len(each))])
 
 
 @lru_cache(maxsize=2)
