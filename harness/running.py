@@ -160,18 +160,27 @@ def fill(record: Record, outcome: TrainingResult, stage: Stage) -> None:
 
 def provenance(setup: WorkerSetup, process_group: ProcessGroup = SINGLE_PROCESS) -> dict[str, Any]:
     """What the stage ran on: part of the record, never of the key."""
-    device = torch.cuda.get_device_name() if setup.device.startswith("cuda") else cpu_name()
     return {
         "harness": harness.__version__,
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "host": platform.node(),
-        "device": device,
+        "device": device_name(setup.device),
         "threads": setup.threads,
         "workers": process_group.size,
         "micro_batch": setup.micro_batch,
         "started_at": time.time(),
     }
+
+
+def device_name(device: str) -> str:
+    """The name of a torch device; the device itself where CUDA does not start, which training then says better."""
+    if not device.startswith("cuda"):
+        return cpu_name()
+    try:
+        return torch.cuda.get_device_name()
+    except (RuntimeError, AssertionError):  # no driver, no memory for a context, a build of torch without CUDA
+        return device
 
 
 def cpu_name() -> str:

@@ -140,14 +140,21 @@ def _own_handlers() -> Iterator[None]:
 
 
 def _gpus(execution: Execution) -> float:
-    """GPUs per run: as requested, or 1 if the cluster has GPUs."""
+    """GPUs per run: as requested, or 1 if the cluster has GPUs. On this machine they have to be of use to torch: with a build for
+    the CPU a run would keep a GPU busy that it cannot use, and the others waiting."""
     import ray
 
     there = float(ray.cluster_resources().get("GPU", 0))
     if execution.gpus_per_run < 0:
-        return 1.0 if there >= 1 else 0.0
+        return 1.0 if there >= 1 and (execution.address != "local" or _torch_has_gpus()) else 0.0
     if execution.gpus_per_run > there:
         raise UserError(
             f"--gpus-per-run {execution.gpus_per_run:g}: this cluster has {there:g} GPUs; leave the flag out."
         )
     return execution.gpus_per_run
+
+
+def _torch_has_gpus() -> bool:
+    import torch
+
+    return torch.cuda.is_available()

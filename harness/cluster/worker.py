@@ -239,6 +239,7 @@ def prepared(setup: WorkerSetup) -> WorkerSetup:
 
     setup = checked(setup)
     torch.set_num_threads(setup.threads)
+    torch.set_float32_matmul_precision("highest")  # TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, set in some images, allows TF32
     if setup.device == "cpu" and torch.cuda.is_available() and ray.get_gpu_ids():
         return replace(setup, device="cuda")
     return setup

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -312,6 +313,23 @@ class TestWhatGoesWrong:
         record = self.failed(bert, tmp_path)
         assert record.status == "failed"
         assert record.reason.startswith("out of memory: ")
+
+    @pytest.mark.parametrize("kind", [RuntimeError, AssertionError])
+    def test_a_device_that_does_not_start(
+        self, kind: type[Exception], bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its name is asked for first; that this fails is no reason to end the worker's call without a record."""
+
+        def fail(*_: Any, **__: Any) -> Any:
+            raise kind("CUDA error: out of memory")
+
+        monkeypatch.setattr("torch.cuda.get_device_name", fail)
+        monkeypatch.setattr("torch.nn.Module.to", fail)
+        stage, inputs = tiny.fine_tuning(bert)
+        setup = replace(tiny.worker_setup(bert, tmp_path), device="cuda")
+        record = run_stage(stage, inputs, tiny.vocabulary(bert), tiny.METRICS, setup, keep_weights=False)
+        assert (record.status, record.provenance["device"]) == ("failed", "cuda")
+        assert "CUDA error: out of memory" in record.reason
 
     def test_another_version_of_the_objective(self, bert: Path, tmp_path: Path) -> None:
         stage, inputs = tiny.fine_tuning(bert, Objective("cross_entropy", 99))
