@@ -1,0 +1,289 @@
+"""Checks of numbers: the device against the CPU, packed against padded batches, micro-batches, bf16, repetition, one-rank NCCL.
+
+Every check trains what `harness.training.loop.train` trains, on random weights and tokens, without dropout except where it is
+named. On a CPU the device is compared with itself: the same code, so a difference of 0.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, distributed
+from torch.nn.parallel import DistributedDataParallel
+from transformers import AutoConfig, AutoModelForMaskedLM
+
+from benchmarks.gpu_check.models import (
+    BATCH,
+    CPU,
+    FEW_SHOT,
+    SEED,
+    SHAPES,
+    Setting,
+    Trained,
+    built,
+    inputs_of,
+    random_tokens,
+    trained,
+)
+from benchmarks.gpu_check.rows import Finding, within
+from harness.encoders.models.text_encoder import Batch, load_encoder
+from harness.encoders.models.weights import weights_digest
+from harness.encoders.tokens import Tokens
+from harness.objectives.base import TrainingObjective
+from harness.specs import Optim
+from harness.streams import seed_of, stream
+from harness.training.forward_backward import autocast, seed_dropout
+from harness.training.loop import Placement, train
+from harness.training.process_group import ProcessGroup
+
+LR = 1e-3
+COMPARED = ("ft", "mlm", "cmlm", "taco", "coco_lm")
+"""Objectives of the checks that do not run all of them."""
+SPLIT = ("ft", "scl", "mlm", "cmlm-simclr", "taco", "coco_lm")
+KINDS = ("bert", "roberta", "electra", "mpnet")
+
+FIRST, LAST = 1e-5, 1e-3
+"""Tolerances of a loss in float32 on another device, relative to it (to 0.1 where it is smaller): before any update, where
+only the order of sums differs; and over all updates, which amplify that."""
+PACKED = 1e-4
+"""Of hidden states, relative to their largest entry, and of the gradient, relative to its norm."""
+SPLIT_TOLERANCE = 1e-4
+BF16 = {"mean": 5e-2, "worst": 2e-1}
+"""Of a loss in bf16 against float32 over the updates, relative to it: bf16 has 8 bits of precision, 4e-3."""
+DROPOUT = {"fp32": 1e-4, "bf16": 5e-2}
+"""Of hidden states with and without gradient, relative to their largest entry. Another mask differs by about 1."""
+PRODUCT = 1e-5
+"""Of a float32 matrix product of inner size 1024, relative to its largest entry. TF32 has 10 bits: 1e-4 and more."""
+
+Run = list[dict[str, float]]
+"""The terms of each update, by name."""
+
+
+def losses_of(
+    setting: Setting,
+    what: Trained,
+    device: torch.device,
+    *,
+    config: Mapping[str, Any] | None = None,
+    steps: int = 0,
+    precision: Any = "fp32",
+    dropout: float = 0.0,
+    micro_batch: int = 0,
+) -> tuple[Run, TrainingObjective]:
+    """Train from the same weights on the same batches; the loss and the terms of each update, and the objective afterwards."""
+    config = config or setting.config
+    optim = Optim(LR, BATCH, steps or setting.steps, schedule="constant", dropout=dropout, precision=precision)
+    objective = built(what, config, dropout)
+    placement = Placement(device, micro_batch=micro_batch)
+    result = train(objective, inputs_of(what, config), optim, SEED, placement=placement, log_every=1)
+    return [{n: v for n, v in entry.items() if n not in ("step", "measures")} for entry in result.history], objective
+
+
+def differences(one: Run, other: Run) -> list[float]:
+    """The largest relative difference of any term, by update. Infinite where the terms are not the same ones."""
+    if len(one) != len(other) or any(a.keys() != b.keys() for a, b in zip(one, other, strict=False)):
+        return [float("inf")]
+    return [max(abs(a[name] - b[name]) / max(abs(a[name]), 0.1) for name in a) for a, b in zip(one, other, strict=True)]
+
+
+def losses(setting: Setting, name: str) -> Finding:
+    """The losses of updates on the device against those on the CPU: float32, no TF32, no dropout."""
+    what = trained()[name]
+    on_cpu, _ = losses_of(setting, what, CPU)
+    on_device, _ = losses_of(setting, what, setting.device)
+    found = differences(on_cpu, on_device)
+    values = {"first": found[0], "worst": max(found)}
+    finding = within({"first": FIRST, "worst": LAST}, values)
+    return Finding(
+        finding.passed,
+        finding.figure,
+        finding.tolerance,
+        values | {"cpu": on_cpu, "device": on_device},
+        finding.reason,
+    )
+
+
+def product(setting: Setting) -> Finding:
+    """A float32 product on the device is one: neither a library nor the environment switched TF32 on."""
+    size = 1024 if setting.cuda else 256
+    random = torch.Generator().manual_seed(SEED)
+    left, right = (torch.randn(size, size, generator=random) for _ in range(2))
+    exact = left.double() @ right.double()
+    found = (left.to(setting.device) @ right.to(setting.device)).cpu().double()
+    return within({"error": PRODUCT}, {"error": float((found - exact).abs().max() / exact.abs().max())})
+
+
+def micro_batches(setting: Setting, name: str) -> Finding:
+    """A batch of 8 in micro-batches of 3, which cut contrast groups, against the whole batch."""
+    what = trained()[name]
+    whole, _ = losses_of(setting, what, setting.device, steps=5)
+    split, _ = losses_of(setting, what, setting.device, steps=5, micro_batch=3)
+    return within({"worst": SPLIT_TOLERANCE}, {"worst": max(differences(whole, split))})
+
+
+def bf16(setting: Setting, name: str) -> Finding:
+    """How far bf16's losses are from float32's over the updates."""
+    what = trained()[name]
+    single, _ = losses_of(setting, what, setting.device)
+    half, _ = losses_of(setting, what, setting.device, precision="bf16")
+    found = [abs(a["loss"] - b["loss"]) / max(abs(a["loss"]), 0.1) for a, b in zip(single, half, strict=True)]
+    return within(BF16, {"mean": float(np.mean(found)), "worst": float(np.max(found))})
+
+
+def repeated(setting: Setting, name: str, precision: str) -> Finding:
+    """The same stage twice gives the same bits, with dropout: CONTRIBUTING.md, law 1."""
+    what = trained()[name]
+    ended = []
+    for _ in range(2):
+        run, objective = losses_of(
+            setting,
+            what,
+            setting.device,
+            config=SHAPES[setting.repeated],
+            steps=5,
+            precision=precision,
+            dropout=0.1,
+        )
+        ended.append((run, weights_digest(objective.encoder.parts())))
+    (one, before), (other, after) = ended
+    values = {"losses": max(differences(one, other)), "weights": float(before != after)}
+    return within({"losses": 0.0, "weights": 0.0}, values)
+
+
+def dropout(setting: Setting, precision: str) -> Finding:
+    """One seed draws one mask, with gradient and without: split contrast groups run a pass of each kind."""
+    what = trained()["cmlm-simclr"]
+    objective = built(what, setting.config, 0.1).to(setting.device)
+    batch = Batch.of(inputs_of(what, setting.config).train, setting.device)
+    found = []
+    for mode in (torch.no_grad, torch.enable_grad):
+        seed_dropout(SEED, setting.device)
+        with mode(), autocast(setting.device, precision):
+            found.append(objective.encoder(batch).detach().float())
+    without, with_gradient = found
+    error = float((without - with_gradient).abs().max() / without.abs().max())
+    return within({"difference": DROPOUT[precision]}, {"difference": error})
+
+
+# -------------------------------------------------------------------------------------------- packed and padded
+
+
+def packed(setting: Setting, kind: str) -> Finding:
+    """Hidden states and gradient of a packed batch against the library's own model on the padded batch."""
+    folder = setting.folder / f"{setting.shape}-{kind}"
+    if not folder.exists():
+        _save(kind, setting.config, folder)
+    ours = load_encoder(folder, f"made-{kind}", seed=SEED).to(setting.device).train()
+    plain: Any = AutoModelForMaskedLM.from_pretrained(str(folder), attn_implementation="eager", dtype=torch.float32)
+    plain = plain.to(setting.device).train()
+    for module in plain.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    ours.set_dropout(0.0)
+    limit = min(FEW_SHOT.longest, setting.config["max_position_embeddings"] - 2)
+    tokens = random_tokens(BATCH, setting.config["vocab_size"], FEW_SHOT.mean, limit)
+    hidden = ours(Batch.of(tokens, setting.device))
+    batch = {name: each.to(setting.device) for name, each in padded(tokens, plain.config.pad_token_id).items()}
+    expected = plain.base_model(**batch)[0][batch["attention_mask"].bool()]
+    weights = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(SEED)).to(setting.device)
+    gradients = []
+    for states, model in ((hidden, ours.base), (expected, plain.base_model)):
+        (states * weights).sum().backward()
+        gradients.append({n: p.grad for n, p in model.named_parameters() if p.grad is not None})
+    one, other = gradients
+    if one.keys() != other.keys():
+        return Finding(False, reason=f"gradients of other parameters: {sorted(one.keys() ^ other.keys())[:3]}")
+    error = float((hidden - expected).detach().abs().max() / expected.detach().abs().max())
+    apart = torch.stack([(one[n] - other[n]).square().sum() for n in other]).sum()
+    whole = torch.stack([each.square().sum() for each in other.values()]).sum()
+    values = {"states": error, "gradient": float((apart / whole).sqrt())}
+    return within(dict.fromkeys(values, PACKED), values)
+
+
+def _save(kind: str, config: Mapping[str, Any], folder: Path) -> None:
+    """A folder with a random encoder of a model type."""
+    fields = {name: value for name, value in config.items() if name != "model_type"}
+    if kind != "bert":
+        fields |= {"pad_token_id": 1, "type_vocab_size": 1} if kind != "electra" else {"embedding_size": 32}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        model = AutoModelForMaskedLM.from_config(AutoConfig.for_model(kind, **fields))
+        with torch.no_grad():
+            for parameter in model.parameters():  # biases too: constructors leave them at 0
+                parameter.add_(0.05 * torch.randn_like(parameter))
+    model.save_pretrained(str(folder))
+
+
+def padded(tokens: Tokens, pad: int, ids: Any = None) -> dict[str, Tensor]:
+    """An ordinary padded batch [B, L]: `input_ids`, `attention_mask`."""
+    width = int(tokens.lengths.max())
+    real = np.arange(width)[None, :] < tokens.lengths[:, None]
+    filled = np.full(real.shape, pad, dtype=np.int64)
+    filled[real] = tokens.ids if ids is None else ids
+    return {"input_ids": torch.from_numpy(filled), "attention_mask": torch.from_numpy(real.astype(np.int64))}
+
+
+# ------------------------------------------------------------------------------------------------ a group of one
+
+
+def group_of_one(setting: Setting) -> Finding:
+    """A process group of one rank, on NCCL where there is a GPU: collectives on both kinds of tensors, and gradients through
+    DistributedDataParallel as `ForwardBackward` sets it up, against plain ones."""
+    backend = "cpu:gloo,cuda:nccl" if setting.cuda else "gloo"
+    with tempfile.TemporaryDirectory(dir=setting.folder) as folder:
+        store = distributed.FileStore(str(Path(folder) / "store"), 1)
+        distributed.init_process_group(backend, store=store, rank=0, world_size=1, timeout=timedelta(seconds=60))
+        try:
+            if ProcessGroup.current() != ProcessGroup(0, 1):
+                return Finding(False, reason=f"it is {ProcessGroup.current()}")
+            for device in {CPU, setting.device}:
+                _collectives(device)
+            values = {name: _apart(setting, name) for name in ("ft", "mlm", "coco_lm")}
+        finally:
+            distributed.destroy_process_group()
+    return within(dict.fromkeys(values, SPLIT_TOLERANCE), values)
+
+
+def _collectives(device: torch.device) -> None:
+    """Those that `ProcessGroup` makes. Raises AssertionError for a wrong result."""
+    rows = torch.arange(6.0, device=device).view(3, 2)
+    summed, gathered = rows.clone(), [torch.empty_like(rows)]
+    distributed.all_reduce(summed)
+    distributed.all_gather(gathered, rows)
+    objects: list[Any] = [None]
+    distributed.all_gather_object(objects, {"loss": 0.5})
+    assert torch.equal(summed, rows), f"all_reduce on {device}"
+    assert torch.equal(gathered[0], rows), f"all_gather on {device}"
+    assert objects == [{"loss": 0.5}], f"all_gather_object beside {device}"
+
+
+def _apart(setting: Setting, name: str) -> float:
+    """Distance between the gradients with and without DistributedDataParallel, relative to their norm."""
+    what, found = trained()[name], []
+
+    def wrapped(objective: TrainingObjective) -> Any:
+        return DistributedDataParallel(objective, find_unused_parameters=True, forward_sync_buffers=False)
+
+    wraps: tuple[Callable[[TrainingObjective], Any], ...] = (lambda objective: objective, wrapped)
+    for wrap in wraps:
+        objective = built(what, setting.config).to(setting.device)
+        model, inputs = wrap(objective), inputs_of(what, setting.config)
+        rows = np.arange(BATCH)
+        labels = None if inputs.labels is None else inputs.labels[rows]
+        views = objective.prepare(inputs.train.take(rows), labels, lambda p, *m: stream(SEED, p, 1, *m))
+        seed_dropout(seed_of(SEED, "dropout", 1), setting.device)
+        terms = model(Batch.of(views.tokens, setting.device, views.ids), views, None)
+        objective.loss(terms).backward()  # type: ignore[no-untyped-call]
+        found.append({n: p.grad for n, p in objective.named_parameters() if p.grad is not None})
+    plain, through = found
+    zeros = {n: torch.zeros_like(each) for n, each in (plain | through).items()}
+    one, other = ({**zeros, **each} for each in found)
+    apart = torch.stack([(one[n] - other[n]).square().sum() for n in zeros]).sum()
+    whole = torch.stack([each.square().sum() for each in one.values()]).sum()
+    return float((apart / whole).sqrt())
