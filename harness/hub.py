@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -113,12 +114,18 @@ class Repository:
         return Path(found)
 
     def commit(self) -> str:
-        """The commit that the revision stands for now. Raises NotAtHand or UserError, see `failed`."""
-        from huggingface_hub import HfApi
+        """The commit that the revision stands for now. Raises NotAtHand or UserError, see `failed`; also where files are not given.
+
+        Anyone may see the commit of a repository that asks for consent, hence the look at a file.
+        """
+        from huggingface_hub import HfApi, hf_hub_download
+        from huggingface_hub.errors import RemoteEntryNotFoundError
 
         self.require_hub()
         try:
             info = HfApi().repo_info(self.name, revision=self.revision, repo_type=self.kind, timeout=SECONDS)
+            with suppress(RemoteEntryNotFoundError):
+                hf_hub_download(self.name, "README.md", revision=info.sha, repo_type=self.kind)
         except Exception as error:
             raise self.failed(error) from None
         return str(info.sha)

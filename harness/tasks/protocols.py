@@ -239,7 +239,7 @@ class CmlmProtocol(Protocol):
 def own_tests(task: Task, source: TextSource) -> dict[str, str]:
     """Source split of each evaluation of a user's task: the file 'test' where there is one and the task names no other."""
     tests = dict(task.tests)
-    unnamed = tests.get(OWN_TEST) == task.dev and OWN_TEST not in (task.train, task.dev)
+    unnamed = not task.names_test and tests.get(OWN_TEST) == task.dev and OWN_TEST not in (task.train, task.dev)
     return {OWN_TEST: OWN_TEST} if unnamed and source.has(task, OWN_TEST) else tests
 
 
@@ -250,7 +250,8 @@ def _own_test_rows(task: Task, split: str, source: TextSource) -> Rows:
     except UserError as error:
         if split in dict(task.tests).values():
             raise
-        raise UserError(f"{str(error).rstrip('.')}, or rename the file: by its name it is the test set.") from None
+        fix = "name another in its YAML" if task.data else "rename the file"
+        raise UserError(f"{str(error).rstrip('.')}, or {fix}: by its name it is the test set.") from None
 
 
 def _origin(sets: Mapping[str, Rows], splits: Mapping[str, str], task: Task, source: TextSource) -> str:

@@ -1,17 +1,20 @@
-"""One file of labelled text into rows, checked: what is wrong in it is one sentence with file, row and fix.
+"""Files of text into checked columns and rows: what is wrong in one is a sentence with file, row and fix.
 
-Parquet, CSV (a header line; comma) and JSONL (one object a line). Rows are counted from 1; in CSV and JSONL the number given
-is that of the line, as an editor shows it. No blank row, unknown label or hidden label (-1) gets past here.
+Parquet and Arrow by pyarrow, as a stream of batches; CSV (a header line; comma) and JSONL (one object a line) a line at a time,
+because the readers of `datasets`, pandas and pyarrow name no line and take `NA` for nothing and `007` for 7 (docs/LOG.md). Rows
+are counted from 1; in CSV and JSONL the number given is that of the line, as an editor shows it.
 """
 
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +26,21 @@ from harness.tasks.rows import Rows
 from harness.tasks.task import Task
 
 FORMATS = (".parquet", ".csv", ".jsonl")
-LABEL = "label"
+RENAME = "rename one"
 
 
 @dataclass(frozen=True)
 class FileColumns:
-    """Columns of a file as lists [n]. `unit` ('row' or 'line') and `places` [n] say where in the file each row is."""
+    """Columns of a file as lists [n]. `unit` ('row' or 'line') and `places` [n] say where in the file each row is.
 
-    path: Path
+    `names`: of a column of codes, the names that the file gives them, as files written by `datasets` do.
+    """
+
+    path: Path | str
     columns: dict[str, list[Any]]
     unit: str
     places: Sequence[int]
+    names: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def place(self, index: int) -> str:
         return f"{self.path}, {self.unit} {self.places[index]}"
@@ -45,10 +52,34 @@ def read_rows(path: Path, task: Task, name: str) -> Rows:
     Raises UserError: file missing or broken, column missing, no rows, a text that is null, not text or blank, a label that
     is unknown, out of range or hidden.
     """
-    reader = {".parquet": parquet_table, ".csv": csv_table, ".jsonl": jsonl_table}[path.suffix]
-    table = reader(path, (*task.columns, LABEL))
+    return rows_of(read_columns(path, (*task.columns, task.label), task.label), task, name)
+
+
+def read_columns(path: Path, wanted: Sequence[str], label: str = "") -> FileColumns:
+    """The columns `wanted` of a file, by its ending. Raises UserError; in Parquet all but `label` have to hold text."""
+    if path.suffix == ".csv":
+        return _csv_columns(path, wanted)
+    columns: dict[str, list[Any]] = {name: [] for name in wanted}
+    if Path(path.name.removesuffix(".gz")).suffix in (".jsonl", ".json"):
+        places = []
+        for line, row in objects(path, wanted, once=True):
+            places.append(line)
+            for name in wanted:
+                columns[name].append(row[name])
+        return FileColumns(path, columns, "line", places)
+    rows, names = 0, {}
+    for batch in batches(path, wanted, label=label):
+        names = _names(batch.schema)
+        for name, values in columns.items():
+            values += as_list(path, name, batch.column(name), rows)
+        rows += batch.num_rows
+    return FileColumns(path, columns, "row", range(1, rows + 1), names)
+
+
+def rows_of(table: FileColumns, task: Task, name: str) -> Rows:
+    """Columns as the rows of a task, checked. Raises UserError as `read_rows` does."""
     if not len(table.places):
-        raise UserError(f"{path}: there are no rows in it; give a file with labelled rows.")
+        raise UserError(f"{table.path}: there are no rows in it; give a file with labelled rows.")
     columns = [column_texts(table, column) for column in task.columns]
     texts = tuple(zip(*columns, strict=True))
     for index, row in enumerate(texts):
@@ -74,46 +105,79 @@ def read_text(path: Path) -> str:
         ) from None
 
 
-def _require(path: Path, names: Sequence[str], wanted: Sequence[str], place: str = "") -> None:
-    """Raises UserError unless all wanted columns are among `names`."""
-    for column in wanted:
-        if column not in names:
-            close = nearest(column, names)
-            hint = f" (did you mean '{close}'?)" if close else ""
-            there = ", ".join(names) or "none"
-            raise UserError(f"{path}{place}: there is no column '{column}'{hint}; its columns are {there}; rename one.")
-        if list(names).count(column) > 1:
-            raise UserError(f"{path}{place}: column '{column}' appears twice; rename or drop one.")
+def lines(path: Path) -> Iterator[tuple[int, str]]:
+    """(number from 1, text without spaces around it) of each line of a UTF-8 file, also .gz, that is not blank.
+
+    Holds one line at a time. Raises UserError, with the line where it is not UTF-8.
+    """
+    line = 0
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            for raw in file:
+                line += 1
+                text = raw.decode("utf-8-sig" if line == 1 else "utf-8").strip()
+                if text:
+                    yield line, text
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise UserError(f"{path}, line {line}: byte {byte:#04x} is not UTF-8; save the file as UTF-8.") from None
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(f"{path}: cannot be read ({reason.rstrip('.')}); fetch or write it again.") from None
 
 
-def parquet_table(path: Path, wanted: Sequence[str]) -> FileColumns:
+def objects(
+    path: Path, wanted: Sequence[str], fix: str = RENAME, *, once: bool = False
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line, object) of a JSONL file; `once` refuses a key that stands twice, of which Python would keep the last.
+
+    Raises UserError with the line of what is no object, or lacks one of `wanted`; `fix` says what to do then.
+    """
+    hook = _once if once else None
+    for line, text in lines(path):
+        try:
+            row = json.loads(text, object_pairs_hook=hook)
+        except (ValueError, RecursionError) as error:
+            problem = getattr(error, "msg", str(error))
+            raise UserError(f"{path}, line {line}: is not JSON ({problem}); write one object a line.") from None
+        if not isinstance(row, dict):
+            raise UserError(f'{path}, line {line}: is not an object like {{"{wanted[0]}": ...}}; write one a line.')
+        if not all(name in row for name in wanted):
+            _require(f"{path}, line {line}", list(row), wanted, fix)
+        yield line, row
+
+
+def batches(
+    path: Path, wanted: Sequence[str], fix: str = RENAME, *, rows: int = 1 << 16, label: str = ""
+) -> Iterator[Any]:
+    """Record batches of at most `rows` rows with the columns `wanted` of a Parquet file, or of an Arrow stream in a file.
+
+    Raises UserError for a file that cannot be read or is not whole, and for columns that are missing (`fix` says what to do)
+    or do not hold text; the column `label` may hold numbers.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        with path.open("rb"), pq.ParquetFile(path) as file:
-            schema = file.schema_arrow
-            _require(path, schema.names, wanted)
-            table = file.read(columns=list(wanted))
+        with path.open("rb"):  # for the system's own error, if there is one: Arrow's are longer
+            if path.suffix == ".arrow":
+                stream = pa.ipc.open_stream(pa.memory_map(str(path)))
+                _check_columns(path, stream.schema, wanted, fix, label)
+                yield from (batch.select(list(wanted)) for batch in stream)
+                return
+            with pq.ParquetFile(path, buffer_size=1 << 20) as file:
+                _check_columns(path, file.schema_arrow, wanted, fix, label)
+                yield from file.iter_batches(rows, columns=list(wanted))
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
     except (pa.ArrowException, OSError, ValueError) as error:
         problem = " ".join(str(error).split()).rstrip(".")
-        raise UserError(f"{path}: is not a whole Parquet file ({problem[:200]}); fetch or write it again.") from None
-    columns = {}
-    for name in wanted:
-        kind = schema.field(name).type
-        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-        text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-        number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-        if not (text or pa.types.is_null(kind) or (name == LABEL and number)):
-            expected = "text or numbers" if name == LABEL else "text"
-            raise UserError(f"{path}: column '{name}' holds {kind}, not {expected}; write it as {expected}.")
-        columns[name] = _pylist(path, name, table.column(name))
-    return FileColumns(path, columns, "row", range(1, table.num_rows + 1))
+        kind = "Arrow" if path.suffix == ".arrow" else "Parquet"
+        raise UserError(f"{path}: is not a whole {kind} file ({problem[:200]}); fetch or write it again.") from None
 
 
-def _pylist(path: Path, name: str, column: Any) -> list[Any]:
+def as_list(path: Path, name: str, column: Any, before: int) -> list[Any]:
+    """A column of a batch as Python values; `before` rows of the file stand before it. Raises UserError with the row."""
     try:
         values: list[Any] = column.to_pylist()
     except UnicodeDecodeError:  # Arrow does not check that its strings are UTF-8
@@ -121,12 +185,57 @@ def _pylist(path: Path, name: str, column: Any) -> list[Any]:
             try:
                 column[index].as_py()
             except UnicodeDecodeError:
-                raise UserError(f"{path}, row {index + 1}: '{name}' is not UTF-8; save the file as UTF-8.") from None
+                row = before + index + 1
+                raise UserError(f"{path}, row {row}: '{name}' is not UTF-8; save the file as UTF-8.") from None
         raise
     return values
 
 
-def csv_table(path: Path, wanted: Sequence[str]) -> FileColumns:
+def halved(text: str) -> bool:
+    """Whether `text` holds half a character, a lone surrogate, which is in no UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _check_columns(path: Path, schema: Any, wanted: Sequence[str], fix: str, label: str) -> None:
+    import pyarrow as pa
+
+    _require(str(path), schema.names, wanted, fix)
+    for name in wanted:
+        kind = schema.field(name).type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+        number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+        if not (text or pa.types.is_null(kind) or (name == label and number)):
+            expected = "text or numbers" if name == label else "text"
+            raise UserError(f"{path}: column '{name}' holds {kind}, not {expected}; write it as {expected}.")
+
+
+def _names(schema: Any) -> dict[str, list[str]]:
+    """Names of coded labels (ClassLabel) by column, as `datasets` writes them into its files; empty without."""
+    try:
+        features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+        return {name: each["names"] for name, each in features.items() if each.get("_type") == "ClassLabel"}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return {}
+
+
+def _require(place: str, names: Sequence[str], wanted: Sequence[str], fix: str = RENAME) -> None:
+    """Raises UserError unless all wanted columns are among `names`, once."""
+    for column in wanted:
+        if column not in names:
+            close = nearest(column, names)
+            hint = f" (did you mean '{close}'?)" if close else ""
+            there = ", ".join(names) or "none"
+            raise UserError(f"{place}: there is no column '{column}'{hint}; its columns are {there}; {fix}.")
+        if list(names).count(column) > 1:
+            raise UserError(f"{place}: column '{column}' appears twice; rename or drop one.")
+
+
+def _csv_columns(path: Path, wanted: Sequence[str]) -> FileColumns:
     reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
     rows: list[list[str]] = []
     places: list[int] = []
@@ -137,7 +246,7 @@ def csv_table(path: Path, wanted: Sequence[str]) -> FileColumns:
             if header is None and row:
                 header = [name.strip() for name in row]
                 _require_commas(path, header)
-                _require(path, header, wanted)
+                _require(str(path), header, wanted)
             elif header is not None and len(row) == len(header):
                 rows.append(row)
                 places.append(line)
@@ -177,26 +286,6 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def jsonl_table(path: Path, wanted: Sequence[str]) -> FileColumns:
-    columns: dict[str, list[Any]] = {name: [] for name in wanted}
-    places = []
-    for line, text in enumerate(read_text(path).split("\n"), start=1):
-        if not text.strip():
-            continue
-        try:
-            row = json.loads(text, object_pairs_hook=_once)
-        except (ValueError, RecursionError) as error:
-            problem = getattr(error, "msg", str(error))
-            raise UserError(f"{path}, line {line}: is not JSON ({problem}); write one object a line.") from None
-        if not isinstance(row, dict):
-            raise UserError(f'{path}, line {line}: is not an object like {{"{wanted[0]}": ...}}; write one a line.')
-        _require(path, list(row), wanted, f", line {line}")
-        for name in wanted:
-            columns[name].append(row[name])
-        places.append(line)
-    return FileColumns(path, columns, "line", places)
-
-
 def column_texts(table: FileColumns, column: str) -> list[str]:
     values = table.columns[column]
     for index, value in enumerate(values):
@@ -204,7 +293,7 @@ def column_texts(table: FileColumns, column: str) -> list[str]:
             raise UserError(f"{table.place(index)}: '{column}' is null; fill the text in or delete the row.")
         if not isinstance(value, str):
             raise UserError(f"{table.place(index)}: '{column}' is {_show(value)}, not text; write it in quotes.")
-        if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
+        if not value.isascii() and halved(value):
             raise UserError(
                 f"{table.place(index)}: '{column}' holds half a character (a lone surrogate); correct the text."
             )
@@ -215,12 +304,12 @@ def _codes(table: FileColumns, task: Task) -> NDArray[np.int64]:
     """Label codes int64 [n]: a class name, or its number from 0 (unless class names are numbers themselves)."""
     known: dict[tuple[type, Any], int] = {}
     codes = np.empty(len(table.places), dtype=np.int64)
-    for index, value in enumerate(table.columns[LABEL]):
+    for index, value in enumerate(table.columns[task.label]):
         if isinstance(value, (list, dict)):
             raise _bad_label(table, task, index)
         kind = (type(value), value)
         if kind not in known:
-            code = _code(value, task.classes)
+            code = _code(value, task)
             if code is None:
                 raise _bad_label(table, task, index)
             known[kind] = code
@@ -228,22 +317,24 @@ def _codes(table: FileColumns, task: Task) -> NDArray[np.int64]:
     return codes
 
 
-def _code(value: Any, classes: tuple[str, ...]) -> int | None:
+def _code(value: Any, task: Task) -> int | None:
+    """The code of a label: by the task's own mapping, by the name of its class, or, without a mapping, by its number."""
     number = _number(value)
     whole = number is not None and number.is_integer()
     for text in (str(value).strip(), str(int(number)) if number is not None and whole else ""):
-        if text in classes:
-            return classes.index(text)
-    if number is None or not whole or any(_number(name) is not None for name in classes):
+        name = dict(task.labels).get(text, text)
+        if name in task.classes:
+            return task.classes.index(name)
+    if number is None or not whole or task.labels or any(_number(name) is not None for name in task.classes):
         return None
-    return int(number) if 0 <= number < len(classes) else None
+    return int(number) if 0 <= number < len(task.classes) else None
 
 
 def _scores(table: FileColumns, task: Task) -> NDArray[np.float32]:
     """Regression labels float32 [n]."""
     low, high = task.label_range or (-math.inf, math.inf)
     scores = np.empty(len(table.places), dtype=np.float32)
-    for index, value in enumerate(table.columns[LABEL]):
+    for index, value in enumerate(table.columns[task.label]):
         number = _number(value)
         if number is None or not low <= number <= high or abs(number) > np.finfo(np.float32).max:
             raise _bad_label(table, task, index)
@@ -265,11 +356,13 @@ def _number(value: Any) -> float | None:
 
 
 def _bad_label(table: FileColumns, task: Task, index: int) -> UserError:
-    value, place = table.columns[LABEL][index], table.place(index)
+    value, place = table.columns[task.label][index], table.place(index)
     if task.regression:
         allowed = (
             f"a number from {task.label_range[0]:g} to {task.label_range[1]:g}" if task.label_range else "a number"
         )
+    elif task.labels:
+        allowed = "one of " + ", ".join(dict.fromkeys([*dict(task.labels), *task.classes]))
     else:
         allowed = "one of " + ", ".join(f"{code} ({name})" for code, name in enumerate(task.classes))
     if value is None or value == "":
@@ -279,7 +372,8 @@ def _bad_label(table: FileColumns, task: Task, index: int) -> UserError:
             f"{place}: label -1 means that the label is hidden, as in GLUE's test files; give a split with labels "
             f"({allowed})."
         )
-    return UserError(f"{place}: label {_show(value)} is unknown to task {task.name}; it should be {allowed}.")
+    fix = ", or stand under labels in the task's YAML" if task.own and not task.regression else ""
+    return UserError(f"{place}: label {_show(value)} is unknown to task {task.name}; it should be {allowed}{fix}.")
 
 
 def _show(value: Any) -> str:

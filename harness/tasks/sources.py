@@ -12,11 +12,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol as Interface
 
+import numpy as np
+
 from harness.errors import UserError
 from harness.hub import Repository
 from harness.paths import named_path
+from harness.tasks.hub_data import HUB, HubData, open_hub_data
+from harness.tasks.overlap import parted
 from harness.tasks.packaged import HOMES, described, packaged_rows
-from harness.tasks.reading import FORMATS, read_rows
+from harness.tasks.reading import FORMATS, read_rows, rows_of
 from harness.tasks.rows import Rows
 from harness.tasks.task import TASKS, Task
 
@@ -40,9 +44,10 @@ class TextSource(Interface):
         """
 
     def has(self, task: Task, split: str) -> bool:
-        """Whether the source has the split, on this machine or to be fetched. Makes no network request.
+        """Whether the source has the split, on this machine or to be fetched.
 
-        Raises UserError where the split is there in a form that is not read, instead of taking it for missing.
+        Raises UserError where the split is there in a form that is not read, instead of taking it for missing; NotAtHand
+        where the hub has to be asked for the splits of a data set and cannot be.
         """
 
     def describe(self, task: Task | None = None) -> str:
@@ -83,60 +88,59 @@ class FolderSource(_Kept):
         self.folder = folder
 
     def _read(self, task: Task, split: str) -> Rows:
-        path = self.file(task, split)
-        if path is None:
-            raise UserError(self._missing(task, split))
-        return read_rows(path, task, f"{task.name}/{split}")
-
-    def file(self, task: Task, split: str) -> Path | None:
-        """The file of a split, None where there is none.
-
-        Raises UserError for two files of one split, and for one that holds it by its name but is not read: a folder, a
-        format such as TSV, a shard of several.
-        """
         place = self.folder / task.name
-        there = {path.name: path for path in _inside(place)}
-        names = [f"{split}{ending}" for ending in FORMATS]
-        names += [Path(HUB_FILE.format(task=task.name, split=split)).name]
-        found = [there[name] for name in names if name in there]
-        if len(found) > 1:
+        if file_of(place, split) is None and not place.is_dir():
+            there = _listed(path.name for path in _inside(self.folder) if path.is_dir())
             raise UserError(
-                f"{place}: holds {' and '.join(path.name for path in found)} for one split; keep one of them."
+                f"{self.folder}: there is no folder '{task.name}' (folders: {there}); add {task.name}/{split}.parquet."
             )
-        if found and not found[0].is_file():
-            raise UserError(f"{found[0]}: is not a file; put the split's file there.")
-        if found:
-            return found[0]
-        for name, path in sorted(there.items()):
-            beginning, ending = name[: len(split)], name[len(split) :]
-            alike = beginning.casefold() == split.casefold() and UNREAD.fullmatch(ending.casefold())
-            if alike or name.casefold() in (other.casefold() for other in names):
-                raise UserError(
-                    f"{path}: is not read; write the split as {split}.csv (commas, a header line), {split}.jsonl or "
-                    f"{split}.parquet, or rename it."
-                )
-        return None
-
-    def _missing(self, task: Task, split: str) -> str:
-        place = self.folder / task.name
-        if place.is_dir():
-            there = _listed(path.name for path in _inside(place))
-            other = f", or name yours under splits in the YAML of {task.name}" if task.own else ""
-            return (
-                f"{place}: there is no {split}.parquet, {split}.csv or {split}.jsonl (there: {there}); add one of "
-                f"them{other}."
-            )
-        there = _listed(path.name for path in _inside(self.folder) if path.is_dir())
-        return f"{self.folder}: there is no folder '{task.name}' (folders: {there}); add {task.name}/{split}.parquet."
+        return read_rows(_required_file(place, split, task), task, f"{task.name}/{split}")
 
     def serves(self, task: Task) -> bool:
         return not task.packaged or (self.folder / task.name).is_dir()
 
     def has(self, task: Task, split: str) -> bool:
-        return self.file(task, split) is not None
+        return file_of(self.folder / task.name, split) is not None
 
     def describe(self, task: Task | None = None) -> str:
         return f"folder {self.folder}"
+
+
+def file_of(place: Path, split: str) -> Path | None:
+    """The file of a split in a folder, None where there is none.
+
+    Raises UserError for two files of one split, and for one that holds it by its name but is not read: a folder, a
+    format such as TSV, a shard of several.
+    """
+    there = {path.name: path for path in _inside(place)}
+    names = [*(f"{split}{ending}" for ending in FORMATS), Path(HUB_FILE.format(task="", split=split)).name]
+    found = [there[name] for name in names if name in there]
+    if len(found) > 1:
+        raise UserError(f"{place}: holds {' and '.join(path.name for path in found)} for one split; keep one of them.")
+    if found and not found[0].is_file():
+        raise UserError(f"{found[0]}: is not a file; put the split's file there.")
+    if found:
+        return found[0]
+    for name, path in sorted(there.items()):
+        beginning, ending = name[: len(split)], name[len(split) :]
+        alike = beginning.casefold() == split.casefold() and UNREAD.fullmatch(ending.casefold())
+        if alike or name.casefold() in (other.casefold() for other in names):
+            raise UserError(
+                f"{path}: is not read; write the split as {split}.csv (commas, a header line), {split}.jsonl or "
+                f"{split}.parquet, or rename it."
+            )
+    return None
+
+
+def _required_file(place: Path, split: str, task: Task) -> Path:
+    found = file_of(place, split)
+    if found is None:
+        there = _listed(path.name for path in _inside(place))
+        other = f", or name yours under splits in the YAML of {task.name}" if task.own else ""
+        raise UserError(
+            f"{place}: there is no {split}.parquet, {split}.csv or {split}.jsonl (there: {there}); add one of them{other}."
+        )
+    return found
 
 
 def _inside(folder: Path) -> list[Path]:
@@ -155,6 +159,67 @@ def _listed(names: Iterable[str]) -> str:
         ", ".join(found[:SHOWN_NAMES]) + (f" and {len(found) - SHOWN_NAMES} more" if len(found) > SHOWN_NAMES else "")
         or "none"
     )
+
+
+class OwnSource(_Kept):
+    """What a user's task names as its data: a data set of the hub, a folder with a file for each split, or one file.
+
+    Of one file, or of a data set with one split, a part is validation; see `parted`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._hub: dict[str, HubData] = {}
+        self._whole: dict[Task, tuple[Rows, Rows]] = {}
+
+    def _read(self, task: Task, split: str) -> Rows:
+        splits = self._splits(task)
+        if splits == [task.train] and split in (task.train, task.dev):
+            if task not in self._whole:
+                self._whole[task] = parted(self._all(task, task.train), [task.name, task.version, "split"])
+            return self._whole[task][split == task.dev].named(f"{task.name}/{split}")
+        return self._all(task, split)
+
+    def _all(self, task: Task, split: str) -> Rows:
+        name, place = f"{task.name}/{split}", Path(task.data)
+        if not task.data.startswith(HUB):
+            return read_rows(_required_file(place, split, task) if place.is_dir() else place, task, name)
+        data, splits = self._opened(task), self._splits(task) or []
+        if split not in splits:
+            raise UserError(
+                f"task {task.name}: {data.name} has no split '{split}' (its splits: {', '.join(splits)}); name another under "
+                "splits in its YAML, as in {validation: test}: dev and test are then cut from test."
+            )
+        parts = [rows_of(table, task, name) for table in data.tables(split, (*task.columns, task.label), task.label)]
+        labels = np.concatenate([part.gold for part in parts])
+        return Rows(tuple(texts for part in parts for texts in part.texts), labels, name)
+
+    def _opened(self, task: Task) -> HubData:
+        if task.data not in self._hub:
+            otherwise = "name a file under data in its YAML"
+            self._hub[task.data] = open_hub_data(task.data, f"task {task.name}", otherwise, download=True)
+        return self._hub[task.data]
+
+    def _splits(self, task: Task) -> list[str] | None:
+        """Names of the splits; None for a folder, whose files are looked for by name."""
+        if task.data.startswith(HUB):
+            return list(self._opened(task).splits)
+        return None if Path(task.data).is_dir() else [task.train]
+
+    def serves(self, task: Task) -> bool:
+        return bool(task.data)
+
+    def has(self, task: Task, split: str) -> bool:
+        splits = self._splits(task)
+        if splits is None:
+            return file_of(Path(task.data), split) is not None
+        return split in splits or (splits == [task.train] and split == task.dev)
+
+    def describe(self, task: Task | None = None) -> str:
+        if task is None or task.data.startswith(HUB):
+            found = self._hub.get(task.data) if task else None
+            return f"{HUB}{found.name}" if found else task.data if task else ""
+        return f"{'folder' if Path(task.data).is_dir() else 'file'} {task.data}"
 
 
 class PackageSource(_Kept):
@@ -182,7 +247,7 @@ class HubSource(_Kept):
     def _read(self, task: Task, split: str) -> Rows:
         if task.own:
             raise UserError(
-                f"task {task.name} is your own and not on the hub; name the folder with its files by --data DIR."
+                f"task {task.name} is your own and its YAML names no data; add data to it, or name a folder by --data DIR."
             )
         otherwise = f"name a folder that has {task.name}/{split}.parquet by --data DIR"
         glue = Repository("dataset", HUB_DATASET, f"task {task.name}", otherwise, HUB_REVISION)
@@ -218,7 +283,7 @@ class Sources:
 
     def describe(self, task: Task | None = None) -> str:
         """See `TextSource`."""
-        return self._of(task).describe(task) if task else "; ".join(part.describe() for part in self._parts)
+        return self._of(task).describe(task) if task else "; ".join(filter(None, (p.describe() for p in self._parts)))
 
 
 def open_source(data: str | os.PathLike[str] | None = None, where: str = "--data") -> TextSource:
@@ -228,11 +293,11 @@ def open_source(data: str | os.PathLike[str] | None = None, where: str = "--data
     network. Raises UserError, which names `where`, when there is no such folder.
     """
     if data is None or str(data) == "hub":
-        return Sources([HubSource(), PackageSource()])
+        return Sources([OwnSource(), HubSource(), PackageSource()])
     folder = named_path(str(data), where)
     if not folder.is_dir():
         what = "is a file, not a folder" if folder.exists() else "there is no such folder"
         raise UserError(
             f"{folder}: {what}; {where} takes 'hub', or a folder with <task>/<split>.parquet, .csv or .jsonl."
         )
-    return Sources([FolderSource(folder), PackageSource()])
+    return Sources([OwnSource(), FolderSource(folder), PackageSource()])

@@ -17,6 +17,10 @@ class Task:
     files give other rows; part of every split. `train`, `dev`: source splits. `tests`: (evaluation, source split) pairs; an
     evaluation whose split is `dev` gets the rows that dev leaves. `official`: (split, rows) of the published files.
     `label_range`: bounds of a regression label.
+
+    `own`: a user's task. `data`: what its YAML names to read, a file, a folder or 'hub:...'; empty where the source decides.
+    `label`: the column of labels. `labels`: (value in that column, name of its class) pairs. `names_test`: whether the YAML
+    names the split of the test set.
     """
 
     name: str
@@ -32,6 +36,10 @@ class Task:
     own: bool = False
     official: tuple[tuple[str, int], ...] = ()
     label_range: tuple[float, float] | None = None
+    data: str = ""
+    label: str = "label"
+    labels: tuple[tuple[str, str], ...] = ()
+    names_test: bool = False
 
     @property
     def num_labels(self) -> int:

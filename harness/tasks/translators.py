@@ -71,10 +71,7 @@ class _FileWay:
 
 def file_ways(where: str, path: Path) -> tuple[Way, ...]:
     """A way for each column view_1, view_2, ... of a file. Raises UserError for whatever is wrong in the file."""
-    reader = {".parquet": reading.parquet_table, ".csv": reading.csv_table, ".jsonl": reading.jsonl_table}.get(
-        path.suffix
-    )
-    if reader is None:
+    if path.suffix not in reading.FORMATS:
         raise UserError(f"{where}: {path.name} is none of {', '.join(reading.FORMATS)}; convert it or name another.")
     if not path.is_file():
         raise UserError(f"{where}: there is no file {path}; correct the path.")
@@ -82,7 +79,7 @@ def file_ways(where: str, path: Path) -> tuple[Way, ...]:
     columns = ["view_1"]
     while f"view_{len(columns) + 1}" in there:
         columns.append(f"view_{len(columns) + 1}")
-    table = reader(path, ("text", *columns))
+    table = reading.read_columns(path, ("text", *columns))
     texts = reading.column_texts(table, "text")
     first = {text: index for index, text in reversed(list(enumerate(texts)))}
     ways = []
@@ -109,7 +106,7 @@ def _header(path: Path) -> set[str]:
             return set(pq.read_schema(path).names)
         except (pa.ArrowException, OSError, ValueError):
             return set()
-    line = next((line for line in reading.read_text(path).split("\n") if line.strip()), "")
+    _, line = next(reading.lines(path), (0, ""))
     if path.suffix == ".csv":
         return {name.strip().strip('"') for name in line.split(",")}
     try:

@@ -6,26 +6,42 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, StrictStr, model_validator
+from pydantic import Field, StrictBool, StrictInt, StrictStr, model_validator
 
 from harness.errors import UserError
+from harness.paths import named_path
+from harness.tasks.hub_data import HUB, parsed
 from harness.tasks.metrics import check_metric
+from harness.tasks.reading import FORMATS
 from harness.tasks.task import TASKS, Task
 from harness.yaml_files import MisplacedError, Strict, load_yaml
 
 Name = Annotated[StrictStr, Field(min_length=1)]
 Title = Annotated[StrictStr, Field(min_length=1, max_length=60)]
 
-RESERVED = ("label", "idx")
-"""Column names that cannot hold text: the label itself, and GLUE's row number."""
+ROW_NUMBER = "idx"
+"""GLUE's column of row numbers, which is no text."""
 
 
 class Splits(Strict):
-    """Names of the files of each split, without their ending."""
+    """Names of the splits of a data set of the hub, or of the files of each split without their ending."""
 
     train: Name = "train"
     validation: Name = "validation"
     test: Name | None = None
+
+
+class Hub(Strict):
+    """A data set of the Hugging Face hub."""
+
+    hub: Name
+    config: Name | None = None
+    revision: Name | None = None
+
+    def __str__(self) -> str:
+        return (
+            f"{HUB}{self.hub}{f':{self.config}' if self.config else ''}{f'@{self.revision}' if self.revision else ''}"
+        )
 
 
 class TaskFile(Strict):
@@ -39,6 +55,9 @@ class TaskFile(Strict):
     title: Title | None = None
     version: Annotated[int, Field(ge=1)] = 1
     splits: Splits = Splits()
+    data: Hub | Name | None = None
+    label: Name = "label"
+    labels: dict[StrictBool | StrictInt | StrictStr, Name] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _fits(self) -> TaskFile:
@@ -49,7 +68,7 @@ class TaskFile(Strict):
         if self.name in TASKS:
             raise MisplacedError(["name"], f"'{self.name}' is a built-in task; choose another name")
         for number, column in enumerate(self.columns):
-            if column in RESERVED or column in self.columns[:number]:
+            if column in (self.label, ROW_NUMBER) or column in self.columns[:number]:
                 raise MisplacedError(["columns", number], f"'{column}' cannot be a text column here; name another")
         if self.regression == bool(self.classes):
             raise MisplacedError(["classes"], "give either two or more classes or 'regression: true'")
@@ -65,24 +84,44 @@ class TaskFile(Strict):
                 raise MisplacedError(["metrics", number], str(error)) from None
             if metric in self.metrics[:number]:
                 raise MisplacedError(["metrics", number], f"'{metric}' is given twice; keep one")
-        files = [self.splits.train, self.splits.validation, self.splits.test]
-        if len(set(files)) < 3:
-            raise MisplacedError(["splits"], "the splits should be different files")
-        for key, file in zip(("train", "validation", "test"), files, strict=True):
+        for value, name in self.labels.items():
+            if name not in self.classes:
+                allowed = (
+                    f"should be one of {', '.join(self.classes)}" if self.classes else "a regression has no classes"
+                )
+                raise MisplacedError(["labels", value], f"'{name}': {allowed}")
+        if self.splits.train in (self.splits.validation, self.splits.test):
+            raise MisplacedError(["splits"], "train should be another split than validation and test")
+        for key, file in self.splits:
             if file and re.search(r"[/\\]", file):
                 raise MisplacedError(["splits", key], f"'{file}' should be a file's name without folder and ending")
+        if str(self.data or "").startswith(HUB):
+            try:
+                parsed(str(self.data))
+            except UserError as error:
+                raise MisplacedError(["data"], str(error)) from None
         return self
 
 
 def load_user_task(path: str | Path) -> Task:
-    """A task of the user's own from a YAML file; its text then comes from `<DIR>/<name>/<split>.{parquet,csv,jsonl}`.
+    """A task of the user's own from a YAML file.
 
     Keys: name, columns, metrics, and classes (names in the order of the codes) or `regression: true`; optional title,
-    version, splits (mapping of train, validation and test to the names of the files). Where `splits` names a test file, or
-    there is one called test, it is the test set, else what dev leaves of validation. Raises UserError with file, line, key.
+    version, splits (mapping of train, validation and test to the names of the files or splits), label (the column of labels), labels
+    (mapping of values in that column to classes), and data: a data set of the hub, a file, or a folder of files, by its path from
+    the YAML file. Without data, the text comes from `<DIR>/<name>/<split>.{parquet,csv,jsonl}`. Where `splits` names a test
+    split, or there is one called test, it is the test set, else what dev leaves of validation. Raises UserError with file,
+    line, key.
     """
     body = load_yaml(Path(path), TaskFile)
-    splits = body.splits
+    splits, data = body.splits, str(body.data or "")
+    if data and not data.startswith(HUB):
+        found = Path(path).expanduser().absolute().parent / Path(data).expanduser()
+        named_path(str(found), f"{path}, key data")
+        if not found.is_dir() and (not found.is_file() or found.suffix not in FORMATS):
+            problem = f"is none of {', '.join(FORMATS)}" if found.is_file() else "there is no such file or folder"
+            raise UserError(f"{path}, key data: {found}: {problem}; name a file, a folder, or {HUB}OWNER/NAME.")
+        data = str(found)
     return Task(
         name=body.name,
         title=body.title or body.name,
@@ -94,4 +133,8 @@ def load_user_task(path: str | Path) -> Task:
         dev=splits.validation,
         tests=(("test", splits.test or splits.validation),),
         own=True,
+        data=data,
+        label=body.label,
+        labels=tuple((str(value), name) for value, name in body.labels.items()),
+        names_test=splits.test is not None,
     )

@@ -8,7 +8,6 @@ import itertools
 import json
 import os
 import pickle
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +24,6 @@ from hypothesis import strategies as st
 from harness.errors import UserError
 from harness.specs import KEY_LENGTH, RowSet
 from harness.tasks import CORPORA, Rows, load_corpus, open_corpus
-from harness.tasks.corpora import train_files
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TEXTS = ["One.", "Twö, three.", "One.", "«Four» \u4e94", "five  six", *(f"Sentence {i}." for i in range(3000))]
@@ -220,7 +218,7 @@ class TestErrors:
             (bytes_, "bytes.parquet, row 2: 'text' is not UTF-8"),
             (
                 f"{whole}:txt",
-                r"no column 'txt' \(did you mean 'text'\?\); its columns are id, text: name one by PATH:COL",
+                r"no column 'txt' \(did you mean 'text'\?\); its columns are id, text; name one by PATH:COL",
             ),
             (f"{whole}:id", "column 'id' holds int64, not text"),
             (parquet(tmp_path / "t.parquet", ["a"], "content"), "no column 'text'"),
@@ -277,7 +275,7 @@ class TestHub:
         parquet(tmp_path / "hub/datasets/me/prose/data/validation-0.parquet", ["not of the train split"])
         digest = open_corpus(lines(tmp_path / "same.txt", TEXTS)).digest
         missing = opened("hub:me/prose", tmp_path, download=False, HF_ENDPOINT=hub.address)
-        assert missing.startswith("NotAtHand corpus hub:me/prose: is not in the hub cache")
+        assert missing.startswith("NotAtHand corpus hub:me/prose: data set me/prose is not in the hub cache")
         assert hub.asked == []
         said = f"me/prose@{COMMIT[:7]} {digest} {len(TEXTS)} {len(TEXTS)}"
         assert opened("hub:me/prose", tmp_path, HF_ENDPOINT=hub.address) == said
@@ -297,7 +295,8 @@ class TestHub:
         several = opened("hub:me/wiki", tmp_path, HF_ENDPOINT=hub.address)
         assert (
             several
-            == "UserError hub:me/wiki: name one of its configurations (2024.de, 2024.en): hub:OWNER/NAME:CONFIG."
+            == "UserError corpus hub:me/wiki: name one of the configurations of data set me/wiki (2024.de, 2024.en): "
+            "hub:OWNER/NAME:CONFIG."
         )
         for name, label in (
             ("hub:me/wiki:2024.en", f"me/wiki:2024.en@{COMMIT[:7]}"),
@@ -320,7 +319,7 @@ class TestHub:
         found = opened("hub:me/old", tmp_path, HF_ENDPOINT=hub.address).split()
         assert (found[0], found[2]) == (f"me/old@{COPY[:7]}", "2")
         lines(tmp_path / "hub/datasets/me/bare/notes.md", ["nothing"])
-        assert "has no revision" in opened("hub:me/bare", tmp_path, HF_ENDPOINT=hub.address)
+        assert "holds files that are not read as a table" in opened("hub:me/bare", tmp_path, HF_ENDPOINT=hub.address)
 
     def test_a_column_is_missed_after_one_file(self, hub: StandIn, tmp_path: Path) -> None:
         for i in range(3):
@@ -346,40 +345,6 @@ class TestHub:
         assert opened("hub:me/prose", tmp_path, download=False, HF_HUB_OFFLINE="1").startswith("NotAtHand")
         hub.answer = answer  # type: ignore[method-assign]
         assert opened("hub:me/prose", tmp_path, HF_ENDPOINT=hub.address).split()[2] == "3"
-
-
-EN = {"config_name": "en", "default": True, "data_files": [{"split": "train", "path": "en/c4-train.*.json.gz"}]}
-TWO = {"config_name": "z", "data_files": [{"split": "train", "path": ["x/*", "y/*"]}, {"split": "test", "path": "z/*"}]}
-ANY = {"config_name": "default", "data_files": ["./**/*.parquet"]}
-
-
-@pytest.mark.parametrize(
-    ("files", "config", "declared", "expected"),
-    [
-        ("train.parquet test.parquet", None, [], "train.parquet"),
-        ("b.parquet a.parquet validation.parquet README.md", None, [], "a.parquet b.parquet"),
-        ("train/0.parquet test/0.parquet", None, [], "train/0.parquet"),
-        ("x/train/0.parquet y/train/0.parquet", "y", [], "y/train/0.parquet"),
-        ("train.jsonl.gz constrained.jsonl.gz infos.json", None, [], "train.jsonl.gz"),
-        ("script.py", None, [], ""),
-        ("en/c4-train.0.json.gz en/c4-validation.0.json.gz de/c4-train.0.json.gz", "en", [], "en/c4-train.0.json.gz"),
-        ("en/c4-train.1.json.gz en/c4-validation.0.json.gz", None, [TWO, EN], "en/c4-train.1.json.gz"),
-        ("a/x.parquet x.parquet", None, [ANY], "a/x.parquet x.parquet"),
-        ("a/x.parquet", None, [{"config_name": "default", "data_dir": "a"}], "a/x.parquet"),
-        ("x/0.parquet y/0.parquet z/0.parquet", "z", [EN, TWO], "x/0.parquet y/0.parquet"),
-        ("x/train/0.parquet y/train/0.parquet", None, [], "name one of its configurations (x, y)"),
-        ("x/train/0.parquet", "xx", [], "unknown configuration 'xx'. Did you mean 'x'"),
-        ("", None, [{"config_name": "a"}, {"config_name": "b"}], "configurations (a, b)"),
-        ("", "c", [{"config_name": "a"}], "unknown configuration 'c'"),
-        ("x/partial-train/0.parquet", None, [], "holds only a part of its train split"),
-    ],
-)
-def test_files_of_the_train_split(files: str, config: str | None, declared: list[Any], expected: str) -> None:
-    if not expected.partition(" ")[0].isalpha() and "(" not in expected:
-        assert train_files("hub:o/n", files.split(), config, declared) == expected.split()
-        return
-    with pytest.raises(UserError, match=re.escape(expected)):
-        train_files("hub:o/n", files.split(), config, declared)
 
 
 def test_a_device_is_no_corpus() -> None:

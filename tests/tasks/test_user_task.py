@@ -80,7 +80,7 @@ def test_regression_and_splits(tmp_path: Path) -> None:
         ("accuracy, f1", "accuracy, f1_marco", ("line 5", "Did you mean 'f1_macro'")),
         ("accuracy, f1", "accuracy, accuracy", ("line 5", "key metrics.1", "is given twice")),
         ("'yes']", "'yes', 'maybe']", ("line 5", "'f1' does not apply", "3 classes; choose from accuracy, f1_macro")),
-        ("accuracy, f1]", "f1]\nsplits: {test: train}", ("line 6", "different files")),
+        ("accuracy, f1]", "f1]\nsplits: {test: train}", ("line 6", "another split")),
         ("accuracy, f1]", "f1]\nsplits: {test: a/b}", ("line 6", "'a/b'")),
         ("accuracy, f1]", "f1]\nsplits: {tset: a}", ("line 6", "tset", "Did you mean 'test'")),
         ("accuracy, f1]", "f1", ("not valid YAML",)),

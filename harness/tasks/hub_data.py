@@ -1,0 +1,200 @@
+"""Data sets of the Hugging Face hub by name: hub:OWNER/NAME[:CONFIG][@REVISION].
+
+`datasets` finds the files of each split, as its users know it: from the data set's card, or from the names of files and folders.
+Parquet and JSONL files are then read as they are from the hub client's cache. What is in another format `datasets` writes once
+as Arrow files into its own cache. What was found is kept beside the cache, so that the next command asks for nothing, and
+without @REVISION what was once found stays.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from harness.errors import NotAtHand, UserError, unknown
+from harness.hub import Repository
+from harness.tasks.reading import FileColumns, read_columns
+
+HUB = "hub:"
+CONVERTED = "refs/convert/parquet"
+"""Branch of the hub with its own Parquet copy of a data set, for those that a script makes, which is not run."""
+READ_AS_IT_IS = (".parquet", ".jsonl", ".jsonl.gz", ".json.gz")
+_NAME = re.compile(r"hub:([\w.-]+/[\w.-]+)(?::([^@:]+))?(?:@(\S+))?")
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class HubData:
+    """A data set at one commit. `splits`: its files by split, paths in the repository, or of Arrow files on this machine.
+
+    `names`: names of coded labels by column, as its card has them.
+    """
+
+    name: str
+    there: Repository
+    splits: Mapping[str, Sequence[str]]
+    names: Mapping[str, Sequence[str]]
+
+    def files(self, split: str, *, download: bool) -> Iterator[Path]:
+        """The files of a split in order, one fetched after the other. Raises NotAtHand or UserError."""
+        for file in self.splits[split]:
+            found = Path(file) if os.path.isabs(file) else self.there.cached(file)
+            if found is None and not download:
+                raise NotAtHand(
+                    f"{self.there.where}: {file} is not in the hub cache; let the command that trains fetch it, or "
+                    f"{self.there.otherwise}."
+                )
+            yield found or self.there.fetch(file)
+
+    def tables(self, split: str, wanted: Sequence[str], label: str) -> Iterator[FileColumns]:
+        """The columns `wanted` of each file of a split, fetched where it is not cached; codes of labels as their names.
+
+        Raises NotAtHand, or UserError as `read_columns` does.
+        """
+        for file, path in zip(self.splits[split], self.files(split, download=True), strict=True):
+            table = read_columns(path, wanted, label)
+            names = {**table.names, **self.names}.get(label, ())
+            values = [
+                names[code] if type(code) is int and 0 <= code < len(names) else code for code in table.columns[label]
+            ]
+            shown = f"{HUB}{self.name}: {split if os.path.isabs(file) else file}"
+            yield replace(table, path=shown, columns={**table.columns, label: values})
+
+
+def parsed(name: str) -> tuple[str, str | None, str | None]:
+    """(OWNER/NAME, configuration, revision) of a data set's name. Raises UserError."""
+    parts = _NAME.fullmatch(name)
+    if parts is None:
+        raise UserError(f"{name}: is not a data set of the hub; write {HUB}OWNER/NAME[:CONFIG][@REVISION].")
+    repository, config, revision = parts.groups()
+    return str(repository), config, revision
+
+
+def open_hub_data(name: str, where: str, otherwise: str, *, download: bool) -> HubData:
+    """The data set `name`; asks the hub for its files with `download`, unless they are known. `where`, `otherwise`: see `Repository`.
+
+    Raises NotAtHand where it is not known and not to be asked for, or the hub cannot be reached; UserError for a name that is none, a repository,
+    revision or configuration that is not there, one that is not named among several, and for files that are no table.
+    """
+    from huggingface_hub import constants
+
+    repository, config, revision = parsed(name)
+    there = Repository("dataset", repository, where, otherwise, revision)
+    place = Path(
+        constants.HF_ASSETS_CACHE, "harness", "datasets", re.sub(r"[^\w.@-]", "--", name[len(HUB) :]) + ".json"
+    )
+    found = read_json(place, _FORMAT)
+    made = [file for files in found.get("splits", {}).values() for file in files if os.path.isabs(file)]
+    if not found or not all(map(os.path.exists, made)):
+        if not download:
+            raise NotAtHand(
+                f"{where}: {there} is not in the hub cache; let the command that trains fetch it, or {otherwise}."
+            )
+        found = _find(there, config)
+        write_json(place, {"version": _FORMAT, **found})
+    commit = found["revision"]
+    label = f"{repository}{f':{config}' if config else ''}@{commit[:7]}"
+    return HubData(label, replace(there, revision=commit), found["splits"], found["names"])
+
+
+def _find(there: Repository, config: str | None) -> dict[str, Any]:
+    """What is kept of a data set: commit, splits and names of labels. Raises NotAtHand or UserError."""
+    at = replace(there, revision=there.commit())
+    try:
+        builder = _builder(at, config)
+        if builder is None and there.revision is None:
+            copy = replace(there, revision=CONVERTED)
+            at = replace(copy, revision=copy.commit())
+            builder = _builder(at, config)
+        if builder is None:
+            raise UserError(f"{at.where}: {at} has no files that hold a table; {at.otherwise}.")
+        splits = {
+            str(split): [_inside(at, file) for file in files] for split, files in builder.config.data_files.items()
+        }
+        if any("partial-" in file for files in splits.values() for file in files):
+            raise UserError(f"{at.where}: the hub holds only a part of {at} as Parquet; {at.otherwise}.")
+        if not all(file.endswith(READ_AS_IT_IS) for files in splits.values() for file in files):
+            builder.download_and_prepare(verification_mode="no_checks")
+            made = builder.as_dataset()
+            splits = {str(split): [file["filename"] for file in data.cache_files] for split, data in made.items()}
+    except UserError:
+        raise
+    except Exception as error:  # of `datasets`, the hub's client, its HTTP library, a reader of a format or the disk
+        raise _unreadable(at, error) from None
+    features = builder.info.features or {}
+    names = {name: list(each.names) for name, each in features.items() if hasattr(each, "names")}
+    return {"revision": at.revision, "splits": splits, "names": names}
+
+
+def _builder(at: Repository, config: str | None) -> Any:
+    """What `datasets` makes of a repository at a commit; None where it finds no data files in it."""
+    import datasets
+    from datasets.data_files import EmptyDatasetError
+    from huggingface_hub import DatasetCard
+
+    try:
+        known = datasets.get_dataset_config_names(at.name, revision=at.revision)
+    except (RuntimeError, EmptyDatasetError, datasets.exceptions.DataFilesNotFoundError):
+        return None  # RuntimeError: a script makes it
+    card = at.cached("README.md")
+    if known != ["default"] or (card and DatasetCard.load(card).data.get("configs")):
+        chosen = config or datasets.get_dataset_default_config_name(at.name, revision=at.revision)
+        if chosen is None:
+            raise _several(at, known)
+        if chosen not in known:
+            raise unknown("configuration", chosen, known, at.where)
+        return datasets.load_dataset_builder(at.name, chosen, revision=at.revision)
+    # None is declared: folders are configurations, and `datasets` would read them as one.
+    builder = datasets.load_dataset_builder(at.name, revision=at.revision)
+    files = [Path(_inside(at, file)) for found in builder.config.data_files.values() for file in found]
+    splits = {"data", *map(str, builder.config.data_files)}
+    folders = {"/".join(part for part in file.parts[:-1] if part not in splits) for file in files}
+    if config is None and len(folders) > 1:
+        raise _several(at, folders)
+    if config in (None, "default"):
+        return builder
+    if not any(config in file.parts[:-1] for file in files):
+        raise unknown("configuration", config, folders, at.where)
+    return datasets.load_dataset_builder(at.name, data_dir=config, revision=at.revision)
+
+
+def _inside(at: Repository, url: Any) -> str:
+    """The path in the repository of a file as `datasets` names it."""
+    return str(url).removeprefix(f"hf://datasets/{at.name}@{at.revision}/")
+
+
+def _several(at: Repository, configs: Iterable[str]) -> UserError:
+    names = ", ".join(sorted(configs))
+    return UserError(f"{at.where}: name one of the configurations of {at} ({names}): {HUB}OWNER/NAME:CONFIG.")
+
+
+def _unreadable(at: Repository, error: Exception) -> UserError:
+    from datasets.exceptions import DatasetsError
+
+    if isinstance(error, DatasetsError):
+        reason = " ".join(str(error.__cause__ or error).split())[:160].rstrip(".")
+        return UserError(f"{at.where}: {at} holds files that are not read as a table ({reason}); {at.otherwise}.")
+    return at.failed(error)
+
+
+def read_json(path: Path, version: int) -> dict[str, Any]:
+    """What `write_json` wrote, or nothing: it only saves time."""
+    try:
+        body: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return body if body["version"] == version else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def write_json(path: Path, body: dict[str, Any]) -> None:
+    """Written whole or not at all, whoever else writes it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    part.write_text(json.dumps(body, indent=1), encoding="utf-8")
+    os.replace(part, path)

@@ -1,0 +1,278 @@
+"""The data that a user's task names: one file, a folder, or a data set of the hub, by a stand-in on this machine."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hub import COMMIT, StandIn, elsewhere, stand_in
+from tasks.task_files import write_file
+
+from harness.errors import UserError
+from harness.tasks import PROTOCOLS, Rows, open_source
+from harness.tasks.user_task import load_user_task
+
+FEW = PROTOCOLS["cmlm_few_shot"]
+HEAD = "name: mine\ncolumns: [text]\nclasses: ['no', 'yes']\nmetrics: [accuracy]\n"
+SAID = """
+from pathlib import Path
+from harness.errors import UserError
+from harness.tasks import PROTOCOLS, open_source
+from harness.tasks.user_task import load_user_task
+try:
+    task = load_user_task({path!r})
+    source = open_source(None)
+    sets = PROTOCOLS['cmlm_few_shot'].evaluation_sets(task, source)
+    rows = source.load(task, task.train)
+    print(rows.digest, sets.dev.digest, sets.tests['test'].digest, source.describe(task), sets.origin, sep='|')
+except UserError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def rows(count: int, start: int = 0, **labels: str) -> list[dict[str, Any]]:
+    """Different texts, labels in turn by name, or by another name for it."""
+    names = [labels.get(name, name) for name in ("no", "yes")]
+    return [{"text": f"Text {i}.", "label": names[i % 2]} for i in range(start, start + count)]
+
+
+def task_file(folder: Path, *more: str, head: str = HEAD) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "task.yaml"
+    path.write_text(head + "\n".join(more) + "\n", encoding="utf-8")
+    return path
+
+
+def drawn(path: Path) -> tuple[Rows, ...]:
+    """(train, dev, test) of a task that names its data."""
+    task, source = load_user_task(path), open_source(None)
+    sets = FEW.evaluation_sets(task, source)
+    return source.load(task, task.train), sets.dev, sets.tests["test"]
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_one_file_is_cut_by_the_texts_alone(ending: str, tmp_path: Path) -> None:
+    every = [*rows(300), *rows(20), *rows(20)]
+    write_file(tmp_path / f"a.{ending}", every)
+    write_file(tmp_path / f"b.{ending}", [*every[::-1], *rows(100, 1000)])
+    train, dev, test = drawn(task_file(tmp_path, f"data: a.{ending}"))
+    assert Counter(train.texts) + Counter(dev.texts) + Counter(test.texts) == Counter((row["text"],) for row in every)
+    for one, other in ((train, dev), (train, test), (dev, test)):
+        assert not set(one.texts) & set(other.texts)
+    assert 0.15 < (len(dev) + len(test)) / len(every) < 0.35
+    more = drawn(task_file(tmp_path, f"data: {tmp_path}/b.{ending}"))
+    assert set(train.texts) <= set(more[0].texts), "more rows move none from one side to the other"
+
+
+def test_a_folder_has_a_file_for_each_split(tmp_path: Path) -> None:
+    for split, some in (("train", rows(30)), ("dev", rows(40, 100)), ("test", rows(9, 200))):
+        write_file(tmp_path / f"files/{split}.csv", some)
+        write_file(tmp_path / f"layout/mine/{split}.csv", some)
+    path = task_file(tmp_path / "own", "data: ../files", "splits: {validation: dev}")
+    named = drawn(path)
+    task, source = load_user_task(task_file(tmp_path, "splits: {validation: dev}")), open_source(tmp_path / "layout")
+    sets = FEW.evaluation_sets(task, source)
+    laid_out = (source.load(task, "train"), sets.dev, sets.tests["test"])
+    assert [each.digest for each in named] == [each.digest for each in laid_out]
+    (tmp_path / "files/dev.csv").unlink()
+    with pytest.raises(
+        UserError, match=r"files: there is no dev.parquet, dev.csv or dev.jsonl \(there: test.csv, train"
+    ):
+        drawn(path)
+
+
+def test_a_test_split_is_left_out_where_the_task_says_so(tmp_path: Path) -> None:
+    for split, some in (("train", rows(30)), ("validation", rows(40, 100)), ("test", rows(9, 200))):
+        write_file(tmp_path / f"{split}.csv", [{**row, "label": -1} for row in some] if split == "test" else some)
+    with pytest.raises(UserError, match=r"label -1 means that the label is hidden.*, or name another in its YAML"):
+        drawn(task_file(tmp_path, "data: ."))
+    _, dev, test = drawn(task_file(tmp_path, "data: .", "splits: {test: validation}"))
+    assert set(dev.texts) | set(test.texts) == {(row["text"],) for row in rows(40, 100)}
+
+
+def test_labels_by_another_column_and_other_names(tmp_path: Path) -> None:
+    plain = drawn(task_file(tmp_path, f"data: {write_file(tmp_path / 'a.csv', rows(99)).name}"))
+    other = [{"text": row["text"], "label": "untouched", "mood": row["label"]} for row in rows(99, no="-", yes="+")]
+    write_file(tmp_path / "b.jsonl", other)
+    mapped = drawn(task_file(tmp_path, "data: b.jsonl", "label: mood", "labels: {'-': no, '+': yes}"))
+    assert [each.digest for each in mapped] == [each.digest for each in plain]
+    stars = [{"text": row["text"], "label": 1 + (row["label"] == "yes") * 4} for row in rows(99)]
+    write_file(tmp_path / "c.parquet", stars)
+    by_number = drawn(task_file(tmp_path, "data: c.parquet", "labels: {1: no, 2: no, 4: yes, 5: yes}"))
+    assert [each.digest for each in by_number] == [each.digest for each in plain]
+    write_file(tmp_path / "c.parquet", [*stars, {"text": "x", "label": 3}])
+    with pytest.raises(
+        UserError, match="row 100: label 3 is unknown to task mine; it should be one of 1, 2, 4, 5, no, yes"
+    ):
+        drawn(task_file(tmp_path, "data: c.parquet", "labels: {1: no, 2: no, 4: yes, 5: yes}"))
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("data: none.csv", ("key data: ", "none.csv: there is no such file or folder; name a file, a folder, or hub:")),
+        ("data: task.yaml", ("task.yaml: is none of .parquet, .csv, .jsonl",)),
+        ("data: hub:me", ("line 5, key data", "write hub:OWNER/NAME[:CONFIG][@REVISION]")),
+        ("data: {hub: me}", ("line 5, key data", "write hub:OWNER/NAME[:CONFIG][@REVISION]")),
+        ("data: {hub: me/x, split: y}", ("line 5", "split")),
+        ("labels: {1: maybe}", ("line 5, key labels", "'maybe': should be one of no, yes")),
+        ("label: text", ("'text' cannot be a text column",)),
+    ],
+)
+def test_mistakes_are_named(line: str, words: tuple[str, ...], tmp_path: Path) -> None:
+    path = task_file(tmp_path, line)
+    with pytest.raises(UserError) as caught:
+        load_user_task(path)
+    for word in (str(path), *words):
+        assert word in str(caught.value)
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[StandIn]:
+    with stand_in(tmp_path / "hub") as made:
+        yield made
+
+
+def said(path: Path, hub: StandIn | None, **variables: str) -> str:
+    home = path.parent / "cache"
+    variables |= {"HF_ENDPOINT": hub.address} if hub else {}
+    return elsewhere(SAID.format(path=str(path)), home, **variables).strip()
+
+
+def here(folder: Path, **splits: list[dict[str, Any]]) -> str:
+    """Digests of train, dev and test of the same rows from files."""
+    for split, some in splits.items():
+        write_file(folder / f"{split}.csv", some)
+    return "|".join(each.digest for each in drawn(task_file(folder, "data: .")))
+
+
+CARD = """---
+dataset_info:
+- config_name: de
+  features: []
+- config_name: en
+  features:
+  - {name: text, dtype: string}
+  - name: label
+    dtype:
+      class_label:
+        names:
+          '0': 'yes'
+          '1': 'no'
+configs:
+- config_name: en
+  data_files:
+  - {split: train, path: en/train-*}
+  - {split: validation, path: en/val-*}
+- config_name: de
+  data_files:
+  - {split: train, path: de/train-*}
+---
+"""
+
+
+def coded(path: Path, some: list[dict[str, Any]], names: list[str] | None = None) -> None:
+    """Rows as a Parquet file with labels by code, 0 for yes; with `names` as `datasets` writes them into the file."""
+    codes = [int(row["label"] == "no") for row in some]
+    table = pa.table({"text": [row["text"] for row in some], "label": pa.array(codes, pa.int64())})
+    if names:
+        features = {"label": {"names": names, "_type": "ClassLabel"}, "text": {"dtype": "string", "_type": "Value"}}
+        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path)
+
+
+def test_a_data_set_of_the_hub_by_its_card(hub: StandIn, tmp_path: Path) -> None:
+    """Codes are read by their names in the data set, in whatever order the task has its classes."""
+    train, validation = rows(60), rows(50, 100)
+    folder = hub.folder("me/moods")
+    coded(folder / "en/train-0.parquet", train[:20])
+    coded(folder / "en/train-1.parquet", train[20:])
+    coded(folder / "en/val-0.parquet", validation)
+    coded(folder / "de/train-0.parquet", rows(3))
+    (folder / "README.md").write_text(CARD)
+    same = here(tmp_path / "same", train=train, validation=validation)
+    path = task_file(tmp_path / "named", "data: {hub: me/moods, config: en}")
+    first = said(path, hub)
+    assert first == f"{same}|hub:me/moods:en@{COMMIT[:7]}|dev 36 and test 14 of the 50 rows of validation"
+    assert "de/train-0.parquet" not in hub.got()
+    before = len(hub.asked)
+    assert said(path, None, HF_HUB_OFFLINE="1") == first
+    assert len(hub.asked) == before
+    assert said(task_file(tmp_path / "named", "data: hub:me/moods:en"), None, HF_HUB_OFFLINE="1") == first
+    wrong = said(task_file(tmp_path / "named", "data: hub:me/moods:fr"), hub)
+    assert wrong == "UserError task mine: unknown configuration 'fr'. Known: de, en."
+    none = said(task_file(tmp_path / "named", "data: hub:me/moods"), hub)
+    assert "name one of the configurations of data set me/moods (de, en)" in none
+
+
+@pytest.mark.parametrize("form", ["csv", "tsv", "json", "names in the file"])
+def test_what_is_in_another_format_is_read_as_well(form: str, hub: StandIn, tmp_path: Path) -> None:
+    train, validation = rows(60), rows(50, 100)
+    folder = hub.folder("me/moods")
+    for split, some in (("train", train), ("validation", validation)):
+        if form == "csv":
+            write_file(folder / f"{split}.csv", some)
+        elif form == "tsv":
+            body = "".join(f"{row['text']}\t{row['label']}\n" for row in some)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{split}.tsv").write_text("text\tlabel\n" + body)
+        elif form == "json":
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{split}.json").write_text(json.dumps(some))
+        else:
+            coded(folder / f"data/{split}-00000-of-00001.parquet", some, ["yes", "no"])
+    same = here(tmp_path / "same", train=train, validation=validation)
+    path = task_file(tmp_path / "named", "data: hub:me/moods")
+    assert said(path, hub).startswith(f"{same}|hub:me/moods@{COMMIT[:7]}|")
+    assert said(path, None, HF_HUB_OFFLINE="1").startswith(f"{same}|hub:me/moods@{COMMIT[:7]}|")
+
+
+def test_one_split_is_cut_as_one_file_is(hub: StandIn, tmp_path: Path) -> None:
+    write_file(hub.folder("me/moods") / "train.parquet", rows(200))
+    write_file(tmp_path / "same/a.csv", rows(200))
+    same = "|".join(each.digest for each in drawn(task_file(tmp_path / "same", "data: a.csv")))
+    assert said(task_file(tmp_path / "named", "data: hub:me/moods"), hub).startswith(f"{same}|")
+
+
+def test_what_is_wrong_on_the_hub_is_one_sentence(hub: StandIn, tmp_path: Path) -> None:
+    folder = hub.folder("me/moods")
+    write_file(folder / "train.parquet", rows(60))
+    write_file(folder / "test.parquet", [*rows(50, 100), {"text": "x", "label": "maybe"}])
+    (hub.folder("me/gated")).mkdir()
+    hub.gated = {"me/gated"}
+    path = tmp_path / "named"
+    for lines, words in (
+        (["data: hub:me/none"], "UserError task mine: the hub has no data set me/none (or it is private)"),
+        (["data: hub:me/gated"], "UserError task mine: data set me/gated asks for consent; give it on"),
+        (["data: hub:me/moods@nowhere"], "UserError task mine: data set me/moods has no revision 'nowhere'"),
+        (["data: hub:me/moods"], f"me/moods@{COMMIT[:7]} has no split 'validation' (its splits: train, test)"),
+        (
+            ["data: hub:me/moods", "splits: {validation: test}"],
+            f"UserError hub:me/moods@{COMMIT[:7]}: test.parquet, row 51: label 'maybe' is unknown to task mine; it should be "
+            "one of 0 (no), 1 (yes), or stand under labels in the task's YAML.",
+        ),
+        (["data: hub:me/moods", "label: mood", "splits: {validation: test}"], "there is no column 'mood'"),
+    ):
+        assert words in said(task_file(path, *lines), hub)
+    for variables in ({"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}):
+        text = said(task_file(path, "data: hub:me/other"), None, **variables)
+        assert text.startswith("NotAtHand task mine: data set me/other is not in the hub cache and cannot be fetched (")
+
+
+def test_regression_from_the_hub(hub: StandIn, tmp_path: Path) -> None:
+    some = [{"a": f"A {i}", "b": f"B {i}", "score": i / 10} for i in range(80)]
+    write_file(hub.folder("me/likeness") / "train.parquet", some)
+    head = "name: mine\ncolumns: [a, b]\nregression: true\nmetrics: [pearson]\nlabel: score\n"
+    path = task_file(tmp_path / "named", "data: hub:me/likeness", head=head)
+    write_file(tmp_path / "same/a.jsonl", some)
+    same = drawn(task_file(tmp_path / "same", "data: a.jsonl", head=head))
+    assert said(path, hub).startswith("|".join(each.digest for each in same))
+    assert same[0].gold.dtype == np.float32
