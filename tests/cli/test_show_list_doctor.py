@@ -69,7 +69,7 @@ def test_show_an_unknown_or_ambiguous_key(refused: Refused, keys: list[str]) -> 
 
 @pytest.mark.usefixtures("workdir")
 def test_show_without_a_store(refused: Refused) -> None:
-    assert "There is no store at sqlite:///.harness/harness.db yet; run 'harness bench' first" in refused("show abc")
+    assert "There is no store at sqlite:///.harness/harness.db yet; run a bench first" in refused("show abc")
 
 
 def test_lists(harness: Harness) -> None:
