@@ -14,7 +14,6 @@ from harness.commands.report import grid_of
 from harness.search.results import Study
 from harness.search.trials import Trial
 from harness.specs import Record, RowSet, Stage
-from harness.tables.aggregate import Replicate
 from harness.tables.plan import Plan
 from harness.tables.render import render
 from harness.tables.results import replicates
@@ -108,21 +107,11 @@ class BenchResult:
         return self.table()
 
 
+LABELS = ("row", "column", "size", "subset", "seed", "status", "reason", "selected_step", "seconds", "key")
+"""What a run says in each of its rows."""
 COLUMNS = (
-    "row",
-    "task",
-    "column",
-    "size",
-    "subset",
-    "seed",
-    "metric",
-    "dev",
-    "test",
-    "status",
-    "reason",
-    "selected_step",
-    "seconds",
-    "key",
+    *("row", "task", "column", "size", "subset", "seed", "metric", "dev", "test"),
+    *("status", "reason", "selected_step", "seconds", "key"),
 )
 
 
@@ -131,7 +120,13 @@ def tidy(prepared: Prepared) -> pd.DataFrame:
 
     columns = prepared.resolved.columns
     rows = [
-        {**_labels(each), "task": columns[each.column].task, "metric": metric, "dev": dev, "test": test}
+        {
+            **{name: getattr(each, name) for name in LABELS},
+            "task": columns[each.column].task,
+            "metric": metric,
+            "dev": dev,
+            "test": test,
+        }
         for each in replicates(prepared.plan, prepared.store)
         for metric, dev, test in (
             [(s.metric, s.dev, s.test) for s in each.scores] or [(columns[each.column].metric, None, None)]
@@ -139,11 +134,6 @@ def tidy(prepared: Prepared) -> pd.DataFrame:
     ]
     found = pd.DataFrame(rows, columns=list(COLUMNS))
     return found.astype({"dev": float, "test": float})
-
-
-def _labels(each: Replicate) -> dict[str, Any]:
-    names = ("row", "column", "size", "subset", "seed", "status", "reason", "selected_step", "seconds", "key")
-    return {name: getattr(each, name) for name in names}
 
 
 @dataclass(frozen=True, repr=False)

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import fields
+from importlib import import_module
 from typing import Any
 
 import argcomplete
@@ -63,28 +64,13 @@ def _words(names: Callable[[], Iterable[str]], *, separators: str = "", files: A
     return completer
 
 
-def _methods() -> Iterable[str]:
-    from harness.methods import METHODS
-
-    return METHODS
-
-
-def _tasks() -> Iterable[str]:
-    from harness.tasks import TASKS
-
-    return TASKS
+def _in(module: str, name: str) -> Callable[[], Iterable[str]]:
+    """The names that a module lists; it is imported when they are needed."""
+    return lambda: getattr(import_module(module), name)  # type: ignore[no-any-return]
 
 
-def _tables() -> Iterable[str]:
-    from harness.yaml_files import packaged_files
-
-    return packaged_files("benchmarks")
-
-
-def _spaces() -> Iterable[str]:
-    from harness.yaml_files import packaged_files
-
-    return packaged_files("search_spaces")
+def _packaged(folder: str) -> Callable[[], Iterable[str]]:
+    return lambda: import_module("harness.yaml_files").packaged_files(folder)  # type: ignore[no-any-return]
 
 
 def _presets(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
@@ -92,7 +78,9 @@ def _presets(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
     from harness.tables.table import load_table
 
     named = getattr(parsed_args, "table", None)
-    return sorted({preset for name in ([named] if named else _tables()) for preset in load_table(name).presets})
+    return sorted(
+        {preset for name in ([named] if named else _packaged("benchmarks")()) for preset in load_table(name).presets}
+    )
 
 
 def _encoders() -> Iterable[str]:
@@ -101,29 +89,11 @@ def _encoders() -> Iterable[str]:
     return [*PACKAGED, *(f"new:{size}" for size in SIZES)]
 
 
-def _corpora() -> Iterable[str]:
-    from harness.tasks import CORPORA
-
-    return CORPORA
-
-
 def _metrics() -> Iterable[str]:
     from harness.search.space import FLOPS
     from harness.tasks import METRICS
 
     return [*METRICS, FLOPS]
-
-
-def _samplers() -> Iterable[str]:
-    from harness.search.space import SAMPLERS
-
-    return SAMPLERS
-
-
-def _rules() -> Iterable[str]:
-    from harness.search.space import RACINGS
-
-    return RACINGS
 
 
 def _settings() -> Iterable[str]:
@@ -140,19 +110,19 @@ def _settings() -> Iterable[str]:
 _YAML, _FOLDERS, _FILES = FilesCompleter(("yaml", "yml")), DirectoriesCompleter(), FilesCompleter()
 
 COMPLETERS: dict[str, Completer] = {
-    "--table": _words(_tables, files=_YAML),
+    "--table": _words(_packaged("benchmarks"), files=_YAML),
     "--preset": _presets,
-    "--methods": _words(_methods, separators=",+"),
-    "method": _words(_methods, separators="+"),
-    "--tasks": _words(_tasks, separators=",", files=_YAML),
-    "--space": _words(_spaces, files=_YAML),
+    "--methods": _words(_in("harness.methods", "METHODS"), separators=",+"),
+    "method": _words(_in("harness.methods", "METHODS"), separators="+"),
+    "--tasks": _words(_in("harness.tasks", "TASKS"), separators=",", files=_YAML),
+    "--space": _words(_packaged("search_spaces"), files=_YAML),
     "--encoder": _words(_encoders, files=_FOLDERS),
-    "--corpus": _words(_corpora, files=_FILES),
+    "--corpus": _words(_in("harness.tasks", "CORPORA"), files=_FILES),
     "--data": _words(lambda: ["hub"], files=_FOLDERS),
     "--set": _words(_settings),
     "--metric": _words(_metrics, separators=","),
-    "--sampler": _words(_samplers),
-    "--racing": _words(_rules),
+    "--sampler": _words(_in("harness.search.space", "SAMPLERS")),
+    "--racing": _words(_in("harness.search.space", "RACINGS")),
     "--format": _words(lambda: FORMATS),
     "what": _words(lambda: LISTED),
     "words": _words(lambda: ("bench", "tune")),

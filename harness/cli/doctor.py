@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,25 +28,19 @@ from harness.cli.machine_checks import (
     torch_check,
     translator_check,
 )
+from harness.errors import UserError
 
 
 def _data(data: str | None) -> Check:
     """The built-in tasks that the loader finds in the folder, the splits that it misses, and the other folders with a train
     split, which a user's own tasks have."""
-    from harness.errors import UserError
     from harness.tasks import TASKS, Task, open_source
 
     layout = "a folder with TASK/train.parquet (or .csv, .jsonl) and TASK/validation.parquet"
-    if data in (None, "hub"):
-        found = (
-            "none named" if data is None else f"{open_source('hub').describe(TASKS['sst2'])}, fetched when it is needed"
-        )
-        return Check(
-            "data folder",
-            None if data is None else True,
-            found,
-            "" if data else f"for data from files, `--data` {layout}",
-        )
+    if data is None:
+        return Check("data folder", None, "none named", f"for data from files, `--data` {layout}")
+    if data == "hub":
+        return Check("data folder", True, f"{open_source('hub').describe(TASKS['sst2'])}, fetched when it is needed")
     complete: list[str] = []
     gaps: list[str] = []
     try:
@@ -84,7 +77,6 @@ def _store_url(store: str | None) -> str:
 
 def _store_path(store: str | None) -> Path | None:
     """SQLite's file; None for a server, and for text that is no URL."""
-    from harness.errors import UserError
     from harness.store.database import parsed
 
     try:
@@ -99,13 +91,21 @@ def _nearest(path: Path) -> Path:
     return next(p for p in (path, *path.parents) if p.exists())
 
 
+def _to_create(name: str, path: Path) -> Check:
+    """Whether a file or folder that is not there yet can be made."""
+    place = _nearest(path)
+    if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
+        return Check(name, True, f"{path} (will be created)")
+    fix = f"make {place} a writable folder, or give another place with `--{name}`"
+    return Check(name, False, f"{place} is not writable", fix)
+
+
 def _store(store: str | None) -> Check:
     """Opens the database and takes its write lock. Creates nothing: where there is no file, it checks that one can be made."""
     sqlalchemy: Any
     sqlalchemy, why = imported("sqlalchemy")
     if sqlalchemy is None:
         return Check("store", False, why, INSTALL)
-    from harness.errors import UserError
     from harness.store import database
 
     try:
@@ -116,13 +116,8 @@ def _store(store: str | None) -> Check:
     sqlite = url.get_backend_name() == "sqlite"
     if sqlite:
         path = Path(url.database or "").absolute()
-        place = _nearest(path)
-        if place != path:
-            writable = place.is_dir() and os.access(place, os.W_OK | os.X_OK)
-            fix = "" if writable else f"make {place} a writable folder, or give another place with `--store`"
-            return Check(
-                "store", writable, f"{path} (will be created)" if writable else f"{place} is not writable", fix
-            )
+        if not path.exists():
+            return _to_create("store", path)
         if path.is_dir() or not os.access(path, os.W_OK):
             return Check("store", False, f"{path} is not a writable file", "give another place with `--store`")
     try:
@@ -150,7 +145,6 @@ def _store(store: str | None) -> Check:
 
 def _records(store: str | None, shown: str) -> Check:
     """Checks every record of a database that opens, and the structure of the file."""
-    from harness.errors import UserError
     from harness.store import Store
 
     try:
@@ -183,7 +177,6 @@ def quarantine(store: str | None) -> str:
 
 def _storage(uri: str | None, store: str | None) -> Check:
     """Writes, reads and deletes a small file in the artifact storage. Creates no folder."""
-    from harness.errors import UserError
     from harness.storage import Storage
 
     path = _store_path(store)
@@ -191,11 +184,7 @@ def _storage(uri: str | None, store: str | None) -> Check:
     try:
         storage = Storage.named(uri or str(beside / "products"))
         if storage.folder and not storage.folder.exists():
-            place = _nearest(storage.folder)
-            writable = place.is_dir() and os.access(place, os.W_OK | os.X_OK)
-            fix = "" if writable else f"make {place} a writable folder, or give another place with `--storage`"
-            found = f"{storage.folder} (will be created)" if writable else f"{place} is not writable"
-            return Check("storage", writable, found, fix)
+            return _to_create("storage", storage.folder)
         storage.probe()
     except UserError as error:
         found, _, fix = str(error).partition("; ")
@@ -208,36 +197,32 @@ def _storage(uri: str | None, store: str | None) -> Check:
 def _disk(store: str | None) -> Check:
     place = _nearest((_store_path(store) or Path()).absolute())
     free = shutil.disk_usage(place).free / GIB
-    fix = (
-        ""
-        if free >= 5
-        else "free some space: a base-size encoder needs 0.5 GB a stage until the stages that start from it have ended"
-    )
-    return Check("disk", (True if free >= 5 else None) if free >= 0.5 else False, f"{free:.1f} GB free at {place}", fix)
+    found, need = f"{free:.1f} GB free at {place}", "0.5 GB a stage until the stages that start from it have ended"
+    if free >= 5:
+        return Check("disk", True, found)
+    return Check("disk", None if free >= 0.5 else False, found, f"free some space: a base-size encoder needs {need}")
 
 
 def checks(store_url: str | None = None, data: str | None = None, storage: str | None = None) -> list[Check]:
     """All checks in the order of the report. Takes a few seconds: torch and ray are imported."""
-    found: list[Check] = [
+    found = [
         python_check(),
         torch_check(),
         *ray_checks(),
         library_check("transformers"),
         library_check("optuna"),
+        package_check("packaged encoders", PACKAGED_ENCODERS),
+        package_check("packaged texts", PACKAGED_TEXTS),
+        hub_check(),
+        translator_check(),
+        _data(data),
+        _store(store_url),
+        _storage(storage, store_url),
+        _disk(store_url),
+        memory_check(),
+        shared_memory_check(),
     ]
-    rest: list[Callable[[], Check | None]] = [
-        lambda: package_check("packaged encoders", PACKAGED_ENCODERS),
-        lambda: package_check("packaged texts", PACKAGED_TEXTS),
-        hub_check,
-        translator_check,
-        lambda: _data(data),
-        lambda: _store(store_url),
-        lambda: _storage(storage, store_url),
-        lambda: _disk(store_url),
-        memory_check,
-        shared_memory_check,
-    ]
-    return found + [check for check in (make() for make in rest) if check is not None]
+    return [check for check in found if check is not None]
 
 
 def run(args: argparse.Namespace) -> int:

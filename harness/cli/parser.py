@@ -171,14 +171,7 @@ def _data_flags(what: Any) -> None:
 
 def _execution_flags(parser: argparse.ArgumentParser) -> None:
     where = parser.add_argument_group("execution and storage")
-    where.add_argument(
-        "--store", type=_store, metavar="URL", help="database of records (default: sqlite:///.harness/harness.db)"
-    )
-    where.add_argument(
-        "--storage",
-        metavar="URI",
-        help="artifact storage (weights, checkpoints): a folder, s3://... or gs://... (default: beside the store)",
-    )
+    _store_flags(where)
     where.add_argument(
         "--slots", type=_count, default=0, help="runs at the same time (default: one per CPU core or GPU share)"
     )
@@ -243,6 +236,20 @@ def _tune_flags(parser: argparse.ArgumentParser) -> None:
     _execution_flags(parser)
 
 
+def _store_flag(parser: Any, what: str = "database of records") -> None:
+    default = "sqlite:///.harness/harness.db"
+    parser.add_argument("--store", type=_store, metavar="URL", help=f"{what} (default: {default})")
+
+
+def _store_flags(parser: Any) -> None:
+    _store_flag(parser)
+    parser.add_argument(
+        "--storage",
+        metavar="URI",
+        help="artifact storage (weights, checkpoints): a folder, s3://... or gs://... (default: beside the store)",
+    )
+
+
 def _format_flag(parser: Any) -> None:
     parser.add_argument(
         "--format", type=_format, default="text", metavar="|".join(FORMATS), help="output format (default: text)"
@@ -301,29 +308,18 @@ def build_parser() -> argparse.ArgumentParser:
 
     listing = commands.add_parser("list", help=f"list {', '.join(LISTED)}")
     listing.add_argument("what", metavar="|".join(LISTED))
-    listing.add_argument(
-        "--store",
-        type=_store,
-        metavar="URL",
-        help="database of records, for 'list benches' (default: sqlite:///.harness/harness.db)",
-    )
+    _store_flag(listing, "database of records, for 'list benches'")
     listing.set_defaults(handler="harness.cli.show:listing")
 
     show = commands.add_parser(
         "show", help="show one record: its numbers, its parents and the command that reproduces it"
     )
     show.add_argument("key", help="key of a stage, or its first characters")
-    show.add_argument(
-        "--store", type=_store, metavar="URL", help="database of records (default: sqlite:///.harness/harness.db)"
-    )
-    show.add_argument("--storage", metavar="URI", help="artifact storage (default: beside the store)")
+    _store_flags(show)
     show.set_defaults(handler="harness.cli.show:show")
 
     doctor = commands.add_parser("doctor", help="check Python, torch, Ray, packages, data, store and disk")
-    doctor.add_argument(
-        "--store", type=_store, metavar="URL", help="database of records (default: sqlite:///.harness/harness.db)"
-    )
-    doctor.add_argument("--storage", metavar="URI", help="artifact storage (default: beside the store)")
+    _store_flags(doctor)
     doctor.add_argument("--data", help="data: 'hub' or a folder")
     doctor.add_argument(
         "--quarantine", action="store_true", help="move damaged records of the store to a separate table"

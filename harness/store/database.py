@@ -175,6 +175,14 @@ class Database:
         ):
             yield connection
 
+    def _select(self, query: sa.Select[Any], table: sa.Table) -> list[sa.RowMapping]:
+        """The rows of a query; none where the store or `table` does not exist yet."""
+        if not self.exists:
+            return []
+        with self._read() as connection:
+            there = sa.inspect(connection).has_table(table.name)
+            return [*connection.execute(query).mappings()] if there else []
+
     @contextmanager
     def _as_user_error(self) -> Iterator[None]:
         """Raise a database's error as a sentence."""
@@ -323,8 +331,8 @@ def masked(url: str) -> str:
     return re.sub(r"(?i)((?:password|passwd|pwd)=)[^&]*", r"\1***", re.sub(r":(?!/).*@", ":***@", url))
 
 
-def parts(keys: Iterable[str], size: int = 500) -> Iterator[list[str]]:
+def parts(keys: Iterable[str]) -> Iterator[list[str]]:
     """The distinct keys in lists that one query takes."""
     every = list(dict.fromkeys(keys))
-    for start in range(0, len(every), size):
-        yield every[start : start + size]
+    for start in range(0, len(every), 500):
+        yield every[start : start + 500]

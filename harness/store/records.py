@@ -94,11 +94,8 @@ class Store(Leases, Translations, Trials, Requests):
     @retried
     def keys_like(self, prefix: str) -> list[str]:
         """Recorded keys that start with `prefix`, at most 20."""
-        if not self.exists:
-            return []
-        with self._read() as connection:
-            query = sa.select(RECORDS.c.key).where(RECORDS.c.key.startswith(prefix, autoescape=True)).limit(20)
-            return sorted(str(key) for key in connection.execute(query).scalars())
+        query = sa.select(RECORDS.c.key).where(RECORDS.c.key.startswith(prefix, autoescape=True)).limit(20)
+        return sorted(str(row["key"]) for row in self._select(query, RECORDS))
 
     @retried
     def speeds(self) -> list[Speed]:
@@ -244,7 +241,4 @@ class Store(Leases, Translations, Trials, Requests):
 
     @retried
     def labels(self, key: str) -> list[dict[str, Any]]:
-        if not self.exists:
-            return []
-        with self._read() as connection:
-            return [dict(row) for row in connection.execute(sa.select(RUNS).where(RUNS.c.key == key)).mappings()]
+        return [dict(row) for row in self._select(sa.select(RUNS).where(RUNS.c.key == key), RUNS)]

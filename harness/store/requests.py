@@ -50,7 +50,7 @@ class Requests(Database):
         """Keep a request with the keys of its stages; a known one gets the time and its new stages. If it is the last request and
         has no new stages, nothing is written."""
         digest, keys = _digest(request), tuple(keys)
-        if self.exists and self._is_last(digest, keys):
+        if self._is_last(digest, keys):
             return
         row = {"table": request.table, "study": request.study, "body": json.dumps(dict(request.values))}
         with self._write() as connection:
@@ -67,29 +67,20 @@ class Requests(Database):
 
     def _is_last(self, digest: str, keys: tuple[str, ...]) -> bool:
         """Whether this is the last request that was kept, with all these stages."""
-        with self._read() as connection:
-            if not sa.inspect(connection).has_table(REQUESTS.name):
-                return False
-            last = connection.execute(
-                sa.select(REQUESTS.c.digest).order_by(REQUESTS.c.asked_at.desc()).limit(1)
-            ).scalar()
-            mine = sa.select(REQUEST_STAGES.c.key).where(REQUEST_STAGES.c.digest == digest)
-            return last == digest and set(keys) <= set(connection.execute(mine).scalars())
+        last = self._select(sa.select(REQUESTS.c.digest).order_by(REQUESTS.c.asked_at.desc()).limit(1), REQUESTS)
+        if [row["digest"] for row in last] != [digest]:
+            return False
+        mine = self._select(sa.select(REQUEST_STAGES.c.key).where(REQUEST_STAGES.c.digest == digest), REQUEST_STAGES)
+        return set(keys) <= {row["key"] for row in mine}
 
     @retried
     def requests(self, key: str | None = None) -> list[StoredRequest]:
         """All requests, or those that need the stage `key`; the last one first. Damaged rows are skipped."""
-        if not self.exists:
-            return []
-        query = sa.select(REQUESTS)
+        query = sa.select(REQUESTS).order_by(REQUESTS.c.asked_at.desc(), REQUESTS.c.digest)
         if key is not None:
             query = query.join(REQUEST_STAGES, REQUESTS.c.digest == REQUEST_STAGES.c.digest)
             query = query.where(REQUEST_STAGES.c.key == key)
-        with self._read() as connection:
-            if not sa.inspect(connection).has_table(REQUESTS.name):
-                return []
-            rows = connection.execute(query.order_by(REQUESTS.c.asked_at.desc(), REQUESTS.c.digest)).mappings().all()
-        return [request for row in rows if (request := _request(row))]
+        return [request for row in self._select(query, REQUESTS) if (request := _request(row))]
 
 
 def _digest(request: StoredRequest) -> str:

@@ -16,16 +16,11 @@ class Translations(Database):
     @retried
     def translations(self, keys: Sequence[str]) -> dict[str, str]:
         """The texts of those keys that have one."""
-        if not self.exists:
-            return {}
-        with self._read() as connection:
-            if not sa.inspect(connection).has_table(TRANSLATIONS.name):
-                return {}
-            found: dict[str, str] = {}
-            for part in parts(keys):
-                query = sa.select(TRANSLATIONS.c.digest, TRANSLATIONS.c.text).where(TRANSLATIONS.c.digest.in_(part))
-                found.update((digest, text) for digest, text in connection.execute(query) if isinstance(text, str))
-            return found
+        found: dict[str, str] = {}
+        for part in parts(keys):
+            rows = self._select(sa.select(TRANSLATIONS).where(TRANSLATIONS.c.digest.in_(part)), TRANSLATIONS)
+            found.update((row["digest"], row["text"]) for row in rows if isinstance(row["text"], str))
+        return found
 
     @retried
     def keep_translations(self, texts: Mapping[str, str]) -> None:

@@ -18,15 +18,10 @@ class Trials(Database):
     @retried
     def trials(self, study: str) -> dict[int, dict[str, Any]]:
         """The trials of a study, by number."""
-        if not self.exists:
-            return {}
-        with self._read() as connection:
-            if not sa.inspect(connection).has_table(TUNE_TRIALS.name):
-                return {}
-            query = sa.select(TUNE_TRIALS.c.number, TUNE_TRIALS.c.body).where(TUNE_TRIALS.c.study == study)
-            return {
-                number: self._body(study, number, body) for number, body in connection.execute(query.order_by("number"))
-            }
+        query = sa.select(TUNE_TRIALS).where(TUNE_TRIALS.c.study == study).order_by(TUNE_TRIALS.c.number)
+        return {
+            row["number"]: self._body(study, row["number"], row["body"]) for row in self._select(query, TUNE_TRIALS)
+        }
 
     def _body(self, study: str, number: int, body: str) -> dict[str, Any]:
         try:
