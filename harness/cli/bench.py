@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from tabulate import tabulate
@@ -20,10 +20,10 @@ from harness.commands.train import train, translated
 from harness.encoders import locate
 from harness.errors import UserError
 from harness.tables.caption import counted
-from harness.tables.plan import Translation, make_plan
+from harness.tables.plan import Plan, Translation, make_plan
 from harness.tables.render import render
 from harness.tables.request import Request
-from harness.tables.resolve import resolve
+from harness.tables.resolve import ResolvedTable, resolve
 from harness.yaml_files import format_value
 
 if TYPE_CHECKING:
@@ -63,21 +63,30 @@ def _first_line(prepared: Prepared) -> list[str]:
     """The estimated cost of the other presets, where the request names none."""
     if prepared.request.preset:
         return []
-    costs = []
     table = prepared.named.table
-    for name, preset in table.presets.items():
-        if name == prepared.resolved.preset:
-            continue
-        try:
-            located = locate(preset.encoder)
-        except UserError:
-            continue
-        other = make_plan(resolve(table, Request(preset=name)), None, located, translation=Translation())
-        flops = sum(other.stage_flops(stage) for stage in other.stages.values())
-        spent = prepared.hours_of(flops, len(other.stages))
-        costs.append(f"{name} ({counted(len(other.stages), 'stage')}, {magnitude(spent)} on this machine)")
+
+    def cost(preset: str) -> tuple[str, float]:
+        other = unread_plan(resolve(table, Request(preset=preset)))
+        return counted(len(other.stages), "stage"), prepared.hours_of(other.flops, len(other.stages))
+
+    return [default_preset(prepared.resolved.preset, table.presets, cost)]
+
+
+def unread_plan(resolved: ResolvedTable) -> Plan:
+    """A plan for its cost alone: nothing is read. Raises UserError where the encoder is not at hand."""
+    return make_plan(resolved, None, locate(resolved.encoder), translation=Translation())
+
+
+def default_preset(default: str, presets: Iterable[str], cost: Callable[[str], tuple[str, float]]) -> str:
+    """A line that names the preset in use and the others with their cost: how much there is to do, and its hours."""
+    costs = []
+    for name in presets:
+        if name != default:
+            with suppress(UserError):  # of an encoder that is not at hand the cost is unknown
+                amount, hours = cost(name)
+                costs.append(f"{name} ({amount}, {magnitude(hours)} on this machine)")
     others = f" Others: {', '.join(costs)}; choose one with --preset NAME." if costs else ""
-    return [f"Preset {prepared.resolved.preset}, the default.{others}"]
+    return f"Preset {default}, the default.{others}"
 
 
 def describe(prepared: Prepared) -> list[str]:

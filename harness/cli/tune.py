@@ -7,21 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from harness.cli.bench import agree, back_translated
-from harness.cli.printing import magnitude, print_lines, time_range
+from harness.cli.bench import agree, back_translated, default_preset, unread_plan
+from harness.cli.printing import print_lines, time_range
 from harness.cli.request import read_tune
 from harness.cli.study_report import report_study, scored_points
 from harness.commands.prepare import read_named
 from harness.commands.report import overlap_sentences
 from harness.commands.study import Opened, PreparedStudy, Watcher, open_study, prepare_study, run_trials
-from harness.encoders import locate
-from harness.errors import UserError
 from harness.search.request import TuneRequest
 from harness.search.space import resolve_space
 from harness.search.study import History
 from harness.tables.caption import counted
 from harness.tables.estimate import estimated
-from harness.tables.plan import Translation, make_plan
 
 
 def tune(args: argparse.Namespace) -> int:
@@ -95,18 +92,11 @@ def _others(study: PreparedStudy) -> list[str]:
     request, space = study.request, study.points.space
     if request.preset:
         return []
-    costs = []
-    for name in space.space.presets:
-        if name == space.preset:
-            continue
-        try:
-            other = resolve_space(space.space, TuneRequest(space.method, preset=name, mode=space.mode))
-            table = read_named(request.bench(other, other.defaults)).resolve()
-            plan = make_plan(table, None, locate(table.encoder), translation=Translation())
-        except UserError:
-            continue
-        flops = other.trials * sum(plan.stage_flops(stage) for stage in plan.stages.values())
-        spent = study.prepared.hours_of(flops, len(plan.stages) * other.trials)
-        costs.append(f"{name} ({counted(other.trials, 'point')}, {magnitude(spent)} on this machine)")
-    others = f" Others: {', '.join(costs)}; choose one with --preset NAME." if costs else ""
-    return [f"Preset {space.preset}, the default.{others}"]
+
+    def cost(preset: str) -> tuple[str, float]:
+        other = resolve_space(space.space, TuneRequest(space.method, preset=preset, mode=space.mode))
+        plan = unread_plan(read_named(request.bench(other, other.defaults)).resolve())
+        hours = study.prepared.hours_of(other.trials * plan.flops, other.trials * len(plan.stages))
+        return counted(other.trials, "point"), hours
+
+    return [default_preset(space.preset, space.space.presets, cost)]

@@ -21,7 +21,8 @@ from harness.search.request import TuneRequest
 from harness.search.space_file import FLOPS, MODES, RACINGS, SAMPLERS, Mode, Space, View, directions_of
 from harness.search.trials import Direction, Point
 from harness.tables.request import Override, overrides_of
-from harness.tables.table import EXCLUSIVE, PHASES, Value
+from harness.tables.table import Value
+from harness.tables.values import EXCLUSIVE, PHASES
 from harness.tasks.metrics import METRICS
 from harness.yaml_files import MisplacedError, load_named, packaged_files
 

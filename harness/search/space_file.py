@@ -27,7 +27,8 @@ from harness.search.parameters import (
 from harness.search.trials import Direction
 from harness.tables.request import Request, overrides_of
 from harness.tables.resolve import resolve
-from harness.tables.table import EXCLUSIVE, Count, Row, Seed, Size, Table, Value, load_table
+from harness.tables.table import Count, Row, Seed, Size, Table, Value, load_table
+from harness.tables.values import EXCLUSIVE
 from harness.tasks.metrics import METRICS
 from harness.yaml_files import MisplacedError, Strict
 

@@ -17,11 +17,10 @@ from harness.errors import unknown
 from harness.search.results import COSTS, Study, above_default, budget, design, ranked
 from harness.search.trials import Trial
 from harness.tables.aggregate import Note
-from harness.tables.caption import SHOWN_MEMBERS, counted, in_points, letter
+from harness.tables.caption import counted, in_points, letter, shortened, some_of
 from harness.tables.render import FORMATS, SHORT, STYLES, Style, csv_value, latex_table, table_lines
 from harness.tables.table import Value
 
-MAX_REASON = 200
 WORST = "A failed or diverged replicate counts with the metric's worst value, and its point cannot be the best."
 
 
@@ -230,11 +229,8 @@ def _footnotes(study: Study, trials: Iterable[Trial]) -> tuple[dict[Note, str], 
     letters = {note: letter(i) for i, note in enumerate(members)}
     lines = []
     for note, runs in members.items():
-        named = ", ".join(runs[:SHOWN_MEMBERS])
-        named += f", and {len(runs) - SHOWN_MEMBERS} more" if len(runs) > SHOWN_MEMBERS else ""
         kind = f"{counted(len(runs), 'replicate')} {note.kind}" if note.kind in ("failed", "diverged") else note.kind
-        reason = note.reason if len(note.reason) <= MAX_REASON else note.reason[: MAX_REASON - 3] + "..."
-        lines.append(f"{letters[note]}: {kind} ({reason}): {named}.")
+        lines.append(f"{letters[note]}: {kind} ({shortened(note.reason)}): {some_of(runs)}.")
     return letters, lines
 
 

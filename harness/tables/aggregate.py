@@ -132,9 +132,9 @@ def std(values: Sequence[float], ddof: int) -> float | None:
     return math.sqrt(math.fsum((v - center) ** 2 for v in values) / (len(values) - ddof))
 
 
-def subset_std(values: Mapping[tuple[int, int], float], ddof: int = 1) -> float | None:
-    """Sd of the subsets' means, `values` by (subset, seed); with a single subset, of the values themselves."""
-    return std(_clusters(values), ddof)
+def subset_std(values: Mapping[tuple[int, int], float]) -> float | None:
+    """Sd (ddof 1) of the subsets' means, `values` by (subset, seed); with a single subset, of the values themselves."""
+    return std(_clusters(values), 1)
 
 
 def _clusters(values: Mapping[tuple[int, int], float]) -> list[float]:

@@ -15,6 +15,7 @@ from harness.tasks import protocol_named
 
 SHOWN_MEMBERS = 6
 SHOWN_CLASSES = 6
+MAX_REASON = 200
 
 
 @dataclass(frozen=True)
@@ -233,12 +234,11 @@ def footnotes(grid: Grid) -> tuple[dict[Note, str], list[str]]:
             members[note].append(f"{r.row} {task} {_short_size(r.size)} subset{r.subset} seed{r.seed}")
     lines = []
     for note, mark in letters.items():
-        reason = note.reason if len(note.reason) <= 200 else note.reason[:197] + "..."
         if note.kind == "skipped":
-            lines.append(f"{mark}: {_skipped(grid, note)} not run: {reason}.{_no_average(grid, note)}")
+            lines.append(f"{mark}: {_skipped(grid, note)} not run: {shortened(note.reason)}.{_no_average(grid, note)}")
             continue
         runs = list(dict.fromkeys(members[note]))
-        lines.append(f"{mark}: {counted(len(runs), 'run')} {note.kind} ({reason}): {_shown(runs)}.")
+        lines.append(f"{mark}: {counted(len(runs), 'run')} {note.kind} ({shortened(note.reason)}): {some_of(runs)}.")
     return letters, lines
 
 
@@ -253,7 +253,7 @@ def _skipped(grid: Grid, note: Note) -> str:
         titles = [title for title, cell in cells.items() if note in cell.notes]
         if titles:
             found.append(row if len(titles) == len(cells) else f"{row} on {listed(titles)}")
-    return _shown(found)
+    return some_of(found)
 
 
 def _no_average(grid: Grid, note: Note) -> str:
@@ -265,7 +265,12 @@ def _no_average(grid: Grid, note: Note) -> str:
     return ""
 
 
-def _shown(names: list[str]) -> str:
+def shortened(reason: str) -> str:
+    return reason if len(reason) <= MAX_REASON else reason[: MAX_REASON - 3] + "..."
+
+
+def some_of(names: list[str]) -> str:
+    """The first names, and how many more there are."""
     more = f", and {len(names) - SHOWN_MEMBERS} more" if len(names) > SHOWN_MEMBERS else ""
     return ", ".join(names[:SHOWN_MEMBERS]) + more
 

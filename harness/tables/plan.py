@@ -104,6 +104,11 @@ class Plan:
         """Estimated FLOPs of one stage, from text lengths in characters."""
         return stage_flops(stage, self.located.config)
 
+    @property
+    def flops(self) -> float:
+        """Estimated FLOPs of all stages."""
+        return sum(self.stage_flops(stage) for stage in self.stages.values())
+
     def pending(self, statuses: Mapping[str, tuple[Status, int]], retry: bool) -> list[Stage]:
         """Stages to train for their numbers: those without a record, failed ones, and with `retry` diverged ones."""
         again = {"failed", "diverged"} if retry else {"failed"}

@@ -103,10 +103,10 @@ def parse_override(text: str, origin: str = "set", in_file: bool = False) -> Ove
     return Override(tuple(key.strip().split(".")), value, origin, in_file)
 
 
-def overrides_of(values: Mapping[Any, Any], origin: str = "set", in_file: bool = False) -> tuple[Override, ...]:
+def overrides_of(values: Mapping[Any, Any], origin: str = "set") -> tuple[Override, ...]:
     """Values by key ('fine_tune.lr') or by path (('fine_tune', 'lr'))."""
     return tuple(
-        Override(tuple(key.split(".")) if isinstance(key, str) else tuple(key), value, origin, in_file)
+        Override(tuple(key.split(".")) if isinstance(key, str) else tuple(key), value, origin)
         for key, value in values.items()
     )
 

@@ -13,9 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from harness.errors import UserError, unknown
-from harness.tables.values import EXCLUSIVE as EXCLUSIVE
-from harness.tables.values import PHASES as PHASES
-from harness.tables.values import matching, stated
+from harness.tables.values import EXCLUSIVE, PHASES, matching, stated
 from harness.tasks.metrics import METRICS, check_metric
 from harness.tasks.protocols import PROTOCOLS
 from harness.tasks.task import TASKS, Task

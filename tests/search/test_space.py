@@ -34,7 +34,8 @@ from harness.search.space import (
 )
 from harness.tables.request import Override, Request, parse_override
 from harness.tables.resolve import ResolvedTable, resolve
-from harness.tables.table import PHASES, Phase, load_table, table_names
+from harness.tables.table import Phase, load_table, table_names
+from harness.tables.values import PHASES
 from harness.tasks import TASKS
 from harness.yaml_files import parse_yaml
 
