@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import harness
@@ -94,27 +94,19 @@ def _positive(text: str) -> int:
     return count
 
 
-def _number(text: str, what: str, *, above_zero: bool = False) -> float:
-    """A finite number of 0 or more, or above 0."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number < float("inf") or (above_zero and number == 0):
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number of {what}")
-    return number
+def _number(what: str, *, above_zero: bool = False) -> Callable[[str], float]:
+    """Reads a finite number of 0 or more, or above 0."""
 
+    def read(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = -1.0
+        if not 0 <= number < float("inf") or (above_zero and number == 0):
+            raise argparse.ArgumentTypeError(f"'{text}' is not a number of {what}")
+        return number
 
-def _share(text: str) -> float:
-    return _number(text, "GPUs such as 1 or 0.5")
-
-
-def _some(text: str) -> float:
-    return _number(text, "CPU cores such as 1 or 0.5", above_zero=True)
-
-
-def _minutes(text: str) -> float:
-    return _number(text, "minutes such as 10, or 0 for never")
+    return read
 
 
 def _store(text: str) -> str:
@@ -177,11 +169,16 @@ def _execution_flags(parser: argparse.ArgumentParser) -> None:
     )
     where.add_argument(
         "--gpus-per-run",
-        type=_share,
+        type=_number("GPUs such as 1 or 0.5"),
         default=None,
         help="GPUs reserved by each run, such as 1 or 0.5 (default: 1 if there is a GPU)",
     )
-    where.add_argument("--cpus-per-run", type=_some, default=1.0, help="CPU cores reserved by each run (default: 1)")
+    where.add_argument(
+        "--cpus-per-run",
+        type=_number("CPU cores such as 1 or 0.5", above_zero=True),
+        default=1.0,
+        help="CPU cores reserved by each run (default: 1)",
+    )
     where.add_argument(
         "--num-workers",
         type=_positive,
@@ -196,7 +193,7 @@ def _execution_flags(parser: argparse.ArgumentParser) -> None:
     )
     where.add_argument(
         "--checkpoint-minutes",
-        type=_minutes,
+        type=_number("minutes such as 10, or 0 for never"),
         default=10.0,
         help="minutes between two checkpoints of a running stage (default: 10; 0: none)",
     )

@@ -15,17 +15,11 @@ from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationE
 
 from harness.errors import UserError, unknown
 from harness.methods import METHODS, Method, hyperparameters
-from harness.tables.table import Number, Phase, Value
+from harness.tables.table import Number, Phase, Scalar, Value
 from harness.tables.values import PHASES
 from harness.yaml_files import MisplacedError, Strict, describe_errors
 
 Kind = Literal["number", "whole", "word", "bool"]
-
-
-def _scalar(value: object) -> object:
-    if not isinstance(value, (bool, int, float, str)):
-        raise ValueError(f"should be a number, a word, true or false, not {'nothing' if value is None else value!r}")
-    return value
 
 
 def _values(value: object) -> object:
@@ -47,7 +41,6 @@ def as_list(value: object) -> object:
     return value if isinstance(value, (list, tuple)) or value is None else [value]
 
 
-Scalar = Annotated[Value, BeforeValidator(_scalar)]
 GridValues = dict[str, Annotated[tuple[Scalar, ...], BeforeValidator(_values)]]
 
 

@@ -17,7 +17,6 @@ from harness.search.parameters import (
     Distribution,
     GridValues,
     Parameter,
-    Scalar,
     Tunable,
     as_list,
     checked_values,
@@ -27,7 +26,7 @@ from harness.search.parameters import (
 from harness.search.trials import Direction
 from harness.tables.request import Request, overrides_of
 from harness.tables.resolve import resolve
-from harness.tables.table import Count, Row, Seed, Size, Table, Value, load_table
+from harness.tables.table import Count, Row, Scalar, Seed, Size, Table, Value, load_table
 from harness.tables.values import EXCLUSIVE
 from harness.tasks.metrics import METRICS
 from harness.yaml_files import MisplacedError, Strict

@@ -165,11 +165,7 @@ class _Rates:
     """Seconds a FLOP by phase: the weighted ratio of its stages, with the ratio of all stages as one stage more."""
 
     def __init__(self, timed: Sequence[Timed], weights: Sequence[float]) -> None:
-        seconds, cost, count = (
-            defaultdict[str, float](float),
-            defaultdict[str, float](float),
-            defaultdict[str, float](float),
-        )
+        seconds, cost, count = (defaultdict[str, float](float) for _ in range(3))
         for stage, weight in zip(timed, weights, strict=True):
             seconds[stage.phase] += weight * stage.seconds
             cost[stage.phase] += weight * stage.cost

@@ -7,28 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from harness.errors import unknown
 from harness.methods import methods_named
 from harness.tables.request import FIELDS, Override, Request, parse_override, same_table
-from harness.tables.table import Seed, Size, Table, Value, load_table
+from harness.tables.table import Scalar, Seed, Size, Table, load_table
 from harness.yaml_files import MisplacedError, Places, Strict, load_yaml
 
 TABLE_WIDE = ("max_length",)
 """Keys without a dot that are settings of the table, not hyperparameters of the method."""
 
 Text = Annotated[str, Field(min_length=1)]
-
-
-def _one(value: object) -> object:
-    if not isinstance(value, (bool, int, float, str)):
-        raise ValueError(f"should be a number, a word, true or false, not {value!r}")
-    return value
-
-
-OneValue = Annotated[Value, BeforeValidator(_one)]
-"""A value; a wrong one gives one error, not one for each type of the union."""
 
 
 class PointTarget(Strict):
@@ -57,7 +47,7 @@ class PointFile(Strict):
     methods), and settings of the recipe under their own keys (fine_tune.lr). `chosen`: how it was found, for readers."""
 
     method: str
-    set: dict[str, OneValue]
+    set: dict[str, Scalar]
     target: PointTarget | None = None
     chosen: dict[str, Any] = Field(default_factory=dict)
 

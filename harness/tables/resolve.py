@@ -135,22 +135,12 @@ class ResolvedTable:
         metric = next(column.metric for column in self.columns.values() if column.task == task)
         return specs.Selection(metric=metric, every=self.selection_every)
 
-    def fine_tune_optim(self, size: int, num_rows: int) -> specs.Optim:
-        """The fine-tuning recipe at `size`; steps = epochs * ceil(num_rows / batch_size), `num_rows` the labelled rows.
+    def optim(self, phase: str, size: int = 0, num_rows: int = 0) -> specs.Optim:
+        """The recipe of a phase at `size`; steps = epochs * ceil(num_rows / batch_size), `num_rows` of the training set. The
+        recipe of pre-training is always in steps.
 
         Raises UserError when the recipe has no epochs for this size.
         """
-        return self._optim("fine_tune", size, num_rows)
-
-    def post_train_optim(self, size: int, num_rows: int) -> specs.Optim:
-        """The post-training recipe at `size`, as `fine_tune_optim`; `num_rows` counts the unlabelled rows."""
-        return self._optim("post_train", size, num_rows)
-
-    def pre_train_optim(self) -> specs.Optim:
-        """The pre-training recipe, always in steps."""
-        return self._optim("pre_train", 0, 0)
-
-    def _optim(self, phase: str, size: int, num_rows: int) -> specs.Optim:
         values: dict[str, Any] = getattr(self.recipe, phase).model_dump(exclude_none=True)
         key = "steps" if "steps" in values else "epochs"
         length = values.pop(key)

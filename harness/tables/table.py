@@ -26,6 +26,18 @@ Value = bool | int | float | str
 """What a method's hyperparameter may be in YAML; the method validates it."""
 
 
+def _scalar(value: object) -> object:
+    if not isinstance(value, (bool, int, float, str)):
+        raise ValueError(
+            f"should be a number, a word, true or false, not {'nothing' if value is None else repr(value)}"
+        )
+    return value
+
+
+Scalar = Annotated[Value, BeforeValidator(_scalar)]
+"""A value; a wrong one gives one error, not one for each type of the union."""
+
+
 def _not_bool(value: object) -> object:
     if isinstance(value, bool):
         raise ValueError(f"should be a number, not {'true' if value else 'false'}")

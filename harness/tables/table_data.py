@@ -126,21 +126,15 @@ def _steps(resolved: ResolvedTable, row: Row) -> tuple[list[Step], list[Step]]:
     """A row's methods with their hyperparameters: those of pre-training, and the others."""
     place = f"table {resolved.table.name}, row {row.name}"
     settings = resolved.settings_of(row)
-    made = []
-    for text in (row.pre_train, row.method):
-        methods = methods_named(text, place) if text else ()
-        made.append(
-            [
-                (
-                    m,
-                    hyperparameters(
-                        m, settings[m.name], f"method {m.name} (row {row.name})", resolved.origins_of(row, m.name)
-                    ),
-                )
-                for m in methods
-            ]
-        )
-    before, steps = made
+
+    def named(text: str) -> list[Step]:
+        steps = []
+        for method in methods_named(text, place) if text else ():
+            where, origins = f"method {method.name} (row {row.name})", resolved.origins_of(row, method.name)
+            steps.append((method, hyperparameters(method, settings[method.name], where, origins)))
+        return steps
+
+    before, steps = named(row.pre_train), named(row.method)
     wrong = next((method.name for method, _ in before if method.train is None or method.translates), None)
     if wrong:
         raise UserError(f"{place}: {wrong} cannot pre-train on a corpus; pre_train takes methods without labels.")
@@ -158,7 +152,7 @@ def _pre_trained(resolved: ResolvedTable, steps: list[Step], table_data: TableDa
     data = Data(rows, max_length=text.max_length, blocks=text.blocks)
     for method, values in steps:
         assert method.train is not None
-        trained = method.train(values, UnlabelledPhase(data, resolved.pre_train_optim(), text.seed, base, "pre-train"))
+        trained = method.train(values, UnlabelledPhase(data, resolved.optim("pre_train"), text.seed, base, "pre-train"))
         base = Parent(trained[-1])
     assert isinstance(base, Parent)
     return base
@@ -177,8 +171,8 @@ def _contexts(resolved: ResolvedTable, table_data: TableData, name: str) -> Iter
                 dev=found.dev,
                 tests=tuple(found.tests.values()),
             )
-            fine_tune = resolved.fine_tune_optim(size, training.labelled.rows)
-            post_train = resolved.post_train_optim(size, training.texts.rows)
+            fine_tune = resolved.optim("fine_tune", size, training.labelled.rows)
+            post_train = resolved.optim("post_train", size, training.texts.rows)
             selection: Selection = resolved.selection(name)
             for seed in resolved.seeds:
                 yield RunContext(

@@ -70,10 +70,10 @@ def runnable(space: ResolvedSpace, point: dict[str, Any]) -> None:
     assert set(space.method.split("+")) <= {*row.parts, "ft"}
     for part, values in table.settings_of(row).items():
         read = hyperparameters(METHODS[part], values, part)
-        batch = table.pre_train_optim() if row.pre_train and part != "ft" else table.post_train_optim(100, 100)
+        batch = table.optim("pre_train") if row.pre_train and part != "ft" else table.optim("post_train", 100, 100)
         assert getattr(read, "contrast_group", 0) <= batch.batch_size or METHODS[part].supervised
     for size in table.sizes:
-        optim = table.fine_tune_optim(size, size or 2490)
+        optim = table.optim("fine_tune", size, size or 2490)
         for path, value in point.items():
             if path.startswith("fine_tune.") and path.split(".")[1] in ("lr", "batch_size", "warmup", "dropout"):
                 assert getattr(optim, path.split(".")[1]) == value
@@ -159,7 +159,7 @@ def test_coco_lms_table_7_is_what_its_presets_run() -> None:
     for space in spaces:
         for point in space.grid_points():
             table = tabled(space, point)
-            optim = table.fine_tune_optim(0, 1000)
+            optim = table.optim("fine_tune", 0, 1000)
             assert (table.max_length, optim.weight_decay, optim.clip, optim.dropout) == (512, 0.01, 0.0, 0.1)
             assert (optim.beta1, optim.beta2, optim.eps, optim.schedule) == (0.9, 0.98, 1e-6, "linear")
 
@@ -171,7 +171,7 @@ def test_tacos_metrics_are_what_its_presets_judge_by() -> None:
         (task,) = space.tasks or ()
         table = tabled(space, space.defaults)
         judged[task] = space.metrics or (table.selection(task).metric,)
-        optim = table.fine_tune_optim(0, 10_000)
+        optim = table.optim("fine_tune", 0, 10_000)
         assert (table.max_length, optim.weight_decay, optim.clip) == (128, 0.0, 1.0)
         assert (optim.beta1, optim.beta2, optim.eps, optim.schedule) == (0.9, 0.999, 1e-8, "linear")
     assert judged == {

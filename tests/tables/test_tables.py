@@ -75,14 +75,14 @@ def test_the_papers_numbers_are_the_papers(name: str, number: int) -> None:
 
 def test_step_counts_of_the_paper() -> None:
     resolved = resolve_table("few_shot", "paper")
-    assert [resolved.fine_tune_optim(n, n).steps for n in resolved.sizes] == [700, 700, 630]
-    assert [resolved.post_train_optim(n, n).steps for n in resolved.sizes] == [600, 650, 625]
+    assert [resolved.optim("fine_tune", n, n).steps for n in resolved.sizes] == [700, 700, 630]
+    assert [resolved.optim("post_train", n, n).steps for n in resolved.sizes] == [600, 650, 625]
     full = resolve_table("full_size", "paper")
-    assert full.fine_tune_optim(0, 2490).steps == 3 * 156
-    assert full.post_train_optim(0, 2490).steps == 3 * 312
-    optim = resolved.fine_tune_optim(20, 20)
+    assert full.optim("fine_tune", 0, 2490).steps == 3 * 156
+    assert full.optim("post_train", 0, 2490).steps == 3 * 312
+    optim = resolved.optim("fine_tune", 20, 20)
     assert (optim.lr, optim.batch_size, optim.schedule, optim.warmup, optim.clip) == (1e-5, 16, "linear", 0, 1)
-    assert full.fine_tune_optim(0, 20).lr == 3e-5
+    assert full.optim("fine_tune", 0, 20).lr == 3e-5
 
 
 def test_every_preset_resolves_and_only_the_papers_is_comparable() -> None:
@@ -121,7 +121,9 @@ def test_origins_reach_no_key() -> None:
     body = load_table("few_shot").model_dump()
     other = Table.model_validate({**body, "origin": dict.fromkeys(body["origin"], "C")})
     for size in (20, 1000):
-        ours, theirs = (resolve_table(t, "paper").fine_tune_optim(size, size) for t in (load_table("few_shot"), other))
+        ours, theirs = (
+            resolve_table(t, "paper").optim("fine_tune", size, size) for t in (load_table("few_shot"), other)
+        )
         assert ours == theirs
     tiny = Located(Encoder("7" * 32, "tiny"), None, {}, None)
     keys = [
@@ -190,13 +192,13 @@ def test_narrowing_keeps_the_comparison_and_fewer_replicates_end_it() -> None:
 
 def test_set_reaches_the_recipe_and_the_methods() -> None:
     both = change("paper", set=("optim.lr=1e-4", "post_train.lr=2e-4", "fine_tune.steps=50", "max_length=64"))
-    assert both.fine_tune_optim(20, 20).lr == 1e-4
-    assert both.post_train_optim(20, 20).lr == 2e-4
-    assert both.fine_tune_optim(20, 20).steps == 50
-    assert both.post_train_optim(20, 20).steps == 600
+    assert both.optim("fine_tune", 20, 20).lr == 1e-4
+    assert both.optim("post_train", 20, 20).lr == 2e-4
+    assert both.optim("fine_tune", 20, 20).steps == 50
+    assert both.optim("post_train", 20, 20).steps == 600
     assert both.max_length == 64
     assert not both.comparable
-    assert change("paper", set=("fine_tune.epochs={20: 2}",)).fine_tune_optim(20, 20).steps == 4
+    assert change("paper", set=("fine_tune.epochs={20: 2}",)).optim("fine_tune", 20, 20).steps == 4
     assert change(set=("mlm_head.steps=5",)).mlm_head.steps == 5
     alpha = change("paper", "ablation", set=("cmlm.alpha=1e-2",))
     rows = {row.name: alpha.hyperparameters(row) for row in alpha.rows}
@@ -314,15 +316,15 @@ def test_a_size_without_epochs_is_named(tmp_path: Path) -> None:
     path = tmp_path / "own.yaml"
     path.write_text(text.replace("sizes: [20, 100, 1000] ", "sizes: [20, 50, 100, 1000] "))
     with pytest.raises(UserError, match="no epochs for size 50"):
-        resolve_table(load_table(path), "paper").fine_tune_optim(50, 50)
+        resolve_table(load_table(path), "paper").optim("fine_tune", 50, 50)
 
 
 def test_warm_up_in_updates_becomes_the_fraction_that_the_loop_reads_as_so_many() -> None:
     resolved = change("paper", "full_size", set=("fine_tune.warmup_steps=200",))
     for rows in (16 * 67, 3 * 1000 + 1, 64):
-        optim = resolved.fine_tune_optim(0, rows)
+        optim = resolved.optim("fine_tune", 0, rows)
         assert math.ceil(optim.warmup * optim.steps) == min(200, optim.steps)
-    assert resolved.fine_tune_optim(0, 64).warmup == 1
+    assert resolved.optim("fine_tune", 0, 64).warmup == 1
     assert "fine_tune.warmup_steps 200 instead of warmup 0" in resolved.deviations
     assert not any("fine_tune.warmup " in text for text in resolved.deviations)
     back = change("paper", "full_size", set=("fine_tune.warmup_steps=200", "fine_tune.warmup=0"))
