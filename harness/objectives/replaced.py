@@ -112,13 +112,15 @@ class ReplacedViews(MaskedViews):
 
 @dataclass(frozen=True)
 class Corrupted:
-    """The corrupted view after the encoder: `states` [T, d]; `original` ids, corrupted `ids` and `masked` [T]; `first`, the
-    states of its first tokens [B, d], and `first_cropped`, those of the cropped view ([0, d] without one); what is `global_batch` them."""
+    """The corrupted view after the encoder: `states` [T, d]; `original` ids, corrupted `ids` and `masked` [T]; `where` [M], the
+    positions that are masked, in ascending order; `first`, the states of its first tokens [B, d], and `first_cropped`, those of the
+    cropped view ([0, d] without one); `global_batch`: what a micro-batch needs of the rest of the batch."""
 
     states: Tensor
     original: Tensor
     ids: Tensor
     masked: Tensor
+    where: Tensor
     first: Tensor
     first_cropped: Tensor
     global_batch: GlobalBatchContext | None = None
@@ -187,7 +189,9 @@ class _Replaced(AuxiliaryMaskedLM):
             measures["replaced_share"] = (corrupted != original).float().mean()
         first = hidden.index_select(0, main.packing.first)
         rows = len(batch.packing.lengths)
-        seen = Corrupted(hidden[:size], original, corrupted, masked, first[:rows], first[rows:], views.global_batch)
+        seen = Corrupted(
+            hidden[:size], original, corrupted, masked, where, first[:rows], first[rows:], views.global_batch
+        )
         terms |= self.judge(seen, measures)
         return terms
 
@@ -309,8 +313,9 @@ class CorrectiveContrast(_Replaced):
             terms["rtd"] = replaced_token_detection(logits[None], original[None], corrupted[None], real[None])
         if lm == "none":
             return terms
-        predicted = real if lm == "all_token" else seen.masked
-        where = predicted.nonzero()[:, 0]
+        predicted, where = seen.masked, seen.where  # from the host: to look for them would wait for the device
+        if lm == "all_token":
+            predicted, where = real, torch.arange(len(real), device=real.device)
         words = self.encoder.embedding_logits(seen.states.index_select(0, where))
         targets = original.index_select(0, where)
         if measures is not None:

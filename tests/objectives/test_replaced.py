@@ -314,7 +314,8 @@ class TestTerms:
         for how, logits in {"right": truth, "wrong": -truth, "same": torch.full((12,), 9.0)}.items():
             measures: dict[str, Tensor] = {}
             states = torch.zeros(12, 4)
-            seen = Corrupted(states, original, corrupted, original != corrupted, states[:2], states[:0])
+            where = torch.tensor([2, 7, 8])
+            seen = Corrupted(states, original, corrupted, original != corrupted, where, states[:2], states[:0])
             module.measure_detection(logits, seen, measures)
             told[how] = measures["rtd_balanced_accuracy"].item()
         assert told == {"right": 1.0, "wrong": 0.0, "same": 0.5}
