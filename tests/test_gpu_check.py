@@ -86,7 +86,7 @@ def test_the_trainer_trains_the_same_loss(name: str, gpu_check: Callable[[str], 
     models, plain, config = gpu_check("models"), gpu_check("plain"), setting.config
     what = gpu_check("updates").timed()[name].what
     inputs, objective = models.inputs_of(what, config), models.built(what, config)
-    model, collate = plain.plain(what, config, inputs)
+    model, collate = plain.plain(objective, config, inputs)
     getattr(model, "model", model).load_state_dict(objective.encoder.model.state_dict())
     if name == "cmlm":
         model.contrast.load_state_dict(objective.contrast.state_dict())

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.gpu_check.rows import SkippedError
 from harness.encoders.models.text_encoder import TextEncoder, load_encoder
 from harness.encoders.sizes import Size
 from harness.encoders.tokens import Tokens, Vocabulary
@@ -173,3 +174,9 @@ class Setting:
     def config(self) -> dict[str, Any]:
         """Of the numeric checks: weights five times as wide as published ones, so that no loss is near that of no signal."""
         return SHAPES[self.shape] | {"initializer_range": 0.1}
+
+
+def needs(setting: Setting, precision: str) -> None:
+    """Raises SkippedError for a precision that the device has no arithmetic for; torch would emulate it."""
+    if precision == "bf16" and setting.cuda and not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise SkippedError("this device has no bf16")

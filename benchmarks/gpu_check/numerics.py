@@ -6,6 +6,8 @@ named. On a CPU the device is compared with itself: the same code, so a differen
 
 from __future__ import annotations
 
+import os
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -28,6 +30,7 @@ from benchmarks.gpu_check.models import (
     Trained,
     built,
     inputs_of,
+    needs,
     random_tokens,
     trained,
 )
@@ -129,6 +132,7 @@ def micro_batches(setting: Setting, name: str) -> Finding:
 
 def bf16(setting: Setting, name: str) -> Finding:
     """How far bf16's losses are from float32's over the updates."""
+    needs(setting, "bf16")
     what = trained()[name]
     single, _ = losses_of(setting, what, setting.device)
     half, _ = losses_of(setting, what, setting.device, precision="bf16")
@@ -138,6 +142,7 @@ def bf16(setting: Setting, name: str) -> Finding:
 
 def repeated(setting: Setting, name: str, precision: str) -> Finding:
     """The same stage twice gives the same bits, with dropout: CONTRIBUTING.md, law 1."""
+    needs(setting, precision)
     what = trained()[name]
     ended = []
     for _ in range(2):
@@ -158,6 +163,7 @@ def repeated(setting: Setting, name: str, precision: str) -> Finding:
 
 def dropout(setting: Setting, precision: str) -> Finding:
     """One seed draws one mask, with gradient and without: split contrast groups run a pass of each kind."""
+    needs(setting, precision)
     what = trained()["cmlm-simclr"]
     objective = built(what, setting.config, 0.1).to(setting.device)
     batch = Batch.of(inputs_of(what, setting.config).train, setting.device)
@@ -236,6 +242,8 @@ def group_of_one(setting: Setting) -> Finding:
     """A process group of one rank, on NCCL where there is a GPU: collectives on both kinds of tensors, and gradients through
     DistributedDataParallel as `ForwardBackward` sets it up, against plain ones."""
     backend = "cpu:gloo,cuda:nccl" if setting.cuda else "gloo"
+    if sys.platform == "linux":  # the host's name need not resolve
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     with tempfile.TemporaryDirectory(dir=setting.folder) as folder:
         store = distributed.FileStore(str(Path(folder) / "store"), 1)
         distributed.init_process_group(backend, store=store, rank=0, world_size=1, timeout=timedelta(seconds=60))

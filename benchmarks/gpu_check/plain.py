@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
-from benchmarks.gpu_check.models import SEED, Trained, built
+from benchmarks.gpu_check.models import SEED
 from benchmarks.gpu_check.numerics import padded
 from harness.encoders.tokens import Tokens
 from harness.objectives.base import TrainingObjective
@@ -25,10 +25,12 @@ Batch = dict[str, Tensor]
 IGNORED = -100
 
 
-def plain(what: Trained, config: Mapping[str, Any], inputs: Inputs) -> tuple[nn.Module, Callable[[list[int]], Batch]]:
-    """(model that returns its loss, collator from row numbers to its keyword arguments) of an objective."""
-    objective = built(what, config, 0.1)
-    make_model, arguments = _MODELS[what.spec.name]
+def plain(
+    objective: TrainingObjective, config: Mapping[str, Any], inputs: Inputs
+) -> tuple[nn.Module, Callable[[list[int]], Batch]]:
+    """(model that returns its loss, collator from row numbers to its keyword arguments). Of `objective` they use what prepares
+    its views, and its heads."""
+    make_model, arguments = _MODELS[objective.definition.module[1]]
     drawn = iter(range(1, 2**62))
 
     def collate(rows: list[int]) -> Batch:
@@ -174,10 +176,10 @@ def _corrected(views: Any, pad: int, _: int) -> Batch:
 
 
 _MODELS: dict[str, tuple[Callable[[Any, Mapping[str, Any]], nn.Module], Callable[[Any, int, int], Batch]]] = {
-    "cross_entropy": (_classifier, _classified),
-    "mlm": (_masked_lm, _masked),
-    "cmlm": (_Cmlm, _all_views),
-    "taco": (_Taco, _aligned),
-    "coco_lm": (_CocoLm, _corrected),
+    "CrossEntropy": (_classifier, _classified),
+    "MaskedLM": (_masked_lm, _masked),
+    "ContrastiveMaskedLM": (_Cmlm, _all_views),
+    "TokenAlignment": (_Taco, _aligned),
+    "CorrectiveContrast": (_CocoLm, _corrected),
 }
-"""By objective: the model, and its keyword arguments from an objective's views, the padding id and the number of rows."""
+"""By the class of the objective: the model, and its keyword arguments from an objective's views, the padding id and the number of rows."""

@@ -23,12 +23,14 @@ from benchmarks.gpu_check.models import (
     Trained,
     built,
     inputs_of,
+    needs,
     of_method,
     trained,
 )
 from benchmarks.gpu_check.peaks import peak
 from benchmarks.gpu_check.plain import plain
 from benchmarks.gpu_check.rows import Finding, SkippedError
+from harness.objectives.base import TrainingObjective
 from harness.running import cpu_name
 from harness.specs import Optim
 from harness.training.loop import Placement
@@ -59,10 +61,12 @@ def timed() -> dict[str, Timed]:
 
 def update(setting: Setting, name: str, shape: str, precision: str) -> Finding:
     """Milliseconds per update, the ratio to the Trainer's, and the share of the device's peak."""
+    needs(setting, precision)
     case = timed()[name]
     try:
-        seconds, flops = _ours(setting, case, shape, precision)
-        theirs = _trainer(setting, case, shape, precision) if case.against else None
+        objective = built(case.what, SHAPES[shape], 0.1)
+        seconds, flops = _ours(setting, case, objective, shape, precision)
+        theirs = _trainer(setting, case, objective.cpu(), shape, precision) if case.against else None
     except torch.OutOfMemoryError as error:
         raise SkippedError(f"does not fit into the memory of this device: {str(error).splitlines()[0][:100]}") from None
     device = torch.cuda.get_device_name(setting.device) if setting.cuda else cpu_name()
@@ -92,9 +96,10 @@ def _optim(setting: Setting, case: Timed, precision: Any) -> Optim:
     return Optim(1e-5, case.batch, setting.warm + setting.updates, dropout=0.1, precision=precision)
 
 
-def _ours(setting: Setting, case: Timed, shape: str, precision: str) -> tuple[float, float]:
+def _ours(
+    setting: Setting, case: Timed, objective: TrainingObjective, shape: str, precision: str
+) -> tuple[float, float]:
     """(seconds, FLOPs) of an update."""
-    objective = built(case.what, SHAPES[shape], 0.1)
     inputs = inputs_of(case.what, SHAPES[shape], max(ROWS, 2 * case.batch), case.lengths)
     run = TrainingRun(objective, inputs, _optim(setting, case, precision), SEED, None, Placement(setting.device))
     for step in range(1, setting.warm + 1):
@@ -113,7 +118,7 @@ def now(setting: Setting) -> float:
     return time.perf_counter()
 
 
-def _trainer(setting: Setting, case: Timed, shape: str, precision: str) -> float | None:
+def _trainer(setting: Setting, case: Timed, objective: TrainingObjective, shape: str, precision: str) -> float | None:
     """Seconds of an update of Hugging Face's Trainer; None where it is not installed."""
     if _missing():
         return None
@@ -129,7 +134,7 @@ def _trainer(setting: Setting, case: Timed, shape: str, precision: str) -> float
                 marks[state.global_step] = now(setting)
 
     inputs = inputs_of(case.what, SHAPES[shape], ROWS, case.lengths)
-    model, collate = plain(case.what, SHAPES[shape], inputs)
+    model, collate = plain(objective, SHAPES[shape], inputs)
     optim = _optim(setting, case, precision)
     arguments = TrainingArguments(
         output_dir=str(setting.folder / "trainer"),
