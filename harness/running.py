@@ -162,7 +162,7 @@ def provenance(setup: WorkerSetup, process_group: ProcessGroup = SINGLE_PROCESS)
     """What the stage ran on: part of the record, never of the key."""
     return {
         "harness": harness.__version__,
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),  # a class of torch's own, which whoever unpickles it has to import
         "transformers": transformers.__version__,
         "host": platform.node(),
         "device": device_name(setup.device),

@@ -77,6 +77,17 @@ class TestRay:
         assert "a worker died" in before.getvalue()
         assert after.getvalue() == ""
 
+    def test_dashboard_dependencies(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import ray._private.services
+        import ray._private.utils as utils
+
+        monkeypatch.setattr(utils, "get_dashboard_dependency_error", utils.get_dashboard_dependency_error)
+        assert "import ray.dashboard.optional_deps" in inspect.getsource(utils.get_dashboard_dependency_error)
+        asked = "ray._private.utils.get_dashboard_dependency_error()"
+        assert asked in inspect.getsource(ray._private.services.start_api_server)
+        private.assume_dashboard_dependencies()
+        assert utils.get_dashboard_dependency_error() is None
+
     def test_token(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for mode, there in (("token", True), ("disabled", False)):
             monkeypatch.setenv("RAY_AUTH_MODE", mode)

@@ -50,6 +50,7 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
     from harness.cluster.watchdog import Watchdog
 
     private.silence_worker_logs()  # only tables go to standard output
+    private.assume_dashboard_dependencies()
     _hide_passwords()
     common: dict[str, Any] = {
         "logging_level": logging.ERROR,

@@ -16,7 +16,6 @@ import ray
 
 from harness import private
 from harness.cluster.heartbeat import ProcessId, start_heartbeat
-from harness.cluster.process_group_backend import ProcessGroupConfig
 from harness.cluster.worker import (
     Worker,
     WorkerGroupEndedError,
@@ -209,6 +208,8 @@ class WorkerGroup:
         """Run the group to its end. Returns why it ended; '' where a rank reported it."""
         from ray.train import ControllerError, FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
         from ray.train.torch import TorchTrainer
+
+        from harness.cluster.process_group_backend import ProcessGroupConfig
 
         logging.getLogger("ray.train").setLevel(logging.ERROR)
         for name, value in _ENVIRONMENT.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from harness.objectives.base import TrainingObjective
 
 
+@lru_cache(typed=True)  # one object for thousands of stages, whose canonical form is then worked out once
 def objective(name: str, **params: float | int | str | bool) -> specs.Objective:
     """The objective's identity: its name, its version, and those parameters that have an effect."""
     return specs.Objective(name, DEFINITIONS[name].version, params)
