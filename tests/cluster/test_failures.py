@@ -29,7 +29,7 @@ def reasons(folder: Path, keys: set[str]) -> dict[str, str]:
 
 def test_a_diverged_parent(undisturbed: Undisturbed, copied: Path) -> None:
     """At this temperature CMLM's post-training overflows; FT and SCL have no such stage, and get a third seed here."""
-    driver = finished(copied, f"{DIVERGING} --slots 2", status=1)
+    driver = finished(copied, f"{DIVERGING} --slots 1", status=1)
     found = kept(copied)
     new = {key: each for key, each in found.items() if key not in undisturbed.records}
     assert {key: found[key] for key in undisturbed.records} == undisturbed.records
@@ -54,7 +54,7 @@ def test_a_diverged_parent(undisturbed: Undisturbed, copied: Path) -> None:
     assert "3 blocked because the stage before diverged (--retry trains both)" in again.err
     assert kept(copied) == found
 
-    retried = finished(copied, f"{DIVERGING} --retry --slots 2", status=1)
+    retried = finished(copied, f"{DIVERGING} --retry --slots 1", status=1)
     assert retried.table == driver.table
     after = kept(copied)
     assert {after[key].attempt for key in diverged} == {2}

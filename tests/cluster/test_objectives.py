@@ -16,11 +16,11 @@ pytestmark = pytest.mark.ray
 
 OBJECTIVES = (
     "bench --table objectives --methods CSSL,TACO,ELECTRA,COCO-LM,CMLM+SCL --sizes 100 --subsets 0 --set mlm_head.steps=2 "
-    "--set post_train.steps=12 --set fine_tune.steps=4 --translator file:views.jsonl --yes --format json"
+    "--set post_train.steps=12 --set fine_tune.steps=4 --translator file:views.jsonl --slots 1 --yes --format json"
 )
 PRE = (
-    "bench --table pretraining --methods MLM,TACO,COCO-LM --subsets 0 --set pre_train.steps=3 --set fine_tune.steps=4 --yes "
-    "--format json"
+    "bench --table pretraining --methods MLM,TACO,COCO-LM --subsets 0 --set pre_train.steps=3 --set fine_tune.steps=4 --slots 1 "
+    "--yes --format json"
 )
 
 
