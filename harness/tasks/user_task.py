@@ -12,7 +12,6 @@ from harness.errors import UserError
 from harness.paths import named_path
 from harness.tasks.hub_data import HUB, parsed
 from harness.tasks.metrics import check_metric
-from harness.tasks.reading import FORMATS
 from harness.tasks.task import TASKS, Task
 from harness.yaml_files import MisplacedError, Strict, load_yaml
 
@@ -116,12 +115,7 @@ def load_user_task(path: str | Path) -> Task:
     body = load_yaml(Path(path), TaskFile)
     splits, data = body.splits, str(body.data or "")
     if data and not data.startswith(HUB):
-        found = Path(path).expanduser().absolute().parent / Path(data).expanduser()
-        named_path(str(found), f"{path}, key data")
-        if not found.is_dir() and (not found.is_file() or found.suffix not in FORMATS):
-            problem = f"is none of {', '.join(FORMATS)}" if found.is_file() else "there is no such file or folder"
-            raise UserError(f"{path}, key data: {found}: {problem}; name a file, a folder, or {HUB}OWNER/NAME.")
-        data = str(found)
+        data = str(Path(path).expanduser().absolute().parent / named_path(data, f"{path}, key data"))
     return Task(
         name=body.name,
         title=body.title or body.name,

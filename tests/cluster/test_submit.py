@@ -62,9 +62,11 @@ def head(tmp_path_factory: pytest.TempPathFactory, packaged: dict[str, Path]) ->
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with a table of the user's own, from which commands are given."""
+    """A folder with a table and a task of the user's own, from which commands are given."""
     (tmp_path / "sub").mkdir()
     shutil.copy(TABLE, tmp_path / "sub" / "mine.yaml")
+    task = "name: own\ndata: a.csv\ncolumns: [text]\nclasses: [a, b]\nmetrics: [accuracy]\n"
+    (tmp_path / "sub" / "own.yaml").write_text(task)
     return tmp_path
 
 
@@ -228,6 +230,10 @@ def test_no_cluster_at_the_address(
         ),
         ("tune ft --out best {store}", "submit tune --out: a job's own folder is deleted with it"),
         ("bench --table few_shot --data sub {store}", "--data sub: data and encoders are not uploaded with a job"),
+        (
+            "bench --table few_shot --tasks sub/own.yaml {store}",
+            "--tasks sub/own.yaml, key data: data are not uploaded with a job; name a path that every node sees",
+        ),
         ("bench --table {here}/sub/mine.yaml {store}", "--table {here}/sub/mine.yaml: name the file from this folder"),
         ("--runtime-env e.yaml bench --table few_shot {store}", "e.yaml: there is no such file."),
         ("--id a/b bench --table few_shot {store}", "--id a/b: a job's name has letters"),

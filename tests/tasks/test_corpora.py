@@ -251,100 +251,112 @@ def hub(tmp_path: Path) -> Iterator[StandIn]:
         yield made
 
 
-def opened(name: str, tmp_path: Path, *, download: bool = True, **variables: str) -> str:
-    """What opening `name` in a fresh process says."""
+def opened(tmp_path: Path, *names: str, download: bool = True, **variables: str) -> list[str]:
+    """What opening each name in a fresh process says."""
     code = f"""
 from harness.errors import UserError
 from harness.tasks import open_corpus
-try:
-    corpus = open_corpus({name!r}, download={download})
-    print(corpus.name, corpus.digest, corpus.rows, sum(1 for _ in corpus.texts()))
-except UserError as error:
-    print(type(error).__name__, error)
+for name in {names!r}:
+    try:
+        corpus = open_corpus(name, download={download})
+        print(corpus.name, corpus.digest, corpus.rows, sum(1 for _ in corpus.texts()))
+    except UserError as error:
+        print(type(error).__name__, error)
 """
-    said = elsewhere(code, tmp_path, **variables)
-    assert said.count("\n") == 1
-    return said.strip()
+    said = elsewhere(code, tmp_path, **variables).splitlines()
+    assert len(said) == len(names)
+    return said
 
 
 class TestHub:
     def test_a_data_set_is_fetched_once_and_is_its_texts(self, hub: StandIn, tmp_path: Path) -> None:
-        shards(tmp_path / "hub/datasets/me/prose/data", parquet, ".parquet")  # type: ignore[arg-type]
-        for path in sorted((tmp_path / "hub/datasets/me/prose/data").iterdir()):
+        name, folder = "hub:me/prose", hub.folder("me/prose") / "data"
+        for path in shards(folder, parquet, ".parquet").iterdir():  # type: ignore[arg-type]
             path.rename(path.with_name(path.name.replace("part", "train")))
-        parquet(tmp_path / "hub/datasets/me/prose/data/validation-0.parquet", ["not of the train split"])
+        parquet(folder / "validation-0.parquet", ["not of the train split"])
         digest = open_corpus(lines(tmp_path / "same.txt", TEXTS)).digest
-        missing = opened("hub:me/prose", tmp_path, download=False, HF_ENDPOINT=hub.address)
+        (missing,) = opened(tmp_path, name, download=False, HF_ENDPOINT=hub.address)
         assert missing.startswith("NotAtHand corpus hub:me/prose: data set me/prose is not in the hub cache")
         assert hub.asked == []
         said = f"me/prose@{COMMIT[:7]} {digest} {len(TEXTS)} {len(TEXTS)}"
-        assert opened("hub:me/prose", tmp_path, HF_ENDPOINT=hub.address) == said
+        assert opened(tmp_path, name, name, HF_ENDPOINT=hub.address) == [said, said]
         assert len(hub.got()) == 5
         before = len(hub.asked)
-        assert opened("hub:me/prose", tmp_path, HF_ENDPOINT=hub.address) == said
-        assert opened("hub:me/prose", tmp_path, download=False, HF_HUB_OFFLINE="1") == said
+        assert opened(tmp_path, name, download=False, HF_ENDPOINT=hub.address) == [said]
+        assert opened(tmp_path, name, HF_HUB_OFFLINE="1") == [said]
         assert len(hub.asked) == before
-        found = next((tmp_path / "home").rglob("train-3.parquet"))
-        found.unlink()
-        lacking = opened("hub:me/prose", tmp_path, download=False, HF_HUB_OFFLINE="1")
+        next((tmp_path / "home").rglob("train-3.parquet")).unlink()
+        (lacking,) = opened(tmp_path, name, download=False, HF_HUB_OFFLINE="1")
         assert lacking.startswith("NotAtHand corpus hub:me/prose: data/train-3.parquet is not in the hub cache")
 
     def test_configurations_and_revisions(self, hub: StandIn, tmp_path: Path) -> None:
-        parquet(tmp_path / "hub/datasets/me/wiki/2024.en/train-0.parquet", ["english"])
-        parquet(tmp_path / "hub/datasets/me/wiki/2024.de/train-0.parquet", ["deutsch"])
-        several = opened("hub:me/wiki", tmp_path, HF_ENDPOINT=hub.address)
-        assert (
-            several
-            == "UserError corpus hub:me/wiki: name one of the configurations of data set me/wiki (2024.de, 2024.en): "
-            "hub:OWNER/NAME:CONFIG."
+        parquet(hub.folder("me/wiki") / "2024.en/train-0.parquet", ["english"])
+        parquet(hub.folder("me/wiki") / "2024.de/train-0.parquet", ["deutsch"])
+        named = ("2024.en", f"2024.en@{COMMIT}", "2024.de@v1.0/x", "2024.fr", "2024.en@nowhere")
+        several, *found = opened(
+            tmp_path, "hub:me/wiki", *(f"hub:me/wiki:{each}" for each in named), HF_ENDPOINT=hub.address
         )
-        for name, label in (
-            ("hub:me/wiki:2024.en", f"me/wiki:2024.en@{COMMIT[:7]}"),
-            (f"hub:me/wiki:2024.en@{COMMIT}", f"me/wiki:2024.en@{COMMIT[:7]}"),
-            ("hub:me/wiki:2024.de@v1.0/x", f"me/wiki:2024.de@{COMMIT[:7]}"),
-        ):
-            assert opened(name, tmp_path, HF_ENDPOINT=hub.address).startswith(f"{label} ")
-        assert "unknown configuration '2024.fr'" in opened("hub:me/wiki:2024.fr", tmp_path, HF_ENDPOINT=hub.address)
-        assert "has no revision 'nowhere'" in opened("hub:me/wiki:2024.en@nowhere", tmp_path, HF_ENDPOINT=hub.address)
+        assert (
+            "name one of the configurations of data set me/wiki (2024.de, 2024.en): hub:OWNER/NAME:CONFIG." in several
+        )
+        assert [line.split()[0] for line in found[:3]] == [
+            f"me/wiki:2024.{each}@{COMMIT[:7]}" for each in ("en", "en", "de")
+        ]
+        assert "unknown configuration '2024.fr'" in found[3]
+        assert "has no revision 'nowhere'" in found[4]
         card = "configs:\n- config_name: en\n  data_files:\n  - {split: train, path: 2024.en/train-*}\n"
         lines(hub.folder("me/wiki") / "README.md", ["---", card, "---", "Prose."])
-        label, digest, *_ = opened("hub:me/wiki:en", tmp_path, HF_ENDPOINT=hub.address).split()
+        ((label, digest, *_),) = (each.split() for each in opened(tmp_path, "hub:me/wiki:en", HF_ENDPOINT=hub.address))
         assert label == f"me/wiki:en@{COMMIT[:7]}"
         assert digest == open_corpus(lines(tmp_path / "en.txt", ["english"])).digest
 
-    def test_the_hubs_own_copy_of_what_is_not_parquet(self, hub: StandIn, tmp_path: Path) -> None:
-        lines(tmp_path / "hub/datasets/me/old/old.py", ["a script, which is not run"])
-        parquet(tmp_path / "hub/datasets/me/old@copy/plain/train/0000.parquet", ["a", "b"])
-        parquet(tmp_path / "hub/datasets/me/old@copy/plain/test/0000.parquet", ["c"])
-        found = opened("hub:me/old", tmp_path, HF_ENDPOINT=hub.address).split()
-        assert (found[0], found[2]) == (f"me/old@{COPY[:7]}", "2")
-        lines(tmp_path / "hub/datasets/me/bare/notes.md", ["nothing"])
-        assert "holds files that are not read as a table" in opened("hub:me/bare", tmp_path, HF_ENDPOINT=hub.address)
+    def test_the_hubs_own_copy_of_what_a_script_makes(self, hub: StandIn, tmp_path: Path) -> None:
+        lines(hub.folder("me/old") / "old.py", ["a script, which is not run"])
+        parquet(hub.folder("me/old@copy") / "plain/train/0000.parquet", ["a", "b"])
+        parquet(hub.folder("me/old@copy") / "plain/test/0000.parquet", ["c"])
+        lines(hub.folder("me/part") / "part.py", ["another"])
+        parquet(hub.folder("me/part@copy") / "plain/partial-train/0000.parquet", ["a", "b"])
+        lines(hub.folder("me/bare") / "notes.md", ["nothing"])
+        parquet(hub.folder("me/test") / "test.parquet", ["a"])
+        names = ("hub:me/old", "hub:me/part", "hub:me/bare", "hub:me/test")
+        old, part, bare, test = opened(tmp_path, *names, HF_ENDPOINT=hub.address)
+        assert (old.split()[0], old.split()[2]) == (f"me/old@{COPY[:7]}", "2")
+        assert "the hub holds only a part of data set me/part as Parquet" in part
+        assert "holds files that are not read as a table" in bare
+        assert "has no split 'train' but test" in test
 
     def test_a_column_is_missed_after_one_file(self, hub: StandIn, tmp_path: Path) -> None:
         for i in range(3):
-            parquet(tmp_path / f"hub/datasets/me/prose/train-{i}.parquet", ["a"], "content")
-        assert "there is no column 'text'" in opened("hub:me/prose", tmp_path, HF_ENDPOINT=hub.address)
+            parquet(hub.folder("me/prose") / f"train-{i}.parquet", ["a"], "content")
+        assert "there is no column 'text'" in opened(tmp_path, "hub:me/prose", HF_ENDPOINT=hub.address)[0]
         assert hub.got() == ["train-0.parquet"]
 
+    def test_other_formats_by_the_arrow_copy_of_datasets(self, hub: StandIn, tmp_path: Path) -> None:
+        lines(hub.folder("me/plain") / "train.txt", ["One.", "", " Two. "])
+        lines(hub.folder("me/comma") / "train.csv", ["id,text", "1,One.", '2," Two. "'])
+        same = open_corpus(lines(tmp_path / "same.txt", ["One.", "Two."]))
+        names = ("hub:me/plain", "hub:me/comma")
+        found = opened(tmp_path, *names, HF_ENDPOINT=hub.address)
+        assert [line.split()[1:] for line in found] == [[same.digest, "2", "2"]] * 2
+        assert opened(tmp_path, *names, download=False, HF_HUB_OFFLINE="1") == found
+
     def test_what_the_hub_has_not_got_and_a_hub_that_is_not_there(self, hub: StandIn, tmp_path: Path) -> None:
-        assert "the hub has no data set me/none" in opened("hub:me/none", tmp_path, HF_ENDPOINT=hub.address)
+        assert "the hub has no data set me/none" in opened(tmp_path, "hub:me/none", HF_ENDPOINT=hub.address)[0]
         for variables in ({"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}):
-            said = opened("hub:me/prose", tmp_path, **variables)
+            (said,) = opened(tmp_path, "hub:me/prose", **variables)
             assert said.startswith(
                 "NotAtHand corpus hub:me/prose: data set me/prose is not in the hub cache and cannot be"
             )
 
     def test_a_fetch_that_was_cut_off_goes_on(self, hub: StandIn, tmp_path: Path) -> None:
         for i in range(3):
-            parquet(tmp_path / f"hub/datasets/me/prose/train-{i}.parquet", [f"text {i}"])
-        kept = tmp_path / "hub/datasets/me/prose/train-1.parquet"
+            parquet(hub.folder("me/prose") / f"train-{i}.parquet", [f"text {i}"])
         answer = hub.answer
-        hub.answer = lambda path, sent: (400, {}, b"") if path.endswith(kept.name) else answer(path, sent)  # type: ignore[method-assign]
-        assert opened("hub:me/prose", tmp_path, HF_ENDPOINT=hub.address).startswith("NotAtHand")
-        assert opened("hub:me/prose", tmp_path, download=False, HF_HUB_OFFLINE="1").startswith("NotAtHand")
+        hub.answer = lambda path, sent: (400, {}, b"") if path.endswith("train-1.parquet") else answer(path, sent)  # type: ignore[method-assign]
+        assert opened(tmp_path, "hub:me/prose", HF_ENDPOINT=hub.address)[0].startswith("NotAtHand")
+        assert opened(tmp_path, "hub:me/prose", download=False, HF_HUB_OFFLINE="1")[0].startswith("NotAtHand")
         hub.answer = answer  # type: ignore[method-assign]
-        assert opened("hub:me/prose", tmp_path, HF_ENDPOINT=hub.address).split()[2] == "3"
+        assert opened(tmp_path, "hub:me/prose", HF_ENDPOINT=hub.address)[0].split()[2] == "3"
 
 
 def test_a_device_is_no_corpus() -> None:

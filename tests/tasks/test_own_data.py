@@ -22,18 +22,17 @@ from harness.tasks.user_task import load_user_task
 FEW = PROTOCOLS["cmlm_few_shot"]
 HEAD = "name: mine\ncolumns: [text]\nclasses: ['no', 'yes']\nmetrics: [accuracy]\n"
 SAID = """
-from pathlib import Path
 from harness.errors import UserError
 from harness.tasks import PROTOCOLS, open_source
 from harness.tasks.user_task import load_user_task
-try:
-    task = load_user_task({path!r})
-    source = open_source(None)
-    sets = PROTOCOLS['cmlm_few_shot'].evaluation_sets(task, source)
-    rows = source.load(task, task.train)
-    print(rows.digest, sets.dev.digest, sets.tests['test'].digest, source.describe(task), sets.origin, sep='|')
-except UserError as error:
-    print(type(error).__name__, error)
+for path in {paths!r}:
+    try:
+        task, source = load_user_task(path), open_source(None)
+        sets = PROTOCOLS['cmlm_few_shot'].evaluation_sets(task, source)
+        rows = source.load(task, task.train)
+        print(rows.digest, sets.dev.digest, sets.tests['test'].digest, source.describe(task), sets.origin, sep='|')
+    except UserError as error:
+        print(type(error).__name__, error)
 """
 
 
@@ -115,10 +114,21 @@ def test_labels_by_another_column_and_other_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ("none.csv", "none.csv: there is no such file or folder; name a file, a folder or hub:OWNER/NAME."),
+        ("task.yaml", "task.yaml: is none of .parquet, .csv, .jsonl; name"),
+    ],
+)
+def test_what_cannot_be_read_is_named(data: str, words: str, tmp_path: Path) -> None:
+    path = task_file(tmp_path, f"data: {data}")
+    with pytest.raises(UserError, match=f"task mine: {tmp_path}/{words}"):
+        drawn(path)
+
+
+@pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("data: none.csv", ("key data: ", "none.csv: there is no such file or folder; name a file, a folder, or hub:")),
-        ("data: task.yaml", ("task.yaml: is none of .parquet, .csv, .jsonl",)),
         ("data: hub:me", ("line 5, key data", "write hub:OWNER/NAME[:CONFIG][@REVISION]")),
         ("data: {hub: me}", ("line 5, key data", "write hub:OWNER/NAME[:CONFIG][@REVISION]")),
         ("data: {hub: me/x, split: y}", ("line 5", "split")),
@@ -140,10 +150,11 @@ def hub(tmp_path: Path) -> Iterator[StandIn]:
         yield made
 
 
-def said(path: Path, hub: StandIn | None, **variables: str) -> str:
-    home = path.parent / "cache"
+def said(home: Path, hub: StandIn | None, *tasks: list[str], **variables: str) -> list[str]:
+    """What a fresh process with a hub cache below `home` says of each task, given as lines of its file."""
+    paths = [str(task_file(home / "named" / str(number), *more)) for number, more in enumerate(tasks)]
     variables |= {"HF_ENDPOINT": hub.address} if hub else {}
-    return elsewhere(SAID.format(path=str(path)), home, **variables).strip()
+    return elsewhere(SAID.format(paths=paths), home, **variables).splitlines()
 
 
 def here(folder: Path, **splits: list[dict[str, Any]]) -> str:
@@ -199,18 +210,15 @@ def test_a_data_set_of_the_hub_by_its_card(hub: StandIn, tmp_path: Path) -> None
     coded(folder / "de/train-0.parquet", rows(3))
     (folder / "README.md").write_text(CARD)
     same = here(tmp_path / "same", train=train, validation=validation)
-    path = task_file(tmp_path / "named", "data: {hub: me/moods, config: en}")
-    first = said(path, hub)
+    data = ["data: {hub: me/moods, config: en}"]
+    first, wrong, none = said(tmp_path, hub, data, ["data: hub:me/moods:fr"], ["data: hub:me/moods"])
     assert first == f"{same}|hub:me/moods:en@{COMMIT[:7]}|dev 36 and test 14 of the 50 rows of validation"
+    assert wrong == "UserError task mine: unknown configuration 'fr'. Known: de, en."
+    assert "name one of the configurations of data set me/moods (de, en)" in none
     assert "de/train-0.parquet" not in hub.got()
     before = len(hub.asked)
-    assert said(path, None, HF_HUB_OFFLINE="1") == first
+    assert said(tmp_path, None, data, ["data: hub:me/moods:en"], HF_HUB_OFFLINE="1") == [first, first]
     assert len(hub.asked) == before
-    assert said(task_file(tmp_path / "named", "data: hub:me/moods:en"), None, HF_HUB_OFFLINE="1") == first
-    wrong = said(task_file(tmp_path / "named", "data: hub:me/moods:fr"), hub)
-    assert wrong == "UserError task mine: unknown configuration 'fr'. Known: de, en."
-    none = said(task_file(tmp_path / "named", "data: hub:me/moods"), hub)
-    assert "name one of the configurations of data set me/moods (de, en)" in none
 
 
 @pytest.mark.parametrize("form", ["csv", "tsv", "json", "names in the file"])
@@ -230,16 +238,17 @@ def test_what_is_in_another_format_is_read_as_well(form: str, hub: StandIn, tmp_
         else:
             coded(folder / f"data/{split}-00000-of-00001.parquet", some, ["yes", "no"])
     same = here(tmp_path / "same", train=train, validation=validation)
-    path = task_file(tmp_path / "named", "data: hub:me/moods")
-    assert said(path, hub).startswith(f"{same}|hub:me/moods@{COMMIT[:7]}|")
-    assert said(path, None, HF_HUB_OFFLINE="1").startswith(f"{same}|hub:me/moods@{COMMIT[:7]}|")
+    (found,) = said(tmp_path, hub, ["data: hub:me/moods"])
+    assert found.startswith(f"{same}|hub:me/moods@{COMMIT[:7]}|")
+    assert said(tmp_path, None, ["data: hub:me/moods"], HF_HUB_OFFLINE="1") == [found]
 
 
 def test_one_split_is_cut_as_one_file_is(hub: StandIn, tmp_path: Path) -> None:
     write_file(hub.folder("me/moods") / "train.parquet", rows(200))
     write_file(tmp_path / "same/a.csv", rows(200))
     same = "|".join(each.digest for each in drawn(task_file(tmp_path / "same", "data: a.csv")))
-    assert said(task_file(tmp_path / "named", "data: hub:me/moods"), hub).startswith(f"{same}|")
+    (found,) = said(tmp_path, hub, ["data: hub:me/moods"])
+    assert found.startswith(f"{same}|")
 
 
 def test_what_is_wrong_on_the_hub_is_one_sentence(hub: StandIn, tmp_path: Path) -> None:
@@ -248,31 +257,26 @@ def test_what_is_wrong_on_the_hub_is_one_sentence(hub: StandIn, tmp_path: Path) 
     write_file(folder / "test.parquet", [*rows(50, 100), {"text": "x", "label": "maybe"}])
     (hub.folder("me/gated")).mkdir()
     hub.gated = {"me/gated"}
-    path = tmp_path / "named"
-    for lines, words in (
-        (["data: hub:me/none"], "UserError task mine: the hub has no data set me/none (or it is private)"),
-        (["data: hub:me/gated"], "UserError task mine: data set me/gated asks for consent; give it on"),
-        (["data: hub:me/moods@nowhere"], "UserError task mine: data set me/moods has no revision 'nowhere'"),
-        (["data: hub:me/moods"], f"me/moods@{COMMIT[:7]} has no split 'validation' (its splits: train, test)"),
-        (
-            ["data: hub:me/moods", "splits: {validation: test}"],
-            f"UserError hub:me/moods@{COMMIT[:7]}: test.parquet, row 51: label 'maybe' is unknown to task mine; it should be "
-            "one of 0 (no), 1 (yes), or stand under labels in the task's YAML.",
-        ),
-        (["data: hub:me/moods", "label: mood", "splits: {validation: test}"], "there is no column 'mood'"),
-    ):
-        assert words in said(task_file(path, *lines), hub)
+    cases = {
+        "data: hub:me/none": "UserError task mine: the hub has no data set me/none (or it is private)",
+        "data: hub:me/gated": "UserError task mine: data set me/gated asks for consent; give it on",
+        "data: hub:me/moods@nowhere": "UserError task mine: data set me/moods has no revision 'nowhere'",
+        "data: hub:me/moods": f"me/moods@{COMMIT[:7]} has no split 'validation' (its splits: train, test)",
+        "splits: {validation: test}\ndata: hub:me/moods": f"UserError hub:me/moods@{COMMIT[:7]}: test.parquet, row 51: label "
+        "'maybe' is unknown to task mine; it should be one of 0 (no), 1 (yes), or stand under labels in the task's YAML.",
+        "splits: {validation: test}\ndata: hub:me/moods\nlabel: mood": "there is no column 'mood'",
+    }
+    for found, words in zip(said(tmp_path, hub, *([case] for case in cases)), cases.values(), strict=True):
+        assert words in found
     for variables in ({"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}):
-        text = said(task_file(path, "data: hub:me/other"), None, **variables)
+        (text,) = said(tmp_path, None, ["data: hub:me/other"], **variables)
         assert text.startswith("NotAtHand task mine: data set me/other is not in the hub cache and cannot be fetched (")
 
 
-def test_regression_from_the_hub(hub: StandIn, tmp_path: Path) -> None:
+def test_regression_by_a_column_of_another_name(tmp_path: Path) -> None:
     some = [{"a": f"A {i}", "b": f"B {i}", "score": i / 10} for i in range(80)]
-    write_file(hub.folder("me/likeness") / "train.parquet", some)
+    write_file(tmp_path / "a.jsonl", some)
     head = "name: mine\ncolumns: [a, b]\nregression: true\nmetrics: [pearson]\nlabel: score\n"
-    path = task_file(tmp_path / "named", "data: hub:me/likeness", head=head)
-    write_file(tmp_path / "same/a.jsonl", some)
-    same = drawn(task_file(tmp_path / "same", "data: a.jsonl", head=head))
-    assert said(path, hub).startswith("|".join(each.digest for each in same))
-    assert same[0].gold.dtype == np.float32
+    every = drawn(task_file(tmp_path, "data: a.jsonl", head=head))
+    assert sorted(np.concatenate([part.gold for part in every])) == [np.float32(row["score"]) for row in some]
+    assert every[0].gold.dtype == np.float32
