@@ -20,7 +20,7 @@ SECRET = "hush/hush+hush"
 
 @dataclass(frozen=True)
 class Server:
-    """`requests`: its log of what was asked, a line each."""
+    """`requests`: its log, one line a request."""
 
     address: str
     log: Path
@@ -35,7 +35,7 @@ class Server:
         return content
 
     def uri(self, prefix: str, bucket: str = NAME) -> str:
-        """With credentials, as a user may write them."""
+        """A URI with credentials, as a user may write it."""
         secret = SECRET.replace("/", "%2F").replace("+", "%2B")
         return f"s3://someone:{secret}@{bucket}/{prefix}?endpoint_override={self.address}&scheme=http"
 
@@ -46,12 +46,12 @@ class Server:
         return {key.removeprefix(f"{prefix}/") for key in keys if not key.endswith("/")}
 
     def asked(self, method: str, name: str) -> int:
-        """How often a file was asked for with this method, and answered."""
+        """How many requests for a file with this method were answered."""
         return len(re.findall(rf"{method} /{NAME}/{re.escape(name)}\S* HTTP/1.1\S* 2\d\d", self.log.read_text()))
 
     @contextmanager
     def refusing(self) -> Iterator[None]:
-        """It knows nobody meanwhile."""
+        """No credentials are known meanwhile."""
         self.ask("POST", "/moto-api/reset-auth", b"0")
         try:
             yield
@@ -61,7 +61,7 @@ class Server:
 
 @contextmanager
 def served(folder: Path) -> Iterator[Server]:
-    """A server with an empty bucket; its log lies in the folder."""
+    """A server with an empty bucket; its log is a file in the folder."""
     log = folder / "requests.log"
     with log.open("wb") as out:
         process = subprocess.Popen(

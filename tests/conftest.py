@@ -1,4 +1,4 @@
-"""What every test stands on: one thread, no hub, no settings of the machine, and fixtures for data that may be absent."""
+"""Settings of every test: one thread, no hub, no settings of the machine; fixtures for data that may be absent."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ HOW = "set HARNESS_POSTGRESQL to a URL whose user may create databases, or apt-g
 
 
 def ready(url: str) -> str:
-    """The URL, once its server has answered."""
+    """The URL, once its server answers."""
     engine = sa.create_engine(url)
     for tries in range(100):
         try:

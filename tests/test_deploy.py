@@ -1,4 +1,5 @@
-"""What stands in deploy/ and the commands of all pages are what Ray, KubeRay, docker and this harness take, as far as it can be seen here.
+"""The files in deploy/ and the commands of all pages are valid for Ray, KubeRay, Docker and harness, as far as that can be
+checked here.
 
 Docker, AWS and Kubernetes are not at hand: the Dockerfile is not built, nothing is launched.
 """

@@ -47,7 +47,7 @@ def test_another_name_is_near_to_none(name: str) -> None:
 
 
 def test_known_names_are_not_taken_for_one_another() -> None:
-    """Two names that both mean something differ by more than a slip, short ones excepted."""
+    """Two known names differ by more than one misspelling, short ones excepted."""
     for names in (FAMILIES, METRICS):
         for one, other in itertools.permutations((name for name in names if len(name) > 4), 2):
             averages = {one, other} <= {"f1_macro", "f1_micro"}  # two letters apart, and each is found as it stands

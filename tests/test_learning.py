@@ -1,4 +1,5 @@
-"""The script that shows that pre-training objectives learn: what it measures, and that it says no where nothing is learnt."""
+"""The script that shows that pre-training objectives learn: what it measures, and that it reports a failure where nothing is
+learnt."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def test_methods_import_no_torch_at_module_level() -> None:
 
 
 def test_planning_needs_neither_torch_nor_ray() -> None:
-    """What the import of every pure module really pulls in, through whatever path."""
+    """Every module that the import of a pure module loads, directly or not."""
     pure = [path for path in MODULES if room_of(path) in LEAVES | {"tables", "methods", "store"}]
     names = [".".join(path.relative_to(REPOSITORY).with_suffix("").parts) for path in pure]
     statement = "import " + ", ".join(name.removesuffix(".__init__") for name in names)
@@ -208,7 +208,7 @@ def test_constraints_pin_every_dependency() -> None:
 
 
 def test_every_import_is_declared() -> None:
-    """A package that the code imports is a declared dependency, not a guest of one."""
+    """A package that the code imports is a declared dependency, not only a dependency of one."""
     distributions = {"sklearn": "scikit-learn", "ruamel": "ruamel.yaml", "yaml": "pyyaml"}
     declared = {canonicalize_name(Requirement(text).name) for text in PROJECT["project"]["dependencies"]}
     used = {(name.split(".")[0], where(path, line)) for path in MODULES for name, line, _ in imports(path)}

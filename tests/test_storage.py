@@ -1,4 +1,4 @@
-"""Laws of the storage, for a folder, a file:// URI and an S3 bucket; and what it says when its place cannot be used."""
+"""Laws of the storage, for a folder, a file:// URI and an S3 bucket; and its errors."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class TestLaws:
             )
 
     def test_two_writers_at_once_write_whole_files(self, storage: Storage) -> None:
-        """Readers see one of them or the other, and nothing of either is left beside."""
+        """Readers see one version or the other, and no temporary file is left."""
         storage.write("shared", b"a" * MIB)
         writers = [writer(storage, letter, times=15) for letter in "ab"]
         seen = set()

@@ -89,7 +89,7 @@ def shape_of(kind: str) -> dict[str, Any]:
 
 
 def model(kind: str, seed: int = 0) -> Any:
-    """A random masked-language model of the type; biases and norms are random too, so that none can go unnoticed."""
+    """A random masked-language model of the type; biases and norms are random too, so that a missing one is noticed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         made = AutoModelForMaskedLM.from_config(config(kind))

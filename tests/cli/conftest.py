@@ -13,7 +13,7 @@ Harness = Callable[..., Said]
 
 @pytest.fixture(autouse=True)
 def _no_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever would start Ray says so instead, and nobody sits at a terminal."""
+    """Starting Ray raises TrainingStartedError, and standard input is no terminal."""
 
     def started(*_: Any) -> None:
         raise TrainingStartedError
@@ -30,7 +30,7 @@ def harness(workdir: Path, capsys: pytest.CaptureFixture[str]) -> Harness:
 
 @pytest.fixture
 def refused(harness: Harness, workdir: Path) -> Callable[..., str]:
-    """The one sentence by which a command is refused: exit status 2, nothing else said, nothing written."""
+    """The one sentence by which a command is refused: exit status 2, nothing else printed, nothing written."""
 
     def run(*words: str) -> str:
         before = sorted(workdir.rglob("*"))

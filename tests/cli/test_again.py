@@ -1,4 +1,4 @@
-"""A table comes back without its flags: `report` and `show` take them from the benches that the store remembers."""
+"""`report` and `show` without flags take them from the benches that the store remembers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def record(stage: Stage) -> Record:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch, workdir: Path) -> None:
-    """Benches end at once, a second apart."""
+    """Benches end at once, and their times differ by a second."""
     now = iter(range(1_700_000_000, 1_800_000_000))
     monkeypatch.setattr("harness.store.requests.time", SimpleNamespace(time=lambda: float(next(now))))
     monkeypatch.setattr("harness.cli.bench.train", train)
@@ -73,7 +73,7 @@ def test_a_finished_table_comes_back_without_its_flags(harness: Harness) -> None
         assert "harness report --table few_shot --preset quick --methods ft --tasks sst2" in said.err
         assert "--set fine_tune.steps=30 --set optim.lr=2e-4" in said.err
         assert "harness list benches" in said.err
-    assert harness(f"bench {FIRST}").out == first.out  # nothing is trained, and it is the last one now
+    assert harness(f"bench {FIRST}").out == first.out  # nothing is trained, and it becomes the last bench
     assert harness("report").out == first.out
 
 
@@ -81,13 +81,13 @@ def test_flags_that_are_given_win(harness: Harness) -> None:
     first, second = harness(f"bench {FIRST}"), harness(f"bench {SECOND}")
     said = harness(f"report {FIRST}")
     assert (said.status, said.out, said.err) == (0, first.out, "")
-    # beside --table they are all there is: nothing is taken from a bench
+    # with --table and other flags nothing is taken from a bench
     assert "0/1" in harness(f"report {SST2} --data data --encoder bert-tiny").out
-    # without it they change the last bench
+    # without --table they change the last bench
     narrower = harness("report --seeds 31")
     assert narrower.status == 0
     assert narrower.out not in (first.out, second.out)
-    assert harness("report --seeds 31 --set fine_tune.steps=40").status == 1  # nothing of that was trained
+    assert harness("report --seeds 31 --set fine_tune.steps=40").status == 1  # none of it is trained
 
 
 def test_formats_are_of_the_report(harness: Harness) -> None:
@@ -112,7 +112,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 
 def test_show_prints_the_command_that_makes_a_run_again(harness: Harness) -> None:
-    """Word for word in a shell: it finds the very stage, and so trains nothing."""
+    """The printed command, run in a shell, finds the same stage and trains nothing."""
     harness(f"bench {FIRST}")
     harness(f"bench {SECOND}")
     store = Store("sqlite:///.harness/harness.db")
@@ -159,8 +159,8 @@ def test_a_list_of_benches_is_commands_the_last_one_first(harness: Harness) -> N
 
 
 def test_a_users_own_files_and_a_points_file(harness: Harness, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table of one's own by its file; the values of a --with file stand in the command, which needs the file no more. In
-    another folder the paths are told from the root."""
+    """A user's table is named by its file; the command holds the values of a --with file and needs that file no more. In
+    another folder the paths are absolute."""
     Path("mine.yaml").write_text(packaged_files("benchmarks")["few_shot"].read_text(encoding="utf-8"), encoding="utf-8")
     Path("best.yaml").write_text("method: ft\nset: {fine_tune.steps: 20}\n", encoding="utf-8")
     words = FIRST.replace("few_shot", "mine.yaml").replace("--set fine_tune.steps=20", "--with best.yaml")
@@ -180,7 +180,7 @@ def test_a_users_own_files_and_a_points_file(harness: Harness, workdir: Path, mo
 
 
 def test_the_presets_name_for_its_data_is_no_folder(harness: Harness) -> None:
-    """Captions and plans print 'data packaged': taken at its word, it is the preset's own."""
+    """Captions and plans print 'data packaged': given as --data, it is the preset's own."""
     words = "plan --table few_shot --tasks movies --sizes 100 --subsets 0 --methods ft"
     assert harness(f"{words} --data packaged").out == harness(words).out
 

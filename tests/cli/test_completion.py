@@ -1,4 +1,4 @@
-"""Completion: what each argument offers, and what a real bash and zsh make of it."""
+"""Completion: what each argument offers, and what a real bash and zsh complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong in the user's files names the file, the line and the key, and nothing is trained."""
+"""An error in a user's file names file, line and key, and nothing is trained."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FEW_SHOT = packaged_files("benchmarks")["few_shot"]
 
 
 def own_table(old: str, new: str) -> str:
-    """A table of the user's: few_shot with one place changed. Answers the line of the change."""
+    """A table of the user's: few_shot with one place changed. Returns the line of the change."""
     text = FEW_SHOT.read_text(encoding="utf-8")
     assert text.count(old) >= 1
     Path("mine.yaml").write_text(text.replace(old, new, 1), encoding="utf-8")
@@ -111,7 +111,7 @@ def test_other_files_that_are_not_there_or_no_task(refused: Refused) -> None:
 
 @pytest.mark.usefixtures("workdir")
 def test_two_tasks_of_one_name_are_refused(refused: Refused) -> None:
-    """One of them would be left out in silence."""
+    """Otherwise one of them would be left out silently."""
     text = "name: reviews\ncolumns: [text]\nmetrics: [accuracy]\nclasses: [a, b]\n"
     for name in ("one.yaml", "two.yaml"):
         Path(name).write_text(text)

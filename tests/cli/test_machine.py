@@ -150,7 +150,7 @@ def test_a_folder_that_ray_cannot_take(name: str, folder: str, refused: bool, mo
         monkeypatch.delenv(each, raising=False)
     monkeypatch.setenv(name, folder)
     if name == "RAY_TMPDIR" and not refused:
-        monkeypatch.setenv("TMPDIR", "/tmp/ü")  # which Ray does not read then
+        monkeypatch.setenv("TMPDIR", "/tmp/ü")  # then Ray does not read it
     request = Request()
     if refused:
         with pytest.raises(UserError, match=f"^{name} is '/tmp/ü': Ray takes ASCII paths only"):
@@ -162,7 +162,7 @@ def test_a_folder_that_ray_cannot_take(name: str, folder: str, refused: bool, mo
 
 @pytest.mark.parametrize(("limit", "refused"), [(4 << 30, True), (-1, False), (1 << 50, False)])
 def test_a_limit_on_address_space(limit: int, refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray would run into it after a minute, with a traceback."""
+    """Ray would fail after a minute, with a traceback."""
     monkeypatch.delenv("RAY_TMPDIR", raising=False)
     monkeypatch.setenv("TMPDIR", "/tmp")
     monkeypatch.setattr("resource.getrlimit", lambda _: (limit, -1))

@@ -1,4 +1,4 @@
-"""What the user misspells or gives the wrong type is one sentence with the place and the closest match, exit status 2."""
+"""A misspelt name or a value of the wrong type gives one sentence with the place and the closest match, and exit status 2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exit status 0 means that the table was written; a reader of standard error that leaves stops nothing."""
+"""Exit status 0 means that the table was written; a closed standard error does not stop the command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMMANDS = (["list", "spaces"], ["plan", *MOVIES.split()], ["--help"])
 
 
 def unread() -> io.TextIOWrapper:
-    """A pipe whose reader has left."""
+    """A pipe whose reading end is closed."""
     read, write = os.pipe()
     os.close(read)
     return open(write, "w", encoding="utf-8")
@@ -51,7 +51,7 @@ def test_a_table_that_was_not_written_is_no_success(
         monkeypatch.setattr("sys.stdout", out)
         monkeypatch.setattr("sys.stderr", said)
         assert status(words) == expected
-        out.flush()  # Python's own at the end says nothing more
+        out.flush()  # Python's own flush at the end prints nothing more
     assert ("No space left on device" in said.getvalue()) == (expected == 1)
     assert said.getvalue().count("\n") == (expected == 1)
 
@@ -67,7 +67,7 @@ def test_a_closed_standard_output_is_refused(words: list[str], workdir: Path, mo
 
 @pytest.mark.usefixtures("workdir")
 def test_a_bench_goes_on_when_nobody_reads_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says its plan there before it trains."""
+    """The plan is printed there before anything is trained."""
     with unread() as err:
         err.reconfigure(line_buffering=True)
         monkeypatch.setattr("sys.stderr", err)

@@ -1,4 +1,4 @@
-"""`plan` says what would run and what it costs; it trains nothing, writes nothing and asks no network."""
+"""`plan` says what would run and what it costs; it trains nothing, writes nothing and uses no network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Harness = Callable[..., Said]
 @pytest.fixture
 def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
-        raise AssertionError("a plan asked the network")
+        raise AssertionError("a plan used the network")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)

@@ -1,4 +1,4 @@
-"""`--with best.yaml`: a point's target stands in for the flags that are left out, and what is wrong in it names its key."""
+"""`--with best.yaml`: a point's target replaces the flags that are left out, and an error in it names file, line and key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines are wrapped between words on a terminal and left whole elsewhere; nothing that is printed steers a terminal."""
+"""Lines are wrapped between words on a terminal only, and no control character is printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a bench says while it runs: what runs, how much is left and how sure that is. No Ray: events by hand."""
+"""The progress of a bench: what runs, how much is left and how certain that is. No Ray: events are made by hand."""
 
 from __future__ import annotations
 

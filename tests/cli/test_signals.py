@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP end the command as Ctrl-C does: it cleans up, says so and ends with the signal's status."""
+"""SIGTERM and SIGHUP end the command as Ctrl-C does: it cleans up, prints why and exits with the signal's status."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def heard() -> None:
 def program(
     folder: Path, work: str = SLEEP, cleanup: str = "pass", before: Callable[[], object] = lambda: None
 ) -> subprocess.Popen[str]:
-    """Started and at work."""
+    """Started and training."""
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM.format(work=work, cleanup=cleanup)],
         cwd=folder,
@@ -90,7 +90,7 @@ def test_nohup_holds(tmp_path: Path) -> None:
 
 
 def test_what_a_signal_broke_is_said_as_the_signal(tmp_path: Path) -> None:
-    """To a whole group of processes: those that the command needs may be dead first."""
+    """The signal reaches a whole process group: processes that the command needs may end first."""
     process = program(tmp_path, cleanup="raise UserError('a process of Ray is dead')")
     process.terminate()
     _, err = process.communicate(timeout=60)
@@ -98,7 +98,7 @@ def test_what_a_signal_broke_is_said_as_the_signal(tmp_path: Path) -> None:
 
 
 def test_a_terminal_that_is_closed(tmp_path: Path) -> None:
-    """The last thing that can be said to it is nothing, and the cleanup goes on all the same."""
+    """Nothing can be printed to the closed terminal, and the cleanup continues."""
     main, other = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM.format(work=SLEEP, cleanup="pass")],

@@ -1,4 +1,4 @@
-"""Corpora, translators and new encoders on the command line: what is said, and that what is wrong is refused first."""
+"""Corpora, translators and new encoders on the command line: what is printed, and which mistakes are refused before training."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_blocks_longer_than_the_encoders_positions(refused: Refused) -> None:
 
 @pytest.mark.usefixtures("packaged")
 def test_a_missing_translator_skips_the_row_with_its_reason(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One clear sentence that says how to get one; everything else goes on."""
+    """One sentence says how to get a translator; everything else runs."""
     monkeypatch.setenv("PATH", "/nowhere")
     said = harness(f"plan {CSSL} --translator apertium:spa")
     assert said.status == 0

@@ -37,7 +37,7 @@ target: {sizes: [100], subsets: 2, seeds: [31]}
 
 
 def own_space(old: str = "", new: str = "", text: str = SPACE) -> str:
-    """A space of the user's with one place changed. Answers the line of the change."""
+    """A space of the user's with one place changed. Returns the line of the change."""
     assert old in text
     Path("mine.yaml").write_text(text.replace(old, new, 1), encoding="utf-8")
     return f"line {text[: text.index(old)].count(chr(10)) + 1}"

@@ -1,4 +1,4 @@
-"""What every method owes. A new method is under this contract by being in METHODS; its own file tests what is its own."""
+"""The contract of every method in METHODS. What is special to a method is tested in a file of its own."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ class TestMethodContract:
 
 @every_hyperparameter
 class TestHyperparameterContract:
-    """What each hyperparameter of each method owes."""
+    """The contract of each hyperparameter of each method."""
 
     def test_it_changes_the_key(self, method: Method, name: str) -> None:
         """Or it is in EFFECTIVE_WITH: then it does not at the defaults, and does there."""

@@ -1,4 +1,4 @@
-"""Two methods that are one computation have one key; what has no effect is in no key; what cannot be is refused."""
+"""Two methods that are one computation have one key; a setting without effect is in no key; impossible settings are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the losses share: seeded tensors, a cosine in python floats, and what "finite" means."""
+"""Shared by the tests of the losses: seeded tensors, a cosine in Python floats, and a check for finite values and gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every objective owes. A new one is under this contract by being in tiny.OBJECTIVES."""
+"""The contract of every objective in tiny.OBJECTIVES."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class TestObjectiveContract:
         assert all(t.dtype == torch.float32 and torch.isfinite(t) for t in terms.values())
         assert all(torch.isfinite(g).all() for g in gradients(one.module).values())
         if dropout == 0:
-            for term, value in one.terms().items():  # sampled tokens may differ, so not to the last digit
+            for term, value in one.terms().items():  # sampled tokens may differ, so it is not bit-identical
                 assert terms[term].item() == pytest.approx(value.item(), rel=0.2, abs=0.1)
 
     @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_flops_are_what_the_plan_counted(kind: str, name: str, folders: dict[str
 
 @pytest.mark.parametrize("name", CONTRASTS)
 class TestContrasts:
-    """What tells a collapsed encoder from one that learns."""
+    """Measures that tell a collapsed encoder from one that learns."""
 
     def test_what_is_measured(self, name: str, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         one, measures = example(bert, name), {}
@@ -286,7 +286,7 @@ class TestSeparable:
         return alone, alone.views(), beside, beside.views()
 
     def cut(self, views: Any, size: int) -> Any:
-        """Without what is asked of tokens after the first `size`."""
+        """Without the predictions of tokens after the first `size`."""
         inside = views.where < size
         kept = {k: v[inside] for k, v in vars(views).items() if k in PER_MASKED and v is not None}
         return replace(views, **kept)
@@ -319,7 +319,7 @@ class TestSeparable:
 
     @pytest.mark.parametrize("name", ["cssl-simclr", "coco_lm-random", "coco_lm-projection"])
     def test_a_contrast_group_of_its_own(self, name: str, bert: Path) -> None:
-        """It has nothing to be told from, and adds 0 to the sum; the mean is over one sequence more."""
+        """It has no negatives and adds 0 to the sum; the mean is over one sequence more."""
         alone, views, beside, wider = self.pair(bert, name)
         if isinstance(views, MaskedViews):
             wider = self.cut(wider, len(alone.tokens.ids))

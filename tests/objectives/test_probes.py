@@ -1,4 +1,4 @@
-"""Probes: whose cosines they are, that training does not feel them, and that objectives can be compared by them."""
+"""Probes: which cosines they measure, that they do not change training, and that objectives can be compared by them."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def look(folder: Path, spec: Objective, dropout: float = 0.0) -> dict[str, float
 
 
 def test_objectives_are_compared_by_one_measure(bert: Path) -> None:
-    """On one encoder MLM and TACO say the same, and COCO-LM with and without its contrast; dropout plays no part."""
+    """On one encoder MLM and TACO measure the same, and COCO-LM with and without its contrast; dropout has no effect."""
     expected = look(bert, tiny.OBJECTIVES["mlm"])
     assert set(expected) == {"intra_context_cosine", "inter_context_cosine"}
     for name in ("mlm", "taco", "cmlm-simsiam"):

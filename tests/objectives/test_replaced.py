@@ -321,7 +321,7 @@ class TestTerms:
         assert told == {"right": 1.0, "wrong": 0.0, "same": 0.5}
 
     def test_rtd_alone_is_electra(self, bert: Path) -> None:
-        """As a method it has ELECTRA's key; as a module it does the same, to the last bit."""
+        """As a method it has ELECTRA's key; as a module it is bit-identical."""
         alone = tiny.of_method("coco_lm", lm="none", contrast=False, lambda_copy=50.0)
         electra = tiny.OBJECTIVES["electra-shallow"]
         assert alone == electra

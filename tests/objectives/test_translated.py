@@ -80,7 +80,7 @@ def test_a_batch_holds_the_same_texts_in_every_view(views: int, bert: Path, monk
             texts += [tuple(row[2:]) for row in rows[:size]]
         whole = inputs.train.take(np.arange(11))
         assert sorted(texts) == sorted(tuple(whole.take([i]).ids[2:].tolist()) for i in range(11))
-    # every view is paid for
+    # FLOPs count every view
     assert outcome.flops == pytest.approx(sum(module.step_flops(tokens) for tokens in batches))
 
 

@@ -1,4 +1,4 @@
-"""Optuna's plots are written, or a sentence says why not, and nothing of matplotlib or Optuna is changed by it."""
+"""Optuna's plots are written, or a sentence says why not, and no setting of matplotlib or Optuna is changed."""
 
 from __future__ import annotations
 

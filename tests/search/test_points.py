@@ -193,7 +193,7 @@ def test_a_broken_run_counts_with_the_metrics_worst_value(
 
 
 def test_a_failure_outweighs_a_divergence(grid: Points, two: tuple[Run, Run]) -> None:
-    """What failed is tried again, and so the replicate is."""
+    """A failed stage is retried, and so is its replicate."""
     ends = [chain(two[0], StageResult("diverged", "nan")), chain(two[1], StageResult("failed", "killed"))]
     assert grid.outcome(two, ends).status == "failed"
 

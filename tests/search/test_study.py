@@ -1,4 +1,4 @@
-"""A study as it is kept: the store gives back what was asked and found, and Optuna's own tables say the same."""
+"""A study as it is stored: the store returns proposals and outcomes, and Optuna's own tables agree."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def test_optuna_sees_the_same_study(store: Store, space: ResolvedSpace) -> None:
 
 
 def test_params_are_drawn_from_the_spaces_distributions(store: Store, space: ResolvedSpace) -> None:
-    """Else importances and slices would be of another space."""
+    """Otherwise importances and slices would be of another space."""
     history, _ = mirrored(store, space)
     history.propose(POINTS[0])
     history.propose(POINTS[1])
@@ -388,7 +388,7 @@ def test_a_database_that_is_not_optunas_is_a_sentence(fresh: Store, space: Resol
 
 
 def test_a_full_disk_is_a_sentence(fresh: Store, space: ResolvedSpace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Optuna wraps what goes wrong in a session, and not what goes wrong when its tables are made."""
+    """Optuna wraps the errors of a session, but not those of creating its tables."""
 
     def full(*_: Any, **__: Any) -> None:
         raise OperationalError("CREATE", {}, sqlite3.OperationalError("database or disk is full"))

@@ -42,7 +42,7 @@ def file_store(file_url: str) -> Store:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits for a moment instead of two minutes, and is silent about it."""
+    """An outage lasts a moment instead of two minutes, and is not reported."""
     monkeypatch.setattr(retry, "OUTAGE_SECONDS", 0.2)
     monkeypatch.setattr(retry, "INTERVAL_SECONDS", 0.05)
     monkeypatch.setattr("harness.store.database.LOCK_SECONDS", 0.1)

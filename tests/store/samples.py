@@ -94,13 +94,13 @@ def committed(store: Store, of: Stage, status: Status = "done", mark: float = 0.
 
 
 def hold(url: str, key: str, pipe: Connection) -> None:
-    """Take a lease, say so, and wait to be killed."""
+    """Take a lease, report it, and wait to be killed."""
     pipe.send(Store(url).lease(key, Owner.current()))
     time.sleep(600)
 
 
 def race(url: str, keys: list[str], barrier: Barrier, pipe: Connection) -> None:
-    """Ask for every key at the same moment as the others; keep what was granted until the end."""
+    """Ask for every key at the same time as the others; keep the granted leases until the end."""
     store, owner = Store(url), Owner.current()
     grants = []
     for key in keys:
@@ -111,7 +111,7 @@ def race(url: str, keys: list[str], barrier: Barrier, pipe: Connection) -> None:
 
 
 def work_off(url: str, seeds: list[int], barrier: Barrier, pipe: Connection) -> None:
-    """What a driver does: lease every stage in turn, commit what was granted. Sends how often each commit was written."""
+    """As a driver: lease every stage in turn and commit the granted ones. Sends how often each commit was written."""
     store, owner = Store(url), Owner.current()
     barrier.wait(60)
     written: dict[int, bool] = {}
@@ -123,7 +123,7 @@ def work_off(url: str, seeds: list[int], barrier: Barrier, pipe: Connection) -> 
 
 
 def commit_until_killed(url: str, first: int, pipe: Connection) -> None:
-    """Commit one stage after another, saying each once it is committed."""
+    """Commit one stage after another, and report each after its commit."""
     store, owner = Store(url), Owner.current()
     for seed in range(first, first + 100_000):
         of = stage(seed)
@@ -142,7 +142,7 @@ def translate(url: str, mark: str, keys: list[str], barrier: Barrier, pipe: Conn
 
 
 def same(left: Record, right: Record) -> bool:
-    """Equal to the last bit, predictions and their types included."""
+    """Bit-identical, predictions and their types included."""
     a, b = dict(vars(left)), dict(vars(right))
     mine: dict[str, Any] = a.pop("predictions")
     theirs: dict[str, Any] = b.pop("predictions")

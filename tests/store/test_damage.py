@@ -1,4 +1,4 @@
-"""A damaged record, store or file is named with the fix; nothing of it is believed, and nothing else is lost."""
+"""A damaged record, store or file is named with the fix; it counts as not recorded, and nothing else is lost."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_a_damaged_record_counts_as_not_recorded_and_is_trained_again(
             assert same(store.records([of.key], predictions=True)[of.key], record(of, mark=5))
     assert set(store.statuses(KEYS)) == set(KEYS)
     assert not store.damages()[1]
-    with store._read() as connection:  # what was damaged is kept aside
+    with store._read() as connection:  # the damaged record is kept in a table of its own
         assert connection.execute(sa.text("SELECT count(*) FROM damaged_records")).scalar() == len(lost)
 
 
@@ -265,7 +265,7 @@ def test_doctor_finds_and_moves_damaged_records(path: Path) -> None:
 
 
 def everything(path: Path) -> dict[str, Record]:
-    """What a plan, a report, `show`, `doctor` and a training command ask of a store; the records that are believed."""
+    """What a plan, a report, `show`, `doctor` and a training command read of a store; the records that count."""
     store = Store(f"sqlite:///{path}")
     try:
         found = store.records(KEYS, predictions=True)

@@ -1,4 +1,4 @@
-"""A live lease is exclusive; it dies with its process, on another host with the clock."""
+"""A live lease is exclusive; it ends with its process, on another host after some time."""
 
 from __future__ import annotations
 

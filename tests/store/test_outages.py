@@ -36,7 +36,7 @@ def outage_url(server: postgresql.Own) -> str:
 
 @pytest.fixture
 def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Speaks soon."""
+    """An outage is reported soon."""
     monkeypatch.setattr(retry, "REPORT_SECONDS", 0.2)
     monkeypatch.setattr(retry, "INTERVAL_SECONDS", 0.1)
 
@@ -81,7 +81,8 @@ def test_a_server_that_is_started_again(
 def test_a_server_that_is_frozen(
     server: postgresql.Own, outage_url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """No error comes from it: it is spoken of, cut off and given up by the clock. What it still finishes is not doubled."""
+    """A frozen server raises no error: the outage is reported, cut off and given up after some time. What the server still
+    finishes is not doubled."""
     store, of, owner = Store(outage_url), stage(), Owner.current()
     store.lease(of.key, owner)
     monkeypatch.setattr("harness.store.database.ANSWER_SECONDS", 1.0)
@@ -161,7 +162,7 @@ def test_a_commit_whose_answer_was_lost_is_neither_doubled_nor_lost(outage_url: 
 
 @pytest.mark.postgresql
 def test_another_ones_record_is_not_taken_for_ones_own(outage_url: str) -> None:
-    """The way is cut within a commit, and whoever took the lease over meanwhile has recorded the stage."""
+    """The connection is cut within a commit, and another process has taken over the lease and recorded the stage."""
     of, owner, other = stage(), Owner.current(), Owner.current()
     way = Way(outage_url)
     store = Store(way.url)
@@ -237,7 +238,7 @@ def test_a_full_disk_on_which_space_is_made_in_time(tmp_path: Path, disk: Callab
     store.lease(of.key, owner)
     filler = tmp_path / "small" / "filler"
     with filler.open("wb", buffering=0) as file:
-        file.write(b"x" * 1_000_000)  # as much of it as there is space for
+        file.write(b"x" * 1_000_000)  # as much of it as fits
     assert meanwhile(lambda: store.commit(of, record(of), owner), lambda: store.outage_retry.message, filler.unlink)
     assert same(store.records([of.key], predictions=True)[of.key], record(of))
     store._engine.dispose()
@@ -249,7 +250,7 @@ def test_a_disk_that_becomes_read_only(tmp_path: Path, disk: Callable[[str], Non
     store, owner = Store(url), Owner.current()
     committed(store, stage(1))
     store.lease(stage(2).key, owner)
-    store._engine.dispose()  # a file that is open for writing holds off the change
+    store._engine.dispose()  # a file that is open for writing prevents the change
     disk("ro")
     with pytest.raises(UserError, match=r"is read-only; make it writable or name another store\.$"):
         store.commit(stage(2), record(stage(2)), owner)

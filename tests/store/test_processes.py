@@ -61,7 +61,7 @@ def received(pipe: Any) -> Any:
 
 
 def integrity(url: str) -> str:
-    """Of SQLite's file; what PostgreSQL's are is for its server to say."""
+    """Of SQLite's file; PostgreSQL's are its server's."""
     if not url.startswith("sqlite"):
         return "ok"
     connection = sqlite3.connect(url.removeprefix("sqlite:///"))
@@ -73,7 +73,7 @@ def integrity(url: str) -> str:
 
 @pytest.mark.parametrize("reaped", [True, False], ids=["reaped", "zombie"])
 def test_the_lease_of_a_killed_process_is_free_at_once(store: Store, url: str, reaped: bool) -> None:
-    """Also while nobody has asked for the dead process's exit status: it stays in the process table until then."""
+    """Also while the dead process is a zombie, whose exit status nobody has read."""
     with process(samples.hold, url, KEY) as (holder, pipe):
         assert received(pipe) == "granted"
         me = Owner.current()

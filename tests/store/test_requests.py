@@ -42,7 +42,7 @@ def test_the_last_one_comes_first_and_each_is_kept_once(store: Store, monkeypatc
 def test_a_stage_knows_the_requests_that_need_it(store: Store) -> None:
     store.keep_request(StoredRequest("few_shot", VALUES), ["k1", "k2"])
     store.keep_request(StoredRequest("few_shot", VALUES | {"set": []}), ["k2", "k3"])
-    store.keep_request(StoredRequest("few_shot", VALUES), ["k2", "k4"])  # the same once more, with one stage more
+    store.keep_request(StoredRequest("few_shot", VALUES), ["k2", "k4"])  # the same again, with one stage more
     assert values(store, key="k1") == values(store, key="k4") == [VALUES]
     assert len(values(store, key="k2")) == 2
     assert values(store, key="k5") == []

@@ -1,4 +1,4 @@
-"""Captions say what ran, whose values it ran with, and explain what stands in the table; nothing else."""
+"""Captions say what ran, where its values come from, and explain the terms of the table; nothing else."""
 
 from __future__ import annotations
 

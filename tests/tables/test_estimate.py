@@ -1,4 +1,4 @@
-"""How long it takes is learned from the last stages and says how sure it is: laws of pure functions, by simulated stages."""
+"""Estimates of time are learned from the last stages and have an interval: laws of pure functions, on simulated stages."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def test_without_noise_it_is_exact_from_the_first_end(slots: int) -> None:
 
 @pytest.mark.parametrize("slots", [1, 4])
 def test_the_interval_holds_the_truth_about_as_often_as_it_says(slots: int) -> None:
-    """Four of five, with stages that take half or twice as long as their cost says; never so wide that it says nothing."""
+    """The interval holds the truth in four of five cases, with stages that take half or twice as long as their cost says, and
+    is never so wide that it is useless."""
     inside = whole = 0
     for seed in range(12):
         draw = random.Random(seed)
@@ -80,7 +81,8 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says(slots: int) -> N
 
 
 def test_it_follows_a_machine_that_becomes_four_times_slower() -> None:
-    """What a rule over everything so far misses: after the change it is soon within a third of the truth, and stays there."""
+    """After a change of speed the estimate is soon within a third of the truth and stays there; a mean over all stages would
+    not."""
     stages = [Timed("fine-tune", 1e12)] * 80
     slow_from = 40 * 10.0
     found = {
@@ -127,7 +129,7 @@ def test_slots_share_the_work_and_the_longest_stage_bounds_it() -> None:
     eight = [Timed("fine-tune", 1e12)] * 8
     assert [seconds(slots, eight) for slots in (1, 2, 4, 8, 100)] == pytest.approx([80, 40, 20, 10, 10])
     assert seconds(4, [*eight, Timed("fine-tune", 1e13)]) == pytest.approx(100)
-    # what runs has a part behind it; one that is late is not taken for ended
+    # a part of a running stage is done; a late one is not taken for ended
     assert seconds(2, [], [Timed("fine-tune", 1e12, 4.0)]) == pytest.approx(6)
     assert seconds(2, [], [Timed("fine-tune", 1e12, 400.0)]) == pytest.approx(40)
 

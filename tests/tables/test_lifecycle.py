@@ -1,4 +1,5 @@
-"""The life of stages: every stage ends once, whatever the cluster answers. No Ray and no clock: answers by hand or drawn."""
+"""The life of stages: every stage ends once, whatever the cluster answers. No Ray and no clock: answers are made by hand or
+drawn."""
 
 from __future__ import annotations
 

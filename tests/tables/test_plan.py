@@ -1,4 +1,4 @@
-"""From tables to runs and stages: how many, which are one, what changes a key, and what is named as missing."""
+"""From tables to runs and stages: how many there are, which are shared, what changes a key, and what is reported as missing."""
 
 from __future__ import annotations
 
@@ -632,7 +632,7 @@ def test_a_users_task(tmp_path: Path) -> None:
     assert {(r.stage.data.num_labels, r.stage.selection) for r in made.runs} == {(3, Selection("accuracy", 100))}
     dev, test = made.tasks["reviews"].dev, made.tasks["reviews"].tests["test"]
     assert (dev.rows, test.rows, dev.name) == (72, 28, "reviews/dev")
-    assert made.tasks["reviews"].note == ""  # the paper plays no part in it
+    assert made.tasks["reviews"].note == ""  # the paper has no effect on it
     assert [(s.training, s.evaluation, s.rows) for s in made.overlaps] == [
         ("training sets", "reviews/dev", 72),
         ("training sets", "reviews/test", 28),
@@ -641,7 +641,7 @@ def test_a_users_task(tmp_path: Path) -> None:
     full = resolve_table("full_size", "paper", {**TASKS, "reviews": task}, tasks=("reviews",))
     whole = make_plan(full, open_source(tmp_path), ROBERTA, user_tasks={"reviews": task})
     assert sum(s.most for s in whole.overlaps) == 1
-    # without a source it can still be costed
+    # without a source its cost is still estimated
     costed = make_plan(resolved, None, ROBERTA, user_tasks={"reviews": task})
     assert len(costed.stages) == 12
     assert costed.stage_flops(costed.runs[0].stage) > 0

@@ -248,7 +248,7 @@ def predictions_on_dev(store: Store, stage: Stage) -> Predictions:
 
 
 def test_a_metric_that_is_newer_than_a_record_is_computed_from_its_predictions(plan: Plan, store: Store) -> None:
-    """A task's YAML may name another metric after its runs were recorded; a search then takes it for what it is."""
+    """A task's YAML may name another metric after its runs were recorded; a search then computes it."""
     run = next(r for r in plan.runs if r.task == "cola" and len(r.stage.chain) > 1)
     commit(store, run.stage)
     record = store.records([run.stage.key])[run.stage.key]
@@ -278,7 +278,7 @@ def test_a_replicate_has_every_metric_of_its_task_and_its_checkpoint(plan: Plan,
 
 
 def test_numbers_of_examples_are_those_of_sets_that_are_at_hand(tmp_path: Path, plan: Plan) -> None:
-    assert examples(plan) == {}  # a plan without data knows none, and makes none up
+    assert examples(plan) == {}  # a plan without data has none
     task = Task("reviews", "Reviews", ("text",), ("no", "yes"), ("accuracy",), own=True)
     for split, count in (("train", 60), ("validation", 100)):
         lines = [f"{split} {i},{'yes' if i % 4 else 'no'}" for i in range(count)]

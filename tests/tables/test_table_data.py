@@ -1,4 +1,4 @@
-"""What was read once makes the runs of every point: the very runs that a plan of that point has."""
+"""Data that were read once make the runs of every point: the same runs as a plan of that point."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_runs_of_a_point_cost_milliseconds_and_compute_no_key(quick: Plan, monke
 def test_what_needs_other_data_is_refused(
     quick: Plan, texts: tuple[str, ...], overrides: dict[str, Any], words: str
 ) -> None:
-    """Else the runs would be those of the data that were read, under the name of others."""
+    """Otherwise the runs would be labelled as of other data than were read."""
     with pytest.raises(UserError) as caught:
         runs_of(resolved(*texts, **overrides), quick.table_data)
     assert words in str(caught.value)

@@ -103,7 +103,7 @@ def test_every_preset_resolves_and_only_the_papers_is_comparable() -> None:
 
 
 def test_every_value_of_a_papers_table_has_one_origin() -> None:
-    """So a caption can never call a value the paper's because nobody said whose it is."""
+    """So a caption never calls a value the paper's because its origin is missing."""
     for name in ("few_shot", "full_size", "ablation", "objectives"):
         table = load_table(name)
         for path in stated(table):

@@ -1,4 +1,4 @@
-"""Errors in YAML files name file, line and key, and the mend."""
+"""Errors in YAML files name file, line, key and fix."""
 
 from __future__ import annotations
 
