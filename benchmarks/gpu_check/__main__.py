@@ -10,6 +10,7 @@ what has a meaning there. `pip install -e '.[speed]'` adds Hugging Face's Traine
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import platform
 import subprocess
@@ -102,6 +103,7 @@ def run_here(device: str, names: Sequence[str], report: Path) -> None:
             if row.poisoned:
                 break
             if device == "cuda":
+                gc.collect()
                 torch.cuda.empty_cache()
 
 

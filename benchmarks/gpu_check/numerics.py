@@ -10,6 +10,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from benchmarks.gpu_check.models import (
     trained,
 )
 from benchmarks.gpu_check.rows import Finding, within
+from harness.encoders.families import FAMILIES
 from harness.encoders.models.text_encoder import Batch, load_encoder
 from harness.encoders.models.weights import weights_digest
 from harness.encoders.tokens import Tokens
@@ -49,7 +51,9 @@ LR = 1e-3
 COMPARED = ("ft", "mlm", "cmlm", "taco", "coco_lm")
 """Objectives of the checks that do not run all of them."""
 SPLIT = ("ft", "scl", "mlm", "cmlm-simclr", "taco", "coco_lm")
-KINDS = ("bert", "roberta", "electra", "mpnet")
+_CODE = {kind: replace(family, title="", tokenizer=()) for kind, family in FAMILIES.items()}
+KINDS = tuple(kind for kind in _CODE if kind == next(other for other in _CODE if _CODE[other] == _CODE[kind]))
+"""Model types that differ in what runs: of those that share it, as RoBERTa and CamemBERT do, the first."""
 
 FIRST, LAST = 1e-5, 1e-3
 """Tolerances of a loss in float32 on another device, relative to it (to 0.1 where it is smaller): before any update, where
@@ -213,10 +217,11 @@ def packed(setting: Setting, kind: str) -> Finding:
 
 
 def _save(kind: str, config: Mapping[str, Any], folder: Path) -> None:
-    """A folder with a random encoder of a model type."""
-    fields = {name: value for name, value in config.items() if name != "model_type"}
-    if kind != "bert":
-        fields |= {"pad_token_id": 1, "type_vocab_size": 1} if kind != "electra" else {"embedding_size": 32}
+    """A folder with a random encoder of a model type, in the shape of a configuration of BERT's and without dropout."""
+    family = FAMILIES[kind]
+    fields = {name: config[name] for name in _NUMBERS}
+    fields = {family.names.get(name, name): value for name, value in fields.items()} | dict.fromkeys(_DROPOUTS, 0.0)
+    fields |= {"pad_token_id": 1, "type_vocab_size": 1} if family.after_padding else {"pad_token_id": 0}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         model = AutoModelForMaskedLM.from_config(AutoConfig.for_model(kind, **fields))
@@ -224,6 +229,13 @@ def _save(kind: str, config: Mapping[str, Any], folder: Path) -> None:
             for parameter in model.parameters():  # biases too: constructors leave them at 0
                 parameter.add_(0.05 * torch.randn_like(parameter))
     model.save_pretrained(str(folder))
+
+
+_NUMBERS = (
+    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
+    *("max_position_embeddings", "initializer_range"),
+)
+_DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
 
 
 def padded(tokens: Tokens, pad: int, ids: Any = None) -> dict[str, Tensor]:
