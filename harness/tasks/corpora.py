@@ -88,8 +88,9 @@ def open_corpus(
     A JSONL or Parquet text may hold line breaks; blank texts and nulls are skipped as blank lines are.
 
     `memo`: a JSON file that keeps what was found, by path, size and time of change of each file, so that the next call does
-    not read them again. `where`: how errors name who asked for it. Raises NotAtHand for a data set that is not cached and not to be fetched or cannot be, or a missing
-    package; UserError for an unknown name, a file that cannot be read (with line or row), or no text at all.
+    not read them again. `where`: how errors name who asked for it. Raises NotAtHand for a data set that is not cached and
+    not to be fetched or cannot be, or a missing package; UserError for an unknown name, a file that cannot be read (with
+    line or row), or no text at all.
     """
     text = str(name)
     if text in CORPORA and isinstance(name, str):

@@ -77,10 +77,11 @@ def parsed(name: str) -> tuple[str, str | None, str | None]:
 
 
 def open_hub_data(name: str, where: str, otherwise: str, *, download: bool) -> HubData:
-    """The data set `name`; asks the hub for its files with `download`, unless they are known. `where`, `otherwise`: see `Repository`.
+    """The data set `name`; asks the hub for its files with `download`, unless they are known.
 
-    Raises NotAtHand where it is not known and not to be asked for, or the hub cannot be reached; UserError for a name that is none, a repository,
-    revision or configuration that is not there, one that is not named among several, and for files that are no table.
+    `where`, `otherwise`: see `Repository`. Raises NotAtHand where it is not known and not to be asked for, or the hub cannot
+    be reached; UserError for a name that is none, a repository, revision or configuration that is not there, one that is not
+    named among several, and for files that are no table.
     """
     from huggingface_hub import constants
 
@@ -114,6 +115,8 @@ def _find(there: Repository, config: str | None) -> dict[str, Any]:
             builder = _builder(at, config)
         if builder is None:
             raise UserError(f"{at.where}: {at} has no files that hold a table; {at.otherwise}.")
+        if not builder.config.data_files:  # `datasets` took its latest cached version, of whatever revision
+            raise ConnectionError("the hub failed while its files were listed")
         splits = {
             str(split): [_inside(at, file) for file in files] for split, files in builder.config.data_files.items()
         }
@@ -152,8 +155,9 @@ def _builder(at: Repository, config: str | None) -> Any:
         return datasets.load_dataset_builder(at.name, chosen, revision=at.revision)
     # None is declared: folders are configurations, and `datasets` would read them as one.
     builder = datasets.load_dataset_builder(at.name, revision=at.revision)
-    files = [Path(_inside(at, file)) for found in builder.config.data_files.values() for file in found]
-    splits = {"data", *map(str, builder.config.data_files)}
+    found = builder.config.data_files or {}
+    files = [Path(_inside(at, file)) for each in found.values() for file in each]
+    splits = {"data", *map(str, found)}
     folders = {"/".join(part for part in file.parts[:-1] if part not in splits) for file in files}
     if config is None and len(folders) > 1:
         raise _several(at, folders)

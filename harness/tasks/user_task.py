@@ -106,9 +106,9 @@ def load_user_task(path: str | Path) -> Task:
     """A task of the user's own from a YAML file.
 
     Keys: name, columns, metrics, and classes (names in the order of the codes) or `regression: true`; optional title,
-    version, splits (mapping of train, validation and test to the names of the files or splits), label (the column of labels), labels
-    (mapping of values in that column to classes), and data: a data set of the hub, a file, or a folder of files, by its path from
-    the YAML file. Without data, the text comes from `<DIR>/<name>/<split>.{parquet,csv,jsonl}`. Where `splits` names a test
+    version, splits (mapping of train, validation and test to the names of the files or splits), label (the column of
+    labels), labels (mapping of values in that column to classes), and data: a data set of the hub, a file, or a folder of
+    files, by its path from the YAML file; nothing need be there yet. Without data, the text comes from `<DIR>/<name>/<split>.{parquet,csv,jsonl}`. Where `splits` names a test
     split, or there is one called test, it is the test set, else what dev leaves of validation. Raises UserError with file,
     line, key.
     """
