@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import doctest
+import json
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import harness
 from harness import api
+from harness.api.arguments import request_from
 from harness.cli.request import command, read_words
 from harness.commands.prepare import prepare
 from harness.commands.stored import like_last
@@ -74,6 +77,14 @@ def test_requests_are_equal_whoever_set_their_values() -> None:
         ({"set": {("cmlm", "alpha"): -1}}, "set cmlm.alpha=-1: should be greater"),
         ({"encoder": "bert-tny"}, "encoder: unknown encoder 'bert-tny'"),
         ({"data": "nowhere"}, "nowhere: there is no such folder; data takes 'hub'"),
+        ({"data": Path("nowhere")}, "nowhere: there is no such folder; data takes 'hub'"),
+        ({"data": 3}, "data: should be a text, not 3."),
+        ({"sizes": "20"}, "sizes: should be a whole number of 0 or more, not '20'."),
+        ({"subsets": [0, 1.5]}, "subsets: should be a whole number of 0 or more, not 1.5."),
+        ({"slots": -1}, "slots: should be a whole number of 0 or more, not -1."),
+        ({"num_workers": 0}, "num_workers: should be a whole number of 1 or more, not 0."),
+        ({"gpus_per_run": float("nan")}, "gpus_per_run: should be a number of 0 or more, not nan."),
+        ({"retry": 1}, "retry: should be true or false, not 1."),
     ],
 )
 def test_a_wrong_argument_is_named(arguments: dict[str, Any], said: str) -> None:
@@ -89,6 +100,9 @@ def test_a_wrong_argument_is_named(arguments: dict[str, Any], said: str) -> None
         ("mlm", {}, "tune mlm: no packaged space varies this method; write one and name it with space."),
         ("taco_fine_tune", {}, "tune the method ft with space='taco_fine_tune'."),
         ("cmlm", {"space": "scl"}, "space='scl': the space scl is for the method scl, and not for cmlm"),
+        ("cmlm", {"trials": 0}, "trials: should be a whole number of 1 or more, not 0."),
+        ("cmlm", {"seed": "one"}, "seed: should be a whole number of 0 or more, not 'one'."),
+        ("cmlm", {"metric": [0]}, "metric: should be a text, not 0."),
         ("cmlm", {"mode": "gird"}, "mode: unknown mode 'gird'. Did you mean 'grid'?"),
         (
             "cmlm",
@@ -135,6 +149,20 @@ def test_what_is_missing_is_named() -> None:
         harness.results()
     with pytest.raises(TypeError, match="unknown argument 'methodz'"):
         harness.plan("few_shot", methodz="ft")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="unknown argument 'methods'"):
+        harness.tune("cmlm", methods="ft")  # type: ignore[call-arg]
+
+
+@pytest.mark.usefixtures("packaged")
+def test_numbers_of_numpy_and_paths_are_the_same_request() -> None:
+    """A request is kept as JSON, which takes neither."""
+    plain = harness.plan("few_shot", methods=["ft"], tasks=["movies"], sizes=20, subsets=[0, 1], seeds=31)
+    given = {"sizes": np.int64(20), "subsets": np.arange(2), "seeds": np.array([31])}
+    ours = harness.plan("few_shot", methods=("ft",), tasks=iter(["movies"]), **given)
+    assert ours.stages["key"].tolist() == plain.stages["key"].tolist()
+    request = request_from("few_shot", None, "", {**given, "data": Path("data"), "encoder": None, "gpus_per_run": 1})
+    assert json.loads(json.dumps(to_json(request))) == to_json(request)
+    assert (request.data, request.encoder, request.gpus_per_run) == ("data", None, 1.0)
 
 
 def test_the_package_is_light_until_it_is_used() -> None:

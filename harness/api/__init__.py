@@ -8,13 +8,13 @@ argument raises `harness.errors.UserError`. Data come back as pandas data frames
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from os import PathLike, fspath
+from os import fspath
 from typing import TYPE_CHECKING, Any, Unpack
 
-from harness.api.arguments import Fields, Set, Shared, request_from, several, with_table
+from harness.api.arguments import Fields, Name, Set, Shared, checked, request_from, with_table
 from harness.api.data_frames import BenchResult, PlanSummary, StageRecord, TuneResult, tidy
 from harness.commands.prepare import prepare
 from harness.commands.stored import find_key, last_bench, like_last, of_run
@@ -36,9 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["BenchResult", "PlanSummary", "StageRecord", "TuneResult", "bench", "plan", "record", "results", "tune"]
 
 
-def plan(
-    table: str | PathLike[str] = "", *, set: Set | None = None, with_file: str = "", **fields: Unpack[Fields]
-) -> PlanSummary:
+def plan(table: Name = "", *, set: Set | None = None, with_file: Name = "", **fields: Unpack[Fields]) -> PlanSummary:
     """What a bench with these arguments would run; trains nothing.
 
     `table`: a name ('harness list tables') or the path of a YAML file. `set`: overridden values by key. `with_file`: a YAML
@@ -57,10 +55,10 @@ def plan(
 
 
 def bench(
-    table: str | PathLike[str] = "",
+    table: Name = "",
     *,
     set: Set | None = None,
-    with_file: str = "",
+    with_file: Name = "",
     on_event: Callable[[Event], None] | None = None,
     **fields: Unpack[Fields],
 ) -> BenchResult:
@@ -93,7 +91,7 @@ def _uncounted(*_: Any) -> Iterator[Callable[[int], Callable[[int, int], None]]]
 
 
 def results(
-    table: str | PathLike[str] = "", *, set: Set | None = None, with_file: str = "", **fields: Unpack[Fields]
+    table: Name = "", *, set: Set | None = None, with_file: Name = "", **fields: Unpack[Fields]
 ) -> pd.DataFrame:
     """Tidy results from the store, one row a replicate and metric; trains nothing. Arguments as of `plan`; without a table
     those of the last bench in the store.
@@ -119,13 +117,13 @@ def results(
 def tune(
     method: str,
     *,
-    space: str | PathLike[str] = "",
+    space: Name = "",
     preset: str | None = None,
     mode: Mode | None = None,
     trials: int | None = None,
     sampler: str | None = None,
     racing: str | None = None,
-    metric: str | Sequence[str] | None = None,
+    metric: str | Iterable[str] | None = None,
     seed: int = 0,
     set: Set | None = None,
     on_trial: Watcher | None = None,
@@ -149,15 +147,15 @@ def tune(
 
     request = TuneRequest(
         method=method,
-        base=request_from("", set, "", fields),
+        base=request_from("", set, "", fields, Shared),
         space=fspath(space),
-        preset=preset,
+        preset=checked("preset", preset),
         mode=mode,
-        trials=trials,
-        sampler=sampler,
-        racing=racing,
-        metrics=None if metric is None else several(metric),
-        seed=seed,
+        trials=checked("trials", trials),
+        sampler=checked("sampler", sampler),
+        racing=checked("racing", racing),
+        metrics=checked("metric", metric),
+        seed=checked("seed", seed),
     )
     prepared = prepare_study(request)
     if prepared.prepared.plan.untranslated:
