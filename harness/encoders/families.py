@@ -2,14 +2,15 @@
 
 A packed family's layers see tokens end to end, and its attention is looked up by name (`kernels/attention.py`), so linear layers
 compute no padding and the last layer computes only what an objective reads. Every other family runs by the library's own
-padded forward, slower and right. Fields that are left out hold for a family of which nothing special is known. A switch on
-`model_type` anywhere else is a mistake: add a field.
+padded forward, slower and right: those with an entry, and whatever else transformers' `AutoModelForMaskedLM` takes. Fields that
+are left out hold for a family of which nothing special is known. A switch on `model_type` anywhere else is a mistake: add a field.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 
@@ -30,21 +31,28 @@ class Family:
     """The encoders of one `model_type`. Names of modules and tensors are paths in the library's model.
 
     `stack`: the module of a packed family that runs its layers, below the base model, with the layers as its `layer`; empty: not
-    packed. `layer`: None where the layers are BERT's. `head`: modules that make logits of hidden states, one after another. `transform`: (dense, normalisation, bias over the
+    packed. `layer`: None where the layers are BERT's. `mlm`: transformers has an MLM head for it. `head`: the modules that make logits of
+    hidden states, one after another; empty: whatever its model runs after the base model. `transform`: (dense, normalisation, bias over the
     vocabulary, activation) of that head, which an auxiliary network copies; an empty activation is gelu. `after_padding`:
-    positions are numbered from `pad_token_id` + 1, not from 0. `own_positions`: what it has in place of absolute positions alone.
-    `names`: how its configuration calls what BERT's calls otherwise. `tokenizer`: the files that a tokenizer is built from
+    positions are numbered from `pad_token_id` + 1, not from 0. `numbered`: positions are passed to the model, which would take a padding
+    id inside a text for padding otherwise. `own_positions`: what it has in place of absolute positions alone.
+    `names`: how its configuration calls what BERT's calls otherwise; `defaults`: what it may leave out. `relative_scores`: of a
+    configuration, how many scores with relative positions each token has in a layer. `tokenizer`: the files that a tokenizer is built from
     without tokenizer.json.
     """
 
     title: str
     stack: str = ""
     layer: Layer | None = None
+    mlm: bool = True
     head: tuple[str, ...] = ()
     transform: tuple[str, str, str, str] | None = None
     after_padding: bool = False
+    numbered: bool = True
     own_positions: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    relative_scores: Callable[[Mapping[str, Any]], int] = lambda config: 0
     tokenizer: tuple[str, ...] = ()
 
     @property
@@ -53,6 +61,7 @@ class Family:
 
     def shape(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The configuration, with its numbers also under BERT's names."""
+        config = {**self.defaults, **config}
         return {**config, **{name: config[own] for name, own in self.names.items() if own in config}}
 
     def positions(self, config: Mapping[str, Any]) -> int:
@@ -63,16 +72,28 @@ class Family:
 
 def _roberta(title: str, tokenizer: tuple[str, ...] = ()) -> Family:
     transform = ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "")
-    return Family(title, "encoder", None, ("lm_head",), transform, after_padding=True, tokenizer=tokenizer)
+    return Family(title, "encoder", head=("lm_head",), transform=transform, after_padding=True, tokenizer=tokenizer)
 
 
+def _disentangled(config: Mapping[str, Any]) -> int:
+    """DeBERTa's attention from content to position and back (He et al. 2021, section 3.1): each reads a table that has two entries
+    a distance. The table's own projections, once a batch, are left out."""
+    kinds = config.get("pos_att_type") or ()
+    kinds = kinds.split("|") if isinstance(kinds, str) else kinds
+    spans = (
+        config.get(name) or 0 for name in ("position_buckets", "max_relative_positions", "max_position_embeddings")
+    )
+    span = next((each for each in spans if each > 0), 512)
+    return 2 * span * len({"c2p", "p2c"} & {kind.strip() for kind in kinds}) if config.get("relative_attention") else 0
+
+
+_RELATIVE = "relative positions"
 FAMILIES = {
     "bert": Family(
         "BERT",
         "encoder",
-        None,
-        ("cls",),
-        (
+        head=("cls",),
+        transform=(
             "cls.predictions.transform.dense",
             "cls.predictions.transform.LayerNorm",
             "cls.predictions.bias",
@@ -84,9 +105,8 @@ FAMILIES = {
     "electra": Family(
         "ELECTRA",
         "encoder",
-        None,
-        ("generator_predictions", "generator_lm_head"),
-        (
+        head=("generator_predictions", "generator_lm_head"),
+        transform=(
             "generator_predictions.dense",
             "generator_predictions.LayerNorm",
             "generator_lm_head.bias",
@@ -94,15 +114,13 @@ FAMILIES = {
         ),
         tokenizer=("vocab.txt",),
     ),
-    "mpnet": Family(
-        "MPNet", head=("lm_head",), after_padding=True, own_positions="relative positions", tokenizer=("vocab.txt",)
-    ),
+    "mpnet": Family("MPNet", head=("lm_head",), after_padding=True, own_positions=_RELATIVE, tokenizer=("vocab.txt",)),
     "distilbert": Family(
         "DistilBERT",
         "transformer",
         Layer("attention", "attention.out_lin", "sa_layer_norm", "ffn", "output_layer_norm"),
-        ("vocab_transform", "activation", "vocab_layer_norm", "vocab_projector"),
-        ("vocab_transform", "vocab_layer_norm", "vocab_projector.bias", "activation"),
+        head=("vocab_transform", "activation", "vocab_layer_norm", "vocab_projector"),
+        transform=("vocab_transform", "vocab_layer_norm", "vocab_projector.bias", "activation"),
         names={
             "hidden_size": "dim",
             "num_hidden_layers": "n_layers",
@@ -113,10 +131,45 @@ FAMILIES = {
     ),
     "camembert": _roberta("CamemBERT"),
     "xlm-roberta": _roberta("XLM-RoBERTa"),
+    "deberta": Family(
+        "DeBERTa", own_positions=_RELATIVE, relative_scores=_disentangled, tokenizer=("vocab.json", "merges.txt")
+    ),
+    "deberta-v2": Family(
+        "DeBERTa-v2/v3", own_positions=_RELATIVE, relative_scores=_disentangled, tokenizer=("spm.model",)
+    ),
+    "albert": Family("ALBERT", names={"head_width": "embedding_size"}, tokenizer=("spiece.model",)),
+    "roberta-prelayernorm": Family("RoBERTa-PreLayerNorm", after_padding=True),
+    "xlm-roberta-xl": Family("XLM-RoBERTa-XL", after_padding=True),
+    "data2vec-text": Family("Data2VecText", after_padding=True),
+    "splinter": Family("Splinter", mlm=False, tokenizer=("vocab.txt",)),
 }
+"""By `model_type`."""
+SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings")
+"""Numbers of a configuration that every encoder has, by BERT's names."""
 
 
 def family_of(config: Mapping[str, Any]) -> Family:
     """The family of a configuration. One that is not at hand yet (no `model_type`) is taken for RoBERTa's, which has the
-    fewest positions."""
-    return FAMILIES[config.get("model_type", "roberta")]
+    fewest positions. Raises KeyError for a `model_type` that cannot be trained."""
+    kind = str(config.get("model_type", "roberta"))
+    found = FAMILIES.get(kind) or _others(kind)
+    if found is None:
+        raise KeyError(kind)
+    return found
+
+
+@lru_cache(maxsize=64)
+def _others(kind: str) -> Family | None:
+    """A family without an entry, as transformers describes it; None where it has no MLM, or is no encoder alone."""
+    # Here, because it imports torch and takes a second; families with an entry do without.
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    if kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        return None
+    made = CONFIG_MAPPING[kind]()
+    if made.is_encoder_decoder:
+        return None
+    defaults = {name: value for name in SHAPE if isinstance(value := getattr(made, name, None), int)}
+    names = {name: own for name, own in made.attribute_map.items() if name in (*SHAPE, "vocab_size")}
+    return Family(kind, numbered=False, names=names, defaults=defaults)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from harness.encoders.families import family_of
+
 TRAIN = 3.0
 """A training step costs a forward pass and about twice as much backwards."""
 
@@ -12,7 +14,8 @@ TRAIN = 3.0
 def forward_flops(config: Mapping[str, Any], tokens: float, squares: float) -> float:
     """One forward pass over sequences with `tokens` tokens in all and `squares` = sum of squared lengths."""
     d, ff, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
-    return float(layers * (2.0 * (4 * d * d + 2 * d * ff) * tokens + 4.0 * d * squares))
+    relative = 2.0 * d * family_of(config).relative_scores(config) * tokens
+    return float(layers * (2.0 * (4 * d * d + 2 * d * ff) * tokens + 4.0 * d * squares + relative))
 
 
 def mlm_head_flops(config: Mapping[str, Any], positions: float) -> float:

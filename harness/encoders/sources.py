@@ -29,6 +29,8 @@ _TOKENIZER = (
     "tokenizer_config.json",
     "special_tokens_map.json",
 )
+_SENTENCEPIECE = ("spm.model", "spiece.model")
+"""Read where there is no tokenizer.json."""
 _TOKENIZER_SETTINGS = {
     "do_lower_case": True,
     "strip_accents": None,
@@ -100,9 +102,10 @@ def adapted(encoder: Encoder, settings: Mapping[str, int], config: Mapping[str, 
         return replace(encoder, relative_buckets=0, relative_distance=0)
     family = family_of(config)
     if not family.packed:
+        why = f"has {family.own_positions} of its own" if family.own_positions else "is not run packed"
         raise UserError(
-            f"{encoder.name}: {family.title} has {family.own_positions} of its own; set encoder.relative_buckets to 0, or "
-            "take a BERT, RoBERTa or ELECTRA encoder."
+            f"{encoder.name}: {family.title} {why}; set encoder.relative_buckets to 0, or take a BERT, RoBERTa or ELECTRA "
+            "encoder."
         )
     if error := relative_positions_error(buckets, distance):
         raise UserError(f"{encoder.name}: encoder.{error}.")
@@ -152,7 +155,8 @@ def _check_tokenizer(folder: Path, config: dict[str, Any]) -> None:
     if not (folder / "tokenizer.json").exists() and not (old and all((folder / name).exists() for name in old)):
         files = " or ".join(["tokenizer.json", *filter(None, [" and ".join(old)])])
         raise UserError(f"The encoder folder {folder} has no tokenizer; add the {files} that belongs to its weights.")
-    check_vocabulary(_num_ids(folder, old), config, f"The encoder folder {folder}")
+    if (folder / "tokenizer.json").exists() or not set(old) & set(_SENTENCEPIECE):  # whose ids only the library counts
+        check_vocabulary(_num_ids(folder, old), config, f"The encoder folder {folder}")
 
 
 def check_vocabulary(size: int, config: dict[str, Any], place: str) -> None:
@@ -240,7 +244,7 @@ def _hub_folder(name: str, download: bool, where: str) -> Path | None:
     if not is_id(name):
         raise unknown("encoder", name, PACKAGED, where)
     model = Repository("model", name, where, f"name a folder, or one of {', '.join(PACKAGED)}")
-    patterns = ["config.json", "*.safetensors", "*.safetensors.index.json", *_TOKENIZER]
+    patterns = ["config.json", "*.safetensors", "*.safetensors.index.json", *_TOKENIZER, *_SENTENCEPIECE]
     found = model.snapshot(patterns) if download else model.cached_snapshot(patterns)
     if found is None or any((found / weights).exists() for weights in _WEIGHTS):
         return found
@@ -254,10 +258,13 @@ def _config(folder: Path) -> dict[str, Any]:
     config: dict[str, Any] = _json(path)
     if not isinstance(config, dict):
         raise UserError(f"{path} is not the configuration of a model: it should hold a JSON object.")
-    kind = str(config.get("model_type"))
-    if kind not in FAMILIES:
-        raise UserError(f"{path}: model_type '{kind}' cannot be trained here. Known: {', '.join(sorted(FAMILIES))}.")
-    family = family_of(config)
+    try:
+        family = family_of({"model_type": "None", **config})
+    except KeyError as error:
+        raise UserError(
+            f"{path}: model_type {error} cannot be trained here. Known: {', '.join(sorted(FAMILIES))}, and every other "
+            "encoder of transformers with an MLM head."
+        ) from None
     config = family.shape(config)
     for key in _COUNTS:
         value = config.get(key, 1 if key in _DEFAULTED else None)
@@ -300,6 +307,9 @@ def _hash_tokenizer(whole: Any, path: Path) -> None:
             if name.endswith(".json"):
                 content = json.dumps(_json(path / name), sort_keys=True)
             whole.update(name.encode() + content.encode())
+    for name in () if (path / "tokenizer.json").exists() else _SENTENCEPIECE:
+        if (path / name).exists():
+            whole.update(name.encode() + (path / name).read_bytes())
     if (path / "tokenizer_config.json").exists():
         settings = _json(path / "tokenizer_config.json")
         unusual = {k: settings[k] for k, usual in _TOKENIZER_SETTINGS.items() if settings.get(k, usual) != usual}
@@ -310,7 +320,8 @@ def _hash_tokenizer(whole: Any, path: Path) -> None:
 @lru_cache(maxsize=32)
 def _digest_cached(folder: str, stamp: tuple[tuple[str, int, int], ...]) -> str:
     path = Path(folder)
-    config = _config(path)
+    _config(path)
+    config = _json(path / "config.json")  # without what a family adds to it
     whole = hashlib.sha256()
     whole.update(json.dumps({k: v for k, v in config.items() if k not in _CONFIG_NOISE}, sort_keys=True).encode())
     _hash_tokenizer(whole, path)
@@ -324,7 +335,7 @@ def files_of(folder: Path) -> list[Path]:
     found = [
         p
         for p in sorted(folder.iterdir())
-        if p.name in (*_WEIGHTS, *_TOKENIZER, "config.json") or p.suffix == ".safetensors"
+        if p.name in (*_WEIGHTS, *_TOKENIZER, *_SENTENCEPIECE, "config.json") or p.suffix == ".safetensors"
     ]
     safe = any(p.suffix == ".safetensors" for p in found)
     return [p for p in found if not (safe and p.name == "pytorch_model.bin")]

@@ -37,6 +37,7 @@ class Definition:
     `module`: file of this package and class. `flops(params, config, size)`: FLOPs of a training step of that size.
     `expected(params, rows, length)`: the size of a step over `rows` sequences of `length` tokens (of one view), before any
     text is read. `unmet(params, config)`: why an encoder of this configuration cannot be trained, with what to change.
+    `mlm_head(params)`: whether it needs the encoder's MLM head.
     """
 
     version: int
@@ -44,6 +45,7 @@ class Definition:
     flops: Callable[[Params, Config, StepSize], float]
     expected: Callable[[Params, float, float], StepSize]
     unmet: Callable[[Params, Config], str | None] = lambda params, config: None
+    mlm_head: Callable[[Params], bool] = lambda params: False
 
 
 # -------------------------------------------------------------------------------------------------- sizes and FLOPs
@@ -163,20 +165,36 @@ def _corrective(params: Params, config: Config) -> str | None:
     return _auxiliary_network("coco_lm")(params, config) or missing
 
 
+def _always(params: Params) -> bool:
+    return True
+
+
+def _auxiliary(params: Params) -> bool:
+    """An auxiliary network has a copy of the encoder's head."""
+    return params.get("replacements") != "random"
+
+
 DEFINITIONS = {
     "cross_entropy": Definition(1, ("classification", "CrossEntropy"), _encoder_flops, _views),
     "scl": Definition(1, ("classification", "SupervisedContrast"), _encoder_flops, _views),
-    "mlm": Definition(1, ("masked", "MaskedLM"), _encoder_flops, _masked),
-    "mlm_head": Definition(1, ("masked", "MaskedLMHead"), _head_flops, _masked),
-    "cmlm": Definition(1, ("masked", "ContrastiveMaskedLM"), _encoder_flops, _masked),
-    "cssl": Definition(1, ("translated", "TranslatedContrast"), _encoder_flops, _views),
-    "taco": Definition(1, ("alignment", "TokenAlignment"), _alignment_flops, _masked, _word_embeddings),
-    "electra": Definition(
-        1, ("replaced", "ReplacedTokenDetection"), _replaced_flops, _corrupted, _auxiliary_network("electra")
+    "mlm": Definition(1, ("masked", "MaskedLM"), _encoder_flops, _masked, mlm_head=_always),
+    "mlm_head": Definition(1, ("masked", "MaskedLMHead"), _head_flops, _masked, mlm_head=_always),
+    "cmlm": Definition(
+        1, ("masked", "ContrastiveMaskedLM"), _encoder_flops, _masked, mlm_head=lambda params: bool(params["mlm"])
     ),
-    "coco_lm": Definition(1, ("replaced", "CorrectiveContrast"), _replaced_flops, _corrupted, _corrective),
+    "cssl": Definition(1, ("translated", "TranslatedContrast"), _encoder_flops, _views),
+    "taco": Definition(1, ("alignment", "TokenAlignment"), _alignment_flops, _masked, _word_embeddings, _always),
+    "electra": Definition(
+        1,
+        ("replaced", "ReplacedTokenDetection"),
+        _replaced_flops,
+        _corrupted,
+        _auxiliary_network("electra"),
+        _auxiliary,
+    ),
+    "coco_lm": Definition(1, ("replaced", "CorrectiveContrast"), _replaced_flops, _corrupted, _corrective, _auxiliary),
     "auxiliary_mlm": Definition(
-        1, ("replaced", "AuxiliaryMaskedLM"), _auxiliary_flops, _corrupted, _auxiliary_network("coco_lm")
+        1, ("replaced", "AuxiliaryMaskedLM"), _auxiliary_flops, _corrupted, _auxiliary_network("coco_lm"), _always
     ),
 }
 
@@ -191,3 +209,11 @@ def unmet(spec: Objective, config: Config) -> str | None:
     """Why an encoder of this configuration cannot be trained with the objective, and what to change, in one sentence; or
     None."""
     return DEFINITIONS[spec.name].unmet(spec.params, config)
+
+
+def headless(spec: Objective, config: Config) -> str | None:
+    """Why a row with this objective is skipped for an encoder of a kind that has no MLM head; or None."""
+    family = family_of(config)
+    if family.mlm or not DEFINITIONS[spec.name].mlm_head(spec.params):
+        return None
+    return f"{family.title} encoders have no MLM head, so they can be fine-tuned but not post-trained with one"

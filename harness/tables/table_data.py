@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.encoders import adapted
+from harness.encoders.families import family_of
 from harness.errors import UserError
 from harness.methods import RunContext, Step, UnlabelledPhase, chain, hyperparameters, methods_named
-from harness.objectives.definitions import unmet
+from harness.objectives.definitions import headless, unmet
 from harness.specs import Data, Encoder, Parent, RowSet, Run, Selection
 from harness.tables.resolve import ResolvedTable
 from harness.tables.table import ENCODER, EncoderSettings, Row
@@ -99,10 +100,14 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
         else:
             before, steps = _steps(resolved, row)
             prepared.append((row, steps, _pre_trained(resolved, before, table_data)))
+    family = family_of(table_data.config)
     for name in resolved.tasks:
         contexts = list(_contexts(resolved, table_data, name))
         for row, steps, pre_trained in prepared:
             reason = next((r for method, _ in steps for context in contexts[:1] if (r := method.skip(context))), None)
+            if not reason and contexts and not family.mlm:
+                stages = chain(steps, contexts[0], pre_trained)[-1].chain
+                reason = next((r for s in stages if (r := headless(s.objective, table_data.config))), None)
             if reason:
                 skipped.append((row.name, name, reason))
                 continue

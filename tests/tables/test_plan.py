@@ -216,6 +216,16 @@ def test_an_encoder_that_an_objective_cannot_train_is_refused(method: str, shape
     assert words in str(caught.value)
 
 
+def test_an_encoder_without_an_mlm_head_is_fine_tuned() -> None:
+    located = Located(Encoder("5" * 32, "odd"), None, {**SMALL, "model_type": "splinter"}, None)
+    made = plan("few_shot", located=located, **ONE)
+    assert {run.row for run in made.runs} == {"FT", "SCL"}
+    reasons = {row: reason for row, _, reason in made.skipped}
+    assert reasons.keys() == {"CSSL", "TAPT", "CMLM"}
+    assert reasons["TAPT"] == reasons["CMLM"]
+    assert reasons["TAPT"].startswith("Splinter encoders have no MLM head, so they can be fine-tuned but not")
+
+
 def test_ablation_has_the_papers_runs(ablation: Plan) -> None:
     """T3: 5 rows x 4 tasks x 2 sizes x 15 runs = 600, each with a post-training of its own."""
     assert len(ablation.runs) == 5 * 4 * 2 * 15 == 600

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from harness.encoders.families import family_of
 from harness.encoders.tokens import Tokens, Vocabulary
 from harness.specs import Stage
 from harness.streams import stream
@@ -26,14 +27,19 @@ from harness.training.result import TrainingResult
 class Plain:
     """The library's padded model, heads of its own, and the losses spelled out."""
 
-    def __init__(self, folder: Path, stage: Stage, vocabulary: Vocabulary, heads: dict[str, Tensor]) -> None:
-        self.model = tiny.plain_model(folder, "sdpa")
+    def __init__(
+        self, folder: Path, stage: Stage, vocabulary: Vocabulary, heads: dict[str, Tensor], attention: str = "sdpa"
+    ) -> None:
+        self.model = tiny.plain_model(folder, attention)
+        self.base = self.model.base_model
+        self.family = family_of({"model_type": self.model.config.model_type})
         self.stage, self.name, self.params = stage, stage.objective.name, dict(stage.objective.params)
         self.vocabulary = vocabulary
         self.heads = {name: tensor.clone().requires_grad_() for name, tensor in heads.items()}
         self.auxiliary: Any = None
+        self.eps = next(module.eps for module in self.model.modules() if isinstance(module, torch.nn.LayerNorm))
         if self.name == "mlm_head":
-            self.model.bert.requires_grad_(False)
+            self.base.requires_grad_(False)
         if stage.encoder.relative_buckets:
             self.heads["encoder"] = torch.zeros(32, 4, requires_grad=True)
         if self.name in ("electra", "coco_lm", "auxiliary_mlm"):
@@ -47,12 +53,13 @@ class Plain:
         if replacements == "random":
             return
         self.auxiliary = copy.deepcopy(self.model)
-        self.auxiliary.bert.encoder.layer = self.auxiliary.bert.encoder.layer[:1]
+        stack = self.auxiliary.base_model.get_submodule(self.family.stack)
+        stack.layer = stack.layer[:1]
         if replacements == "converged":
             self.auxiliary.requires_grad_(False)
         elif self.name != "auxiliary_mlm":
-            self.auxiliary.bert.embeddings = self.model.bert.embeddings
-            self.auxiliary.cls.predictions.decoder.weight = self.model.bert.embeddings.word_embeddings.weight
+            self.auxiliary.base_model.embeddings = self.base.embeddings
+            self.auxiliary.get_output_embeddings().weight = self.base.get_input_embeddings().weight
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -61,7 +68,7 @@ class Plain:
         return list({id(p): p for p in every if p.requires_grad}.values())
 
     def classify(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        first = self.model.bert(**self.seen(tiny.padded(tokens)))[0][:, 0]
+        first = self.base(**self.seen(tiny.padded(tokens)))[0][:, 0]
         pooled = torch.tanh(F.linear(first, self.heads["dense.weight"], self.heads["dense.bias"]))
         return first, F.linear(pooled, self.heads["out.weight"], self.heads["out.bias"])
 
@@ -85,7 +92,7 @@ class Plain:
             return (1 - self.params["lam"]) * plain + self.params["lam"] * self.contrast_classes(first, labels)
         if self.name == "cssl":
             halves = np.split(np.arange(len(tokens)), 2)
-            h0, h1 = (self.model.bert(**self.seen(tiny.padded(tokens.take(half))))[0][:, 0] for half in halves)
+            h0, h1 = (self.base(**self.seen(tiny.padded(tokens.take(half))))[0][:, 0] for half in halves)
             return self.contrast_views(h0, h1)
         if self.name in ("electra", "coco_lm", "auxiliary_mlm"):
             return self.replaced(tokens, step)
@@ -101,13 +108,13 @@ class Plain:
         if self.name == "taco":
             embedded = out.hidden_states[0]
             if self.params["embedding"] == "word":
-                embedded = self.model.bert.embeddings.word_embeddings(batch["input_ids"])
+                embedded = self.base.get_input_embeddings()(batch["input_ids"])
             anchors = chosen if self.params["concentrated"] else batch["attention_mask"].bool()
             return mlm + self.params["weight"] * self.align(out.hidden_states[-1] - embedded, anchors, tokens, step)
         h0, terms = out.hidden_states[-1][:, 0], []
         for view in range(1, self.params["num_views"] + 1):
             _, batch = self.corrupted(tokens, step, view, self.params["p_c"], selected)
-            hk = self.model.bert(**self.seen(batch))[0][:, 0]
+            hk = self.base(**self.seen(batch))[0][:, 0]
             terms.append(self.contrast_views(h0, hk))
         return mlm + self.params["alpha"] * torch.stack(terms).mean()
 
@@ -167,6 +174,10 @@ class Plain:
 
     def seen(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """A padded batch as the encoder gets it, with its relative positions in the mask."""
+        if getattr(self.model.config, "type_vocab_size", 0) < 2:
+            batch = {name: tensor for name, tensor in batch.items() if name != "token_type_ids"}
+        if self.family.after_padding:
+            batch = {**batch, "position_ids": self.positions(batch["input_ids"])}
         if "encoder" not in self.heads:
             return batch
         return {**batch, "attention_mask": self.bias("encoder", batch["attention_mask"])}
@@ -188,7 +199,12 @@ class Plain:
         """Last hidden states [B, L, d] of the encoder or of the auxiliary network."""
         model = self.model if net == "encoder" else self.auxiliary
         mask = self.bias(net, real) if net in self.heads else real
-        return model.bert(input_ids=ids, attention_mask=mask)[0]  # type: ignore[no-any-return]
+        more = {"position_ids": self.positions(ids)} if self.family.after_padding else {}
+        return model.base_model(input_ids=ids, attention_mask=mask, **more)[0]  # type: ignore[no-any-return]
+
+    def positions(self, ids: Tensor) -> Tensor:
+        """Of RoBERTa's kind; the library would not count a token that was drawn to be the padding id."""
+        return (torch.arange(ids.shape[1]) + self.model.config.pad_token_id + 1).expand(ids.shape)
 
     def replaced(self, tokens: Tokens, step: int) -> Tensor:
         p, seed, batch = self.params, self.stage.seed, tiny.padded(tokens)
@@ -204,7 +220,9 @@ class Plain:
             drawn = stream(seed, "random_replacement", step).integers(0, self.vocabulary.size, len(targets))
         else:
             ids = original.masked_fill(masked, self.vocabulary.mask_id or 0)
-            logits = self.auxiliary.cls(self.states("auxiliary", ids, real))[masked]
+            logits = self.states("auxiliary", ids, real)[masked]
+            for name in self.family.head:
+                logits = self.auxiliary.get_submodule(name)(logits)
             if p.get("replacements", "auxiliary") == "auxiliary":
                 terms.append(F.cross_entropy(logits, targets))
             drawn, laws = np.zeros(len(targets), dtype=np.int64), logits.detach().double().softmax(1).numpy()
@@ -221,7 +239,7 @@ class Plain:
             terms.append(weight * F.binary_cross_entropy_with_logits(copy_logits[chosen], same[chosen].float()))
         if p.get("lm", "none") != "none":
             asked = real.bool() if p["lm"] == "all_token" else masked
-            law = (hidden[asked] @ self.model.bert.embeddings.word_embeddings.weight.T).softmax(1)
+            law = (hidden[asked] @ self.base.get_input_embeddings().weight.T).softmax(1)
             q = law[torch.arange(len(law)), original[asked]]
             keep = copy_logits[asked].sigmoid()
             keep = keep.detach() if p.get("stop_gradient", True) else keep
@@ -245,7 +263,7 @@ class Plain:
         views = [first, self.states("encoder", ids, real)[:, 0]]
         if self.params["projection"]:
             layer = [self.heads[f"projection.{name}"] for name in ("0.weight", "0.bias", "2.weight", "2.bias")]
-            views = [F.layer_norm(F.gelu(F.linear(v, *layer[:2])), v.shape[1:], *layer[2:], 1e-12) for v in views]
+            views = [F.layer_norm(F.gelu(F.linear(v, *layer[:2])), v.shape[1:], *layer[2:], self.eps) for v in views]
         losses = []
         for a, b in zip(views[0].split(4), views[1].split(4), strict=True):
             both, n = torch.cat([a, b]), len(a)
@@ -284,7 +302,7 @@ class Plain:
             return self.classify(tokens)[1].numpy()
 
 
-def made(folder: Path, stage: Stage, inputs: Inputs) -> tuple[Plain, TrainingResult]:
+def made(folder: Path, stage: Stage, inputs: Inputs, attention: str = "sdpa") -> tuple[Plain, TrainingResult]:
     """The plain loop, ready to run from the same heads, and what the harness's found."""
     vocabulary = tiny.vocabulary(folder)
     root = stage.encoder
@@ -293,13 +311,15 @@ def made(folder: Path, stage: Stage, inputs: Inputs) -> tuple[Plain, TrainingRes
         folder, stage.objective, seed=stage.seed, num_labels=stage.data.num_labels, relative=relative
     )
     heads = {n: t.detach() for n, t in objective.state_dict().items() if not n.startswith(("encoder.", "auxiliary."))}
-    plain = Plain(folder, stage, vocabulary, heads)
+    plain = Plain(folder, stage, vocabulary, heads, attention)
     outcome = train(objective, inputs, stage.optim, stage.seed, scoring=Scoring.of(stage, tiny.METRICS))
     return plain, outcome
 
 
 # A narrow auxiliary has no plain counterpart in the library; tests/encoders/test_auxiliary.py has it layer by layer.
 PLAIN = [name for name in tiny.OBJECTIVES if name != "electra-narrow"]
+FAMILIES = ("roberta", "electra", "mpnet", "distilbert", *tiny.PADDED)
+"""Families besides BERT's."""
 RELATIVE = ("scl", "mlm", "cmlm-simsiam", "taco", "electra-shallow", "coco_lm", "coco_lm-converged", "auxiliary_mlm")
 """Objectives that are also tried on an encoder with relative positions, which any objective trains."""
 
@@ -327,6 +347,25 @@ def test_the_same_losses(name: str, relative: tuple[int, int], bert: Path, monke
     rtol = 2.4e-7 if spec.name in ("electra", "coco_lm") else 0
     np.testing.assert_allclose(found, expected, rtol=rtol, atol=1e-6)
     assert max(found) - min(found) > 1e-2  # something was learned, or at least moved
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind in FAMILIES for name in PLAIN if tiny.trains(kind, name)]
+)
+def test_the_same_losses_in_each_family(
+    kind: str, name: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "LOG_EVERY", 1)
+    spec, recipe = tiny.OBJECTIVES[name], {"lr": 2e-4, "steps": 10, "dropout": 0.0}
+    if spec.name in tiny.SUPERVISED:
+        stage, inputs = tiny.fine_tuning(folders[kind], spec, every=1, pairs=True, **recipe)
+    else:
+        stage, inputs = tiny.post_training(folders[kind], spec, **recipe)
+    plain, outcome = made(folders[kind], stage, inputs, "eager")
+    found, expected = [entry["loss"] for entry in outcome.history], [loss for _, loss in plain.run(inputs)]
+    assert len(found) == 10
+    np.testing.assert_allclose(found, expected, rtol=2.4e-7, atol=1e-5)
+    assert max(found) - min(found) > 1e-2
 
 
 @pytest.mark.parametrize("name", tiny.SUPERVISED)

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForMaskedLM
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging as transformers_logging
 
 from harness.encoders.families import family_of
@@ -59,6 +60,7 @@ class TextEncoder(nn.Module):
     """An encoder with its MLM head. `model` is the library's own masked-language model."""
 
     def __init__(self, model: Any, *, fresh_head: bool) -> None:
+        """Raises UserError for a model that takes no attention mask, whose states would depend on padding."""
         super().__init__()
         use_cpu_kernels(model)
         self.model: Any = model
@@ -67,6 +69,8 @@ class TextEncoder(nn.Module):
         self.family = family_of({"model_type": self.config.model_type})
         self.hidden_size: int = self.config.hidden_size
         self._takes = frozenset(signature(self.base.forward).parameters)
+        if "attention_mask" not in self._takes:
+            raise UserError(f"A {self.family.title} encoder takes no attention mask; take one of another model type.")
 
     @property
     def base(self) -> Any:
@@ -105,16 +109,9 @@ class TextEncoder(nn.Module):
     def _hidden(self, batch: Batch) -> Tensor:
         """Output of the library's encoder: [T, d], perhaps with further rows behind."""
         packing = batch.packing
-        positions, types = self.position_and_type_ids(batch)
         if not self.family.packed:
-            rows, width = packing.shape
-            padding = batch.ids.new_full((rows * width,), self.config.pad_token_id)
-            hidden = self.base(
-                input_ids=padding.index_copy(0, packing.slots, batch.ids).view(rows, width),
-                attention_mask=torch.zeros_like(padding).index_fill(0, packing.slots, 1).view(rows, width),
-                position_ids=padding.index_copy(0, packing.slots, positions).view(rows, width),
-            )[0]
-            return hidden.reshape(rows * width, -1).index_select(0, packing.slots)  # type: ignore[no-any-return]
+            return self._padded(batch)[0]
+        positions, types = self.position_and_type_ids(batch)
         if self.relative_positions is not None:
             packing = self.relative_positions(packing)
         typed = {"token_type_ids": filled(types)[None]} if "token_type_ids" in self._takes else {}
@@ -123,29 +120,55 @@ class TextEncoder(nn.Module):
         )[0]
         return hidden[0]  # type: ignore[no-any-return]
 
+    def _padded(self, batch: Batch, *, embedded: bool = False) -> tuple[Tensor, ...]:
+        """By the library's own padded forward: (hidden states [T, d],), and with `embedded` also the input of the first layer."""
+        (rows, width), slots = batch.packing.shape, batch.packing.slots
+        positions, types = self.position_and_type_ids(batch)
+        padding = batch.ids.new_full((rows * width,), self.config.pad_token_id or 0)
+
+        def laid_out(each: Tensor) -> Tensor:
+            return padding.index_copy(0, slots, each).view(rows, width)
+
+        given = {
+            "input_ids": laid_out(batch.ids),
+            "attention_mask": torch.zeros_like(padding).index_fill(0, slots, 1).view(rows, width),
+        }
+        if self.family.numbered and "position_ids" in self._takes:
+            given["position_ids"] = laid_out(positions)
+        if self._typed and "token_type_ids" in self._takes:
+            given["token_type_ids"] = torch.zeros_like(padding).index_copy(0, slots, types).view(rows, width)
+        out = self.base(**given, **({"output_hidden_states": True} if embedded else {}))
+        states = (out[0], out.hidden_states[0]) if embedded else (out[0],)
+        if any(each.shape != (rows, width, self.hidden_size) for each in states):
+            raise ValueError(f"a {self.family.title} encoder has no state of {self.hidden_size} numbers for each token")
+        return tuple(each.reshape(rows * width, -1).index_select(0, slots) for each in states)
+
     def forward_with_embeddings(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(last hidden states [T, d], input of the first layer [T, d]).
 
         The second is the very tensor that the embedding layer returns, after its normalisation and dropout (docs/papers.md T3).
         """
+        if not self.family.packed:
+            hidden, embedded = self._padded(batch, embedded=True)
+            return hidden, embedded
         entered: list[Tensor] = []
-        layers = self.stack.layer if self.family.packed else self.base.encoder.layer
-        hook = layers[0].register_forward_pre_hook(lambda _, given: entered.append(given[0]))
+        hook = self.stack.layer[0].register_forward_pre_hook(lambda _, given: entered.append(given[0]))
         try:
             hidden = self(batch)
         finally:
             hook.remove()
-        embedded = entered[0].reshape(-1, self.hidden_size)
-        if not self.family.packed:
-            return hidden, embedded.index_select(0, batch.packing.slots)
-        return hidden, embedded[: len(hidden)]
+        return hidden, entered[0].reshape(-1, self.hidden_size)[: len(hidden)]
 
     def position_and_type_ids(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(position ids [T], token type ids [T]) in this model type's own numbering."""
         # Passed explicitly: the library would derive them from the ids, where a random replacement may be the padding id.
         offset = self.config.pad_token_id + 1 if self.family.after_padding else 0
-        one_type = getattr(self.config, "type_vocab_size", 1) == 1  # MPNet has none
-        return batch.packing.positions + offset, torch.zeros_like(batch.types) if one_type else batch.types
+        return batch.packing.positions + offset, batch.types if self._typed else torch.zeros_like(batch.types)
+
+    @property
+    def _typed(self) -> bool:
+        """Whether it tells token types apart."""
+        return int(getattr(self.config, "type_vocab_size", 1)) > 1
 
     def word_embeddings(self, ids: Tensor) -> Tensor:
         """[T] -> [T, d]: rows of the word embeddings alone. Raises ValueError where they are not as wide as d."""
@@ -198,12 +221,22 @@ class TextEncoder(nn.Module):
         """[M, d] -> [M, V]: the encoder's own MLM head."""
         for name in self.family.head:
             hidden = self.model.get_submodule(name)(hidden)
-        return hidden
+        if self.family.head:
+            return hidden
+        # The library's whole model, with these states in the place of those that its base model would make.
+        self.base.forward = lambda *_, **__: BaseModelOutput(last_hidden_state=hidden[None])
+        try:
+            return self.model(input_ids=torch.zeros(1, len(hidden), dtype=torch.long, device=hidden.device))[0][0]  # type: ignore[no-any-return]
+        finally:
+            del self.base.forward
 
     def set_dropout(self, probability: float) -> None:
         for module in self.model.modules():
             if isinstance(module, nn.Dropout):
                 module.p = probability
+            for name, value in list(vars(module).items()):  # some attention keeps a number alone
+                if "dropout" in name and isinstance(value, (int, float)) and not isinstance(value, bool):
+                    setattr(module, name, probability)
 
     # ------------------------------------------------------------ weights
 
@@ -248,6 +281,8 @@ class TextEncoder(nn.Module):
 
 def _outside_base(model: Any, names: Iterable[str]) -> set[str]:
     """The names of tensors that belong to a head on top of the library's base model."""
+    if model.base_model is model:  # no head
+        return set()
     return {name for name in names if not name.startswith(f"{model.base_model_prefix}.")}
 
 
@@ -260,7 +295,7 @@ def _template(folder: str, digest: str) -> TextEncoder:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         try:
-            model, info = AutoModelForMaskedLM.from_pretrained(
+            model, info = (AutoModelForMaskedLM if family.mlm else AutoModel).from_pretrained(
                 folder,
                 attn_implementation=NAME if family.packed else "eager",
                 dtype=torch.float32,
@@ -272,7 +307,8 @@ def _template(folder: str, digest: str) -> TextEncoder:
             first = str(error).strip().splitlines()[0]
             raise UserError(f"The encoder in {folder} cannot be loaded: {first}") from None
     head = _outside_base(model, info["missing_keys"])
-    if missing := sorted(set(info["missing_keys"]) - head):
+    pooler = {name for name in info["missing_keys"] if "pooler." in name}  # of no use here
+    if missing := sorted(set(info["missing_keys"]) - head - pooler):
         raise UserError(f"The encoder in {folder} lacks the weights {missing[0]} (and {len(missing) - 1} more).")
     return TextEncoder(model, fresh_head=bool(head - model.all_tied_weights_keys.keys()))
 

@@ -1,0 +1,349 @@
+"""Every family against the library's own padded forward, with real kinds of tokenizers; and what a family cannot do is said."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sentencepiece
+import tiny
+import torch
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrainedTokenizerFast
+
+from harness.encoders.families import FAMILIES, family_of
+from harness.encoders.flops import forward_flops
+from harness.encoders.models.text_encoder import Batch, TextEncoder
+from harness.encoders.sources import locate
+from harness.encoders.tokens import Tokeniser
+from harness.errors import UserError
+from harness.objectives.definitions import headless, unmet
+from harness.training.loop import Scoring, train
+
+CPU = torch.device("cpu")
+SHAPE: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "initializer_range": 0.1,
+    "max_position_embeddings": 80,
+}
+DEBERTA = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False}
+V3 = {**DEBERTA, "position_buckets": 8, "norm_rel_ebd": "layer_norm", "share_att_key": True}
+SPECIFIC: dict[str, dict[str, Any]] = {
+    "bert": {},
+    "electra": {"embedding_size": 16},
+    "roberta": {"type_vocab_size": 1, "pad_token_id": 0},
+    "camembert": {"type_vocab_size": 1, "pad_token_id": 0},
+    "xlm-roberta": {"type_vocab_size": 1, "pad_token_id": 0},
+    "mpnet": {"pad_token_id": 0},
+    "distilbert": {},
+    "deberta": {**DEBERTA, "type_vocab_size": 0},
+    "deberta-v2": V3,
+    "albert": {"embedding_size": 16},
+    "roberta-prelayernorm": {"type_vocab_size": 1, "pad_token_id": 0},
+    "xlm-roberta-xl": {"type_vocab_size": 1, "pad_token_id": 0},
+    "data2vec-text": {"type_vocab_size": 1, "pad_token_id": 0},
+    "splinter": {},
+}
+"""One of each family that has an entry."""
+OTHERS: dict[str, dict[str, Any]] = {
+    "ernie": {},
+    "convbert": {"embedding_size": 32, "conv_kernel_size": 3},
+    "eurobert": {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "num_key_value_heads": 2},
+    "megatron-bert": {},
+    "nomic_bert": {"pad_token_id": 0},
+    "rembert": {"input_embedding_size": 16, "output_embedding_size": 24},
+    "roformer": {},
+}
+"""Families without one."""
+EVERY = {**SPECIFIC, **OTHERS}
+TEXTS = [
+    ("A striking film, funny and sad.", "It moves you!"),
+    ("No.", "Where did she go?"),
+    (
+        "The plot of the second half is dull; the actors are not, and the music (by a debutant) is a surprise to all.",
+        "Why",
+    ),
+    ("Été à Besançon 2024", "naïve"),
+]
+
+
+# ---------------------------------------------------------------------------------------------- tokenizers of each kind
+
+
+def _wrapped(made: Tokenizer) -> PreTrainedTokenizerFast:
+    first, last = made.token_to_id("[CLS]"), made.token_to_id("[SEP]")
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", first), ("[SEP]", last)],
+    )
+    names = {"cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "unk": "[UNK]", "mask": "[MASK]"}
+    return PreTrainedTokenizerFast(tokenizer_object=made, **{f"{name}_token": token for name, token in names.items()})
+
+
+SPECIAL = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
+
+
+def word_pieces() -> PreTrainedTokenizerFast:
+    made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    made.normalizer, made.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    made.train_from_iterator(
+        [t for row in TEXTS for t in row], trainers.WordPieceTrainer(vocab_size=120, special_tokens=SPECIAL)
+    )
+    return _wrapped(made)
+
+
+def byte_pairs() -> PreTrainedTokenizerFast:
+    """Byte-level, as RoBERTa's and ModernBERT's."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=SPECIAL, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    made.train_from_iterator([t for row in TEXTS for t in row], trainer)
+    return _wrapped(made)
+
+
+def unigrams() -> PreTrainedTokenizerFast:
+    """SentencePiece's model and white space, as a tokenizer.json."""
+    made = Tokenizer(models.Unigram())
+    made.pre_tokenizer, made.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(vocab_size=120, special_tokens=SPECIAL, unk_token="[UNK]")
+    made.train_from_iterator([t for row in TEXTS for t in row], trainer)
+    return _wrapped(made)
+
+
+TOKENIZERS: dict[str, Callable[[], PreTrainedTokenizerFast]] = {
+    "word pieces": word_pieces,
+    "byte pairs": byte_pairs,
+    "unigrams": unigrams,
+}
+
+
+def folder_of(root: Path, kind: str, tokenizer: str = "word pieces", **changes: Any) -> Path:
+    """A random encoder with its tokenizer, as save_pretrained writes them; biases and norms are random too."""
+    made = TOKENIZERS[tokenizer]()
+    names = FAMILIES[kind].names if kind in FAMILIES else {}
+    shape = {**SHAPE, "vocab_size": len(made)}
+    own = {name if name == "head_width" else names.get(name, name): value for name, value in shape.items()}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        config = AutoConfig.for_model(kind, **{**own, **EVERY[kind], "pad_token_id": made.pad_token_id, **changes})
+        model = (AutoModelForMaskedLM if family_of({"model_type": kind}).mlm else AutoModel).from_config(config)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter) * 0.05)
+    folder = root / f"{kind}-{tokenizer}".replace(" ", "-")
+    model.save_pretrained(str(folder))
+    made.save_pretrained(str(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """An encoder of each kind with word pieces."""
+    root = tmp_path_factory.mktemp("families")
+    return {kind: folder_of(root, kind) for kind in EVERY}
+
+
+def library(folder: Path, encoder: TextEncoder, tokens: Any) -> tuple[Any, torch.Tensor, dict[str, torch.Tensor]]:
+    """(its own model, which tokens are real [B, L], the padded batch)."""
+    cls = AutoModelForMaskedLM if encoder.family.mlm else AutoModel
+    plain = cls.from_pretrained(str(folder), attn_implementation="eager", dtype=torch.float32).eval()
+    batch = tiny.padded(tokens, pad=plain.config.pad_token_id)
+    if getattr(plain.config, "type_vocab_size", 0) < 2 or "token_type_ids" not in encoder._takes:
+        del batch["token_type_ids"]
+    return plain, batch["attention_mask"].bool(), batch
+
+
+def assert_agrees(folder: Path) -> None:
+    encoder = tiny.encoder(folder).eval()
+    tokens = Tokeniser(folder)(TEXTS, 72)
+    plain, real, batch = library(folder, encoder, tokens)
+    with torch.inference_mode():
+        found = encoder(Batch.of(tokens, CPU))
+        torch.testing.assert_close(found, plain.base_model(**batch)[0][real], atol=1e-5, rtol=1e-5)
+        if encoder.family.mlm:
+            torch.testing.assert_close(encoder.mlm_logits(found), plain(**batch).logits[real], atol=1e-5, rtol=1e-5)
+        first = Batch.of(tokens, CPU)
+        torch.testing.assert_close(
+            encoder(first, first.packing.first), found[first.packing.first], atol=1e-5, rtol=1e-5
+        )
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_is_the_librarys_padded_forward(kind: str, made: dict[str, Path]) -> None:
+    assert_agrees(made[kind])
+
+
+@pytest.mark.parametrize("tokenizer", ["byte pairs", "unigrams"])
+@pytest.mark.parametrize("kind", [kind for kind in SPECIFIC if FAMILIES[kind].packed or kind.startswith("deb")])
+def test_with_other_kinds_of_tokenizers(kind: str, tokenizer: str, tmp_path: Path) -> None:
+    assert_agrees(folder_of(tmp_path, kind, tokenizer))
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_every_entry_is_located(kind: str, made: dict[str, Path]) -> None:
+    located = locate(str(made[kind]))
+    assert located.config["hidden_size"] == 32
+    assert located.config["num_hidden_layers"] == 3
+    family = family_of(located.config)
+    assert family.title == (FAMILIES[kind].title if kind in FAMILIES else kind)
+    assert family.positions(located.config) == 80 - family.after_padding
+    assert not family.packed or family.head
+
+
+def test_every_entry_is_tested() -> None:
+    assert SPECIFIC.keys() == FAMILIES.keys()
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_dropout_follows_the_setting(kind: str, made: dict[str, Path]) -> None:
+    encoder = tiny.encoder(made[kind]).eval()
+    batch = Batch.of(Tokeniser(made[kind])(TEXTS, 80), CPU)
+    still = encoder(batch)
+    encoder.train().set_dropout(0.0)
+    torch.testing.assert_close(encoder(batch), still, rtol=0, atol=1e-5)
+    encoder.set_dropout(0.3)
+    assert not torch.allclose(encoder(batch), still, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_trains_and_says_what_it_cannot(kind: str, made: dict[str, Path]) -> None:
+    """Every objective for three steps: the loss is finite, and one that the family cannot train is named with a way out."""
+    located = locate(str(made[kind]))
+    for name in ("cross_entropy", "scl", "mlm", "cmlm-simsiam", "cssl-simclr", "taco", "electra-narrow", "coco_lm"):
+        spec = tiny.OBJECTIVES[name]
+        if headless(spec, located.config):
+            assert name not in (*tiny.SUPERVISED, "cssl-simclr")
+            continue
+        if reason := unmet(spec, located.config):
+            assert name in ("electra-narrow", "coco_lm")
+            assert "use a BERT" in reason or "set coco_lm.lm" in reason
+            continue
+        supervised = spec.name in tiny.SUPERVISED
+        stage, inputs = (tiny.fine_tuning if supervised else tiny.post_training)(made[kind], spec, steps=3, lr=1e-4)
+        scoring = Scoring.of(stage, tiny.METRICS) if supervised else None
+        result = train(tiny.built(made[kind], spec, dropout=0.1), inputs, stage.optim, 1, scoring=scoring)
+        assert result.flops > 0
+
+
+class TestWithoutAHead:
+    def test_why_post_training_is_skipped(self, made: dict[str, Path]) -> None:
+        config = locate(str(made["splinter"])).config
+        reason = headless(tiny.OBJECTIVES["mlm"], config)
+        assert reason
+        assert reason.startswith("Splinter encoders have no MLM head")
+        assert headless(tiny.OBJECTIVES["scl"], config) is None
+        assert headless(tiny.OBJECTIVES["mlm"], {"model_type": "bert"}) is None
+
+    def test_all_weights_are_the_encoders(self, made: dict[str, Path]) -> None:
+        encoder = tiny.encoder(made["splinter"])
+        assert encoder.head_names == set()
+        assert {name.split("/")[0] for name in encoder.parts()} == {"encoder"}
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("kind", ["bart", "gpt2", "vit", "t5", "no-such-type"])
+    def test_types_that_are_no_encoder(self, kind: str, made: dict[str, Path], tmp_path: Path) -> None:
+        folder = Path(shutil.copytree(made["bert"], tmp_path / "copy"))
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "model_type": kind}))
+        with pytest.raises(UserError, match=f"model_type '{kind}' cannot be trained here. Known: albert, "):
+            locate(str(folder))
+
+    def test_a_model_without_an_attention_mask(self, made: dict[str, Path], tmp_path: Path) -> None:
+        EVERY["fnet"] = {}
+        try:
+            folder = folder_of(tmp_path, "fnet")
+        finally:
+            del EVERY["fnet"]
+        with pytest.raises(UserError, match="A fnet encoder takes no attention mask"):
+            tiny.encoder(folder)
+
+
+class TestFlops:
+    @pytest.mark.parametrize("kind", [kind for kind in SPECIFIC if not kind.startswith("deb")])
+    def test_agree_with_torchs_counter(self, kind: str, made: dict[str, Path]) -> None:
+        """The library's padded forward on equal lengths; narrow embeddings are widened once, which is left out."""
+        encoder, config = tiny.encoder(made[kind]), locate(str(made[kind])).config
+        cls = AutoModelForMaskedLM if encoder.family.mlm else AutoModel
+        plain = cls.from_pretrained(str(made[kind]), attn_implementation="eager").base_model
+        with torch.inference_mode(), FlopCounterMode(display=False) as counter:
+            plain(input_ids=torch.randint(5, 40, (2, 60)))
+        assert forward_flops(config, 120, 2 * 60**2) == pytest.approx(counter.get_total_flops(), rel=0.06)
+        assert forward_flops(encoder.shape, 120, 2 * 60**2) == forward_flops(config, 120, 2 * 60**2)
+
+    @pytest.mark.parametrize("kind", ["deberta", "deberta-v2"])
+    def test_disentangled_attention(self, kind: str, tmp_path: Path) -> None:
+        """At a size where the projection of the table of distances, once a batch, is small."""
+        folder = folder_of(tmp_path, kind, max_relative_positions=20)
+        config = locate(str(folder)).config
+        plain = AutoModelForMaskedLM.from_pretrained(str(folder)).base_model
+        with FlopCounterMode(display=False) as counter:
+            plain(input_ids=torch.randint(5, 40, (24, 60)))
+        counted, plainly = (
+            counter.get_total_flops(),
+            forward_flops({**config, "relative_attention": False}, 1440, 86400),
+        )
+        assert forward_flops(config, 1440, 86400) == pytest.approx(counted, rel=0.1)
+        assert plainly < 0.95 * forward_flops(config, 1440, 86400)
+
+
+class TestSentencePieceFiles:
+    @pytest.fixture(scope="class")
+    def model(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        root = tmp_path_factory.mktemp("spm")
+        sentences = iter([text for row in TEXTS for text in row])
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=sentences,
+            model_prefix=str(root / "spm"),
+            vocab_size=90,
+            pad_id=0,
+            bos_id=1,
+            eos_id=2,
+            unk_id=3,
+            pad_piece="[PAD]",
+            bos_piece="[CLS]",
+            eos_piece="[SEP]",
+            unk_piece="[UNK]",
+            user_defined_symbols=["[MASK]"],
+            hard_vocab_limit=False,
+            minloglevel=2,
+        )
+        return root / "spm.model"
+
+    def folder(self, kind: str, model: Path, made: dict[str, Path], root: Path) -> Path:
+        """With the file that the encoder is published with, and no tokenizer.json."""
+        folder = Path(shutil.copytree(made[kind], root / "copy"))
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            (folder / name).unlink()
+        shutil.copy(model, folder / FAMILIES[kind].tokenizer[0])
+        return folder
+
+    @pytest.mark.parametrize("kind", ["deberta-v2", "albert"])
+    def test_are_read_and_identify(self, kind: str, model: Path, made: dict[str, Path], tmp_path: Path) -> None:
+        folder = self.folder(kind, model, made, tmp_path)
+        digest = locate(str(folder)).encoder.digest
+        assert digest != locate(str(made[kind])).encoder.digest
+        tokens = Tokeniser(folder)(TEXTS, 80)
+        assert len(tokens) == len(TEXTS)
+        assert tokens.special[0]
+        assert int(tokens.lengths.min()) > 4
+        path = folder / FAMILIES[kind].tokenizer[0]
+        path.write_bytes(path.read_bytes() + b" ")
+        assert locate(str(folder)).encoder.digest != digest
+
+    def test_another_kinds_file_is_no_tokenizer(self, model: Path, made: dict[str, Path], tmp_path: Path) -> None:
+        folder = self.folder("albert", model, made, tmp_path)
+        (folder / "spiece.model").rename(folder / "spm.model")
+        with pytest.raises(UserError, match=r"add the tokenizer.json or spiece.model"):
+            locate(str(folder))
