@@ -71,7 +71,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     import tiny  # imports torch, which most tests do without
 
     root = tmp_path_factory.mktemp("encoders")
-    return {kind: tiny.encoder_folder(root, kind) for kind in (*tiny.KINDS, *tiny.PADDED)}
+    return {kind: tiny.encoder_folder(root, kind) for kind in (*tiny.KINDS, *tiny.MORE)}
 
 
 @pytest.fixture(scope="session")

@@ -176,6 +176,19 @@ def test_help_imports_nothing_but_the_standard_library(words: list[str]) -> None
     assert len(modules) < 200, f"`harness {' '.join(words)}` imports {len(modules)} modules"
 
 
+def test_model_types_are_told_apart_in_one_place() -> None:
+    """Everywhere else a field of `Family` says it. The rooms that deal with encoders; translators have model types of their own."""
+    switch = re.compile(r"""(model_type['")\]]*|\.kind)\s+(==|!=|in|not in)\s""")
+    wrong = [
+        where(path, number)
+        for path in MODULES
+        if room_of(path) in {"encoders", "objectives", "training", "commands", "running"}
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if switch.search(line)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_no_module_grows_too_long() -> None:
     long = {where(path, n): n for path in MODULES if (n := len(path.read_text().splitlines())) > MAX_LINES}
     assert not long, f"split them: {long}"

@@ -18,6 +18,7 @@ from transformers import (
     DebertaV2Config,
     DistilBertConfig,
     ElectraConfig,
+    ModernBertConfig,
     MPNetConfig,
     PreTrainedTokenizerFast,
     RobertaConfig,
@@ -37,8 +38,8 @@ from harness.streams import stream
 from harness.training.loop import Inputs
 
 KINDS = ("bert", "roberta", "electra", "mpnet", "distilbert")
-PADDED = ("deberta-v2", "albert")
-"""More families that run by the library's padded forward; MPNet stands for them in most tests."""
+MORE = ("modernbert", "deberta-v2", "albert")
+"""Families whose layers are not named as BERT's are."""
 WORDS = (*(f"w{i}" for i in range(40)), "good", "bad", "##ish")
 _SHAPE: dict[str, Any] = {
     "hidden_size": 32,
@@ -47,6 +48,17 @@ _SHAPE: dict[str, Any] = {
     "intermediate_size": 48,
     "initializer_range": 0.1,
 }
+_MODERN = {
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "cls_token_id": 2,
+    "bos_token_id": 2,
+    "sep_token_id": 3,
+    "eos_token_id": 3,
+    "local_attention": 8,
+    "global_attn_every_n_layers": 2,
+}
+"""Windows of 4 tokens to each side in the second and the last layer: most texts are longer."""
 _DEBERTA_V3 = {
     "relative_attention": True,
     "position_buckets": 8,
@@ -90,6 +102,7 @@ def config(kind: str) -> Any:
         "electra": lambda: ElectraConfig(**shape, embedding_size=16, max_position_embeddings=64),
         "roberta": lambda: RobertaConfig(**shape, max_position_embeddings=66, type_vocab_size=1, pad_token_id=1),
         "mpnet": lambda: MPNetConfig(**shape, max_position_embeddings=66, pad_token_id=1),
+        "modernbert": lambda: ModernBertConfig(**{**shape, "num_hidden_layers": 4}, **_MODERN),
         "deberta-v2": lambda: DebertaV2Config(**shape, max_position_embeddings=64, **_DEBERTA_V3),
         "albert": lambda: AlbertConfig(**shape, embedding_size=16, max_position_embeddings=64),
         "distilbert": lambda: DistilBertConfig(**_own_names(shape, "distilbert"), max_position_embeddings=64),

@@ -111,6 +111,21 @@ def _published(size: Size) -> str:
     return found + ("" if size.vocabulary == 30_522 else f"; its paper's vocabulary has {size.vocabulary:,} entries")
 
 
+def _families() -> Iterator[tuple[str, str]]:
+    """How the encoders of each `model_type` run, what trains them, and what is known of the texts that they saw."""
+    from harness.encoders.families import FAMILIES
+
+    for name, family in FAMILIES.items():
+        run = "packed" if family.packed else "padded, by transformers"
+        takes = "all methods" if family.transform else "all methods but ELECTRA and COCO-LM with an auxiliary network"
+        takes = takes if family.mlm else "no MLM head: FT, SCL and CSSL"
+        yield f"  {name}", "; ".join(filter(None, (family.title, run, takes, family.seen)))
+    yield (
+        "  others",
+        "what transformers' AutoModelForMaskedLM takes; padded; all methods but ELECTRA and COCO-LM as above",
+    )
+
+
 def _encoders() -> list[tuple[str, str]]:
     from harness.encoders import PACKAGED, SIZES
 
@@ -128,8 +143,9 @@ def _encoders() -> list[tuple[str, str]]:
             "new:SIZE@ENCODER",
             "the same with that encoder's tokenizer and vocabulary (default: bert-tiny's, 30,522 entries)",
         ),
-        ("FOLDER", "a BERT, RoBERTa, ELECTRA or MPNet in a folder"),
-        ("ORG/NAME", "a BERT, RoBERTa, ELECTRA or MPNet on the hub"),
+        ("FOLDER", "an encoder in a folder, of one of the model types below"),
+        ("ORG/NAME", "an encoder on the hub, of one of the model types below"),
+        *_families(),
     ]
 
 

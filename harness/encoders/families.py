@@ -30,19 +30,22 @@ class Layer:
 class Family:
     """The encoders of one `model_type`. Names of modules and tensors are paths in the library's model.
 
-    `stack`: the module of a packed family that runs its layers, below the base model, with the layers as its `layer`; empty: not
-    packed. `layer`: None where the layers are BERT's. `mlm`: transformers has an MLM head for it. `head`: the modules that make logits of
-    hidden states, one after another; empty: whatever its model runs after the base model. `transform`: (dense, normalisation, bias over the
-    vocabulary, activation) of that head, which an auxiliary network copies; an empty activation is gelu. `after_padding`:
-    positions are numbered from `pad_token_id` + 1, not from 0. `numbered`: positions are passed to the model, which would take a padding
-    id inside a text for padding otherwise. `own_positions`: what it has in place of absolute positions alone.
-    `names`: how its configuration calls what BERT's calls otherwise; `defaults`: what it may leave out. `relative_scores`: of a
-    configuration, how many scores with relative positions each token has in a layer. `tokenizer`: the files that a tokenizer is built from
-    without tokenizer.json.
+    `layers`: the list of a packed family's layers, below the base model; empty: not packed. `layer`: None where the layers are
+    BERT's. `mlm`: transformers has an MLM head for it. `head`: the modules that make logits of hidden states, one after another;
+    empty: whatever its model runs after the base model. `transform`: (dense, normalisation, bias over the vocabulary, activation)
+    of that head, which an auxiliary network copies; an empty activation is gelu.
+
+    `after_padding`: positions are numbered from `pad_token_id` + 1, not from 0. `numbered`: positions are passed to the model, which
+    would take a padding id inside a text for padding otherwise. `own_positions`: what it has in place of absolute positions alone.
+    `gated`: its feed-forward layers have three matrices instead of two. `relative_scores`: of a configuration, how many scores with
+    relative positions each token has in a layer. `left_out`: dropout modules that the library leaves out where the configuration
+    says 0. `names`: how its configuration calls what BERT's calls otherwise; `defaults`: what it may leave out. `tokenizer`: the
+    files that a tokenizer is built from without tokenizer.json. `seen`: what is known of texts that released encoders were trained
+    on and tasks are made of too.
     """
 
     title: str
-    stack: str = ""
+    layers: str = ""
     layer: Layer | None = None
     mlm: bool = True
     head: tuple[str, ...] = ()
@@ -52,12 +55,24 @@ class Family:
     own_positions: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    gated: bool = False
+    left_out: tuple[str, ...] = ()
     relative_scores: Callable[[Mapping[str, Any]], int] = lambda config: 0
     tokenizer: tuple[str, ...] = ()
+    seen: str = ""
 
     @property
     def packed(self) -> bool:
-        return bool(self.stack)
+        return bool(self.layers)
+
+    @property
+    def stack(self) -> str:
+        """The module that holds and runs the layers."""
+        return self.layers.rpartition(".")[0]
+
+    @property
+    def takes_relative_positions(self) -> bool:
+        return self.packed and not self.own_positions
 
     def shape(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The configuration, with its numbers also under BERT's names."""
@@ -70,9 +85,20 @@ class Family:
         return count - int(config.get("pad_token_id", 1)) - 1 if self.after_padding else count
 
 
-def _roberta(title: str, tokenizer: tuple[str, ...] = ()) -> Family:
-    transform = ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "")
-    return Family(title, "encoder", head=("lm_head",), transform=transform, after_padding=True, tokenizer=tokenizer)
+_WIKIPEDIA = "pre-trained on Wikipedia, where QNLI's passages come from"
+_ROTARY, _RELATIVE = "rotary positions", "relative positions"
+
+
+def _roberta(title: str, tokenizer: tuple[str, ...] = (), seen: str = "") -> Family:
+    return Family(
+        title,
+        "encoder.layer",
+        head=("lm_head",),
+        transform=("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", ""),
+        after_padding=True,
+        tokenizer=tokenizer,
+        seen=seen,
+    )
 
 
 def _disentangled(config: Mapping[str, Any]) -> int:
@@ -87,11 +113,10 @@ def _disentangled(config: Mapping[str, Any]) -> int:
     return 2 * span * len({"c2p", "p2c"} & {kind.strip() for kind in kinds}) if config.get("relative_attention") else 0
 
 
-_RELATIVE = "relative positions"
 FAMILIES = {
     "bert": Family(
         "BERT",
-        "encoder",
+        "encoder.layer",
         head=("cls",),
         transform=(
             "cls.predictions.transform.dense",
@@ -100,11 +125,12 @@ FAMILIES = {
             "cls.predictions.transform.transform_act_fn",
         ),
         tokenizer=("vocab.txt",),
+        seen=_WIKIPEDIA,
     ),
-    "roberta": _roberta("RoBERTa", ("vocab.json", "merges.txt")),
+    "roberta": _roberta("RoBERTa", ("vocab.json", "merges.txt"), _WIKIPEDIA),
     "electra": Family(
         "ELECTRA",
-        "encoder",
+        "encoder.layer",
         head=("generator_predictions", "generator_lm_head"),
         transform=(
             "generator_predictions.dense",
@@ -113,11 +139,19 @@ FAMILIES = {
             "generator_predictions.activation",
         ),
         tokenizer=("vocab.txt",),
+        seen=_WIKIPEDIA,
     ),
-    "mpnet": Family("MPNet", head=("lm_head",), after_padding=True, own_positions=_RELATIVE, tokenizer=("vocab.txt",)),
+    "mpnet": Family(
+        "MPNet",
+        head=("lm_head",),
+        after_padding=True,
+        own_positions=_RELATIVE,
+        tokenizer=("vocab.txt",),
+        seen=f"{_WIKIPEDIA}; all-mpnet-base-v2 saw MNLI's and QQP's pairs",
+    ),
     "distilbert": Family(
         "DistilBERT",
-        "transformer",
+        "transformer.layer",
         Layer("attention", "attention.out_lin", "sa_layer_norm", "ffn", "output_layer_norm"),
         head=("vocab_transform", "activation", "vocab_layer_norm", "vocab_projector"),
         transform=("vocab_transform", "vocab_layer_norm", "vocab_projector.bias", "activation"),
@@ -128,19 +162,40 @@ FAMILIES = {
             "intermediate_size": "hidden_dim",
         },
         tokenizer=("vocab.txt",),
+        seen=_WIKIPEDIA,
+    ),
+    "modernbert": Family(
+        "ModernBERT",
+        "layers",
+        Layer("attn", "attn.Wo", "attn_norm", "mlp", "mlp_norm", pre_norm=True),
+        head=("head", "decoder"),
+        own_positions=_ROTARY,
+        gated=True,
+        left_out=("out_drop",),
+        seen="ModernBERT's texts are not published, Ettin's are",
     ),
     "camembert": _roberta("CamemBERT"),
     "xlm-roberta": _roberta("XLM-RoBERTa"),
     "deberta": Family(
-        "DeBERTa", own_positions=_RELATIVE, relative_scores=_disentangled, tokenizer=("vocab.json", "merges.txt")
+        "DeBERTa",
+        own_positions=_RELATIVE,
+        relative_scores=_disentangled,
+        tokenizer=("vocab.json", "merges.txt"),
+        seen=_WIKIPEDIA,
     ),
     "deberta-v2": Family(
-        "DeBERTa-v2/v3", own_positions=_RELATIVE, relative_scores=_disentangled, tokenizer=("spm.model",)
+        "DeBERTa-v2/v3",
+        own_positions=_RELATIVE,
+        relative_scores=_disentangled,
+        tokenizer=("spm.model",),
+        seen=_WIKIPEDIA,
     ),
-    "albert": Family("ALBERT", names={"head_width": "embedding_size"}, tokenizer=("spiece.model",)),
+    "albert": Family("ALBERT", names={"head_width": "embedding_size"}, tokenizer=("spiece.model",), seen=_WIKIPEDIA),
     "roberta-prelayernorm": Family("RoBERTa-PreLayerNorm", after_padding=True),
     "xlm-roberta-xl": Family("XLM-RoBERTa-XL", after_padding=True),
     "data2vec-text": Family("Data2VecText", after_padding=True),
+    "eurobert": Family("EuroBERT", own_positions=_ROTARY, gated=True),
+    "nomic_bert": Family("NomicBERT", own_positions=_ROTARY, gated=True),
     "splinter": Family("Splinter", mlm=False, tokenizer=("vocab.txt",)),
 }
 """By `model_type`."""

@@ -12,10 +12,16 @@ TRAIN = 3.0
 
 
 def forward_flops(config: Mapping[str, Any], tokens: float, squares: float) -> float:
-    """One forward pass over sequences with `tokens` tokens in all and `squares` = sum of squared lengths."""
+    """One forward pass over sequences with `tokens` tokens in all and `squares` = sum of squared lengths. A local layer counts
+    as a global one, which it is for texts within its window."""
     d, ff, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
-    relative = 2.0 * d * family_of(config).relative_scores(config) * tokens
-    return float(layers * (2.0 * (4 * d * d + 2 * d * ff) * tokens + 4.0 * d * squares + relative))
+    family, square = family_of(config), 4 * d * d
+    if grouped := config.get("num_key_value_heads"):  # several heads share their keys and values
+        square = 2 * d * d + 2 * d * d * grouped // config["num_attention_heads"]
+    relative = 2.0 * d * family.relative_scores(config) * tokens
+    return float(
+        layers * (2.0 * (square + (3 if family.gated else 2) * d * ff) * tokens + 4.0 * d * squares + relative)
+    )
 
 
 def mlm_head_flops(config: Mapping[str, Any], positions: float) -> float:

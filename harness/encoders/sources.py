@@ -101,7 +101,7 @@ def adapted(encoder: Encoder, settings: Mapping[str, int], config: Mapping[str, 
     if not buckets:
         return replace(encoder, relative_buckets=0, relative_distance=0)
     family = family_of(config)
-    if not family.packed:
+    if not family.takes_relative_positions:
         why = f"has {family.own_positions} of its own" if family.own_positions else "is not run packed"
         raise UserError(
             f"{encoder.name}: {family.title} {why}; set encoder.relative_buckets to 0, or take a BERT, RoBERTa or ELECTRA "

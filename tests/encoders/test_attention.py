@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -50,13 +50,16 @@ def attended(q: Tensor, k: Tensor, v: Tensor, packed: Packing, dropout: float = 
     return packed_attention(MODULE, *views, None, SCALE, dropout, packing=packed)[0]
 
 
-def plain(q: Tensor, k: Tensor, v: Tensor, lengths: list[int]) -> Tensor:
-    """[1, T, H, D], a sequence and a head at a time."""
+def plain(q: Tensor, k: Tensor, v: Tensor, lengths: list[int], window: int | None = None) -> Tensor:
+    """[1, T, H, D], a sequence and a head at a time; with a window, keys less than so many tokens away."""
     sequences, start = [], 0
     for length in lengths:
         own, heads = slice(start, start + length), []
         for head in range(HEADS):
             scores = SCALE * q[0, own, head] @ k[0, own, head].T
+            for i, j in product(range(length), repeat=2) if window else ():
+                if abs(i - j) >= window:
+                    scores[i, j] = float("-inf")
             heads.append(scores.softmax(dim=-1) @ v[0, own, head])
         sequences.append(torch.stack(heads, dim=1))
         start += length
@@ -297,6 +300,46 @@ def test_a_layout_is_made_once_a_batch() -> None:
     assert packed.layout(2) is packed.layout(2)
     assert packed.layout(2) is not packed.layout(3)
     assert packed.only_first().layout(2).area < packed.layout(2).area
+
+
+class TestWindow:
+    """Local attention, also where a query at padding has nothing but padding in its window."""
+
+    @staticmethod
+    def local(q: Tensor, k: Tensor, v: Tensor, packed: Packing, window: int, training: bool = True) -> Tensor:
+        views = [each.transpose(1, 2) for each in (q, k, v)]
+        module = nn.Module().train(training)
+        return packed_attention(module, *views, None, SCALE, packing=packed, sliding_window=window)[0]
+
+    @pytest.mark.parametrize("window", [1, 2, 3, 6, 12, 13, 100])
+    @pytest.mark.parametrize("shape", LENGTHS)
+    def test_is_attention_within_the_window(self, shape: str, window: int) -> None:
+        lengths = LENGTHS[shape]
+        q, k, v, weights = drawn(sum(lengths), dtype=torch.float64)
+        for each in (q, k, v):
+            each.requires_grad_()
+        expected = plain(q, k, v, lengths, window)
+        found = self.local(q, k, v, packing_of(lengths), window)
+        torch.testing.assert_close(found, expected)
+        wanted = torch.autograd.grad((expected * weights).sum(), (q, k, v))
+        for got, one in zip(torch.autograd.grad((found * weights).sum(), (q, k, v)), wanted, strict=True):
+            torch.testing.assert_close(got, one)
+        with torch.inference_mode():
+            again = self.local(*(each.detach() for each in (q, k, v)), packing_of(lengths), window, training=False)
+        torch.testing.assert_close(again, expected.detach())
+
+    def test_first_tokens_alone(self) -> None:
+        lengths = LENGTHS["mixed"]
+        q, k, v = drawn(sum(lengths), 3)
+        packed = packing_of(lengths)
+        found = self.local(q, k, v, packed.only_first(), 3)
+        torch.testing.assert_close(found[:, packed.first], plain(q, k, v, lengths, 3)[:, packed.first])
+
+    def test_not_with_relative_positions(self) -> None:
+        lengths = [5, 9]
+        packed = packing_of(lengths).with_bias(torch.zeros(1, HEADS, 9, 9))
+        with pytest.raises(ValueError, match="a window with relative positions"):
+            self.local(*drawn(14, 3), packed, 3)
 
 
 @pytest.mark.parametrize(

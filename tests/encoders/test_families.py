@@ -35,6 +35,7 @@ SHAPE: dict[str, Any] = {
     "max_position_embeddings": 80,
 }
 DEBERTA = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False}
+_MODERN = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
 V3 = {**DEBERTA, "position_buckets": 8, "norm_rel_ebd": "layer_norm", "share_att_key": True}
 SPECIFIC: dict[str, dict[str, Any]] = {
     "bert": {},
@@ -50,15 +51,16 @@ SPECIFIC: dict[str, dict[str, Any]] = {
     "roberta-prelayernorm": {"type_vocab_size": 1, "pad_token_id": 0},
     "xlm-roberta-xl": {"type_vocab_size": 1, "pad_token_id": 0},
     "data2vec-text": {"type_vocab_size": 1, "pad_token_id": 0},
+    "modernbert": {**_MODERN, "local_attention": 8, "global_attn_every_n_layers": 2},
+    "eurobert": {"num_key_value_heads": 2, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0},
+    "nomic_bert": {"pad_token_id": 0},
     "splinter": {},
 }
 """One of each family that has an entry."""
 OTHERS: dict[str, dict[str, Any]] = {
     "ernie": {},
     "convbert": {"embedding_size": 32, "conv_kernel_size": 3},
-    "eurobert": {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "num_key_value_heads": 2},
     "megatron-bert": {},
-    "nomic_bert": {"pad_token_id": 0},
     "rembert": {"input_embedding_size": 16, "output_embedding_size": 24},
     "roformer": {},
 }
@@ -298,40 +300,43 @@ class TestFlops:
         assert plainly < 0.95 * forward_flops(config, 1440, 86400)
 
 
-class TestSentencePieceFiles:
-    @pytest.fixture(scope="class")
-    def model(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        root = tmp_path_factory.mktemp("spm")
-        sentences = iter([text for row in TEXTS for text in row])
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=sentences,
-            model_prefix=str(root / "spm"),
-            vocab_size=90,
-            pad_id=0,
-            bos_id=1,
-            eos_id=2,
-            unk_id=3,
-            pad_piece="[PAD]",
-            bos_piece="[CLS]",
-            eos_piece="[SEP]",
-            unk_piece="[UNK]",
-            user_defined_symbols=["[MASK]"],
-            hard_vocab_limit=False,
-            minloglevel=2,
-        )
-        return root / "spm.model"
+@pytest.fixture(scope="module")
+def sentence_pieces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("spm")
+    sentences = iter([text for row in TEXTS for text in row])
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=sentences,
+        model_prefix=str(root / "spm"),
+        vocab_size=90,
+        pad_id=0,
+        bos_id=1,
+        eos_id=2,
+        unk_id=3,
+        pad_piece="[PAD]",
+        bos_piece="[CLS]",
+        eos_piece="[SEP]",
+        unk_piece="[UNK]",
+        user_defined_symbols=["[MASK]"],
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    return root / "spm.model"
 
-    def folder(self, kind: str, model: Path, made: dict[str, Path], root: Path) -> Path:
+
+class TestSentencePieceFiles:
+    def folder(self, kind: str, sentence_pieces: Path, made: dict[str, Path], root: Path) -> Path:
         """With the file that the encoder is published with, and no tokenizer.json."""
         folder = Path(shutil.copytree(made[kind], root / "copy"))
         for name in ("tokenizer.json", "tokenizer_config.json"):
             (folder / name).unlink()
-        shutil.copy(model, folder / FAMILIES[kind].tokenizer[0])
+        shutil.copy(sentence_pieces, folder / FAMILIES[kind].tokenizer[0])
         return folder
 
     @pytest.mark.parametrize("kind", ["deberta-v2", "albert"])
-    def test_are_read_and_identify(self, kind: str, model: Path, made: dict[str, Path], tmp_path: Path) -> None:
-        folder = self.folder(kind, model, made, tmp_path)
+    def test_are_read_and_identify(
+        self, kind: str, sentence_pieces: Path, made: dict[str, Path], tmp_path: Path
+    ) -> None:
+        folder = self.folder(kind, sentence_pieces, made, tmp_path)
         digest = locate(str(folder)).encoder.digest
         assert digest != locate(str(made[kind])).encoder.digest
         tokens = Tokeniser(folder)(TEXTS, 80)
@@ -342,8 +347,10 @@ class TestSentencePieceFiles:
         path.write_bytes(path.read_bytes() + b" ")
         assert locate(str(folder)).encoder.digest != digest
 
-    def test_another_kinds_file_is_no_tokenizer(self, model: Path, made: dict[str, Path], tmp_path: Path) -> None:
-        folder = self.folder("albert", model, made, tmp_path)
+    def test_another_kinds_file_is_no_tokenizer(
+        self, sentence_pieces: Path, made: dict[str, Path], tmp_path: Path
+    ) -> None:
+        folder = self.folder("albert", sentence_pieces, made, tmp_path)
         (folder / "spiece.model").rename(folder / "spm.model")
         with pytest.raises(UserError, match=r"add the tokenizer.json or spiece.model"):
             locate(str(folder))

@@ -176,7 +176,7 @@ class TestEmbeddings:
 
 
 class TestParts:
-    @pytest.fixture(params=tiny.KINDS)
+    @pytest.fixture(params=(*tiny.KINDS, *tiny.MORE))
     def folder(self, request: pytest.FixtureRequest, folders: dict[str, Path]) -> Path:
         return folders[request.param]
 
@@ -292,13 +292,13 @@ class TestWeightsFiles:
 
 
 class TestFreshHead:
-    @pytest.fixture(params=tiny.KINDS)
+    @pytest.fixture(params=(*tiny.KINDS, *tiny.MORE))
     def headless(self, request: pytest.FixtureRequest, folders: dict[str, Path], tmp_path: Path) -> Path:
         """The encoder's folder without its MLM head, as a plain encoder checkpoint is."""
         folder = tmp_path / f"headless-{request.param}"
         shutil.copytree(folders[request.param], folder)
         weights = load_file(folder / "model.safetensors")
-        heads = ("cls.", "lm_head.", "generator_", "vocab_")
+        heads = ("cls.", "lm_head.", "generator_", "vocab_", "head.", "decoder.", "predictions.")
         kept = {n: t for n, t in weights.items() if not n.startswith(heads)}
         assert len(kept) < len(weights)
         save_file(kept, str(folder / "model.safetensors"), metadata={"format": "pt"})

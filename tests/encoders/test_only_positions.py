@@ -17,6 +17,7 @@ from harness.encoders.models.last_layer import filled
 from harness.encoders.models.text_encoder import Batch, TextEncoder
 
 CPU = torch.device("cpu")
+KINDS = (*tiny.KINDS, *tiny.MORE)
 WANTED = ("first", "first by value", "mixture", "all", "one", "none")
 
 
@@ -61,7 +62,7 @@ def encoders(folders: dict[str, Path]) -> dict[str, TextEncoder]:
 
 @pytest.mark.parametrize("how", WANTED)
 @pytest.mark.parametrize("shape", ["mixed", "equal", "one"])
-@pytest.mark.parametrize("kind", tiny.KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_is_the_whole_pass(
     kind: str, shape: str, how: str, folders: dict[str, Path], encoders: dict[str, TextEncoder]
 ) -> None:
@@ -84,7 +85,7 @@ def test_with_relative_positions(how: str, bert: Path, encoders: dict[str, TextE
 
 
 @pytest.mark.parametrize("how", WANTED)
-@pytest.mark.parametrize("kind", tiny.KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_in_evaluation(kind: str, how: str, folders: dict[str, Path]) -> None:
     encoder = tiny.encoder(folders[kind]).eval()
     batch = Batch.of(tiny.tokens(folders[kind], tiny.texts(7, seed=4)[0]), CPU)
@@ -94,7 +95,7 @@ def test_in_evaluation(kind: str, how: str, folders: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("how", ["first", "mixture", "all"])
-@pytest.mark.parametrize("kind", tiny.KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_dropout_is_the_same_with_and_without_gradient(kind: str, how: str, folders: dict[str, Path]) -> None:
     """From the same state of the generator: parts of a batch are looked at first, and then learned from."""
     encoder = tiny.encoder(folders[kind]).train()

@@ -318,7 +318,7 @@ def made(folder: Path, stage: Stage, inputs: Inputs, attention: str = "sdpa") ->
 
 # A narrow auxiliary has no plain counterpart in the library; tests/encoders/test_auxiliary.py has it layer by layer.
 PLAIN = [name for name in tiny.OBJECTIVES if name != "electra-narrow"]
-FAMILIES = ("roberta", "electra", "mpnet", "distilbert", *tiny.PADDED)
+FAMILIES = ("roberta", "electra", "mpnet", "distilbert", *tiny.MORE)
 """Families besides BERT's."""
 RELATIVE = ("scl", "mlm", "cmlm-simsiam", "taco", "electra-shallow", "coco_lm", "coco_lm-converged", "auxiliary_mlm")
 """Objectives that are also tried on an encoder with relative positions, which any objective trains."""

@@ -7,6 +7,7 @@ both cost less than torch's padded path, and agree with it.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -20,8 +21,11 @@ from harness.encoders.kernels.padded_layout import PaddedLayout
 from harness.private import softmax_backward
 
 NAME = "harness_packed"
-_NEUTRAL = ("position_ids",)
-"""What models pass on that changes nothing here: positions are in the states already."""
+_NEUTRAL = ("position_ids", "use_cache", "deterministic", "output_attentions", "output_hidden_states")
+"""What models pass on that changes nothing here: positions are in the states already, and there is no cache."""
+_FAR = -1e30
+"""The score of a key outside a window. Not minus infinity: a query at padding may have nothing but padding in its window, and a row
+without a finite score has no softmax."""
 
 
 def packed_attention(
@@ -34,18 +38,22 @@ def packed_attention(
     dropout: float = 0.0,
     *,
     packing: Packing,
+    sliding_window: int | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """q, k, v [1, H, T', D] -> [1, T', H, D]: the T tokens, then rows that fill them up to a rounded number.
 
-    Raises ValueError for a mask, and for anything else in a model's call that would change what is computed.
+    With `sliding_window` a token sees those less than so many tokens away. Raises ValueError for a mask, and for anything else in
+    a model's call that would change what is computed.
     """
     _refuse(module, {"attention_mask": attention_mask, **others})
+    if sliding_window is not None and packing.shape[1] <= sliding_window:
+        sliding_window = None  # no two tokens of a sequence are further apart
     _, heads, tokens, depth = query.shape
     scale = depth**-0.5 if scaling is None else scaling
     # In training also without gradient: the pass that gathers rows has to draw the same dropout as the pass with gradient.
     if (query.requires_grad or module.training) and query.device.type == "cpu" and packing.bias is None:
-        found: Tensor = _Grouped.apply(query, key, value, packing.layout(heads), scale, dropout)  # type: ignore[no-untyped-call]
+        found: Tensor = _Grouped.apply(query, key, value, packing.layout(heads), scale, dropout, sliding_window)  # type: ignore[no-untyped-call]
         return found, None
     rows, width = packing.shape
 
@@ -53,6 +61,11 @@ def packed_attention(
         return packing.padded(x[0].transpose(0, 1)[: len(packing.slots)]).transpose(1, 2)
 
     mask = packing.mask if packing.bias is None else packing.bias.to(query.dtype)
+    if sliding_window is not None:
+        if packing.bias is not None:
+            raise ValueError("packed attention does not compute a window with relative positions")
+        near = ~outside(width, width, sliding_window, query.device)
+        mask = near if mask is None else (mask & near) | ~mask.transpose(-1, -2)  # at padding whatever is finite
     out = nn.functional.scaled_dot_product_attention(
         pad(query), pad(key), pad(value), attn_mask=mask, dropout_p=dropout, scale=scale
     )
@@ -73,7 +86,14 @@ class _Grouped(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, layout: PaddedLayout, scale: float, dropout: float
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        layout: PaddedLayout,
+        scale: float,
+        dropout: float,
+        window: int | None,
     ) -> Tensor:
         ctx.layout, ctx.scale, ctx.dropout, ctx.dtype = layout, scale, dropout, query.dtype
         # Only linear layers run in half precision: scores and weights are float32, as in torch's own attention.
@@ -84,7 +104,7 @@ class _Grouped(torch.autograd.Function):
             for index, each in zip(indices, (query, key, value), strict=True)
         )
         with torch.autocast("cpu", enabled=False):
-            out, *kept = _attended(q, k, v, layout, scale, dropout)
+            out, *kept = _attended(q, k, v, layout, scale, dropout, window)
         ctx.save_for_backward(q, k, v, *kept)
         _, heads, tokens, depth = query.shape
         ctx.shape = (1, tokens, heads, depth)
@@ -114,11 +134,11 @@ class _Grouped(torch.autograd.Function):
             index.taken(each, tokens * heads).view(ctx.shape).transpose(1, 2).to(ctx.dtype)
             for index, each in zip(indices, (for_q, for_k, for_v), strict=True)
         )
-        return (*found, None, None, None)
+        return (*found, None, None, None, None)
 
 
 def _attended(
-    q: Tensor, k: Tensor, v: Tensor, layout: PaddedLayout, scale: float, dropout: float
+    q: Tensor, k: Tensor, v: Tensor, layout: PaddedLayout, scale: float, dropout: float, window: int | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Padded queries, keys and values -> (states of the queries, weights, weights after dropout, mask of what dropout kept)."""
     weights = q.new_empty(layout.area)
@@ -128,6 +148,8 @@ def _attended(
             scores = torch.bmm(queries, keys).mul_(scale)
         else:
             scores = torch.baddbmm(group.bias.to(q.dtype), queries, keys, alpha=scale)
+        if window is not None and group.shape[2] > window:
+            scores.masked_fill_(outside(*group.shape[1:], window, q.device), _FAR)
         torch.softmax(scores, dim=-1, out=group.weights_of(weights))
     keep, dropped = None, weights
     if dropout > 0:
@@ -137,6 +159,14 @@ def _attended(
     for group in layout.groups:
         torch.bmm(group.weights_of(dropped), group.keys_of(v), out=group.queries_of(out))
     return out, weights, dropped, keep
+
+
+@lru_cache(maxsize=256)
+def outside(queries: int, keys: int, window: int, device: torch.device) -> Tensor:
+    """[queries, keys]: whether a key is `window` tokens or more away from a query."""
+    with torch.inference_mode(False):  # what an evaluation caches, training may keep for its backward pass
+        place = torch.arange(keys, device=device)
+        return (place[None, :] - place[:queries, None]).abs() >= window
 
 
 def _rows(states: Tensor) -> Tensor:

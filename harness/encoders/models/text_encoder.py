@@ -62,11 +62,15 @@ class TextEncoder(nn.Module):
     def __init__(self, model: Any, *, fresh_head: bool) -> None:
         """Raises UserError for a model that takes no attention mask, whose states would depend on padding."""
         super().__init__()
+        self.family = family_of({"model_type": model.config.model_type})
+        for module in list(model.modules()):
+            for name in self.family.left_out:
+                if isinstance(getattr(module, name, None), nn.Identity):
+                    setattr(module, name, nn.Dropout(0.0))
         use_cpu_kernels(model)
         self.model: Any = model
         self.fresh_head = fresh_head
         self.config: Any = model.config
-        self.family = family_of({"model_type": self.config.model_type})
         self.hidden_size: int = self.config.hidden_size
         self._takes = frozenset(signature(self.base.forward).parameters)
         if "attention_mask" not in self._takes:
@@ -84,8 +88,8 @@ class TextEncoder(nn.Module):
 
     @cached_property
     def norm_eps(self) -> float:
-        """What its layer norms add to a variance."""
-        return float(next(module.eps for module in self.model.modules() if isinstance(module, nn.LayerNorm)))
+        """What its layer norms add to a variance; torch's default where it has none."""
+        return float(next((module.eps for module in self.model.modules() if isinstance(module, nn.LayerNorm)), 1e-5))
 
     @property
     def head_names(self) -> set[str]:
@@ -98,13 +102,17 @@ class TextEncoder(nn.Module):
             return self._hidden(batch)[: len(batch.ids)]
         if not self.family.packed:
             return self._hidden(batch).index_select(0, positions)
-        with only_positions(self.family, self.stack.layer[-1], positions, batch.packing):
+        with only_positions(self.family, self.layers[-1], positions, batch.packing):
             return self._hidden(batch)[: len(positions)]
 
     @property
     def stack(self) -> Any:
         """The module that runs the layers of a packed family."""
         return self.base.get_submodule(self.family.stack)
+
+    @property
+    def layers(self) -> Any:
+        return self.base.get_submodule(self.family.layers)
 
     def _hidden(self, batch: Batch) -> Tensor:
         """Output of the library's encoder: [T, d], perhaps with further rows behind."""
@@ -114,9 +122,9 @@ class TextEncoder(nn.Module):
         positions, types = self.position_and_type_ids(batch)
         if self.relative_positions is not None:
             packing = self.relative_positions(packing)
-        typed = {"token_type_ids": filled(types)[None]} if "token_type_ids" in self._takes else {}
+        more: dict[str, Any] = {"token_type_ids": filled(types)[None]} if "token_type_ids" in self._takes else {}
         hidden = self.base(
-            input_ids=filled(batch.ids)[None], position_ids=filled(positions)[None], packing=packing, **typed
+            input_ids=filled(batch.ids)[None], position_ids=filled(positions)[None], packing=packing, **more
         )[0]
         return hidden[0]  # type: ignore[no-any-return]
 
@@ -152,7 +160,7 @@ class TextEncoder(nn.Module):
             hidden, embedded = self._padded(batch, embedded=True)
             return hidden, embedded
         entered: list[Tensor] = []
-        hook = self.stack.layer[0].register_forward_pre_hook(lambda _, given: entered.append(given[0]))
+        hook = self.layers[0].register_forward_pre_hook(lambda _, given: entered.append(given[0]))
         try:
             hidden = self(batch)
         finally:
@@ -196,7 +204,7 @@ class TextEncoder(nn.Module):
         Those that came with loaded weights are kept. Raises ValueError if they have another shape, and for a model type whose attention
         is the library's own.
         """
-        if not self.family.packed:
+        if not self.family.takes_relative_positions:
             raise ValueError(
                 f"a {self.family.title} encoder takes no relative positions: take a BERT, RoBERTa or ELECTRA one"
             )
