@@ -187,18 +187,17 @@ def has_average(resolved: ResolvedTable) -> bool:
 
 def _place(resolved: ResolvedTable, replicates: Iterable[Replicate]) -> dict[tuple[str, int, str, int, int], Replicate]:
     """Replicates by place, in the design's order; of several at one place a done one, else the first when sorted."""
+
+    def rank(each: Replicate) -> tuple[bool, str, str, str]:
+        return not each.done, each.status, each.reason, each.key
+
     found: dict[tuple[str, int, str, int, int], Replicate] = {}
     for new in replicates:
         place = (new.row, new.size, new.column, new.subset, new.seed)
         old = found.get(place)
         if old and old.done and new.done and old.value != new.value:
             raise ValueError(f"two different scores for {place}: {old.value} and {new.value}")
-        if old is None or (not new.done, new.status, new.reason, new.key) < (
-            not old.done,
-            old.status,
-            old.reason,
-            old.key,
-        ):
+        if old is None or rank(new) < rank(old):
             found[place] = new
     order = (
         (row.name, size, column, subset, seed)
@@ -227,14 +226,9 @@ def _cell(
     values = {k: r.value for k, r in found.items() if r.done and r.value is not None}
     notes = sorted({note for r in found.values() for note in notes_of(r)})
     kept = [values[k] for k in values if not found[k].collapsed]
+    collapsed = sum(found[k].collapsed for k in values)
     cell = _summary(resolved, values, kept)
-    cell = replace(
-        cell,
-        paper=paper,
-        paper_spread=paper_spread,
-        notes=tuple(notes),
-        collapsed=sum(found[k].collapsed for k in values),
-    )
+    cell = replace(cell, paper=paper, paper_spread=paper_spread, notes=tuple(notes), collapsed=collapsed)
     return _judged(resolved, cell, values, reasons)
 
 

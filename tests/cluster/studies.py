@@ -8,7 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from harness.cli.request import read_words
+from requested import read_words
+
 from harness.commands.prepare import prepare
 from harness.search.study import Entry
 from harness.store import Store
