@@ -16,6 +16,8 @@ from torch import Tensor
 from harness.objectives.losses import (
     REDUCTIONS,
     _check_floats,
+    _check_matrix,
+    _check_rows,
     _check_tokens,
     _dtype,
     _no_autocast,
@@ -34,7 +36,7 @@ def embedding_std(features: Tensor) -> Tensor:
 
     Source: SimSiam (Chen and He, 2021), section 4.1, which compares the same deviation with 1 / sqrt(d).
     """
-    _check_rows("features", features)
+    _check_matrix("[B, d]", features=features)
     with _no_autocast(features):
         unit = _unit(features.to(_dtype(features)))
         return (unit - unit.mean(dim=0)).square().mean(dim=0).sqrt().mean() * math.sqrt(features.shape[1])
@@ -46,8 +48,7 @@ def pair_cosines(a: Tensor, b: Tensor) -> dict[str, Tensor]:
 
     "negative" is over i != j, and so NaN if N = 1.
     """
-    _check_rows("a", a)
-    _check_floats(b=b)
+    _check_matrix("[N, d]", a=a, b=b)
     if b.shape != a.shape:
         raise ValueError(f"b must have the shape of a, {tuple(a.shape)}, got {tuple(b.shape)}.")
     with _no_autocast(a):
@@ -63,15 +64,13 @@ def class_cosines(features: Tensor, labels: Tensor) -> dict[str, Tensor]:
 
     The means over pairs of two examples of one class, and of different classes.
     """
-    _check_rows("features", features)
-    num_examples = features.shape[0]
-    if labels.shape != (num_examples,):
-        raise ValueError(f"labels must be [B] = [{num_examples}] like features, got shape {tuple(labels.shape)}.")
+    _check_matrix("[B, d]", features=features)
+    _check_rows("[B]", labels=labels, features=features)
     with _no_autocast(features):
         unit = _unit(features.to(_dtype(features)))
         cosines = unit @ unit.T
         same = labels[:, None] == labels[None, :]
-        itself = torch.eye(num_examples, dtype=torch.bool, device=features.device)
+        itself = torch.eye(features.shape[0], dtype=torch.bool, device=features.device)
         return {"positive": _mean(cosines, same & ~itself), "negative": _mean(cosines, ~same)}
 
 
@@ -127,9 +126,3 @@ def collapsed_token_alignment(num_negatives: int) -> float:
 def _mean(values: Tensor, counted: Tensor) -> Tensor:
     """NaN over nothing. What is not counted is dropped, NaN included."""
     return values.masked_fill(~counted, 0.0).sum() / counted.sum()
-
-
-def _check_rows(name: str, rows: Tensor) -> None:
-    _check_floats(**{name: rows})
-    if rows.ndim != 2:
-        raise ValueError(f"{name} must be two-dimensional, a row for each embedding, got shape {tuple(rows.shape)}.")

@@ -45,12 +45,9 @@ def supervised_contrastive(features: Tensor, labels: Tensor, *, temperature: flo
     _check_temperature(temperature)
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}, got '{reduction}'.")
-    _check_floats(features=features)
-    if features.ndim != 2:
-        raise ValueError(f"features must be [B, d], got shape {tuple(features.shape)}.")
+    _check_matrix("[B, d]", features=features)
+    _check_rows("[B]", labels=labels, features=features)
     num_anchors = features.shape[0]
-    if labels.shape != (num_anchors,):
-        raise ValueError(f"labels must be [B] = [{num_anchors}] like features, got shape {tuple(labels.shape)}.")
 
     with _no_autocast(features):
         unit = _unit(features.to(_dtype(features)))
@@ -79,15 +76,11 @@ def masked_lm(logits: Tensor, targets: Tensor) -> Tensor:
     selected tokens of the batch, as in Hugging Face's and TAPT's code, is taken here (docs/papers.md C10). They differ where
     the sequences have different numbers of selected tokens.
     """
-    _check_floats(logits=logits)
-    if logits.ndim != 2:
-        raise ValueError(f"logits must be [M, V], got shape {tuple(logits.shape)}.")
-    num_tokens = logits.shape[0]
-    if targets.shape != (num_tokens,):
-        raise ValueError(f"targets must be [M] = [{num_tokens}] like logits, got shape {tuple(targets.shape)}.")
+    _check_matrix("[M, V]", logits=logits)
+    _check_rows("[M]", targets=targets, logits=logits)
     with _no_autocast(logits):
         log_probabilities = logits.to(_dtype(logits)).log_softmax(dim=1)
-        return (-log_probabilities.gather(1, targets.long()[:, None])).sum() / max(num_tokens, 1)
+        return (-log_probabilities.gather(1, targets.long()[:, None])).sum() / max(logits.shape[0], 1)
 
 
 def simclr(h0: Tensor, hk: Tensor, *, temperature: float) -> Tensor:
@@ -201,9 +194,7 @@ def sequence_contrastive(s_corrupted: Tensor, s_cropped: Tensor, *, temperature:
     projection head, and its batch is one GPU's (docs/papers.md L3, L4).
     """
     _check_temperature(temperature)
-    _check_floats(s_corrupted=s_corrupted, s_cropped=s_cropped)
-    if s_corrupted.ndim != 2:
-        raise ValueError(f"s_corrupted must be [N, d], got shape {tuple(s_corrupted.shape)}.")
+    _check_matrix("[N, d]", s_corrupted=s_corrupted, s_cropped=s_cropped)
     if s_cropped.shape != s_corrupted.shape:
         raise ValueError(
             f"s_cropped must have the shape of s_corrupted, {tuple(s_corrupted.shape)}, got {tuple(s_cropped.shape)}."
@@ -251,9 +242,7 @@ def corrective_lm(
         raise ValueError(f"mixture must be {' or '.join(MIXTURES)}, got '{mixture}'.")
     _check_copy_logits("copy_logits", copy_logits, x_original, x_corrupted, real)
     _check_tokens(copy_logits.shape, masked=masked)
-    _check_floats(lm_logits=lm_logits)
-    if lm_logits.ndim != 2:
-        raise ValueError(f"lm_logits must be [M, V], got shape {tuple(lm_logits.shape)}.")
+    _check_matrix("[M, V]", lm_logits=lm_logits)
     num_masked = lm_logits.shape[0]
     if num_masked > masked.numel():
         raise ValueError(f"lm_logits has {num_masked} rows, but masked only {masked.numel()} entries.")
@@ -372,6 +361,22 @@ def _check_floats(**tensors: Tensor) -> None:
             raise ValueError(f"{name} must be a tensor of floats, got {tensor.dtype}.")
         if tensor.ndim == 0 or tensor.shape[-1] == 0:
             raise ValueError(f"{name} needs a last dimension of at least 1, got shape {tuple(tensor.shape)}.")
+
+
+def _check_matrix(shape: str, **tensors: Tensor) -> None:
+    _check_floats(**tensors)
+    for name, tensor in tensors.items():
+        if tensor.ndim != 2:
+            raise ValueError(f"{name} must be {shape}, got shape {tuple(tensor.shape)}.")
+
+
+def _check_rows(shape: str, **tensors: Tensor) -> None:
+    """The first has one entry for each row of the second."""
+    (name, entries), (other, matrix) = tensors.items()
+    if entries.shape != matrix.shape[:1]:
+        raise ValueError(
+            f"{name} must be {shape} = [{matrix.shape[0]}] like {other}, got shape {tuple(entries.shape)}."
+        )
 
 
 def _check_tokens(shape: torch.Size, **tensors: Tensor) -> None:
