@@ -260,12 +260,14 @@ def _with_fault(
     def start(execution: Any, setup: Any, ledger: Any, name: str, /, **options: Any) -> Any:
         import ray
 
-        from harness.cluster import local_trainer
-        from harness.cluster.worker import WorkerProcess, fetched
-        from harness.cluster.worker import trained as train_item
+        from harness.cluster.worker import WorkerProcess
 
         class Faulty(WorkerProcess):
             def record(self, item: Any, vocabulary: Any, digests: Any, references: Any) -> Any:
+                from harness.cluster import local_trainer
+                from harness.cluster.worker import fetched
+                from harness.cluster.worker import trained as train_item
+
                 def launch(train_function: Any) -> Any:
                     def faulty() -> Any:
                         fault()
