@@ -51,9 +51,9 @@ LR = 1e-3
 COMPARED = ("ft", "mlm", "cmlm", "taco", "coco_lm")
 """Objectives of the checks that do not run all of them."""
 SPLIT = ("ft", "scl", "mlm", "cmlm-simclr", "taco", "coco_lm")
-_CODE = {kind: replace(family, title="", tokenizer=()) for kind, family in FAMILIES.items()}
-KINDS = tuple(kind for kind in _CODE if kind == next(other for other in _CODE if _CODE[other] == _CODE[kind]))
-"""Model types that differ in what runs: of those that share it, as RoBERTa and CamemBERT do, the first."""
+_CODE = {kind: replace(family, title="", tokenizer=(), seen="") for kind, family in FAMILIES.items() if family.packed}
+KINDS = (*(kind for kind in _CODE if kind == next(other for other in _CODE if _CODE[other] == _CODE[kind])), "mpnet")
+"""Families whose layers run packed, of those that share their code (RoBERTa, CamemBERT) the first; and one that runs padded."""
 
 FIRST, LAST = 1e-5, 1e-3
 """Tolerances of a loss in float32 on another device, relative to it (to 0.1 where it is smaller): before any update, where
@@ -222,6 +222,7 @@ def _save(kind: str, config: Mapping[str, Any], folder: Path) -> None:
     fields = {name: config[name] for name in _NUMBERS}
     fields = {family.names.get(name, name): value for name, value in fields.items()} | dict.fromkeys(_DROPOUTS, 0.0)
     fields |= {"pad_token_id": 1, "type_vocab_size": 1} if family.after_padding else {"pad_token_id": 0}
+    fields |= _OWN.get(kind, {})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         model = AutoModelForMaskedLM.from_config(AutoConfig.for_model(kind, **fields))
@@ -235,6 +236,8 @@ _NUMBERS = (
     *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
     *("max_position_embeddings", "initializer_range"),
 )
+_OWN = {"modernbert": {"local_attention": 8, "global_attn_every_n_layers": 2}}
+"""So that one layer of two attends to near tokens only."""
 _DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
 
 
