@@ -200,7 +200,9 @@ class TestNew:
         assert located.name == "new:coco-lm-base@roberta-base"
         assert located.config["vocab_size"] == 50_265
         assert locate("new:coco-lm-base@someone/other").config["vocab_size"] == 32_768
-        assert "cannot be reached" in one_sentence("new:coco-lm-base@roberta-base", download=True)
+        assert "cannot be fetched (HF_HUB_OFFLINE is set)" in one_sentence(
+            "new:coco-lm-base@roberta-base", download=True
+        )
 
     def test_unknown_sizes(self) -> None:
         assert "Did you mean 'coco-lm-base'?" in one_sentence("new:coco-lm-bse")
