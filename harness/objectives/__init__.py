@@ -15,10 +15,14 @@ if TYPE_CHECKING:
     from harness.objectives.base import TrainingObjective
 
 
-@lru_cache(typed=True)  # one object for thousands of stages, whose canonical form is then worked out once
 def objective(name: str, **params: float | int | str | bool) -> specs.Objective:
     """The objective's identity: its name, its version, and those parameters that have an effect."""
-    return specs.Objective(name, DEFINITIONS[name].version, params)
+    return _identity(name, DEFINITIONS[name].version, **params)
+
+
+@lru_cache(typed=True)  # one object for thousands of stages, whose canonical form is then computed once
+def _identity(name: str, version: int, /, **params: float | int | str | bool) -> specs.Objective:
+    return specs.Objective(name, version, params)
 
 
 def build(
