@@ -173,6 +173,16 @@ def group_words(contrast_group: int) -> str:
     )
 
 
+def contrast_params(h: Any, batch_size: int, method: str) -> dict[str, Any]:
+    """The hyperparameters of a method that contrasts views, as they are hashed: tau and the group have no effect under
+    SimSiam."""
+    params: dict[str, Any] = h.model_dump()
+    if h.contrast == "simsiam":
+        del params["temperature"], params["contrast_group"]
+        return params
+    return params | {"contrast_group": group_of(h.contrast_group, batch_size, method)}
+
+
 def group_of(contrast_group: int, batch_size: int, method: str) -> int:
     """The group as it is hashed: 0 is the batch. Raises UserError when it is larger than the batch, or that is one row."""
     if batch_size < 2:

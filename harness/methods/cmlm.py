@@ -13,11 +13,11 @@ Deviations.
   w/o MLM `mlm: false`; w/o CRM `masking: independent`.
 """
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness.methods.base import ContrastGroup, Method, UnlabelledPhase, group_of, group_words, unlabelled_stage
+from harness.methods.base import ContrastGroup, Method, UnlabelledPhase, contrast_params, group_words, unlabelled_stage
 from harness.objectives import objective
 from harness.specs import Objective, Stage
 from harness.yaml_files import Strict
@@ -48,16 +48,10 @@ class Hyperparameters(Strict):
 
 
 def spec(h: Hyperparameters, batch_size: int) -> Objective:
-    """Parameters without effect are dropped: everything of the contrast when alpha is 0 (that is TAPT), tau and the
-    contrast group under SimSiam."""
+    """Parameters without effect are dropped: everything of the contrast when alpha is 0, which is TAPT."""
     if h.alpha == 0:
         return objective("mlm", p_m=h.p_m)
-    params: dict[str, Any] = h.model_dump()
-    if h.contrast == "simsiam":
-        del params["temperature"], params["contrast_group"]
-    else:
-        params["contrast_group"] = group_of(h.contrast_group, batch_size, "cmlm")
-    return objective("cmlm", **params)
+    return objective("cmlm", **contrast_params(h, batch_size, "cmlm"))
 
 
 def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:

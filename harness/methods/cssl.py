@@ -11,7 +11,7 @@ Deviations.
 - Negatives are the batch's other texts, as in equation 7; `contrast_group` cuts the batch into smaller groups.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -20,7 +20,7 @@ from harness.methods.base import (
     Method,
     RunContext,
     UnlabelledPhase,
-    group_of,
+    contrast_params,
     group_words,
     unlabelled_stage,
 )
@@ -36,13 +36,8 @@ class Hyperparameters(Strict):
 
 
 def spec(h: Hyperparameters, batch_size: int, num_views: int) -> Objective:
-    """`num_views`: K, the number of views without view 0, given by the translator. tau and the contrast group have no effect under SimSiam."""
-    params: dict[str, Any] = h.model_dump()
-    if h.contrast == "simsiam":
-        del params["temperature"], params["contrast_group"]
-    else:
-        params["contrast_group"] = group_of(h.contrast_group, batch_size, "cssl")
-    return objective("cssl", num_views=num_views, **params)
+    """`num_views`: K, the number of views without view 0, given by the translator."""
+    return objective("cssl", num_views=num_views, **contrast_params(h, batch_size, "cssl"))
 
 
 def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
