@@ -322,8 +322,12 @@ def test_time_that_is_over(command: Any) -> None:
 
 
 def test_what_it_refuses(
-    gpu_check: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    gpu_check: Callable[[str], ModuleType],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # which the script sets for all that it starts
     main = gpu_check("__main__").main
     assert main(["--device", "cpu", "--only", "nothing", "--out", str(tmp_path)]) == 2
     assert "no check begins with 'nothing': there are float32 product" in capsys.readouterr().err
