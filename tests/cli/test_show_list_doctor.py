@@ -10,6 +10,7 @@ import pytest
 from cli.command import Said
 from store.samples import committed, run, stage
 
+from harness.encoders.families import FAMILIES
 from harness.methods import METHODS
 from harness.store import Store
 from harness.tasks import TASKS
@@ -78,11 +79,20 @@ def test_lists(harness: Harness) -> None:
         "tasks": TASKS,
         "tables": ["few_shot", "full_size", "ablation", "--preset laptop"],
         "spaces": ["cmlm", "taco_fine_tune", "--preset paper"],
-        "encoders": ["bert-tiny", "minilm", "FOLDER", "ORG/NAME"],
+        "encoders": ["bert-tiny", "minilm", "FOLDER", "ORG/NAME", *FAMILIES],
     }.items():
         said = harness(f"list {what}")
         assert (said.status, said.err) == (0, "")
         assert set(names) <= {line.strip().partition("  ")[0] for line in said.out.splitlines()}
+
+
+def test_each_family_of_encoders_says_how_it_runs_and_what_trains_it(harness: Harness) -> None:
+    lines = {line.split()[0]: " ".join(line.split()) for line in harness("list encoders").out.splitlines()}
+    assert "packed; all methods; pre-trained on Wikipedia" in lines["bert"]
+    assert "packed; all methods but ELECTRA" in lines["modernbert"]
+    assert "DeBERTa-v2/v3; padded, by transformers; all methods but ELECTRA" in lines["deberta-v2"]
+    assert "no MLM head: FT, SCL and CSSL" in lines["splinter"]
+    assert "saw MNLI's and QQP's pairs" in lines["mpnet"]
 
 
 def test_doctor_says_by_its_exit_status_whether_something_is_missing(harness: Harness, workdir: Path) -> None:
