@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from harness.cli.parser import build_parser
-from harness.cli.request import read
 from harness.tables.request import Request, parse_override
 from harness.tables.resolve import ResolvedTable, resolve
 from harness.tables.table import Table, load_table
@@ -17,11 +15,6 @@ def request(preset: str | None = None, *, set: Iterable[str] = (), **fields: Any
     """`set`: KEY=VALUE texts; errors name the flags."""
     overrides = tuple(parse_override(text, "--set") for text in set)
     return Request(preset=preset, overrides=overrides, flags=True, **fields)
-
-
-def read_words(words: Sequence[str]) -> Request:
-    """The request of a whole command line."""
-    return read(build_parser().parse_args(words))
 
 
 def resolve_table(

@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from requested import read_words
 
 import harness
 from harness import api
 from harness.api.arguments import request_from
-from harness.cli.request import command
+from harness.cli.request import command, read_words
 from harness.commands.prepare import prepare
 from harness.commands.stored import like_last
 from harness.errors import UserError

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.metadata
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -232,6 +234,21 @@ def test_every_import_is_declared() -> None:
         if canonicalize_name(distributions.get(name, name)) not in declared
     ]
     assert not missing, "\n".join(missing)
+
+
+def test_benchmarks_import_what_there_is() -> None:
+    """They are run by hand, so that a name which moved would be missed."""
+    missing = []
+    for path in sorted((REPOSITORY / "benchmarks").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "harness":
+                module = importlib.import_module(str(node.module))
+                missing += [
+                    f"{path.name}: {node.module}.{each.name}"
+                    for each in node.names
+                    if not hasattr(module, each.name) and importlib.util.find_spec(f"{node.module}.{each.name}") is None
+                ]
+    assert not missing
 
 
 def test_packaged_requirements_are_pinned_by_hash() -> None:

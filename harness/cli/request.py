@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Sequence
 from dataclasses import fields
 
+from harness.cli.parser import build_parser
 from harness.cli.printing import print_lines, timestamp
 from harness.commands.stored import last_bench, like_last
 from harness.errors import UserError
@@ -24,6 +26,11 @@ def read(args: argparse.Namespace) -> Request:
         rest = f"{args.with_file} has none" if args.with_file else f"see 'harness {args.command} --help'"
         raise UserError(f"{args.command}: name a table with --table, or a file with a target with --with; {rest}.")
     return request
+
+
+def read_words(words: Sequence[str]) -> Request:
+    """The request of a whole command line."""
+    return read(build_parser().parse_args(words))
 
 
 def read_tune(args: argparse.Namespace) -> TuneRequest:

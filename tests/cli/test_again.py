@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from cli.command import SST2, Said, data_folder
-from requested import read_words
 
-from harness.cli.request import command
+from harness.cli.request import command, read_words
 from harness.commands.prepare import Prepared, prepare
 from harness.specs import Predictions, Record, Stage
 from harness.store import Owner, Store

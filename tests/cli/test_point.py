@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from cli.command import Said, TrainingStartedError, sst2, write_csv
-from requested import read_words
 
+from harness.cli.request import read_words
 from harness.commands.prepare import prepare
 from harness.tables.estimate import Calibration
 from harness.tables.point import PointFile, load_point, settings

@@ -8,8 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from requested import read_words
-
+from harness.cli.request import read_words
 from harness.commands.prepare import prepare
 from harness.search.study import Entry
 from harness.store import Store

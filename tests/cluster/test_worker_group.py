@@ -10,8 +10,9 @@ import psutil
 import pytest
 from cluster.driver import Driver, kept, started
 from cluster.studies import NOISE
-from requested import read_words, resolve_table
+from requested import resolve_table
 
+from harness.cli.request import read_words
 from harness.commands.prepare import prepare
 from harness.errors import UserError
 from harness.store import Store
