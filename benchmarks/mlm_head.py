@@ -44,9 +44,7 @@ def stages_of(encoder: str, store: str) -> dict[str, tuple[Stage, object]]:
         ("MLM of the head alone", "true", "mlm-head"),
         ("the former warm-up (rows 'after MLM')", "false", "pre-train"),
     ):
-        words = (
-            f"plan --table mlm_head --preset {preset} --encoder {encoder} --tasks movies --data packaged --subsets 0"
-        )
+        words = f"plan --table mlm_head --preset {preset} --encoder {encoder} --tasks movies --subsets 0"
         words += f" --seeds 31 --set mlm_head.frozen={frozen}" + (f" --store {store}" if store else "")
         prepared = prepare(read_words(words.split()), train=False)
         stage = next(stage for stage in prepared.plan.stages.values() if stage.phase == phase)
