@@ -87,6 +87,7 @@ class Repository:
     def cached_snapshot(self, patterns: Sequence[str]) -> Path | None:
         """A folder with the cached files of these patterns; None where there is none. Makes no request."""
         from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError
 
         try:
             found = snapshot_download(
@@ -96,7 +97,7 @@ class Repository:
                 allow_patterns=list(patterns),
                 local_files_only=True,
             )
-        except Exception:  # not there, or not whole
+        except (HfHubHTTPError, OSError):  # not there, or not whole
             return None
         return Path(found)
 

@@ -283,7 +283,7 @@ def _collectives(device: torch.device) -> None:
     distributed.all_gather_object(objects, {"loss": 0.5})
     assert torch.equal(summed, rows), f"all_reduce on {device}"
     assert torch.equal(gathered[0], rows), f"all_gather on {device}"
-    assert objects == [{"loss": 0.5}], f"all_gather_object beside {device}"
+    assert objects == [{"loss": 0.5}], f"all_gather_object on a group with {device}"
 
 
 def _apart(setting: Setting, name: str) -> float:

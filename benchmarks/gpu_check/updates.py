@@ -42,7 +42,7 @@ ROWS = 64
 
 @dataclass(frozen=True)
 class Timed:
-    """An objective with its batch size and lengths. `against`: with a Trainer beside it."""
+    """An objective with its batch size and lengths. `against`: its time is compared with a Trainer's."""
 
     what: Trained
     batch: int = BATCH
