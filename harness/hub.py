@@ -131,6 +131,52 @@ class Repository:
             raise self.failed(error) from None
         return str(info.sha)
 
+    def check_writable(self) -> None:
+        """Raises UserError where this user may not upload to it: before anything is made that would be uploaded."""
+        from huggingface_hub import HfApi, get_token
+
+        if reason := unreachable():
+            raise UserError(
+                f"{self.where}: the hub cannot be reached ({reason}); connect, or leave it out and use `hf upload` later."
+            )
+        owner, slash, _ = self.name.partition("/")
+        if not slash or not is_id(self.name):
+            raise UserError(f"{self.where} {self.name}: write OWNER/NAME, the repository to upload to.")
+        if not get_token():
+            raise UserError(
+                f"{self.where}: nobody is logged in to the hub; run `hf auth login` with a token that may write."
+            )
+        try:
+            user = HfApi().whoami()
+        except Exception as error:
+            raise self.failed(error) from None
+        mine = [user["name"], *(each["name"] for each in user.get("orgs", []))]
+        if owner not in mine:
+            raise UserError(
+                f"{self.where} {self.name}: the token is that of {user['name']}; upload to one of {', '.join(mine)}."
+            )
+
+    def upload(self, folder: Path, message: str, *, private: bool) -> str:
+        """Create the repository where there is none, upload a folder in one commit, and return its address. Raises UserError."""
+        from huggingface_hub import HfApi
+
+        try:
+            made = HfApi().create_repo(self.name, repo_type=self.kind, private=private, exist_ok=True)
+            HfApi().upload_folder(
+                repo_id=self.name,
+                repo_type=self.kind,
+                folder_path=folder,
+                commit_message=message,
+                revision=self.revision,
+            )
+        except Exception as error:
+            short = " ".join(str(error).split())[:160].rstrip(".")
+            raise UserError(
+                f"{self.where}: {self} could not be uploaded ({type(error).__name__}: {short}); the folder {folder} is written, and "
+                f"`hf upload {self.name} {folder}` uploads it."
+            ) from None
+        return str(made)
+
     def require_hub(self, what: str = "") -> None:
         """Raises NotAtHand where the hub cannot be reached; `what` is needed of it (default: the repository)."""
         reason = unreachable()

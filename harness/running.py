@@ -26,6 +26,7 @@ from harness.errors import UserError, first_line
 from harness.execution import WorkerSetup
 from harness.objectives import build
 from harness.objectives.base import TrainingObjective
+from harness.objectives.classification import HEAD
 from harness.specs import Parent, Record, Stage
 from harness.storage import weights_of
 from harness.training.checkpoint import Checkpoints
@@ -110,6 +111,21 @@ def _build(stage: Stage, vocabulary: Vocabulary, setup: WorkerSetup, record: Rec
     objective = build(stage.objective, encoder, vocabulary, data.num_labels, stage.optim.dropout, stage.seed)
     objective.load_parts(tensors, parts)
     return objective
+
+
+def restored(stage: Stage, vocabulary: Vocabulary, setup: WorkerSetup) -> tuple[TrainingObjective, str]:
+    """The objective of a trained stage with its stored weights, and their digest.
+
+    Raises FileNotFoundError where they are not stored, SafetensorError where they are damaged, and KeyError where an older harness
+    stored them without the head of the classifier.
+    """
+    tensors, digest = checked_weights(setup.storage, stage.key)
+    encoder = load_encoder(setup.encoder_folder, stage.encoder.digest, seed=stage.seed, config=setup.encoder_config)
+    encoder.load_parts(tensors, ENCODER_PARTS)
+    objective = build(stage.objective, encoder, vocabulary, stage.data.num_labels, stage.optim.dropout, stage.seed)
+    if objective.supervised:
+        objective.load_parts(tensors, (HEAD,))
+    return objective.to(torch.device(setup.device)), digest
 
 
 def _of_one_rank(error: Exception) -> bool:

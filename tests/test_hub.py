@@ -75,3 +75,50 @@ def test_what_was_fetched_needs_no_hub(hub: StandIn, tmp_path: Path) -> None:
     code = "from harness.hub import Repository\nthere = Repository('dataset', 'me/there', 'x', 'y')\n"
     code += "print(there.cached('a.txt'), there.fetch('a.txt'), there.cached_snapshot(['*']), there.cached('b.txt'), sep='\\n')"
     assert elsewhere(code, tmp_path, HF_HUB_OFFLINE="1").splitlines() == [first[1], *first[1:], "None"]
+
+
+UPLOAD = """
+from pathlib import Path
+from harness.errors import UserError
+from harness.hub import Repository
+def upload(name, folder, private=True):
+    remote = Repository('model', name, '--push', 'leave it out')
+    try:
+        remote.check_writable()
+        print(remote.upload(Path(folder), 'a model', private=private))
+    except UserError as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_a_folder_is_uploaded_privately(hub: StandIn, tmp_path: Path) -> None:
+    """And a second time to the same repository."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for version in ("first", "second"):
+        (folder / "README.md").write_text(version)
+        (folder / "model.safetensors").write_text(f"{version} weights")
+        code = f"{UPLOAD}\nupload('me/new', {str(folder)!r})"
+        said = elsewhere(code, tmp_path, HF_ENDPOINT=hub.address, HF_TOKEN="hf_mine")
+        assert said == f"{hub.address}/me/new\n"
+        there = hub.folder("me/new", "models")
+        assert {path.name: path.read_text() for path in there.iterdir()} == {
+            "README.md": version,
+            "model.safetensors": f"{version} weights",
+        }
+    assert hub.private == {"me/new": True}
+    elsewhere(
+        f"{UPLOAD}\nupload('us/open', {str(folder)!r}, False)", tmp_path, HF_ENDPOINT=hub.address, HF_TOKEN="hf_mine"
+    )
+    assert hub.private["us/open"] is False
+
+
+def test_who_may_not_upload_is_told_before(hub: StandIn, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    said = elsewhere(f"{UPLOAD}\nupload('me/new', {folder!r})", tmp_path, HF_ENDPOINT=hub.address)
+    assert "--push: nobody is logged in to the hub; run `hf auth login`" in said
+    code = f"{UPLOAD}\nupload('they/new', {folder!r})\nupload('new', {folder!r})\nupload('a/b/c', {folder!r})"
+    lines = elsewhere(code, tmp_path, HF_ENDPOINT=hub.address, HF_TOKEN="hf_mine").splitlines()
+    assert "--push they/new: the token is that of me; upload to one of me, us." in lines[0]
+    assert all("write OWNER/NAME" in line for line in lines[1:])
+    assert not any("create" in request for request in hub.asked)

@@ -259,6 +259,27 @@ def _yes_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _export_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "key", nargs="?", default="", help="key of a stage, or its first characters ('harness list runs')"
+    )
+    parser.add_argument("--out", required=True, metavar="FOLDER", help="folder to write, new or empty")
+    which = parser.add_argument_group("in place of a key")
+    which.add_argument("--best", action="store_true", help="the run of the last bench with the best dev score")
+    which.add_argument("--methods", type=_names, help="for --best: methods or rows of the table, comma-separated")
+    which.add_argument("--tasks", type=_names, help="for --best: the task")
+    which.add_argument("--sizes", type=_numbers, help="for --best: numbers of labelled training examples")
+    hub = parser.add_argument_group("hub")
+    hub.add_argument("--push", metavar="OWNER/NAME", help="upload to this repository of the Hugging Face hub, private")
+    hub.add_argument("--public", action="store_true", help="make the repository public if it is new")
+    _store_flags(parser)
+    parser.add_argument(
+        "--accept-difference",
+        action="store_true",
+        help="export a retrained model whose predictions differ from the record's (another kind of processor)",
+    )
+
+
 def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="harness", description="Train and compare contrastive objectives for language encoders.")
     parser.add_argument("--version", action="version", version=f"harness {harness.__version__}")
@@ -314,6 +335,12 @@ def build_parser() -> argparse.ArgumentParser:
     show.add_argument("key", help="key of a stage, or its first characters")
     _store_flags(show)
     show.set_defaults(handler="harness.cli.show:show")
+
+    export = commands.add_parser(
+        "export", help="write a trained model as a Hugging Face folder with a model card, and upload it"
+    )
+    _export_flags(export)
+    export.set_defaults(handler="harness.cli.export:export")
 
     doctor = commands.add_parser("doctor", help="check Python, torch, Ray, packages, data, store and disk")
     _store_flags(doctor)

@@ -1,20 +1,19 @@
-"""Requests on the command line: read from its words, recalled from a store, and printed as a command."""
+"""Requests on the command line: read from its words, or recalled from a store."""
 
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Sequence
 from dataclasses import fields
 
 from harness.cli.parser import build_parser
 from harness.cli.printing import print_lines, timestamp
-from harness.commands.stored import last_bench, like_last
+from harness.commands.stored import command, last_bench, like_last
 from harness.errors import UserError
 from harness.search.request import TuneRequest
-from harness.store import DEFAULT_URL, Store, masked
+from harness.store import DEFAULT_URL, Store
 from harness.tables.point import with_point
-from harness.tables.request import FIELDS, FILTERS, Request, parse_override
+from harness.tables.request import FIELDS, Request, parse_override
 
 
 def read(args: argparse.Namespace) -> Request:
@@ -56,21 +55,6 @@ def _flags(args: argparse.Namespace) -> Request:
     overrides = tuple(parse_override(text, "--set") for text in args.set)
     values = {name: given[name] for name in named if given[name] is not None}
     return Request(**values, overrides=overrides, flags=True)
-
-
-# ------------------------------------------------------------------------------------------------------------ printing
-
-
-def command(request: Request, verb: str = "bench", store: str | None = None) -> str:
-    """The command line of a request, for a shell."""
-    words = ["harness", verb, "--table", request.table]
-    for name in FIELDS:
-        value = getattr(request, name)
-        if value is not None:
-            words += [f"--{name}", ",".join(map(str, value)) if name in FILTERS else value]
-    for override in request.overrides:
-        words += ["--set", override.text]
-    return shlex.join([*words, *(["--store", masked(store)] if store else [])])
 
 
 # ------------------------------------------------------------------------------------------------------------ recalling

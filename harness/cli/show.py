@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from harness.cli.parser import LISTED
 from harness.cli.printing import duration, escaped, print_lines, timestamp
-from harness.cli.request import command
 from harness.commands.execution import storage_of
-from harness.commands.stored import find_key, of_run
+from harness.commands.stored import command, find_key, of_run
 from harness.errors import UserError, unknown
 from harness.specs import Parent, Record, Stage
 from harness.storage import Storage, weights_of

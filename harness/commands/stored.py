@@ -1,15 +1,16 @@
-"""What a store remembers: the record of a key, the last bench, and the request that makes a run again."""
+"""What a store remembers: the record of a key, the last bench, and the request and command that make a run again."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from harness.errors import UserError
 from harness.methods import METHODS, methods_named
-from harness.store import Store, StoredRequest
-from harness.tables.request import FIELDS, YAML, Request, from_json, same_table
+from harness.store import Store, StoredRequest, masked
+from harness.tables.request import FIELDS, FILTERS, YAML, Request, from_json, same_table
 from harness.tables.table import load_table
 
 
@@ -60,6 +61,12 @@ def of_run(stored: StoredRequest, label: Mapping[str, Any]) -> Request:
     )
 
 
+def of_cell(stored: StoredRequest, label: Mapping[str, Any]) -> Request:
+    """The part of a stored request that makes the cell of a run: all its subsets and seeds."""
+    request = from_json(stored.values)
+    return replace(of_run(stored, label), subsets=request.subsets, seeds=request.seeds)
+
+
 def _method(request: Request, label: Mapping[str, Any]) -> str:
     """A row by its name; one that the table does not have, and gets for its method, by the method."""
     row, method = str(label["row"]), str(label["method"])
@@ -69,3 +76,15 @@ def _method(request: Request, label: Mapping[str, Any]) -> str:
     except UserError:  # the user's file is gone or changed
         return row
     return method if added and row not in rows else row
+
+
+def command(request: Request, verb: str = "bench", store: str | None = None) -> str:
+    """The command line of a request, for a shell."""
+    words = ["harness", verb, "--table", request.table]
+    for name in FIELDS:
+        value = getattr(request, name)
+        if value is not None:
+            words += [f"--{name}", ",".join(map(str, value)) if name in FILTERS else value]
+    for override in request.overrides:
+        words += ["--set", override.text]
+    return shlex.join([*words, *(["--store", masked(store)] if store else [])])

@@ -31,8 +31,8 @@ def translated(prepared: Prepared, counting: Counting) -> tuple[Prepared, int]:
     return prepare(prepared.request, train=True), empty
 
 
-def train(prepared: Prepared, view: View) -> None:
-    """Train the stages that are left, and keep the request. Raises UserError before Ray starts for what this machine lacks."""
+def train(prepared: Prepared, view: View, *, remember: bool = True) -> None:
+    """Train the stages that are left, and keep the request (`remember`). Raises UserError before Ray starts for what this machine lacks."""
     from harness.cluster.session import session
     from harness.encoders.tokens import Tokeniser
 
@@ -45,7 +45,8 @@ def train(prepared: Prepared, view: View) -> None:
     name = resolved.table.name
     metadata = {"table": name, "preset": resolved.preset, "encoder": located.name, "runs": str(len(plan.runs))}
     prepared.store = Store(prepared.store.url)
-    prepared.remember()
+    if remember:
+        prepared.remember()
     storage = storage_of(request, prepared.store)
     storage.probe()
     with session(execution_of(request, resolved), metadata) as (dashboard, settled):

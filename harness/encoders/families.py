@@ -9,7 +9,7 @@ are left out hold for a family of which nothing special is known. A switch on `m
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -27,6 +27,26 @@ class Layer:
 
 
 @dataclass(frozen=True)
+class Classifier:
+    """transformers' sequence classifier of a family whose head computes what ours does: first token, dense, tanh, linear.
+
+    `dense`, `out`: its two linear layers, as paths in the library's model. `settings`: what its configuration must say for it.
+    `as_bert`: (pattern, replacement) pairs for a family whose own classifier has another head, though a BERT computes what its
+    encoder does: how the encoder's tensors are called there, one rule after another.
+    """
+
+    dense: str
+    out: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    as_bert: tuple[tuple[str, str], ...] = ()
+
+    def fits(self, config: Mapping[str, Any]) -> bool:
+        """Whether it computes the same for an encoder of this configuration, given with BERT's names."""
+        width = config.get("hidden_size")
+        return not self.as_bert or bool(config.get("embedding_size", width) == width)
+
+
+@dataclass(frozen=True)
 class Family:
     """The encoders of one `model_type`. Names of modules and tensors are paths in the library's model.
 
@@ -41,7 +61,7 @@ class Family:
     relative positions each token has in a layer. `left_out`: dropout modules that the library leaves out where the configuration
     says 0. `names`: how its configuration calls what BERT's calls otherwise; `defaults`: what it may leave out. `tokenizer`: the
     files that a tokenizer is built from without tokenizer.json. `seen`: what is known of texts that released encoders were trained
-    on and tasks are made of too.
+    on and tasks are made of too. `classifier`: None where transformers has no sequence classifier with a head like ours.
     """
 
     title: str
@@ -60,6 +80,7 @@ class Family:
     relative_scores: Callable[[Mapping[str, Any]], int] = lambda config: 0
     tokenizer: tuple[str, ...] = ()
     seen: str = ""
+    classifier: Classifier | None = None
 
     @property
     def packed(self) -> bool:
@@ -87,6 +108,21 @@ class Family:
 
 _WIKIPEDIA = "pre-trained on Wikipedia, where QNLI's passages come from"
 _ROTARY, _RELATIVE = "rotary positions", "relative positions"
+_POOLER = Classifier("bert.pooler.dense", "classifier")
+_HEAD = Classifier("classifier.dense", "classifier.out_proj")
+_CONTEXT = Classifier("pooler.dense", "classifier", {"pooler_hidden_act": "tanh"})
+_DISTILBERT_AS_BERT = (
+    (r"^distilbert\.embeddings", "bert.embeddings"),
+    (r"^distilbert\.transformer\.layer\.(\d+)", r"bert.encoder.layer.\1"),
+    (r"attention\.q_lin", "attention.self.query"),
+    (r"attention\.k_lin", "attention.self.key"),
+    (r"attention\.v_lin", "attention.self.value"),
+    (r"attention\.out_lin", "attention.output.dense"),
+    (r"sa_layer_norm", "attention.output.LayerNorm"),
+    (r"ffn\.lin1", "intermediate.dense"),
+    (r"ffn\.lin2", "output.dense"),
+    (r"output_layer_norm", "output.LayerNorm"),
+)
 
 
 def _roberta(title: str, tokenizer: tuple[str, ...] = (), seen: str = "") -> Family:
@@ -98,6 +134,7 @@ def _roberta(title: str, tokenizer: tuple[str, ...] = (), seen: str = "") -> Fam
         after_padding=True,
         tokenizer=tokenizer,
         seen=seen,
+        classifier=_HEAD,
     )
 
 
@@ -126,6 +163,7 @@ FAMILIES = {
         ),
         tokenizer=("vocab.txt",),
         seen=_WIKIPEDIA,
+        classifier=_POOLER,
     ),
     "roberta": _roberta("RoBERTa", ("vocab.json", "merges.txt"), _WIKIPEDIA),
     "electra": Family(
@@ -140,6 +178,7 @@ FAMILIES = {
         ),
         tokenizer=("vocab.txt",),
         seen=_WIKIPEDIA,
+        classifier=replace(_POOLER, as_bert=((r"^electra\.", "bert."),)),
     ),
     "mpnet": Family(
         "MPNet",
@@ -148,6 +187,7 @@ FAMILIES = {
         own_positions=_RELATIVE,
         tokenizer=("vocab.txt",),
         seen=f"{_WIKIPEDIA}; all-mpnet-base-v2 saw MNLI's and QQP's pairs",
+        classifier=_HEAD,
     ),
     "distilbert": Family(
         "DistilBERT",
@@ -160,9 +200,11 @@ FAMILIES = {
             "num_hidden_layers": "n_layers",
             "num_attention_heads": "n_heads",
             "intermediate_size": "hidden_dim",
+            "hidden_act": "activation",
         },
         tokenizer=("vocab.txt",),
         seen=_WIKIPEDIA,
+        classifier=replace(_POOLER, as_bert=_DISTILBERT_AS_BERT),
     ),
     "modernbert": Family(
         "ModernBERT",
@@ -182,6 +224,7 @@ FAMILIES = {
         relative_scores=_disentangled,
         tokenizer=("vocab.json", "merges.txt"),
         seen=_WIKIPEDIA,
+        classifier=_CONTEXT,
     ),
     "deberta-v2": Family(
         "DeBERTa-v2/v3",
@@ -189,18 +232,34 @@ FAMILIES = {
         relative_scores=_disentangled,
         tokenizer=("spm.model",),
         seen=_WIKIPEDIA,
+        classifier=_CONTEXT,
     ),
-    "albert": Family("ALBERT", names={"head_width": "embedding_size"}, tokenizer=("spiece.model",), seen=_WIKIPEDIA),
-    "roberta-prelayernorm": Family("RoBERTa-PreLayerNorm", after_padding=True),
-    "xlm-roberta-xl": Family("XLM-RoBERTa-XL", after_padding=True),
-    "data2vec-text": Family("Data2VecText", after_padding=True),
+    "albert": Family(
+        "ALBERT",
+        names={"head_width": "embedding_size"},
+        tokenizer=("spiece.model",),
+        seen=_WIKIPEDIA,
+        classifier=Classifier("albert.pooler", "classifier"),
+    ),
+    "roberta-prelayernorm": Family("RoBERTa-PreLayerNorm", after_padding=True, classifier=_HEAD),
+    "xlm-roberta-xl": Family("XLM-RoBERTa-XL", after_padding=True, classifier=_HEAD),
+    "data2vec-text": Family("Data2VecText", after_padding=True, classifier=_HEAD),
     "eurobert": Family("EuroBERT", own_positions=_ROTARY, gated=True),
     "nomic_bert": Family("NomicBERT", own_positions=_ROTARY, gated=True),
     "splinter": Family("Splinter", mlm=False, tokenizer=("vocab.txt",)),
 }
 """By `model_type`."""
+RELATIVE = "harness-relative-positions"
+"""The `model_type` of a folder whose weights hold T5's relative positions; its `base_model_type` is that of the encoder below.
+transformers does not know it, so it does not load the folder without them."""
 SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings")
 """Numbers of a configuration that every encoder has, by BERT's names."""
+
+
+def base_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of the encoder below relative positions; another one as it is."""
+    base = config.get("base_model_type")
+    return {**config, "model_type": base} if base else dict(config)
 
 
 def family_of(config: Mapping[str, Any]) -> Family:

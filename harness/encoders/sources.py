@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from harness.encoders.families import FAMILIES, family_of
+from harness.encoders.families import FAMILIES, base_config, family_of
 from harness.encoders.packaged import PACKAGED, HeadTraining, package_folder
 from harness.encoders.sizes import SIZES, relative_positions_error
 from harness.errors import UserError, unknown
@@ -98,6 +98,12 @@ def adapted(encoder: Encoder, settings: Mapping[str, int], config: Mapping[str, 
     what `settings` leave out stays. Raises UserError for numbers that cannot be, and for a kind that takes none."""
     buckets = settings.get("relative_buckets", encoder.relative_buckets)
     distance = settings.get("relative_distance", encoder.relative_distance or RELATIVE_DISTANCE)
+    own = (config.get("relative_buckets", 0), config.get("relative_distance", 0))
+    if own[0] and own != (buckets, distance):
+        raise UserError(
+            f"{encoder.name}: its weights hold relative positions with {own[0]} buckets and distance {own[1]}; leave "
+            "encoder.relative_buckets and encoder.relative_distance out."
+        )
     if not buckets:
         return replace(encoder, relative_buckets=0, relative_distance=0)
     family = family_of(config)
@@ -144,7 +150,9 @@ def locate(name: str, *, download: bool = False, where: str = "--encoder") -> Lo
 
 
 def _of_folder(folder: Path, name: str) -> Located:
-    located = Located(Encoder(encoder_digest(folder), name), folder, _config(folder), None)
+    config = _config(folder)
+    relative = (config.get("relative_buckets", 0), config.get("relative_distance", 0))
+    located = Located(Encoder(encoder_digest(folder), name, *relative), folder, config, None)
     _check_tokenizer(folder, located.config)
     return located
 
@@ -258,6 +266,7 @@ def _config(folder: Path) -> dict[str, Any]:
     config: dict[str, Any] = _json(path)
     if not isinstance(config, dict):
         raise UserError(f"{path} is not the configuration of a model: it should hold a JSON object.")
+    config = base_config(config)
     try:
         family = family_of({"model_type": "None", **config})
     except KeyError as error:

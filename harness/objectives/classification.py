@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,6 +14,9 @@ from harness.encoders.tokens import Tokens
 from harness.objectives import diagnostics
 from harness.objectives.base import Draw, Measures, TrainingObjective, Views, at_least_single, in_groups, named
 from harness.objectives.losses import supervised_contrastive
+
+HEAD = "classifier"
+"""The part of a classifier's weights that holds its head."""
 
 
 class CrossEntropy(TrainingObjective):
@@ -27,6 +31,23 @@ class CrossEntropy(TrainingObjective):
         self.drop = nn.Dropout(self.dropout)
         self.dense = self.draw_linear(nn.Linear(size, size), "classification_dense")
         self.out = self.draw_linear(nn.Linear(size, self.num_labels), "classification_out")
+
+    def parts(self) -> dict[str, Tensor]:
+        layers = {"dense": self.dense, "out": self.out}
+        return {
+            f"{HEAD}/{name}.{kind}": getattr(layer, kind).detach().to("cpu", copy=True)
+            for name, layer in layers.items()
+            for kind in ("weight", "bias")
+        }
+
+    def load_parts(self, tensors: Mapping[str, Tensor], parts: tuple[str, ...]) -> None:
+        """Raises KeyError where the weights have no head."""
+        if HEAD not in parts:
+            return
+        with torch.no_grad():
+            for name, layer in (("dense", self.dense), ("out", self.out)):
+                layer.weight.copy_(tensors[f"{HEAD}/{name}.weight"])
+                layer.bias.copy_(tensors[f"{HEAD}/{name}.bias"])
 
     def prepare(self, tokens: Tokens, labels: NDArray[Any] | None, draw: Draw) -> Views:
         return Views(tokens, tokens.ids, labels, self.step_flops(tokens))

@@ -161,7 +161,7 @@ def library(folder: Path, encoder: TextEncoder, tokens: Any) -> tuple[Any, torch
     cls = AutoModelForMaskedLM if encoder.family.mlm else AutoModel
     plain = cls.from_pretrained(str(folder), attn_implementation="eager", dtype=torch.float32).eval()
     batch = tiny.padded(tokens, pad=plain.config.pad_token_id)
-    if getattr(plain.config, "type_vocab_size", 0) < 2 or "token_type_ids" not in encoder._takes:
+    if getattr(plain.config, "type_vocab_size", 0) < 2 or "token_type_ids" not in encoder.inputs:
         del batch["token_type_ids"]
     return plain, batch["attention_mask"].bool(), batch
 

@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging as transformers_logging
 
-from harness.encoders.families import family_of
+from harness.encoders.families import base_config, family_of
 from harness.encoders.kernels import packing as packed
 from harness.encoders.kernels.attention import NAME
 from harness.encoders.kernels.linear import linear, use_cpu_kernels
@@ -60,7 +61,8 @@ class TextEncoder(nn.Module):
     """An encoder with its MLM head. `model` is the library's own masked-language model."""
 
     def __init__(self, model: Any, *, fresh_head: bool) -> None:
-        """Raises UserError for a model that takes no attention mask, whose states would depend on padding."""
+        """`inputs`: what the base model's forward takes. Raises UserError for a model that takes no attention mask, whose states
+        would depend on padding."""
         super().__init__()
         self.family = family_of({"model_type": model.config.model_type})
         for module in list(model.modules()):
@@ -72,8 +74,8 @@ class TextEncoder(nn.Module):
         self.fresh_head = fresh_head
         self.config: Any = model.config
         self.hidden_size: int = self.config.hidden_size
-        self._takes = frozenset(signature(self.base.forward).parameters)
-        if "attention_mask" not in self._takes:
+        self.inputs = frozenset(signature(self.base.forward).parameters)
+        if "attention_mask" not in self.inputs:
             raise UserError(f"A {self.family.title} encoder takes no attention mask; take one of another model type.")
 
     @property
@@ -122,7 +124,7 @@ class TextEncoder(nn.Module):
         positions, types = self.position_and_type_ids(batch)
         if self.relative_positions is not None:
             packing = self.relative_positions(packing)
-        more: dict[str, Any] = {"token_type_ids": filled(types)[None]} if "token_type_ids" in self._takes else {}
+        more: dict[str, Any] = {"token_type_ids": filled(types)[None]} if "token_type_ids" in self.inputs else {}
         hidden = self.base(
             input_ids=filled(batch.ids)[None], position_ids=filled(positions)[None], packing=packing, **more
         )[0]
@@ -141,9 +143,9 @@ class TextEncoder(nn.Module):
             "input_ids": laid_out(batch.ids),
             "attention_mask": torch.zeros_like(padding).index_fill(0, slots, 1).view(rows, width),
         }
-        if self.family.numbered and "position_ids" in self._takes:
+        if self.family.numbered and "position_ids" in self.inputs:
             given["position_ids"] = laid_out(positions)
-        if self._typed and "token_type_ids" in self._takes:
+        if self.typed and "token_type_ids" in self.inputs:
             given["token_type_ids"] = torch.zeros_like(padding).index_copy(0, slots, types).view(rows, width)
         out = self.base(**given, **({"output_hidden_states": True} if embedded else {}))
         states = (out[0], out.hidden_states[0]) if embedded else (out[0],)
@@ -171,10 +173,10 @@ class TextEncoder(nn.Module):
         """(position ids [T], token type ids [T]) in this model type's own numbering."""
         # Passed explicitly: the library would derive them from the ids, where a random replacement may be the padding id.
         offset = self.config.pad_token_id + 1 if self.family.after_padding else 0
-        return batch.packing.positions + offset, batch.types if self._typed else torch.zeros_like(batch.types)
+        return batch.packing.positions + offset, batch.types if self.typed else torch.zeros_like(batch.types)
 
     @property
-    def _typed(self) -> bool:
+    def typed(self) -> bool:
         """Whether it tells token types apart."""
         return int(getattr(self.config, "type_vocab_size", 1)) > 1
 
@@ -270,14 +272,18 @@ class TextEncoder(nn.Module):
             for name, tensor in tensors.items()
         }
 
-    def load_parts(self, tensors: dict[str, Tensor], parts: Iterable[str]) -> None:
-        """Take the named parts of loaded weights; relative positions come with the encoder's where it has them."""
-        wanted = tuple(parts)
-        state = {n.split("/", 1)[1]: t for n, t in tensors.items() if n.split("/", 1)[0] in wanted}
+    def take_relative_positions(self, state: Mapping[str, Tensor]) -> None:
+        """Those in tensors of the model by name, where there are some."""
         prefix = f"{self.model.base_model_prefix}.relative_positions."
         relative = {n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)}
         if relative:
             self._set_relative_positions(RelativePositions.like(relative))
+
+    def load_parts(self, tensors: dict[str, Tensor], parts: Iterable[str]) -> None:
+        """Take the named parts of loaded weights; relative positions come with the encoder's where it has them."""
+        wanted = tuple(parts)
+        state = {n.split("/", 1)[1]: t for n, t in tensors.items() if n.split("/", 1)[0] in wanted}
+        self.take_relative_positions(state)
         own = self._split()
         missing = [n for part in wanted for n in own[part] if n not in state]
         if missing:
@@ -298,13 +304,16 @@ def _outside_base(model: Any, names: Iterable[str]) -> set[str]:
 def _template(folder: str, digest: str) -> TextEncoder:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    family = family_of(json.loads((Path(folder) / "config.json").read_text()))
+    config = json.loads((Path(folder) / "config.json").read_text())
+    relative = "base_model_type" in config
+    family = family_of(base_config(config))
     # A fixed seed, so nothing outside the named streams varies; a fresh head is drawn again from the stage's own stream.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         try:
             model, info = (AutoModelForMaskedLM if family.mlm else AutoModel).from_pretrained(
                 folder,
+                config=AutoConfig.for_model(**base_config(config)) if relative else None,
                 attn_implementation=NAME if family.packed else "eager",
                 dtype=torch.float32,
                 trust_remote_code=False,
@@ -318,7 +327,10 @@ def _template(folder: str, digest: str) -> TextEncoder:
     pooler = {name for name in info["missing_keys"] if "pooler." in name}  # of no use here
     if missing := sorted(set(info["missing_keys"]) - head - pooler):
         raise UserError(f"The encoder in {folder} lacks the weights {missing[0]} (and {len(missing) - 1} more).")
-    return TextEncoder(model, fresh_head=bool(head - model.all_tied_weights_keys.keys()))
+    encoder = TextEncoder(model, fresh_head=bool(head - model.all_tied_weights_keys.keys()))
+    if relative:
+        encoder.take_relative_positions(load_file(Path(folder) / "model.safetensors"))
+    return encoder
 
 
 def load_encoder(folder: Path, digest: str, *, seed: int, config: Mapping[str, Any] | None = None) -> TextEncoder:

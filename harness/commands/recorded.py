@@ -1,0 +1,120 @@
+"""A recorded stage with what its store and its data tell of it: the run and the cell that it belongs to, texts, and how to make
+it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from harness.commands.prepare import Prepared, prepare
+from harness.commands.stored import command, find_key, last_bench, like_last, of_cell, of_run
+from harness.errors import UserError
+from harness.specs import Record, Run, Stage
+from harness.store import DEFAULT_URL, Store, StoredRequest
+from harness.tables.plan import Plan
+from harness.tables.request import Request, from_json
+from harness.tasks import Task
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A stage of a store, its record with predictions, and the request that makes it.
+
+    `cell`: the request of its cell, all subsets and seeds; of a stage that no run ends with the whole request. `label`: of the
+    run that ends with it. `again`: the command that makes it again. All three empty where the store does not know.
+    """
+
+    store: Store
+    stage: Stage
+    record: Record
+    cell: Request | None = None
+    label: Mapping[str, Any] | None = None
+    again: str = ""
+
+    @property
+    def key(self) -> str:
+        return self.record.key
+
+    def prepare(self, *, train: bool = False) -> Prepared:
+        """Its cell, planned. Raises UserError where the request is not known, or its files changed."""
+        if self.cell is None:
+            raise UserError(
+                f"{self.key[:12]}: the store {self.store.shown} does not know which request made this stage; run its bench again "
+                "with this store, which trains nothing that is recorded."
+            )
+        found = prepare(replace(self.cell, store=self.store.url), train=train)
+        if self.key not in found.plan.stages:
+            missing = ", ".join(found.plan.unresolved[:3])
+            why = f"{missing} is not at hand" if missing else "its table, its data or its encoder changed since then"
+            raise UserError(f"{self.key[:12]}: the same request makes another stage now: {why}. It was: {self.again}")
+        return found
+
+    def run_in(self, plan: Plan) -> Run:
+        """The run that ends with it, or the first that passes through it."""
+        ends = [run for run in plan.runs if run.stage.key == self.key]
+        return next(iter(ends or [run for run in plan.runs if any(s.key == self.key for s in run.stage.chain)]))
+
+
+def recorded(url: str | None, beginning: str) -> Recorded:
+    """The stage whose key begins so, in the store at `url` (None: the default one). Raises UserError."""
+    store = Store(url or DEFAULT_URL, create=False)
+    key = find_key(store, beginning)
+    stage, record = store.stage(key), store.records([key], predictions=True)[key]
+    assert stage is not None  # a record keeps its stage
+    for stored, label in requests_of(store, key):
+        return Recorded(store, stage, record, of_cell(stored, label), label, command(of_run(stored, label), store=url))
+    for stored in store.requests(key):
+        if not stored.study:
+            whole = from_json(stored.values)
+            return Recorded(store, stage, record, whole, None, command(whole, store=url))
+    return Recorded(store, stage, record)
+
+
+def requests_of(store: Store, key: str) -> Iterator[tuple[StoredRequest, Mapping[str, Any]]]:
+    """The requests that made the runs which end with a stage, each with the run's label; benches before studies."""
+    labels = store.labels(key)
+    for stored in sorted(store.requests(key), key=lambda request: bool(request.study)):
+        yield from ((stored, label) for label in labels if label["table"] == stored.table)
+
+
+def plan_of(store: Store, stage: Stage) -> Plan | None:
+    """The plan of a run that ends with a stage, for its texts; None where its data are not at hand any more."""
+    for stored, label in requests_of(store, stage.key):
+        try:
+            made = prepare(replace(of_run(stored, label), store=store.url), train=False).plan
+        except (UserError, OSError):
+            continue
+        if any(rows.digest in made.library for rows in stage.row_sets):
+            return made
+    return None
+
+
+def task_of(stage: Stage, plan: Plan) -> Task | None:
+    """The task that a stage is evaluated on."""
+    dev = stage.data.dev
+    return next((found.task for found in plan.tasks.values() if dev and found.dev.digest == dev.digest), None)
+
+
+def best_key(request: Request) -> str:
+    """The run of the last bench with the best dev score among those of one task; the first one where several tie. Filters of
+    `request` narrow the bench. Raises UserError."""
+    store = Store(request.store or DEFAULT_URL, create=False)
+    found = last_bench(store)
+    if found is None:
+        raise UserError(f"--best: the store {store.shown} holds no bench yet; run one first, or name a key.")
+    plan = prepare(like_last(request, found[1]), train=False).plan
+    tasks = dict.fromkeys(run.task for run in plan.runs)
+    if len(tasks) > 1:
+        raise UserError(
+            f"--best: the last bench has {', '.join(tasks)}, whose scores cannot be compared; name one with --tasks."
+        )
+    ranked: dict[str, float] = {}
+    records = store.records([run.stage.key for run in plan.runs])
+    for run in plan.runs:
+        record, selection = records.get(run.stage.key), run.stage.selection
+        if record is not None and record.status == "done" and selection is not None:
+            ranked.setdefault(run.stage.key, record.dev_scores[selection.metric])
+    if not ranked:
+        raise UserError("--best: no run of the last bench has finished yet; run the same bench again, or name a key.")
+    return max(ranked, key=lambda key: ranked[key])

@@ -1,0 +1,209 @@
+"""A trained model as a folder of Hugging Face's: weights, configuration and tokenizer.
+
+Where transformers has a class that computes the same, plain transformers loads the folder. A classifier for which it has none is
+written as its encoder alone, with the head in a file beside it; T5's relative positions (COCO-LM) are written so that plain
+transformers refuses the folder instead of computing something else. `load_encoder` takes every one of these folders.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+)
+
+from harness.encoders.families import RELATIVE, SHAPE
+from harness.encoders.models.text_encoder import TextEncoder
+
+HEAD_FILE = "classifier.safetensors"
+"""The head of a classifier that transformers has no class for: dense.weight, dense.bias, out.weight, out.bias."""
+WEIGHTS = "model.safetensors"
+
+Form = Literal["classifier", "masked_lm", "encoder", "relative"]
+"""What loads a folder: AutoModelForSequenceClassification; AutoModelForMaskedLM; AutoModel, a head in `HEAD_FILE` apart; harness
+alone."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """The head of a classifier by the names of `HEAD_FILE`, and its classes (empty: regression)."""
+
+    tensors: Mapping[str, Tensor]
+    classes: tuple[str, ...]
+
+
+def form_of(encoder: TextEncoder, *, supervised: bool) -> Form:
+    """The form in which an encoder is written, with a classifier's head or with its MLM head."""
+    classifier = encoder.family.classifier
+    if encoder.relative_positions is not None:
+        return "relative"
+    if not supervised:
+        return "masked_lm" if encoder.family.mlm else "encoder"
+    return "classifier" if classifier is not None and classifier.fits(encoder.shape) else "encoder"
+
+
+def write_model(encoder: TextEncoder, folder: Path, head: Head | None = None) -> Form:
+    """Write weights and configuration, in one file each."""
+    form = form_of(encoder, supervised=head is not None)
+    folder.mkdir(parents=True, exist_ok=True)
+    labels = _labels(head) if head else {}
+    if form == "relative":
+        _write_relative(encoder, folder, labels)
+    elif form == "classifier":
+        assert head is not None
+        _write_classifier(encoder, folder, head, labels)
+    else:
+        model = encoder.model if form == "masked_lm" else encoder.base
+        config = _plain(encoder.config, labels)
+        config.architectures = [type(model).__name__]
+        config.save_pretrained(str(folder))
+        save_file(_untied(model.state_dict()), folder / WEIGHTS, metadata={"format": "pt"})
+    if head and form != "classifier":
+        save_file(_contiguous(head.tensors), folder / HEAD_FILE, metadata={"format": "pt"})
+    return form
+
+
+def write_tokenizer(source: Path, encoder: TextEncoder, folder: Path, max_length: int) -> None:
+    """Write the tokenizer of the folder `source` so that its defaults are what the model was trained with: token types where the
+    encoder tells them apart, and at most `max_length` tokens."""
+    typed = "token_type_ids" in encoder.inputs and encoder.typed
+    inputs = ["input_ids", *(["token_type_ids"] if typed else []), "attention_mask"]
+    tokenizer: Any = AutoTokenizer.from_pretrained(
+        str(source), trust_remote_code=False, model_input_names=inputs, model_max_length=max_length
+    )
+    tokenizer.save_pretrained(str(folder))
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    if settings.get("tokenizer_class") == "TokenizersBackend":  # a name that older versions of transformers do not know
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+        path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _labels(head: Head) -> dict[str, Any]:
+    names = head.classes or ("score",)
+    return {
+        "id2label": dict(enumerate(names)),
+        "label2id": {name: code for code, name in enumerate(names)},
+        "problem_type": "single_label_classification" if head.classes else "regression",
+    }
+
+
+def _plain(config: Any, changes: Mapping[str, Any]) -> Any:
+    """A copy of a configuration, without what this process chose for its own forward pass."""
+    return type(config).from_dict({**config.to_dict(), "dtype": "float32", **changes})
+
+
+def _untied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tied tensors once, as safetensors wants them; transformers ties them again."""
+    kept: dict[int, str] = {}
+    for name, tensor in state.items():
+        kept.setdefault(tensor.data_ptr(), name)
+    return _contiguous({name: state[name] for name in kept.values()})
+
+
+def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
+
+
+def _write_relative(encoder: TextEncoder, folder: Path, labels: Mapping[str, Any]) -> None:
+    """All tensors under a model type that transformers does not know: it would leave the relative positions out."""
+    assert encoder.relative_positions is not None
+    buckets, distance = encoder.relative_positions.shape
+    config = _plain(encoder.config, labels).to_dict()
+    config |= {"base_model_type": config["model_type"], "model_type": RELATIVE, "architectures": [RELATIVE]}
+    config |= {"relative_buckets": buckets, "relative_distance": distance}
+    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    save_file(_untied(encoder.model.state_dict()), folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def _write_classifier(encoder: TextEncoder, folder: Path, head: Head, labels: Mapping[str, Any]) -> None:
+    """As transformers' own sequence classifier. Raises ValueError where its tensors are not those of this encoder and head."""
+    classifier = encoder.family.classifier
+    assert classifier is not None
+    prefix = f"{encoder.model.base_model_prefix}."
+    state = {name: tensor for name, tensor in encoder.model.state_dict().items() if name.startswith(prefix)}
+    for pattern, replacement in classifier.as_bert:
+        state = {re.sub(pattern, replacement, name): tensor for name, tensor in state.items()}
+    config = (
+        _as_bert(encoder, labels) if classifier.as_bert else _plain(encoder.config, {**classifier.settings, **labels})
+    )
+    with torch.random.fork_rng(devices=[]):
+        model: Any = AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
+    if classifier.as_bert and not any("token_type_embeddings" in name for name in state):
+        state["bert.embeddings.token_type_embeddings.weight"] = torch.zeros(config.type_vocab_size, config.hidden_size)
+    for layer, name in ((classifier.dense, "dense"), (classifier.out, "out")):
+        state |= {f"{layer}.{kind}": head.tensors[f"{name}.{kind}"] for kind in ("weight", "bias")}
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    if wrong := [*missing, *unexpected]:
+        raise ValueError(f"a sequence classifier of {encoder.family.title} has other tensors, such as {wrong[0]}")
+    model.save_pretrained(str(folder), max_shard_size="1TB")
+
+
+def _as_bert(encoder: TextEncoder, labels: Mapping[str, Any]) -> Any:
+    """The configuration of the BERT that computes what this encoder does."""
+    names = (
+        *SHAPE,
+        "vocab_size",
+        "hidden_act",
+        "layer_norm_eps",
+        "type_vocab_size",
+        "pad_token_id",
+        "initializer_range",
+    )
+    shape = {name: encoder.shape[name] for name in names if name in encoder.shape}
+    return BertConfig(**{**shape, **labels})
+
+
+# -------------------------------------------------------------------------------------------------------------- reading
+
+
+def read_head(folder: Path, encoder: TextEncoder) -> Head | None:
+    """The head of a folder that holds a classifier with a head like ours, and its classes; None where there is none."""
+    config: Any = encoder.config
+    classes = tuple(config.id2label[code] for code in sorted(config.id2label)) if config.num_labels > 1 else ()
+    if (folder / HEAD_FILE).exists():
+        return Head(load_file(folder / HEAD_FILE), classes)
+    classifier = encoder.family.classifier
+    if classifier is None or classifier.as_bert or not (folder / WEIGHTS).exists():
+        return None
+    if any(getattr(config, name, None) != value for name, value in classifier.settings.items()):
+        return None
+    state = load_file(folder / WEIGHTS)
+    layers = {"dense": classifier.dense, "out": classifier.out}
+    names = {f"{name}.{kind}": f"{layer}.{kind}" for name, layer in layers.items() for kind in ("weight", "bias")}
+    if not all(name in state for name in names.values()):
+        return None
+    return Head({ours: state[theirs] for ours, theirs in names.items()}, classes)
+
+
+def plain_logits(folder: Path, form: Form, texts: Sequence[tuple[str, ...]]) -> Tensor:
+    """What plain transformers computes of rows of one or two texts: logits [n, C]; of a masked language model those of the first
+    token; of an encoder its first token's state [n, d], or the logits of the head beside it."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(str(folder))
+    columns = [list(column) for column in zip(*texts, strict=True)]
+    given = tokenizer(*columns, padding=True, truncation=True, return_tensors="pt")
+    load = {"classifier": AutoModelForSequenceClassification, "masked_lm": AutoModelForMaskedLM}.get(form, AutoModel)
+    model: Any = load.from_pretrained(str(folder), dtype=torch.float32)
+    with torch.inference_mode():
+        out = model.eval()(**given)
+    if form == "classifier":
+        return out.logits  # type: ignore[no-any-return]
+    first: Tensor = out[0][:, 0]
+    if form == "encoder" and (folder / HEAD_FILE).exists():
+        head = load_file(folder / HEAD_FILE)
+        pooled = torch.tanh(torch.nn.functional.linear(first, head["dense.weight"], head["dense.bias"]))
+        return torch.nn.functional.linear(pooled, head["out.weight"], head["out.bias"])
+    return first

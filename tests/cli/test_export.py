@@ -1,0 +1,259 @@
+"""`harness export`: every method that trains a classifier leaves the store as a folder that plain transformers loads, and that
+gives the recorded predictions in a fresh process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import trained
+from cli.command import Said, command
+from huggingface_hub import ModelCardData
+from huggingface_hub.repocard import metadata_load
+
+from harness.cli import main
+from harness.commands.prepare import prepare
+from harness.commands.recorded import recorded
+from harness.storage import Storage, weights_of
+from harness.store import Store
+from harness.tables.request import from_json
+
+METHODS = "ft,scl,tapt,cmlm,taco,electra,coco_lm"
+BENCH = (
+    "bench --table few_shot --tasks sst2 --data data --sizes 20 --subsets 0 --seeds 31,42 --encoder {encoder} --methods {methods} "
+    "--set max_length=64 --set fine_tune.steps=6 --set post_train.steps=2 --set fine_tune.batch_size=8 --set post_train.batch_size=4"
+)
+Harness = Callable[..., Said]
+
+
+@pytest.fixture(autouse=True)
+def _trained_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("harness.cli.bench", "harness.commands.export"):
+        monkeypatch.setattr(f"{module}.train", trained.train_here)
+
+
+@dataclass
+class Benched:
+    folder: Path
+    keys: dict[tuple[str, int], str]
+    """By row and seed."""
+
+
+@pytest.fixture(scope="module")
+def benched(tmp_path_factory: pytest.TempPathFactory, folders: dict[str, Path]) -> Benched:
+    """A store with every method on the tiny BERT."""
+    folder = tmp_path_factory.mktemp("benched")
+    trained.sentiment_folder(folder / "data")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr("harness.cli.bench.train", trained.train_here)
+        words = BENCH.format(encoder=folders["bert"], methods=METHODS).split()
+        assert main(words) == 0
+        store = Store("sqlite:///.harness/harness.db", create=False)
+        found = {}
+        for stored in store.requests():
+            for run in prepare(from_json(stored.values), train=False).plan.runs:
+                found[run.row, run.seed] = run.stage.key
+    return Benched(folder, found)
+
+
+@pytest.fixture
+def harness(benched: Benched, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Harness:
+    """The command in the folder of that bench."""
+    monkeypatch.chdir(benched.folder)
+    return lambda *words: command(capsys, *words)
+
+
+PLAIN = """
+import json, sys
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+texts, found = json.loads(sys.stdin.read()), {}
+for folder in sys.argv[1:]:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    given = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
+    with torch.no_grad():
+        found[folder] = model(**given).logits.double().tolist()
+assert "harness" not in sys.modules
+print(json.dumps(found))
+"""
+
+
+def predictions(key: str) -> tuple[list[str], Any]:
+    """The dev texts of a run and its recorded logits."""
+    found = recorded(None, key)
+    dev = found.stage.data.dev
+    assert dev is not None
+    texts = [row[0] for row in found.prepare().plan.library[dev.digest].texts]
+    return texts, found.record.predictions[dev.digest].logits
+
+
+def test_every_method_leaves_the_store_as_a_folder_that_gives_the_recorded_predictions(
+    harness: Harness, benched: Benched, tmp_path: Path
+) -> None:
+    rows = sorted({row for row, _ in benched.keys})
+    assert len(rows) == 7
+    before = sorted((benched.folder / ".harness").rglob("*"))
+    for number, row in enumerate(rows):
+        said = harness("export", benched.keys[row, 31][:12], "--out", str(tmp_path / str(number)))
+        assert said.status == 0, said
+        assert "are those of the record, bit for bit" in said.out
+        assert "loaded by AutoModelForSequenceClassification" in said.out
+    assert sorted((benched.folder / ".harness").rglob("*")) == before, "weights made for the export stay"
+    texts, _ = predictions(benched.keys[rows[0], 31])
+    done = subprocess.run(
+        [sys.executable, "-c", PLAIN, *(str(tmp_path / str(number)) for number in range(len(rows)))],
+        input=json.dumps(texts),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    for number, row in enumerate(rows):
+        _, logits = predictions(benched.keys[row, 31])
+        np.testing.assert_allclose(found[str(tmp_path / str(number))], logits, atol=1e-6, rtol=0, err_msg=row)
+
+
+def test_the_card_says_what_the_model_is(harness: Harness, benched: Benched, tmp_path: Path) -> None:
+    said = harness("export", benched.keys["CMLM", 42], "--out", str(tmp_path / "out"))
+    assert said.status == 0, said
+    text = (tmp_path / "out" / "README.md").read_text()
+    data = ModelCardData(**metadata_load(tmp_path / "out" / "README.md"))
+    assert data.model_name == "tiny-bert, CMLM on SST-2 (20 labelled examples)"
+    results = data.eval_results
+    assert [(r.metric_type, r.dataset_name) for r in results] == [("accuracy", "SST-2 (test)")] * 2
+    report = json.loads(harness("report --format json").out)
+    cell = next(c for c in report["cells"] if c["row"] == "CMLM" and c["column"] == "sst2")
+    assert results[1].metric_value == f"{100 * cell['value']:.2f} ± {100 * cell['spread']:.2f}"
+    assert "mean ± sd of 2 runs" in results[1].metric_name
+    for told in (
+        "Luo et al.",
+        "--seeds 42",
+        "**post-train**: objective `cmlm` (alpha",
+        f"harness export {benched.keys['CMLM', 42][:12]}",
+    ):
+        assert told in text, told
+    assert not any(row[0] in text for row in tiny.texts(60, 1)[0] if len(row[0]) > 12), "a text of the data"
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["id2label"] == {"0": "negative", "1": "positive"}
+    assert config["label2id"] == {"negative": 0, "positive": 1}
+    code = text.partition("```python\n")[2].partition("```")[0]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(("negative [", "positive ["))
+
+
+def test_an_encoder_after_post_training_is_a_masked_lm(harness: Harness, benched: Benched, tmp_path: Path) -> None:
+    store = Store("sqlite:///" + str(benched.folder / ".harness" / "harness.db"), create=False)
+    stage = store.stage(benched.keys["TAPT", 31])
+    assert stage is not None
+    assert stage.parent is not None
+    said = harness("export", stage.parent.key, "--out", str(tmp_path / "out"))
+    assert said.status == 0, said
+    assert "loaded by AutoModelForMaskedLM" in said.out
+    assert "its weights are those of the record, bit for bit" in said.out
+    from transformers import AutoModelForMaskedLM
+
+    _, info = AutoModelForMaskedLM.from_pretrained(str(tmp_path / "out"), output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    # and it is an encoder to start from
+    words = BENCH.format(encoder=tmp_path / "out", methods="ft").replace("bench", "plan", 1)
+    assert harness(*words.split()).status == 0
+
+
+def test_the_best_run_is_that_with_the_best_dev_score(harness: Harness, benched: Benched, tmp_path: Path) -> None:
+    store = Store("sqlite:///" + str(benched.folder / ".harness" / "harness.db"), create=False)
+    scores = {key: record.dev_scores["accuracy"] for key, record in store.records(benched.keys.values()).items()}
+    said = harness("export", "--best", "--out", str(tmp_path / "all"))
+    assert scores[json.loads((tmp_path / "all" / "harness.json").read_text())["key"]] == max(scores.values()), said
+    said = harness("export", "--best", "--methods", "scl", "--out", str(tmp_path / "scl"))
+    mine = {key for (row, _), key in benched.keys.items() if row == "SCL"}
+    assert json.loads((tmp_path / "scl" / "harness.json").read_text())["key"] in mine, said
+
+
+def test_kept_weights_are_taken_as_they_are(
+    harness: Harness, benched: Benched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kept by another command: still held against the record."""
+    key = benched.keys["FT", 42]
+    events: list[int] = []
+    monkeypatch.setattr(Storage, "delete", lambda *_: None)
+    assert harness("export", key, "--out", str(tmp_path / "first")).status == 0
+    monkeypatch.undo()
+    monkeypatch.chdir(benched.folder)
+    weights = benched.folder / ".harness" / "products" / weights_of(key)
+    assert weights.exists()
+    monkeypatch.setattr("harness.commands.export.train", lambda *_, **__: events.append(1))
+    said = harness("export", key, "--out", str(tmp_path / "second"))
+    assert said.status == 0, said
+    assert not events
+    assert "bit for bit" in said.out
+    first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("first", "second"))
+    assert first == second
+    weights.unlink()
+
+
+def test_a_model_that_differs_from_its_record_is_refused(
+    harness: Harness, benched: Benched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on another kind of processor."""
+
+    def changed(*given: Any) -> Any:
+        found = recorded(*given)
+        for predicted in found.record.predictions.values():
+            predicted.logits[0] += np.float32(1e-6)
+        return found
+
+    monkeypatch.setattr("harness.cli.export.recorded", changed)
+    said = harness("export", benched.keys["FT", 31], "--out", str(tmp_path / "out"))
+    assert said.status == 2
+    assert "trained again, its predictions (by up to " in said.err
+    assert "take this model with --accept-difference" in said.err
+    assert not list(tmp_path.iterdir())
+    said = harness("export", benched.keys["FT", 31], "--out", str(tmp_path / "out"), "--accept-difference")
+    assert said.status == 0
+    assert "its predictions DIFFER from the record's by up to " in said.out
+    assert "DIFFER" in (tmp_path / "out" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("export --out x", "export: name a key ('harness list runs'), or give --best"),
+        ("export abc --best --out x", "export: name a key ('harness list runs'), or give --best"),
+        ("export zzz --out x", "has no record whose key begins with 'zzz'"),
+        ("export FT --out data", "--out data: is there already; name a new folder"),
+        ("export FT --out x --public", "export: --public is for --push OWNER/NAME"),
+        ("export FT --out x --push me/model", "--push: the hub cannot be reached (HF_HUB_OFFLINE is set); connect, or"),
+        ("export", "export: the following arguments are required: --out"),
+    ],
+)
+def test_refusals(words: str, said: str, harness: Harness, benched: Benched) -> None:
+    found = harness(words.replace(" FT ", f" {benched.keys['FT', 31]} "))
+    assert found.status == 2
+    assert said in found.err, found.err
+    assert found.err.count("\n") == 1
+    assert not (benched.folder / "x").exists()
+
+
+def test_a_stage_whose_data_are_gone_is_refused(harness: Harness, benched: Benched, tmp_path: Path) -> None:
+    moved = benched.folder / "elsewhere"
+    (benched.folder / "data").rename(moved)
+    try:
+        said = harness("export", benched.keys["FT", 31], "--out", str(tmp_path / "out"))
+    finally:
+        moved.rename(benched.folder / "data")
+    assert said.status == 2
+    assert "data" in said.err
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,72 @@
+"""Training in this process instead of on Ray: the same stages, records and weights, in a second."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tiny
+from cli.command import write_csv
+
+from harness.commands.execution import storage_of
+from harness.commands.prepare import Prepared
+from harness.commands.texts import reader
+from harness.encoders.tokens import Tokeniser
+from harness.execution import WorkerSetup
+from harness.running import run_stage
+from harness.specs import SHARED_PHASES
+from harness.storage import weights_of
+from harness.store import Owner, Store
+from harness.tables.lifecycle import Event
+from harness.training.loop import Inputs
+
+
+def train_here(prepared: Prepared, view: Any, *, remember: bool = True) -> None:
+    """As `harness.commands.train.train`: parents first, also those whose weights are gone; their weights are deleted at the end."""
+    located = prepared.plan.located
+    assert located.folder is not None
+    prepared.store = Store(prepared.store.url)
+    if remember:
+        prepared.remember()
+    storage = storage_of(prepared.request, prepared.store)
+    tokeniser = Tokeniser(located.folder)
+    setup = WorkerSetup(
+        located.folder,
+        storage,
+        encoder_config=located.config if located.new else None,
+        micro_batch=prepared.request.micro_batch,
+    )
+    read, owner = reader(prepared.plan, tokeniser, prepared.store), Owner.current()
+
+    def trained(stage: Any, metrics: tuple[str, ...], keep: bool) -> Any:
+        if stage.parent and not storage.exists(weights_of(stage.parent.key)):
+            trained(stage.parent, (), True)
+        train, labels = read(stage.data.train, stage.data)
+        sets = [rows for rows in (stage.data.dev, *stage.data.tests) if rows]
+        inputs = Inputs(train, labels, {rows.digest: read(rows, stage.data) for rows in sets}, stage.data.views)
+        return run_stage(stage, inputs, tokeniser.vocabulary, metrics, setup, keep_weights=keep)
+
+    with view(prepared, "") as show:
+        for item in prepared.items:
+            show(Event("started", item))
+            record = trained(item.stage, item.metrics, item.keep_weights)
+            if not item.remake:
+                assert prepared.store.lease(item.stage.key, owner) == "granted"
+                prepared.store.commit(item.stage, record, owner)
+            show(Event(record.status, item, record.reason))
+    asked = {item.stage.key for item in prepared.items if item.remake}
+    for stage in prepared.plan.stages.values():
+        parent = stage.parent
+        if parent and parent.phase not in SHARED_PHASES and parent.key not in asked:
+            storage.delete(weights_of(parent.key))
+    prepared.statuses = prepared.store.statuses(prepared.plan.stages)
+
+
+def sentiment_folder(root: Path) -> Path:
+    """sst2 in the words of the tiny tokenizer."""
+    for split, count, seed in (("train", 60, 1), ("validation", 50, 2)):
+        rows, labels = tiny.texts(count, seed)
+        write_csv(
+            root / "sst2" / f"{split}.csv", [(row[0], str(label)) for row, label in zip(rows, labels, strict=True)]
+        )
+    return root
