@@ -33,7 +33,7 @@ def complete(parser: argparse.ArgumentParser) -> None:
         cut = submitted.end() - len("harness ")
         os.environ["COMP_LINE"] = line = "harness " + line[submitted.end() :]
         os.environ["COMP_POINT"] = str(max(0, int(os.environ["COMP_POINT"]) - cut))
-    flags: Any = "long" if re.match(r"\S+ +(bench|plan|report|doctor|tune +\S+) ", line) else False
+    flags: Any = "long" if re.match(r"\S+ +(bench|plan|report|doctor|export|tune +\S+|predict +\S+) ", line) else False
     attach(parser)
     argcomplete.autocomplete(parser, always_complete_options=flags, default_completer=SuppressCompleter())
 
@@ -130,4 +130,7 @@ COMPLETERS: dict[str, Completer] = {
     "--runtime-env": _YAML,
     "--storage": _FOLDERS,
     "--out": _FOLDERS,
+    "model": _FOLDERS,
+    "--input": _FILES,
+    "--output": _FILES,
 }

@@ -1,4 +1,4 @@
-"""`export`: a recorded stage as a folder of Hugging Face's, and on the hub."""
+"""`export`: a recorded stage as a folder of Hugging Face's, and on the hub. `predict`: a file classified with one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from pathlib import Path
 from harness.cli.bench import live
 from harness.cli.printing import print_lines
 from harness.commands.export import export as write
+from harness.commands.predict import classifier, predict_file
 from harness.commands.recorded import best_key, recorded
 from harness.errors import UserError
 from harness.hub import Repository
+from harness.tables.caption import counted
 from harness.tables.request import Request
 
 LOADED_BY = {
@@ -55,4 +57,16 @@ def export(args: argparse.Namespace) -> int:
         out = shlex.quote(str(done.folder))
         lines.append(f"Classify a file: harness predict {out} --input new.csv --output scored.csv")
     print_lines(lines, sys.stdout)
+    return 0
+
+
+def predict(args: argparse.Namespace) -> int:
+    """Classify the rows of a file."""
+    from harness.cli.progress import RowProgress
+
+    model = classifier(args.model, store=args.store, storage=args.storage)
+    with RowProgress("rows classified") as progress:
+        rows = predict_file(model, Path(args.input), Path(args.output), args.text, progress)
+    what = f"{', '.join(model.classes)}" if model.classes else "a number"
+    print_lines([f"Wrote {counted(rows, 'row')} to {args.output}, each with its predicted class ({what})."], sys.stdout)
     return 0

@@ -342,6 +342,20 @@ def build_parser() -> argparse.ArgumentParser:
     _export_flags(export)
     export.set_defaults(handler="harness.cli.export:export")
 
+    predict = commands.add_parser(
+        "predict", help="classify the rows of a file with an exported model or a recorded run"
+    )
+    predict.add_argument("model", help="folder that 'export' wrote, or key of a run whose weights are stored")
+    predict.add_argument(
+        "--input", required=True, metavar="FILE", help="rows to classify: .csv, .tsv, .jsonl or .parquet"
+    )
+    predict.add_argument("--output", required=True, metavar="FILE", help="new file of the same rows, scored")
+    predict.add_argument(
+        "--text", type=_names, metavar="COLUMN", help="text column, or two, comma-separated (default: the task's)"
+    )
+    _store_flags(predict)
+    predict.set_defaults(handler="harness.cli.export:predict")
+
     doctor = commands.add_parser("doctor", help="check Python, torch, Ray, packages, data, store and disk")
     _store_flags(doctor)
     doctor.add_argument("--data", help="data: 'hub' or a folder")

@@ -41,7 +41,7 @@ class _Bar(Progress):
 
 
 class _ProgressView(ABC):
-    """Progress of `total` things, as a context manager. Prints the address of Ray's dashboard first, where there is one, and a
+    """Progress of `total` things (0: not known), as a context manager. Prints the address of Ray's dashboard first, where there is one, and a
     summary last."""
 
     def __init__(self, what: str, total: int, dashboard: str = "") -> None:
@@ -52,7 +52,7 @@ class _ProgressView(ABC):
         if console.is_terminal:
             columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
             self._progress = _Bar(*columns, TimeElapsedColumn(), console=console)
-            self._task = self._progress.add_task("", total=total)
+            self._task = self._progress.add_task("", total=total or None)
 
     @property
     @abstractmethod
@@ -239,6 +239,25 @@ class ProgressCounter(_ProgressView):
                 self._update()
 
         return progress
+
+
+class RowProgress(_ProgressView):
+    """Counts the rows of a file whose number is not known."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what, 0)
+        self._now = 0
+
+    @property
+    def _ended(self) -> int:
+        return self._now
+
+    def __call__(self, done: int) -> None:
+        self._now = done
+        self._update()
+
+    def _summary(self, when: str = "") -> str:
+        return f"{self._now:,} {self._what}{when}"
 
 
 def _clock(seconds: float) -> str:

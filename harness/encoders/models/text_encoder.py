@@ -305,7 +305,7 @@ def _template(folder: str, digest: str) -> TextEncoder:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     config = json.loads((Path(folder) / "config.json").read_text())
-    relative = "base_model_type" in config
+    relative = config.get("base_model_type") is not None
     family = family_of(base_config(config))
     # A fixed seed, so nothing outside the named streams varies; a fresh head is drawn again from the stage's own stream.
     with torch.random.fork_rng(devices=[]):

@@ -1,0 +1,157 @@
+"""`harness predict`: a file of new rows in any format, with what the model predicts; the numbers are those of plain transformers."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tiny
+import torch
+
+from harness.cli import main
+from harness.encoders.models.pretrained_folder import Head, plain_logits, write_model, write_tokenizer
+
+CLASSES = ("bad", "so so", "good")
+ROWS = [row[0] for row in tiny.texts(30, 7)[0]]
+Run = Callable[..., tuple[int, str, str]]
+
+
+def exported(source: Path, folder: Path, classes: tuple[str, ...] = CLASSES, settings: Any = None) -> Path:
+    """A classifier with a head that is not small, as `harness export` leaves it."""
+    made = tiny.built(source, tiny.OBJECTIVES["cross_entropy"], num_labels=len(classes) or 1).eval()
+    with torch.no_grad():
+        made.out.weight.mul_(20)
+    head = Head({name.partition("/")[2]: tensor for name, tensor in made.parts().items()}, classes)
+    write_model(made.encoder, folder, head)
+    write_tokenizer(source, made.encoder, folder, 32)
+    if settings is not None:
+        (folder / "harness.json").write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.fixture
+def predict(workdir: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*words: str) -> tuple[int, str, str]:
+        status = main(["predict", *words])
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def model(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return exported(
+        bert, tmp_path_factory.mktemp("models") / "model", settings={"columns": ["review"], "max_length": 32}
+    )
+
+
+def shares(folder: Path, texts: list[str]) -> Any:
+    return plain_logits(folder, "classifier", [(text,) for text in texts]).double().softmax(-1).numpy()
+
+
+def test_every_format_keeps_its_rows_and_gets_the_same_numbers(predict: Run, model: Path) -> None:
+    """With quotes, separators, line breaks, an emoji and a byte-order mark; order and other columns stay."""
+    texts = ['w1 "good", w2', "w3;\nw4 bad", "w5 \U0001f600 w6\tw7", *ROWS]
+    rows = [{"id": str(n), "review": text, "note": "007" if n % 2 else "NA"} for n, text in enumerate(texts)]
+    expected = shares(model, texts)
+    with Path("a.csv").open("w", encoding="utf-8-sig", newline="") as file:
+        made = csv.DictWriter(file, list(rows[0]))
+        made.writeheader()
+        made.writerows(rows)
+    with Path("b.tsv").open("w", encoding="utf-8", newline="") as file:
+        made = csv.DictWriter(file, list(rows[0]), delimiter="\t")
+        made.writeheader()
+        made.writerows(rows)
+    with gzip.open("c.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    pq.write_table(pa.Table.from_pylist(rows), "d.parquet")
+    for name in ("a.csv", "b.tsv", "c.jsonl.gz", "d.parquet"):
+        status, out, err = predict(str(model), "--input", name, "--output", f"scored-{name}")
+        assert status == 0, err
+        assert out == f"Wrote 33 rows to scored-{name}, each with its predicted class (bad, so so, good).\n"
+        assert err.startswith("33 rows classified in ")
+        assert read(Path(f"scored-{name}"), rows) == pytest.approx(expected, abs=1e-6)
+
+
+def read(path: Path, rows: list[dict[str, str]]) -> Any:
+    """The probabilities of a scored file, whose other columns are `rows`."""
+    if path.suffix == ".parquet":
+        found = pq.read_table(path).to_pylist()
+    elif path.suffix == ".gz":
+        found = [json.loads(line) for line in gzip.decompress(path.read_bytes()).decode().splitlines()]
+    else:
+        with path.open(encoding="utf-8", newline="") as file:
+            found = list(csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ","))
+    assert [{name: row[name] for name in rows[0]} for row in found] == rows
+    values = np.array([[float(row[f"probability.{name}"]) for name in CLASSES] for row in found])
+    assert [row["predicted"] for row in found] == [CLASSES[code] for code in values.argmax(axis=1)]
+    return values
+
+
+def test_more_rows_than_are_held_at_a_time(predict: Run, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.commands.predict.ROWS", 7)
+    Path("a.csv").write_text("review\n" + "\n".join(ROWS) + "\n")
+    assert predict(str(model), "--input", "a.csv", "--output", "b.csv")[0] == 0
+    assert read(Path("b.csv"), [{"review": text} for text in ROWS]) == pytest.approx(shares(model, ROWS), abs=1e-6)
+
+
+def test_pairs_and_regressions(predict: Run, folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = exported(folders["roberta"], tmp_path / "pairs", (), {"columns": ["a", "b"]})
+    pairs = [(row[0], row[1]) for row in tiny.texts(5, 3, pairs=True)[0]]
+    Path("a.csv").write_text("x;y\n" + "".join(f"{a};{b}\n" for a, b in pairs))
+    assert predict(str(folder), "--input", "a.csv", "--output", "b.jsonl", "--text", "x,y")[0] == 0
+    found = [json.loads(line)["predicted"] for line in Path("b.jsonl").read_text().splitlines()]
+    assert found == pytest.approx(plain_logits(folder, "classifier", pairs)[:, 0].tolist(), abs=1e-6)
+
+
+def test_a_folder_from_elsewhere_is_taken_where_its_head_is_ours(
+    predict: Run, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    from transformers import AutoModelForSequenceClassification
+
+    Path("a.csv").write_text("review\n" + "\n".join(ROWS) + "\n")
+    for kind, taken in {"roberta": True, "distilbert": False}.items():
+        folder = tmp_path / kind
+        AutoModelForSequenceClassification.from_config(tiny.config(kind)).save_pretrained(str(folder))
+        tiny.tokenizer(kind).save_pretrained(str(folder))
+        status, _, err = predict(str(folder), "--input", "a.csv", "--output", f"{kind}.csv", "--text", "review")
+        assert (status == 0) == taken, err
+        if not taken:
+            assert "holds no classifier with a head like those that are trained here" in err
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "said"),
+    [
+        ("review\nw1\n", "{model} --input none.csv --output b.csv", "--input none.csv: there is no such file."),
+        ("review\nw1\n", "{model} --input a.csv --output b.xls", "--output b.xls: write .csv, .tsv, .jsonl, .parquet"),
+        ("review\nw1\n", "{model} --input a.csv --output a.csv", "--output a.csv: is there already"),
+        ("reviews\nw1\n", "{model} --input a.csv --output b.csv", "line 2: there is no column 'review' (did you mean"),
+        (
+            "review,x\nw1,2\n ,3\n",
+            "{model} --input a.csv --output b.csv",
+            "a.csv, line 3: review blank; fill the text in",
+        ),
+        ("review,x\nw1,2\nw2\n", "{model} --input a.csv --output b.csv", "a.csv, line 3: 1 fields under a header of 2"),
+        ("review\n", "{model} --input a.csv --output b.csv", "--input a.csv: there are no rows in it."),
+        ("review,predicted\nw1,x\n", "{model} --input a.csv --output b.csv", "has a column 'predicted' already"),
+        ("review\nw1\n", "{model} --input a.csv --output b.csv --text a,b", "the model takes 1 texts a row (review)"),
+        ("review\nw1\n", "./none --input a.csv --output b.csv", "./none: there is no such folder"),
+        ("review\nw1\n", "abc --input a.csv --output b.csv", "There is no store at"),
+    ],
+)
+def test_refusals(content: str, words: str, said: str, predict: Run, model: Path, workdir: Path) -> None:
+    Path("a.csv").write_text(content)
+    status, out, err = predict(*words.format(model=model).split())
+    assert (status, out) == (2, "")
+    assert said in err, err
+    assert [path.name for path in workdir.iterdir()] == ["a.csv"], "something was written"
