@@ -39,6 +39,14 @@ def assume_dashboard_dependencies() -> None:
     ray._private.utils.get_dashboard_dependency_error = lambda: None
 
 
+def start_fewer_processes() -> None:
+    """Keep a local `ray.init` from starting two processes that it has no use for, each an interpreter of its own: the autoscaler's
+    monitor, and the one that sends the logs of workers to a driver that shows none."""
+    from ray._private.node import Node
+
+    Node.start_monitor = Node.start_log_monitor = lambda self: None
+
+
 def enable_token_authentication() -> bool:
     """Use this user's token for a cluster, as `ray.init` does before it joins one. Returns whether there is one."""
     from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available

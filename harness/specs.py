@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from types import UnionType
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
@@ -39,10 +39,7 @@ def canonical(value: Any) -> Any:
     if isinstance(value, Stage):
         return value.key
     if is_dataclass(value) and not isinstance(value, type):
-        kept = vars(value)  # frozen, and shared by thousands of stages: worked out once each
-        if "_canonical" not in kept:
-            kept["_canonical"] = {name: canonical(each) for name, each in _hashed(value).items()}
-        return kept["_canonical"]
+        return {name: canonical(each) for name, each in _hashed(value).items()}
     if isinstance(value, Mapping):
         return {str(k): canonical(v) for k, v in sorted(value.items())}
     if isinstance(value, (tuple, list)):
@@ -82,9 +79,41 @@ def _hashed(value: Any) -> dict[str, Any]:
     return found
 
 
+def _text(value: Any) -> str:
+    """`_encoded(canonical(value))`. The text of a dataclass is kept with it: those that are hashed are frozen, and shared by
+    thousands of stages."""
+    kind = type(value)
+    if kind is str:
+        return _quoted(value)
+    if kind is int:
+        return str(value)
+    if isinstance(value, Stage):
+        return f'"{value.key}"'
+    if is_dataclass(kind):
+        kept = vars(value)
+        if "_text" not in kept:
+            kept["_text"] = _object(_hashed(value))
+        found: str = kept["_text"]
+        return found
+    if kind is tuple or kind is list:
+        return f"[{','.join(map(_text, value))}]"
+    if kind is dict:
+        return _object({str(k): v for k, v in sorted(value.items())})
+    return _encoded(canonical(value))
+
+
+def _object(values: Mapping[str, Any]) -> str:
+    return "{" + ",".join(f"{_quoted(k)}:{_text(values[k])}" for k in sorted(values)) + "}"
+
+
+@lru_cache(4096)
+def _quoted(text: str) -> str:
+    return _encoded(text)
+
+
 def digest_of(value: Any) -> str:
     """Hex digest of a canonical value."""
-    return hashlib.sha256(_encoded(canonical(value)).encode()).hexdigest()[:KEY_LENGTH]
+    return hashlib.sha256(_text(value).encode()).hexdigest()[:KEY_LENGTH]
 
 
 def _label(default: Any = "") -> Any:

@@ -90,6 +90,17 @@ class TestRay:
         private.assume_dashboard_dependencies()
         assert utils.get_dashboard_dependency_error() is None
 
+    def test_fewer_processes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from ray._private.node import Node
+
+        methods = {"start_monitor": Node.start_head_processes, "start_log_monitor": Node.start_ray_processes}
+        for name, caller in methods.items():
+            monkeypatch.setattr(Node, name, getattr(Node, name))
+            assert f"self.{name}()" in inspect.getsource(caller)
+        private.start_fewer_processes()
+        for name in methods:
+            assert getattr(Node, name)(None) is None
+
     def test_token(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for mode, there in (("token", True), ("disabled", False)):
             monkeypatch.setenv("RAY_AUTH_MODE", mode)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -445,6 +446,18 @@ def test_the_order_of_a_mapping_does_not_matter(values: dict[str, Any], random: 
     items = list(values.items())
     random.shuffle(items)
     assert digest_of(Objective("x", 1, dict(items))) == digest_of(Objective("x", 1, values))
+
+
+@settings(max_examples=100)
+@given(chains)
+def test_keys_are_those_of_the_canonical_form_written_as_json(chain: Stage) -> None:
+    """`digest_of` puts the text together from parts that it keeps."""
+    for stage in chain.chain:
+        body = {"loop": specs.LOOP_VERSION} | {
+            f.name: canonical(getattr(stage, f.name)) for f in fields(stage) if not f.metadata.get("label")
+        }
+        text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+        assert stage.key == hashlib.sha256(text.encode()).hexdigest()[: specs.KEY_LENGTH]
 
 
 # ------------------------------------------------------------------------------------------------------ chains

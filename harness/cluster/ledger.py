@@ -113,9 +113,6 @@ class Ledger:
         """What the ledger waits for during an outage of its database, in a sentence; '' without one."""
         return self._store.outage_retry.message
 
-    def ready(self) -> dict[str, Any]:
-        return {"store": self._store.shown}
-
 
 def ask(ledger: Any, what: str, *arguments: Any) -> Any:
     """A ledger's answer. Raises UserError if its process died: nothing can be leased or recorded any more."""
@@ -128,13 +125,13 @@ def ask(ledger: Any, what: str, *arguments: Any) -> Any:
         ) from None
 
 
-def ledger_of(store: Store, storage: Storage, owner: Owner) -> Any:
-    """Start a ledger for this driver on the driver's node. Returns once its database has answered."""
+def start_ledger(store: Store, storage: Storage, owner: Owner) -> Any:
+    """Start a ledger for this driver on the driver's node. Does not wait for it: the first answer comes once its process has
+    started and its database has answered."""
     actor: Any = Ledger
     ledger = actor.options(name=f"harness-ledger-{owner.token[:6]}", scheduling_strategy=on_driver_node()).remote(
         store.url, storage, owner, heartbeat.HANG_SECONDS
     )
-    answer(ledger.ready.remote())
     threading.Thread(target=_relay, args=(ledger, store.shown), daemon=True).start()
     return ledger
 

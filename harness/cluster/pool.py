@@ -13,7 +13,7 @@ from ray.exceptions import ActorUnavailableError, RayActorError
 from ray.util.metrics import Gauge
 
 from harness.cluster.heartbeat import on_driver_node
-from harness.cluster.ledger import ask, ledger_of
+from harness.cluster.ledger import ask, start_ledger
 from harness.cluster.stages import LeasedStages
 from harness.cluster.worker import WORKER_LOST, TokenCache, Tokenised, answer, submit
 from harness.cluster.worker_group import start_worker
@@ -62,7 +62,7 @@ class Pool:
         self._execution = execution
         self._setup = setup
         self._start_worker = start_worker
-        self._ledger = ledger_of(store, setup.storage, self._owner)
+        self._ledger = start_ledger(store, setup.storage, self._owner)
         self._gauge = Gauge("harness_stages", "Stages of a bench by state.", ("table", "state"))
         self._table = table
 

@@ -51,6 +51,7 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
 
     private.silence_worker_logs()  # only tables go to standard output
     private.assume_dashboard_dependencies()
+    private.start_fewer_processes()
     _hide_passwords()
     common: dict[str, Any] = {
         "logging_level": logging.ERROR,

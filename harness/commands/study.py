@@ -212,14 +212,14 @@ def run_trials(opened: Opened, view: TrialView) -> None:
     check_masks(prepared.items, tokeniser, located)
     metadata = {"study": opened.name, "space": points.space.space.name, "encoder": located.name}
     with session(execution_of(request, points.base), metadata) as (dashboard, settled):
-        from harness.cluster.ledger import ledger_of
+        from harness.cluster.ledger import start_ledger
         from harness.cluster.trial import TrainingEvaluator, TrialContext
         from harness.cluster.tune import explore
         from harness.cluster.worker import TokenCache, answer, slots_of
 
         storage = storage_of(request, store)
         storage.probe()
-        ledger = ledger_of(store, storage, opened.owner)
+        ledger = start_ledger(store, storage, opened.owner)
         token_cache = TokenCache(reader(plan, tokeniser, store))
         for stage in plan.stages.values():
             token_cache.references(stage)

@@ -321,9 +321,9 @@ def _judged(
     clusters = len(_clusters(values))
     if cell.spread_between is None:
         return replace(cell, verdict="not comparable", why=("one replicate has no spread",))
-    from scipy.stats import t
+    from scipy.special import stdtrit  # the t quantile without scipy.stats, whose import takes a second
 
-    half = float(t.ppf((1 + CONFIDENCE) / 2, clusters - 1)) * cell.spread_between * math.sqrt(2 / clusters)
+    half = float(stdtrit(clusters - 1, (1 + CONFIDENCE) / 2)) * cell.spread_between * math.sqrt(2 / clusters)
     difference = cell.value - cell.paper
     verdict: Verdict = "agrees" if abs(difference) <= half else "higher" if difference > 0 else "lower"
     return replace(cell, verdict=verdict, half_width=half)

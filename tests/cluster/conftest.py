@@ -2,16 +2,18 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import shutil
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cluster.driver import BENCH, Driver, Kept, kept, numbers, started
+from filelock import FileLock
 
 
 @dataclass
@@ -23,6 +25,8 @@ class Undisturbed:
     records: dict[str, Kept]
     listeners: dict[tuple[str, int], str] = field(default_factory=dict)
     """(address, port) of every listening socket -> command line."""
+    processes: list[str] = field(default_factory=list)
+    """Command lines."""
     actors: list[dict[str, Any]] = field(default_factory=list)
     jobs: list[dict[str, Any]] = field(default_factory=list)
 
@@ -42,15 +46,27 @@ def asked(driver: Driver, path: str) -> Any:
 
 def look(driver: Driver, seen: Undisturbed) -> None:
     seen.listeners = driver.listeners()
+    seen.processes = [" ".join(process.cmdline()) for process in driver.processes()]
     actors = asked(driver, "/api/v0/actors?detail=1")
     seen.actors = actors["data"]["result"]["result"] if actors else seen.actors
     seen.jobs = asked(driver, "/api/jobs/") or seen.jobs
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, packaged: dict[str, Path]) -> Iterator[Undisturbed]:
-    """Run once; the other tests hold theirs against it, or go on from a copy of its store."""
-    folder = tmp_path_factory.mktemp("undisturbed")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, packaged: dict[str, Path]) -> Undisturbed:
+    """Run once, for all processes of pytest-xdist; the other tests hold theirs against it, or go on from a copy of its store."""
+    root = tmp_path_factory.getbasetemp()
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+    found = root / "undisturbed.pickle"
+    with FileLock(root / "undisturbed.lock"):
+        if not found.exists():
+            found.write_bytes(pickle.dumps(run_undisturbed(root / "undisturbed")))
+    seen: Undisturbed = pickle.loads(found.read_bytes())
+    return seen
+
+
+def run_undisturbed(folder: Path) -> Undisturbed:
+    folder.mkdir()
     with started(folder, f"{BENCH} --slots 2") as driver:
         driver.recorded(1)
         seen = Undisturbed(folder, driver, {})
@@ -58,7 +74,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, packaged: dict[str, Pa
         assert driver.wait() == 0, driver.err
         driver.gone()
         seen.records = kept(folder)
-        yield seen
+    del driver.popen  # it has ended, and cannot be pickled
+    return seen
 
 
 @pytest.fixture

@@ -54,6 +54,11 @@ def test_every_listener_is_on_loopback(undisturbed: Undisturbed) -> None:
     assert outside(undisturbed.listeners) == {}
 
 
+def test_no_process_is_started_without_need(undisturbed: Undisturbed) -> None:
+    assert any("dashboard.py" in line for line in undisturbed.processes), "Ray's processes were not seen"
+    assert [line for line in undisturbed.processes if "monitor.py" in line] == []
+
+
 def test_names_are_seen_in_the_dashboard(undisturbed: Undisturbed) -> None:
     names = {actor["name"] for actor in undisturbed.actors}
     assert any(name.startswith("harness-ledger-") for name in names), names

@@ -27,7 +27,7 @@ from ray.cluster_utils import Cluster
 import benchmarks.scheduler
 from benchmarks.scheduler import items, nothing
 from harness.cluster import heartbeat, worker_set
-from harness.cluster.ledger import ledger_of
+from harness.cluster.ledger import ask, start_ledger
 from harness.cluster.pool import Pool
 from harness.cluster.worker import UnusableProcessError, WorkerProcess, slots_in, slots_of
 from harness.encoders.tokens import Vocabulary
@@ -279,7 +279,8 @@ def test_the_ledger_stays_with_the_driver(cluster: Cluster, tmp_path: Path) -> N
         here = ray.get_runtime_context().get_node_id()
         for number in range(3):
             store = Store(f"sqlite:///{tmp_path / str(number)}.db")
-            ledger = ledger_of(store, Storage(str(tmp_path)), Owner.current())
+            ledger = start_ledger(store, Storage(str(tmp_path)), Owner.current())
+            assert ask(ledger, "others_alive") is False, "it has started"
             found = ray._private.state.actors(ledger._actor_id.hex())
             assert found["Address"]["NodeID"] == here
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from cluster.driver import Driver, kept, started
+from cluster.driver import Driver, kept, started, waited
 from cluster.studies import NOISE
 from requested import resolve_table
 
@@ -78,12 +78,16 @@ def listeners(processes: list[psutil.Process]) -> set[str]:
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("packaged")
-def test_a_worker_that_is_killed_takes_nothing_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two stages at a time with two workers each, on four slots that they fill. The MLM head is one group's alone, so
-    the workers that are there first are at the next stage once it is recorded."""
+@pytest.mark.parametrize("groups", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_worker_that_is_killed_takes_nothing_with_it(
+    groups: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many stages at a time, with two workers each that fill the slots. The MLM head is one group's alone, so the workers that
+    are there first are at a run once it is recorded and a run has begun."""
     table_in(tmp_path, "num_workers: 2")
-    with started(tmp_path, LINE) as driver:
+    with started(tmp_path, LINE.replace("--slots 2", f"--slots {groups}")) as driver:
         driver.recorded(1)
+        waited("a group that trains a run", driver.training)
         first = group_of(driver)[:2]
         assert listeners(first) == {"127.0.0.1"}
         first[0].kill()

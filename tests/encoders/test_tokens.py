@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +13,7 @@ import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.encoders.sources import locate
 from harness.encoders.tokens import Tokeniser, Tokens
 from harness.errors import UserError
 
@@ -90,3 +94,28 @@ def test_texts_that_cannot_be_tokenised(bert: Path, tmp_path: Path) -> None:
 
 def test_an_empty_text_is_its_special_tokens(bert: Path) -> None:
     assert lists(tiny.tokens(bert, [("",)]))[0][2] == [True, True]
+
+
+IN_A_PROCESS = """
+import json, sys
+from pathlib import Path
+from harness.encoders.tokens import Tokeniser
+tokeniser = Tokeniser(Path(sys.argv[1]))
+torch = "torch" in sys.modules
+from transformers import AutoTokenizer
+library = AutoTokenizer.from_pretrained(sys.argv[1])
+ours = tokeniser._tokenizer
+text = ("A film, unlike others: \\u00fcber-good [MASK] don't", "\\u7535\\u5f71 ok")
+print(json.dumps([
+    torch, type(ours) is type(library), ours.backend_tokenizer.to_str() == library.backend_tokenizer.to_str(),
+    ours.init_kwargs == library.init_kwargs, ours(*text)["input_ids"] == library(*text)["input_ids"],
+]))
+"""
+
+
+@pytest.mark.parametrize("encoder", ["bert-tiny", "minilm"])
+@pytest.mark.usefixtures("packaged")
+def test_a_tokenizer_of_bert_is_the_librarys_and_needs_no_torch(encoder: str) -> None:
+    folder = locate(encoder).folder
+    done = subprocess.run([sys.executable, "-c", IN_A_PROCESS, str(folder)], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [False, True, True, True, True]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -15,6 +16,9 @@ from harness.errors import UserError
 
 _PROBE = "a"
 """A text that is one token, at least the unknown one."""
+_CONFIGS = ("config.json", "tokenizer_config.json")
+_BERT = {("bert", "BertTokenizer"), ("bert", "BertTokenizerFast")}
+"""(model_type, tokenizer_class) for which `AutoTokenizer` loads `BertTokenizer`."""
 
 
 @dataclass(frozen=True)
@@ -77,14 +81,30 @@ class Frame:
     types: int
 
 
+def _class_of(folder: Path) -> Any:
+    """The class that `AutoTokenizer` would load. BERT's is imported by name: `AutoTokenizer` imports torch, a second and a half of a
+    command's start that nothing else in the driver needs."""
+    try:
+        configs = [json.loads((folder / name).read_text(encoding="utf-8")) for name in _CONFIGS]
+        named = (configs[0].get("model_type"), configs[1].get("tokenizer_class"))
+        plain = named in _BERT and "auto_map" not in configs[1]
+    except (OSError, ValueError, AttributeError):
+        plain = False  # AutoTokenizer says what is wrong
+    if plain:
+        from transformers import BertTokenizer
+
+        return BertTokenizer
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer
+
+
 class Tokeniser:
     """The tokenizer of an encoder folder."""
 
     def __init__(self, folder: Path) -> None:
-        from transformers import AutoTokenizer
-
         try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+            self._tokenizer: Any = _class_of(folder).from_pretrained(str(folder), trust_remote_code=False)
         except (OSError, ValueError) as error:
             first = str(error).strip().splitlines()[0]
             raise UserError(f"The encoder folder {folder} has no usable tokenizer: {first}") from None
