@@ -14,7 +14,7 @@ from harness.hub import is_id
 from harness.methods import methods_named
 from harness.specs import Run, Stage
 from harness.tables.caption import counted, in_points
-from harness.tasks import Task, score
+from harness.tasks import Task
 from harness.yaml_files import format_value
 
 if TYPE_CHECKING:
@@ -94,17 +94,16 @@ def _results(found: Recorded, prepared: Prepared, run: Run, task: Task | None) -
     """Of each column of the table that scores this model."""
     if task is None:
         return
-    cells = grid_of(prepared)[0].cells
+    grid = grid_of(prepared)[0]
+    mine = [each for each in grid.replicates if each.key == found.record.key and each.row == run.row]
+    own = {each.column: each.value for each in mine if each.value is not None}
     for name, column in prepared.resolved.columns.items():
         if column.task != run.task:
             continue
-        row_set = prepared.plan.tasks[run.task].tests[column.evaluation]
-        predicted = found.record.predictions[row_set.digest]
-        cell = cells[run.size, run.row, name]
+        cell = grid.cells[run.size, run.row, name]
         spread = f" ± {in_points(cell.spread)}" if cell.spread is not None else ""
         shown = f"{in_points(cell.value)}{spread}" if cell.value is not None else f"{cell.done}/{cell.expected} runs"
-        own = score(column.metric, predicted.gold, predicted.logits)
-        yield Result(column.title, f"{task.title} ({column.evaluation})", column.metric, own, shown, cell.done)
+        yield Result(column.title, f"{task.title} ({column.evaluation})", column.metric, own[name], shown, cell.done)
 
 
 def _metadata(result: Result) -> Iterator[EvalResult]:
