@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["bench", "plan", "record", "results", "tune"]
+__all__ = ["bench", "export", "misclassified", "plan", "predict", "record", "results", "runs", "tune"]
 
 
 def __getattr__(name: str) -> Any:

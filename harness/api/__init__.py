@@ -1,5 +1,5 @@
 """The Python API, for notebooks and scripts: `import harness`, then `harness.plan`, `harness.bench`, `harness.tune`,
-`harness.results` and `harness.record`.
+`harness.results`, `harness.record`, and for trained models `harness.runs`, `harness.misclassified`, `harness.export`, `harness.predict`.
 
 Arguments are those of the command line: `harness bench --table few_shot --methods ft --set fine_tune.lr=1e-5` is
 `harness.bench("few_shot", methods="ft", set={"fine_tune.lr": 1e-5})`, and trains the same stages. What is wrong in an
@@ -10,30 +10,43 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from os import fspath
 from typing import TYPE_CHECKING, Any, Unpack
 
 from harness.api.arguments import Fields, Name, Set, Shared, checked, request_from, with_table
 from harness.api.data_frames import BenchResult, PlanSummary, StageRecord, TuneResult, tidy
+from harness.api.models import export, misclassified, predict, runs
 from harness.commands.prepare import prepare
-from harness.commands.stored import find_key, last_bench, like_last, of_run
+from harness.commands.recorded import plan_of
+from harness.commands.stored import find_key, last_bench, like_last
 from harness.commands.study import Opened, Watcher, open_study, prepare_study, run_trials, study_of
 from harness.commands.train import train, translated
 from harness.errors import UserError
 from harness.search.request import TuneRequest
 from harness.search.results import best_point
 from harness.search.space import Mode
-from harness.specs import Stage
 from harness.store import DEFAULT_URL, Store
-from harness.tables.plan import Plan
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from harness.tables.lifecycle import Event
 
-__all__ = ["BenchResult", "PlanSummary", "StageRecord", "TuneResult", "bench", "plan", "record", "results", "tune"]
+__all__ = [
+    "BenchResult",
+    "PlanSummary",
+    "StageRecord",
+    "TuneResult",
+    "bench",
+    "export",
+    "misclassified",
+    "plan",
+    "predict",
+    "record",
+    "results",
+    "runs",
+    "tune",
+]
 
 
 def plan(table: Name = "", *, set: Set | None = None, with_file: Name = "", **fields: Unpack[Fields]) -> PlanSummary:
@@ -191,19 +204,4 @@ def record(key: str, *, store: str = DEFAULT_URL) -> StageRecord:
     whole = find_key(opened, key)
     stage, found = opened.stage(whole), opened.records([whole], predictions=True)[whole]
     assert stage is not None  # a record keeps its stage
-    return StageRecord(stage, found, _plan_of(opened, stage) if found.predictions else None)
-
-
-def _plan_of(store: Store, stage: Stage) -> Plan | None:
-    """The plan of a run that ends with a stage, for its texts; None where its data are not at hand any more."""
-    for stored in store.requests(stage.key):
-        for label in store.labels(stage.key):
-            if label["table"] != stored.table:
-                continue
-            try:
-                made = prepare(replace(of_run(stored, label), store=store.url), train=False).plan
-            except (UserError, OSError):
-                continue
-            if any(rows.digest in made.library for rows in stage.row_sets):
-                return made
-    return None
+    return StageRecord(stage, found, plan_of(opened, stage) if found.predictions else None)

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import harness
 from harness.errors import UserError, unknown
 
-LISTED = ("methods", "tasks", "tables", "spaces", "encoders", "corpora", "translators", "benches")
+LISTED = ("methods", "tasks", "tables", "spaces", "encoders", "corpora", "translators", "benches", "runs")
 FORMATS = ("text", "md", "latex", "csv", "json")
 
 
@@ -326,7 +326,14 @@ def build_parser() -> argparse.ArgumentParser:
 
     listing = commands.add_parser("list", help=f"list {', '.join(LISTED)}")
     listing.add_argument("what", metavar="|".join(LISTED))
-    _store_flag(listing, "database of records, for 'list benches'")
+    _store_flag(listing, "database of records, for 'list benches' and 'list runs'")
+    runs = listing.add_argument_group("for 'list runs'")
+    runs.add_argument("--table", help="runs of one table, by its own name")
+    runs.add_argument("--methods", type=_names, help="methods or rows of the table, comma-separated")
+    runs.add_argument("--tasks", type=_names, help="tasks, comma-separated")
+    runs.add_argument("--sizes", type=_numbers, help="numbers of labelled training examples, comma-separated; 0: full")
+    runs.add_argument("--subsets", type=_numbers, help="indices of training subsets, comma-separated")
+    runs.add_argument("--seeds", type=_numbers, help="training seeds, comma-separated")
     listing.set_defaults(handler="harness.cli.show:listing")
 
     show = commands.add_parser(
@@ -335,6 +342,16 @@ def build_parser() -> argparse.ArgumentParser:
     show.add_argument("key", help="key of a stage, or its first characters")
     _store_flags(show)
     show.set_defaults(handler="harness.cli.show:show")
+
+    errors = commands.add_parser("errors", help="show the examples that a run got wrong, with their texts")
+    errors.add_argument("key", help="key of a run, or its first characters ('harness list runs')")
+    errors.add_argument("--split", default="dev", help="dev, test, or the name of a test set (default: dev)")
+    errors.add_argument("--limit", type=_positive, default=20, help="examples to print (default: 20)")
+    errors.add_argument(
+        "--output", metavar="FILE", help="write all of them to a new .csv, .tsv, .jsonl or .parquet file"
+    )
+    _store_flag(errors)
+    errors.set_defaults(handler="harness.cli.runs:errors")
 
     export = commands.add_parser(
         "export", help="write a trained model as a Hugging Face folder with a model card, and upload it"

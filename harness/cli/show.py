@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.cli.parser import LISTED
 from harness.cli.printing import duration, escaped, print_lines, timestamp
+from harness.cli.runs import print_runs
 from harness.commands.execution import storage_of
 from harness.commands.stored import command, find_key, of_run
 from harness.errors import UserError, unknown
@@ -28,7 +29,12 @@ LABEL = 16
 
 
 def listing(args: argparse.Namespace) -> int:
-    """Print a line for each method, task, table, space, encoder, corpus, translator or bench, as `args.what` says."""
+    """Print a line for each method, task, table, space, encoder, corpus, translator, bench or run, as `args.what` says."""
+    filters = ("table", "methods", "tasks", "sizes", "subsets", "seeds")
+    if args.what == "runs":
+        return print_runs(args)
+    if given := next((name for name in filters if getattr(args, name) is not None), None):
+        raise UserError(f"list {args.what}: --{given} is for 'list runs'; leave it out.")
     makers: dict[str, Callable[[], list[tuple[str, str]]]] = {
         "methods": _methods,
         "tasks": _tasks,
@@ -42,7 +48,7 @@ def listing(args: argparse.Namespace) -> int:
     if args.what not in makers:
         raise unknown("list", args.what, LISTED)
     if args.store and args.what != "benches":
-        raise UserError(f"list {args.what}: only 'list benches' takes --store; leave it out.")
+        raise UserError(f"list {args.what}: only 'list benches' and 'list runs' take --store; leave it out.")
     rows = makers[args.what]()
     width = max(len(name) for name, _ in rows)
     print_lines([escaped(f"{name:<{width}}  {text}") for name, text in rows], sys.stdout, indent=width + 2)

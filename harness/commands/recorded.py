@@ -118,3 +118,29 @@ def best_key(request: Request) -> str:
     if not ranked:
         raise UserError("--best: no run of the last bench has finished yet; run the same bench again, or name a key.")
     return max(ranked, key=lambda key: ranked[key])
+
+
+def recorded_runs(store: Store, request: Request) -> list[dict[str, Any]]:
+    """The recorded runs of a store, the newest first, narrowed by the table and the filters of `request`: key, table, row, method,
+    task, size (0: the full training set), subset, seed, status, reason, metric and dev (at the selected checkpoint), step,
+    seconds of the last stage, recorded_at (Unix time)."""
+    if not store.exists:
+        raise UserError(f"There is no store at {store.shown} yet; run a bench first, or name another store.")
+    wanted = {name: getattr(request, name + "s") for name in ("task", "size", "subset", "seed")}
+    methods = None if request.methods is None else {name.casefold() for name in request.methods}
+    labels = [
+        label
+        for label in store.recorded_runs()
+        if (not request.table or label["table"] == request.table)
+        and (methods is None or methods & {label["row"].casefold(), label["method"].casefold()})
+        and all(values is None or label[name] in values for name, values in wanted.items())
+    ]
+    records = store.records(dict.fromkeys(label["key"] for label in labels))
+    found = []
+    for label in labels:
+        if (record := records.get(label["key"])) is not None:  # None: damaged
+            metric, dev = next(iter(record.dev_scores.items()), ("", None))
+            more = {"status": record.status, "reason": record.reason, "metric": metric, "dev": dev}
+            more |= {"step": record.selected_step, "seconds": record.seconds, "recorded_at": label.pop("committed_at")}
+            found.append({**label, **more})
+    return found

@@ -242,3 +242,11 @@ class Store(Leases, Translations, Trials, Requests):
     @retried
     def labels(self, key: str) -> list[dict[str, Any]]:
         return [dict(row) for row in self._select(sa.select(RUNS).where(RUNS.c.key == key), RUNS)]
+
+    @retried
+    def recorded_runs(self) -> list[dict[str, Any]]:
+        """The label of every run whose last stage is recorded, with `committed_at` (Unix time); the newest first."""
+        when = RECORDS.c.committed_at
+        query = sa.select(RUNS, when).join(RECORDS, RUNS.c.key == RECORDS.c.key)
+        order = (when.desc(), RUNS.c.table, RUNS.c.row, RUNS.c.task, RUNS.c.size, RUNS.c.subset, RUNS.c.seed)
+        return [dict(row) for row in self._select(query.order_by(*order), RUNS)]

@@ -2,13 +2,49 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli.command import Said, TrainingStartedError, command
 
+from harness.cli import main
+from harness.commands.prepare import prepare
+from harness.store import Store
+from harness.tables.request import from_json
+
 Harness = Callable[..., Said]
+
+METHODS = "ft,scl,tapt,cmlm,taco,electra,coco_lm"
+BENCH = (
+    "bench --table few_shot --tasks sst2 --data data --sizes 20 --subsets 0 --seeds 31,42 --encoder {encoder} --methods {methods} "
+    "--set max_length=64 --set fine_tune.steps=6 --set post_train.steps=2 --set fine_tune.batch_size=8 --set post_train.batch_size=4"
+)
+
+
+@dataclass
+class Benched:
+    """A folder with a store. `keys`: of its runs, by row and seed."""
+
+    folder: Path
+    keys: dict[tuple[str, int], str]
+
+
+@pytest.fixture(scope="session")
+def benched(tmp_path_factory: pytest.TempPathFactory, folders: dict[str, Path]) -> Benched:
+    """Every method trained on the tiny BERT, once; tests leave the store as it is."""
+    import trained  # imports torch
+
+    folder = tmp_path_factory.mktemp("benched")
+    trained.sentiment_folder(folder / "data")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr("harness.cli.bench.train", trained.train_here)
+        assert main(BENCH.format(encoder=folders["bert"], methods=METHODS).split()) == 0
+        (stored,) = Store("sqlite:///.harness/harness.db", create=False).requests()
+        runs = prepare(from_json(stored.values), train=False).plan.runs
+    return Benched(folder, {(run.row, run.seed): run.stage.key for run in runs})
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,14 @@ import pytest
 import tiny
 import trained
 from cli.command import Said, command
+from cli.conftest import BENCH, Benched
 from huggingface_hub import ModelCardData
 from huggingface_hub.repocard import metadata_load
 
-from harness.cli import main
-from harness.commands.prepare import prepare
 from harness.commands.recorded import recorded
 from harness.storage import Storage, weights_of
 from harness.store import Store
-from harness.tables.request import from_json
 
-METHODS = "ft,scl,tapt,cmlm,taco,electra,coco_lm"
-BENCH = (
-    "bench --table few_shot --tasks sst2 --data data --sizes 20 --subsets 0 --seeds 31,42 --encoder {encoder} --methods {methods} "
-    "--set max_length=64 --set fine_tune.steps=6 --set post_train.steps=2 --set fine_tune.batch_size=8 --set post_train.batch_size=4"
-)
 Harness = Callable[..., Said]
 
 
@@ -38,31 +30,6 @@ Harness = Callable[..., Said]
 def _trained_here(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("harness.cli.bench", "harness.commands.export"):
         monkeypatch.setattr(f"{module}.train", trained.train_here)
-
-
-@dataclass
-class Benched:
-    folder: Path
-    keys: dict[tuple[str, int], str]
-    """By row and seed."""
-
-
-@pytest.fixture(scope="module")
-def benched(tmp_path_factory: pytest.TempPathFactory, folders: dict[str, Path]) -> Benched:
-    """A store with every method on the tiny BERT."""
-    folder = tmp_path_factory.mktemp("benched")
-    trained.sentiment_folder(folder / "data")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setattr("harness.cli.bench.train", trained.train_here)
-        words = BENCH.format(encoder=folders["bert"], methods=METHODS).split()
-        assert main(words) == 0
-        store = Store("sqlite:///.harness/harness.db", create=False)
-        found = {}
-        for stored in store.requests():
-            for run in prepare(from_json(stored.values), train=False).plan.runs:
-                found[run.row, run.seed] = run.stage.key
-    return Benched(folder, found)
 
 
 @pytest.fixture

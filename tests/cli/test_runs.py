@@ -1,0 +1,119 @@
+"""`list runs` and `errors`, and the same from Python: what a store holds, and what a run got wrong."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli.command import Said, command
+from cli.conftest import Benched
+
+import harness as api
+from harness.errors import UserError
+
+Harness = Callable[..., Said]
+
+
+@pytest.fixture
+def harness(benched: Benched, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Harness:
+    monkeypatch.chdir(benched.folder)
+    return lambda *words: command(capsys, *words)
+
+
+def test_the_runs_of_a_store_and_filters(harness: Harness, benched: Benched) -> None:
+    keys = {key[:12] for key in benched.keys.values()}
+    for words, wanted in {
+        "": keys,
+        "--table few_shot --tasks sst2 --sizes 20 --subsets 0": keys,
+        "--methods scl": {key[:12] for (row, _), key in benched.keys.items() if row == "SCL"},
+        "--methods TAPT,cmlm --seeds 42": {benched.keys["TAPT", 42][:12], benched.keys["CMLM", 42][:12]},
+    }.items():
+        said = harness(f"list runs {words}")
+        assert (said.status, said.err) == (0, "")
+        assert {line.split()[0] for line in said.out.splitlines()[2:]} == wanted
+        assert all(" s ago" in line or " min ago" in line for line in said.out.splitlines()[2:])
+    frame = api.runs()
+    assert set(frame["key"]) == set(benched.keys.values())
+    assert set(frame["status"]) == {"done"}
+    for _, run in frame.iterrows():
+        assert run["dev"] == api.record(run["key"]).record.dev_scores["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("list runs --seeds 7", "list runs: no run of the 14 recorded runs in "),
+        ("list tasks --seeds 31", "list tasks: --seeds is for 'list runs'; leave it out."),
+        ("list runs --store sqlite:///none.db", "There is no store at sqlite:///none.db yet"),
+        ("errors zzz", "has no record whose key begins with 'zzz'"),
+        ("errors FT --split tets", "--split: unknown split 'tets'. Did you mean 'test'? Known: dev, test."),
+        ("errors FT --output x.xls", "--output x.xls: write .csv"),
+        ("errors FT --limit 0", "errors: argument --limit: '0' is not a whole number of 1 or more"),
+    ],
+)
+def test_refusals(words: str, said: str, harness: Harness, benched: Benched) -> None:
+    found = harness(words.replace(" FT", f" {benched.keys['FT', 31]}"))
+    assert (found.status, found.out) == (2, "")
+    assert said in found.err, found.err
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_errors_are_the_misclassified_examples_with_their_texts(
+    split: str, harness: Harness, benched: Benched, tmp_path: Path
+) -> None:
+    key = benched.keys["CMLM", 31]
+    record = api.record(key)
+    rows = record.predictions[record.predictions["split"] == split]
+    wrong = rows[rows["gold"] != rows["predicted"]]
+    found = api.misclassified(key, split=split)
+    assert sorted(found["sentence"]) == sorted(wrong["sentence"])
+    assert (found.attrs["rows"], found.attrs["wrong"]) == (len(rows), len(wrong))
+    assert (np.diff(found["confidence"]) <= 0).all()
+    assert (found["confidence"] >= 0.5).all()
+    said = harness("errors", key[:12], "--split", split, "--limit", "2")
+    assert said.status == 0
+    assert said.out.startswith(
+        f"{len(wrong)} of {len(rows)} examples of {split} are misclassified; the first 2, the surest"
+    )
+    assert all(text in said.out for text in found["sentence"][:2])
+    assert said.out.count(" predicted as ") == 2
+    said = harness("errors", key, "--split", split, "--output", str(tmp_path / "wrong.csv"))
+    assert (
+        said.out
+        == f"{len(wrong)} of {len(rows)} examples of {split} are misclassified; written to {tmp_path}/wrong.csv.\n"
+    )
+    with (tmp_path / "wrong.csv").open(newline="") as file:
+        assert [row["sentence"] for row in csv.DictReader(file)] == found["sentence"].tolist()
+
+
+def test_a_stage_without_predictions_has_no_errors(harness: Harness, benched: Benched) -> None:
+    parent = api.record(benched.keys["TAPT", 31]).stage.parent
+    assert parent is not None
+    with pytest.raises(UserError, match="has no predictions; name a run that ends with fine-tuning"):
+        api.misclassified(parent.key)
+
+
+def test_export_and_predict_from_python(
+    harness: Harness, benched: Benched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same predictions as are recorded."""
+    import trained
+
+    monkeypatch.setattr("harness.commands.export.train", trained.train_here)
+    key = benched.keys["SCL", 42]
+    done = api.export(key[:12], tmp_path / "out")
+    assert (done.key, done.folder) == (key, tmp_path / "out")
+    predictions = api.record(key).predictions
+    dev = predictions[predictions["split"] == "dev"]
+    found = api.predict(done.folder, dev["sentence"].tolist())
+    assert found["predicted"].tolist() == dev["predicted"].tolist()
+    logits = dev[["logit.negative", "logit.positive"]].to_numpy(dtype=np.float64)
+    gap = np.log(found["probability.positive"] / found["probability.negative"])
+    np.testing.assert_allclose(gap, logits[:, 1] - logits[:, 0], atol=1e-5)
+    with pytest.raises(UserError, match=r"its weights are not stored in .*; 'harness export"):
+        api.predict(key, ["w1"])
+    with pytest.raises(UserError, match="export: name a key, or give best=True"):
+        api.export()
