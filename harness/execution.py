@@ -30,6 +30,7 @@ class WorkerSetup:
 
     `encoder_config`: of an encoder that begins with random weights; the folder then holds its tokenizer only.
     `micro_batch`: sequences that go through the encoder at once (0: a worker's whole share of the batch).
+    `dev_points`: how often a stage scores dev for its learning curve alone.
     `checkpoint_seconds`: a stage keeps what it would go on from this often (0: never).
     `storage_mark`, `encoder_digest`: what a node of a cluster must find in the storage and in the encoder's folder.
     """
@@ -40,6 +41,7 @@ class WorkerSetup:
     device: str = "cpu"
     encoder_config: dict[str, Any] | None = None
     micro_batch: int = 0
+    dev_points: int = 0
     checkpoint_seconds: float = 0.0
     storage_mark: str = ""
     encoder_digest: str = ""

@@ -71,7 +71,7 @@ def run_stage(
                 stage.optim,
                 stage.seed,
                 scoring=Scoring.of(stage, metrics),
-                placement=Placement(torch.device(setup.device), process_group, setup.micro_batch),
+                placement=Placement(torch.device(setup.device), process_group, setup.micro_batch, setup.dev_points),
                 report=report,
                 checkpoints=checkpoints,
             )

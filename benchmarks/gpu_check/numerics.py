@@ -89,7 +89,9 @@ def losses_of(
     objective = built(what, config, dropout)
     placement = Placement(device, micro_batch=micro_batch)
     result = train(objective, inputs_of(what, config), optim, SEED, placement=placement, log_every=1)
-    return [{n: v for n, v in entry.items() if n not in ("step", "measures")} for entry in result.history], objective
+    return [
+        {n: v for n, v in entry.items() if n not in ("step", "measures", "curve")} for entry in result.history
+    ], objective
 
 
 def differences(one: Run, other: Run) -> list[float]:

@@ -40,6 +40,7 @@ class Shared(TypedDict, total=False):
     cpus_per_run: float
     num_workers: int
     micro_batch: int
+    dev_points: int
     checkpoint_minutes: float
     retry: bool
 
@@ -54,7 +55,9 @@ class Fields(Shared, total=False):
 KINDS: dict[str, type] = {
     **dict.fromkeys(("preset", "methods", "tasks", "encoder", "data", "corpus", "translator"), str),
     **dict.fromkeys(("store", "storage", "address", "sampler", "racing", "metric"), str),
-    **dict.fromkeys(("sizes", "subsets", "seeds", "slots", "num_workers", "micro_batch", "trials", "seed"), int),
+    **dict.fromkeys(
+        ("sizes", "subsets", "seeds", "slots", "num_workers", "micro_batch", "dev_points", "trials", "seed"), int
+    ),
     **dict.fromkeys(("gpus_per_run", "cpus_per_run", "checkpoint_minutes"), float),
     "retry": bool,
 }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness.commands.prepare import Prepared
+from harness.commands.recorded import learning_curve
 from harness.commands.report import grid_of
 from harness.search.results import Study
 from harness.search.trials import Trial
@@ -189,11 +190,23 @@ class StageRecord:
 
     @cached_property
     def history(self) -> pd.DataFrame:
-        """The learning curve, one row an entry: step, the means of the loss's terms since the entry before, and scores on dev
+        """The evaluations, one row each: step, the means of the loss's terms since the entry before, and scores on dev
         as 'dev.accuracy'."""
         import pandas as pd
 
-        return pd.json_normalize(self.record.history)
+        entries = [{name: value for name, value in entry.items() if name != "curve"} for entry in self.record.history]
+        return pd.json_normalize(entries)
+
+    @cached_property
+    def curve(self) -> pd.DataFrame:
+        """The learning curve in more points than the evaluations, one row a point: step, loss (its mean since the point before)
+        and dev, the score that checkpoints are selected by."""
+        import pandas as pd
+
+        losses, dev = learning_curve(self.record, self.stage)
+        found = pd.DataFrame(losses, columns=["step", "loss"]).astype({"step": int})
+        scores = pd.DataFrame(dev, columns=["step", "dev"]).astype({"step": int})
+        return found.merge(scores, on="step", how="outer").sort_values("step", ignore_index=True)
 
     @cached_property
     def predictions(self) -> pd.DataFrame:

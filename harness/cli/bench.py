@@ -7,15 +7,17 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
 from harness.cli import EXIT_INCOMPLETE
-from harness.cli.printing import duration, magnitude, print_lines, print_table, time_range
+from harness.cli.printing import duration, magnitude, print_lines, print_table, time_range, timestamp
 from harness.cli.request import read, recalled
 from harness.commands.prepare import UNTRANSLATED, Prepared, prepare
 from harness.commands.report import grid_of, overlap_sentences, own_data
+from harness.commands.stored import command, variants
 from harness.commands.train import train, translated
 from harness.encoders import locate
 from harness.errors import UserError
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from harness.tables.lifecycle import Event
 
 ASK_ABOVE_HOURS = 1.0
+VARIANTS = 5
+"""Benches of other values that `report` names."""
 
 
 # ---------------------------------------------------------------- plan
@@ -149,8 +153,23 @@ def _work_lines(prepared: Prepared) -> list[str]:
 
 
 def report(args: argparse.Namespace) -> int:
-    """Print the table from the store."""
-    return _print_table(prepare(recalled(args), train=False), args.format)
+    """Print the table from the store. Where none of its runs is recorded, say in what the benches of the store differ."""
+    prepared = prepare(recalled(args), train=False)
+    recorded = any(run.stage.key in prepared.statuses for run in prepared.plan.runs)
+    if prepared.plan.runs and not recorded and (lines := [*_variant_lines(prepared, args.store)]):
+        print_lines(lines)
+    return _print_table(prepared, args.format)
+
+
+def _variant_lines(prepared: Prepared, url: str | None) -> Iterator[str]:
+    """The benches of the same table with other values, the newest first, and the command that prints each."""
+    found = variants(prepared.store, replace(prepared.request, preset=prepared.resolved.preset))
+    if found:
+        yield f"None of these runs is recorded. The store {prepared.store.shown} holds benches of this table with other values:"
+    for variant in found[:VARIANTS]:
+        yield f"  {', '.join(variant.differs)} ({timestamp(variant.stored.asked_at)}): {command(variant.request, 'report', url)}"
+    if len(found) > VARIANTS:
+        yield f"  and {len(found) - VARIANTS} more: 'harness list benches' names all."
 
 
 def _print_table(prepared: Prepared, format: str) -> int:

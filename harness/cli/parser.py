@@ -192,6 +192,12 @@ def _execution_flags(parser: argparse.ArgumentParser) -> None:
         help="sequences per forward pass on a worker; the batch size is unchanged",
     )
     where.add_argument(
+        "--dev-points",
+        type=_count,
+        default=0,
+        help="score dev this often along a stage for its learning curve; selects nothing (default: 0)",
+    )
+    where.add_argument(
         "--checkpoint-minutes",
         type=_number("minutes such as 10, or 0 for never"),
         default=10.0,
@@ -307,6 +313,9 @@ def build_parser() -> argparse.ArgumentParser:
         "report", help="print a table from the store; without flags that of the last bench; trains nothing"
     )
     _table_flags(report)
+    report.add_argument(
+        "--last", action="store_true", help="take every value that is not given from the last bench (of the table)"
+    )
     _format_flag(report)
     report.set_defaults(handler="harness.cli.bench:report")
 

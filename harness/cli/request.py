@@ -61,16 +61,22 @@ def _flags(args: argparse.Namespace) -> Request:
 
 
 def recalled(args: argparse.Namespace) -> Request:
-    """The request of `report`: that of an earlier bench where the command names no table, or nothing but its table.
+    """The request of `report`: that of an earlier bench where the command names no table, nothing but its table, or `--last`.
 
     Flags that are given win, `--set` key by key. Says on standard error what it took.
     """
     given = _flags(args)
     changed = given.overrides or any(getattr(given, name) is not None for name in FIELDS)
-    if args.with_file or (given.table and changed):
+    if not args.last and (args.with_file or (given.table and changed)):
         return read(args)
-    found = last_bench(Store(given.store or DEFAULT_URL, create=False), given.table)
+    store = Store(given.store or DEFAULT_URL, create=False)
+    found = last_bench(store, given.table)
     if found is None:
+        if args.last:
+            of = f" of {given.table}" if given.table else ""
+            raise UserError(
+                f"report --last: the store {store.shown} holds no bench{of} yet; run one first, or leave --last out."
+            )
         return read(args)
     stored, last = found
     request = like_last(given, last)

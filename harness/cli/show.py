@@ -6,7 +6,7 @@ import argparse
 import importlib.util
 import sys
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from harness.cli.parser import LISTED
 from harness.cli.printing import duration, escaped, print_lines, timestamp
 from harness.cli.runs import print_runs
 from harness.commands.execution import storage_of
+from harness.commands.recorded import class_names, learning_curve
 from harness.commands.stored import command, find_key, of_run
 from harness.errors import UserError, unknown
 from harness.specs import Parent, Record, Stage
@@ -24,6 +25,7 @@ from harness.tables.request import Request, from_json
 if TYPE_CHECKING:
     from harness.encoders import Size
 
+BARS = "▁▂▃▄▅▆▇█"
 LABEL = 16
 """Width of the first column of `show`."""
 
@@ -202,7 +204,8 @@ def show(args: argparse.Namespace) -> int:
     lines = [
         f"{key}  {stage.phase}  {record.status}" + (f": {record.reason}" if record.reason else ""),
         *_stage_lines(stage),
-        *_score_lines(stage, record),
+        *_score_lines(stage, record, class_names(stage, store.labels(key))),
+        *_curve_lines(stage, record),
         *_history_lines(record),
         *_provenance_lines(stage, record),
         *_parent_lines(store, storage, stage),
@@ -234,7 +237,7 @@ def _stage_lines(stage: Stage) -> Iterator[str]:
     yield _labelled("seed", str(stage.seed))
 
 
-def _score_lines(stage: Stage, record: Record) -> Iterator[str]:
+def _score_lines(stage: Stage, record: Record, classes: Sequence[str]) -> Iterator[str]:
     """The best checkpoint and its dev scores, of a stage that selects one."""
     if not stage.selection:
         return
@@ -248,13 +251,32 @@ def _score_lines(stage: Stage, record: Record) -> Iterator[str]:
     if stage.data.num_labels < 2:
         yield _labelled("dev output", f"predictions on {sum(record.histogram):,} rows")
     else:
-        counts = ", ".join(f"{count:,} x class {number}" for number, count in enumerate(record.histogram))
+        counts = ", ".join(f"{count:,} x {name}" for name, count in zip(classes, record.histogram, strict=True))
         yield _labelled("dev output", f"predicted classes: {counts}{' (collapsed: one class only)' * record.collapsed}")
+
+
+def _curve_lines(stage: Stage, record: Record) -> Iterator[str]:
+    """The learning curve as two lines of bars."""
+    metric = stage.selection.metric if stage.selection else ""
+    for name, points in zip(("loss", f"dev {metric}"), learning_curve(record, stage), strict=True):
+        if len(points) > 1:
+            values = [value for _, value in points]
+            yield _labelled(
+                name, f"{values[0]:.4f} {_bars(values)} {values[-1]:.4f}, steps {points[0][0]:,} to {points[-1][0]:,}"
+            )
+
+
+def _bars(values: Sequence[float], most: int = 50) -> str:
+    """A bar a value, or a mean of neighbours: the lowest the shortest."""
+    width = -(-len(values) // most)
+    means = [sum(part) / len(part) for i in range(0, len(values), width) if (part := values[i : i + width])]
+    low, high = min(means), max(means)
+    return "".join(BARS[int((value - low) / (high - low or 1.0) * (len(BARS) - 1))] for value in means)
 
 
 def _history_lines(record: Record) -> Iterator[str]:
     for entry in record.history:
-        terms = {k: v for k, v in entry.items() if k not in ("step", "dev", "measures")}
+        terms = {k: v for k, v in entry.items() if k not in ("step", "dev", "measures", "curve")}
         dev = f"  dev {_scores(entry['dev'])}" if "dev" in entry else ""
         measures = f"  measures {_scores(entry['measures'])}" if "measures" in entry else ""
         yield f"  step {entry['step']:>6}  {_scores(terms)}{measures}{dev}"

@@ -40,6 +40,7 @@ def worker_setup_of(request: Request, located: Located, storage: Storage, execut
         execution.threads,
         encoder_config=config,
         micro_batch=request.micro_batch,
+        dev_points=request.dev_points,
         checkpoint_seconds=60 * request.checkpoint_minutes,
     )
     return shared(setup, execution, located.encoder.digest)

@@ -3,7 +3,7 @@ it again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from harness.specs import Record, Run, Stage
 from harness.store import DEFAULT_URL, Store, StoredRequest
 from harness.tables.plan import Plan
 from harness.tables.request import Request, from_json
-from harness.tasks import Task
+from harness.tasks import TASKS, Task
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,13 @@ def plan_of(store: Store, stage: Stage) -> Plan | None:
     return None
 
 
+def class_names(stage: Stage, labels: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The names of the classes that a stage predicts, by the tasks of its runs; their codes where no packaged task is among them."""
+    known = (TASKS[label["task"]].classes for label in labels if label["task"] in TASKS)
+    found = next((names for names in known if len(names) == stage.data.num_labels), None)
+    return found or tuple(f"class {code}" for code in range(stage.data.num_labels))
+
+
 def task_of(stage: Stage, plan: Plan) -> Task | None:
     """The task that a stage is evaluated on."""
     dev = stage.data.dev
@@ -144,3 +151,19 @@ def recorded_runs(store: Store, request: Request) -> list[dict[str, Any]]:
             more |= {"step": record.selected_step, "seconds": record.seconds, "recorded_at": label.pop("committed_at")}
             found.append({**label, **more})
     return found
+
+
+def learning_curve(record: Record, stage: Stage) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
+    """(step, loss) and (step, dev score by the metric of the selection) of a record, in order; without points that an older record
+    lacks."""
+    losses: list[tuple[int, float]] = []
+    dev: list[tuple[int, float]] = []
+    for entry in record.history:
+        curve, step = entry.get("curve", {}), int(entry["step"])
+        losses += [
+            (int(at), float(loss)) for at, loss in curve.get("loss", [[step, entry["loss"]]] if "loss" in entry else [])
+        ]
+        dev += [(int(at), float(value)) for at, value in curve.get("dev", [])]
+        if stage.selection and "dev" in entry:
+            dev.append((step, float(entry["dev"][stage.selection.metric])))
+    return losses, dev

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.errors import UserError
@@ -47,6 +47,38 @@ def like_last(request: Request, last: Request) -> Request:
     return replace(request, **taken, overrides=overrides, origins={**request.origins, **origins})
 
 
+@dataclass(frozen=True)
+class Variant:
+    """A bench of a store that differs from a request. `differs`: the flags in which it does, as it was given them."""
+
+    stored: StoredRequest
+    request: Request
+    differs: tuple[str, ...]
+
+
+def variants(store: Store, request: Request) -> list[Variant]:
+    """The benches of a store with the table of `request` and other values than it names, the newest first."""
+    found = []
+    for stored in store.requests():
+        theirs = from_json(stored.values)
+        if not stored.study and same_table(theirs.table, request.table):
+            words = [
+                flag_words(name, value)
+                for name in FIELDS
+                if (value := getattr(theirs, name)) not in (None, getattr(request, name)) and name not in FILTERS
+            ]
+            ours = {override.key: override.value for override in request.overrides}
+            words += [f"--set {each.text}" for each in theirs.overrides if ours.pop(each.key, None) != each.value]
+            words += [f"no --set {key}" for key in ours]
+            if words:
+                found.append(Variant(stored, theirs, tuple(words)))
+    return found
+
+
+def flag_words(name: str, value: Any) -> str:
+    return shlex.join([f"--{name}", ",".join(map(str, value)) if name in FILTERS else str(value)])
+
+
 def of_run(stored: StoredRequest, label: Mapping[str, Any]) -> Request:
     """The part of a stored request that makes one run, by the run's label in the store."""
     request, task = from_json(stored.values), str(label["task"])
@@ -84,7 +116,7 @@ def command(request: Request, verb: str = "bench", store: str | None = None) -> 
     for name in FIELDS:
         value = getattr(request, name)
         if value is not None:
-            words += [f"--{name}", ",".join(map(str, value)) if name in FILTERS else value]
+            words += shlex.split(flag_words(name, value))
     for override in request.overrides:
         words += ["--set", override.text]
     return shlex.join([*words, *(["--store", masked(store)] if store else [])])

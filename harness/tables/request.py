@@ -76,6 +76,7 @@ class Request:
     cpus_per_run: float = 1.0
     num_workers: int | None = None
     micro_batch: int = 0
+    dev_points: int = 0
     checkpoint_minutes: float = 10.0
     retry: bool = False
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)

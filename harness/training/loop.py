@@ -33,6 +33,8 @@ from harness.training.result import TrainingProgress, TrainingResult
 EVALUATION_TOKENS = 2048
 """Tokens of an evaluation batch, padding included."""
 LOG_EVERY = 100
+CURVE_POINTS = 50
+"""Points of a stage's loss curve."""
 MEASURE_EVERY = 10
 """Steps between two measurements of what is logged beside the loss. Measuring at each step would cost a few per cent."""
 
@@ -76,12 +78,13 @@ class Scoring:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a stage is trained. At most `micro_batch` sequences of a batch go through the encoder at once (0: a rank's whole
-    share)."""
+    """How a stage is trained. At most `micro_batch` sequences of a batch go through the encoder at once (0: a rank's whole
+    share). `dev_points`: how often dev is scored for the learning curve alone."""
 
     device: torch.device = CPU
     process_group: ProcessGroup = SINGLE_PROCESS
     micro_batch: int = 0
+    dev_points: int = 0
 
 
 def train(
@@ -110,6 +113,7 @@ def train(
     for step in range(run.progress.step + 1, optim.steps + 1):
         run.update(step)
         if step % every and step != optim.steps:
+            run.draw_curve(step, placement.dev_points)
             continue
         report(run.evaluate(step))
         if checkpoints and placement.process_group.rank == 0 and step != optim.steps:
@@ -153,6 +157,7 @@ class _TrainingRun:
         )
         self._pending: list[tuple[int, dict[str, Tensor]]] = []
         self._measured: list[Measures] = []
+        self._dev_curve: list[list[float]] = []
         objective.train()
 
     @property
@@ -199,16 +204,29 @@ class _TrainingRun:
 
     def evaluate(self, step: int) -> dict[str, Any]:
         """The history's entry: means since the last one, the probe of the last batch, and the scores on dev."""
-        entry: dict[str, Any] = {"step": step, **mean_terms(self._pending, self.process_group)}
+        means, losses = mean_terms(self._pending, self.process_group, -(-self.optim.steps // CURVE_POINTS))
+        entry: dict[str, Any] = {"step": step, **means}
         probe = probed(self.objective, self._batch, self._draw(step), self.optim.precision, self.device)
         measures = mean_measures(self._measured, self.process_group) | probe
         entry |= {"measures": measures} if measures else {}
-        self._pending, self._measured = [], []
+        curve = {"loss": losses, "dev": self._dev_curve}
+        entry |= {"curve": found} if (found := {name: points for name, points in curve.items() if points}) else {}
+        self._pending, self._measured, self._dev_curve = [], [], []
         if self.scoring:
             entry["dev"] = self._score(step, self.scoring)
         self.result.history.append(entry)
         self.progress.step = step
         return entry
+
+    def draw_curve(self, step: int, points: int) -> None:
+        """Score dev between two evaluations, at each of `points` steps along the stage. Selects nothing, and changes nothing that is
+        trained; its FLOPs are no part of the stage's."""
+        if not points or not self.scoring or step % -(-self.optim.steps // points):
+            return
+        evaluation, metric = self.inputs.evaluations[self.scoring.dev], self.scoring.selection.metric
+        found, _ = predict(self.objective, evaluation, self.optim.precision, self.device, self.process_group)
+        self.objective.train()
+        self._dev_curve.append([step, score(metric, found.gold, found.logits)])
 
     def _score(self, step: int, scoring: Scoring) -> dict[str, float]:
         """Scores on dev; a state that beats the best one so far is kept."""
@@ -285,10 +303,10 @@ def batch_order(size: int, batch_size: int, seed: int, skip: int = 0) -> Any:
 
 
 def mean_terms(
-    pending: list[tuple[int, dict[str, Tensor]]], process_group: ProcessGroup = SINGLE_PROCESS
-) -> dict[str, float]:
-    """Mean of each term since the last evaluation; each rank has a summand of every step. Raises DivergedError at the first
-    step whose loss is not finite."""
+    pending: list[tuple[int, dict[str, Tensor]]], process_group: ProcessGroup = SINGLE_PROCESS, width: int = 0
+) -> tuple[dict[str, float], list[list[float]]]:
+    """Mean of each term since the last evaluation, and of the loss in every `width` steps as (last step, mean), where these are
+    more than one. Each rank has a summand of every step. Raises DivergedError at the first step whose loss is not finite."""
     names = list(pending[0][1])
     summands = torch.stack([torch.stack([at_least_single(terms[n]) for n in names]) for _, terms in pending])
     values = process_group.all_reduce(summands).cpu().numpy()
@@ -296,7 +314,11 @@ def mean_terms(
     if len(bad):
         name = names[int(np.flatnonzero(~np.isfinite(values[bad[0]]))[-1])]
         raise DivergedError(f"the loss is not finite at step {pending[int(bad[0])][0]} (term {name})")
-    return {n: float(v) for n, v in zip(names, values.mean(axis=0), strict=True)}
+    means = {n: float(v) for n, v in zip(names, values.mean(axis=0), strict=True)}
+    if not width or "loss" not in names or len(pending) <= width:
+        return means, []
+    losses, starts = values[:, names.index("loss")], range(0, len(pending), width)
+    return means, [[pending[min(i + width, len(pending)) - 1][0], float(losses[i : i + width].mean())] for i in starts]
 
 
 def mean_measures(measured: list[Measures], process_group: ProcessGroup = SINGLE_PROCESS) -> dict[str, float]:

@@ -90,6 +90,33 @@ def test_flags_that_are_given_win(harness: Harness) -> None:
     assert harness("report --seeds 31 --set fine_tune.steps=40").status == 1  # none of it is trained
 
 
+def test_the_last_bench_gives_what_is_left_out(harness: Harness) -> None:
+    first, second = harness(f"bench {FIRST}"), harness(f"bench {SECOND}")
+    assert harness("report --last --table few_shot --methods ft").out == second.out
+    assert harness(f"report --last {FIRST} --set optim.lr=6e-4 --seeds 31").status == 1  # no such bench
+    assert harness(f"bench {FIRST}").out == first.out
+    assert harness("report --last --table few_shot --methods ft").out == first.out
+    said = harness("report --last --table ablation")
+    assert (said.status, said.out) == (2, "")
+    assert "report --last: the store sqlite:///.harness/harness.db holds no bench of ablation yet" in said.err
+
+
+def test_where_nothing_is_recorded_the_variants_of_the_store_are_named(harness: Harness) -> None:
+    """Each with the command that prints it."""
+    outs = [harness(f"bench {words}").out for words in (FIRST, SECOND)][::-1]
+    said = harness(f"report {SST2} --data data --encoder bert-tiny --set fine_tune.steps=20 --set optim.lr=1e-3")
+    assert (said.status, "0/1" in said.out) == (1, True)
+    told, *lines = said.err.splitlines()
+    assert told.startswith("None of these runs is recorded. The store ")
+    assert [line.split(" (20")[0].strip() for line in lines] == [
+        "--set fine_tune.steps=30, --set optim.lr=2e-4",
+        "no --set optim.lr",
+    ]
+    for line, out in zip(lines, outs, strict=True):
+        assert harness(*shlex.split(line[line.index("harness report") :])[1:]).out == out
+    assert harness(f"report {FIRST}").err == ""
+
+
 def test_formats_are_of_the_report(harness: Harness) -> None:
     harness(f"bench {FIRST}")
     assert harness("report --format csv").out == harness(f"report {FIRST} --format csv").out

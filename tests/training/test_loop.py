@@ -24,6 +24,7 @@ from harness.training import forward_backward, loop
 from harness.training.loop import (
     DivergedError,
     Inputs,
+    Placement,
     Scoring,
     batch_order,
     decay_groups,
@@ -269,6 +270,39 @@ class TestDeterminism:
         _, loud = run(bert, stage, inputs, report=entries.append)
         assert entries == loud.history == silent.history
 
+    @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
+    def test_the_learning_curve_changes_no_number(self, bert: Path, weight_decay: float) -> None:
+        """With compact embeddings and without: dev scored in between, by points or not at all, gives the same record but for the curve."""
+        stage, inputs = tiny.fine_tuning(bert, every=8, weight_decay=weight_decay)
+        (ours, plain), *others = [
+            run(bert, stage, inputs, placement=Placement(dev_points=points)) for points in (0, 6, 100)
+        ]
+        assert [entry["step"] for entry in plain.history] == [8, 12]
+        assert [step for entry in plain.history for step, _ in entry["curve"]["loss"]] == list(range(1, 13))
+        for entry, steps in zip(plain.history, (slice(0, 8), slice(8, 12)), strict=True):
+            losses = [loss for each in plain.history for _, loss in each["curve"]["loss"]][steps]
+            assert entry["loss"] == pytest.approx(np.mean(losses))
+            assert "dev" not in entry["curve"]
+        scored = {8: plain.history[0]["dev"]["accuracy"], 12: plain.history[1]["dev"]["accuracy"]}
+        for (theirs, other), steps in zip(others, ([2, 4, 6, 10], [*range(1, 8), *range(9, 12)]), strict=True):
+            found = {step: value for entry in other.history for step, value in entry["curve"].pop("dev")}
+            assert list(found) == steps
+            for step, value in found.items():  # what an evaluation at that step finds
+                every, _ = tiny.fine_tuning(bert, every=step, weight_decay=weight_decay)
+                assert value == run(bert, every, inputs)[1].history[0]["dev"]["accuracy"]
+            assert scored == {entry["step"]: entry["dev"]["accuracy"] for entry in other.history}
+            for entry, mine in zip(other.history, plain.history, strict=True):
+                assert entry == mine
+            assert (other.flops, other.selected_step, other.dev_scores) == (
+                plain.flops,
+                plain.selected_step,
+                plain.dev_scores,
+            )
+            for digest, predicted in plain.predictions.items():
+                assert np.array_equal(predicted.logits, other.predictions[digest].logits)
+            for name, parameter in ours.named_parameters():
+                assert torch.equal(parameter, theirs.get_parameter(name))
+
 
 class TestSelection:
     @pytest.fixture
@@ -442,7 +476,10 @@ class TestDivergence:
         def terms(a: float, b: float) -> dict[str, torch.Tensor]:
             return {"loss": torch.tensor(a + b), "a": torch.tensor(a), "b": torch.tensor(b)}
 
-        assert mean_terms([(1, terms(1.0, 2.0)), (2, terms(3.0, 5.0))]) == {"loss": 5.5, "a": 2.0, "b": 3.5}
+        pending = [(1, terms(1.0, 2.0)), (2, terms(3.0, 5.0)), (3, terms(2.0, 2.0))]
+        assert mean_terms(pending[:2]) == ({"loss": 5.5, "a": 2.0, "b": 3.5}, [])
+        assert mean_terms(pending, width=2)[1] == [[2, 5.5], [3, 4.0]]
+        assert mean_terms(pending, width=3)[1] == []
         with pytest.raises(DivergedError, match=r"step 8 \(term a\)"):
             mean_terms([(7, terms(1.0, 1.0)), (8, terms(math.nan, 1.0)), (9, terms(1.0, math.inf))])
 
