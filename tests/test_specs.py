@@ -88,6 +88,7 @@ OTHER: dict[type, dict[str, Any]] = {
         "tests": (OTHERS,),
         "views": 2,
         "blocks": "packed",
+        "classes": ("no", "yes"),
     },
     RowSet: {"digest": "9" * 32, "name": "renamed", "rows": 7, "mean_chars": 1.5},
     Optim: {
@@ -109,7 +110,14 @@ OTHER: dict[type, dict[str, Any]] = {
     Parent: {"stage": PLAIN, "step": "selected", "parts": ("mlm_head",)},
 }
 """A value of each field that no chain here has. A field without one fails: add it, and with it the field's test."""
-LABELS = {(Stage, "phase"), (RowSet, "name"), (RowSet, "rows"), (RowSet, "mean_chars"), (Encoder, "name")}
+LABELS = {
+    (Stage, "phase"),
+    (Data, "classes"),
+    (RowSet, "name"),
+    (RowSet, "rows"),
+    (RowSet, "mean_chars"),
+    (Encoder, "name"),
+}
 EVERY = [(kind, f.name) for kind in OTHER for f in fields(kind)]
 NUMBERS = [(kind, name) for kind, name in EVERY if isinstance(OTHER[kind].get(name), (int, float))]
 

@@ -175,6 +175,7 @@ def _contexts(resolved: ResolvedTable, table_data: TableData, name: str) -> Iter
                 max_length=resolved.max_length,
                 dev=found.dev,
                 tests=tuple(found.tests.values()),
+                classes=found.task.classes,
             )
             fine_tune = resolved.optim("fine_tune", size, training.labelled.rows)
             post_train = resolved.optim("post_train", size, training.texts.rows)
