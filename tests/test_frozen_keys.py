@@ -43,6 +43,9 @@ FROZEN: dict[tuple[str, str], str] = {
     ("objectives", "paper"): "2835 f94ab85dee95b538",
     ("objectives", "laptop"): "162 7244995342647afc",
     ("objectives", "quick"): "54 23a7e72ce923f4ad",
+    ("own", "base"): "12 286d29f25cea1b83",
+    ("own", "laptop"): "12 707128060514a905",
+    ("own", "quick"): "8 eeb81d7951a4bbd3",
     ("pretraining", "paper"): "3570 bdffe0a3ef71163f",
     ("pretraining", "laptop"): "51 b955f88de2ccdaa6",
     ("pretraining", "quick"): "34 e49344f4c081991a",
@@ -56,7 +59,8 @@ FROZEN_WITH_DATA = {
 
 def digest(table: str, preset: str, source: TextSource | None) -> str:
     """The number of runs, and a digest over their names and keys."""
-    resolved = resolve(load_table(table), Request(preset=preset))
+    loaded = load_table(table)
+    resolved = resolve(loaded, Request(preset=preset, tasks=None if loaded.tasks else ("sst2",)))
     name = resolved.encoder
     if source:
         located = locate(name)

@@ -90,7 +90,7 @@ def _tables() -> list[tuple[str, str]]:
     rows = []
     for name in table_names():
         table = load_table(name)
-        rows.append((name, f"{table.title} ({table.source.paper}, {table.source.table})"))
+        rows.append((name, table.title + (f" ({table.source.paper}, {table.source.table})" if table.source else "")))
         rows += [(f"  --preset {preset}", text.description) for preset, text in table.presets.items()]
     return rows
 

@@ -151,7 +151,7 @@ def _not_at_hand(plan: Plan, source: Any, tasks: Mapping[str, Task]) -> str:
     for name, found in plan.tasks.items():
         if not found.dev.resolved:
             try:
-                protocol_named(plan.resolved.table.protocol).evaluation_sets(tasks[name], source)
+                protocol_named(plan.resolved.protocol).evaluation_sets(tasks[name], source)
             except UserError as error:
                 return str(error)
     return f"Not at hand: {', '.join(plan.unresolved)}."

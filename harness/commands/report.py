@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.commands.prepare import Prepared
 from harness.tables.aggregate import Grid, aggregate
 from harness.tables.caption import Caption
-from harness.tables.plan import COMPARED_TEXTS, Plan
+from harness.tables.plan import COMPARED_TEXTS, UNLABELLED, Plan
 from harness.tables.results import examples, hardware, replicates
 
 
@@ -59,7 +59,8 @@ def overlap_sentences(plan: Plan) -> list[str]:
     found = [s for s in plan.overlaps if s.most]
     sentences = []
     for each in found:
-        training = "one of the training sets" if each.training == "training sets" else f"the corpus {each.training}"
+        named = {"training sets": "one of the training sets", UNLABELLED: "the unlabelled texts"}
+        training = named.get(each.training, f"the corpus {each.training}")
         sentences.append(f"{each.most} of {each.rows:,} rows of {each.evaluation} share a text with {training}")
     if not found and plan.overlaps:
         sentences.append("no dev or test text of this table is part of the training text")

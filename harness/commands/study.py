@@ -174,7 +174,7 @@ def study_of(opened: Opened) -> Study:
     points, space = opened.points, opened.points.space
     base, history = points.base, opened.proposals.history
     notes = [
-        f"Each point was run as row {base.rows[0].name} of table {base.table.name}, protocol {base.table.protocol}, encoder "
+        f"Each point was run as row {base.rows[0].name} of table {base.table.name}, protocol {base.protocol}, encoder "
         f"{base.encoder}, preset {base.preset}, data {opened.study.prepared.plan.source}: {', '.join(base.tasks)}, "
         f"{', '.join(f'N={size}' if size else 'full size' for size in base.sizes)}.",
         *([f"Changed from the table's own setting: {'; '.join(base.deviations)}."] if base.deviations else []),

@@ -165,7 +165,7 @@ def aggregate(
             for column in resolved.columns:
                 mine[column] = {
                     r: placed[(row.name, size, column, *r)]
-                    for r in resolved.replicates
+                    for r in resolved.replicates_at(size)
                     if (row.name, size, column, *r) in placed
                 }
                 reasons = _reasons(resolved, row, column, test_rows or {}, not_comparable or {})
@@ -175,7 +175,7 @@ def aggregate(
                     cells[size, row.name, column] = Cell(None, None, 0, 0, notes=(Note("skipped", skip),), skip=skip)
             if has_average(resolved):
                 here = [cells[size, row.name, column] for column in resolved.columns]
-                cells[size, row.name, AVERAGE] = _average(resolved, mine, [cell for cell in here if cell.skip])
+                cells[size, row.name, AVERAGE] = _average(resolved, size, mine, [cell for cell in here if cell.skip])
     columns = (*resolved.columns, *([AVERAGE] if has_average(resolved) else []))
     _mark_best(resolved, columns, cells)
     return Grid(resolved, columns, cells, tuple(placed.values()))
@@ -205,7 +205,7 @@ def _place(resolved: ResolvedTable, replicates: Iterable[Replicate]) -> dict[tup
         for row in resolved.rows
         if not row.skip
         for column in resolved.columns
-        for subset, seed in resolved.replicates
+        for subset, seed in resolved.replicates_at(size)
     )
     return {place: found[place] for place in order if place in found}
 
@@ -227,7 +227,7 @@ def _cell(
     notes = sorted({note for r in found.values() for note in notes_of(r)})
     kept = [values[k] for k in values if not found[k].collapsed]
     collapsed = sum(found[k].collapsed for k in values)
-    cell = _summary(resolved, values, kept)
+    cell = _summary(resolved, size, values, kept)
     cell = replace(cell, paper=paper, paper_spread=paper_spread, notes=tuple(notes), collapsed=collapsed)
     return _judged(resolved, cell, values, reasons)
 
@@ -241,11 +241,13 @@ def notes_of(replicate: Replicate) -> tuple[Note, ...]:
     return (Note("collapsed", "one class only is predicted on dev"),) if replicate.collapsed else ()
 
 
-def _summary(resolved: ResolvedTable, values: Mapping[tuple[int, int], float], kept: Sequence[float]) -> Cell:
-    expected = len(resolved.replicates)
+def _summary(
+    resolved: ResolvedTable, size: int, values: Mapping[tuple[int, int], float], kept: Sequence[float]
+) -> Cell:
+    expected = len(resolved.replicates_at(size))
     if not expected or len(values) < expected:
         return Cell(None, None, len(values), expected)
-    ordered = [values[k] for k in resolved.replicates]
+    ordered = [values[k] for k in resolved.replicates_at(size)]
     center = CENTERS[resolved.aggregate.center]
     return Cell(
         center(ordered),
@@ -258,7 +260,10 @@ def _summary(resolved: ResolvedTable, values: Mapping[tuple[int, int], float], k
 
 
 def _average(
-    resolved: ResolvedTable, found: Mapping[str, Mapping[tuple[int, int], Replicate]], skipped: Sequence[Cell]
+    resolved: ResolvedTable,
+    size: int,
+    found: Mapping[str, Mapping[tuple[int, int], Replicate]],
+    skipped: Sequence[Cell],
 ) -> Cell:
     """The mean over columns within each replicate, then the table's center over replicates; complete where all columns are.
 
@@ -269,14 +274,14 @@ def _average(
         return Cell(None, None, 0, 0, notes=tuple(notes), skip=skipped[0].skip)
     values: dict[tuple[int, int], float] = {}
     collapsed = set()
-    for place in resolved.replicates:
+    for place in resolved.replicates_at(size):
         runs = [found[column].get(place) for column in resolved.columns]
         scores = [r.value for r in runs if r is not None and r.done and r.value is not None]
         if len(scores) == len(resolved.columns):
             values[place] = mean(scores)
             if any(r.collapsed for r in runs if r is not None):
                 collapsed.add(place)
-    cell = _summary(resolved, values, [v for k, v in values.items() if k not in collapsed])
+    cell = _summary(resolved, size, values, [v for k, v in values.items() if k not in collapsed])
     return replace(cell, collapsed=len(collapsed))
 
 

@@ -48,15 +48,16 @@ class Caption:
 
 def about_paper(resolved: ResolvedTable) -> bool:
     """Whether a task is one of the table's own. Otherwise only the table's protocol and recipe are used."""
-    return bool(set(resolved.tasks) & set(resolved.table.tasks))
+    return resolved.table.source is not None and bool(set(resolved.tasks) & set(resolved.table.tasks))
 
 
 def title_lines(grid: Grid) -> list[str]:
     """The least that a caption says: what the table shows, for how many training examples and runs, and what ± is."""
     r = grid.resolved
     sizes = sizes_text(r.sizes)
-    if about_paper(r):
-        title = f"{r.table.title}, {sizes} ({r.table.source.paper}, {r.table.source.table})."
+    source = r.table.source
+    if source and about_paper(r):
+        title = f"{r.table.title}, {sizes} ({source.paper}, {source.table})."
     else:
         title = f"{listed(dict.fromkeys(column.title for column in r.columns.values()))}, {sizes}."
     design = counted(len(r.seeds), "seed")
@@ -110,7 +111,7 @@ def _data_lines(r: ResolvedTable, caption: Caption) -> Iterator[str]:
     if found:
         yield f"Examples: {'; '.join(found)}."
     yield (
-        f"Protocol {r.table.protocol}, recipe of table {r.table.name}, preset {r.preset}. The checkpoint is selected by its dev "
+        f"Protocol {r.protocol}, recipe of table {r.table.name}, preset {r.preset}. The checkpoint is selected by its dev "
         "score and scored once on test."
     )
 
@@ -146,13 +147,13 @@ def _value_lines(r: ResolvedTable) -> Iterator[str]:
 
 
 def _origin_lines(r: ResolvedTable, by_letter: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    paper = r.table.source.values_of or r.table.source.paper
-    if by_letter["P"]:
-        yield f"From the {paper} paper: {words(r, by_letter['P'])}."
+    source = r.table.source
+    if source and by_letter["P"]:
+        yield f"From the {source.values_of or source.paper} paper: {words(r, by_letter['P'])}."
     if by_letter["R"]:
         reasons = dict.fromkeys(r.table.reason(path) for path in by_letter["R"])
         yield f"From released code ({listed(filter(None, reasons))}): {words(r, by_letter['R'])}."
-    protocol = protocol_named(r.table.protocol).choices(r.tasks, any(r.sizes))
+    protocol = protocol_named(r.protocol).choices(r.tasks, any(r.sizes))
     chosen = [words(r, by_letter["C"]), ", ".join(protocol), *_method_choices(r)]
     yield f"Chosen here, where the paper leaves it open: {'; '.join(filter(None, chosen))}."
 

@@ -25,10 +25,13 @@ from harness.tasks import (
     protocol_named,
     task_named,
 )
+from harness.tasks.unlabelled import without
 
 K = TypeVar("K")
 V = TypeVar("V")
 
+UNLABELLED = "unlabelled texts"
+"""What an `Overlap` calls the texts that a task names besides its labelled rows."""
 COMPARED_TEXTS = 200_000
 """Overlap with the dev and test sets is not computed for a larger corpus: it needs all texts in memory."""
 CHARS_PER_TOKEN = 4.3
@@ -238,9 +241,10 @@ class _Reader:
         self.resolved, self.task, self.source, self.library = resolved, task, source, library
         self.translation = translation
         self.untranslated: dict[str, Rows] = {}
-        self.protocol = protocol_named(resolved.table.protocol)
-        self.sets: dict[str, Rows] = {}
-        self.training: list[Rows] = []
+        self.protocol = protocol_named(resolved.protocol)
+        self.tests: dict[str, Rows] = {}
+        self.read: list[tuple[Rows, Rows, Rows | None]] = []
+        """Of each training set its rows, its dev set and its unlabelled texts."""
 
     def evaluations(self) -> TaskData:
         if self.source is not None:
@@ -249,9 +253,12 @@ class _Reader:
             except NotAtHand:
                 self.source = None
             else:
-                self.sets = {"dev": found.dev, **found.tests}
-                made = {role: self.keep(rows, role) for role, rows in self.sets.items()}
-                return TaskData(self.task, made.pop("dev"), made, "" if found.comparable else found.note, found.origin)
+                self.tests = dict(found.tests)
+                dev, tests = (
+                    self.keep(found.dev, "dev"),
+                    {role: self.keep(rows, role) for role, rows in self.tests.items()},
+                )
+                return TaskData(self.task, dev, tests, "" if found.comparable else found.note, found.origin)
         roles = {c.evaluation for c in self.resolved.columns.values() if c.task == self.task.name}
         return TaskData(self.task, self.unread("dev", 500), {role: self.unread(role, 1000) for role in sorted(roles)})
 
@@ -269,11 +276,23 @@ class _Reader:
         if self.source is None:
             rows = size or self.task.official_rows(self.task.train) or UNKNOWN_ROWS
             labelled, texts = self.unread(role, rows), self.unread(f"{role}-texts", rows)
-        else:
-            found = self.protocol.training_set(self.task, self.source, size, subset)
-            self.training.append(found)
-            labelled, texts = self.keep(found, role), self.keep(found.unlabelled(), f"{role}-texts")
-        return TrainingSet(labelled, texts, self.translated(texts))
+            return TrainingSet(labelled, texts, self.translated(texts), self.unread("dev", 500))
+        found = self.protocol.training_set(self.task, self.source, size, subset)
+        dev = self.protocol.dev_set(self.task, self.source, size, subset)
+        more = self.unlabelled(self.source, dev) if self.task.unlabelled else None
+        self.read.append((found, dev, more))
+        texts = self.keep(found.unlabelled(), f"{role}-texts") if more is None else self.keep(more, "unlabelled")
+        return TrainingSet(self.keep(found, role), texts, self.translated(texts), self.keep(dev, "dev"))
+
+    def unlabelled(self, source: TextSource, dev: Rows) -> Rows:
+        """The task's unlabelled texts, without those of dev and test where it says so."""
+        texts = source.unlabelled(self.task)
+        kept = without(texts, dev, *self.tests.values()) if self.task.remove_overlap else texts
+        if not len(kept):
+            raise UserError(
+                f"task {self.task.name}: each of the {len(texts):,} unlabelled texts is in dev or test; give others."
+            )
+        return kept
 
     def translated(self, texts: RowSet) -> RowSet | None:
         """The back-translated views of unlabelled rows: unresolved until they are made, None where they cannot be made."""
@@ -294,12 +313,16 @@ class _Reader:
 
     def overlaps(self, corpora: list[Rows]) -> Iterator[Overlap]:
         """Overlap of the dev and test sets with the training sets of this task, and with each corpus."""
-        for role, evaluation in self.sets.items():
-            name = f"{self.task.name}/{role}"
-            counts = [count_overlap(train, evaluation) for train in self.training]
-            yield Overlap("training sets", name, max(counts, default=0), len(evaluation))
-            for corpus in corpora:
-                yield Overlap(corpus.name, name, count_overlap(corpus, evaluation), len(evaluation))
+        for role in ("dev", *self.tests) if self.tests else ():
+            pairs = [(train, texts, self.tests.get(role, dev)) for train, dev, texts in self.read]
+            compared = [("training sets", [(train, rows) for train, _, rows in pairs])]
+            compared += [(UNLABELLED, [(texts, rows) for _, texts, rows in pairs if texts is not None])]
+            compared += [(corpus.name, [(corpus, rows) for _, _, rows in pairs]) for corpus in corpora]
+            for label, each in compared:
+                distinct = {(texts.digest, rows.digest): (texts, rows) for texts, rows in each}.values()
+                counts = [(count_overlap(texts, rows), len(rows)) for texts, rows in distinct]
+                if counts:
+                    yield Overlap(label, f"{self.task.name}/{role}", *max(counts))
 
 
 def stage_flops(stage: Stage, config: Mapping[str, Any]) -> float:

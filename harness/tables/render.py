@@ -275,8 +275,8 @@ def _json(grid: Grid, caption: Caption) -> str:
     body = {
         "table": r.table.name,
         "title": r.table.title,
-        "source": r.table.source.model_dump(),
-        "protocol": r.table.protocol,
+        "source": r.table.source.model_dump() if r.table.source else None,
+        "protocol": r.protocol,
         "preset": r.preset,
         "encoder": r.encoder,
         "encoder_settings": dict(r.encoder_settings),

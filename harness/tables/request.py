@@ -15,7 +15,7 @@ from harness.yaml_files import format_value, parse_value
 
 FILTERS = ("methods", "tasks", "sizes", "subsets", "seeds")
 """Fields that select a part of a table; each is a tuple, or None for the preset's."""
-FIELDS = ("preset", *FILTERS, "encoder", "data", "corpus", "translator")
+FIELDS = ("preset", *FILTERS, "protocol", "encoder", "data", "corpus", "translator")
 """Fields that decide what is computed, beside the table and the overrides."""
 YAML = (".yaml", ".yml")
 """Suffixes by which a name is a file of the user's."""
@@ -64,6 +64,7 @@ class Request:
     subsets: tuple[int, ...] | None = None
     seeds: tuple[int, ...] | None = None
     overrides: tuple[Override, ...] = ()
+    protocol: str | None = None
     encoder: str | None = None
     data: str | None = None
     corpus: str | None = None

@@ -25,6 +25,7 @@ from harness.tables.table import (
     encoder_part,
 )
 from harness.tables.values import PHASES, deviations
+from harness.tasks.protocols import protocol_named
 from harness.tasks.task import TASKS
 from harness.yaml_files import MisplacedError
 
@@ -43,7 +44,7 @@ class ResolvedTable:
     `deviations`: every value that differs from the paper's recipe; `settings`: overridden hyperparameters by method, and
     `origins`: their overrides by key; `encoder_settings`: what the table, the preset or an override says of the encoder, for
     all rows; `num_workers` train one stage together, which is no part of what is computed; `file`: the table's, '' where
-    it is packaged.
+    it is packaged; `protocol`: the table's, or another that the request names.
     """
 
     table: Table
@@ -70,6 +71,7 @@ class ResolvedTable:
     encoder_settings: Mapping[str, int] = field(default_factory=dict)
     num_workers: int = 1
     file: str = ""
+    protocol: str = ""
 
     @property
     def comparable(self) -> bool:
@@ -79,6 +81,15 @@ class ResolvedTable:
     def replicates(self) -> tuple[tuple[int, int], ...]:
         """The crossed design: every (subset, seed), subsets slowest."""
         return tuple((subset, seed) for subset in self.subsets for seed in self.seeds)
+
+    def subsets_at(self, size: int) -> tuple[int, ...]:
+        """The subsets of one size: a full training set is one, unless the protocol draws its dev set with each subset."""
+        one = not size and not protocol_named(self.protocol).redraws
+        return self.subsets[:1] if one else self.subsets
+
+    def replicates_at(self, size: int) -> tuple[tuple[int, int], ...]:
+        """The crossed design of one size."""
+        return tuple((subset, seed) for subset in self.subsets_at(size) for seed in self.seeds)
 
     def settings_of(self, row: Row) -> dict[str, dict[str, Value]]:
         """What each method of a row is set to: overrides first, then the row's own `set`, which makes it this row."""
@@ -136,8 +147,8 @@ class ResolvedTable:
         return specs.Selection(metric=metric, every=self.selection_every)
 
     def optim(self, phase: str, size: int = 0, num_rows: int = 0) -> specs.Optim:
-        """The recipe of a phase at `size`; steps = epochs * ceil(num_rows / batch_size), `num_rows` of the training set. The
-        recipe of pre-training is always in steps.
+        """The recipe of a phase at `size`; steps = epochs * ceil(num_rows / batch_size), `num_rows` of the training set, at least
+        `min_steps`. The recipe of pre-training is always in steps.
 
         Raises UserError when the recipe has no epochs for this size.
         """
@@ -152,8 +163,9 @@ class ResolvedTable:
                     f"add one, or set {phase}.{key} to a number."
                 )
             length = length[size]
+        least = values.pop("min_steps", 1)
         if key == "epochs":
-            length = max(1, round(length * math.ceil(num_rows / values["batch_size"])))
+            length = max(least, round(length * math.ceil(num_rows / values["batch_size"])))
         if "warmup_steps" in values:
             values["warmup"] = _fraction(values.pop("warmup_steps"), int(length))
         return specs.Optim(steps=int(length), **values)
@@ -176,13 +188,18 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
     Raises UserError for an unknown name, a number out of range, or a wrong override.
     """
     request = request or Request()
-    preset = request.preset or table.default_preset
+    preset = request.preset or table.preset_for(request.encoder)
     if preset not in table.presets:
         raise unknown("preset", preset, table.presets, f"{request.origin('preset')} of table {table.name}")
     base = table.presets[preset]
     rows = _rows(table, preset, request)
     sizes, subsets, seeds = _design(table, preset, request)
     chosen_tasks = tuple(base.tasks or table.tasks) if request.tasks is None else _distinct(request.tasks)
+    if not chosen_tasks:
+        raise UserError(
+            f"table {table.name} has no task of its own; name a file of labelled rows, a task's YAML file or a task with "
+            f"{request.option('tasks')}."
+        )
     columns = _columns(table, preset, request, chosen_tasks, tasks)
     pre_train, patched = base.pre_train or table.pre_train, table.recipe.patched(base.recipe)
     found = applied((*table.rows, *rows), patched, pre_train, request.overrides)
@@ -216,10 +233,13 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
         encoder_settings=table.encoder_under(base) | encoder_part(found.single),
         num_workers=request.num_workers or base.num_workers or table.num_workers,
         file=request.table if request.table.endswith(YAML) else "",
+        protocol=request.protocol or table.protocol,
     )
     _check_effect(result)
     differs = deviations(result)
     incomparable = differs if base.comparable else [f"preset {preset} is not the paper's setting"]
+    if table.source is None:
+        incomparable = ["no paper prints this table"]
     return replace(result, deviations=(*differs, *_set_here(result)), incomparable=tuple(incomparable))
 
 
@@ -236,17 +256,19 @@ def _design(table: Table, preset: str, request: Request) -> tuple[tuple[int, ...
     base = table.presets[preset]
     sizes = base.sizes if base.sizes is not None else table.sizes
     if request.sizes is not None:
-        for size in request.sizes:
+        for size in request.sizes if table.sizes else ():
             if size not in table.sizes:
                 raise unknown("size", str(size), map(str, table.sizes), request.origin("sizes"))
         sizes = _distinct(request.sizes)
-    subsets: Sequence[int] = range(base.subsets or table.subsets)
+    fixed = protocol_named(request.protocol or table.protocol).num_subsets
+    subsets: Sequence[int] = range(fixed or base.subsets or table.subsets)
     if request.subsets is not None:
-        subsets = _in_range(request.subsets, max(table.subsets, base.subsets or 0), request.origin("subsets"))
+        most = fixed or max(table.subsets, base.subsets or 0)
+        subsets = _in_range(request.subsets, most, request.origin("subsets"))
     seeds = base.seeds or table.seeds
     if request.seeds is not None:
         seeds = _in_range(request.seeds, 2**32, request.origin("seeds"))
-    return tuple(sizes), tuple(subsets), tuple(seeds)
+    return tuple(sizes) or (0,), tuple(subsets), tuple(seeds)
 
 
 def _check_effect(resolved: ResolvedTable) -> None:

@@ -71,7 +71,8 @@ Steps = Annotated[Annotated[Count, Tag("number")] | Annotated[dict[Size, Count],
 class Phase(Strict):
     """One training phase's recipe. Unset fields are taken from the level below: table, then `specs.Optim`.
 
-    `lr`: peak learning rate. `batch_size`: rows per update. `epochs` or `steps` (updates): a number, or one by size.
+    `lr`: peak learning rate. `batch_size`: rows per update. `epochs` or `steps` (updates): a number, or one by size. `min_steps`: at
+    least so many updates, where epochs of a small training set are fewer.
     `warmup`: fraction of the steps; `warmup_steps`: the same in updates, at most all. `clip`: global gradient norm, 0 for none. `dropout`: probability.
     """
 
@@ -79,6 +80,7 @@ class Phase(Strict):
     batch_size: Batch | None = None
     epochs: Epochs | None = None
     steps: Steps | None = None
+    min_steps: Count | None = None
     schedule: Literal["linear", "constant"] | None = None
     warmup: Annotated[Number, Field(ge=0, le=1)] | None = None
     warmup_steps: Count | None = None
@@ -105,6 +107,8 @@ class Phase(Strict):
             if any(name in new for name in pair):
                 for name in pair:
                     old.pop(name, None)
+        if "steps" in new:
+            old.pop("min_steps", None)
         return Phase.model_validate({**old, **new})
 
 
@@ -295,8 +299,10 @@ class Preset(Strict):
 
 
 class Table(Strict):
-    """One published table. `sizes`: total labelled examples, 0 the full training set; `columns` by column id; `num_workers`
-    train one stage together, which changes no number.
+    """One table, published where it has a source. `sizes`: total labelled examples, 0 the full training set; none: any size, and what
+    the protocol says by default; without `tasks` the request names them; `columns` by column id; `num_workers` train one stage
+    together, which changes no number. `encoder_preset`: the preset of a request that names an encoder which no preset has, and no
+    preset.
 
     `paper`: size -> row -> column -> [value, spread] in the paper's units; values times `paper_unit.value`, spreads times
     `paper_unit.spread`, lie in [0, 1]. `origin`: where each value comes from, by its path or a pattern ('recipe.*.lr'); a
@@ -311,7 +317,7 @@ class Table(Strict):
 
     name: str
     title: str
-    source: Source
+    source: Source | None = None
     protocol: str
     origin: dict[str, Origin] = Field(default_factory=dict)
     recipe: Recipe
@@ -321,17 +327,18 @@ class Table(Strict):
     max_length: Annotated[int, Field(ge=8, le=512)] = 128
     selection_every: Count = 100
     num_workers: Few = 1
-    sizes: tuple[Size, ...] = Field(min_length=1)
+    sizes: tuple[Size, ...] = ()
     subsets: Few = 1
     seeds: tuple[Seed, ...] = Field(min_length=1)
-    tasks: tuple[str, ...] = Field(min_length=1)
-    columns: dict[str, Column]
+    tasks: tuple[str, ...] = ()
+    columns: dict[str, Column] = Field(default_factory=dict)
     rows: tuple[Row, ...] = Field(min_length=1)
     aggregate: Aggregation = Aggregation()
     paper_unit: Unit = Unit()
     paper: dict[Size, dict[str, dict[str, PaperValue]]] = Field(default_factory=dict)
     notes: tuple[str, ...] = ()
     default_preset: str = "quick"
+    encoder_preset: str = ""
     presets: dict[str, Preset]
 
     @model_validator(mode="after")
@@ -361,6 +368,8 @@ class Table(Strict):
                 for column in cells:
                     check(["paper", size, name, column], column, self.columns, "column")
         check(["default_preset"], self.default_preset, self.presets, "preset")
+        if self.encoder_preset:
+            check(["encoder_preset"], self.encoder_preset, self.presets, "preset")
         for phase in ("fine_tune", "post_train"):
             spec = getattr(self.recipe, phase)
             for key in ("lr", "batch_size"):
@@ -375,7 +384,7 @@ class Table(Strict):
             if self.pre_train is None:
                 raise MisplacedError(["pre_train"], "rows with pre_train need a corpus: pre_train: {corpus: NAME}")
         for preset, changes in self.presets.items():
-            for index, size in enumerate(changes.sizes or ()):
+            for index, size in enumerate((changes.sizes if self.sizes else None) or ()):
                 check(["presets", preset, "sizes", index], size, self.sizes, "size")
             for index, name in enumerate(changes.methods or ()):
                 check(["presets", preset, "methods", index], name, names, "row")
@@ -402,6 +411,12 @@ class Table(Strict):
         """The preset with the paper's setting: the comparable one, else 'paper', else the default."""
         found = next((preset for preset in self.presets.values() if preset.comparable), None)
         return found or self.presets.get("paper", self.presets[self.default_preset])
+
+    def preset_for(self, encoder: str | None) -> str:
+        """The preset of a request that names none."""
+        if not encoder or not self.encoder_preset:
+            return self.default_preset
+        return next((name for name, preset in self.presets.items() if preset.encoder == encoder), self.encoder_preset)
 
     def encoder_under(self, preset: Preset) -> dict[str, int]:
         """The table's settings of the encoder, and over them the preset's."""

@@ -19,7 +19,8 @@ from harness.tasks.task import Task
 
 @dataclass(frozen=True)
 class TaskData:
-    """One task's evaluation sets as row sets: dev, tests by evaluation name. `note`: why they are not the paper's.
+    """One task's evaluation sets as row sets: dev (of the first training set, where each has its own), tests by evaluation name.
+    `note`: why they are not the paper's.
 
     `origin`: which rows of the source they are, as 'dev 72 and test 28 of the 100 rows of validation'; empty while not read.
     """
@@ -33,12 +34,13 @@ class TaskData:
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """One training set: its labelled rows, the same texts without labels, and their back-translations (None where there can
-    be none)."""
+    """One training set: its labelled rows, the texts that post-training reads (the same rows without labels, or the unlabelled texts
+    of the task), their back-translations (None where there can be none), and the dev set that its runs select on."""
 
     labelled: RowSet
     texts: RowSet
     translated: RowSet | None
+    dev: RowSet
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class TableData:
 def data_settings(resolved: ResolvedTable) -> dict[str, object]:
     """Settings that the data depend on besides tasks, sizes and subsets."""
     found: dict[str, object] = {
-        "protocol": resolved.table.protocol,
+        "protocol": resolved.protocol,
         "encoder": resolved.encoder,
         "data": resolved.data,
         "mlm_head.steps": resolved.mlm_head.steps,
@@ -167,13 +169,13 @@ def _contexts(resolved: ResolvedTable, table_data: TableData, name: str) -> Iter
     """Every training set of a task with every seed; a full training set has one subset."""
     found = table_data.tasks[name]
     for size in resolved.sizes:
-        for subset in resolved.subsets if size else resolved.subsets[:1]:
+        for subset in resolved.subsets_at(size):
             training = table_data.training[name, size, subset]
             data = Data(
                 training.labelled,
                 num_labels=found.task.num_labels,
                 max_length=resolved.max_length,
-                dev=found.dev,
+                dev=training.dev,
                 tests=tuple(found.tests.values()),
                 classes=found.task.classes,
             )

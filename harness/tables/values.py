@@ -147,6 +147,7 @@ _WORDS: Mapping[str, Callable[[Any], str]] = {
     "data": lambda v: "GLUE's data" if v == "glue" else f"data {v}",
     "lr": lambda v: f"learning rate {v:g}",
     "batch_size": lambda v: f"batch size {v}",
+    "min_steps": lambda v: f"at least {v} updates",
     "schedule": lambda v: "linear decay" if v == "linear" else "constant learning rate",
     "warmup": lambda v: f"warm-up over {100 * v:g} % of the updates" if v else "no warm-up",
     "warmup_steps": lambda v: f"warm-up over {v} updates",

@@ -6,7 +6,8 @@ reading     one file into checked rows
 hub_data    data sets of the Hugging Face hub
 packaged    text inside Python packages
 sources     what a task names, a folder, the packages or the Hugging Face hub
-protocols   dev, test and training rows of a published protocol
+protocol    what a protocol is; protocols: dev, test and training rows by published ones; own_protocol: of a user's data
+separated   CSV and TSV; unlabelled: further texts of a task
 corpora     unlabelled text
 translation back-translations of texts; translators and translation_models make them
 overlap     texts that stand in two sets
@@ -17,7 +18,8 @@ from harness.errors import NotAtHand, NotFetched
 from harness.tasks.corpora import CORPORA, Corpus, load_corpus, open_corpus
 from harness.tasks.metrics import METRICS, Metric, score
 from harness.tasks.overlap import count_overlap, normalised
-from harness.tasks.protocols import PROTOCOLS, EvaluationSets, Protocol, protocol_named
+from harness.tasks.protocol import EvaluationSets, Protocol
+from harness.tasks.protocols import PROTOCOLS, protocol_named
 from harness.tasks.rows import Rows
 from harness.tasks.sources import TextSource, open_source
 from harness.tasks.task import TASKS, Task, task_named

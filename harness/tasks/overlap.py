@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-import weakref
 
 import numpy as np
 
@@ -14,7 +13,6 @@ VALIDATION_SHARE = 0.25
 
 _DROPPED = re.compile(r"[\W_]+")
 _DROPPED_ASCII = {code: None for code in range(128) if not chr(code).isalnum()}
-_kept: weakref.WeakKeyDictionary[Rows, dict[bool, Ids]] = weakref.WeakKeyDictionary()
 
 
 def normalised(text: str) -> str:
@@ -47,13 +45,13 @@ def count_overlap(a: Rows, b: Rows) -> int:
 
 
 def normal_ids(rows: Rows, whole: bool = True) -> Ids:
-    """Hashes of the normalised texts, kept as long as the rows live: uint64 [n, 1] of whole rows, else [n, columns]."""
-    kept = _kept.setdefault(rows, {})
-    if whole not in kept:
-        forms = [tuple(normalised(text) for text in texts) for texts in rows.texts]
-        parts = [content(form) for form in forms] if whole else [content((text,)) for form in forms for text in form]
-        kept[whole] = hashes(parts).reshape(len(rows), -1 if len(rows) else 1)
-    return kept[whole]
+    """Hashes of the normalised texts, kept with the rows: uint64 [n, 1] of whole rows, else [n, columns]."""
+    name = "normalised" if whole or rows.columns == 1 else "each normalised"
+    if name not in rows.per_row:
+        forms = (tuple(normalised(text) for text in texts) for texts in rows.texts)
+        parts = map(content, forms) if whole else (content((text,)) for form in forms for text in form)
+        rows.per_row[name] = hashes(parts).reshape(len(rows), -1 if len(rows) else 1)
+    return rows.per_row[name]
 
 
 def parted(rows: Rows, scope: Scope) -> tuple[Rows, Rows]:

@@ -1,16 +1,10 @@
-"""Protocols: which rows of a task are trained on, selected on and tested on.
-
-Every choice is by smallest hash of row content under a named scope, so it is the same wherever the files come from and in
-whatever order, and any subset can be had without the ones before it.
-"""
+"""The protocols by name: those of the CMLM paper, and those for a user's own data (`own_protocol`)."""
 
 from __future__ import annotations
 
 import weakref
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,74 +12,11 @@ from numpy.typing import NDArray
 from harness import errors
 from harness.errors import UserError
 from harness.tasks.overlap import count_overlap
+from harness.tasks.own_protocol import OwnProtocol
+from harness.tasks.protocol import Choice, EvaluationSets, Protocol, draw, origin_of, own_test_rows, own_tests
 from harness.tasks.rows import Rows, Scope, scoped
 from harness.tasks.sources import TextSource
 from harness.tasks.task import Task
-
-DRAWS = 1000
-"""Draws of one subset before a class is called too rare."""
-OWN_TEST = "test"
-"""The file that is a user's test split unless the task names another."""
-
-
-@dataclass(frozen=True, eq=False)
-class EvaluationSets:
-    """`dev` for selection, `tests` by evaluation name (after selection only).
-
-    `comparable`: whether these are the published sets by size and origin; `note` says in a sentence or two what differs, or
-    is empty, as it is for a task that the paper does not use. `origin` says which of the source's rows they are, as 'dev 72 and
-    test 28 of the 100 rows of validation'.
-    """
-
-    dev: Rows
-    tests: Mapping[str, Rows]
-    comparable: bool
-    note: str
-    origin: str = ""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What a paper leaves open and its protocol decides, for captions.
-
-    `tasks`: those that it concerns (empty: all); `sampled`: it concerns drawn training sets only.
-    """
-
-    text: str
-    tasks: tuple[str, ...] = ()
-    sampled: bool = False
-
-
-@dataclass(frozen=True)
-class Protocol(ABC):
-    """A published way to split. `version` is bumped by hand when the same source gives other rows."""
-
-    name: str
-    version: int
-
-    CHOICES: ClassVar[tuple[Choice, ...]] = ()
-
-    def choices(self, tasks: Collection[str], sampled: bool) -> tuple[str, ...]:
-        """What this protocol decides where its paper is silent, for these tasks."""
-        return tuple(
-            choice.text
-            for choice in self.CHOICES
-            if (sampled or not choice.sampled) and (not choice.tasks or set(choice.tasks) & set(tasks))
-        )
-
-    @abstractmethod
-    def evaluation_sets(self, task: Task, source: TextSource) -> EvaluationSets:
-        """Dev and test rows of a task, in canonical order, without a text on both sides.
-
-        Raises NotAtHand or UserError as `source.load` does, and UserError when there are too few rows to split.
-        """
-
-    @abstractmethod
-    def training_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
-        """The labelled training rows of subset `subset` (from 0) with `size` rows, in canonical order; size 0: all rows.
-
-        Raises UserError, naming task and counts, when there are fewer rows than `size`, or a class cannot be in a subset.
-        """
 
 
 @dataclass(frozen=True)
@@ -165,7 +96,7 @@ class CmlmProtocol(Protocol):
             if split == dev_split:
                 rest = pool.take(second)
             elif own_test:
-                rest = _own_test_rows(task, split, source)
+                rest = own_test_rows(task, split, source)
             else:
                 other = source.load(task, split)
                 rest = other.take(self._draw(task, split, other, dev_size(len(other)), None)[1])
@@ -183,7 +114,7 @@ class CmlmProtocol(Protocol):
             tests=tests,
             comparable=not notes and task.name in self.TASKS,
             note="; ".join(notes),
-            origin=_origin({"dev": dev, **tests}, {"dev": dev_split, **tests_of}, task, source),
+            origin=origin_of({"dev": dev, **tests}, {"dev": dev_split, **tests_of}, task, source),
         )
 
     def _shortfall(self, task: Task, source: TextSource, splits: tuple[str, ...]) -> list[str]:
@@ -209,63 +140,9 @@ class CmlmProtocol(Protocol):
         rows = source.load(task, task.train)
         if size == 0:
             return rows
-        if size > len(rows):
-            raise UserError(
-                f"task {task.name}: {size:,} training examples are requested and there are {len(rows):,}; give smaller --sizes, "
-                "or train on all of them with --table full_size."
-            )
-        if size < len(task.classes):
-            raise UserError(
-                f"task {task.name}: {size} training examples cannot hold its {len(task.classes)} classes; ask for more."
-            )
-        counts = [] if task.regression else np.bincount(rows.gold, minlength=len(task.classes)).tolist()
-        for code, name in enumerate(task.classes):
-            if not counts[code]:
-                raise UserError(
-                    f"task {task.name}: no training example has the class {code} ({name}); add examples of it."
-                )
-        for salt in range(DRAWS):
-            scope: Scope = [task.name, task.version, self.name, self.version, size, subset, salt]
-            drawn = smallest(scoped(rows.ids, scope), size)
-            if task.regression or len(np.unique(rows.gold[drawn])) == len(task.classes):
-                return rows.take(drawn).sorted().named(f"{task.name}/n{size}/subset{subset}")
-        rare = int(np.argmin(counts))
-        raise UserError(
-            f"task {task.name}: class {rare} ({task.classes[rare]}) has {counts[rare]} of {len(rows):,} training examples and "
-            f"is in none of {DRAWS:,} draws of {size}; ask for more examples a subset."
-        )
-
-
-def own_tests(task: Task, source: TextSource) -> dict[str, str]:
-    """Source split of each evaluation of a user's task: the file 'test' where there is one and the task names no other."""
-    tests = dict(task.tests)
-    unnamed = not task.names_test and tests.get(OWN_TEST) == task.dev and OWN_TEST not in (task.train, task.dev)
-    return {OWN_TEST: OWN_TEST} if unnamed and source.has(task, OWN_TEST) else tests
-
-
-def _own_test_rows(task: Task, split: str, source: TextSource) -> Rows:
-    """A user's test set. An error in a file that the task does not name also says why the file is read."""
-    try:
-        return source.load(task, split)
-    except UserError as error:
-        if split in dict(task.tests).values():
-            raise
-        fix = "name another in its YAML" if task.data else "rename the file"
-        raise UserError(f"{str(error).rstrip('.')}, or {fix}: by its name it is the test set.") from None
-
-
-def _origin(sets: Mapping[str, Rows], splits: Mapping[str, str], task: Task, source: TextSource) -> str:
-    """See `EvaluationSets`: the sets of each source split, with its number of rows."""
-    found = []
-    for split in dict.fromkeys(splits.values()):
-        here = {role: len(rows) for role, rows in sets.items() if splits[role] == split}
-        total = len(source.load(task, split))
-        if list(here.values()) == [total]:
-            found.append(f"{next(iter(here))} all {total:,} rows of {split}")
-        else:
-            named = " and ".join(f"{role} {count:,}" for role, count in here.items())
-            found.append(f"{named} of the {total:,} rows of {split}")
-    return "; ".join(found)
+        scope: Scope = [task.name, task.version, self.name, self.version, size, subset]
+        drawn = draw(task, rows, size, scope, "give smaller --sizes, or train on all of them with --table full_size")
+        return drawn.named(f"{task.name}/n{size}/subset{subset}")
 
 
 _evaluations: weakref.WeakKeyDictionary[TextSource, dict[tuple[Protocol, Task], EvaluationSets]] = (
@@ -278,13 +155,6 @@ def dev_size(rows: int) -> int:
     if rows >= 700:
         return 500
     return 200 if rows >= 270 else max(1, rows * 72 // 100)
-
-
-def smallest(hashes: NDArray[np.uint64], count: int) -> NDArray[np.int64]:
-    """Indices [count] of the smallest hashes, in the order of `hashes` [n]."""
-    if count >= len(hashes):
-        return np.arange(len(hashes))
-    return np.sort(np.argpartition(hashes, count)[:count])
 
 
 def draw_two(hashes: NDArray[np.uint64], count: int, others: int | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -314,8 +184,17 @@ def draw_two(hashes: NDArray[np.uint64], count: int, others: int | None) -> tupl
 
 PROTOCOLS: Mapping[str, Protocol] = {
     protocol.name: protocol
-    for protocol in (CmlmProtocol("cmlm_few_shot", 1), CmlmProtocol("cmlm_full_size", 1, full=True))
+    for protocol in (
+        CmlmProtocol("cmlm_few_shot", 1),
+        CmlmProtocol("cmlm_full_size", 1, full=True),
+        OwnProtocol("own", 1),
+        OwnProtocol("own_redrawn", 1, dev="redrawn"),
+        OwnProtocol("own_small_dev", 1, dev="as large as training"),
+        OwnProtocol("own_cross_validated", 1, dev="folds"),
+    )
 }
+"""cmlm_*: the CMLM paper's. own: dev drawn once; own_redrawn: with each subset; own_small_dev: with each subset, as many rows as it
+trains on; own_cross_validated: a fold of the labelled rows for each subset."""
 
 
 def protocol_named(name: str) -> Protocol:

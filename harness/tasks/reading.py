@@ -1,19 +1,18 @@
 """Files of text into checked columns and rows: what is wrong in one is a sentence with file, row and fix.
 
-Parquet and Arrow by pyarrow, as a stream of batches; CSV (a header line; comma) and JSONL (one object a line) a line at a time,
+Parquet and Arrow by pyarrow, as a stream of batches; CSV (a header line) and JSONL (one object a line) a line at a time,
 because the readers of `datasets`, pandas and pyarrow name no line and take `NA` for nothing and `007` for 7 (docs/LOG.md). Rows
-are counted from 1; in CSV and JSONL the number given is that of the line, as an editor shows it.
+are counted from 1; in CSV, TSV and JSONL the number given is that of the line, as an editor shows it.
 """
 
 from __future__ import annotations
 
-import csv
 import gzip
-import io
 import json
 import math
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,13 @@ from numpy.typing import NDArray
 
 from harness.errors import UserError, nearest
 from harness.tasks.rows import Rows
+from harness.tasks.separated import SEPARATED, header_of, not_utf8, separated
 from harness.tasks.task import Task
 
 FORMATS = (".parquet", ".csv", ".jsonl")
+"""Endings of a split's file in a folder."""
+LABELLED = (*FORMATS, ".tsv")
+"""Endings of a file of labelled rows that a user names."""
 RENAME = "rename one"
 
 
@@ -46,6 +49,16 @@ class FileColumns:
         return f"{self.path}, {self.unit} {self.places[index]}"
 
 
+def columns_of(path: Path) -> list[str]:
+    """The names of a file's columns in their order; of JSONL those of its first object. Raises UserError."""
+    if path.suffix in SEPARATED:
+        return header_of(path)
+    if path.suffix == ".jsonl":
+        return list(next(objects(path, ()), (0, {}))[1])
+    with _table(path) as (schema, _):
+        return list(schema.names)
+
+
 def read_rows(path: Path, task: Task, name: str) -> Rows:
     """The rows of a file for `task`, in the file's order. `name` labels them.
 
@@ -57,8 +70,8 @@ def read_rows(path: Path, task: Task, name: str) -> Rows:
 
 def read_columns(path: Path, wanted: Sequence[str], label: str = "") -> FileColumns:
     """The columns `wanted` of a file, by its ending. Raises UserError; in Parquet all but `label` have to hold text."""
-    if path.suffix == ".csv":
-        return _csv_columns(path, wanted)
+    if path.suffix in SEPARATED:
+        return _separated_columns(path, wanted)
     columns: dict[str, list[Any]] = {name: [] for name in wanted}
     if Path(path.name.removesuffix(".gz")).suffix in (".jsonl", ".json"):
         places = []
@@ -93,16 +106,11 @@ def rows_of(table: FileColumns, task: Task, name: str) -> Rows:
 def read_text(path: Path) -> str:
     """A UTF-8 file as text. Raises UserError with the line where it is not UTF-8."""
     try:
-        raw = path.read_bytes()
+        return path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise UserError(
-            f"{path}, line {line}: byte {raw[error.start]:#04x} is not UTF-8; save the file as UTF-8."
-        ) from None
+    except UnicodeDecodeError:
+        raise not_utf8(path) from None
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -133,7 +141,7 @@ def objects(
 
     Raises UserError with the line of what is no object, or lacks one of `wanted`; `fix` says what to do then.
     """
-    hook = _once if once else None
+    hook, example = _once if once else None, next(iter(wanted), "text")
     for line, text in lines(path):
         try:
             row = json.loads(text, object_pairs_hook=hook)
@@ -141,7 +149,7 @@ def objects(
             problem = getattr(error, "msg", str(error))
             raise UserError(f"{path}, line {line}: is not JSON ({problem}); write one object a line.") from None
         if not isinstance(row, dict):
-            raise UserError(f'{path}, line {line}: is not an object like {{"{wanted[0]}": ...}}; write one a line.')
+            raise UserError(f'{path}, line {line}: is not an object like {{"{example}": ...}}; write one a line.')
         if not all(name in row for name in wanted):
             _require(f"{path}, line {line}", list(row), wanted, fix)
         yield line, row
@@ -155,6 +163,14 @@ def batches(
     Raises UserError for a file that cannot be read or is not whole, and for columns that are missing (`fix` says what to do)
     or do not hold text; the column `label` may hold numbers.
     """
+    with _table(path) as (schema, read):
+        _check_columns(path, schema, wanted, fix, label)
+        yield from read(list(wanted), rows)
+
+
+@contextmanager
+def _table(path: Path) -> Iterator[tuple[Any, Callable[[list[str], int], Iterator[Any]]]]:
+    """The schema of a Parquet or Arrow file, and what reads batches of some columns. Raises UserError for what fails inside."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -162,12 +178,10 @@ def batches(
         with path.open("rb"):  # for the system's own error, if there is one: Arrow's are longer
             if path.suffix == ".arrow":
                 stream = pa.ipc.open_stream(pa.memory_map(str(path)))
-                _check_columns(path, stream.schema, wanted, fix, label)
-                yield from (batch.select(list(wanted)) for batch in stream)
+                yield stream.schema, lambda names, rows: (batch.select(names) for batch in stream)
                 return
             with pq.ParquetFile(path, buffer_size=1 << 20) as file:
-                _check_columns(path, file.schema_arrow, wanted, fix, label)
-                yield from file.iter_batches(rows, columns=list(wanted))
+                yield file.schema_arrow, lambda names, rows: file.iter_batches(rows, columns=names)
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -235,45 +249,21 @@ def _require(place: str, names: Sequence[str], wanted: Sequence[str], fix: str =
             raise UserError(f"{place}: column '{column}' appears twice; rename or drop one.")
 
 
-def _csv_columns(path: Path, wanted: Sequence[str]) -> FileColumns:
-    reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
-    rows: list[list[str]] = []
+def _separated_columns(path: Path, wanted: Sequence[str]) -> FileColumns:
+    columns: dict[str, list[Any]] = {name: [] for name in wanted}
     places: list[int] = []
-    header: list[str] | None = None
-    line = 1  # of a row's beginning: a quoted text may go over several
-    try:
-        for row in reader:
-            if header is None and row:
-                header = [name.strip() for name in row]
-                _require_commas(path, header)
-                _require(str(path), header, wanted)
-            elif header is not None and len(row) == len(header):
-                rows.append(row)
-                places.append(line)
-            elif row:
-                raise UserError(
-                    f"{path}, line {line}: {len(row)} fields under a header of {len(header or ())}; "
-                    "put a text with commas or line breaks in double quotes."
-                )
-            line = reader.line_num + 1
-    except csv.Error as error:
-        if "field limit" in str(error):
-            raise UserError(
-                f"{path}, line {line}: a field has more than {csv.field_size_limit():,} characters; close its quotes, or cut "
-                "the text."
-            ) from None
-        raise UserError(f"{path}, line {line}: is not CSV ({error}); correct its quotes.") from None
-    if header is None:
+    found: list[tuple[list[Any], int]] = []
+    for line, row in separated(path):
+        if not found:
+            _require(str(path), row, wanted)
+            found = [(columns[name], row.index(name)) for name in wanted]
+            continue
+        for values, index in found:
+            values.append(row[index])
+        places.append(line)
+    if not found:
         raise UserError(f"{path}: is empty; write a header line with {', '.join(wanted)} and a line for each row.")
-    columns = {name: [row[header.index(name)] for row in rows] for name in wanted}
     return FileColumns(path, columns, "line", places)
-
-
-def _require_commas(path: Path, header: Sequence[str]) -> None:
-    """Raises UserError for a header whose fields other characters than commas separate."""
-    for name, separator in (("semicolons", ";"), ("tabs", "\t")):
-        if len(header) == 1 and separator in header[0]:
-            raise UserError(f"{path}: {name} separate its fields; write it with commas.")
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

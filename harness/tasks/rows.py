@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -42,7 +42,7 @@ def scoped(ids: Ids, scope: Scope) -> Ids:
     return mix(mix(ids ^ first) + second)
 
 
-def hashes(contents: Sequence[str]) -> Ids:
+def hashes(contents: Iterable[str]) -> Ids:
     """Hash of each content, uint64 [n]."""
     packed = b"".join(
         hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in contents
@@ -104,20 +104,30 @@ class Rows:
         return self.labels
 
     @cached_property
+    def per_row(self) -> dict[str, Ids]:
+        """Hashes of each row's content by name, uint64 [n, ...]: worked out once, and kept for the rows that `take` takes."""
+        return {}
+
+    @property
     def text_ids(self) -> Ids:
         """Hash of each row's texts, uint64 [n]: equal for rows with equal texts, whatever their labels."""
-        return hashes([content(texts) for texts in self.texts])
+        if "texts" not in self.per_row:
+            self.per_row["texts"] = hashes(content(texts) for texts in self.texts)
+        return self.per_row["texts"]
 
     @cached_property
     def ids(self) -> Ids:
         """Identity of each row, uint64 [n], all different: texts, label, and a number for rows equal in both."""
         if self.labels is None:
             return _distinct(self.text_ids)
-        if self.labels.dtype == np.float32:
-            codes = [f"{float(value) + 0.0:.9g}" for value in self.labels]  # + 0.0 makes -0.0 plain
-        else:
-            codes = [str(code) for code in self.labels.tolist()]
-        return _distinct(hashes([f"{code}|{content(texts)}" for code, texts in zip(codes, self.texts, strict=True)]))
+        if "labelled" not in self.per_row:
+            if self.labels.dtype == np.float32:
+                codes = [f"{float(value) + 0.0:.9g}" for value in self.labels]  # + 0.0 makes -0.0 plain
+            else:
+                codes = [str(code) for code in self.labels.tolist()]
+            whole = (f"{code}|{content(texts)}" for code, texts in zip(codes, self.texts, strict=True))
+            self.per_row["labelled"] = hashes(whole)
+        return _distinct(self.per_row["labelled"])
 
     @cached_property
     def digest(self) -> str:
@@ -140,15 +150,24 @@ class Rows:
         chosen = np.asarray(indices)
         chosen = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen.astype(np.int64)
         labels = None if self.labels is None else self.labels[chosen]
-        return Rows(tuple(self.texts[i] for i in chosen.tolist()), labels, self.name)
+        taken = Rows(tuple(self.texts[i] for i in chosen.tolist()), labels, self.name)
+        taken.per_row.update({name: ids[chosen] for name, ids in self.per_row.items()})
+        return taken
 
     def named(self, name: str) -> Rows:
         """The same rows under another name."""
-        return Rows(self.texts, self.labels, name)
+        return self._with(self.labels, name)
 
     def unlabelled(self) -> Rows:
         """The same rows without labels, in canonical order: the digest depends on the texts only."""
-        return Rows(self.texts, None, self.name).sorted()
+        return self._with(None, self.name).sorted()
+
+    def _with(self, labels: NDArray[Any] | None, name: str) -> Rows:
+        other = Rows(self.texts, labels, name)
+        other.per_row.update(
+            {key: ids for key, ids in self.per_row.items() if key != "labelled" or labels is self.labels}
+        )
+        return other
 
     def sorted(self) -> Rows:
         """The same rows in canonical order, by mixed id: whatever the order they were read in."""

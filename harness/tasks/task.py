@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from harness import errors
 
+OWN_TEST = "test"
+"""The split that is a user's test set unless the task names another."""
+
 
 @dataclass(frozen=True)
 class Task:
@@ -20,7 +23,8 @@ class Task:
 
     `own`: a user's task. `data`: what its YAML names to read, a file, a folder or 'hub:...'; empty where the source decides.
     `label`: the column of labels. `labels`: (value in that column, name of its class) pairs. `names_test`: whether the YAML
-    names the split of the test set.
+    names the split of the test set. `files`: (split, file) pairs of splits with a file of their own. `unlabelled`: further texts
+    for post-training, a file, a folder or 'hub:...'; `remove_overlap`: without those that stand in dev or test.
     """
 
     name: str
@@ -40,6 +44,9 @@ class Task:
     label: str = "label"
     labels: tuple[tuple[str, str], ...] = ()
     names_test: bool = False
+    files: tuple[tuple[str, str], ...] = ()
+    unlabelled: str = ""
+    remove_overlap: bool = False
 
     @property
     def num_labels(self) -> int:

@@ -12,7 +12,7 @@ from harness.errors import UserError
 from harness.paths import named_path
 from harness.tasks.hub_data import HUB, parsed
 from harness.tasks.metrics import check_metric
-from harness.tasks.task import TASKS, Task
+from harness.tasks.task import OWN_TEST, TASKS, Task
 from harness.yaml_files import MisplacedError, Strict, load_yaml
 
 Name = Annotated[StrictStr, Field(min_length=1)]
@@ -57,6 +57,10 @@ class TaskFile(Strict):
     data: Hub | Name | None = None
     label: Name = "label"
     labels: dict[StrictBool | StrictInt | StrictStr, Name] = Field(default_factory=dict)
+    dev: Name | None = None
+    test: Name | None = None
+    unlabelled: Hub | Name | None = None
+    remove_overlap: StrictBool = False
 
     @model_validator(mode="after")
     def _fits(self) -> TaskFile:
@@ -94,11 +98,19 @@ class TaskFile(Strict):
         for key, file in self.splits:
             if file and re.search(r"[/\\]", file):
                 raise MisplacedError(["splits", key], f"'{file}' should be a file's name without folder and ending")
-        if str(self.data or "").startswith(HUB):
-            try:
-                parsed(str(self.data))
-            except UserError as error:
-                raise MisplacedError(["data"], str(error)) from None
+        for key, named in (("data", self.data), ("unlabelled", self.unlabelled)):
+            if str(named or "").startswith(HUB):
+                try:
+                    parsed(str(named))
+                except UserError as error:
+                    raise MisplacedError([key], str(error)) from None
+        for key in ("dev", "test"):
+            if getattr(self, key) and not self.data:
+                raise MisplacedError([key], "names a file beside data, which is not given; add data")
+        if self.test and self.splits.test:
+            raise MisplacedError(["test"], "splits names a test split too; keep one")
+        if self.remove_overlap and not self.unlabelled:
+            raise MisplacedError(["remove_overlap"], "there are no unlabelled texts; add unlabelled")
         return self
 
 
@@ -107,15 +119,20 @@ def load_user_task(path: str | Path) -> Task:
 
     Keys: name, columns, metrics, and classes (names in the order of the codes) or `regression: true`; optional title,
     version, splits (mapping of train, validation and test to the names of the files or splits), label (the column of
-    labels), labels (mapping of values in that column to classes), and data: a data set of the hub, a file, or a folder of
-    files, by its path from the YAML file; nothing need be there yet. Without data, the text comes from `<DIR>/<name>/<split>.{parquet,csv,jsonl}`. Where `splits` names a test
+    labels), labels (mapping of values in that column to classes), data: a data set of the hub, a file, or a folder of
+    files, by its path from the YAML file, dev and test: files of these splits, unlabelled: further texts, and remove_overlap
+    (without those that stand in dev or test); nothing need be there yet. Without data, the text comes from `<DIR>/<name>/<split>.{parquet,csv,jsonl}`. Where `splits` names a test
     split, or there is one called test, it is the test set, else what dev leaves of validation. Raises UserError with file,
     line, key.
     """
     body = load_yaml(Path(path), TaskFile)
-    splits, data = body.splits, str(body.data or "")
-    if data and not data.startswith(HUB):
-        data = str(Path(path).expanduser().absolute().parent / named_path(data, f"{path}, key data"))
+    splits, folder = body.splits, Path(path).expanduser().absolute().parent
+
+    def place(key: str) -> str:
+        text = str(getattr(body, key) or "")
+        return text if not text or text.startswith(HUB) else str(folder / named_path(text, f"{path}, key {key}"))
+
+    files = {splits.validation: place("dev"), OWN_TEST: place("test")}
     return Task(
         name=body.name,
         title=body.title or body.name,
@@ -127,8 +144,11 @@ def load_user_task(path: str | Path) -> Task:
         dev=splits.validation,
         tests=(("test", splits.test or splits.validation),),
         own=True,
-        data=data,
+        data=place("data"),
         label=body.label,
         labels=tuple((str(value), name) for value, name in body.labels.items()),
         names_test=splits.test is not None,
+        files=tuple((split, file) for split, file in files.items() if file),
+        unlabelled=place("unlabelled"),
+        remove_overlap=body.remove_overlap,
     )

@@ -117,7 +117,7 @@ def test_labels_by_another_column_and_other_names(tmp_path: Path) -> None:
     ("data", "words"),
     [
         ("none.csv", "none.csv: there is no such file or folder; name a file, a folder or hub:OWNER/NAME."),
-        ("task.yaml", "task.yaml: is none of .parquet, .csv, .jsonl; name"),
+        ("task.yaml", "task.yaml: is none of .parquet, .csv, .jsonl, .tsv; name"),
     ],
 )
 def test_what_cannot_be_read_is_named(data: str, words: str, tmp_path: Path) -> None:

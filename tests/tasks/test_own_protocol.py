@@ -1,0 +1,198 @@
+"""The protocols for a user's own data: what is cut from where, by content alone."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tasks.task_files import write_file
+
+from harness.errors import UserError
+from harness.tasks import PROTOCOLS, Protocol, Rows, Task, TextSource, normalised, open_source
+from harness.tasks.user_task import load_user_task
+
+OWN = {name: protocol for name, protocol in PROTOCOLS.items() if name.startswith("own")}
+ONCE = OWN["own"]
+
+
+def rows(count: int, start: int = 0) -> list[dict[str, Any]]:
+    """Different texts, every fifth of them three times in other letters, with one of three labels."""
+    found = []
+    for i in range(start, start + count):
+        found.append({"text": f"Text number {i}.", "label": "abc"[i % 3]})
+        if i % 5 == 0:
+            found += [{"text": f"TEXT number {i}", "label": "abc"[i % 3]}, {"text": f"text, number {i}!", "label": "a"}]
+    return found
+
+
+def opened(folder: Path, data: str, *more: str, name: str = "mine") -> tuple[Task, TextSource]:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "task.yaml"
+    head = f"name: {name}\ndata: {data}\ncolumns: [text]\nclasses: [a, b, c]\nmetrics: [accuracy]\n"
+    path.write_text(head + "\n".join(more) + "\n", encoding="utf-8")
+    return load_user_task(path), open_source(None)
+
+
+def forms(some: Rows) -> set[str]:
+    return {normalised(text) for (text,) in some.texts}
+
+
+def cut(protocol: Protocol, task: Task, source: TextSource, size: int = 0, subset: int = 0) -> tuple[Rows, Rows, Rows]:
+    """(train, dev, test)."""
+    sets = protocol.evaluation_sets(task, source)
+    return (
+        protocol.training_set(task, source, size, subset),
+        protocol.dev_set(task, source, size, subset),
+        sets.tests["test"],
+    )
+
+
+@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("subset", [0, 3])
+def test_no_text_is_in_two_sets_and_every_row_is_in_one(name: str, subset: int, tmp_path: Path) -> None:
+    write_file(tmp_path / "a.csv", rows(400))
+    task, source = opened(tmp_path, "a.csv")
+    parts = cut(OWN[name], task, source, 0, subset)
+    for one, other in zip(parts, (*parts[1:], parts[0]), strict=True):
+        assert len(one)
+        assert not forms(one) & forms(other)
+    assert sum((Counter(part.texts) for part in parts), Counter()) == Counter((row["text"],) for row in rows(400))
+    train, dev, test = cut(OWN[name], task, source, 20, subset)
+    assert set(test.texts) == set(parts[2].texts)
+    assert not forms(train) & forms(dev)
+    assert set(train.texts) | set(dev.texts) <= set(parts[0].texts) | set(parts[1].texts)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_nothing_depends_on_order_file_or_name(name: str, tmp_path: Path) -> None:
+    every = rows(200)
+    write_file(tmp_path / "a.csv", every)
+    write_file(tmp_path / "elsewhere/b.jsonl", every[::-1])
+    one = opened(tmp_path, "a.csv")
+    two = opened(tmp_path / "elsewhere", "b.jsonl", name="other")
+    for size, subset in ((0, 0), (0, 2), (10, 1), (50, 4)):
+        ours, theirs = cut(OWN[name], *one, size, subset), cut(OWN[name], *two, size, subset)
+        assert [each.digest for each in ours] == [each.digest for each in theirs]
+
+
+def test_more_rows_move_none_between_the_sets(tmp_path: Path) -> None:
+    write_file(tmp_path / "a.csv", rows(300))
+    write_file(tmp_path / "b.csv", rows(300) + rows(500, 1000))
+    before, after = (cut(ONCE, *opened(tmp_path, file)) for file in ("a.csv", "b.csv"))
+    for ours, theirs in zip(before, after, strict=True):
+        assert set(ours.texts) <= set(theirs.texts)
+
+
+def test_shares_and_their_bounds(tmp_path: Path) -> None:
+    write_file(tmp_path / "a.csv", [{"text": f"Text {i}.", "label": "abc"[i % 3]} for i in range(40_000)])
+    task, source = opened(tmp_path, "a.csv")
+    train, dev, test = cut(ONCE, task, source)
+    assert (len(test), len(dev), len(train)) == (5000, 1000, 34_000)
+    write_file(tmp_path / "b.csv", [{"text": f"Text {i}.", "label": "abc"[i % 3]} for i in range(2000)])
+    train, dev, test = cut(ONCE, *opened(tmp_path, "b.csv"))
+    assert 430 < len(test) < 570
+    assert 240 < len(dev) < 360
+
+
+def test_the_users_test_and_dev_files_are_whole_and_out_of_training(tmp_path: Path) -> None:
+    write_file(tmp_path / "a.csv", rows(100))
+    held_out = [*rows(20, 1000), {"text": "TEXT: number 7", "label": "b"}]
+    write_file(tmp_path / "held_out.jsonl", held_out)
+    write_file(tmp_path / "dev.csv", [*rows(9, 2000), {"text": "text number 8", "label": "c"}, held_out[0]])
+    task, source = opened(tmp_path, "a.csv", "test: held_out.jsonl", "dev: dev.csv")
+    train, dev, test = cut(ONCE, task, source)
+    assert Counter(test.texts) == Counter((row["text"],) for row in held_out)
+    assert held_out[0]["text"] not in {text for (text,) in dev.texts}
+    assert set(train.texts) == {(row["text"],) for row in rows(100)} - {("Text number 7.",), ("Text number 8.",)}
+    origin = ONCE.evaluation_sets(task, source).origin
+    assert "test all 29 rows of held_out.jsonl" in origin
+    assert "2 labelled rows left out, their text is in test or dev" in origin
+    for name in ("own_redrawn", "own_small_dev", "own_cross_validated"):
+        with pytest.raises(
+            UserError, match=f"protocol {name} draws dev from the labelled rows, and the task has a dev set"
+        ):
+            cut(OWN[name], task, source)
+
+
+@pytest.mark.parametrize("name", ["own_redrawn", "own_small_dev", "own_cross_validated"])
+def test_dev_is_drawn_with_each_subset_and_test_is_not(name: str, tmp_path: Path) -> None:
+    write_file(tmp_path / "a.csv", rows(200))
+    task, source = opened(tmp_path, "a.csv")
+    every = [cut(OWN[name], task, source, 0, subset) for subset in range(5)]
+    assert OWN[name].redraws
+    assert len({train.digest for train, _, _ in every}) == len({dev.digest for _, dev, _ in every}) == 5
+    assert len({test.digest for _, _, test in every}) == 1
+
+
+def test_dev_is_as_large_as_training(tmp_path: Path) -> None:
+    write_file(tmp_path / "a.csv", [{"text": f"Text {i}.", "label": "abc"[i % 3]} for i in range(200)])
+    task, source = opened(tmp_path, "a.csv")
+    for size in (10, 50):
+        train, dev, _ = cut(OWN["own_small_dev"], task, source, size, 1)
+        assert len(train) == len(dev) == size
+    train, dev, test = cut(OWN["own_small_dev"], task, source)
+    assert len(train) - len(dev) in (0, 1)
+    most = (200 - len(test)) // 2
+    with pytest.raises(UserError, match=f"give sizes up to {most}"):
+        cut(OWN["own_small_dev"], task, source, most + 1)
+
+
+@pytest.mark.parametrize("size", [0, 50])
+def test_each_labelled_row_is_in_dev_once(size: int, tmp_path: Path) -> None:
+    write_file(tmp_path / "a.csv", rows(100))
+    task, source = opened(tmp_path, "a.csv")
+    folds = [cut(OWN["own_cross_validated"], task, source, size, subset)[:2] for subset in range(5)]
+    whole = Counter(text for train, dev in folds[:1] for text in (*train.texts, *dev.texts))
+    assert not size or whole.total() == size
+    assert sum((Counter(dev.texts) for _, dev in folds), Counter()) == whole
+    for train, dev in folds:
+        assert Counter((*train.texts, *dev.texts)) == whole
+        assert abs(len(dev) - whole.total() / 5) <= 3, "equal texts stay together"
+    with pytest.raises(UserError, match="there are 5 subsets"):
+        cut(OWN["own_cross_validated"], task, source, size, 5)
+
+
+def test_the_caption_counts_what_was_cut(tmp_path: Path) -> None:
+    write_file(tmp_path / "a.csv", rows(100))
+    task, source = opened(tmp_path, "a.csv")
+    train, dev, test = cut(ONCE, task, source)
+    origin = ONCE.evaluation_sets(task, source).origin
+    numbers = [int(text) for text in re.findall(r"\d+", origin)]
+    assert numbers[:4] == [len(test), 140, len(dev), len(train)]
+    kept = [
+        (normalised(text), code)
+        for part in (train, dev, test)
+        for (text,), code in zip(part.texts, part.gold, strict=True)
+    ]
+    assert numbers[4] == len(kept) - len(set(kept)), "rows that repeat another"
+    assert numbers[5] == len(set(kept)) - len({text for text, _ in kept}), "one text, two labels"
+
+
+def test_sizes_are_a_learning_curve_up_to_all_rows(tmp_path: Path) -> None:
+    for count, sizes in ((40, (10, 0)), (400, (20, 100, 0)), (4000, (200, 1000, 0))):
+        write_file(tmp_path / "a.csv", [{"text": f"Text {i}.", "label": "abc"[i % 3]} for i in range(count)])
+        assert ONCE.sizes(*opened(tmp_path, "a.csv")) == sizes
+
+
+def test_too_few_rows_are_one_sentence(tmp_path: Path) -> None:
+    write_file(tmp_path / "a.csv", [{"text": "one", "label": "a"}, {"text": "One!", "label": "b"}])
+    with pytest.raises(UserError, match="give more rows, or a test set of your own"):
+        cut(ONCE, *opened(tmp_path, "a.csv"))
+    write_file(tmp_path / "b.csv", [{"text": f"Text {i}.", "label": "ab"[i % 2]} for i in range(99)])
+    with pytest.raises(UserError, match=r"no training example has the class 2 \(c\)"):
+        cut(ONCE, *opened(tmp_path, "b.csv"))
+
+
+def test_a_task_with_evaluation_sets_is_tested_on_them(packaged: dict[str, Path]) -> None:
+    """A task that is not the user's: its labelled development set is the test set, dev comes from its training set."""
+    from harness.tasks import TASKS
+
+    source = open_source(None)
+    train, dev, test = cut(ONCE, TASKS["movies"], source)
+    assert test.digest == source.load(TASKS["movies"], "validation").digest
+    assert not np.isin(dev.ids, source.load(TASKS["movies"], "validation").ids).any()
+    assert not forms(train) & forms(dev)
