@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 
 from harness.errors import UserError
 from harness.tables.point import with_point
-from harness.tables.request import FILTERS, Request, overrides_of
+from harness.tables.request import FILTERS, Request, overrides_of, with_default_table
 from harness.tables.table import Value
 
 Set = Mapping[str, Value] | Mapping[tuple[str, ...], Value]
@@ -25,6 +25,14 @@ class Shared(TypedDict, total=False):
     """Keyword arguments of a request; see `harness.tables.request.Request`. A filter may be one value or several."""
 
     tasks: Name | Iterable[Name]
+    text: str | Iterable[str]
+    label: str
+    kind: str
+    dev: Name
+    test: Name
+    unlabelled: Name
+    remove_overlap: bool
+    protocol: str
     sizes: int | Iterable[int]
     subsets: int | Iterable[int]
     seeds: int | Iterable[int]
@@ -59,9 +67,10 @@ KINDS: dict[str, type] = {
         ("sizes", "subsets", "seeds", "slots", "num_workers", "micro_batch", "dev_points", "trials", "seed"), int
     ),
     **dict.fromkeys(("gpus_per_run", "cpus_per_run", "checkpoint_minutes"), float),
-    "retry": bool,
+    **dict.fromkeys(("text", "label", "kind", "dev", "test", "unlabelled", "protocol"), str),
+    **dict.fromkeys(("retry", "remove_overlap"), bool),
 }
-SEVERAL = (*FILTERS, "metric")
+SEVERAL = (*FILTERS, "text", "metric")
 """Arguments that take one value or several."""
 LEAST = {"trials": 1, "num_workers": 1}
 """The least value of a number; 0 where there is none."""
@@ -109,6 +118,9 @@ def _one(name: str, value: Any) -> Any:
 
 
 def with_table(request: Request) -> Request:
+    request = with_default_table(request)
     if not request.table:
-        raise UserError("table: name a table, such as 'few_shot', or a file with a target in with_file.")
+        raise UserError(
+            "table: name a table, such as 'few_shot', a file of labelled rows in tasks, or a file with a target in with_file."
+        )
     return request

@@ -61,7 +61,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     """Parse and run. Raises UserError for what is wrong in the arguments."""
-    commands = ("bench", "tune", "plan", "report", "submit", "list", "show", "errors", "export", "predict", "doctor")
+    commands = (
+        *("bench", "tune", "plan", "report", "init", "submit"),
+        *("list", "show", "errors", "export", "predict", "doctor"),
+    )
     for text in arguments:
         try:
             text.encode()

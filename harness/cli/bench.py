@@ -16,7 +16,7 @@ from harness.cli import EXIT_INCOMPLETE
 from harness.cli.printing import duration, magnitude, print_lines, print_table, time_range, timestamp
 from harness.cli.request import read, recalled
 from harness.commands.prepare import UNTRANSLATED, Prepared, prepare
-from harness.commands.report import grid_of, overlap_sentences, own_data
+from harness.commands.report import grid_of, overlap_sentences, own_data, own_tasks
 from harness.commands.stored import command, variants
 from harness.commands.train import train, translated
 from harness.encoders import locate
@@ -26,6 +26,7 @@ from harness.tables.plan import Plan, Translation, make_plan
 from harness.tables.render import render
 from harness.tables.request import Request
 from harness.tables.resolve import ResolvedTable, resolve
+from harness.tables.values import sizes_text
 from harness.yaml_files import format_value
 
 if TYPE_CHECKING:
@@ -68,6 +69,11 @@ def _first_line(prepared: Prepared) -> list[str]:
     if prepared.request.preset:
         return []
     table = prepared.named.table
+    if not table.tasks:
+        about = {name: preset.description.rstrip(".") for name, preset in table.presets.items()}
+        mine = prepared.resolved.preset
+        others = [f"{name} ({text})" for name, text in about.items() if name != mine]
+        return [f"Preset {mine}: {about[mine]}. Others: {', '.join(others)}; choose one with --preset NAME."]
 
     def cost(preset: str) -> tuple[str, float]:
         other = unread_plan(resolve(table, Request(preset=preset)))
@@ -98,17 +104,20 @@ def describe(prepared: Prepared) -> list[str]:
     plan, resolved = prepared.plan, prepared.resolved
     rows = len({run.row for run in plan.runs})
     cells = rows * len(resolved.columns) * len(resolved.sizes)
+    one = any(resolved.sizes) and len(resolved.subsets_at(0)) < len(resolved.subsets) and 0 in resolved.sizes
     lines = [
         f"Table {resolved.table.name}, preset {resolved.preset}: {counted(rows, 'row')} x "
         f"{counted(len(resolved.columns), 'column')} x {counted(len(resolved.sizes), 'size')} = {counted(cells, 'cell')}, each "
-        f"from {counted(len(resolved.subsets), 'subset')} x {counted(len(resolved.seeds), 'seed')}.",
+        f"from {counted(len(resolved.subsets), 'subset')} x {counted(len(resolved.seeds), 'seed')}"
+        f"{'; the full training set is one subset' if one else ''}.",
+        *([] if resolved.table.sizes else [f"Sizes: {sizes_text(resolved.sizes)}."]),
         f"Encoder {resolved.encoder} ({plan.located.encoder.digest[:10]}), data: {plan.source}, store {prepared.store.shown}.",
         *_work_lines(prepared),
     ]
     for name, task, reason in plan.skipped:
         lines.append(f"Skipped: {name}{' on ' + task if task else ''}: {reason}.")
     lines += [f"{name}: {found.note}" for name, found in plan.tasks.items() if found.note]
-    lines += own_data(plan)
+    lines += [*own_tasks(plan), *own_data(plan)]
     lines += [f"Overlap: {sentence}." for sentence in overlap_sentences(plan)]
     if plan.untranslated:
         texts = sum(len(rows) for rows in plan.untranslated)

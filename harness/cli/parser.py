@@ -138,14 +138,20 @@ def _table_flags(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="YAML file with a method's hyperparameters (best.yaml of 'tune'); its target gives the flags that are left out",
     )
+    labelled_flags(parser)
     _execution_flags(parser)
 
 
 def _data_flags(what: Any) -> None:
-    what.add_argument("--tasks", type=_names, help="tasks, comma-separated: names or your own YAML files")
+    what.add_argument(
+        "--tasks", type=_names, help="tasks, comma-separated: names, files of labelled rows (.csv ...) or YAML files"
+    )
     what.add_argument("--sizes", type=_numbers, help="numbers of labelled training examples, comma-separated")
     what.add_argument("--subsets", type=_numbers, help="indices of training subsets from 0, comma-separated")
     what.add_argument("--seeds", type=_numbers, help="training seeds, comma-separated")
+    what.add_argument(
+        "--protocol", help="which rows are train, dev and test: own, own_redrawn, own_small_dev or own_cross_validated"
+    )
     what.add_argument("--encoder", help="encoder: a packaged name, a folder or a Hugging Face model id")
     what.add_argument("--data", help="data: 'hub', or a folder with TASK/SPLIT.parquet, .csv or .jsonl")
     what.add_argument("--corpus", metavar="NAME", help="pre-training corpus: a name, files or hub:OWNER/NAME")
@@ -158,6 +164,28 @@ def _data_flags(what: Any) -> None:
         default=[],
         metavar="KEY=VALUE",
         help="override of a value, such as optim.lr=1e-5 or cmlm.alpha=0.3; repeatable",
+    )
+
+
+def labelled_flags(parser: argparse.ArgumentParser) -> None:
+    """Of a file of labelled rows."""
+    what = parser.add_argument_group("a file of labelled rows; what is left out is inferred and shown")
+    what.add_argument("--text", type=_names, metavar="COLUMN", help="text column, or the two of a pair: COLUMN,COLUMN")
+    what.add_argument("--label", metavar="COLUMN", help="label column")
+    what.add_argument("--kind", metavar="classes|regression", help="what the labels are")
+    what.add_argument("--test", metavar="FILE", help="test set (default: a quarter of the rows, drawn by their text)")
+    what.add_argument(
+        "--dev", metavar="FILE", help="dev set, which selects checkpoints (default: a fifth of the other rows)"
+    )
+    what.add_argument(
+        "--unlabelled", metavar="FILE", help="texts for post-training: a file, a folder or hub:OWNER/NAME"
+    )
+    what.add_argument(
+        "--remove-overlap",
+        action="store_const",
+        const=True,
+        default=None,
+        help="leave out the unlabelled texts that stand in dev or test",
     )
 
 
@@ -230,6 +258,7 @@ def _tune_flags(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--seed", type=_count, default=0, help="sampler seed (default: 0)")
     judged = parser.add_argument_group("data")
     _data_flags(judged)
+    labelled_flags(parser)
     end = parser.add_argument_group("results")
     end.add_argument(
         "--out", metavar="FOLDER", help="folder of best.yaml, tables and plots (default: beside the store)"
@@ -318,6 +347,14 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _format_flag(report)
     report.set_defaults(handler="harness.cli.bench:report")
+
+    init = commands.add_parser("init", help="write a task's YAML file for a file of labelled rows")
+    init.add_argument(
+        "file", metavar="FILE", help="file of labelled rows: .csv, .tsv, .jsonl, .parquet or hub:OWNER/NAME"
+    )
+    labelled_flags(init)
+    init.add_argument("--out", metavar="FILE", help="the YAML file (default: named after the task, in this folder)")
+    init.set_defaults(handler="harness.cli.init:init")
 
     submit = commands.add_parser("submit", help="submit a bench or tune to a Ray cluster as a job")
     submit.add_argument(

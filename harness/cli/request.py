@@ -13,7 +13,7 @@ from harness.errors import UserError
 from harness.search.request import TuneRequest
 from harness.store import DEFAULT_URL, Store
 from harness.tables.point import with_point
-from harness.tables.request import FIELDS, Request, parse_override
+from harness.tables.request import FIELDS, Request, parse_override, with_default_table
 
 
 def read(args: argparse.Namespace) -> Request:
@@ -21,9 +21,12 @@ def read(args: argparse.Namespace) -> Request:
     request = _flags(args)
     if args.with_file:
         request = with_point(request, args.with_file)
+    request = with_default_table(request)
     if not request.table:
         rest = f"{args.with_file} has none" if args.with_file else f"see 'harness {args.command} --help'"
-        raise UserError(f"{args.command}: name a table with --table, or a file with a target with --with; {rest}.")
+        raise UserError(
+            f"{args.command}: name a table with --table, a file of labelled rows with --tasks, or a file with a target with --with; {rest}."
+        )
     return request
 
 
@@ -65,7 +68,7 @@ def recalled(args: argparse.Namespace) -> Request:
 
     Flags that are given win, `--set` key by key. Says on standard error what it took.
     """
-    given = _flags(args)
+    given = with_default_table(_flags(args))
     changed = given.overrides or any(getattr(given, name) is not None for name in FIELDS)
     if not args.last and (args.with_file or (given.table and changed)):
         return read(args)

@@ -18,6 +18,7 @@ from harness.search.tables import points_table
 from harness.search.trials import Trial
 from harness.store import masked
 from harness.tables.point import PointFile
+from harness.tables.request import LABELLED
 
 FILES = {"md": "md", "csv": "csv", "latex": "tex", "json": "json"}
 """Formats of the tables, each with the suffix of its files."""
@@ -76,13 +77,14 @@ def _best(opened: Opened, study: Study, best: Trial) -> dict[str, Any]:
         "sizes": list(base.sizes),
         "subsets": list(base.subsets),
         "seeds": list(base.seeds),
+        **{name: getattr(opened.study.request.base, name) for name in ("protocol", *LABELLED)},
         "encoder": base.encoder,
         "data": request.data or "",
         "corpus": request.corpus or "",
         "translator": request.translator or "",
         "set": [override.text for override in request.overrides],
     }
-    kept = {key: value for key, value in target.items() if value not in ("", [])}
+    kept = {key: value for key, value in target.items() if value not in ("", [], None)}
     point = {"method": points.space.method, "set": dict(best.point), "target": kept, "chosen": chosen(study)}
     PointFile.model_validate(point)
     return point

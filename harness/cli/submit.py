@@ -26,7 +26,7 @@ from harness.search.space import requested_space
 from harness.store import has_password
 from harness.store.database import parsed
 from harness.tables.point import load_point
-from harness.tables.request import YAML
+from harness.tables.request import BESIDE, YAML
 from harness.tasks.user_task import load_user_task
 from harness.yaml_files import load_yaml
 
@@ -184,10 +184,11 @@ def _uploads(inner: argparse.Namespace, working_dir: str | None) -> Iterator[str
         path = Path(text)
         small = text.endswith(YAML)
         if small and "tasks" in flag and not working_dir:
-            data = load_user_task(path).data
-            if Path(data).is_relative_to(path.absolute().parent):
+            task = load_user_task(path)
+            beside = [task.data, task.unlabelled, *dict(task.files).values()]
+            if any(Path(file).is_relative_to(path.absolute().parent) for file in beside if file):
                 raise UserError(
-                    f"{flag} {text}, key data: data are not uploaded with a job; name a path that every node sees, or put it "
+                    f"{flag} {text}: data are not uploaded with a job; name a path that every node sees, or put it "
                     "into a working_dir with --runtime-env."
                 )
         if path.is_absolute() or text.startswith("~") or not (small or path.exists()):
@@ -214,7 +215,7 @@ def _uploads(inner: argparse.Namespace, working_dir: str | None) -> Iterator[str
 def _named(inner: argparse.Namespace) -> Iterator[tuple[str, str]]:
     """(flag, value) of every flag that may name a file or folder, also inside a --with file."""
     values = vars(inner)
-    found = {flag: values.get(flag) for flag in ("table", "space", "data", "encoder", "corpus")}
+    found = {flag: values.get(flag) for flag in ("table", "space", "data", "encoder", "corpus", *BESIDE)}
     found["with"] = values.get("with_file")
     found["translator"] = (inner.translator or "").removeprefix("file:")
     for flag, value in found.items():
@@ -223,7 +224,7 @@ def _named(inner: argparse.Namespace) -> Iterator[tuple[str, str]]:
     yield from (("--tasks", text) for text in inner.tasks or ())
     target = load_point(Path(inner.with_file)).target if values.get("with_file") else None
     if target:
-        for key in ("table", "data", "encoder", "corpus"):
+        for key in ("table", "data", "encoder", "corpus", *BESIDE):
             if value := getattr(target, key):
                 yield f"{inner.with_file}, key target.{key}:", value
         yield from ((f"{inner.with_file}, key target.tasks:", text) for text in target.tasks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -21,11 +21,12 @@ from harness.store import DEFAULT_URL, Store, StoredRequest
 from harness.tables.caption import counted
 from harness.tables.estimate import Calibration, Estimate, calibrate, estimated, hours
 from harness.tables.plan import Plan, make_plan
-from harness.tables.request import YAML, Request, to_json
+from harness.tables.request import BESIDE, LABELLED, Request, has_rows, is_own, to_json
 from harness.tables.resolve import ResolvedTable, resolve
 from harness.tables.table import Table, load_table
 from harness.tables.work import Blocked, Item, work
-from harness.tasks import TASKS, Task, Translator, open_source, protocol_named
+from harness.tasks import TASKS, NotAtHand, Task, TextSource, Translator, open_source, protocol_named
+from harness.tasks.inferred import Description, infer_task
 from harness.tasks.user_task import load_user_task
 
 UNTRANSLATED = "data back-translation of "
@@ -87,23 +88,27 @@ class Prepared:
 def read_named(request: Request) -> Named:
     """Read the table and the tasks that a request names. Raises UserError for what is wrong in these files."""
     table = load_table(request.table, request.origin("table"))
-    preset = table.presets.get(request.preset or table.default_preset)
+    preset = table.presets.get(request.preset or table.preset_for(request.encoder))
     if preset and request.data == preset.data and not Path(preset.data).is_dir():
         request = replace(request, data=None)  # the preset's name for where its tasks come from, as captions print it
-    kept = StoredRequest(table.name, to_json(replace(request, preset=request.preset or table.default_preset)))
-    own = _own_tasks(request.tasks or (), request.origin("tasks"))
+    kept = StoredRequest(
+        table.name, to_json(replace(request, preset=request.preset or table.preset_for(request.encoder)))
+    )
+    own = _own_tasks(request)
     if own:
         names = (own[text].name if text in own else text for text in request.tasks or ())
         request = replace(request, tasks=tuple(names))
     return Named(request, table, {task.name: task for task in own.values()}, kept)
 
 
-def _own_tasks(texts: Iterable[str], where: str) -> dict[str, Task]:
-    """The user's own tasks by their YAML. Raises UserError for two of one name, of which one would be left out."""
+def _own_tasks(request: Request) -> dict[str, Task]:
+    """The user's own tasks by the names of their files. Raises UserError for two of one name, of which one would be left out."""
     own: dict[str, Task] = {}
-    for text in dict.fromkeys(texts):
-        if text.endswith(YAML):
-            task = load_user_task(text)
+    where, texts = request.origin("tasks"), dict.fromkeys(request.tasks or ())
+    described = _description(request, [text for text in texts if has_rows(text)])
+    for text in texts:
+        if is_own(text):
+            task = infer_task(text, described, request.origin) if has_rows(text) else load_user_task(text)
             twin = next((other for other, known in own.items() if known.name == task.name), None)
             if twin is not None:
                 raise UserError(f"{where}: {twin} and {text} both name their task '{task.name}'; rename one of them.")
@@ -111,11 +116,34 @@ def _own_tasks(texts: Iterable[str], where: str) -> dict[str, Task]:
     return own
 
 
+def _description(request: Request, files: Sequence[str]) -> Description:
+    """What a request says of its files of labelled rows. Raises UserError where there is none, or a file beside several."""
+    said = {name: getattr(request, name) for name in LABELLED if getattr(request, name) is not None}
+    if said and not files:
+        name = next(iter(said))
+        raise UserError(
+            f"{request.origin(name)} describes a file of labelled rows, and {request.origin('tasks')} names none; name one, or write it "
+            "into the YAML file of the task."
+        )
+    beside = [name for name in BESIDE if name in said]
+    if beside and len(files) > 1:
+        raise UserError(
+            f"{request.origin(beside[0])} goes with one file of labelled rows, and {request.origin('tasks')} names {len(files)}; write a "
+            "YAML file for each with 'harness init'."
+        )
+    if said.get("remove_overlap") and "unlabelled" not in said:
+        raise UserError(
+            f"{request.origin('remove_overlap')}: there are no unlabelled texts; name them with {request.option('unlabelled')}."
+        )
+    return Description(**said)
+
+
 def prepare(request: Request, *, train: bool) -> Prepared:
     """Read and check everything that the request names. With `train`, what a hub holds is fetched."""
     named = read_named(request)
-    resolved = named.resolve()
     source = open_source(named.request.data, request.origin("data"))
+    named = replace(named, request=_with_sizes(named, source))
+    resolved = named.resolve()
     preset = f"table {resolved.table.name}, preset {resolved.preset}, encoder"
     located = locate(resolved.encoder, download=train, where=request.origin("encoder") if request.encoder else preset)
     check_lengths(resolved, located)
@@ -134,6 +162,21 @@ def prepare(request: Request, *, train: bool) -> Prepared:
         _check_cores(request, resolved, cores)
     slots = request.slots or cores // resolved.num_workers or 1
     return Prepared(request, named, resolved, plan, store, statuses, items, blocked, calibration, slots, translator)
+
+
+def _with_sizes(named: Named, source: TextSource) -> Request:
+    """The request with the sizes of its protocol where neither it nor the table has any: those that every task can give."""
+    request, table = named.request, named.table
+    if request.sizes is not None or table.sizes:
+        return request
+    resolved = named.resolve()
+    protocol = protocol_named(resolved.protocol)
+    try:
+        found = [protocol.sizes(named.tasks[name], source) for name in resolved.tasks]
+    except NotAtHand:  # as a plan shows it
+        return request
+    smallest = min(found, key=lambda sizes: max(sizes))
+    return replace(request, sizes=smallest)
 
 
 def _check_cores(request: Request, resolved: ResolvedTable, cores: int) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from harness.commands.prepare import Prepared
 from harness.tables.aggregate import Grid, aggregate
-from harness.tables.caption import Caption
+from harness.tables.caption import Caption, shares
+from harness.tables.class_report import class_reports
 from harness.tables.plan import COMPARED_TEXTS, UNLABELLED, Plan
 from harness.tables.results import examples, hardware, replicates
+from harness.tables.values import listed
 
 
 def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
@@ -29,7 +33,7 @@ def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
     if seen:
         notes.append(f"The encoder {resolved.encoder} saw labelled pairs of {', '.join(seen)} in its own training.")
     keys = {run.stage.key for run in plan.runs}
-    return grid, Caption(len(keys), plan.source, found, hardware(plan, store), tuple(notes))
+    return grid, Caption(len(keys), plan.source, found, hardware(plan, store), tuple(notes), class_reports(plan, store))
 
 
 def mlm_head_notes(plan: Plan) -> list[str]:
@@ -49,9 +53,37 @@ def mlm_head_notes(plan: Plan) -> list[str]:
     ]
 
 
+def own_tasks(plan: Plan) -> list[str]:
+    """How the user's own tasks are read, a sentence each: text columns, label column, classes with their shares."""
+    found = []
+    for name, data in plan.tasks.items():
+        task = data.task
+        sets = [each.labelled for key, each in plan.table_data.training.items() if key[0] == name]
+        rows = plan.library.get(max(sets, key=lambda each: each.rows).digest) if task.own and sets else None
+        if rows is None:
+            continue
+        texts = listed(f"'{column}'" for column in task.columns)
+        what = f"{task.title}: {'a pair of texts' if len(task.columns) == 2 else 'text'} in {texts}, labels in '{task.label}'"
+        if task.regression:
+            found.append(f"{what}: a regression, {rows.gold.min():g} to {rows.gold.max():g}.")
+        else:
+            counts = np.bincount(rows.gold, minlength=len(task.classes)).tolist()
+            found.append(f"{what}: {len(task.classes)} classes{shares(dict(zip(task.classes, counts, strict=True)))}.")
+    return found
+
+
 def own_data(plan: Plan) -> list[str]:
-    """What dev and test of the user's own tasks were cut from, a sentence each."""
-    return [f"{found.task.title}: {found.origin}." for found in plan.tasks.values() if found.task.own and found.origin]
+    """What dev and test of the user's own tasks were cut from, and their unlabelled texts, a sentence each."""
+    lines = []
+    for name, found in plan.tasks.items():
+        if found.task.own and found.origin:
+            lines.append(f"{found.task.title}: {found.origin}.")
+        if found.unlabelled:
+            read = [each.texts.rows for key, each in plan.table_data.training.items() if key[0] == name]
+            removed = found.unlabelled - min(read, default=found.unlabelled)
+            left_out = f"; {removed:,} of them stand in dev or test and are left out" if removed else ""
+            lines.append(f"{found.task.title}: {found.unlabelled:,} unlabelled texts for post-training{left_out}.")
+    return lines
 
 
 def overlap_sentences(plan: Plan) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 from harness.errors import UserError
 from harness.methods import METHODS, methods_named
 from harness.store import Store, StoredRequest, masked
-from harness.tables.request import FIELDS, FILTERS, YAML, Request, from_json, same_table
+from harness.tables.request import FIELDS, FILTERS, SEVERAL, Request, from_json, is_own, same_table
 from harness.tables.table import load_table
 
 
@@ -76,7 +76,8 @@ def variants(store: Store, request: Request) -> list[Variant]:
 
 
 def flag_words(name: str, value: Any) -> str:
-    return shlex.join([f"--{name}", ",".join(map(str, value)) if name in FILTERS else str(value)])
+    flag = f"--{name.replace('_', '-')}"
+    return flag if value is True else shlex.join([flag, ",".join(map(str, value)) if name in SEVERAL else str(value)])
 
 
 def of_run(stored: StoredRequest, label: Mapping[str, Any]) -> Request:
@@ -88,7 +89,7 @@ def of_run(stored: StoredRequest, label: Mapping[str, Any]) -> Request:
         methods=(_method(request, label),),
         seeds=(label["seed"],),
         subsets=(label["subset"],),
-        tasks=(task,) if named else tuple(text for text in request.tasks or () if text.endswith(YAML)),
+        tasks=(task,) if named else tuple(text for text in request.tasks or () if is_own(text)),
         sizes=(label["size"],) if label["size"] else request.sizes,
     )
 

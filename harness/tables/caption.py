@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.methods import METHODS, hyperparameters
 from harness.tables.aggregate import AVERAGE, Cell, Grid, Note, has_average, notes_of
+from harness.tables.class_report import ClassReport
 from harness.tables.resolve import ResolvedTable
 from harness.tables.values import by_origin, listed, sizes_text, used, words
 from harness.tasks import protocol_named
@@ -36,7 +37,7 @@ class Examples:
 class Caption:
     """What a caption says besides the grid. `num_runs`: distinct training runs; `data_source`: where the text came from.
 
-    `examples` by column; `hardware`: every distinct provenance of the runs.
+    `examples` by column; `hardware`: every distinct provenance of the runs; `class_reports`: of the user's own tasks.
     """
 
     num_runs: int
@@ -44,6 +45,7 @@ class Caption:
     examples: Mapping[str, Examples] = field(default_factory=dict)
     hardware: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    class_reports: tuple[ClassReport, ...] = ()
 
 
 def about_paper(resolved: ResolvedTable) -> bool:
@@ -118,11 +120,11 @@ def _data_lines(r: ResolvedTable, caption: Caption) -> Iterator[str]:
 
 def _examples(title: str, found: Examples) -> str:
     train = f"train {found.full:,}, " if found.full else ""
-    dev, test = (_shares(each) for each in (found.dev_classes, found.test_classes))
+    dev, test = (shares(each) for each in (found.dev_classes, found.test_classes))
     return f"{title} {train}dev {found.dev:,}{dev}, test {found.test:,}{test}"
 
 
-def _shares(classes: Mapping[str, int]) -> str:
+def shares(classes: Mapping[str, int]) -> str:
     """' (good 49 %, bad 51 %)'; of many classes the largest."""
     total = sum(classes.values())
     if not total:

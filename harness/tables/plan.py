@@ -258,7 +258,8 @@ class _Reader:
                     self.keep(found.dev, "dev"),
                     {role: self.keep(rows, role) for role, rows in self.tests.items()},
                 )
-                return TaskData(self.task, dev, tests, "" if found.comparable else found.note, found.origin)
+                more = len(self.source.unlabelled(self.task)) if self.task.unlabelled else 0
+                return TaskData(self.task, dev, tests, "" if found.comparable else found.note, found.origin, more)
         roles = {c.evaluation for c in self.resolved.columns.values() if c.task == self.task.name}
         return TaskData(self.task, self.unread("dev", 500), {role: self.unread(role, 1000) for role in sorted(roles)})
 

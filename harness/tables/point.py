@@ -24,7 +24,7 @@ Text = Annotated[str, Field(min_length=1)]
 class PointTarget(Strict):
     """Where a point was judged: one row of a table under a preset. What is left out is the preset's.
 
-    `tasks`: names, or YAML files of the user's own; `set`: KEY=VALUE texts that all points of the study ran under. Paths are
+    `tasks`: names, or the user's own files, described as in `Request`; `set`: KEY=VALUE texts that all points of the study ran under. Paths are
     as on the command line, from the current folder.
     """
 
@@ -35,6 +35,14 @@ class PointTarget(Strict):
     sizes: tuple[Size, ...] = ()
     subsets: tuple[Annotated[int, Field(ge=0)], ...] = ()
     seeds: tuple[Seed, ...] = ()
+    protocol: str = ""
+    text: tuple[Text, ...] = ()
+    label: str = ""
+    kind: str = ""
+    dev: str = ""
+    test: str = ""
+    unlabelled: str = ""
+    remove_overlap: bool = False
     encoder: str = ""
     data: str = ""
     corpus: str = ""

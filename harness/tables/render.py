@@ -17,11 +17,22 @@ from typing import Any, Literal
 from harness.errors import unknown
 from harness.tables.aggregate import Cell, Grid, Note, Replicate, Score
 from harness.tables.caption import Caption, caption_lines, footnotes, in_points, note_lines, title_lines
+from harness.tables.class_report import ClassScores
 from harness.tables.values import by_origin
 
 Format = Literal["md", "latex", "csv", "json", "text"]
 FORMATS: tuple[Format, ...] = ("md", "latex", "csv", "json", "text")
 SHORT = {"accuracy": "acc"}
+METRIC_NAMES = {
+    "accuracy": "accuracy",
+    "f1": "F1",
+    "f1_macro": "macro F1",
+    "f1_micro": "micro F1",
+    "f1_weighted": "weighted F1",
+    "mcc": "MCC",
+}
+MOST_CONFUSED = 8
+"""Classes of which the whole confusion matrix is shown."""
 
 
 @dataclass(frozen=True)
@@ -115,16 +126,69 @@ def render(grid: Grid, caption: Caption, format: str) -> str:
     notes = [style.escape(line) for line in marks]
     if format == "latex":
         lines = [style.escape(line) for line in title_lines(grid)]
-        return latex_table(grid.resolved.table.name, header, blocks, lines, notes, comments=note_lines(grid, caption))
+        name = grid.resolved.table.name
+        found = [latex_table(name, header, blocks, lines, notes, comments=note_lines(grid, caption))]
+        for number, (title, head, body) in enumerate(_class_tables(caption, style), start=1):
+            found.append(latex_table(f"{name}-classes-{number}", head, [("", body)], [title], []))
+        return "\n".join(found)
     lines = [style.escape(line) for line in caption_lines(grid, caption, bold=format != "text")]
     parts = []
     for name, body in blocks:
         parts.append(f"### {name}\n" if format == "md" else name)
         parts += table_lines(header, body, format)
         parts.append("")
+    for title, head, body in _class_tables(caption, style):
+        parts += [f"### {title}\n" if format == "md" else title, *table_lines(head, body, format), ""]
     bullet = "- " if format == "md" else ""
     parts += [bullet + line for line in [*notes, *lines]]
     return "\n".join(parts) + "\n"
+
+
+def _class_tables(caption: Caption, style: Style) -> Iterable[tuple[str, list[str], list[list[str]]]]:
+    """(title, header, rows) of the scores of each row of a user's own task, and of the classes of its best row."""
+    for report in caption.class_reports:
+        size = "the full training set" if not report.size else f"{report.size:,} training examples"
+        title = f"{report.title}, {size}: means over the runs on {report.test_rows:,} test examples"
+        head = ["Method", *(METRIC_NAMES.get(metric, metric) for metric in report.metrics)]
+        yield (
+            style.escape(title),
+            [style.escape(name) for name in head],
+            [[style.escape(row), *map(in_points, means)] for row, _, means in report.rows],
+        )
+        names = [each.name for each in report.classes]
+        shown = len(names) <= MOST_CONFUSED
+        head = [
+            "Class",
+            "Test",
+            "Precision",
+            "Recall",
+            "F1",
+            *([f"as {name}" for name in names] if shown else ["Most often as"]),
+        ]
+        body = [
+            [
+                style.escape(each.name),
+                f"{each.gold:,}",
+                *map(in_points, (each.precision, each.recall, each.f1)),
+                *([f"{value:.1f}" for value in each.predicted] if shown else [style.escape(_confused(each, names))]),
+            ]
+            for each in report.classes
+        ]
+        best = (
+            f"{report.title}, {size}: classes under {report.best}, the highest mean {METRIC_NAMES[report.metrics[0]]}"
+        )
+        yield (
+            style.escape(f"{best}; 'as': for how many test examples a class is predicted"),
+            [*map(style.escape, head)],
+            body,
+        )
+
+
+def _confused(scores: ClassScores, names: Sequence[str]) -> str:
+    """The wrong class that is predicted most often for a class, and for how many examples."""
+    wrong = [(count, name) for name, count in zip(names, scores.predicted, strict=True) if name != scores.name]
+    count, name = max(wrong, key=lambda each: each[0])
+    return f"{name} {count:.1f}" if count else ""
 
 
 def _block(grid: Grid, size: int, letters: Mapping[Note, str], style: Style) -> list[list[str]]:

@@ -15,10 +15,20 @@ from harness.yaml_files import format_value, parse_value
 
 FILTERS = ("methods", "tasks", "sizes", "subsets", "seeds")
 """Fields that select a part of a table; each is a tuple, or None for the preset's."""
-FIELDS = ("preset", *FILTERS, "protocol", "encoder", "data", "corpus", "translator")
+BESIDE = ("dev", "test", "unlabelled")
+"""Fields that name a file beside one of labelled rows."""
+LABELLED = ("text", "label", "kind", *BESIDE, "remove_overlap")
+"""Fields that describe a file of labelled rows in `tasks`; see `harness.tasks.inferred.Description`."""
+FIELDS = ("preset", *FILTERS, "protocol", *LABELLED, "encoder", "data", "corpus", "translator")
 """Fields that decide what is computed, beside the table and the overrides."""
 YAML = (".yaml", ".yml")
 """Suffixes by which a name is a file of the user's."""
+ROWS = (".csv", ".tsv", ".jsonl", ".parquet", ".json", ".txt", ".xlsx", ".xls", ".xlsm", ".ods")
+"""Suffixes by which a task is a file of labelled rows; of some formats an error then says what to write instead."""
+SEVERAL = (*FILTERS, "text")
+"""Fields that hold several values."""
+OWN_TABLE = "own"
+"""The table of a request that names tasks of the user's own alone, and no table."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +61,9 @@ class Request:
     """What to compute, and how it is executed.
 
     `table`: a name or the path of a YAML file. `methods` takes names of rows as written ('w/ SimCLR') or of methods ('cmlm':
-    all its rows); a method without a row gets one ('taco', 'cmlm+scl'). `tasks`: names, or YAML files of the user's own.
+    all its rows); a method without a row gets one ('taco', 'cmlm+scl'). `tasks`: names, YAML files of the user's own, or files of
+    labelled rows, which `text`, `label`, `kind`, `dev`, `test`, `unlabelled` and `remove_overlap` describe. `protocol`: another than
+    the table's.
     `subsets`: indices from 0. `gpus_per_run` and `num_workers` None: what the cluster and the table say. `origins`: where the
     fields were set that a file or a store gave. `flags`: the others were flags of a command, else they are keyword arguments.
     """
@@ -65,6 +77,13 @@ class Request:
     seeds: tuple[int, ...] | None = None
     overrides: tuple[Override, ...] = ()
     protocol: str | None = None
+    text: tuple[str, ...] | None = None
+    label: str | None = None
+    kind: str | None = None
+    dev: str | None = None
+    test: str | None = None
+    unlabelled: str | None = None
+    remove_overlap: bool | None = None
     encoder: str | None = None
     data: str | None = None
     corpus: str | None = None
@@ -96,6 +115,23 @@ class Request:
         return f"--{name.replace('_', '-')}" + ("" if value is None else f" {value}")
 
 
+def has_rows(task: str) -> bool:
+    """Whether a task is a file of labelled rows, or a data set of the hub."""
+    return task.startswith("hub:") or task.lower().endswith(ROWS)
+
+
+def is_own(task: str) -> bool:
+    """Whether a task is the user's own: a YAML file, or what `has_rows`."""
+    return task.endswith(YAML) or has_rows(task)
+
+
+def with_default_table(request: Request) -> Request:
+    """The request with a table where it names none and all its tasks are the user's own."""
+    if request.table or not request.tasks or not all(map(is_own, request.tasks)):
+        return request
+    return replace(request, table=OWN_TABLE)
+
+
 def parse_override(text: str, origin: str = "set", in_file: bool = False) -> Override:
     """KEY=VALUE, the value read as YAML. Raises UserError."""
     key, equals, raw = text.partition("=")
@@ -122,14 +158,14 @@ def to_json(request: Request) -> dict[str, Any]:
     for name in FIELDS:
         value = getattr(request, name)
         if value is not None:
-            kept[name] = list(value) if name in FILTERS else value
+            kept[name] = list(value) if name in SEVERAL else value
     return kept | {"set": [override.text for override in request.overrides]}
 
 
 def from_json(values: Mapping[str, Any]) -> Request:
     """The request that a store kept; in another folder than the current one its paths are absolute."""
     fields: dict[str, Any] = {
-        name: tuple(values[name]) if name in FILTERS else values[name] for name in FIELDS if name in values
+        name: tuple(values[name]) if name in SEVERAL else values[name] for name in FIELDS if name in values
     }
     overrides = tuple(parse_override(text, "recorded bench, set") for text in values["set"])
     origins = {name: f"recorded bench, {name}" for name in ("table", *fields)}
@@ -144,10 +180,10 @@ def _rooted(request: Request, folder: Path) -> Request:
         relative = text and not text.startswith(("/", "~"))
         return str(folder / text) if relative and (folder / text).exists() else text
 
-    changes: dict[str, Any] = {name: rooted(getattr(request, name)) for name in ("encoder", "data", "corpus")}
+    changes: dict[str, Any] = {name: rooted(getattr(request, name)) for name in ("encoder", "data", "corpus", *BESIDE)}
     if request.table.endswith(YAML):
         changes["table"] = rooted(request.table)
-    tasks = None if request.tasks is None else tuple(rooted(t) if t.endswith(YAML) else t for t in request.tasks)
+    tasks = None if request.tasks is None else tuple(rooted(t) if is_own(t) else t for t in request.tasks)
     return replace(request, **changes, tasks=tasks)
 
 

@@ -22,7 +22,7 @@ class TaskData:
     """One task's evaluation sets as row sets: dev (of the first training set, where each has its own), tests by evaluation name.
     `note`: why they are not the paper's.
 
-    `origin`: which rows of the source they are, as 'dev 72 and test 28 of the 100 rows of validation'; empty while not read.
+    `unlabelled`: texts that the task names besides. `origin`: which rows of the source they are, as 'dev 72 and test 28 of the 100 rows of validation'; empty while not read.
     """
 
     task: Task
@@ -30,6 +30,7 @@ class TaskData:
     tests: Mapping[str, RowSet]
     note: str = ""
     origin: str = ""
+    unlabelled: int = 0
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,7 @@ def by_origin(resolved: ResolvedTable) -> dict[str, dict[str, Any]]:
 
 def _lengths(value: Any, noun: str, sizes: Iterable[int]) -> str:
     if not isinstance(value, Mapping):
-        return f"{value:g} {noun}"
+        return f"{value:g} {noun if value != 1 else noun.removesuffix('s')}"
     kept = [(size, value[size]) for size in sizes if size in value] or list(value.items())
     if len(kept) == 1:
         return f"{kept[0][1]:g} {noun}"

@@ -8,6 +8,7 @@ are counted from 1; in CSV, TSV and JSONL the number given is that of the line, 
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import math
 import zlib
@@ -53,10 +54,28 @@ def columns_of(path: Path) -> list[str]:
     """The names of a file's columns in their order; of JSONL those of its first object. Raises UserError."""
     if path.suffix in SEPARATED:
         return header_of(path)
-    if path.suffix == ".jsonl":
+    if _is_jsonl(path):
         return list(next(objects(path, ()), (0, {}))[1])
     with _table(path) as (schema, _):
         return list(schema.names)
+
+
+def sample_of(path: Path, rows: int) -> dict[str, list[Any]]:
+    """The first `rows` rows of each column, whatever they hold. Raises UserError."""
+    names = columns_of(path)
+    if path.suffix in SEPARATED:
+        first = [row for _, row in itertools.islice(separated(path), 1, rows + 1)]
+        return {name: [row[index] for row in first] for index, name in enumerate(names)}
+    if _is_jsonl(path):
+        some = [row for _, row in itertools.islice(objects(path, ()), rows)]
+        return {name: [row.get(name) for row in some] for name in names}
+    with _table(path) as (_, read):
+        batch = next(iter(read(names, rows)), None)
+        return {name: batch.column(name).to_pylist() if batch is not None else [] for name in names}
+
+
+def _is_jsonl(path: Path) -> bool:
+    return Path(path.name.removesuffix(".gz")).suffix in (".jsonl", ".json")
 
 
 def read_rows(path: Path, task: Task, name: str) -> Rows:
@@ -73,7 +92,7 @@ def read_columns(path: Path, wanted: Sequence[str], label: str = "") -> FileColu
     if path.suffix in SEPARATED:
         return _separated_columns(path, wanted)
     columns: dict[str, list[Any]] = {name: [] for name in wanted}
-    if Path(path.name.removesuffix(".gz")).suffix in (".jsonl", ".json"):
+    if _is_jsonl(path):
         places = []
         for line, row in objects(path, wanted, once=True):
             places.append(line)
@@ -309,13 +328,13 @@ def _codes(table: FileColumns, task: Task) -> NDArray[np.int64]:
 
 def _code(value: Any, task: Task) -> int | None:
     """The code of a label: by the task's own mapping, by the name of its class, or, without a mapping, by its number."""
-    number = _number(value)
+    number = number_of(value)
     whole = number is not None and number.is_integer()
     for text in (str(value).strip(), str(int(number)) if number is not None and whole else ""):
         name = dict(task.labels).get(text, text)
         if name in task.classes:
             return task.classes.index(name)
-    if number is None or not whole or task.labels or any(_number(name) is not None for name in task.classes):
+    if number is None or not whole or task.labels or any(number_of(name) is not None for name in task.classes):
         return None
     return int(number) if 0 <= number < len(task.classes) else None
 
@@ -325,14 +344,14 @@ def _scores(table: FileColumns, task: Task) -> NDArray[np.float32]:
     low, high = task.label_range or (-math.inf, math.inf)
     scores = np.empty(len(table.places), dtype=np.float32)
     for index, value in enumerate(table.columns[task.label]):
-        number = _number(value)
+        number = number_of(value)
         if number is None or not low <= number <= high or abs(number) > np.finfo(np.float32).max:
             raise _bad_label(table, task, index)
         scores[index] = number
     return scores
 
 
-def _number(value: Any) -> float | None:
+def number_of(value: Any) -> float | None:
     """A finite number, given as such or as text; None for anything else."""
     if not isinstance(value, (bool, int, float, str)):
         return None
@@ -357,7 +376,7 @@ def _bad_label(table: FileColumns, task: Task, index: int) -> UserError:
         allowed = "one of " + ", ".join(f"{code} ({name})" for code, name in enumerate(task.classes))
     if value is None or value == "":
         return UserError(f"{place}: the label is missing; it should be {allowed}.")
-    if _number(value) == -1:
+    if number_of(value) == -1:
         return UserError(
             f"{place}: label -1 means that the label is hidden, as in GLUE's test files; give a split with labels "
             f"({allowed})."

@@ -1,0 +1,52 @@
+"""`init`: a task's YAML file for a file of labelled rows."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import shlex
+
+from harness.cli.printing import print_lines
+from harness.errors import UserError
+from harness.paths import named_path
+from harness.tables.request import LABELLED, YAML, has_rows
+from harness.tasks.inferred import Description, infer_task, task_yaml
+from harness.tasks.user_task import load_user_task
+
+
+def init(args: argparse.Namespace) -> int:
+    """Infer the task, write its file, and print it with the command that takes it. Overwrites nothing."""
+
+    def option(name: str) -> str:
+        return "FILE" if name == "tasks" else f"--{name.replace('_', '-')}"
+
+    if not has_rows(args.file):
+        raise UserError(
+            f"init {args.file}: name a file of labelled rows (.csv, .tsv, .jsonl or .parquet) or hub:OWNER/NAME."
+        )
+    said = Description(**{name: getattr(args, name) for name in LABELLED if getattr(args, name) is not None})
+    task = infer_task(args.file, said, option)
+    out = named_path(args.out or f"{task.name}.yaml", "--out")
+    if out.suffix not in YAML:
+        raise UserError(f"--out {out}: should end in .yaml.")
+    if out.exists():
+        raise UserError(f"{out}: exists already; name another file with --out, or delete it.")
+    if not out.parent.is_dir():
+        raise UserError(f"--out {out}: there is no folder {out.parent}.")
+    text = f"# harness bench --tasks {shlex.quote(out.name)}\n{_dumped(task_yaml(task, out.parent))}"
+    out.write_text(text, encoding="utf-8")
+    load_user_task(out)  # what was written is what is read
+    print(text, end="")
+    print_lines([f"Written to {out}. Next: harness plan --tasks {shlex.quote(str(out))}"])
+    return 0
+
+
+def _dumped(values: dict[str, object]) -> str:
+    from ruamel import yaml as ruamel
+
+    yaml = ruamel.YAML(typ="rt")
+    yaml.default_flow_style = None
+    yaml.width = 1_000_000
+    out = io.StringIO()
+    yaml.dump(values, out)
+    return out.getvalue()

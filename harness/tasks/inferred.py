@@ -1,0 +1,315 @@
+"""A task from a file of labelled rows: its text columns, its labels and their kind, read from the file itself.
+
+What the file leaves open is an error that names the flag which settles it; nothing is guessed between two readings.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.errors import UserError, unknown
+from harness.paths import named_path
+from harness.tasks.hub_data import HUB, HubData, open_hub_data
+from harness.tasks.reading import LABELLED, FileColumns, columns_of, number_of, read_columns, sample_of
+from harness.tasks.task import OWN_TEST, TASKS, Task
+
+LABEL_NAMES = ("label", "labels", "class", "category", "target")
+"""Columns that are taken for the labels where no flag names one."""
+KINDS = ("classes", "regression")
+MOST_CLASSES = 1000
+FEW_NUMBERS = 10
+"""Whole numbers of at most so many different values are classes; of more, a flag says what they are."""
+CLASS_METRICS = ("accuracy", "f1_macro", "f1_weighted", "f1_micro", "mcc")
+SCORE_METRICS = ("spearman", "pearson")
+SAMPLE = 1000
+_SHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
+_Counts = Mapping[str, tuple[int, str, Any]]
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a user says of a file of labelled rows; what is left out is inferred. `kind`: one of KINDS. The others are files beside it:
+    see `Task`."""
+
+    text: tuple[str, ...] = ()
+    label: str = ""
+    kind: str = ""
+    dev: str = ""
+    test: str = ""
+    unlabelled: str = ""
+    remove_overlap: bool = False
+
+
+Option = Callable[[str], str]
+"""How the user sets a field, as errors name it: '--label'."""
+
+
+def infer_task(name: str, said: Description, option: Option) -> Task:
+    """The task of a file of labelled rows, or of a data set of the hub ('hub:OWNER/NAME').
+
+    Raises UserError for a file that cannot be read, and where text columns, labels or kind are not clear from it; NotAtHand for a
+    data set that cannot be fetched.
+    """
+    if said.kind and said.kind not in KINDS:
+        raise UserError(f"{option('kind')} {said.kind}: should be {' or '.join(KINDS)}.")
+    data: HubData | None = None
+    if name.startswith(HUB):
+        data = open_hub_data(name, f"task {name}", "name a file", download=True)
+        split = "train" if "train" in data.splits else next(iter(data.splits))
+        path = next(data.files(split, download=True))
+        title, place = name[len(HUB) :].partition("@")[0].partition("/")[2], name
+    else:
+        path = _file(name, option("tasks"))
+        title, place = path.stem, str(path.absolute())
+    columns = columns_of(path)
+    _check_columns(name, columns, said, option)
+    sample = sample_of(path, SAMPLE)
+    label = said.label or _label(name, columns, sample, said.text, option)
+    text = said.text or _text(name, columns, sample, label, option)
+    tables = list(data.tables(split, (label,), label)) if data else [read_columns(path, (label,), label)]
+    names = tuple(tables[0].names.get(label, ())) if not data else ()
+    counts = _counts(tables, label)
+    classes = names or _classes(name, counts, said.kind, label, option)
+    return Task(
+        name=_task_name(title),
+        title=_title(title),
+        columns=text,
+        classes=classes,
+        metrics=CLASS_METRICS if classes else SCORE_METRICS,
+        train=split if data else "train",
+        own=True,
+        data=place,
+        label=label,
+        labels=tuple((str(code), each) for code, each in enumerate(names)),
+        files=tuple(
+            (split_, _beside(each, option(field)))
+            for split_, each, field in (("validation", said.dev, "dev"), (OWN_TEST, said.test, "test"))
+            if each
+        ),
+        unlabelled=said.unlabelled
+        if said.unlabelled.startswith(HUB)
+        else _beside(said.unlabelled, option("unlabelled")),
+        remove_overlap=said.remove_overlap,
+    )
+
+
+def task_yaml(task: Task, folder: Path) -> dict[str, Any]:
+    """What a task's YAML file in `folder` says, with paths from there; `load_user_task` reads the same task back."""
+
+    def place(text: str) -> str:
+        return text if text.startswith(HUB) else os.path.relpath(text, folder.absolute())
+
+    files = dict(task.files)
+    found: dict[str, Any] = {
+        "name": task.name,
+        "title": task.title if task.title != task.name else None,
+        "data": place(task.data),
+        "columns": list(task.columns),
+        "label": task.label,
+        "classes": list(task.classes),
+        "regression": task.regression,
+        "labels": {int(value): name for value, name in task.labels},
+        "metrics": list(task.metrics),
+        "splits": {"train": task.train} if task.train != "train" else None,
+        "dev": place(files[task.dev]) if task.dev in files else None,
+        "test": place(files[OWN_TEST]) if OWN_TEST in files else None,
+        "unlabelled": place(task.unlabelled) if task.unlabelled else None,
+        "remove_overlap": task.remove_overlap,
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def _file(name: str, where: str) -> Path:
+    path = named_path(name, where)
+    if path.suffix.lower() in _SHEETS:
+        raise UserError(f"{path}: spreadsheets are not read; save the sheet as CSV (UTF-8).")
+    if path.is_dir():
+        raise UserError(
+            f"{path}: is a folder; name a file of labelled rows, or name the folder under data in a YAML file."
+        )
+    if not path.exists():
+        raise UserError(f"{where}: there is no file {path}.")
+    if path.suffix not in LABELLED:
+        raise UserError(f"{path}: is none of {', '.join(LABELLED)}; write its rows to one of these.")
+    return path
+
+
+def _beside(name: str, where: str) -> str:
+    """The absolute path of a file or folder that has to be there; '' for none."""
+    if not name:
+        return ""
+    path = named_path(name, where)
+    if not path.exists():
+        raise UserError(f"{where}: there is no file {path}.")
+    return str(path.absolute())
+
+
+def _task_name(title: str) -> str:
+    name = re.sub(r"[^a-z0-9_]+", "-", title.lower()).strip("-_") or "data"
+    return f"own-{name}" if name in TASKS else name[:100]
+
+
+def _title(title: str) -> str:
+    return "".join(c for c in title if c.isprintable())[:60] or "data"
+
+
+# ------------------------------------------------------------------------------------------------------------ columns
+
+
+def _check_columns(name: str, columns: Sequence[str], said: Description, option: Option) -> None:
+    """Raises UserError for a file without columns, one column twice, and for columns that the user names and that do not fit."""
+    if not columns:
+        raise UserError(f"{name}: is empty; write a header line and a line for each row.")
+    twice = next((column for column in columns if list(columns).count(column) > 1), None)
+    if twice is not None:
+        raise UserError(f"{name}: column '{twice}' appears twice; rename or drop one.")
+    for column in (*said.text, *filter(None, [said.label])):
+        if column not in columns:
+            raise unknown("column", column, columns, f"{name}, {option('text' if column in said.text else 'label')}")
+    shown = f"{option('text')} {','.join(said.text)}"
+    if len(said.text) > 2:
+        raise UserError(f"{shown}: name one text column, or the two of a pair.")
+    if len({*said.text, said.label}) < len(said.text) + 1:
+        raise UserError(f"{shown}: each text column and the label column should be another.")
+
+
+def _label(
+    name: str, columns: Sequence[str], sample: Mapping[str, Sequence[Any]], text: Sequence[str], option: Option
+) -> str:
+    """The column of labels: by its name, else the only one that is no text."""
+    named = [column for column in columns if column.casefold() in LABEL_NAMES and column not in text]
+    others = [column for column in columns if column not in text]
+    if not text and len(columns) == 2:
+        others = [column for column in columns if not _is_text(sample[column])]
+    for found in (named, others):
+        if len(found) == 1:
+            return found[0]
+    raise UserError(
+        f"{name}: which column holds the labels is not clear; name it with {option('label')} ({_listed(columns)})."
+    )
+
+
+def _text(
+    name: str, columns: Sequence[str], sample: Mapping[str, Sequence[Any]], label: str, option: Option
+) -> tuple[str, ...]:
+    """The only column with text besides the label."""
+    found = [column for column in columns if column != label and _is_text(sample[column])]
+    if len(found) != 1 and len(columns) == 2:
+        found = [column for column in columns if column != label]
+    if len(found) == 1:
+        return (found[0],)
+    which = f"several columns hold text ({_listed(found)})" if found else f"no column holds text ({_listed(columns)})"
+    flag = option("text")
+    raise UserError(f"{name}: {which}; name one with {flag} COLUMN, or the two of a pair with {flag} COLUMN,COLUMN.")
+
+
+def _is_text(values: Sequence[Any]) -> bool:
+    """Whether values read like texts: strings, most of them different, and of several words or of some length."""
+    texts = [value for value in values if isinstance(value, str) and value.strip()]
+    if not texts or 2 * len(texts) < len(values) or 2 * len(set(texts)) < len(texts):
+        return False
+    return 2 * sum(" " in text.strip() or len(text) > 20 for text in texts) > len(texts)
+
+
+def _listed(columns: Iterable[str]) -> str:
+    found = list(columns)
+    return ", ".join(found[:12]) + (f" and {len(found) - 12} more" if len(found) > 12 else "")
+
+
+# ------------------------------------------------------------------------------------------------------------ labels
+
+
+def _counts(tables: Sequence[FileColumns], label: str) -> _Counts:
+    """(rows, place of the first, value) of each label by the name of its class. Raises UserError for a missing label."""
+    first: dict[tuple[type, Any], tuple[FileColumns, int]] = {}
+    many: dict[tuple[type, Any], int] = {}
+    for table in tables:
+        for index, value in enumerate(table.columns[label]):
+            if isinstance(value, (list, dict)):
+                raise UserError(f"{table.place(index)}: label {str(value)[:60]} is neither text nor a number.")
+            kind = (type(value), value)
+            if kind not in many:
+                if value is None or value != value or (isinstance(value, str) and not value.strip()):
+                    raise UserError(
+                        f"{table.place(index)}: the label is missing; fill it in, or put rows without labels into a file of their own."
+                    )
+                many[kind], first[kind] = 0, (table, index)
+            many[kind] += 1
+    found: dict[str, tuple[int, str, Any]] = {}
+    for kind, (table, index) in first.items():
+        name = class_name(kind[1])
+        rows, place, value = found.get(name, (0, table.place(index), kind[1]))
+        found[name] = (rows + many[kind], place, value)
+    if not found:
+        raise UserError(f"{next(iter(tables)).path}: there are no rows in it; give a file with labelled rows.")
+    return found
+
+
+def class_name(value: Any) -> str:
+    """The class of a label: its text; of a whole number its digits, whether it is written 1, 1.0 or '1'."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).strip()
+
+
+def _classes(name: str, counts: _Counts, kind: str, label: str, option: Option) -> tuple[str, ...]:
+    """The names of the classes in the order of their codes: numbers by value, others as text; empty for a regression."""
+    numbers = {each: number_of(value) for each, (_, _, value) in counts.items()}
+    words = [each for each, number in numbers.items() if number is None]
+    rows = sum(count for count, _, _ in counts.values())
+    flag = option("kind")
+    if kind == "regression":
+        if words:
+            raise UserError(
+                f"{counts[words[0]][1]}: label '{words[0]}' is no number, as a regression needs; correct it."
+            )
+        return ()
+    if not kind and words and len(words) < len(counts) and (len(counts) - len(words) > 2 or len(words) == 1):
+        count, place, _ = counts[words[0]]
+        raise UserError(
+            f"{place}: label '{words[0]}' ({count:,} of {rows:,} rows) stands among numbers; correct it, or take each value for a class "
+            f"with {flag} classes."
+        )
+    decimal = next((each for each in words if re.fullmatch(r"-?\d+,\d+", each)), None)
+    if decimal and not kind:
+        raise UserError(f"{counts[decimal][1]}: label '{decimal}' has a decimal comma; write it with a point.")
+    if not kind and not words and len(counts) > 2:
+        if any(number is not None and not number.is_integer() for number in numbers.values()):
+            return ()
+        if len(counts) > FEW_NUMBERS:
+            found = [number for number in numbers.values() if number is not None]
+            low, high = min(found), max(found)
+            raise UserError(
+                f"{name}: column '{label}' holds {len(counts):,} different whole numbers from {low:g} to {high:g}; say with {flag} "
+                "regression that they are scores, or with {flag} classes that they are classes."
+            )
+    if not kind:
+        _check_case(counts, flag)
+    if len(counts) > MOST_CLASSES or (not kind and 2 * len(counts) > rows and len(counts) > 2):
+        raise UserError(
+            f"{name}: column '{label}' holds {len(counts):,} different values in {rows:,} rows, which are no classes; name another column "
+            f"with {option('label')}."
+        )
+    if len(counts) < 2:
+        raise UserError(
+            f"{name}: column '{label}' holds one value, '{next(iter(counts))}'; give rows of two classes or more."
+        )
+    if words:
+        return tuple(sorted(counts))
+    return tuple(sorted(counts, key=lambda each: (numbers[each], each)))
+
+
+def _check_case(counts: _Counts, flag: str) -> None:
+    folded: dict[str, str] = {}
+    for each in counts:
+        twin = folded.setdefault(" ".join(each.casefold().split()), each)
+        if twin != each:
+            raise UserError(
+                f"{counts[each][1]}: label '{each}' and '{twin}' ({counts[twin][1]}) differ in case or spaces only; write them alike, or "
+                f"take each value for a class with {flag} classes."
+            )

@@ -1,0 +1,270 @@
+"""A task from a file of labelled rows: what is inferred is right, and what is not clear is one sentence with its flag."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from ruamel.yaml import YAML
+from tasks.task_files import write_file
+
+from harness.errors import UserError
+from harness.tasks import PROTOCOLS, Task, open_source
+from harness.tasks.inferred import Description, infer_task, task_yaml
+from harness.tasks.sources import WHOLE
+from harness.tasks.user_task import load_user_task
+
+OWN = PROTOCOLS["own"]
+
+
+def option(name: str) -> str:
+    return f"--{name}"
+
+
+def infer(path: Path, **said: Any) -> Task:
+    return infer_task(str(path), Description(**said), option)
+
+
+def text_file(folder: Path, text: str | bytes, name: str = "reviews.csv") -> Path:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def reviews(labels: list[Any], **more: Any) -> list[dict[str, Any]]:
+    return [{"id": i, "review": f"Review number {i} of many.", "stars": label} | more for i, label in enumerate(labels)]
+
+
+def loaded(task: Task) -> dict[str, Any]:
+    """Label by text, by the names of classes where there are some."""
+    rows = open_source(None).load(task, WHOLE)
+    gold = rows.gold.tolist() if task.regression else [task.classes[code] for code in rows.gold]
+    return dict(zip((text for (text,) in rows.texts), gold, strict=True))
+
+
+# ------------------------------------------------------------------------------------------------------------- kinds
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet"])
+@pytest.mark.parametrize(
+    ("labels", "classes"),
+    [
+        (["pos", "neg", "neither"], ("neg", "neither", "pos")),
+        ([10, 2, 1], ("1", "2", "10")),
+        ([2.0, 1.0, 3.0], ("1", "2", "3")),
+        ([True, False], ("False", "True")),
+        ([0.5, 2.25, 4.0, 1.0], ()),
+        (["007", "7", "NA"], ("007", "7", "NA")),
+        (["é", "\U0001f600", "a,b"], ("a,b", "é", "\U0001f600")),
+    ],
+)
+def test_labels_of_every_type(ending: str, labels: list[Any], classes: tuple[str, ...], tmp_path: Path) -> None:
+    rows = reviews(labels * 10)
+    path = tmp_path / f"reviews.{ending}"
+    if ending == "tsv":
+        out = io.StringIO()
+        writer = csv.DictWriter(out, list(rows[0]), delimiter="\t")
+        writer.writeheader()
+        writer.writerows(rows)
+        path.write_text(out.getvalue(), encoding="utf-8")
+    else:
+        write_file(path, rows)
+    kind = "classes" if "NA" in labels else ""
+    task = infer(path, text=("review",), label="stars", kind=kind)
+    if ending in ("csv", "tsv") and labels == [2.0, 1.0, 3.0]:
+        classes = ("1.0", "2.0", "3.0")
+    assert (task.name, task.columns, task.label, task.classes) == ("reviews", ("review",), "stars", classes)
+    assert task.regression == (not classes)
+    found = loaded(task)
+    for row in rows:
+        expected = (
+            row["stars"]
+            if task.regression
+            else str(row["stars"]).removesuffix("" if ending in ("csv", "tsv") else ".0")
+        )
+        assert found[row["review"]] == expected
+
+
+def test_columns_are_inferred_where_they_are_clear(tmp_path: Path) -> None:
+    task = infer(write_file(tmp_path / "a.csv", reviews(["x", "y"] * 9)), label="stars")
+    assert task.columns == ("review",)
+    rows = [{"text": row["review"], "label": row["stars"]} for row in reviews(["x", "y"] * 9)]
+    task = infer(write_file(tmp_path / "b.jsonl", rows))
+    assert (task.columns, task.label) == (("text",), "label")
+    rows = [{"satz": row["review"], "ton": row["stars"]} for row in reviews(["x", "y"] * 9)]
+    task = infer(write_file(tmp_path / "c.parquet", rows))
+    assert (task.columns, task.label) == (("satz",), "ton")
+
+
+def test_a_pair_and_names_in_a_parquet_file(tmp_path: Path) -> None:
+    table = pa.table({"a": [f"One {i}." for i in range(40)], "b": ["Two."] * 40, "label": [0, 1, 2, 1] * 10})
+    names = {"label": {"names": ["no", "maybe", "yes"], "_type": "ClassLabel"}}
+    table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": names}})})
+    pq.write_table(table, tmp_path / "pairs.parquet")
+    task = infer(tmp_path / "pairs.parquet", text=("a", "b"))
+    assert (task.columns, task.classes) == (("a", "b"), ("no", "maybe", "yes"))
+    rows = open_source(None).load(task, WHOLE)
+    assert np.bincount(rows.gold).tolist() == [10, 20, 10]
+
+
+@pytest.mark.parametrize(
+    ("body", "said", "words"),
+    [
+        ("id,a,b\n1,x y z,2\n2,u v w,3\n", {}, ["which column holds the labels", "--label", "id, a, b"]),
+        ("a,b,label\nx y z,u v w,2\nk l m,o p q,3\n", {}, ["several columns hold text (a, b)", "--text COLUMN,COLUMN"]),
+        ("a,b,label\n1,2,2\n3,4,3\n", {}, ["no column holds text", "--text"]),
+        ("text,label\nx,1\n", {"text": ("txet",)}, ["unknown column 'txet'", "Did you mean 'text'", "--text"]),
+        ("text,label\nx,1\n", {"label": "lable"}, ["unknown column 'lable'", "--label"]),
+        ("text,label\nx,1\n", {"text": ("text",), "label": "text"}, ["each text column and the label column should be another"]),
+        ("text,label\nx y,1\nz w,\n", {}, ["reviews.csv, line 3: the label is missing"]),
+        ("text,label\nx y,1\nz w,1\n", {}, ["holds one value, '1'"]),
+        (
+            "text,label\na b,1\nc d,2\ne f,3\ng h,n/a\n",
+            {},
+            ["line 5", "'n/a' (1 of 4 rows) stands among numbers", "--kind"],
+        ),
+        ("text,label\na b,yes\nc d,no\ne f,Yes\n", {}, ["line 4: label 'Yes' and 'yes'", "line 2", "case"]),
+        ('text;label\na b;"1,5"\nc d;"2,5"\ne f;"3,5"\n', {}, ["line 2: label '1,5' has a decimal comma"]),
+        ("text,label\na b,x\nc d,2\n", {"kind": "regression"}, ["line 2: label 'x' is no number"]),
+        ("text,label\na b,x\n", {"kind": "class"}, ["--kind class: should be classes or regression"]),
+        ("text,label\n", {}, ["there are no rows"]),
+        (
+            "text,label\n" + "".join(f"t {i},{i}\n" for i in range(30)),
+            {},
+            ["30 different whole numbers from 0 to 29", "--kind"],
+        ),
+        (
+            "text,label\n" + "".join(f"t {i},v{i}\n" for i in range(30)),
+            {"text": ("text",)},
+            ["30 different values in 30 rows"],
+        ),
+        ("text,text,label\na,b,1\n", {}, ["'text' appears twice"]),
+        ("text,label\na b,1\nc d\n", {}, ["line 3: 1 fields under a header of 2"]),
+    ],
+)
+def test_what_is_not_clear_is_one_sentence(body: str, said: dict[str, Any], words: list[str], tmp_path: Path) -> None:
+    path = text_file(tmp_path, body)
+    with pytest.raises(UserError) as caught:
+        infer(path, **said)
+    for word in words:
+        assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_flag_settles_what_is_ambiguous(tmp_path: Path) -> None:
+    numbers = text_file(tmp_path, "text,label\n" + "".join(f"t {i % 90},{i % 30}\n" for i in range(90)))
+    assert infer(numbers, kind="regression").regression
+    assert infer(numbers, kind="classes").classes == tuple(map(str, range(30)))
+
+
+# ------------------------------------------------------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.xlsx", b"PK", ["spreadsheets are not read; save the sheet as CSV"]),
+        ("a.json", b"[]", ["is none of", ".jsonl"]),
+        ("a.csv", "text,label\nx y,é\n".encode("utf-16"), ["is UTF-16", "save the file as UTF-8"]),
+        ("a.csv", "text,label\nx y,a\n".encode("utf-16-le"), ["null bytes"]),
+        ("a.csv", "text,label\nx y,a\ncafé au lait,b\n".encode("latin-1"), ["a.csv, line 3: byte 0xe9 is not UTF-8"]),
+        ("a.parquet", b"PAR1", ["is not a whole Parquet file"]),
+        ("a.csv", b"", ["is empty", "no rows"]),
+    ],
+)
+def test_files_that_cannot_be_read_are_one_sentence(
+    name: str, content: bytes, words: list[str], tmp_path: Path
+) -> None:
+    with pytest.raises(UserError) as caught:
+        infer(text_file(tmp_path, content, name), text=("text",), label="label")
+    assert any(word in str(caught.value) for word in words)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--tasks: there is no file"):
+        infer(tmp_path / "none.csv")
+    with pytest.raises(UserError, match="--test: there is no file"):
+        infer(write_file(tmp_path / "a.csv", reviews(["x", "y"])), label="stars", test=str(tmp_path / "none.csv"))
+
+
+def test_marks_separators_quotes_line_breaks_and_emojis(tmp_path: Path) -> None:
+    rows = [
+        ("plain text", "a"),
+        ('with "quotes", commas; semicolons', "b"),
+        ("two\nlines \U0001f600", "a"),
+        ("NA", "b"),
+    ]
+    digests = set()
+    for delimiter, name, encoding in (
+        (",", "a.csv", "utf-8"),
+        (";", "b.csv", "utf-8-sig"),
+        ("\t", "c.tsv", "utf-8"),
+        ("\t", "d.csv", "utf-8"),
+    ):
+        out = io.StringIO()
+        csv.writer(out, delimiter=delimiter).writerows([("text", "label"), *rows])
+        task = infer(text_file(tmp_path, out.getvalue().encode(encoding), name), text=("text",))
+        assert loaded(task) == dict(rows)
+        digests.add(open_source(None).load(task, WHOLE).digest)
+    assert len(digests) == 1
+
+
+# -------------------------------------------------------------------------------------------------------------- YAML
+
+
+def test_the_same_file_under_another_name_has_the_same_rows(tmp_path: Path) -> None:
+    rows = reviews(["x", "y", "z"] * 40)
+    write_file(tmp_path / "a.csv", rows)
+    write_file(tmp_path / "elsewhere/b.parquet", rows[::-1])
+    found = []
+    for path in (tmp_path / "a.csv", tmp_path / "elsewhere/b.parquet"):
+        task, source = infer(path, label="stars"), open_source(None)
+        sets = OWN.evaluation_sets(task, source)
+        found.append((sets.dev.digest, sets.tests["test"].digest, OWN.training_set(task, source, 20, 1).digest))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("labels", [["x", "no", "1"], [1.5, 2.5, 3.25], [True, False]])
+def test_the_yaml_file_of_a_task_is_the_task(labels: list[Any], tmp_path: Path) -> None:
+    data = write_file(tmp_path / "My Reviews.jsonl", reviews(labels * 9))
+    for name in ("dev.csv", "test.csv", "more.txt"):
+        (tmp_path / name).touch()
+    beside = {
+        field: str(tmp_path / name)
+        for field, name in (("dev", "dev.csv"), ("test", "test.csv"), ("unlabelled", "more.txt"))
+    }
+    kind = "" if "x" not in labels else "classes"
+    for said in ({}, beside | {"remove_overlap": True}):
+        task = infer(data, label="stars", text=("review",), kind=kind, **said)
+        path = tmp_path / "folder/task.yaml"
+        path.parent.mkdir(exist_ok=True)
+        with path.open("w", encoding="utf-8") as file:
+            YAML().dump(task_yaml(task, path.parent), file)
+        read = load_user_task(path)
+        for name in ("data", "unlabelled"):
+            assert Path(getattr(read, name)).resolve() == Path(getattr(task, name)).resolve()
+        assert read == Task(**{**vars(task), "data": read.data, "unlabelled": read.unlabelled, "files": read.files})
+        assert {split: Path(file).resolve() for split, file in read.files} == {
+            split: Path(file) for split, file in task.files
+        }
+
+
+def test_unlabelled_texts_from_every_kind_of_file(tmp_path: Path) -> None:
+    data = write_file(tmp_path / "a.csv", reviews(["x", "y"] * 9))
+    texts = ["One text.", "Another one."]
+    (tmp_path / "u.txt").write_text("\n".join([*texts, "", ""]))
+    write_file(tmp_path / "u.csv", [{"review": text, "other": 1} for text in texts] + [{"review": " ", "other": 2}])
+    write_file(tmp_path / "u.jsonl", [{"text": text} for text in texts])
+    write_file(tmp_path / "u.parquet", [{"review": text} for text in texts])
+    for ending in ("txt", "csv", "jsonl", "parquet"):
+        task = infer(data, label="stars", unlabelled=str(tmp_path / f"u.{ending}"))
+        rows = open_source(None).unlabelled(task)
+        assert sorted(text for (text,) in rows.texts) == sorted(texts)
+        assert rows.labels is None
