@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
+from itertools import chain
 
 import numpy as np
+from numpy.typing import NDArray
 
-from harness.tasks.rows import Ids, Rows, Scope, content, hashes, scoped
+from harness.tasks.rows import Ids, Rows, Scope, contents, hashes, scoped
 
 VALIDATION_SHARE = 0.25
 
 _DROPPED = re.compile(r"[\W_]+")
-_DROPPED_ASCII = {code: None for code in range(128) if not chr(code).isalnum()}
+_DROPPED_ASCII = bytes(code for code in range(128) if not chr(code).isalnum())
 
 
 def normalised(text: str) -> str:
@@ -21,9 +24,9 @@ def normalised(text: str) -> str:
     "It does n't , really ." and "it doesn't, really" are one text: corpora differ in tokenisation, quotes and spacing. A
     text without any letter or digit keeps its characters, spaces excepted.
     """
-    if text.isascii():  # nearly all of English: five times as fast
-        folded = text.casefold()
-        form = folded.translate(_DROPPED_ASCII)
+    if text.isascii():  # nearly all of English: many times as fast
+        folded = text.lower()
+        form = folded.encode("ascii").translate(None, _DROPPED_ASCII).decode("ascii")
     else:
         folded = unicodedata.normalize("NFKC", text).casefold()
         form = _DROPPED.sub("", folded)
@@ -41,15 +44,28 @@ def count_overlap(a: Rows, b: Rows) -> int:
       one of its texts is a text of `a`.
     """
     whole = a.columns == b.columns
-    return int(np.isin(normal_ids(b, whole), normal_ids(a, whole)).any(axis=1).sum())
+    return int(among(normal_ids(b, whole), normal_ids(a, whole)).any(axis=1).sum())
+
+
+def among(ids: Ids, others: Ids) -> NDArray[np.bool_]:
+    """Which `ids` are among `others`: `np.isin`, which sorts both, without sorting the longer of them."""
+    few, many = (ids, others) if ids.size < others.size else (others, ids)
+    if not few.size:
+        return np.zeros(ids.shape, dtype=np.bool_)
+    ordered = np.sort(few, axis=None)
+    found = ordered[np.minimum(np.searchsorted(ordered, many), ordered.size - 1)] == many
+    return np.isin(ids, many[found]) if few is ids else found
 
 
 def normal_ids(rows: Rows, whole: bool = True) -> Ids:
     """Hashes of the normalised texts, kept with the rows: uint64 [n, 1] of whole rows, else [n, columns]."""
     name = "normalised" if whole or rows.columns == 1 else "each normalised"
     if name not in rows.per_row:
-        forms = (tuple(normalised(text) for text in texts) for texts in rows.texts)
-        parts = map(content, forms) if whole else (content((text,)) for form in forms for text in form)
+        parts: Iterable[str]
+        if whole and rows.columns > 1:
+            parts = contents([tuple(map(normalised, texts)) for texts in rows.texts])
+        else:
+            parts = (f"{len(form)}:{form}" for form in map(normalised, chain.from_iterable(rows.texts)))
         rows.per_row[name] = hashes(parts).reshape(len(rows), -1 if len(rows) else 1)
     return rows.per_row[name]
 

@@ -21,7 +21,7 @@ from harness.tasks.protocol import (
     own_tests,
     require_classes,
 )
-from harness.tasks.rows import Ids, Rows, Scope, scoped
+from harness.tasks.rows import Ids, Rows, Scope, mix, scoped
 from harness.tasks.sources import WHOLE, TextSource
 from harness.tasks.task import Task
 from harness.tasks.unlabelled import without
@@ -236,11 +236,11 @@ def _place(task: Task, name: str) -> str:
 
 def _repeated(rows: Rows) -> Iterable[str]:
     """How many rows say again what another says, and how many say something else of its text."""
-    texts = normal_ids(rows)[:, 0]
-    distinct = len(np.unique(texts))
+    distinct = len(np.unique(rows.text_ids))
     if distinct == len(rows):
         return
-    pairs = len(np.unique(np.stack([texts, rows.gold.astype(np.float64).view(np.uint64)], axis=1), axis=0))
+    labels = mix(rows.gold.astype(np.float64).view(np.uint64))
+    pairs = len(np.unique(rows.text_ids ^ labels))
     if pairs < len(rows):
         yield f"{len(rows) - pairs:,} labelled rows repeat the text and label of another"
     if pairs > distinct:

@@ -115,7 +115,7 @@ def rows_of(table: FileColumns, task: Task, name: str) -> Rows:
     columns = [column_texts(table, column) for column in task.columns]
     texts = tuple(zip(*columns, strict=True))
     for index, row in enumerate(texts):
-        if not any(text and not text.isspace() for text in row):
+        if not row[0].strip() and not any(text.strip() for text in row):
             raise UserError(
                 f"{table.place(index)}: {' and '.join(task.columns)} blank; fill the text in or delete the row."
             )

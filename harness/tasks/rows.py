@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -44,15 +45,21 @@ def scoped(ids: Ids, scope: Scope) -> Ids:
 
 def hashes(contents: Iterable[str]) -> Ids:
     """Hash of each content, uint64 [n]."""
-    packed = b"".join(
-        hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in contents
-    )
+    blake2b = hashlib.blake2b
+    packed = b"".join([blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in contents])
     return np.frombuffer(packed, dtype="<u8").astype(np.uint64)
 
 
 def content(texts: tuple[str, ...]) -> str:
     """One string for a row's texts, different for different texts."""
     return "".join(f"{len(text)}:{text}" for text in texts)
+
+
+def contents(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """`content` of each row; of rows of one text without a call for each."""
+    if rows and len(rows[0]) == 1:
+        return (f"{len(text)}:{text}" for (text,) in rows)
+    return map(content, rows)
 
 
 def _distinct(base: Ids) -> Ids:
@@ -85,7 +92,7 @@ class Rows:
             raise ValueError(f"{self.name}: {len(self.texts)} rows with labels of shape {self.labels.shape}")
         if self.labels is not None and self.labels.dtype not in (np.dtype(np.int64), np.dtype(np.float32)):
             raise ValueError(f"{self.name}: labels are int64 or float32, not {self.labels.dtype}")
-        if len({len(texts) for texts in self.texts}) > 1:
+        if len(set(map(len, self.texts))) > 1:
             raise ValueError(f"{self.name}: rows differ in their number of texts")
 
     def __len__(self) -> int:
@@ -112,7 +119,7 @@ class Rows:
     def text_ids(self) -> Ids:
         """Hash of each row's texts, uint64 [n]: equal for rows with equal texts, whatever their labels."""
         if "texts" not in self.per_row:
-            self.per_row["texts"] = hashes(content(texts) for texts in self.texts)
+            self.per_row["texts"] = hashes(contents(self.texts))
         return self.per_row["texts"]
 
     @cached_property
@@ -125,8 +132,8 @@ class Rows:
                 codes = [f"{float(value) + 0.0:.9g}" for value in self.labels]  # + 0.0 makes -0.0 plain
             else:
                 codes = [str(code) for code in self.labels.tolist()]
-            whole = (f"{code}|{content(texts)}" for code, texts in zip(codes, self.texts, strict=True))
-            self.per_row["labelled"] = hashes(whole)
+            whole = zip(codes, contents(self.texts), strict=True)
+            self.per_row["labelled"] = hashes(f"{code}|{texts}" for code, texts in whole)
         return _distinct(self.per_row["labelled"])
 
     @cached_property
@@ -139,7 +146,7 @@ class Rows:
     @cached_property
     def mean_chars(self) -> float:
         """Mean number of characters in a row, its texts together; 0 without rows."""
-        return sum(len(text) for texts in self.texts for text in texts) / max(1, len(self.texts))
+        return sum(map(len, chain.from_iterable(self.texts))) / max(1, len(self.texts))
 
     def row_set(self, name: str = "") -> RowSet:
         """What a stage's spec holds of these rows; `name` defaults to the rows' own."""
@@ -150,7 +157,7 @@ class Rows:
         chosen = np.asarray(indices)
         chosen = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen.astype(np.int64)
         labels = None if self.labels is None else self.labels[chosen]
-        taken = Rows(tuple(self.texts[i] for i in chosen.tolist()), labels, self.name)
+        taken = Rows(tuple(map(self.texts.__getitem__, chosen.tolist())), labels, self.name)
         taken.per_row.update({name: ids[chosen] for name, ids in self.per_row.items()})
         return taken
 

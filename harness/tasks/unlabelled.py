@@ -9,7 +9,7 @@ import numpy as np
 from harness.errors import UserError
 from harness.tasks.corpora import open_corpus
 from harness.tasks.hub_data import HUB
-from harness.tasks.overlap import normal_ids
+from harness.tasks.overlap import among, normal_ids
 from harness.tasks.reading import LABELLED, column_texts, columns_of, read_columns
 from harness.tasks.rows import Rows
 from harness.tasks.separated import SEPARATED
@@ -42,5 +42,5 @@ def without(rows: Rows, *others: Rows) -> Rows:
     kept = np.ones(len(rows), dtype=np.bool_)
     for other in others:
         whole = rows.columns == other.columns
-        kept &= ~np.isin(normal_ids(rows, whole), normal_ids(other, whole)).any(axis=1)
+        kept &= ~among(normal_ids(rows, whole), normal_ids(other, whole)).any(axis=1)
     return rows if kept.all() else rows.take(kept)

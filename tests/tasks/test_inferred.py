@@ -122,7 +122,11 @@ def test_a_pair_and_names_in_a_parquet_file(tmp_path: Path) -> None:
         ("a,b,label\n1,2,2\n3,4,3\n", {}, ["no column holds text", "--text"]),
         ("text,label\nx,1\n", {"text": ("txet",)}, ["unknown column 'txet'", "Did you mean 'text'", "--text"]),
         ("text,label\nx,1\n", {"label": "lable"}, ["unknown column 'lable'", "--label"]),
-        ("text,label\nx,1\n", {"text": ("text",), "label": "text"}, ["each text column and the label column should be another"]),
+        (
+            "text,label\nx,1\n",
+            {"text": ("text",), "label": "text"},
+            ["each text column and the label column should be another"],
+        ),
         ("text,label\nx y,1\nz w,\n", {}, ["reviews.csv, line 3: the label is missing"]),
         ("text,label\nx y,1\nz w,1\n", {}, ["holds one value, '1'"]),
         (
