@@ -33,7 +33,9 @@ def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
     if seen:
         notes.append(f"The encoder {resolved.encoder} saw labelled pairs of {', '.join(seen)} in its own training.")
     keys = {run.stage.key for run in plan.runs}
-    return grid, Caption(len(keys), plan.source, found, hardware(plan, store), tuple(notes), class_reports(plan, store))
+    return grid, Caption(
+        len(keys), plan.source, found, hardware(plan, store), tuple(notes), class_reports(plan, store, grid.replicates)
+    )
 
 
 def mlm_head_notes(plan: Plan) -> list[str]:

@@ -153,7 +153,7 @@ def _class_tables(caption: Caption, style: Style) -> Iterable[tuple[str, list[st
         yield (
             style.escape(title),
             [style.escape(name) for name in head],
-            [[style.escape(row), *map(in_points, means)] for row, _, means in report.rows],
+            [[style.escape(row), *map(in_points, means)] for row, means in report.rows],
         )
         names = [each.name for each in report.classes]
         shown = len(names) <= MOST_CONFUSED

@@ -1,0 +1,135 @@
+"""A file of labelled rows on the command line: what it gives is shown before anything trains, what is wrong is one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli.command import Said, sst2, write_csv
+
+from harness.commands.prepare import prepare
+from harness.tables.request import Request
+from harness.tasks.user_task import load_user_task
+
+Harness = Callable[..., Said]
+ENCODER = "--encoder bert-tiny --methods ft,tapt"
+
+
+@pytest.fixture
+def reviews(workdir: Path) -> Path:
+    """200 labelled rows, and texts without labels, of which some stand in the file."""
+    write_csv(workdir / "reviews.csv", [(t, "+-"[int(label)]) for t, label in sst2(200)], ("review", "stars"))
+    texts = [text for text, _ in sst2(150, 100)]
+    (workdir / "more.txt").write_text("\n".join(texts))
+    return workdir
+
+
+@pytest.mark.usefixtures("packaged")
+def test_a_plan_shows_what_was_inferred_and_cut(harness: Harness, reviews: Path) -> None:
+    said = harness(*f"plan --tasks reviews.csv --text review --label stars --unlabelled more.txt {ENCODER}".split())
+    assert said.status == 0, said.err
+    assert "reviews: text in 'review', labels in 'stars': 2 classes (+ " in said.out
+    assert "of the 200 labelled rows, drawn once by their text; dev " in said.out
+    assert "reviews: 150 unlabelled texts for post-training." in said.out
+    assert "share a text with the unlabelled texts" in said.out
+    assert "Table own, preset quick" in said.out
+    assert not list(reviews.glob(".harness*"))
+    clean = harness(*f"plan --tasks reviews.csv --label stars --unlabelled more.txt --remove-overlap {ENCODER}".split())
+    assert "of them stand in dev or test and are left out" in clean.out
+    assert "Overlap: no dev or test text of this table is part of the training text." in clean.out
+
+
+@pytest.mark.usefixtures("packaged", "reviews")
+def test_several_tasks_at_once(harness: Harness, workdir: Path) -> None:
+    write_csv(workdir / "tweets.csv", sst2(90, 5000), ("review", "stars"))
+    said = harness(*f"plan --tasks reviews.csv,tweets.csv --label stars {ENCODER}".split())
+    assert said.status == 0, said.err
+    assert "2 columns" in said.out
+    assert "tweets: test" in said.out
+
+
+@pytest.mark.usefixtures("reviews")
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("bench --tasks reviews.csv --kind regression", "reviews.csv, line 2: label '+' is no number"),
+        ("bench --tasks nowhere.csv", "--tasks: there is no file nowhere.csv"),
+        ("bench --tasks reviews.csv --label star", "unknown column 'star'. Did you mean 'stars'?"),
+        ("bench --tasks reviews.csv --label stars --test none.csv", "--test: there is no file none.csv"),
+        (
+            "bench --tasks reviews.csv,other.csv --label stars --dev more.txt",
+            "--dev goes with one file of labelled rows",
+        ),
+        (
+            "bench --tasks movies --table own --text review",
+            "--text describes a file of labelled rows, and --tasks names none",
+        ),
+        (
+            "bench --tasks reviews.csv --label stars --remove-overlap",
+            "there are no unlabelled texts; name them with --unlabelled",
+        ),
+        ("bench --tasks reviews.csv --label stars --protocol owm", "unknown protocol 'owm'. Did you mean 'own'?"),
+        ("bench --table own", "table own has no task of its own"),
+        ("bench --tasks sheet.xlsx --label stars", "sheet.xlsx: spreadsheets are not read"),
+        ("init reviews.csv --kind x", "--kind x: should be classes or regression"),
+        ("init more.yaml", "name a file of labelled rows"),
+        ("init reviews.csv --label stars --out more.txt", "should end in .yaml"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(words: str, expected: str, refused: Callable[..., str]) -> None:
+    assert expected in refused(*words.split())
+
+
+@pytest.mark.usefixtures("packaged")
+def test_init_writes_the_task_once(harness: Harness, reviews: Path) -> None:
+    said = harness(*["init", "reviews.csv", "--label", "stars", "--unlabelled", "more.txt", "--out", "reviews.yaml"])
+    assert said.status == 0, said.err
+    task = load_user_task(reviews / "reviews.yaml")
+    assert (task.columns, task.label, task.classes) == (("review",), "stars", ("+", "-"))
+    assert said.out == (reviews / "reviews.yaml").read_text()
+    again = harness("init reviews.csv --label stars --out reviews.yaml")
+    assert again.status == 2
+    assert "exists already" in again.err
+    plans = [
+        harness(*f"plan --tasks {words} {ENCODER}".split()).out.partition("To do:")[0]
+        for words in ("reviews.yaml", "reviews.csv --label stars --unlabelled more.txt")
+    ]
+    assert plans[0] == plans[1] != ""
+
+
+@pytest.mark.usefixtures("packaged")
+def test_keys_know_no_file_and_no_order(reviews: Path) -> None:
+    """The same rows under another name, in another order and format give the same runs."""
+    lines = (reviews / "reviews.csv").read_text().splitlines()
+    (reviews / "copy.csv").write_text("\n".join([lines[0], *lines[:0:-1]]) + "\n")
+
+    def keys(file: str) -> list[str]:
+        request = Request(
+            "own", tasks=(file,), label="stars", encoder="bert-tiny", methods=("ft", "cmlm"), unlabelled="more.txt"
+        )
+        return [run.stage.key for run in prepare(request, train=False).plan.runs]
+
+    assert keys("reviews.csv") == keys("copy.csv")
+
+
+@pytest.mark.usefixtures("packaged")
+def test_class_names_are_recorded_with_each_run(reviews: Path) -> None:
+    request = Request("own", tasks=("reviews.csv",), label="stars", encoder="bert-tiny", methods=("ft",), sizes=(10,))
+    assert {run.stage.data.classes for run in prepare(request, train=False).plan.runs} == {("+", "-")}
+
+
+@pytest.mark.usefixtures("packaged", "reviews")
+def test_the_preset_follows_the_encoder() -> None:
+    def preset(encoder: str | None) -> str:
+        request = Request("own", tasks=("reviews.csv",), label="stars", encoder=encoder)
+        from harness.commands.prepare import read_named
+
+        return read_named(request).resolve().preset
+
+    assert [preset(each) for each in (None, "bert-tiny", "minilm", "./my-encoder")] == [
+        "quick",
+        "quick",
+        "laptop",
+        "base",
+    ]
