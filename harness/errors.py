@@ -40,12 +40,18 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     Near is a name within one edit, or one for each four characters where it has eight or more. An edit inserts, deletes or
     replaces a character or swaps two neighbours; case counts for nothing. Near is also a name that `name` abbreviates by its
     first characters, at least three of them. In a dotted name ('fine_tune.lr') each part has to be near. A number is near
-    to nothing: 30 is no misspelling of 20.
+    to nothing: 30 is no misspelling of 20. Of two that are as near the one with the same letters is meant: --tabel is --table, not
+    --label.
     """
     if name.isdecimal():
         return None
-    ranked = [(rank, choice) for choice in known if (rank := _rank(name.casefold(), choice.casefold())) is not None]
-    return min(ranked)[1] if ranked else None
+    letters = sorted(name.casefold())
+    ranked = [
+        (rank, sorted(choice.casefold()) != letters, choice)
+        for choice in known
+        if (rank := _rank(name.casefold(), choice.casefold())) is not None
+    ]
+    return min(ranked)[2] if ranked else None
 
 
 def _rank(name: str, choice: str) -> tuple[int, int] | None:
