@@ -50,7 +50,7 @@ def test_an_unknown_name_is_answered_with_the_closest(refused: Refused, line: st
 @pytest.mark.parametrize(
     ("line", "known"),
     [
-        ("bench --table qqqq", "Known: ablation, few_shot, full_size, mlm_head, objectives, pretraining."),
+        ("bench --table qqqq", "Known: ablation, few_shot, full_size, mlm_head, objectives, own, pretraining."),
         ("bench --table few_shot --methods zzz", "Known: cmlm, coco_lm, cssl, electra, ft, mlm, scl, taco, tapt."),
         ("plan --table few_shot --preset xyz", "Known: laptop, paper, quick."),
         ("bench --table few_shot --sizes 30", "--sizes: unknown size '30'. Known: 20, 100, 1000."),
@@ -101,7 +101,7 @@ def test_where_nothing_is_close_all_are_named(refused: Refused, line: str, known
         (f"bench {MOVIES} --set mlm_head.steps=-1", ["whole number, 0 to 1000000000, not -1"]),
         (
             "bench",
-            ["bench: name a table with --table, or a file with a target with --with; see 'harness bench --help'"],
+            ["bench: name a table with --table, a file of labelled rows with --tasks, or a file with a target with --with; see 'harness bench --help'"],
         ),
         ("show", ["show: the following arguments are required: key"]),
         ("list", ["list: the following arguments are required: methods|tasks|tables|spaces|encoders"]),

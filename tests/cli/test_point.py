@@ -171,7 +171,7 @@ def test_a_task_and_a_table_of_the_users() -> None:
 
 @pytest.mark.parametrize("command", ["bench", "plan", "report"])
 def test_neither_a_table_nor_a_target(refused: Refused, command: str) -> None:
-    wanted = f"{command}: name a table with --table, or a file with a target with --with; "
+    wanted = f"{command}: name a table with --table, a file of labelled rows with --tasks, or a file with a target with --with; "
     assert refused(command).endswith(f"{wanted}see 'harness {command} --help'.")
     best(table=None)
     assert refused(f"{command} --with best.yaml").endswith(f"{wanted}best.yaml has none.")
