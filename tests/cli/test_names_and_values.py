@@ -101,7 +101,9 @@ def test_where_nothing_is_close_all_are_named(refused: Refused, line: str, known
         (f"bench {MOVIES} --set mlm_head.steps=-1", ["whole number, 0 to 1000000000, not -1"]),
         (
             "bench",
-            ["bench: name a table with --table, a file of labelled rows with --tasks, or a file with a target with --with; see 'harness bench --help'"],
+            [
+                "bench: name a table with --table, a file of labelled rows with --tasks, or a file with a target with --with; see 'harness bench --help'"
+            ],
         ),
         ("show", ["show: the following arguments are required: key"]),
         ("list", ["list: the following arguments are required: methods|tasks|tables|spaces|encoders"]),
