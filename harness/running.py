@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 import harness
+from harness.encoders.kernels.processor import kernels
 from harness.encoders.models.text_encoder import ENCODER_PARTS, load_encoder
 from harness.encoders.models.weights import checked_weights, save_weights
 from harness.encoders.tokens import Vocabulary
@@ -182,6 +183,7 @@ def provenance(setup: WorkerSetup, process_group: ProcessGroup = SINGLE_PROCESS)
         "transformers": transformers.__version__,
         "host": platform.node(),
         "device": device_name(setup.device),
+        "kernels": kernels().name if setup.device == "cpu" else "",
         "threads": setup.threads,
         "workers": process_group.size,
         "micro_batch": setup.micro_batch,

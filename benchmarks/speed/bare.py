@@ -14,10 +14,12 @@ import torch
 from case import Case, Opened, ended
 
 from harness.training.loop import Scoring, train
+from harness.training.memory import keep_freed_memory
 
 
 def main() -> None:
     torch.set_num_threads(1)
+    keep_freed_memory()
     opened = Opened(Case.read(sys.argv[1]), Path(sys.argv[4]), int(sys.argv[2]))
     stage = opened.runs[int(sys.argv[3])]
     inputs, objective = opened.inputs(stage), opened.objective(stage)

@@ -233,11 +233,14 @@ def committed(item: Item, record: Record, ledger: Any, owner: Owner | None, stor
 
 
 def prepared(setup: WorkerSetup) -> WorkerSetup:
-    """Prepare this process, once: torch's threads, the device that Ray assigned, the encoder and the storage. Raises UserError if
+    """Prepare this process, once: its memory, torch's threads, the device that Ray assigned, the encoder and the storage. Raises UserError if
     this node lacks one of them."""
     import torch
 
+    from harness.training.memory import keep_freed_memory
+
     setup = checked(setup)
+    keep_freed_memory()
     torch.set_num_threads(setup.threads)
     torch.set_float32_matmul_precision("highest")  # TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, set in some images, allows TF32
     if setup.device == "cpu" and torch.cuda.is_available() and ray.get_gpu_ids():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.encoders.kernels.dropout import Dropout, drawn
+from harness.encoders.kernels.dropout import Dropout, dropout_mask
 
 MANY = 400_001
 """An odd number: the last integer serves one value alone."""
@@ -14,15 +14,17 @@ MANY = 400_001
 
 def keeps(count: int, probability: float, seed: int = 0) -> Tensor:
     torch.manual_seed(seed)
-    return drawn(torch.empty(count), probability)
+    return dropout_mask(torch.empty(count), probability)
 
 
 @pytest.mark.parametrize("count", [1, 7, 999, MANY])
 @pytest.mark.parametrize("probability", [0.001, 0.1, 0.25, 0.5, 0.9, 0.999])
 def test_the_share_that_is_kept(probability: float, count: int) -> None:
-    kept = keeps(count, probability)
-    assert kept.dtype == torch.bool
-    assert kept.shape == (count,)
+    mask = keeps(count, probability)
+    kept = mask != 0
+    assert mask.dtype == torch.float32
+    assert mask.shape == (count,)
+    torch.testing.assert_close(mask, kept / (1 - probability))
     spread = (probability * (1 - probability) / count) ** 0.5
     if count > 500:
         assert abs(float(kept.double().mean()) - (1 - probability)) < 5 * spread + 1 / count
@@ -35,14 +37,14 @@ def test_the_ends_of_the_range() -> None:
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 5, 7), (2, 1)])
 def test_shapes(shape: tuple[int, ...]) -> None:
-    assert drawn(torch.empty(shape), 0.5).shape == shape
+    assert dropout_mask(torch.empty(shape), 0.5).shape == shape
     torch.testing.assert_close(Dropout(0.5)(torch.zeros(shape)), torch.zeros(shape))
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5, 0.9])
 def test_neighbours_are_independent(probability: float) -> None:
     """Whatever lies 1 to 4 apart; the two halves of one integer, and the end of one and the start of the next."""
-    kept = keeps(MANY, probability).double()
+    kept = (keeps(MANY, probability) != 0).double()
     whole = (kept - (1 - probability)) / (probability * (1 - probability)) ** 0.5
     pairs = {f"lag {lag}": (whole[:-lag], whole[lag:]) for lag in (1, 2, 3, 4)}
     even = whole[: MANY - 1].view(-1, 2)
@@ -54,7 +56,7 @@ def test_neighbours_are_independent(probability: float) -> None:
 
 def test_rows_and_draws_are_independent() -> None:
     torch.manual_seed(0)
-    one, other = (drawn(torch.empty(MANY), 0.5).double() * 2 - 1 for _ in range(2))
+    one, other = (dropout_mask(torch.empty(MANY), 0.5).double() - 1 for _ in range(2))
     assert abs(float((one * other).mean())) < 5 / MANY**0.5
 
 
@@ -62,8 +64,8 @@ def test_the_draw_is_the_generators() -> None:
     assert torch.equal(keeps(1001, 0.3, seed=1), keeps(1001, 0.3, seed=1))
     assert not torch.equal(keeps(1001, 0.3, seed=1), keeps(1001, 0.3, seed=2))
     torch.manual_seed(1)
-    drawn(torch.empty(1001), 0.3)
-    assert not torch.equal(drawn(torch.empty(1001), 0.3), keeps(1001, 0.3, seed=1))  # and goes on
+    dropout_mask(torch.empty(1001), 0.3)
+    assert not torch.equal(dropout_mask(torch.empty(1001), 0.3), keeps(1001, 0.3, seed=1))  # and goes on
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

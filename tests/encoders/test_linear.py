@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from harness.encoders.kernels import linear as linear_module
+from harness.encoders.kernels import processor
 from harness.encoders.kernels.dropout import Dropout
-from harness.encoders.kernels.linear import WORTH, Linear, linear, use_cpu_kernels
+from harness.encoders.kernels.linear import Linear, linear, use_cpu_kernels
 
 UNIT = 2.0**-24
 """Of rounding in float32."""
 K, M = 128, 64
-EDGE = WORTH // (K * M)
+EDGE = processor.DEFAULT.onednn_from // (K * M)
 """Rows from which on a product of this width is worth it."""
 SHAPES = {"worth": (EDGE, K), "worth-3d": (4, EDGE // 4, K), "below": (EDGE - 1, K), "below-3d": (3, 5, K)}
 
@@ -43,6 +44,12 @@ def assert_rounded(found: Tensor, exact: Tensor, size: Tensor, terms: int) -> No
     assert found.shape == exact.shape
     bound = 1.01 * (terms + 1) * UNIT * size
     assert bool(((found.double() - exact).abs() <= bound).all())
+
+
+@pytest.fixture(autouse=True)
+def default_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever processor the tests run on."""
+    monkeypatch.setattr(processor, "kernels", lambda: processor.DEFAULT)
 
 
 @pytest.fixture
@@ -119,6 +126,13 @@ def test_where_it_goes(products: list[Any]) -> None:
         assert torch.equal(linear(x, weight, bias), nn.functional.linear(x, weight, bias))
     with torch.inference_mode():
         assert goes(drawn(EDGE, K, seed=1))
+
+
+def test_intel_stays_with_mkl(products: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor, "kernels", lambda: processor.INTEL)
+    x, weight = drawn(16 * EDGE, K, seed=1), drawn(M, K, seed=2)
+    assert torch.equal(linear(x, weight), nn.functional.linear(x, weight))
+    assert not products
 
 
 def test_the_graph_says_which_way(products: list[Any]) -> None:

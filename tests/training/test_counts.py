@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from harness.encoders.kernels import attention as attention_module
+from harness.encoders.kernels import processor
 from harness.encoders.kernels.packing import rounded
 from harness.encoders.kernels.padded_layout import SIMILAR, PaddedLayout
 from harness.encoders.models import text_encoder as model_module
@@ -33,6 +34,12 @@ CPU = torch.device("cpu")
 KINDS = ("bert", "roberta", "electra")
 """MPNet runs on the library's padded batches, whole."""
 OBJECTIVES = ("cross_entropy", "scl", "mlm", "cmlm-simsiam", "cmlm-simclr", "cssl-simsiam")
+
+
+@pytest.fixture(autouse=True)
+def by_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are counted at the library's modules; tests/encoders/test_layer.py counts those of whole layers."""
+    monkeypatch.setattr(processor, "kernels", lambda: processor.DEFAULT)
 
 
 def rows_seen(module: nn.Module, *, training: bool = False) -> list[int]:
@@ -107,13 +114,13 @@ class TestOneStep:
     def test_attention(self, name: str, only_first: bool, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Little padding in every layer; in the last, one query a sequence and head where first tokens are asked."""
         laid: list[PaddedLayout] = []
-        attended = attention_module._attended
+        attended = attention_module.attended
 
         def spy(q: Tensor, k: Tensor, v: Tensor, layout: PaddedLayout, *more: Any) -> Any:
             laid.append(layout)
             return attended(q, k, v, layout, *more)
 
-        monkeypatch.setattr(attention_module, "_attended", spy)
+        monkeypatch.setattr(attention_module, "attended", spy)
         spec = tiny.OBJECTIVES[name]
         supervised = spec.name in tiny.SUPERVISED
         stage, inputs = (tiny.fine_tuning if supervised else tiny.post_training)(bert, spec, steps=1)

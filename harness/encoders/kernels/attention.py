@@ -7,6 +7,7 @@ both cost less than torch's padded path, and agree with it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers import AttentionInterface
 
-from harness.encoders.kernels.dropout import drawn, rescaled
+from harness.encoders.kernels.dropout import dropout_mask
 from harness.encoders.kernels.packing import Packing
 from harness.encoders.kernels.padded_layout import PaddedLayout
 from harness.private import softmax_backward
@@ -46,7 +47,7 @@ def packed_attention(
     With `sliding_window` a token sees those less than so many tokens away. Raises ValueError for a mask, and for anything else in
     a model's call that would change what is computed.
     """
-    _refuse(module, {"attention_mask": attention_mask, **others})
+    refuse(module, {"attention_mask": attention_mask, **others})
     if sliding_window is not None and packing.shape[1] <= sliding_window:
         sliding_window = None  # no two tokens of a sequence are further apart
     _, heads, tokens, depth = query.shape
@@ -73,7 +74,7 @@ def packed_attention(
     return packing.gathered(flat, tokens)[None], None
 
 
-def _refuse(module: nn.Module, given: dict[str, Any]) -> None:
+def refuse(module: nn.Module, given: dict[str, Any]) -> None:
     """Raises ValueError where a model passes what packed attention does not compute, or looks only backwards."""
     wrong = [name for name, value in given.items() if name not in _NEUTRAL and value is not None and value is not False]
     wrong += ["is_causal"] if getattr(module, "is_causal", False) else []
@@ -95,7 +96,7 @@ class _Grouped(torch.autograd.Function):
         dropout: float,
         window: int | None,
     ) -> Tensor:
-        ctx.layout, ctx.scale, ctx.dropout, ctx.dtype = layout, scale, dropout, query.dtype
+        ctx.layout, ctx.scale, ctx.dtype = layout, scale, query.dtype
         # Only linear layers run in half precision: scores and weights are float32, as in torch's own attention.
         single = torch.promote_types(query.dtype, torch.float32)
         indices = (layout.queries, layout.keys, layout.keys)
@@ -104,7 +105,7 @@ class _Grouped(torch.autograd.Function):
             for index, each in zip(indices, (query, key, value), strict=True)
         )
         with torch.autocast("cpu", enabled=False):
-            out, *kept = _attended(q, k, v, layout, scale, dropout, window)
+            out, *kept = attended(q, k, v, layout, scale, dropout, window)
         ctx.save_for_backward(q, k, v, *kept)
         _, heads, tokens, depth = query.shape
         ctx.shape = (1, tokens, heads, depth)
@@ -113,21 +114,10 @@ class _Grouped(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, weights, dropped, keep = ctx.saved_tensors
+        q, k, v, *kept = ctx.saved_tensors
         layout: PaddedLayout = ctx.layout
         given = layout.queries.scattered(_rows(gradients[0]).to(q.dtype))
-        for_q, for_k, for_v, for_weights = (torch.empty_like(each) for each in (q, k, v, weights))
-        for group in layout.groups:
-            own = group.queries_of(given)
-            torch.bmm(group.weights_of(dropped).transpose(1, 2), own, out=group.keys_of(for_v))
-            torch.bmm(own, group.keys_of(v).transpose(1, 2), out=group.weights_of(for_weights))
-        if keep is not None:
-            for_weights = rescaled(for_weights, keep, ctx.dropout)
-        for group in layout.groups:
-            law = group.weights_of(weights)
-            scores = softmax_backward(group.weights_of(for_weights), law).mul_(ctx.scale)
-            torch.bmm(scores, group.keys_of(k), out=group.queries_of(for_q))
-            torch.bmm(scores.transpose(1, 2), group.queries_of(q), out=group.keys_of(for_k))
+        for_q, for_k, for_v = attended_backward(given, (q, k, v), kept, layout, ctx.scale)
         _, tokens, heads, _ = ctx.shape
         indices = (layout.queries, layout.keys, layout.keys)
         found = (
@@ -137,10 +127,10 @@ class _Grouped(torch.autograd.Function):
         return (*found, None, None, None, None)
 
 
-def _attended(
+def attended(
     q: Tensor, k: Tensor, v: Tensor, layout: PaddedLayout, scale: float, dropout: float, window: int | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Padded queries, keys and values -> (states of the queries, weights, weights after dropout, mask of what dropout kept)."""
+    """Padded queries, keys and values -> (states of the queries, weights, weights after dropout, dropout's mask)."""
     weights = q.new_empty(layout.area)
     for group in layout.groups:
         queries, keys = group.queries_of(q), group.keys_of(k).transpose(1, 2)
@@ -151,14 +141,38 @@ def _attended(
         if window is not None and group.shape[2] > window:
             scores.masked_fill_(outside(*group.shape[1:], window, q.device), _FAR)
         torch.softmax(scores, dim=-1, out=group.weights_of(weights))
-    keep, dropped = None, weights
+    mask, dropped = None, weights
     if dropout > 0:
-        keep = drawn(weights, dropout)
-        dropped = rescaled(weights, keep, dropout)
+        mask = dropout_mask(weights, dropout)
+        dropped = weights * mask
     out = torch.empty_like(q)
     for group in layout.groups:
         torch.bmm(group.weights_of(dropped), group.keys_of(v), out=group.queries_of(out))
-    return out, weights, dropped, keep
+    return out, weights, dropped, mask
+
+
+def attended_backward(
+    given: Tensor,
+    states: tuple[Tensor, Tensor, Tensor],
+    kept: Sequence[Any],
+    layout: PaddedLayout,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of padded queries, keys and values, from that of the queries' states and from what `attended` returned."""
+    (q, k, v), (weights, dropped, mask) = states, kept
+    for_q, for_k, for_v, for_weights = (torch.empty_like(each) for each in (q, k, v, weights))
+    for group in layout.groups:
+        own = group.queries_of(given)
+        torch.bmm(group.weights_of(dropped).transpose(1, 2), own, out=group.keys_of(for_v))
+        torch.bmm(own, group.keys_of(v).transpose(1, 2), out=group.weights_of(for_weights))
+    if mask is not None:
+        for_weights.mul_(mask)
+    for group in layout.groups:
+        law = group.weights_of(weights)
+        scores = softmax_backward(group.weights_of(for_weights), law).mul_(scale)
+        torch.bmm(scores, group.keys_of(k), out=group.queries_of(for_q))
+        torch.bmm(scores.transpose(1, 2), group.queries_of(q), out=group.keys_of(for_k))
+    return for_q, for_k, for_v
 
 
 @lru_cache(maxsize=256)

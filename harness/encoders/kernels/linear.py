@@ -2,7 +2,7 @@
 
 torch multiplies float32 matrices with MKL, which uses AVX2 on processors other than Intel's; oneDNN uses the widest
 instructions of the processor. On an AMD EPYC with AVX-512 the same product is 1.6 to 2.3 times as fast, and differs by
-rounding.
+rounding. On Intel's own processors MKL stays (`processor.py`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from harness.encoders.kernels import processor
 from harness.encoders.kernels.dropout import Dropout
 from harness.private import linear_pointwise
-
-WORTH = 2**21
-"""Multiplications from which a product through oneDNN is faster: its call costs about 20 microseconds more."""
 
 
 class _OneDnn(torch.autograd.Function):
@@ -52,7 +50,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if (
         x.dtype == weight.dtype == torch.float32
         and x.device.type == "cpu"
-        and x.numel() * len(weight) >= WORTH
+        and 0 < processor.kernels().onednn_from <= x.numel() * len(weight)
         and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and not torch.is_autocast_enabled("cpu")
     ):

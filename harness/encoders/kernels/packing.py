@@ -51,6 +51,10 @@ class Packing:
             self.layouts[heads] = padded_layout(self.lengths, heads, self.slots.device)
         return self.layouts[heads].only_first() if self.first_tokens_only else self.layouts[heads]
 
+    def first_layout(self, heads: int) -> PaddedLayout:
+        """The same with first tokens alone as queries, and rows of them alone."""
+        return self.layout(heads).only_first(self.first)
+
     def only_first(self) -> Packing:
         """For attention that computes the states of first tokens only; those of other tokens are undefined."""
         return replace(self, first_tokens_only=True)

@@ -75,8 +75,9 @@ class PaddedLayout:
     keys: PaddedIndex
     area: int
 
-    def only_first(self) -> PaddedLayout:
-        """The layout with one query per sequence: its first token."""
+    def only_first(self, alone: Tensor | None = None) -> PaddedLayout:
+        """The layout with one query per sequence: its first token. With `alone` [B], the tokens that are first, the rows of queries
+        are those of first tokens alone, not of all tokens."""
         groups: list[PaddedGroup] = []
         firsts: list[Tensor] = []
         row = area = 0
@@ -87,9 +88,12 @@ class PaddedLayout:
             groups.append(PaddedGroup(queries, group.keys, weights, (count, 1, width), group.bias))
             row, area = queries.stop, weights.stop
         rows = torch.cat(firsts)
-        return PaddedLayout(
-            tuple(groups), PaddedIndex(rows, torch.arange(row, device=rows.device), rows), self.keys, area
-        )
+        index = PaddedIndex(rows, torch.arange(row, device=rows.device), rows)
+        if alone is not None:
+            heads = row // len(alone)
+            gather = torch.searchsorted(alone, rows // heads) * heads + rows % heads
+            index = PaddedIndex(gather, torch.argsort(gather))
+        return PaddedLayout(tuple(groups), index, self.keys, area)
 
 
 def padded_layout(lengths: NDArray[np.int64], heads: int, device: torch.device) -> PaddedLayout:
