@@ -19,6 +19,7 @@ from tabulate import tabulate
 from torch.profiler import ProfilerActivity, profile
 
 from harness.training.loop import Scoring, train
+from harness.training.memory import keep_freed_memory
 
 KINDS = {
     "linear layers": ("mkldnn::_linear_pointwise", "aten::addmm", "aten::mm", "mkldnn::_linear_backward"),
@@ -31,7 +32,7 @@ KINDS = {
     "gathering and scattering": ("index", "aten::embedding", "scatter", "gather"),
     "fills and copies": ("aten::fill_", "aten::zero_", "aten::copy_", "aten::cat", "aten::clone"),
     "elementwise": ("aten::mul", "aten::add", "aten::sub", "aten::div", "aten::sum", "aten::where", "aten::tanh"),
-    "our autograd functions, in Python": ("_OneDnn", "_Grouped", "_Dropped"),
+    "our autograd functions, in Python": ("_OneDnn", "_Grouped", "_Dropped", "_Layer"),
 }
 """Kinds of work by what their names contain; the first that fits."""
 
@@ -44,6 +45,7 @@ def main() -> None:
     parser.add_argument("--precision", default="fp32")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()
     case = Case(args.encoder, args.task, args.steps, 5e-5, args.data, args.precision, args.method)
     with tempfile.TemporaryDirectory() as folder:
         opened = Opened(case, Path(folder))

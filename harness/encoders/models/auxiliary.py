@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from harness.encoders.kernels.layer import use_whole_layers
 from harness.encoders.kernels.linear import linear, use_cpu_kernels
 from harness.encoders.models.last_layer import filled, only_positions
 from harness.encoders.models.relative_positions import RelativePositions
@@ -92,6 +93,8 @@ class Auxiliary(nn.Module):
             "head_width": words,
         }
         use_cpu_kernels(self)
+        if encoder.family.layer is None:
+            use_whole_layers(self.transformer.layer)
         self.to(next(encoder.parameters()).device)
 
     def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
