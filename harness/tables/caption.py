@@ -64,6 +64,8 @@ def title_lines(grid: Grid) -> list[str]:
         title = f"{listed(dict.fromkeys(column.title for column in r.columns.values()))}, {sizes}."
     design = counted(len(r.seeds), "seed")
     design = f"{counted(len(r.subsets), 'subset')} x {design}" if any(r.sizes) else design  # a full training set is one
+    if any(r.sizes) and 0 in r.sizes and len(r.subsets_at(0)) < len(r.subsets):
+        design += f" (full training set: {counted(len(r.seeds), 'seed')})"
     if r.aggregate.spread == "std" and len(r.replicates) > r.aggregate.ddof:
         what = f"{r.aggregate.center} ± standard deviation (ddof {r.aggregate.ddof}) over {design}"
     else:

@@ -112,7 +112,7 @@ class Rows:
 
     @cached_property
     def per_row(self) -> dict[str, Ids]:
-        """Hashes of each row's content by name, uint64 [n, ...]: worked out once, and kept for the rows that `take` takes."""
+        """Hashes and length of each row's content by name, uint64 [n, ...]: worked out once, and kept for the rows that `take` takes."""
         return {}
 
     @property
@@ -146,7 +146,11 @@ class Rows:
     @cached_property
     def mean_chars(self) -> float:
         """Mean number of characters in a row, its texts together; 0 without rows."""
-        return sum(map(len, chain.from_iterable(self.texts))) / max(1, len(self.texts))
+        if "characters" not in self.per_row:
+            counts = map(len, chain.from_iterable(self.texts))
+            every = np.fromiter(counts, dtype=np.uint64, count=len(self) * self.columns)
+            self.per_row["characters"] = every.reshape(len(self), -1 if len(self) else 1).sum(axis=1)
+        return int(self.per_row["characters"].sum()) / max(1, len(self))
 
     def row_set(self, name: str = "") -> RowSet:
         """What a stage's spec holds of these rows; `name` defaults to the rows' own."""
