@@ -16,12 +16,11 @@ from harness.tasks.overlap import normal_ids
 from harness.tasks.protocol import (
     EvaluationSets,
     Protocol,
-    draw,
     own_test_rows,
     own_tests,
-    require_classes,
 )
 from harness.tasks.rows import Ids, Rows, Scope, mix, scoped
+from harness.tasks.samplers import draw, require_classes
 from harness.tasks.sources import WHOLE, TextSource
 from harness.tasks.task import Task
 from harness.tasks.unlabelled import without

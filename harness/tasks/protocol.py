@@ -9,18 +9,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from harness.errors import UserError
 from harness.tasks.rows import Rows, Scope, scoped
+from harness.tasks.samplers import smallest
 from harness.tasks.sources import TextSource
 from harness.tasks.task import OWN_TEST, Task
-
-DRAWS = 1000
-"""Draws of one subset before a class is called too rare."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +55,10 @@ class Protocol(ABC):
     name: str
     version: int
 
-    CHOICES: ClassVar[tuple[Choice, ...]] = ()
+    @property
+    def open_points(self) -> tuple[Choice, ...]:
+        """What its paper leaves open, and what it decides there."""
+        return ()
 
     @property
     def redraws(self) -> bool:
@@ -79,7 +78,7 @@ class Protocol(ABC):
         """What this protocol decides where its paper is silent, for these tasks."""
         return tuple(
             choice.text
-            for choice in self.CHOICES
+            for choice in self.open_points
             if (sampled or not choice.sampled) and (not choice.tasks or set(choice.tasks) & set(tasks))
         )
 
@@ -100,6 +99,23 @@ class Protocol(ABC):
 
         Raises UserError, naming task and counts, when there are fewer rows than `size`, or a class cannot be in a subset.
         """
+
+    def texts(self, task: Task, source: TextSource, size: int, subset: int, num_texts: int) -> Rows:
+        """The texts of a training set and further ones of the training rows, `num_texts` in all, without labels and in canonical
+        order. Larger numbers hold the texts of smaller ones.
+
+        Raises UserError, naming task and counts, for fewer texts than the training set has, and for more than there are.
+        """
+        labelled, pool = (self.training_set(task, source, each, subset) for each in (size, 0))
+        if not len(labelled) <= num_texts <= len(pool):
+            raise UserError(
+                f"task {task.name}: {num_texts:,} unlabelled texts are requested for {len(labelled):,} training examples of "
+                f"{len(pool):,}; give a number between them."
+            )
+        others = pool.take(~np.isin(pool.ids, labelled.ids))
+        scope: Scope = [task.name, task.version, self.name, self.version, "texts", subset]
+        more = others.take(smallest(scoped(others.ids, scope), num_texts - len(labelled)))
+        return Rows((*labelled.texts, *more.texts)).unlabelled()
 
 
 def own_tests(task: Task, source: TextSource) -> dict[str, str]:
@@ -132,46 +148,3 @@ def origin_of(sets: Mapping[str, Rows], splits: Mapping[str, str], task: Task, s
             named = " and ".join(f"{role} {count:,}" for role, count in here.items())
             found.append(f"{named} of the {total:,} rows of {split}")
     return "; ".join(found)
-
-
-def smallest(hashes: NDArray[np.uint64], count: int) -> NDArray[np.int64]:
-    """Indices [count] of the smallest hashes, in the order of `hashes` [n]."""
-    if count >= len(hashes):
-        return np.arange(len(hashes))
-    return np.sort(np.argpartition(hashes, count)[:count])
-
-
-def draw(task: Task, rows: Rows, size: int, scope: Scope, fewer: str) -> Rows:
-    """`size` of the rows, each class among them, in canonical order: those with the smallest hash under the scope and a salt, which
-    starts at 0 and grows until every class is in.
-
-    Raises UserError, naming task and counts, where there are not as many rows (`fewer` says what to do then), or a class cannot be
-    in.
-    """
-    if size > len(rows):
-        raise UserError(
-            f"task {task.name}: {size:,} training examples are requested and there are {len(rows):,}; {fewer}."
-        )
-    if size < len(task.classes):
-        raise UserError(
-            f"task {task.name}: {size} training examples cannot hold its {len(task.classes)} classes; ask for more."
-        )
-    counts = require_classes(task, rows)
-    for salt in range(DRAWS):
-        drawn = smallest(scoped(rows.ids, [*scope, salt]), size)
-        if task.regression or np.bincount(rows.gold[drawn], minlength=len(task.classes)).all():
-            return rows.take(drawn).sorted()
-    rare = int(np.argmin(counts))
-    raise UserError(
-        f"task {task.name}: class {rare} ({task.classes[rare]}) has {counts[rare]} of {len(rows):,} training examples and "
-        f"is in none of {DRAWS:,} draws of {size}; ask for more examples a subset."
-    )
-
-
-def require_classes(task: Task, rows: Rows) -> list[int]:
-    """Training examples of each class. Raises UserError where a class has none."""
-    counts: list[int] = [] if task.regression else np.bincount(rows.gold, minlength=len(task.classes)).tolist()
-    for code, name in enumerate(task.classes):
-        if not counts[code]:
-            raise UserError(f"task {task.name}: no training example has the class {code} ({name}); add examples of it.")
-    return counts

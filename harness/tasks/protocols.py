@@ -1,10 +1,10 @@
-"""The protocols by name: those of the CMLM paper, and those for a user's own data (`own_protocol`)."""
+"""The protocols by name: those of the CMLM and SCL papers, and those for a user's own data (`own_protocol`)."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,11 @@ from harness import errors
 from harness.errors import UserError
 from harness.tasks.overlap import count_overlap
 from harness.tasks.own_protocol import OwnProtocol
-from harness.tasks.protocol import Choice, EvaluationSets, Protocol, draw, origin_of, own_test_rows, own_tests
+from harness.tasks.protocol import Choice, EvaluationSets, Protocol, origin_of, own_test_rows, own_tests
 from harness.tasks.rows import Rows, Scope, scoped
+from harness.tasks.samplers import draw
 from harness.tasks.sources import TextSource
+from harness.tasks.stratified_protocol import StratifiedProtocol
 from harness.tasks.task import Task
 
 
@@ -60,6 +62,10 @@ class CmlmProtocol(Protocol):
     )
     EVALUATION_SCOPE = ("cmlm", 1)
     """Dev and test are the same rows in both protocols of the paper."""
+
+    @property
+    def open_points(self) -> tuple[Choice, ...]:
+        return self.CHOICES
 
     def evaluation_sets(self, task: Task, source: TextSource) -> EvaluationSets:
         """See `Protocol`. Kept as long as the source lives."""
@@ -182,18 +188,43 @@ def draw_two(hashes: NDArray[np.uint64], count: int, others: int | None) -> tupl
     return np.sort(np.concatenate([none, *first])), np.sort(np.concatenate([none, *second]))
 
 
+_SCL = StratifiedProtocol(  # docs/papers.md S8 to S12
+    "scl_few_shot",
+    1,
+    family=("scl", 1),
+    tasks=("sst2", "cola", "mrpc", "rte", "qnli", "mnli"),
+    doubts=(
+        ("mrpc", "the paper's numbers do not fit half of the development set, 204 examples, which is our test set"),
+        ("rte", "the paper's numbers do not fit half of the development set, 138 examples, which is our test set"),
+    ),
+    decisions=(
+        Choice("half of a development set rounded down"),
+        Choice("dev taken from the half that test leaves, all of it where that has fewer than 500 examples"),
+        Choice("equal texts never in both dev and test"),
+        Choice("a class's share rounded by largest remainders"),
+        Choice("training samples of one size may overlap", sampled=True),
+        Choice("dev evaluation also after the last update"),
+        Choice("ties go to the first checkpoint"),
+        Choice("MNLI scored on its matched set", ("mnli",)),
+    ),
+)
+
 PROTOCOLS: Mapping[str, Protocol] = {
     protocol.name: protocol
     for protocol in (
         CmlmProtocol("cmlm_few_shot", 1),
         CmlmProtocol("cmlm_full_size", 1, full=True),
+        _SCL,
+        replace(_SCL, name="scl_per_class", sampler="per_class"),
+        replace(_SCL, name="scl_full_size", full=True),
         OwnProtocol("own", 1),
         OwnProtocol("own_redrawn", 1, dev="redrawn"),
         OwnProtocol("own_small_dev", 1, dev="as large as training"),
         OwnProtocol("own_cross_validated", 1, dev="folds"),
     )
 }
-"""cmlm_*: the CMLM paper's. own: dev drawn once; own_redrawn: with each subset; own_small_dev: with each subset, as many rows as it
+"""cmlm_*: the CMLM paper's. scl_*: the SCL paper's, with one dev and test set; scl_few_shot draws stratified training samples,
+scl_per_class (Table 7) as many of each class. own: dev drawn once; own_redrawn: with each subset; own_small_dev: with each subset, as many rows as it
 trains on; own_cross_validated: a fold of the labelled rows for each subset."""
 
 

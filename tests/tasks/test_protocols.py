@@ -15,8 +15,8 @@ from tasks.task_files import pairs, single, write_file
 from harness.errors import UserError
 from harness.tables.table import load_table
 from harness.tasks import PROTOCOLS, TASKS, Protocol, Rows, Task, TextSource, count_overlap, open_source, protocol_named
-from harness.tasks.protocol import smallest
 from harness.tasks.protocols import dev_size, draw_two
+from harness.tasks.samplers import smallest
 
 FEW, FULL = PROTOCOLS["cmlm_few_shot"], PROTOCOLS["cmlm_full_size"]
 SST2 = TASKS["sst2"]
