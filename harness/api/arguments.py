@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 from os import PathLike, fspath
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
-from harness.errors import UserError
+from harness.errors import UserError, unknown
 from harness.tables.point import with_point
-from harness.tables.request import FILTERS, Request, overrides_of, with_default_table
+from harness.tables.request import FILTERS, KEPT, Request, overrides_of, with_default_table
 from harness.tables.table import Value
 
 Set = Mapping[str, Value] | Mapping[tuple[str, ...], Value]
@@ -58,11 +58,12 @@ class Fields(Shared, total=False):
 
     preset: str
     methods: str | Iterable[str]
+    keep: Literal["best", "all", "none"]
 
 
 KINDS: dict[str, type] = {
     **dict.fromkeys(("preset", "methods", "tasks", "encoder", "data", "corpus", "translator"), str),
-    **dict.fromkeys(("store", "storage", "address", "sampler", "racing", "metric"), str),
+    **dict.fromkeys(("store", "storage", "address", "sampler", "racing", "metric", "keep"), str),
     **dict.fromkeys(
         ("sizes", "subsets", "seeds", "slots", "num_workers", "micro_batch", "dev_points", "trials", "seed"), int
     ),
@@ -100,6 +101,8 @@ def checked(name: str, value: Any) -> Any:
 
 
 def _one(name: str, value: Any) -> Any:
+    if name == "keep" and value not in KEPT:
+        raise unknown("choice", str(value), KEPT, name)
     kind, least = KINDS[name], LEAST.get(name, 0)
     if kind is str and isinstance(value, (str, PathLike)):
         return fspath(value)

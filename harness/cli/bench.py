@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING
 from tabulate import tabulate
 
 from harness.cli import EXIT_INCOMPLETE
-from harness.cli.printing import duration, magnitude, print_lines, print_table, time_range, timestamp
+from harness.cli.printing import duration, magnitude, print_lines, print_table, size_of, time_range, timestamp
 from harness.cli.request import read, recalled
+from harness.commands.execution import storage_of
 from harness.commands.prepare import UNTRANSLATED, Prepared, prepare
 from harness.commands.report import grid_of, overlap_sentences, own_data, own_tasks
 from harness.commands.stored import command, variants
 from harness.commands.train import train, translated
 from harness.encoders import locate
+from harness.encoders.flops import weights_bytes
 from harness.errors import UserError
 from harness.tables.caption import counted
 from harness.tables.plan import Plan, Translation, make_plan
@@ -136,7 +138,19 @@ def describe(prepared: Prepared) -> list[str]:
         if prepared.items
         else "To do: nothing."
     )
-    return lines
+    return [*lines, *_kept_lines(prepared)]
+
+
+def _kept_lines(prepared: Prepared) -> Iterator[str]:
+    """The space of the weights that stay, where some are asked for."""
+    request, plan = prepared.request, prepared.plan
+    if request.keep == "none":
+        return
+    cells = len({(run.row, run.task, run.size) for run in plan.runs})
+    count, what = (cells, "the best run of each cell") if request.keep == "best" else (len(plan.stages), "all stages")
+    space = size_of(count * weights_bytes(plan.located.config))
+    where = storage_of(request, prepared.store).shown
+    yield f"Weights: those of {what} stay, {counted(count, 'file')}, about {space} in {where}; runs recorded before without theirs keep none."
 
 
 def _work_lines(prepared: Prepared) -> list[str]:

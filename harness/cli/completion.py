@@ -124,6 +124,7 @@ COMPLETERS: dict[str, Completer] = {
     "--sampler": _words(_in("harness.search.space", "SAMPLERS")),
     "--racing": _words(_in("harness.search.space", "RACINGS")),
     "--format": _words(lambda: FORMATS),
+    "--keep": _words(_in("harness.tables.request", "KEPT")),
     "what": _words(lambda: LISTED),
     "words": _words(lambda: ("bench", "tune")),
     "--with": _YAML,

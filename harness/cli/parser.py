@@ -288,6 +288,24 @@ def _format_flag(parser: Any) -> None:
     )
 
 
+def _keep(text: str) -> str:
+    from harness.tables.request import KEPT
+
+    if text not in KEPT:
+        raise unknown("choice", text, KEPT, "--keep")
+    return text
+
+
+def _keep_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--keep",
+        type=_keep,
+        default="none",
+        metavar="best|all|none",
+        help="weights that stay in the storage: of each cell's best run by dev, of all stages, or none (default)",
+    )
+
+
 def _yes_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--yes", action="store_true", help="do not ask for confirmation before a plan of more than an hour"
@@ -323,6 +341,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     bench = commands.add_parser("bench", help="train the missing runs of a table and print it")
     _table_flags(bench)
+    _keep_flag(bench)
     _format_flag(bench)
     _yes_flag(bench)
     bench.set_defaults(handler="harness.cli.bench:bench")
@@ -336,6 +355,7 @@ def build_parser() -> argparse.ArgumentParser:
         "plan", help="show what a bench would run, what is done and what it costs; trains nothing"
     )
     _table_flags(plan)
+    _keep_flag(plan)
     plan.set_defaults(handler="harness.cli.bench:plan")
 
     report = commands.add_parser(

@@ -85,6 +85,15 @@ def duration(hours: float) -> str:
     return f"{hours / 24:.1f} days" if hours < 2 * YEAR else f"{hours / YEAR:.1f} years"
 
 
+def size_of(size: float) -> str:
+    """Bytes in the unit that gives a small number: '17 MB', '2.1 GB'."""
+    for unit in ("kB", "MB", "GB"):
+        size /= 1000
+        if size < 1000:
+            return f"{size:.0f} {unit}" if size >= 10 else f"{size:.1f} {unit}"
+    return f"{size / 1000:.1f} TB"
+
+
 def magnitude(hours: float) -> str:
     """Hours as an order of magnitude."""
     for limit, words in (

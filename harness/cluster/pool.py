@@ -10,8 +10,8 @@ from typing import Any
 
 import ray
 from ray.exceptions import ActorUnavailableError, RayActorError
-from ray.util.metrics import Gauge
 
+from harness.cluster.gauges import StagesGauge
 from harness.cluster.heartbeat import on_driver_node
 from harness.cluster.ledger import ask, start_ledger
 from harness.cluster.stages import LeasedStages
@@ -42,7 +42,7 @@ class _Running:
 class Pool:
     """Runs items to their end. One use: `pool = Pool(...); for event in pool.run(items): ...; pool.close()`.
 
-    `start_worker` starts a worker: as `harness.cluster.worker_group.start_worker`.
+    `keep_weights`: also those that no unfinished stage starts from. `start_worker` starts a worker: as `harness.cluster.worker_group.start_worker`.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class Pool:
         execution: Execution,
         table: str,
         start_worker: Callable[..., Any] = start_worker,
+        keep_weights: bool = False,
     ) -> None:
         self._owner = Owner.current()
         self._store = store
@@ -63,8 +64,9 @@ class Pool:
         self._setup = setup
         self._start_worker = start_worker
         self._ledger = start_ledger(store, setup.storage, self._owner)
-        self._gauge = Gauge("harness_stages", "Stages of a bench by state.", ("table", "state"))
+        self._gauge = StagesGauge(table)
         self._table = table
+        self._keep_weights = keep_weights
 
     def run(self, items: Iterable[Item]) -> Iterator[Event]:
         """Train all items, parents first; yields an event for each start and each end."""
@@ -84,8 +86,8 @@ class Pool:
                 yield from stages.lease(item)
                 if life.state(item.stage.key) == "running":
                     worker = workers.idle.pop()
-                    running[submit(worker.actor, item, self._vocabulary, self._token_cache)] = _Running(item, worker)
-            self._show(life)
+                    running[self._submitted(worker, item)] = _Running(item, worker)
+            self._gauge.show(life)
             references = [*running, *workers.references]
             if not references:
                 time.sleep(0.2)
@@ -93,7 +95,7 @@ class Pool:
             for reference in ray.wait(references, timeout=POLL_SECONDS)[0]:
                 if not workers.take_ready(reference):
                     yield from self._answered(reference, stages, workers, running)
-        self._show(life)
+        self._gauge.show(life)
 
     def _answered(
         self, reference: Any, stages: LeasedStages, workers: WorkerSet, running: dict[Any, _Running]
@@ -114,20 +116,19 @@ class Pool:
         workers.returned(worker, spent=result.status == "failed" and result.reason.startswith("out of memory"))
         return stages.trained(item, result)
 
-    def _show(self, life: Lifecycle) -> None:
-        """Keep the dashboard's gauge."""
-        for state, count in [("running", life.count("running")), *life.ends.items()]:
-            self._gauge.set(count, {"table": self._table, "state": state})
+    def _submitted(self, worker: WorkerHandle, item: Item) -> Any:
+        """A reference to the worker's answer; the dashboard shows the task by table and run."""
+        return submit(worker.actor, item, self._vocabulary, self._token_cache, name=f"{self._table}: {item.name}")
 
     def _new_worker(self, name: str, options: dict[str, Any]) -> Any:
-        options["name"] = f"{name}-{self._owner.token[:6]}"
+        options["name"] = f"{name}-{self._table}-{self._owner.token[:6]}"
         if self._execution.num_workers > 1:  # the group's own actor must not die with another node
             options["scheduling_strategy"] = on_driver_node()
         return self._start_worker(self._execution, self._setup, self._ledger, name, **options)
 
     def _discard(self, stage: Stage) -> None:
         """Delete weights that no unfinished stage of any driver starts from."""
-        if not ask(self._ledger, "others_alive"):
+        if not self._keep_weights and not ask(self._ledger, "others_alive"):
             self._setup.storage.delete(weights_of(stage.key))
 
     def close(self) -> None:

@@ -198,12 +198,15 @@ def trained(
     mode. `process_group`: of the ranks that train the stage together.
     """
     from harness.cluster import local_trainer
+    from harness.cluster.gauges import StageGauges
     from harness.running import run_stage
     from harness.training.loop import Inputs
     from harness.training.process_group import SINGLE_PROCESS
 
     (train, labels), *evaluations = sets
     inputs = Inputs(train, labels, dict(zip(digests, evaluations, strict=True)), item.stage.data.views)
+    group = process_group or SINGLE_PROCESS
+    gauges = None if group.rank else StageGauges(item)
     record = run_stage(
         item.stage,
         inputs,
@@ -212,8 +215,11 @@ def trained(
         setup,
         keep_weights=item.keep_weights,
         launch=launch or local_trainer.launch,
-        process_group=process_group or SINGLE_PROCESS,
+        report=gauges.report if gauges else lambda _: None,
+        process_group=group,
     )
+    if gauges:
+        gauges.end()
     if record.status == "failed" and "CUDA error" in record.reason:
         raise UnusableProcessError(record.reason)
     return record
@@ -285,7 +291,9 @@ class WorkerProcess:
 Worker: Any = ray.remote(WorkerProcess)
 
 
-def submit(worker: Any, item: Item, vocabulary: Vocabulary, token_cache: TokenCache, owner: Owner | None = None) -> Any:
-    """A reference to the result of `Worker.run`; the dashboard shows the task under the item's name."""
+def submit(
+    worker: Any, item: Item, vocabulary: Vocabulary, token_cache: TokenCache, owner: Owner | None = None, name: str = ""
+) -> Any:
+    """A reference to the result of `Worker.run`; the dashboard shows the task under `name` (default: the item's)."""
     digests, references = token_cache.references(item.stage)
-    return worker.run.options(name=item.name).remote(item, owner, vocabulary, digests, references)
+    return worker.run.options(name=name or item.name).remote(item, owner, vocabulary, digests, references)

@@ -155,7 +155,9 @@ def prepare(request: Request, *, train: bool) -> Prepared:
     if train and any(not name.startswith(UNTRANSLATED) for name in plan.unresolved):
         raise UserError(_not_at_hand(plan, source, named.tasks))
     statuses = store.statuses(plan.stages)
-    items, blocked = work(plan, statuses, cache(lambda key: storage.exists(weights_of(key))), request.retry)
+    items, blocked = work(
+        plan, statuses, cache(lambda key: storage.exists(weights_of(key))), request.retry, request.keep
+    )
     calibration = calibrate(store.speeds(), located.encoder.digest)
     cores = os.cpu_count() or 1
     if train and items:

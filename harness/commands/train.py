@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from harness.commands.execution import check_machine, execution_of, storage_of, worker_setup_of
 from harness.commands.prepare import Prepared, check_masks, prepare
 from harness.commands.texts import reader, translate
+from harness.storage import Storage, weights_of
 from harness.store import Store
+from harness.tables.plan import Plan
 
 if TYPE_CHECKING:
     from harness.tables.lifecycle import Event
@@ -54,11 +56,47 @@ def train(prepared: Prepared, view: View, *, remember: bool = True) -> None:
 
         setup = worker_setup_of(request, located, storage, settled)
         read = reader(plan, tokeniser, prepared.store)
-        pool = Pool(prepared.store, setup, tokeniser.vocabulary, read, settled, name)
+        pool = Pool(
+            prepared.store, setup, tokeniser.vocabulary, read, settled, name, keep_weights=request.keep == "all"
+        )
+        best = BestWeights(plan, prepared.store, storage) if request.keep == "best" else None
         try:
             with view(prepared, dashboard) as show:
                 for event in pool.run(prepared.items):
                     show(event)
+                    if best and event.kind == "done":
+                        best.ended(event.item.stage.key)
         finally:
             pool.close()
     prepared.statuses = prepared.store.statuses(plan.stages)
+
+
+class BestWeights:
+    """Of the runs of each cell keeps the weights of the one with the best dev score, and deletes the others' as soon as they end.
+    Of several with one score the first stays. A run without stored weights, recorded by an earlier command, takes part in nothing."""
+
+    def __init__(self, plan: Plan, store: Store, storage: Storage) -> None:
+        self._store, self._storage = store, storage
+        self._cells: dict[str, list[tuple[str, str, int]]] = {}
+        self._parents = {stage.parent.key for stage in plan.stages.values() if stage.parent}
+        for run in plan.runs:
+            self._cells.setdefault(run.stage.key, []).append((run.row, run.task, run.size))
+        self._best: dict[tuple[str, str, int], tuple[float, str]] = {}
+        for key in store.statuses(self._cells):
+            self.ended(key)
+
+    def ended(self, key: str) -> None:
+        """A stage is recorded: keep its weights where it is the best of a cell, and delete those that are the best of none."""
+        if key not in self._cells or not self._storage.exists(weights_of(key)):
+            return
+        record = self._store.records([key])[key]
+        score = next(iter(record.dev_scores.values()), float("-inf"))
+        beaten = {key}
+        for cell in self._cells[key]:
+            best = self._best.get(cell)
+            if best is None or score > best[0]:
+                self._best[cell] = (score, key)
+                beaten |= {best[1]} if best else set()
+        kept = {best for _, best in self._best.values()} | self._parents
+        for each in beaten - kept:
+            self._storage.delete(weights_of(each))

@@ -31,3 +31,13 @@ def mlm_head_flops(config: Mapping[str, Any], positions: float) -> float:
     d = config["hidden_size"]
     width = config.get("head_width", d)
     return float(2.0 * positions * (d * width + width * config["vocab_size"]))
+
+
+def weights_bytes(config: Mapping[str, Any]) -> float:
+    """What the stored weights of an encoder take with its heads, in fp32; without positions of its own and biases, about 2 %."""
+    if "hidden_size" not in config:
+        return 0.0
+    d, ff, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
+    width = config.get("embedding_size", d)
+    matrices = layers * (4 * d * d + (3 if family_of(config).gated else 2) * d * ff) + 2 * d * d
+    return float(4 * (matrices + width * (config.get("vocab_size", 0) + config.get("max_position_embeddings", 512))))

@@ -21,6 +21,8 @@ LABELLED = ("text", "label", "kind", *BESIDE, "remove_overlap")
 """Fields that describe a file of labelled rows in `tasks`; see `harness.tasks.inferred.Description`."""
 FIELDS = ("preset", *FILTERS, "protocol", *LABELLED, "encoder", "data", "corpus", "translator")
 """Fields that decide what is computed, beside the table and the overrides."""
+KEPT = ("best", "all", "none")
+"""Which weights stay in the storage: of the best run by dev of each cell, of every stage, or those that runs share alone."""
 YAML = (".yaml", ".yml")
 """Suffixes by which a name is a file of the user's."""
 ROWS = (".csv", ".tsv", ".jsonl", ".parquet", ".json", ".txt", ".xlsx", ".xls", ".xlsm", ".ods")
@@ -99,6 +101,7 @@ class Request:
     dev_points: int = 0
     checkpoint_minutes: float = 10.0
     retry: bool = False
+    keep: str = "none"
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
     flags: bool = field(default=False, compare=False)
 

@@ -32,12 +32,16 @@ class Blocked:
 
 
 def work(
-    plan: Plan, statuses: Mapping[str, tuple[Status, int]], has_weights: Callable[[str], bool], retry: bool
+    plan: Plan,
+    statuses: Mapping[str, tuple[Status, int]],
+    has_weights: Callable[[str], bool],
+    retry: bool,
+    keep: str = "none",
 ) -> tuple[list[Item], list[Blocked]]:
     """The stages to train, parents first, and those that are blocked.
 
     A stage without a `done` record is trained (a diverged one with `retry` only); a recorded parent is made again when
-    a stage that is trained needs its weights and they are gone.
+    a stage that is trained needs its weights and they are gone. `keep`: with 'best' and 'all' every run saves its weights.
     """
     pending = {stage.key for stage in plan.pending(statuses, retry)}
     blocked: list[Blocked] = []
@@ -79,5 +83,6 @@ def work(
         task = next((t for t in plan.tasks.values() if stage.data.dev and t.dev.digest == stage.data.dev.digest), None)
         metrics = tuple(dict.fromkeys((*selection, *(task.task.metrics if task else ()))))
         attempt = statuses[key][1] if key in statuses else 0
-        items.append(Item(stage, name, plan.stage_flops(stage), metrics, key in parents, key not in pending, attempt))
+        kept = keep != "none" or key in parents
+        items.append(Item(stage, name, plan.stage_flops(stage), metrics, kept, key not in pending, attempt))
     return items, blocked

@@ -5,7 +5,9 @@ One worker group a world size trains all stages, and this process. Without dropo
 
 from __future__ import annotations
 
+import re
 import sys
+import urllib.request
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +17,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from cluster.driver import waited
 from numpy.typing import NDArray
 
 from harness.execution import Execution
@@ -143,7 +146,68 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[Any, Any]]
                 torch_config=ProcessGroupConfig("gloo"),
                 run_config=RunConfig(name=f"process-group-{workers}", storage_path=str(out / "train")),
             ).fit()
+        served_by(folder, out / "metrics.txt")
     return {workers: torch.load(out / f"{workers}.pt", weights_only=False) for workers in (1, 2, 4)}
+
+
+def served_by(folder: Path, out: Path) -> None:
+    """Write what this node's metrics port says while a stage runs and a bench counts its stages."""
+    import ray
+
+    from harness.cluster.gauges import StagesGauge
+    from harness.tables.lifecycle import Lifecycle
+    from harness.tables.work import Item
+
+    stage, _ = tiny.fine_tuning(folder)
+    item = Item(stage, "FT/sst2/n20/subset0/seed31", 0.0, (), False, False, 0)
+
+    @ray.remote(num_cpus=0)
+    class Worker:
+        def train(self) -> None:
+            from harness.cluster.gauges import StageGauges
+
+            gauges = StageGauges(item)
+            gauges.report({"step": 4, "loss": 0.75, "dev": {"accuracy": 0.625}})
+            gauges.report({"step": 8, "loss": 0.5, "dev": {"accuracy": 0.875}})
+
+    worker: Any = Worker.remote()
+    ray.get(worker.train.remote())
+    StagesGauge("few_shot").show(Lifecycle([item]))
+    (node,) = ray.nodes()
+    address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+
+    def found() -> str:
+        with suppress(OSError):
+            text: str = urllib.request.urlopen(address, timeout=30).read().decode()
+            return text if "harness_loss" in text and "harness_stages" in text else ""
+        return ""
+
+    out.write_text(waited("the gauges", found))
+
+
+def test_gauges_reach_the_metrics_port(served: str) -> None:
+    lines = [line for line in served.splitlines() if line.startswith("ray_harness_")]
+    values = {}
+    for line in lines:
+        name, _, rest = line.removeprefix("ray_harness_").partition("{")
+        labels, _, value = rest.rpartition("} ")
+        values[name, tuple(re.findall(r'(?:run|phase|table|state)="([^"]*)"', labels))] = float(value)
+        if "run=" in labels:
+            assert 'run="FT/sst2/n20/subset0/seed31"' in labels
+            assert 'phase="fine-tune"' in labels
+    by_name = {name: value for (name, _), value in values.items()}
+    assert (by_name["loss"], by_name["dev_score"], by_name["step"]) == (0.5, 0.875, 8)
+    assert by_name["updates_per_second"] > 0
+    states = {line.partition('state="')[2].partition('"')[0]: line for line in lines if "harness_stages" in line}
+    assert states["waiting"].endswith(" 1.0")
+    assert states["running"].endswith(" 0.0")
+    assert all('table="few_shot"' in line for line in states.values())
+
+
+@pytest.fixture
+def served(found: dict[int, dict[Any, Any]], tmp_path_factory: pytest.TempPathFactory) -> str:
+    (path,) = tmp_path_factory.getbasetemp().glob("process_group*/metrics.txt")
+    return path.read_text()
 
 
 def difference(one: Trained, other: Trained) -> tuple[float, float]:

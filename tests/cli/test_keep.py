@@ -1,0 +1,78 @@
+"""`--keep` decides which weights stay; the plan says how much space they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import permutations
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from cli.command import Said
+from cli.conftest import BENCH, Benched
+
+from harness.commands.train import BestWeights
+from harness.encoders.flops import weights_bytes
+from harness.storage import Storage, weights_of
+
+Harness = Callable[..., Said]
+
+
+def kept(order: list[str], cells: dict[str, list[str]], scores: dict[str, float], folder: Path) -> set[str]:
+    """The runs whose weights are left when the runs end in this order; `cells`: the rows of each run."""
+    storage = Storage(str(folder))
+    runs = [
+        SimpleNamespace(row=row, task="t", size=20, stage=SimpleNamespace(key=key))
+        for key in cells
+        for row in cells[key]
+    ]
+    plan: Any = SimpleNamespace(runs=runs, stages={})
+    done: set[str] = set()
+    store: Any = SimpleNamespace(
+        statuses=lambda keys: {key: ("done", 1) for key in keys if key in done},
+        records=lambda keys: {key: SimpleNamespace(dev_scores={"accuracy": scores[key]}) for key in keys},
+    )
+    best = BestWeights(plan, store, storage)
+    for number, key in enumerate(order):
+        if number == 2:  # the command is run again
+            best = BestWeights(plan, store, storage)
+        storage.write(weights_of(key), b"weights")
+        done.add(key)
+        best.ended(key)
+    return {key for key in cells if storage.exists(weights_of(key))}
+
+
+def test_of_each_cell_the_best_stays_in_any_order(tmp_path: Path) -> None:
+    """A run of two cells stays while it is the best of one."""
+    cells = {"a": ["FT"], "b": ["FT"], "c": ["FT", "SCL"], "d": ["SCL"]}
+    for number, order in enumerate(permutations(cells)):
+        for name, scores, wanted in (
+            ("one", {"a": 0.7, "b": 0.8, "c": 0.5, "d": 0.4}, {"b", "c"}),
+            ("two", {"a": 0.7, "b": 0.6, "c": 0.9, "d": 0.8}, {"c"}),
+            ("none", {"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.9}, {"c", "d"}),
+        ):
+            assert kept(list(order), cells, scores, tmp_path / f"{name}{number}") == wanted
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert"])
+def test_the_estimated_space_is_near_that_of_the_file(kind: str, folders: dict[str, Path]) -> None:
+    parts = tiny.encoder(folders[kind]).parts()
+    size = sum(tensor.numel() * tensor.element_size() for tensor in parts.values() if torch.is_tensor(tensor))
+    assert weights_bytes(tiny.shape_of(kind)) == pytest.approx(
+        size, rel=0.3
+    )  # tiny encoders are biases for the most part
+
+
+def test_the_plan_says_what_stays(
+    harness: Harness, folders: dict[str, Path], benched: Benched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(benched.folder)
+    words = BENCH.format(encoder=folders["bert"], methods="ft,scl,tapt").replace("bench", "plan", 1)
+    assert "Weights: " not in harness(words).out
+    said = harness(f"{words} --keep best")
+    assert "Weights: those of the best run of each cell stay, 3 files, about " in said.out
+    assert "Weights: those of all stages stay, 8 files, about " in harness(f"{words} --keep all").out
+    assert "--keep: unknown choice 'bset'. Did you mean 'best'?" in harness(f"{words} --keep bset").err
