@@ -91,7 +91,10 @@ def plan_of(store: Store, stage: Stage) -> Plan | None:
 
 
 def class_names(stage: Stage, labels: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The names of the classes that a stage predicts, by the tasks of its runs; their codes where no packaged task is among them."""
+    """The names of the classes that a stage predicts: as its data name them, else by the tasks of its runs; their codes where
+    neither is known."""
+    if stage.data.classes:
+        return stage.data.classes
     known = (TASKS[label["task"]].classes for label in labels if label["task"] in TASKS)
     found = next((names for names in known if len(names) == stage.data.num_labels), None)
     return found or tuple(f"class {code}" for code in range(stage.data.num_labels))

@@ -64,7 +64,7 @@ def train(prepared: Prepared, view: View, *, remember: bool = True) -> None:
             with view(prepared, dashboard) as show:
                 for event in pool.run(prepared.items):
                     show(event)
-                    if best and event.kind == "done":
+                    if best:
                         best.ended(event.item.stage.key)
         finally:
             pool.close()
@@ -86,10 +86,12 @@ class BestWeights:
             self.ended(key)
 
     def ended(self, key: str) -> None:
-        """A stage is recorded: keep its weights where it is the best of a cell, and delete those that are the best of none."""
+        """Something happened to a stage. If it is recorded, keep its weights where it is the best of a cell, and delete those that are the best of none."""
         if key not in self._cells or not self._storage.exists(weights_of(key)):
             return
-        record = self._store.records([key])[key]
+        record = self._store.records([key]).get(key)
+        if record is None:  # it only starts, over weights that a killed command left
+            return
         score = next(iter(record.dev_scores.values()), float("-inf"))
         beaten = {key}
         for cell in self._cells[key]:
