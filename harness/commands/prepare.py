@@ -141,9 +141,11 @@ def _description(request: Request, files: Sequence[str]) -> Description:
 def prepare(request: Request, *, train: bool) -> Prepared:
     """Read and check everything that the request names. With `train`, what a hub holds is fetched."""
     named = read_named(request)
-    source = open_source(named.request.data, request.origin("data"))
-    named = replace(named, request=_with_sizes(named, source))
     resolved = named.resolve()
+    source = open_source(named.request.data, request.origin("data"))
+    if request.sizes is None and not named.table.sizes:
+        named = replace(named, request=_with_sizes(named, resolved, source))
+        resolved = named.resolve()
     preset = f"table {resolved.table.name}, preset {resolved.preset}, encoder"
     located = locate(resolved.encoder, download=train, where=request.origin("encoder") if request.encoder else preset)
     check_lengths(resolved, located)
@@ -166,19 +168,14 @@ def prepare(request: Request, *, train: bool) -> Prepared:
     return Prepared(request, named, resolved, plan, store, statuses, items, blocked, calibration, slots, translator)
 
 
-def _with_sizes(named: Named, source: TextSource) -> Request:
-    """The request with the sizes of its protocol where neither it nor the table has any: those that every task can give."""
-    request, table = named.request, named.table
-    if request.sizes is not None or table.sizes:
-        return request
-    resolved = named.resolve()
+def _with_sizes(named: Named, resolved: ResolvedTable, source: TextSource) -> Request:
+    """The request with the sizes of its protocol: those that every task can give."""
     protocol = protocol_named(resolved.protocol)
     try:
         found = [protocol.sizes(named.tasks[name], source) for name in resolved.tasks]
     except NotAtHand:  # as a plan shows it
-        return request
-    smallest = min(found, key=lambda sizes: max(sizes))
-    return replace(request, sizes=smallest)
+        return named.request
+    return replace(named.request, sizes=min(found, key=max))
 
 
 def _check_cores(request: Request, resolved: ResolvedTable, cores: int) -> None:

@@ -63,13 +63,14 @@ def title_lines(grid: Grid) -> list[str]:
     else:
         title = f"{listed(dict.fromkeys(column.title for column in r.columns.values()))}, {sizes}."
     design = counted(len(r.seeds), "seed")
-    design = f"{counted(len(r.subsets), 'subset')} x {design}" if any(r.sizes) else design  # a full training set is one
+    subsets, runs = (max(map(len, map(at, r.sizes))) for at in (r.subsets_at, r.replicates_at))
+    design = f"{counted(subsets, 'subset')} x {design}" if any(r.sizes) or subsets > 1 else design
     if any(r.sizes) and 0 in r.sizes and len(r.subsets_at(0)) < len(r.subsets):
         design += f" (full training set: {counted(len(r.seeds), 'seed')})"
-    if r.aggregate.spread == "std" and len(r.replicates) > r.aggregate.ddof:
+    if r.aggregate.spread == "std" and runs > r.aggregate.ddof:
         what = f"{r.aggregate.center} ± standard deviation (ddof {r.aggregate.ddof}) over {design}"
     else:
-        what = f"{r.aggregate.center} over {design}" if len(r.replicates) > 1 else "one run a cell"
+        what = f"{r.aggregate.center} over {design}" if runs > 1 else "one run a cell"
     return [title, f"Test scores in points (x100): {what}."]
 
 
@@ -96,7 +97,8 @@ def caption_lines(grid: Grid, caption: Caption, bold: bool = True) -> list[str]:
 def _term_lines(grid: Grid, bold: bool) -> Iterator[str]:
     """What the marks and terms of the table mean, each only where it occurs."""
     r = grid.resolved
-    terms = ["subset: one draw of the training examples, the same for all methods"] if len(r.subsets) > 1 else []
+    several = any(len(r.subsets_at(size)) > 1 for size in r.sizes)
+    terms = ["subset: one draw of the training examples, the same for all methods"] if several else []
     terms += [f"seed: fixes all {'other ' if terms else ''}randomness of a run"] if len(r.seeds) > 1 else []
     if terms:
         yield f"{'; '.join(terms).capitalize()}."

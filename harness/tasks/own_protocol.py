@@ -241,9 +241,9 @@ def _repeated(rows: Rows) -> Iterable[str]:
     labels = mix(rows.gold.astype(np.float64).view(np.uint64))
     pairs = _distinct(rows.text_ids ^ labels)
     if pairs < len(rows):
-        yield f"{len(rows) - pairs:,} labelled rows repeat the text and label of another"
+        yield f"labelled rows that repeat the text and label of another: {len(rows) - pairs:,}"
     if pairs > distinct:
-        yield f"{pairs - distinct:,} labelled rows have the text of another and a different label"
+        yield f"with the text of another and a different label: {pairs - distinct:,}"
 
 
 def _distinct(ids: Ids) -> int:
