@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hub import elsewhere, stand_in
 from ruamel.yaml import YAML
 from tasks.task_files import write_file
 
@@ -272,3 +273,20 @@ def test_unlabelled_texts_from_every_kind_of_file(tmp_path: Path) -> None:
         rows = open_source(None).unlabelled(task)
         assert sorted(text for (text,) in rows.texts) == sorted(texts)
         assert rows.labels is None
+
+
+SAID = """
+from harness.tasks import open_source
+from harness.tasks.inferred import Description, infer_task
+from harness.tasks.sources import WHOLE
+task = infer_task('hub:me/moods', Description(), lambda name: f'--{name}')
+print(task.name, task.columns, task.classes, len(open_source(None).load(task, WHOLE)))
+"""
+
+
+def test_a_data_set_of_the_hub(tmp_path: Path) -> None:
+    with stand_in(tmp_path / "hub") as hub:
+        rows = [{"text": row["review"], "label": row["stars"]} for row in reviews(["x", "y"] * 9)]
+        write_file(hub.folder("me/moods") / "train.parquet", rows)
+        said = elsewhere(SAID, tmp_path, HF_ENDPOINT=hub.address)
+    assert said.split("\n")[0] == "moods ('text',) ('x', 'y') 18"
