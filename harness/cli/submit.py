@@ -185,10 +185,12 @@ def _uploads(inner: argparse.Namespace, working_dir: str | None) -> Iterator[str
         small = text.endswith(YAML)
         if small and "tasks" in flag and not working_dir:
             task = load_user_task(path)
-            beside = [task.data, task.unlabelled, *dict(task.files).values()]
-            if any(Path(file).is_relative_to(path.absolute().parent) for file in beside if file):
+            named = {"data": task.data, "unlabelled": task.unlabelled, **dict(task.files)}
+            for key in (
+                key for key, file in named.items() if file and Path(file).is_relative_to(path.absolute().parent)
+            ):
                 raise UserError(
-                    f"{flag} {text}: data are not uploaded with a job; name a path that every node sees, or put it "
+                    f"{flag} {text}, key {key}: data are not uploaded with a job; name a path that every node sees, or put it "
                     "into a working_dir with --runtime-env."
                 )
         if path.is_absolute() or text.startswith("~") or not (small or path.exists()):

@@ -158,8 +158,17 @@ def _wrong(body: Any) -> str:
 
 
 def _entry(entry: Mapping[str, Any]) -> bool:
-    nested = [value.values() if isinstance(value, dict) else [value] for value in entry.values()]
-    return "step" in entry and all(_number(value) for values in nested for value in values)
+    plain = {name: value for name, value in entry.items() if name != "curve"}
+    nested = [value.values() if isinstance(value, dict) else [value] for value in plain.values()]
+    return "step" in entry and _curve(entry.get("curve", {})) and all(_number(v) for values in nested for v in values)
+
+
+def _curve(curve: Any) -> bool:
+    """Whether these are lists of points (step, value) by name."""
+    return isinstance(curve, dict) and all(
+        isinstance(points, list) and all(isinstance(p, list) and len(p) == 2 and all(map(_number, p)) for p in points)
+        for points in curve.values()
+    )
 
 
 def _number(value: Any) -> bool:

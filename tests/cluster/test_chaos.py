@@ -48,7 +48,7 @@ def test_a_kill_of_each_kind(chaos: ModuleType, undisturbed: Undisturbed, tmp_pa
         ),
         pytest.param(
             "UPDATE records SET checksum = NULL, "
-            "record = replace(record, '\"selected_step\": ', '\"selected_step\": 1') WHERE key = :key",
+            "record = replace(record, '\"tied\": ', '\"tied\": 1') WHERE key = :key",
             1,
             0,
             1,

@@ -68,7 +68,9 @@ def record(of: Stage, status: Status = "done", mark: float = 0.0) -> Record:
         tied=1,
         dev_scores={"accuracy": 1 / 3},
         histogram=[3, 1],
-        history=[{"step": 20, "loss": 0.1 + 0.2, "dev": {"accuracy": 1 / 3}}],
+        history=[
+            {"step": 20, "loss": 0.1 + 0.2, "curve": {"loss": [[10, 0.4]], "dev": []}, "dev": {"accuracy": 1 / 3}}
+        ],
         flops=1e12 + mark,
         seconds=2.5,
         provenance={"host": "here", "encoder": of.encoder.digest, "threads": 1},

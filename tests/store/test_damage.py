@@ -138,6 +138,8 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "a score that is a text": body(lambda b: b.update(dev_scores={"accuracy": "0.9"})),
     "scores that are a list": body(lambda b: b.update(dev_scores=[0.9])),
     "history that is a text": body(lambda b: b.update(history="long")),
+    "a curve of one number a point": body(lambda b: b.update(history=[{"step": 1, "curve": {"loss": [[1]]}}])),
+    "a curve that is a list": body(lambda b: b.update(history=[{"step": 1, "curve": [[1, 0.5]]}])),
     "history without steps": body(lambda b: b.update(history=[{"loss": 1.0}])),
     "provenance that is none": body(lambda b: b.update(provenance=None)),
     "a status that is none": field("status", "odd"),
