@@ -48,11 +48,11 @@ def main() -> None:
     parser.add_argument("--label", default="label")
     parser.add_argument("--classes", default="negative,positive")
     parser.add_argument("--folder", type=Path, default=Path("own_data"))
-    parser.add_argument("flags", nargs="*", help="after --: flags of harness bench")
-    options = parser.parse_args()
+    mark = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    options, flags = parser.parse_args(sys.argv[1:mark]), sys.argv[mark + 1 :]
     options.folder.mkdir(parents=True, exist_ok=True)
     write_files(options)
-    own = ["--tasks", "reviews.csv", "--text", "review", "--label", "stars", "--unlabelled", "all.txt", *options.flags]
+    own = ["--tasks", "reviews.csv", "--text", "review", "--label", "stars", "--unlabelled", "all.txt", *flags]
     harness = [sys.executable, "-m", "harness"]
     steps = {
         "plan": [*harness, "plan", *own],
