@@ -265,7 +265,7 @@ def nodes(folder: Path) -> Iterator[Nodes]:
 def _numbers(printed: str) -> Any:
     """A printed table without how long its runs took."""
     body = json.loads(printed)
-    return {**body, "replicates": [{**each, "seconds": None} for each in body["replicates"]]}
+    return {**body, "results": [{**each, "seconds": None} for each in body["results"]]}
 
 
 @dataclass(frozen=True)
@@ -322,7 +322,7 @@ class Tally:
         ours = numbers(found)
         other = [key for key, each in numbers(expected.records).items() if key in ours and ours[key] != each]
         self.tables += 1
-        self.runs += len(json.loads(printed)["replicates"])
+        self.runs += len(json.loads(printed)["results"])
         self.stages += len(found)
         self.lost += len(lost)
         self.doubled += sum(count > 1 for count in done.values())

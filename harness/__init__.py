@@ -1,7 +1,7 @@
 """harness: contrastive objectives for language encoders, trained and compared under one protocol.
 
-In Python: `harness.plan`, `harness.bench`, `harness.tune`, `harness.results` and `harness.record` (see `harness.api`), loaded
-when they are first used, so that `import harness` stays light.
+In Python: `harness.plan`, `harness.bench`, `harness.tune`, `harness.results` and others (see `harness.api`), loaded when they
+are first used, so that `import harness` stays light.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["bench", "export", "misclassified", "plan", "predict", "record", "results", "runs", "tune"]
+__all__ = ["RESULT_DTYPES", "bench", "export", "misclassified", "plan", "predict", "record", "results", "runs", "tune"]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import doctest
+import io
 import json
+import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+from pandas.testing import assert_frame_equal
+from tables.runs import commit
 
 import harness
 from harness import api
 from harness.api.arguments import request_from
+from harness.cli import main
 from harness.cli.request import command, read_words
 from harness.commands.prepare import prepare
 from harness.commands.stored import like_last
 from harness.errors import UserError
+from harness.store import DEFAULT_URL, Store
 from harness.tables.request import Override, Request, from_json, overrides_of, parse_override, to_json
 
+REPOSITORY = Path(__file__).resolve().parents[1]
 MOVIES: dict[str, Any] = {"tasks": "movies", "methods": ("ft", "cmlm"), "sizes": 20, "subsets": [0, 1], "seeds": 31}
 WORDS = "--tasks movies --methods ft,cmlm --sizes 20 --subsets 0,1 --seeds 31"
 VALUES = {"fine_tune.lr": 2e-4, "cmlm.alpha": 0.3, "fine_tune.epochs": {20: 3}, "max_length": 64}
@@ -182,6 +192,45 @@ def test_bench_is_a_function_beside_its_package(before: str) -> None:
 
 
 # -------------------------------------------------------------------------------------------------------- the examples
+
+
+class _SameButForNumbers(doctest.OutputChecker):
+    """Numbers of a real run depend on the kind of processor."""
+
+    def check_output(self, want: str, got: str, optionflags: int) -> bool:
+        return self._masked(want) == self._masked(got)
+
+    @staticmethod
+    def _masked(text: str) -> list[str]:
+        return re.sub(r"-?\b\d+(\.\d+)?(e-\d+)?\b", "#", text).split()
+
+
+@pytest.mark.usefixtures("packaged", "workdir")
+def test_the_session_on_results_runs_and_every_format_has_them(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    """The session of docs/results.md, on made-up records of the same table."""
+    prepared = prepare(Request(table="few_shot", methods=("ft", "scl", "tapt", "cmlm")), train=False)
+    store = Store(DEFAULT_URL)
+    for stage in prepared.plan.stages.values():
+        commit(store, stage, selected_step=100, tied=1, seconds=1.5, provenance={"device": "CPU", "workers": 1})
+    replace(prepared, store=store).remember()
+    text = (REPOSITORY / "docs" / "results.md").read_text()
+    session = doctest.DocTestParser().get_doctest(text, {}, "docs/results.md", None, 0)
+    assert len(session.examples) > 8
+    runner = doctest.DocTestRunner(checker=_SameButForNumbers())
+    told: list[str] = []
+    runner.run(session, out=told.append)
+    assert runner.failures == 0, "".join(told)
+    printed = {}
+    for format in ("parquet", "csv", "json"):
+        assert main(["report", "--format", format]) == 0
+        printed[format] = io.BytesIO(capsysbinary.readouterr().out)
+    ours, dtypes = harness.results(), harness.RESULT_DTYPES
+    assert len(ours) == 24
+    assert_same = partial(assert_frame_equal, check_exact=True)
+    assert_same(pd.read_parquet("results.parquet"), ours)
+    assert_same(pd.read_parquet(printed["parquet"]), ours)
+    assert_same(pd.read_csv(printed["csv"], dtype=dtypes, keep_default_na=False, na_values=""), ours)
+    assert_same(pd.DataFrame(json.load(printed["json"])["results"]).astype(dtypes), ours)
 
 
 @pytest.mark.ray

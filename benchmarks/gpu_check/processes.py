@@ -68,7 +68,7 @@ def two_runs(setting: Setting) -> Finding:
     from harness.store import Store
 
     store = Store(f"sqlite:///{folder}/harness.db")
-    keys = [each["key"] for each in json.loads(done.stdout)["replicates"]]
+    keys = list(dict.fromkeys(each["key"] for each in json.loads(done.stdout)["results"]))
     records = list(store.records(keys).values())
     devices = {str(record.provenance["device"]) for record in records}
     spans = sorted((record.provenance["started_at"], record.seconds) for record in records)

@@ -14,7 +14,7 @@ from os import fspath
 from typing import TYPE_CHECKING, Any, Unpack
 
 from harness.api.arguments import Fields, Name, Set, Shared, checked, request_from, with_table
-from harness.api.data_frames import BenchResult, PlanSummary, StageRecord, TuneResult, tidy
+from harness.api.data_frames import BenchResult, PlanSummary, StageRecord, TuneResult
 from harness.api.models import export, misclassified, predict, runs
 from harness.commands.prepare import prepare
 from harness.commands.recorded import plan_of
@@ -26,6 +26,8 @@ from harness.search.request import TuneRequest
 from harness.search.results import best_point
 from harness.search.space import Mode
 from harness.store import DEFAULT_URL, Store
+from harness.tables.results import results_of
+from harness.tables.schema import RESULT_DTYPES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from harness.tables.lifecycle import Event
 
 __all__ = [
+    "RESULT_DTYPES",
     "BenchResult",
     "PlanSummary",
     "StageRecord",
@@ -109,9 +112,8 @@ def results(
     """Tidy results from the store, one row a replicate and metric; trains nothing. Arguments as of `plan`; without a table
     those of the last bench in the store.
 
-    Columns: row, task, column, size, subset, seed, metric, dev (at the selected checkpoint) and test on the metric's own scale
-    (1 for 100 %), status, reason, selected_step, seconds of the fine-tuning stage, key. A run that failed has one row, with
-    its reason; a run that was never tried has none.
+    `docs/results.md` has the columns, `harness.RESULT_DTYPES` their dtypes; they are those of `harness report --format csv`. A run
+    that failed has one row, with its reason; a run that was never tried has none.
 
     >>> import harness
     >>> ours = harness.results()
@@ -124,7 +126,8 @@ def results(
         if last is None:
             raise UserError("results: the store holds no bench yet; name a table, or a store with one.")
         request = like_last(request, last[1])
-    return tidy(prepare(request, train=False))
+    prepared = prepare(request, train=False)
+    return results_of(prepared.plan, prepared.store)
 
 
 def tune(

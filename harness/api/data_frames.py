@@ -17,7 +17,7 @@ from harness.search.trials import Trial
 from harness.specs import Record, RowSet, Stage
 from harness.tables.plan import Plan
 from harness.tables.render import render
-from harness.tables.results import replicates
+from harness.tables.results import results_of
 from harness.tables.table import Value
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class BenchResult:
     @cached_property
     def results(self) -> pd.DataFrame:
         """As `harness.results`."""
-        return tidy(self._prepared)
+        return results_of(self._prepared.plan, self._prepared.store)
 
     @property
     def complete(self) -> bool:
@@ -106,35 +106,6 @@ class BenchResult:
 
     def __repr__(self) -> str:
         return self.table()
-
-
-LABELS = ("row", "column", "size", "subset", "seed", "status", "reason", "selected_step", "seconds", "key")
-"""What a run says in each of its rows."""
-COLUMNS = (
-    *("row", "task", "column", "size", "subset", "seed", "metric", "dev", "test"),
-    *("status", "reason", "selected_step", "seconds", "key"),
-)
-
-
-def tidy(prepared: Prepared) -> pd.DataFrame:
-    import pandas as pd
-
-    columns = prepared.resolved.columns
-    rows = [
-        {
-            **{name: getattr(each, name) for name in LABELS},
-            "task": columns[each.column].task,
-            "metric": metric,
-            "dev": dev,
-            "test": test,
-        }
-        for each in replicates(prepared.plan, prepared.store)
-        for metric, dev, test in (
-            [(s.metric, s.dev, s.test) for s in each.scores] or [(columns[each.column].metric, None, None)]
-        )
-    ]
-    found = pd.DataFrame(rows, columns=list(COLUMNS))
-    return found.astype({"dev": float, "test": float})
 
 
 @dataclass(frozen=True, repr=False)

@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from tabulate import tabulate
 
 from harness.cli import EXIT_INCOMPLETE
+from harness.cli.output import Stream
 from harness.cli.printing import duration, magnitude, print_lines, print_table, size_of, time_range, timestamp
 from harness.cli.request import read, recalled
 from harness.commands.execution import storage_of
@@ -28,6 +29,7 @@ from harness.tables.plan import Plan, Translation, make_plan
 from harness.tables.render import render
 from harness.tables.request import Request
 from harness.tables.resolve import ResolvedTable, resolve
+from harness.tables.schema import parquet_bytes
 from harness.tables.values import sizes_text
 from harness.yaml_files import format_value
 
@@ -104,7 +106,8 @@ def default_preset(default: str, presets: Iterable[str], cost: Callable[[str], t
 def describe(prepared: Prepared) -> list[str]:
     """The plan in lines: cells, runs, stages, what is done, shared, skipped, unresolved, and what the rest costs."""
     plan, resolved = prepared.plan, prepared.resolved
-    rows = len({run.row for run in plan.runs})
+    titles = {row.name: row.title for row in resolved.rows}
+    rows = len({titles[run.row] for run in plan.runs})
     cells = rows * len(resolved.columns) * len(resolved.sizes)
     one = any(resolved.sizes) and len(resolved.subsets_at(0)) < len(resolved.subsets) and 0 in resolved.sizes
     lines = [
@@ -177,6 +180,7 @@ def _work_lines(prepared: Prepared) -> list[str]:
 
 def report(args: argparse.Namespace) -> int:
     """Print the table from the store. Where none of its runs is recorded, say in what the benches of the store differ."""
+    check_format(args.format)
     prepared = prepare(recalled(args), train=False)
     recorded = any(run.stage.key in prepared.statuses for run in prepared.plan.runs)
     if prepared.plan.runs and not recorded and (lines := [*_variant_lines(prepared, args.store)]):
@@ -195,13 +199,22 @@ def _variant_lines(prepared: Prepared, url: str | None) -> Iterator[str]:
         yield f"  and {len(found) - VARIANTS} more: 'harness list benches' names all."
 
 
+def check_format(format: str) -> None:
+    if format == "parquet" and sys.stdout.isatty():
+        raise UserError(
+            "--format parquet: the file is binary and standard output is a terminal; redirect it, as in harness report --format "
+            "parquet > results.parquet."
+        )
+
+
 def _print_table(prepared: Prepared, format: str) -> int:
     grid, caption = grid_of(prepared)
-    text = render(grid, caption, format)
-    if format == "text":
-        print_table(text, sys.stdout)
+    if format == "parquet":
+        cast(Stream, sys.stdout).write_bytes(parquet_bytes(grid.results))
+    elif format == "text":
+        print_table(render(grid, caption, format), sys.stdout)
     else:
-        print(text, end="")
+        print(render(grid, caption, format), end="")
     return 0 if grid.complete else EXIT_INCOMPLETE
 
 
@@ -210,6 +223,7 @@ def _print_table(prepared: Prepared, format: str) -> int:
 
 def bench(args: argparse.Namespace) -> int:
     """Show the plan, train what is missing, print the table. 1 when a cell stays incomplete."""
+    check_format(args.format)
     prepared = prepare(read(args), train=True)
     print_lines([*_first_line(prepared), *describe(prepared)])
     if prepared.items:

@@ -14,7 +14,7 @@ import argcomplete
 from argcomplete.completers import DirectoriesCompleter, FilesCompleter, SuppressCompleter
 from argcomplete.shell_integration import shellcode
 
-from harness.cli.parser import FORMATS, LISTED
+from harness.cli.parser import LISTED
 
 Completer = Callable[..., Iterable[str]]
 """Called by argcomplete with the keywords prefix, action, parser and parsed_args; argcomplete drops what does not fit."""
@@ -83,6 +83,11 @@ def _presets(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
     )
 
 
+def _formats(action: argparse.Action, **_: Any) -> list[str]:
+    """Those of the command, as its help lists them."""
+    return str(action.metavar).split("|")
+
+
 def _encoders() -> Iterable[str]:
     from harness.encoders import PACKAGED, SIZES
 
@@ -123,7 +128,7 @@ COMPLETERS: dict[str, Completer] = {
     "--metric": _words(_metrics, separators=","),
     "--sampler": _words(_in("harness.search.space", "SAMPLERS")),
     "--racing": _words(_in("harness.search.space", "RACINGS")),
-    "--format": _words(lambda: FORMATS),
+    "--format": _formats,
     "--keep": _words(_in("harness.tables.request", "KEPT")),
     "what": _words(lambda: LISTED),
     "words": _words(lambda: ("bench", "tune")),

@@ -21,8 +21,8 @@ class OutputError(OSError):
         self.left = isinstance(error, BrokenPipeError)
 
 
-class _Stream:
-    """A text stream whose errors go to `_lost`; everything else is the stream's own."""
+class Stream:
+    """Standard output or standard error: a text stream whose errors go to `_lost`; everything else is the stream's own."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -43,6 +43,14 @@ class _Stream:
         except OSError as error:
             self._lost(error)
 
+    def write_bytes(self, content: bytes) -> None:
+        self.flush()
+        try:
+            self._stream.buffer.write(content)
+        except OSError as error:
+            self._lost(error)
+        self.flush()
+
     def _lost(self, error: OSError) -> None:
         """From now on the stream writes to /dev/null: Python's own flush at exit would fail again."""
         with contextlib.suppress(OSError, ValueError):  # a stream of a test has no file
@@ -52,7 +60,7 @@ class _Stream:
             os.close(nowhere)
 
 
-class _StandardOutput(_Stream):
+class _StandardOutput(Stream):
     """Standard output. Raises OutputError again at each flush, so that nobody takes an unwritten table for a success."""
 
     _error: OSError | None = None
@@ -85,7 +93,7 @@ def standard_streams() -> Iterator[bool]:
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
         sys.stdin = before[0] or nothing
-        sys.stdout, sys.stderr = cast(TextIO, _StandardOutput(out)), cast(TextIO, _Stream(err))
+        sys.stdout, sys.stderr = cast(TextIO, _StandardOutput(out)), cast(TextIO, Stream(err))
         try:
             yield before[1] is not None
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import harness
@@ -11,6 +12,7 @@ from harness.errors import UserError, unknown
 
 LISTED = ("methods", "tasks", "tables", "spaces", "encoders", "corpora", "translators", "benches", "runs")
 FORMATS = ("text", "md", "latex", "csv", "json")
+TABLE_FORMATS = (*FORMATS, "parquet")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -120,9 +122,9 @@ def _store(text: str) -> str:
     return text
 
 
-def _format(text: str) -> str:
-    if text not in FORMATS:
-        raise unknown("format", text, FORMATS, "--format")
+def _format(formats: Sequence[str], text: str) -> str:
+    if text not in formats:
+        raise unknown("format", text, formats, "--format")
     return text
 
 
@@ -264,7 +266,7 @@ def _tune_flags(parser: argparse.ArgumentParser) -> None:
         "--out", metavar="FOLDER", help="folder of best.yaml, tables and plots (default: beside the store)"
     )
     end.add_argument("--final-test", action="store_true", help="score the best trial on the test set at the end")
-    _format_flag(end)
+    _format_flag(end, FORMATS)
     _execution_flags(parser)
 
 
@@ -282,10 +284,9 @@ def _store_flags(parser: Any) -> None:
     )
 
 
-def _format_flag(parser: Any) -> None:
-    parser.add_argument(
-        "--format", type=_format, default="text", metavar="|".join(FORMATS), help="output format (default: text)"
-    )
+def _format_flag(parser: Any, formats: Sequence[str]) -> None:
+    kind, listed = partial(_format, formats), "|".join(formats)
+    parser.add_argument("--format", type=kind, default="text", metavar=listed, help="output format (default: text)")
 
 
 def _keep(text: str) -> str:
@@ -342,7 +343,7 @@ def build_parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="train the missing runs of a table and print it")
     _table_flags(bench)
     _keep_flag(bench)
-    _format_flag(bench)
+    _format_flag(bench, TABLE_FORMATS)
     _yes_flag(bench)
     bench.set_defaults(handler="harness.cli.bench:bench")
 
@@ -365,7 +366,7 @@ def build_parser() -> argparse.ArgumentParser:
     report.add_argument(
         "--last", action="store_true", help="take every value that is not given from the last bench (of the table)"
     )
-    _format_flag(report)
+    _format_flag(report, TABLE_FORMATS)
     report.set_defaults(handler="harness.cli.bench:report")
 
     init = commands.add_parser("init", help="write a task's YAML file for a file of labelled rows")

@@ -109,7 +109,7 @@ def _follow(jobs: Any, id: str) -> int:
 
 
 def _check_words(inner: argparse.Namespace, words: list[str]) -> None:
-    """Refuse passwords, which the dashboard would show, and an address of the inner command."""
+    """Refuse passwords, which the dashboard would show, an address of the inner command, and binary output."""
     if any(has_password(word) for word in words):
         raise UserError(
             f"submit {words[0]}: a URL in the command has a password, which the dashboard would show; set it on the head "
@@ -119,6 +119,11 @@ def _check_words(inner: argparse.Namespace, words: list[str]) -> None:
         raise UserError(
             f"submit {words[0]} --address {inner.address}: the job joins the cluster it runs on; give the address before "
             f"the command, as in harness submit --address {inner.address} {words[0]} ..."
+        )
+    if inner.format == "parquet":
+        raise UserError(
+            f"submit {words[0]} --format parquet: a job's output is text; print the file from the store afterwards, with harness "
+            "report --format parquet."
         )
 
 

@@ -95,12 +95,13 @@ def _results(found: Recorded, prepared: Prepared, run: Run, task: Task | None) -
     if task is None:
         return
     grid = grid_of(prepared)[0]
-    mine = [each for each in grid.replicates if each.key == found.record.key and each.row == run.row]
-    own = {each.column: each.value for each in mine if each.value is not None}
+    mine = grid.results[(grid.results["key"] == found.record.key) & (grid.results["row"] == run.row)]
+    own = mine.dropna(subset="test").drop_duplicates("column").set_index("column")["test"].to_dict()
+    title = next(row.title for row in prepared.resolved.rows if row.name == run.row)
     for name, column in prepared.resolved.columns.items():
         if column.task != run.task:
             continue
-        cell = grid.cells[run.size, run.row, name]
+        cell = grid.cells[run.size, title, name]
         spread = f" ± {in_points(cell.spread)}" if cell.spread is not None else ""
         shown = f"{in_points(cell.value)}{spread}" if cell.value is not None else f"{cell.done}/{cell.expected} runs"
         yield Result(column.title, f"{task.title} ({column.evaluation})", column.metric, own[name], shown, cell.done)

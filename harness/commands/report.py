@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from harness.commands.prepare import Prepared
-from harness.tables.aggregate import Grid, aggregate
 from harness.tables.caption import Caption, shares
+from harness.tables.cells import Grid, aggregate
 from harness.tables.class_report import class_reports
 from harness.tables.plan import COMPARED_TEXTS, UNLABELLED, Plan
-from harness.tables.results import examples, hardware, replicates
+from harness.tables.results import examples, hardware, results_of
 from harness.tables.values import listed
 
 
@@ -22,7 +22,7 @@ def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
         name: plan.tasks[column.task].note for name, column in resolved.columns.items() if plan.tasks[column.task].note
     }
     skipped = {(row, task): reason for row, task, reason in plan.skipped if task}
-    grid = aggregate(resolved, replicates(plan, store), test_rows, not_comparable, skipped)
+    grid = aggregate(resolved, results_of(plan, store), test_rows, not_comparable, skipped)
     notes = own_data(plan) + [f"Overlap: {sentence}." for sentence in overlap_sentences(plan)]
     if any(stage.data.views > 1 for stage in plan.stages.values()):
         notes.append(f"CSSL contrasts back-translations made by {resolved.translator}.")
@@ -34,7 +34,7 @@ def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
         notes.append(f"The encoder {resolved.encoder} saw labelled pairs of {', '.join(seen)} in its own training.")
     keys = {run.stage.key for run in plan.runs}
     return grid, Caption(
-        len(keys), plan.source, found, hardware(plan, store), tuple(notes), class_reports(plan, store, grid.replicates)
+        len(keys), plan.source, found, hardware(plan, store), tuple(notes), class_reports(plan, store, grid.results)
     )
 
 

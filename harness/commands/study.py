@@ -22,8 +22,9 @@ from harness.search.study import Entry, History, OptunaMirror, study_name, unfin
 from harness.search.trials import Trial
 from harness.specs import SHARED_PHASES, Stage
 from harness.store import Owner, Store, StoredRequest
+from harness.tables.cells import own_scores
 from harness.tables.resolve import resolve
-from harness.tables.results import replicates
+from harness.tables.results import results_of
 
 Watcher = Callable[[str, Trial], None]
 """Called with what happened ('started', 'replicate', 'ended') and the trial as it is now."""
@@ -101,14 +102,15 @@ class Opened:
         """Test scores of a trial by column title, in the order of the study's replicates."""
         request = self.study.request.bench(self.points.space, trial.point)
         prepared = prepare(request, train=False)
-        found = {(r.size, r.column, r.subset, r.seed): r.value for r in replicates(prepared.plan, self.store)}
+        scores = own_scores(prepared.resolved, results_of(prepared.plan, self.store))
+        found = scores[scores["done"]].set_index(["size", "column", "subset", "seed"])["test"].to_dict()
         base, test = prepared.resolved, {}
         for size in base.sizes:
             for name, column in base.columns.items():
                 title = f"{column.title} ({column.metric})" + (f" N={size}" if len(base.sizes) > 1 else "")
                 # A full training set has one subset, which is part of every replicate of its seed.
                 replicate = [(s if size else base.subsets[0], seed) for s, seed in self.points.replicates]
-                test[title] = [value for each in replicate if (value := found[size, name, *each]) is not None]
+                test[title] = [found[size, name, *each] for each in replicate if (size, name, *each) in found]
         return test
 
 

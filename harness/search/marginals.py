@@ -25,7 +25,7 @@ from harness.search.tables import (
     title_of,
 )
 from harness.search.trials import Trial, best_trial
-from harness.tables.aggregate import mean
+from harness.tables.aggregation import mean
 from harness.tables.render import STYLES, Style, latex_table, table_lines
 from harness.tables.table import Value
 

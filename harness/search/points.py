@@ -11,7 +11,7 @@ from harness.search.space import ResolvedSpace
 from harness.search.space_file import FLOPS
 from harness.search.trials import Point, ReplicateOutcome
 from harness.specs import SHARED_PHASES, Run, Stage, Status
-from harness.tables.aggregate import mean
+from harness.tables.aggregation import mean
 from harness.tables.plan import stage_flops
 from harness.tables.request import Request
 from harness.tables.resolve import ResolvedTable, resolve

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
 from harness.search.trials import ReplicateOutcome
-from harness.tables.aggregate import mean
+from harness.tables.aggregation import mean
 
 ERROR_RATE = 0.05
 """Probability, at most, that a point that is not worse than the incumbent is dropped, over all looks together."""

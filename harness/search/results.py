@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.search.trials import Direction, Point, Trial, best_trial, pareto_front
-from harness.tables.aggregate import mean, subset_std
+from harness.tables.aggregation import mean, subset_std
 from harness.tables.caption import counted, in_points
 from harness.tables.table import Value
 
@@ -146,9 +146,9 @@ def above_default(study: Study) -> Measured | None:
     best, first = best_point(study), study.default_trial
     if best is None or first is None or not first.outcomes:
         return None
-    pairs = zip(best.values(), first.values(), strict=False)
-    difference = dict(zip(study.replicates, (a - b for a, b in pairs), strict=False))
-    return Measured(mean(list(difference.values())), subset_std(difference))
+    differences = [a - b for a, b in zip(best.values(), first.values(), strict=False)]
+    subsets = [subset for subset, _ in study.replicates[: len(differences)]]
+    return Measured(mean(differences), subset_std(subsets, differences))
 
 
 def chosen(study: Study) -> dict[str, Any]:
@@ -263,7 +263,7 @@ def final_test(
         raise ValueError("a final test takes one dev score and one test score a column for each replicate")
 
     def measured(values: Sequence[float]) -> Measured:
-        return Measured(mean(values), subset_std(dict(zip(replicates, values, strict=True))))
+        return Measured(mean(values), subset_std([subset for subset, _ in replicates], values))
 
     average = [mean(values) for values in zip(*test.values(), strict=True)]
     columns = {title: measured(values) for title, values in test.items()}

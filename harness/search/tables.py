@@ -16,8 +16,8 @@ from typing import Any
 from harness.errors import unknown
 from harness.search.results import COSTS, Study, above_default, budget, design, ranked
 from harness.search.trials import Trial
-from harness.tables.aggregate import Note
 from harness.tables.caption import counted, in_points, letter, shortened, some_of
+from harness.tables.cells import Note
 from harness.tables.render import FORMATS, SHORT, STYLES, Style, csv_value, latex_table, table_lines
 from harness.tables.table import Value
 

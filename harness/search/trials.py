@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.specs import Status
-from harness.tables.aggregate import mean, subset_std
+from harness.tables.aggregation import mean, subset_std
 from harness.tables.table import Value
 
 Point = Mapping[str, Value]
@@ -62,7 +62,8 @@ class Trial:
     def spread(self, replicates: Sequence[tuple[int, int]], metric: int = 0) -> float | None:
         """Sd of the subsets' means (ddof 1); of the replicates where there is one subset; None while there is only one.
         `replicates`: (subset, seed) in the study's order."""
-        return subset_std(dict(zip(replicates, self.values(metric), strict=False))) if self.outcomes else None
+        subsets = [subset for subset, _ in replicates[: len(self.outcomes)]]
+        return subset_std(subsets, self.values(metric)) if self.outcomes else None
 
     @property
     def eligible(self) -> bool:

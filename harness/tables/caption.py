@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.methods import METHODS, hyperparameters
-from harness.tables.aggregate import AVERAGE, Cell, Grid, Note, has_average, notes_of
+from harness.tables.aggregation import RULES
+from harness.tables.cells import AVERAGE, Cell, Grid, Note, has_average, own_scores
 from harness.tables.class_report import ClassReport
 from harness.tables.resolve import ResolvedTable
 from harness.tables.values import by_origin, listed, sizes_text, used, words
@@ -68,9 +69,9 @@ def title_lines(grid: Grid) -> list[str]:
     if any(r.sizes) and 0 in r.sizes and len(r.subsets_at(0)) < len(r.subsets):
         design += f" (full training set: {counted(len(r.seeds), 'seed')})"
     if r.aggregate.spread == "std" and runs > r.aggregate.ddof:
-        what = f"{r.aggregate.center} ± standard deviation (ddof {r.aggregate.ddof}) over {design}"
+        what = f"{r.aggregate.label} ± standard deviation (ddof {r.aggregate.ddof}) over {design}"
     else:
-        what = f"{r.aggregate.center} over {design}" if runs > 1 else "one run a cell"
+        what = f"{r.aggregate.label} over {design}" if runs > 1 else "one run a cell"
     return [title, f"Test scores in points (x100): {what}."]
 
 
@@ -103,12 +104,41 @@ def _term_lines(grid: Grid, bold: bool) -> Iterator[str]:
     if terms:
         yield f"{'; '.join(terms).capitalize()}."
     if any(cell.best for cell in grid.cells.values()):
-        yield f"{'Bold' if bold else 'Star'}: the highest {r.aggregate.center} of its column."
+        yield f"{'Bold' if bold else 'Star'}: the highest {r.aggregate.label} of its column."
     partial = next((cell for cell in grid.cells.values() if not cell.complete and not cell.skip), None)
     if partial:
-        yield f"{partial.done}/{partial.expected} in a cell: {partial.done} of {counted(partial.expected, 'run')} done, no {r.aggregate.center} yet."
+        yield f"{partial.done}/{partial.expected} in a cell: {partial.done} of {counted(partial.expected, 'run')} done, no {r.aggregate.label} yet."
     if has_average(r) and any(not cell.skip for (_, _, column), cell in grid.cells.items() if column == AVERAGE):
-        yield f"Avg: the mean over the columns within each replicate, then the {r.aggregate.center} over replicates."
+        yield _average_line(r)
+    yield from _selection_lines(grid)
+
+
+def _average_line(r: ResolvedTable) -> str:
+    names = [listed(r.columns[column].title for column in group) for group in r.average_over]
+    columns = "the columns" if r.aggregate.average_over is None else "; ".join(names)
+    if r.aggregate.average == "of_cells":
+        return f"Avg: the mean over the cells of {columns}."
+    return f"Avg: the mean over {columns} within each replicate, then the {r.aggregate.label} over replicates."
+
+
+def _selection_lines(grid: Grid) -> Iterator[str]:
+    """Which configurations count, where rows have several."""
+    r = grid.resolved
+    several = [title for title, rows in r.printed_rows.items() if len(rows) > 1]
+    if not several:
+        return
+    if r.aggregate.select == "none":
+        yield f"{listed(several)}: all runs of several configurations count."
+        return
+    rule = RULES[r.aggregate.select_by or r.aggregate.center].label.format(k=r.aggregate.k)
+    each = "task" if r.aggregate.select == "per_task" else "task and subset"
+    found = [
+        f"{row} {grid.title(column)} {_short_size(size)}: {listed(cell.selected)}"
+        for (size, row, column), cell in grid.cells.items()
+        if cell.selected
+    ]
+    chosen = f" ({'; '.join(found)})" if found else ""
+    yield f"{listed(several)}: for each {each} the configuration with the highest {rule} of dev scores counts{chosen}."
 
 
 def _data_lines(r: ResolvedTable, caption: Caption) -> Iterator[str]:
@@ -235,10 +265,11 @@ def footnotes(grid: Grid) -> tuple[dict[Note, str], list[str]]:
         for note in cell.notes:
             letters.setdefault(note, letter(len(letters)))
     members: dict[Note, list[str]] = {note: [] for note in letters}
-    for r in grid.replicates:
-        task = grid.resolved.columns[r.column].task
-        for note in notes_of(r):
-            members[note].append(f"{r.row} {task} {_short_size(r.size)} subset{r.subset} seed{r.seed}")
+    scores = own_scores(grid.resolved, grid.results)
+    run: Any
+    for run in scores[scores["note"].isin(list(members))].itertuples():
+        place = f"{run.task} {_short_size(run.size)} subset{run.subset} seed{run.seed}"
+        members[run.note].append(f"{run.configuration} {place}")
     lines = []
     for note, mark in letters.items():
         if note.kind == "skipped":

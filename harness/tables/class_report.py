@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.store import Store
-from harness.tables.aggregate import Replicate
+from harness.tables.aggregation import mean
 from harness.tables.plan import Plan
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Array = NDArray[Any]
 
@@ -43,38 +46,34 @@ class ClassReport:
     classes: tuple[ClassScores, ...]
 
 
-def class_reports(plan: Plan, store: Store, replicates: Sequence[Replicate]) -> tuple[ClassReport, ...]:
+def class_reports(plan: Plan, store: Store, results: pd.DataFrame) -> tuple[ClassReport, ...]:
     """A report for each test set of the user's own tasks with classes, from the scores and the recorded predictions of its runs. Rows
     with runs that are not done are left out."""
-    return tuple(_reports(plan, store, replicates))
+    return tuple(_reports(plan, store, results))
 
 
-def _reports(plan: Plan, store: Store, replicates: Sequence[Replicate]) -> Iterator[ClassReport]:
+def _reports(plan: Plan, store: Store, results: pd.DataFrame) -> Iterator[ClassReport]:
     sizes = plan.resolved.sizes
     size = 0 if 0 in sizes else max(sizes)
     expected = len(plan.resolved.replicates_at(size))
+    done = results[(results["size"] == size) & (results["status"] == "done") & results["test"].notna()]
     for name, column in plan.resolved.columns.items():
         data = plan.tasks[column.task]
         if not data.task.own or data.task.regression:
             continue
-        found: dict[str, list[Replicate]] = {}
-        for each in replicates:
-            if (each.column, each.size) == (name, size) and each.done:
-                found.setdefault(each.row, []).append(each)
-        rows = {row: _means(runs) for row, runs in found.items() if len(runs) == expected}
+        scores: dict[str, dict[str, list[float]]] = {}
+        for (row, metric), runs in done[done["column"] == name].groupby(["row", "metric"], sort=False):
+            if len(runs) == expected:
+                scores.setdefault(str(row), {})[str(metric)] = runs["test"].tolist()
+        rows = {row: tuple(map(mean, each.values())) for row, each in scores.items() if column.metric in each}
         if rows:
-            metrics = tuple(each.metric for each in next(iter(found.values()))[0].scores)
             best = max(rows, key=lambda row: rows[row][0])
+            mine = done[(done["column"] == name) & (done["row"] == best) & (done["metric"] == column.metric)]
             digest = data.tests[column.evaluation].digest
-            predicted = [_predicted(store, each.key, digest) for each in found[best]]
+            predicted = [_predicted(store, key, digest) for key in mine["key"]]
             classes = class_scores(data.task.classes, predicted)
+            metrics = tuple(scores[best])
             yield ClassReport(column.title, size, len(predicted[0][0]), metrics, tuple(rows.items()), best, classes)
-
-
-def _means(runs: Sequence[Replicate]) -> tuple[float, ...]:
-    """The mean of each metric over runs."""
-    values = [[each.test for each in run.scores] for run in runs]
-    return tuple(np.mean(np.array(values, dtype=np.float64), axis=0).tolist())
 
 
 def _predicted(store: Store, key: str, digest: str) -> tuple[Array, Array]:

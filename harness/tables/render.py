@@ -1,23 +1,21 @@
 """A grid of cells as Markdown, LaTeX, plain text, CSV or JSON. Pure: the same grid and caption give the same bytes.
 
 The three texts show points (x100) with two decimals. CSV and JSON hold every number unrounded on the metric's own scale: CSV
-the runs, JSON the cells too. `docs/tables.md` documents both.
+the results, JSON the cells too. `docs/results.md` documents both.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from harness.errors import unknown
-from harness.tables.aggregate import Cell, Grid, Note, Replicate, Score
 from harness.tables.caption import Caption, caption_lines, footnotes, in_points, note_lines, title_lines
+from harness.tables.cells import Cell, Grid, Note
 from harness.tables.class_report import ClassScores
+from harness.tables.schema import csv_text, records
 from harness.tables.values import by_origin
 
 Format = Literal["md", "latex", "csv", "json", "text"]
@@ -113,7 +111,7 @@ def escape_latex(text: str) -> str:
 def render(grid: Grid, caption: Caption, format: str) -> str:
     """The grid in one of md, latex, csv, json, text; ends with a newline. Raises UserError for another format."""
     if format == "csv":
-        return _csv(grid)
+        return csv_text(grid.results)
     if format == "json":
         return _json(grid, caption)
     if format not in STYLES:
@@ -195,12 +193,12 @@ def _block(grid: Grid, size: int, letters: Mapping[Note, str], style: Style) -> 
     """The rows of one size; under a comparable preset each with the paper's own row below."""
     body = []
     spread = grid.resolved.aggregate.spread != "none"
-    for row in grid.resolved.rows:
-        cells = [grid.cells[size, row.name, column] for column in grid.columns]
-        body.append([style.escape(row.name), *(_cell_text(cell, letters, style, spread) for cell in cells)])
+    for title in grid.resolved.printed_rows:
+        cells = [grid.cells[size, title, column] for column in grid.columns]
+        body.append([style.escape(title), *(_cell_text(cell, letters, style, spread) for cell in cells)])
         if grid.resolved.comparable and any(cell.paper is not None for cell in cells):
             paper = [_number(cell.paper, cell.paper_spread, style) for cell in cells]
-            body.append([style.escape(f"{row.name} (paper)"), *paper])
+            body.append([style.escape(f"{title} (paper)"), *paper])
     return body
 
 
@@ -290,44 +288,6 @@ def _cell_records(grid: Grid) -> list[dict[str, Any]]:
     return cells
 
 
-def _replicate_records(grid: Grid) -> list[dict[str, Any]]:
-    """Replicates as records, in the order of the design."""
-    found = []
-    for r in grid.replicates:
-        spec = grid.resolved.columns[r.column]
-        place = {"task": spec.task, "metric": spec.metric, "evaluation": spec.evaluation}
-        scores = [{k: _finite(v) for k, v in asdict(each).items()} for each in _scores(r, spec.metric)]
-        found.append({**asdict(r), **place, "value": _finite(r.value), "scores": scores})
-    return found
-
-
-def _scores(replicate: Replicate, metric: str) -> tuple[Score, ...]:
-    return replicate.scores or (Score(metric, None, replicate.value),)
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-CSV_COLUMNS = (
-    *("row", "method", "task", "column", "evaluation", "size", "subset", "seed", "metric", "dev", "test"),
-    *("selected_step", "tied", "collapsed", "status", "reason", "encoder", "seconds", "key"),
-)
-
-
-def _csv(grid: Grid) -> str:
-    """One line for each replicate, column and metric; `docs/tables.md` has the schema. Empty where there is no value."""
-    methods = {row.name: "+".join(row.parts) for row in grid.resolved.rows}
-    out = io.StringIO()
-    writer = csv.DictWriter(out, CSV_COLUMNS, lineterminator="\n", extrasaction="ignore")
-    writer.writeheader()
-    for record in _replicate_records(grid):
-        more = {"method": methods[record["row"]], "encoder": grid.resolved.encoder}
-        for score in record["scores"]:
-            writer.writerow({name: csv_value(value) for name, value in {**record, **more, **score}.items()})
-    return out.getvalue()
-
-
 def csv_value(value: Any) -> Any:
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -365,6 +325,6 @@ def _json(grid: Grid, caption: Caption) -> str:
         },
         "footnotes": footnotes(grid)[1],
         "cells": _cell_records(grid),
-        "replicates": _replicate_records(grid),
+        "results": records(grid.results),
     }
-    return json.dumps(body, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from harness import specs
 from harness.errors import UserError, unknown
 from harness.methods import METHODS, methods_named
+from harness.tables.aggregation import Aggregation
 from harness.tables.overrides import applied
 from harness.tables.request import YAML, Override, Request
+from harness.tables.schema import Place
 from harness.tables.table import (
     ENCODER,
-    Aggregation,
     Column,
     MlmHead,
     PreTrain,
@@ -90,6 +91,33 @@ class ResolvedTable:
     def replicates_at(self, size: int) -> tuple[tuple[int, int], ...]:
         """The crossed design of one size."""
         return tuple((subset, seed) for subset in self.subsets_at(size) for seed in self.seeds)
+
+    @property
+    def printed_rows(self) -> dict[str, tuple[Row, ...]]:
+        """The rows as they are printed, each with its configurations: most have one, the row itself."""
+        return {
+            title: tuple(row for row in self.rows if row.title == title) for title in [row.title for row in self.rows]
+        }
+
+    @property
+    def places(self) -> list[Place]:
+        """(size, row, column, subset, seed) of every score of the table."""
+        return [
+            (size, row.name, column, *replicate)
+            for size in self.sizes
+            for row in self.rows
+            if not row.skip
+            for column in self.columns
+            for replicate in self.replicates_at(size)
+        ]
+
+    @property
+    def average_over(self) -> tuple[tuple[str, ...], ...]:
+        """The groups of columns that the Avg is taken over, of those that are here."""
+        given = self.aggregate.average_over
+        groups = self.columns if given is None else given
+        here = [tuple(c for c in ((g,) if isinstance(g, str) else g) if c in self.columns) for g in groups]
+        return tuple(group for group in here if group)
 
     def settings_of(self, row: Row) -> dict[str, dict[str, Value]]:
         """What each method of a row is set to: overrides first, then the row's own `set`, which makes it this row."""
@@ -236,6 +264,7 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
         protocol=request.protocol or table.protocol,
     )
     _check_effect(result)
+    _check_k(result)
     differs = deviations(result)
     incomparable = differs if base.comparable else [f"preset {preset} is not the paper's setting"]
     if table.source is None:
@@ -244,11 +273,10 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
 
 
 def _rows(table: Table, preset: str, request: Request) -> tuple[Row, ...]:
-    by_name = {row.name: row for row in table.rows}
     if request.methods is not None:
         return _pick_rows(table, request.methods, request.origin("methods"))
     names = table.presets[preset].methods
-    return table.rows if names is None else tuple(by_name[name] for name in names)
+    return table.rows if names is None else tuple(row for name in names for row in table.rows if row.title == name)
 
 
 def _design(table: Table, preset: str, request: Request) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
@@ -291,6 +319,17 @@ def _check_effect(resolved: ResolvedTable) -> None:
             )
 
 
+def _check_k(resolved: ResolvedTable) -> None:
+    """Raises UserError where a cell has fewer runs than its rule takes."""
+    configurations = min(map(len, resolved.printed_rows.values())) if resolved.aggregate.select == "none" else 1
+    runs = min(len(resolved.replicates_at(size)) for size in resolved.sizes) * configurations
+    if (resolved.aggregate.k or 0) > runs:
+        raise UserError(
+            f"table {resolved.table.name}, key aggregate.k: a cell is the {resolved.aggregate.label}, and the chosen subsets and "
+            f"seeds give {runs}; choose more of them."
+        )
+
+
 def _set_here(resolved: ResolvedTable) -> list[str]:
     """The overridden hyperparameters of the chosen rows' methods, for a caption."""
     chosen = {part for row in resolved.rows for part in row.parts}
@@ -324,11 +363,12 @@ def _pick_rows(table: Table, names: Iterable[str], where: str) -> tuple[Row, ...
     chosen: set[str] = set()
     added: dict[str, Row] = {}
     for name in names:
-        found = [row for row in table.rows if row.name == name]
+        found = [row for row in table.rows if name in (row.name, row.title)]
         found = found or [row for row in table.rows if row.method and row.method.lower() == name.lower()]
-        found = found or [row for row in table.rows if row.name.lower() == name.lower()]
+        found = found or [row for row in table.rows if name.lower() in (row.name.lower(), row.title.lower())]
         if not found:
-            known = {text.lower() for row in table.rows for text in (row.name, row.method) if text} | set(METHODS)
+            known = {text.lower() for row in table.rows for text in (row.name, row.title, row.method) if text}
+            known |= set(METHODS)
             if any(part not in METHODS for part in name.lower().split("+")):
                 raise unknown("method", name.lower(), known, where)
             title = "+".join(method.title for method in methods_named(name.lower(), where))

@@ -1,67 +1,75 @@
-"""Test scores from recorded predictions, after selection: the replicates that a table is aggregated from."""
+"""Test scores from recorded predictions, after selection: the results that a table is aggregated from."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from harness.specs import Record, Run, Stage
 from harness.store import Store
-from harness.tables.aggregate import Replicate, Score
 from harness.tables.caption import Examples
 from harness.tables.plan import Plan
+from harness.tables.schema import Result, frame_of, placed
 from harness.tasks import Rows, Task, score
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CHUNK = 100
 """Runs whose predictions are held in memory at a time."""
 
 
-def replicates(plan: Plan, store: Store) -> list[Replicate]:
-    """One replicate a run and column, with the test score of a finished run or the reason why there is none.
-
-    Runs that were never tried are left out: their cells say how many are missing.
-    """
-    found: list[Replicate] = []
+def results_of(plan: Plan, store: Store) -> pd.DataFrame:
+    """What the store holds of a plan's runs, in the tidy schema and the order of the table: the scores of finished runs, and the
+    reason why there is none of a run that ended badly, or whose parent did. Runs that were never tried have no row."""
+    found: list[Result] = []
+    methods = {row.name: "+".join(row.parts) for row in plan.resolved.rows}
     ancestors = {s.key: s for run in plan.runs for s in run.stage.chain[:-1]}
     earlier = store.records(ancestors)
     for start in range(0, len(plan.runs), CHUNK):
         runs = plan.runs[start : start + CHUNK]
         records = store.records([run.stage.key for run in runs], predictions=True)
         for run in runs:
-            found += _of(plan, run, records.get(run.stage.key), earlier)
-    return found
+            record = records.get(run.stage.key) or next(_blocking(run.stage, earlier), None)
+            if record is not None:
+                found += _of(plan, run, methods[run.row], record)
+    return placed(frame_of(found), plan.resolved.places)
 
 
-def _of(plan: Plan, run: Run, record: Record | None, earlier: Mapping[str, Record]) -> Iterator[Replicate]:
-    if record is None:
-        record = next(_blocking(run.stage, earlier), None)
-        if record is None:
-            return
+def _of(plan: Plan, run: Run, method: str, record: Record) -> Iterator[Result]:
+    """The rows of one run: each column of its task with each metric, the column's own first."""
     for name, column in plan.resolved.columns.items():
         if column.task != run.task:
             continue
-        scores: list[Score] = []
-        if record.status == "done":
-            row_set = plan.tasks[run.task].tests[column.evaluation]
-            predicted = record.predictions[row_set.digest]
-            for metric in dict.fromkeys((column.metric, *plan.tasks[run.task].task.metrics)):
-                test = score(metric, predicted.gold, predicted.logits)
-                scores.append(Score(metric, dev_score(run.stage, record, metric), test))
-        yield Replicate(
-            run.row,
-            run.size,
-            name,
-            run.subset,
-            run.seed,
-            scores[0].test if scores else None,
-            record.status,
-            record.reason,
-            record.collapsed,
-            record.key,
-            tuple(scores),
-            record.selected_step,
-            record.tied if scores else None,
-            record.seconds if scores else None,
+        result = Result(
+            row=run.row,
+            method=method,
+            task=run.task,
+            column=name,
+            evaluation=column.evaluation,
+            size=run.size,
+            subset=run.subset,
+            seed=run.seed,
+            metric=column.metric,
+            collapsed=record.collapsed,
+            status=record.status,
+            reason="\n".join(record.reason.splitlines()) or None,  # a lone \r ends a row for readers of CSV
+            key=record.key,
+            encoder=plan.resolved.encoder,
+            workers=record.provenance.get("workers"),
+            hardware=record.provenance.get("device"),
         )
+        if record.status != "done":
+            yield result
+            continue
+        result = replace(
+            result, selected_step=record.selected_step, tied=record.tied, seconds=record.seconds, flops=record.flops
+        )
+        predicted = record.predictions[plan.tasks[run.task].tests[column.evaluation].digest]
+        for metric in dict.fromkeys((column.metric, *plan.tasks[run.task].task.metrics)):
+            test = score(metric, predicted.gold, predicted.logits)
+            yield replace(result, metric=metric, dev=dev_score(run.stage, record, metric), test=test)
 
 
 def dev_score(stage: Stage, record: Record, metric: str) -> float | None:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from harness.errors import UserError, unknown
+from harness.tables.aggregation import Aggregation
 from harness.tables.values import EXCLUSIVE, PHASES, matching, stated
 from harness.tasks.metrics import METRICS, check_metric
 from harness.tasks.protocols import PROTOCOLS
@@ -203,6 +204,7 @@ class Row(Strict):
     `method`: 'cmlm', or several after one another as 'cmlm+scl'; `pre_train`: the same, before, on the table's corpus. `set`:
     hyperparameters by name, by 'method.name' where the row has several methods, and `encoder.` settings of this row alone.
     `incomparable`: why our row gets no verdict even under the paper's preset (for example values the paper leaves out).
+    `configuration_of`: the printed row that it is one of several configurations of.
     """
 
     name: str
@@ -211,6 +213,7 @@ class Row(Strict):
     set: dict[str, Value] = Field(default_factory=dict)
     skip: str = ""
     incomparable: str = ""
+    configuration_of: str = ""
 
     @model_validator(mode="after")
     def _runs_or_skips(self) -> Row:
@@ -235,6 +238,11 @@ class Row(Strict):
             raise MisplacedError(["set", key], f"should be a whole number of {least} or more, not {value!r}")
 
     @property
+    def title(self) -> str:
+        """The printed row that its runs belong to."""
+        return self.configuration_of or self.name
+
+    @property
     def encoder_settings(self) -> dict[str, int]:
         """Settings of the encoder for this row alone, over those of its table."""
         return encoder_part(self.set)
@@ -248,25 +256,6 @@ class Row(Strict):
     def parts(self) -> tuple[str, ...]:
         """Names of the row's methods, pre-training first."""
         return tuple(part for text in (self.pre_train, self.method) if text for part in text.split("+"))
-
-
-class Aggregation(Strict):
-    """How replicates become a cell: `center` of all, and `spread`, their standard deviation with `ddof`.
-
-    `average`: an Avg column of each replicate's mean over columns. A median takes no spread: the papers that report one
-    (COCO-LM: the median of five seeds) print none.
-    """
-
-    center: Literal["mean", "median"] = "mean"
-    spread: Literal["std", "none"] = "std"
-    ddof: Literal[0, 1] = 1
-    average: Literal["per_replicate", "none"] = "none"
-
-    @model_validator(mode="after")
-    def _median_alone(self) -> Aggregation:
-        if self.center == "median" and self.spread != "none":
-            raise MisplacedError(["spread"], "a median takes no standard deviation; set spread: none")
-        return self
 
 
 def _pair(value: object) -> object:
@@ -353,6 +342,17 @@ class Table(Strict):
         for index, row in enumerate(self.rows):
             if row.name in names[:index]:
                 raise MisplacedError(["rows", index, "name"], f"the row '{row.name}' is given twice; keep one")
+        titles = list(dict.fromkeys(row.title for row in self.rows))
+        for index, row in enumerate(self.rows):
+            if row.configuration_of in names:
+                wrong = f"the row '{row.configuration_of}' is run itself; give the printed row another name"
+                raise MisplacedError(["rows", index, "configuration_of"], wrong)
+        if self.aggregate.select != "none" and titles == names:
+            wrong = "no row has configurations to select from; give rows a configuration_of"
+            raise MisplacedError(["aggregate", "select"], wrong)
+        for index, group in enumerate(self.aggregate.average_over or ()):
+            for column in (group,) if isinstance(group, str) else group:
+                check(["aggregate", "average_over", index], column, self.columns, "column")
         for column, spec in self.columns.items():
             check(["columns", column, "task"], spec.task, self.tasks, "task")
             try:
@@ -364,7 +364,7 @@ class Table(Strict):
         for size, rows in self.paper.items():
             check(["paper", size], size, self.sizes, "size")
             for name, cells in rows.items():
-                check(["paper", size, name], name, names, "row")
+                check(["paper", size, name], name, titles, "row")
                 for column in cells:
                     check(["paper", size, name, column], column, self.columns, "column")
         check(["default_preset"], self.default_preset, self.presets, "preset")
@@ -387,7 +387,7 @@ class Table(Strict):
             for index, size in enumerate((changes.sizes if self.sizes else None) or ()):
                 check(["presets", preset, "sizes", index], size, self.sizes, "size")
             for index, name in enumerate(changes.methods or ()):
-                check(["presets", preset, "methods", index], name, names, "row")
+                check(["presets", preset, "methods", index], name, titles, "row")
         self._check_origins()
         return self
 

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from harness.specs import Optim
+from harness.tables.aggregation import RULES
 
 if TYPE_CHECKING:
     from harness.tables.resolve import ResolvedTable
@@ -36,7 +37,7 @@ def stated(table: Table) -> dict[str, Any]:
     found |= {f"pre_train.{name}": value for name, value in text.model_dump().items()} if text else {}
     for name in ("max_length", "selection_every", "sizes", "subsets", "seeds"):
         found[name] = getattr(table, name)
-    return found | {f"aggregate.{name}": value for name, value in table.aggregate.model_dump().items()}
+    return found | {f"aggregate.{name}": value for name, value in table.aggregate.stated.items()}
 
 
 def used(resolved: ResolvedTable) -> dict[str, Any]:
@@ -53,7 +54,7 @@ def used(resolved: ResolvedTable) -> dict[str, Any]:
     for name in ("max_length", "selection_every", "sizes", "seeds"):
         found[name] = getattr(resolved, name)
     found["subsets"] = len(resolved.subsets)
-    return found | {f"aggregate.{name}": value for name, value in resolved.aggregate.model_dump().items()}
+    return found | {f"aggregate.{name}": value for name, value in resolved.aggregate.stated.items()}
 
 
 def changed(resolved: ResolvedTable) -> dict[str, tuple[Any, Any]]:
@@ -140,6 +141,12 @@ def _seeds(value: Any) -> str:
     return f"seed{'' if len(value) == 1 else 's'} {listed(map(str, value))}"
 
 
+def _rule(name: str) -> str:
+    """'the mean of the runs', 'the run that is best on dev'."""
+    label = RULES[name].label.format(k="k")
+    return f"the {label}" if "run" in label else f"the {label} of the runs"
+
+
 _WORDS: Mapping[str, Callable[[Any], str]] = {
     "encoder": lambda v: f"encoder {v}",
     "encoder.relative_buckets": lambda v: f"{v} buckets of relative positions" if v else "no relative positions",
@@ -167,10 +174,14 @@ _WORDS: Mapping[str, Callable[[Any], str]] = {
     "pre_train.blocks": lambda v: "packed blocks framed by special tokens" if v == "packed" else "one text a sequence",
     "pre_train.max_length": lambda v: f"{v} tokens a pre-training sequence",
     "pre_train.seed": lambda v: f"pre-training seed {v}",
-    "aggregate.center": lambda v: f"the {v} of the runs",
+    "aggregate.center": _rule,
+    "aggregate.k": lambda v: f"k = {v}",
     "aggregate.spread": lambda v: "its standard deviation" if v == "std" else "",
     "aggregate.ddof": lambda v: f"ddof {v}",
-    "aggregate.average": lambda v: "Avg within each run" if v == "per_replicate" else "",
+    "aggregate.select": lambda v: f"configurations selected by dev {v.replace('_', ' ')}",
+    "aggregate.select_by": lambda v: f"selected by {_rule(v)}",
+    "aggregate.average": lambda v: {"per_replicate": "Avg within each run", "of_cells": "Avg of the cells"}.get(v, ""),
+    "aggregate.average_over": lambda v: f"Avg over {listed(g if isinstance(g, str) else ' with '.join(g) for g in v)}",
 }
 
 

@@ -8,12 +8,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 from cli.command import MOVIES, TrainingStartedError
 
 from harness.cli import main
-from harness.cli.output import standard_streams
+from harness.cli.output import OutputError, Stream, standard_streams
 
 COMMANDS = (["list", "spaces"], ["plan", *MOVIES.split()], ["--help"])
 
@@ -144,3 +145,30 @@ def test_a_name_that_is_no_path_is_refused_in_a_sentence(
 def test_a_corpus_that_is_no_path(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--table", "pretraining", "--corpus", name]) == 2
     assert capsys.readouterr().err.startswith("harness: --corpus: ")
+
+
+def test_parquet_is_not_printed_on_a_terminal(
+    refused: Callable[..., str], workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is read or trained; a job's output is text as well."""
+    monkeypatch.setattr("harness.cli.output.Stream.isatty", lambda stream: True, raising=False)
+    fix = "redirect it, as in harness report --format parquet > results.parquet."
+    for words in ("report", f"bench {MOVIES}"):
+        assert refused(f"{words} --format parquet").endswith(fix)
+    monkeypatch.undo()
+    assert "a job's output is text" in refused(f"submit bench {MOVIES} --format parquet")
+    assert "unknown format 'parquet'" in refused("tune ft --format parquet")
+
+
+@pytest.mark.parametrize(("opened", "left"), [(unread, True), (full, False)])
+def test_bytes_that_are_not_written_are_no_success(
+    opened: Callable[[], io.TextIOWrapper], left: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened() as out:
+        monkeypatch.setattr("sys.stdout", out)
+        with standard_streams():
+            stream = cast(Stream, sys.stdout)
+            with pytest.raises(OutputError) as caught:
+                stream.write_bytes(b"PAR1")
+        assert caught.value.left is left
+        out.flush()  # Python's own flush at the end prints nothing more

@@ -39,7 +39,7 @@ WAIT_SECONDS = 900.0
 def table_of(printed: str) -> dict[str, Any]:
     """A table printed as JSON, without how long its runs took."""
     body: dict[str, Any] = json.loads(printed)
-    for replicate in body["replicates"]:
+    for replicate in body["results"]:
         del replicate["seconds"]
     return body
 

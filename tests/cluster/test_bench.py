@@ -31,12 +31,12 @@ def test_a_bench_fills_its_table(undisturbed: Undisturbed) -> None:
     for (row, _), cell in cells.items():
         assert (cell["done"], cell["expected"]) == (2, 2), row
         assert 0 <= cell["value"] <= 1
-    assert sorted((r["row"], r["seed"]) for r in table["replicates"]) == [
+    assert sorted((r["row"], r["seed"]) for r in table["results"]) == [
         (row, seed) for row in ("FT", "SCL", "TAPT") for seed in (31, 42)
     ]
     assert len(undisturbed.records) == STAGES
     assert {(each.status, each.attempt) for each in undisturbed.records.values()} == {("done", 1)}
-    assert len({r["key"] for r in table["replicates"]} & set(undisturbed.records)) == 6
+    assert len({r["key"] for r in table["results"]} & set(undisturbed.records)) == 6
 
 
 def test_what_was_said_while_it_ran(undisturbed: Undisturbed) -> None:
@@ -92,8 +92,8 @@ def test_more_of_the_same_table_trains_only_what_is_missing(undisturbed: Undistu
     before = kept(copied)
     again = BENCH.replace("ft,scl,tapt", "cmlm") + " --set cmlm.alpha=0"
     driver = finished(copied, again)
-    tapt = [r["value"] for r in undisturbed.driver.table["replicates"] if r["row"] == "TAPT"]
-    assert [r["value"] for r in driver.table["replicates"]] == tapt
+    tapt = [r["test"] for r in undisturbed.driver.table["results"] if r["row"] == "TAPT"]
+    assert [r["test"] for r in driver.table["results"]] == tapt
     assert kept(copied) == before
 
 

@@ -96,13 +96,13 @@ def test_a_submitted_bench_fills_its_table(head: tuple[str, str], folder: Path) 
     assert f"ray job stop {id} --address {head[0]}" in driver.out
     followed = plain_shell(printed(driver, "Follow it"), folder)
     assert followed.returncode == 0, followed.stderr
-    assert '"replicates": [' in followed.stdout, "the table, as the job printed it"
+    assert '"results": [' in followed.stdout, "the table, as the job printed it"
     assert f"{head[0]}/#/jobs/{id}    (its token: ray get-auth-token)" in driver.out
 
     assert f"Ray dashboard: {head[0]} " in driver.out, "the job joined the cluster that it was handed to"
     table = json.loads(driver.out[driver.out.index("\n{") :])
     assert next((cell["row"], cell["done"], cell["expected"]) for cell in table["cells"]) == ("FT", 1, 1)
-    assert len(table["replicates"]) == 1
+    assert len(table["results"]) == 1
 
     job = answer(f"{head[0]}/api/jobs/{id}")
     assert (job["status"], job["driver_exit_code"]) == ("SUCCEEDED", 0)

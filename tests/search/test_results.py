@@ -23,7 +23,7 @@ from harness.search.marginals import marginal_tables, marginals
 from harness.search.results import Study, best_point, best_yaml, budget, chosen, final_test, ranked
 from harness.search.tables import points_table
 from harness.search.trials import ReplicateOutcome, Trial
-from harness.tables.aggregate import mean
+from harness.tables.aggregation import mean
 from harness.tables.render import FORMATS
 from harness.yaml_files import Strict, load_yaml
 

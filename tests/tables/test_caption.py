@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 from requested import resolve_table
-from tables.test_aggregate import replicates, rows_of
+from tables.runs import filled, results, rows_of
 
-from harness.tables.aggregate import AVERAGE, Grid, Replicate, aggregate
 from harness.tables.caption import Caption, Examples, caption_lines, footnotes
+from harness.tables.cells import AVERAGE, Grid
 from harness.tables.render import FORMATS, render
 from harness.tables.resolve import ResolvedTable
+from harness.tables.schema import Result
 from harness.tasks import TASKS, Task
 
 REVIEWS = Task("reviews", "Reviews", ("text",), ("bad", "good"), ("accuracy",), own=True)
@@ -33,10 +34,10 @@ def own(**overrides: Any) -> ResolvedTable:
     return table("few_shot", "quick", **{**kept, **overrides})
 
 
-def grid_of(r: ResolvedTable, runs: list[Replicate] | None = None, skipped: Mapping[Any, str] | None = None) -> Grid:
-    given = replicates(r) if runs is None else runs
+def grid_of(r: ResolvedTable, runs: list[Result] | None = None, skipped: Mapping[Any, str] | None = None) -> Grid:
+    given = results(r) if runs is None else runs
     given = [x for x in given if (x.row, r.columns[x.column].task) not in (skipped or {})]
-    return aggregate(r, given, rows_of(r), skipped=skipped)
+    return filled(r, given, rows_of(r), skipped=skipped)
 
 
 def text_of(r: ResolvedTable, caption: Caption | None = None, **more: Any) -> str:
@@ -45,7 +46,7 @@ def text_of(r: ResolvedTable, caption: Caption | None = None, **more: Any) -> st
 
 def test_what_a_method_decides_is_said_once() -> None:
     r = resolve_table("pretraining", "paper", methods=("MLM", "TACO", "TACO concentrated"))
-    text = " ".join(caption_lines(aggregate(r, []), Caption(num_runs=1)))
+    text = " ".join(caption_lines(filled(r, []), Caption(num_runs=1)))
     assert text.count("RoBERTa's classification head on every encoder") == 1
     assert "From the TACO paper: " in text
 
@@ -150,7 +151,7 @@ def test_terms_are_explained_where_they_occur_and_nowhere_else() -> None:
     assert "Subset: one draw of the training examples" in complete
     assert "ubset:" not in one
     assert "Avg" not in complete
-    partial = text_of(r, runs=[x for x in replicates(r) if x.subset == 0])
+    partial = text_of(r, runs=[x for x in results(r) if x.subset == 0])
     assert "1/2 in a cell: 1 of 2 runs done" in partial
     assert "highest mean" not in partial
     assert "highest mean" in complete
@@ -193,7 +194,7 @@ def test_a_row_that_skips_a_task_leaves_the_table_complete_and_has_no_average() 
     ]
     row = next(each for each in render(grid, Caption(1), "text").split("\n") if each.startswith("SCL"))
     assert re.fullmatch(r"SCL +\d+\.\d\d ± \d+\.\d\d\*? +— \[a\] +— \[a\]", row)
-    missing = grid_of(r, [x for x in replicates(r) if (x.column, x.subset) != ("reviews", 1)], SKIPPED)
+    missing = grid_of(r, [x for x in results(r) if (x.column, x.subset) != ("reviews", 1)], SKIPPED)
     assert not missing.complete
 
 

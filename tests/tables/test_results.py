@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import sqlite3
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from requested import resolve_table
+from tables.runs import OWNER, commit
 
 import harness
 from harness.encoders import HeadTraining, Located
 from harness.specs import Encoder, Predictions, Record, Stage
-from harness.store import Owner, Store
+from harness.store import Store
 from harness.tables import results
+from harness.tables.cells import own_scores
 from harness.tables.plan import Plan, make_plan
-from harness.tables.results import dev_scores, examples, hardware, replicates
+from harness.tables.results import dev_scores, examples, hardware, results_of
+from harness.tables.schema import PLACE, RESULT_DTYPES
 from harness.tasks import Task, open_source, score
 
 TINY = Located(Encoder("7" * 32, "tiny"), None, {}, HeadTraining("boolq_prose", steps=100, lr=1e-3))
-OWNER = Owner.current()
 
 
 @pytest.fixture(scope="module")
@@ -38,53 +42,45 @@ def store(tmp_path: Path) -> Store:
     return Store(f"sqlite:///{tmp_path}/harness.db")
 
 
-def commit(store: Store, stage: Stage, status: Any = "done", reason: str = "", **more: Any) -> Record:
-    """A record of a stage, with made-up predictions of dev and each test set where it is done."""
-    rng = np.random.default_rng(int(stage.key[:8], 16))
-    record = Record(stage.key, status, reason, **more)
-    if status == "done" and stage.selection and stage.data.dev:
-        for rows, count in zip((stage.data.dev, *stage.data.tests), (59, 61, 67), strict=False):
-            logits = rng.normal(size=(count, stage.data.num_labels)).astype(np.float32)
-            record.predictions[rows.digest] = Predictions(logits, rng.integers(0, stage.data.num_labels, count))
-        record.dev_scores = {stage.selection.metric: 0.5}
-    assert store.lease(stage.key, OWNER) == "granted"
-    assert store.commit(stage, record, OWNER)
-    return record
+def own_rows(plan: Plan, store: Store) -> list[Any]:
+    """The results of each run with its columns' own metrics."""
+    columns = plan.resolved.columns
+    return [each for each in results_of(plan, store).itertuples() if each.metric == columns[each.column].metric]
 
 
 def test_scores_are_those_of_the_recorded_predictions(plan: Plan, store: Store) -> None:
     records = {stage.key: commit(store, stage) for stage in plan.stages.values()}
-    found = replicates(plan, store)
+    found = own_rows(plan, store)
     # CoLA is one column, MNLI two: 4 rows x 2 seeds x 3
     assert len(found) == 24
-    assert all(r.done and r.status == "done" and r.reason == "" for r in found)
+    assert all(r.status == "done" and pd.isna(r.reason) for r in found)
     runs = {(run.row, run.task, run.size, run.subset, run.seed): run for run in plan.runs}
     for each in found:
         column = plan.resolved.columns[each.column]
         run = runs[each.row, column.task, each.size, each.subset, each.seed]
         rows = plan.tasks[column.task].tests[column.evaluation]
         predicted = records[run.stage.key].predictions[rows.digest]
-        assert each.value == score(column.metric, predicted.gold, predicted.logits)
+        assert each.test == score(column.metric, predicted.gold, predicted.logits)
         assert each.key == run.stage.key
     assert {r.column for r in found} == {"cola", "mnli", "mnli_mm"}
-    assert len({r.value for r in found}) > 12
+    assert len({r.test for r in found}) > 12
 
 
 def test_one_run_of_mnli_gives_two_columns_from_its_two_test_sets(plan: Plan, store: Store) -> None:
     run = next(r for r in plan.runs if r.task == "mnli" and r.row == "FT")
     record = commit(store, run.stage)
-    found = {r.column: r for r in replicates(plan, store)}
+    found = {r.column: r for r in own_rows(plan, store)}
     assert set(found) == {"mnli", "mnli_mm"}
     assert {(r.key, r.row, r.seed) for r in found.values()} == {(run.stage.key, "FT", run.seed)}
     # numbers of different denominators: no two of the three sets can give the same accuracy
     matched, mismatched = (record.predictions[f"unresolved:mnli/{name}"] for name in ("matched", "mismatched"))
     assert (len(matched.gold), len(mismatched.gold)) == (61, 67)
-    assert found["mnli"].value == score("accuracy", matched.gold, matched.logits)
-    assert found["mnli_mm"].value == score("accuracy", mismatched.gold, mismatched.logits)
+    assert found["mnli"].test == score("accuracy", matched.gold, matched.logits)
+    assert found["mnli_mm"].test == score("accuracy", mismatched.gold, mismatched.logits)
     dev = run.stage.data.dev
     assert dev
     on_dev = score("accuracy", record.predictions[dev.digest].gold, record.predictions[dev.digest].logits)
-    assert on_dev not in (found["mnli"].value, found["mnli_mm"].value)
+    assert on_dev not in (found["mnli"].test, found["mnli_mm"].test)
 
 
 def test_a_perfect_and_a_hopeless_run(plan: Plan, store: Store) -> None:
@@ -95,21 +91,21 @@ def test_a_perfect_and_a_hopeless_run(plan: Plan, store: Store) -> None:
     record = Record(stage.key, "done", predictions={stage.data.tests[0].digest: Predictions(right, gold)})
     store.lease(stage.key, OWNER)
     store.commit(stage, record, OWNER)
-    assert [r.value for r in replicates(plan, store)] == [1.0]
+    assert [r.test for r in own_rows(plan, store)] == [1.0]
 
 
 def test_what_was_never_tried_is_left_out(plan: Plan, store: Store) -> None:
-    assert replicates(plan, store) == []
+    assert own_rows(plan, store) == []
     first = plan.runs[0]
     for ancestor in first.stage.chain:
         commit(store, ancestor)
     # of the runs one is done now
-    assert [(r.row, r.column, r.seed) for r in replicates(plan, store)] == [(first.row, "cola", first.seed)]
+    assert [(r.row, r.column, r.seed) for r in own_rows(plan, store)] == [(first.row, "cola", first.seed)]
 
 
-def test_a_store_that_does_not_exist_has_no_replicates(plan: Plan, tmp_path: Path) -> None:
+def test_a_store_that_does_not_exist_has_no_results(plan: Plan, tmp_path: Path) -> None:
     nowhere = Store(f"sqlite:///{tmp_path}/none/harness.db", create=False)
-    assert replicates(plan, nowhere) == []
+    assert own_rows(plan, nowhere) == []
     assert hardware(plan, nowhere) == ()
     assert not (tmp_path / "none").exists()
 
@@ -118,10 +114,11 @@ def test_a_store_that_does_not_exist_has_no_replicates(plan: Plan, tmp_path: Pat
 def test_a_run_that_ended_badly_gives_its_reason_and_no_score(plan: Plan, store: Store, status: str) -> None:
     run = next(r for r in plan.runs if r.task == "mnli")
     commit(store, run.stage, status, "loss is nan at step 7")
-    found = replicates(plan, store)
-    assert [(r.column, r.value, r.status, r.reason, r.done) for r in found] == [
-        (column, None, status, "loss is nan at step 7", False) for column in ("mnli", "mnli_mm")
+    found = own_rows(plan, store)
+    assert [(r.column, math.isnan(r.test), r.status, r.reason) for r in found] == [
+        (column, True, status, "loss is nan at step 7") for column in ("mnli", "mnli_mm")
     ]
+    assert not own_scores(plan.resolved, results_of(plan, store))["done"].any()
 
 
 @pytest.mark.parametrize("status", ["failed", "diverged"])
@@ -130,8 +127,8 @@ def test_a_run_whose_parent_ended_badly_says_so(plan: Plan, store: Store, status
     head, post, leaf = run.stage.chain
     commit(store, head)
     commit(store, post, status, "loss is nan at step 7")
-    (only,) = replicates(plan, store)
-    assert (only.row, only.seed, only.column, only.value) == ("CMLM", run.seed, "cola", None)
+    (only,) = own_rows(plan, store)
+    assert (only.row, only.seed, only.column, math.isnan(only.test)) == ("CMLM", run.seed, "cola", True)
     assert (only.status, only.reason) == (status, f"post-train {status}: loss is nan at step 7")
     assert only.key == leaf.key
 
@@ -139,7 +136,7 @@ def test_a_run_whose_parent_ended_badly_says_so(plan: Plan, store: Store, status
 def test_an_mlm_head_that_diverged_is_the_reason_of_every_run_that_starts_from_it(plan: Plan, store: Store) -> None:
     head = next(stage for stage in plan.stages.values() if stage.phase == "mlm-head")
     commit(store, head, "diverged", "loss is nan at step 2")
-    found = replicates(plan, store)
+    found = own_rows(plan, store)
     assert {r.row for r in found} == {"TAPT", "CMLM"}
     assert len(found) == 12
     assert {(r.status, r.reason) for r in found} == {("diverged", "mlm-head diverged: loss is nan at step 2")}
@@ -150,33 +147,33 @@ def test_a_done_run_counts_whatever_became_of_its_parent(plan: Plan, store: Stor
     run = next(r for r in plan.runs if r.row == "TAPT" and r.task == "cola")
     commit(store, run.stage.chain[1], "failed", "disk is full")
     commit(store, run.stage)
-    found = replicates(plan, store)
-    assert [r.done for r in found] == [True]
+    found = own_rows(plan, store)
+    assert [r.status for r in found] == ["done"]
 
 
 def test_collapse_is_passed_on(plan: Plan, store: Store) -> None:
     commit(store, plan.runs[0].stage, collapsed=True)
-    assert [r.collapsed for r in replicates(plan, store)] == [True]
+    assert [r.collapsed for r in own_rows(plan, store)] == [True]
 
 
 def test_two_rows_of_one_computation_share_a_record(store: Store) -> None:
     fields = {"tasks": ("cola",), "sizes": (20,), "subsets": (0,), "seeds": (31,), "set": ("cmlm.alpha=0",)}
     made = make_plan(resolve_table("few_shot", "paper", **fields), None, TINY)
     commit(store, next(r.stage for r in made.runs if r.row == "TAPT"))
-    found = replicates(made, store)
+    found = own_rows(made, store)
     assert [r.row for r in found] == ["TAPT", "CMLM"]
-    assert len({(r.key, r.value) for r in found}) == 1
+    assert len({(r.key, r.test) for r in found}) == 1
 
 
 def test_chunks_do_not_change_anything(plan: Plan, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     for index, stage in enumerate(plan.stages.values()):
         if index % 3:
             commit(store, stage, "done" if index % 5 else "failed")
-    whole = replicates(plan, store)
-    assert whole
+    whole = results_of(plan, store)
+    assert len(whole)
     for size in (1, 2, 7):
         monkeypatch.setattr(results, "CHUNK", size)
-        assert replicates(plan, store) == whole
+        pd.testing.assert_frame_equal(results_of(plan, store), whole, check_exact=True)
 
 
 # ----------------------------------------------------------------------------------- law 3: after selection only
@@ -192,7 +189,7 @@ def test_nothing_of_the_test_sets_is_committed_but_predictions(plan: Plan, store
     """The record's JSON names no test set and holds no number that was computed from one."""
     run = next(r for r in plan.runs if r.task == "mnli")
     record = commit(store, run.stage)
-    (each, other) = (r.value for r in replicates(plan, store))
+    (each, other) = (r.test for r in own_rows(plan, store))
     with sqlite3.connect(tmp_path / "harness.db") as connection:
         (body,) = connection.execute("select record from records where key = ?", (record.key,)).fetchone()
     connection.close()
@@ -262,19 +259,41 @@ def test_a_metric_that_is_newer_than_a_record_is_computed_from_its_predictions(p
     assert dev_scores(store, store.records([parent.key])[parent.key], ("mcc",)) == {}
 
 
-def test_a_replicate_has_every_metric_of_its_task_and_its_checkpoint(plan: Plan, store: Store) -> None:
+def test_a_run_has_a_row_for_each_metric_of_its_task_with_its_checkpoint(plan: Plan, store: Store) -> None:
     run = next(r for r in plan.runs if r.task == "cola")
-    commit(store, run.stage, selected_step=300, tied=2, seconds=1.5)
-    (found,) = replicates(plan, store)
-    assert [each.metric for each in found.scores] == ["mcc", "accuracy"]
-    assert found.scores[0].test == found.value
+    origin = {"device": "CPU x", "workers": 2}
+    commit(store, run.stage, selected_step=300, tied=2, seconds=1.5, flops=1e9, provenance=origin)
+    found = results_of(plan, store)
+    assert found["metric"].tolist() == ["mcc", "accuracy"]
     on_dev = predictions_on_dev(store, run.stage)
-    assert [each.dev for each in found.scores] == [0.5, score("accuracy", on_dev.gold, on_dev.logits)]
-    assert (found.selected_step, found.tied, found.seconds) == (300, 2, 1.5)
+    assert found["dev"].tolist() == [0.5, score("accuracy", on_dev.gold, on_dev.logits)]
+    same = {
+        "method": "ft",
+        "selected_step": 300,
+        "tied": 2,
+        "seconds": 1.5,
+        "flops": 1e9,
+        "workers": 2,
+        "hardware": "CPU x",
+    }
+    assert found[list(same)].to_dict("records") == [same, same]
     failed = next(r for r in plan.runs if r.task == "mnli")
     commit(store, failed.stage, "failed", "no memory")
-    others = [r for r in replicates(plan, store) if r.key == failed.stage.key]
-    assert {(r.scores, r.selected_step, r.tied, r.seconds) for r in others} == {((), None, None, None)}
+    rows = results_of(plan, store).query("status == 'failed'")
+    assert rows[["column", "metric"]].to_numpy().tolist() == [["mnli", "accuracy"], ["mnli_mm", "accuracy"]]
+    assert (
+        rows[["dev", "test", "selected_step", "tied", "seconds", "flops", "workers", "hardware"]].isna().all(axis=None)
+    )
+
+
+def test_results_are_in_the_order_of_the_table_and_have_its_dtypes_also_without_rows(plan: Plan, store: Store) -> None:
+    assert results_of(plan, store).dtypes.astype(str).to_dict() == RESULT_DTYPES
+    for stage in reversed(plan.stages.values()):
+        commit(store, stage)
+    found = results_of(plan, store)
+    assert found.dtypes.astype(str).to_dict() == RESULT_DTYPES
+    places = list(dict.fromkeys(zip(*(found[name] for name in PLACE), strict=True)))
+    assert places == [place for place in plan.resolved.places if place[1] != "CSSL"]
 
 
 def test_numbers_of_examples_are_those_of_sets_that_are_at_hand(tmp_path: Path, plan: Plan) -> None:

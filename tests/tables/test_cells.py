@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import io
 import json
 import random
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from requested import resolve_table
+from tables.runs import filled, result, results, rows_of
 
 from harness.errors import UserError
-from harness.tables.aggregate import Grid, Replicate, Score, aggregate
+from harness.tables.aggregation import Aggregation
 from harness.tables.caption import Caption
-from harness.tables.render import CSV_COLUMNS, FORMATS, escape_latex, render
+from harness.tables.cells import Grid
+from harness.tables.render import FORMATS, escape_latex, render
 from harness.tables.resolve import ResolvedTable
-from harness.tables.table import Aggregation, Row
+from harness.tables.schema import Result
+from harness.tables.table import Row
 
 CAPTION = Caption(num_runs=9, hardware=("CPU b", "CPU a"))
 
@@ -32,38 +32,22 @@ def resolved(preset: str = "paper", average: bool = False, ddof: int = 1, **over
     return replace(found, aggregate=Aggregation(average="per_replicate" if average else "none", ddof=ddof))
 
 
-def replicates(r: ResolvedTable, seed: int = 0) -> list[Replicate]:
-    draw = random.Random(seed)
-    return [
-        Replicate(row.name, size, column, *place, value=draw.random(), key=f"{draw.getrandbits(64):x}")
-        for row in r.rows
-        if not row.skip
-        for size in r.sizes
-        for column in r.columns
-        for place in r.replicates
-    ]
-
-
-def rows_of(r: ResolvedTable) -> dict[str, int]:
-    return {name: column.test_rows or 1 for name, column in r.columns.items()}
-
-
-def drop(runs: Sequence[Replicate], **place: Any) -> list[Replicate]:
+def drop(runs: Sequence[Result], **place: Any) -> list[Result]:
     return [x for x in runs if any(getattr(x, k) != v for k, v in place.items())]
 
 
 @pytest.mark.parametrize("ddof", [0, 1])
 def test_cells_agree_with_a_naive_loop(ddof: int) -> None:
     r = resolved(ddof=ddof, average=True)
-    runs = replicates(r)
-    grid = aggregate(r, runs, rows_of(r))
+    runs = results(r)
+    grid = filled(r, runs, rows_of(r))
     for row in ("FT", "CMLM"):
         for size in r.sizes:
             for column in r.columns:
                 scores = np.zeros((5, 3))
                 for x in runs:
                     if (x.row, x.size, x.column) == (row, size, column):
-                        scores[x.subset, r.seeds.index(x.seed)] = x.value
+                        scores[x.subset, r.seeds.index(x.seed)] = x.test
                 cell = grid.cells[size, row, column]
                 assert cell.value == pytest.approx(scores.mean(), abs=1e-14)
                 assert cell.spread == pytest.approx(scores.std(ddof=ddof), abs=1e-14)
@@ -73,38 +57,38 @@ def test_cells_agree_with_a_naive_loop(ddof: int) -> None:
 
 def test_the_average_is_taken_within_each_replicate() -> None:
     r = resolved(average=True)
-    runs = replicates(r)
-    grid = aggregate(r, runs)
+    runs = results(r)
+    grid = filled(r, runs)
     assert grid.columns == ("sst2", "mnli", "mnli_mm", "avg")
     by_place: dict[tuple[int, int], list[float]] = {}
     for x in runs:
         if (x.row, x.size) == ("TAPT", 100):
-            by_place.setdefault((x.subset, x.seed), []).append(x.value or 0)
+            by_place.setdefault((x.subset, x.seed), []).append(x.test or 0)
     means = [np.mean(v) for v in by_place.values()]
     cell = grid.cells[100, "TAPT", "avg"]
     assert cell.value == pytest.approx(np.mean(means), abs=1e-14)
     assert cell.spread == pytest.approx(np.std(means, ddof=1), abs=1e-14)
-    partly = aggregate(r, drop(runs, row="TAPT", size=100, column="mnli", subset=0)).cells
+    partly = filled(r, drop(runs, row="TAPT", size=100, column="mnli", subset=0)).cells
     assert (partly[100, "TAPT", "avg"].value, partly[100, "TAPT", "avg"].done) == (None, 12)
     assert partly[20, "TAPT", "avg"].value is not None
-    assert "avg" not in aggregate(resolved(average=True, tasks=("sst2",)), []).columns
+    assert "avg" not in filled(resolved(average=True, tasks=("sst2",)), []).columns
 
 
 def test_a_table_may_show_the_median_of_its_runs() -> None:
     median = Aggregation(center="median", spread="none", average="per_replicate")
     r = replace(resolved(sizes=(100,)), aggregate=median)
-    runs = replicates(r)
-    grid = aggregate(r, runs, rows_of(r))
+    runs = results(r)
+    grid = filled(r, runs, rows_of(r))
     for column in r.columns:
-        scores = [x.value or 0 for x in runs if (x.row, x.column) == ("FT", column)]
+        scores = [x.test or 0 for x in runs if (x.row, x.column) == ("FT", column)]
         cell = grid.cells[100, "FT", column]
         assert cell.value == np.median(scores)
         assert (cell.verdict, cell.half_width) == ("not comparable", None)
-        assert cell.why == ("the interval of a verdict holds for means, not for medians",)
+        assert cell.why == ("the interval of a verdict holds for the mean of all runs of one configuration",)
     by_place: dict[tuple[int, int], list[float]] = {}
     for x in runs:
         if x.row == "FT":
-            by_place.setdefault((x.subset, x.seed), []).append(x.value or 0)
+            by_place.setdefault((x.subset, x.seed), []).append(x.test or 0)
     averages = [np.mean(values) for values in by_place.values()]
     assert grid.cells[100, "FT", "avg"].value == pytest.approx(np.median(averages), abs=1e-14)
     text = render(grid, CAPTION, "text")
@@ -117,18 +101,18 @@ def test_a_table_may_show_the_median_of_its_runs() -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        {"status": "failed", "value": None, "reason": "out of\nmemory"},
-        {"status": "diverged", "value": None, "reason": "loss is NaN"},
-        {"value": float("nan")},
-        {"status": "failed", "value": 0.9},
+        {"status": "failed", "test": None, "reason": "out of\nmemory"},
+        {"status": "diverged", "test": None, "reason": "loss is NaN"},
+        {"test": float("nan")},
+        {"status": "failed", "test": 0.9},
         None,
     ],
 )
 def test_an_incomplete_cell_has_no_mean(broken: dict[str, Any] | None) -> None:
     r = resolved()
-    first, *others = replicates(r)
+    first, *others = results(r)
     runs = [replace(first, **broken), *others] if broken else others
-    grid = aggregate(r, runs, rows_of(r))
+    grid = filled(r, runs, rows_of(r))
     cell = grid.cells[first.size, first.row, first.column]
     assert (cell.value, cell.spread, cell.done, cell.verdict) == (None, None, 14, "incomplete")
     assert not cell.best
@@ -141,23 +125,23 @@ def test_an_incomplete_cell_has_no_mean(broken: dict[str, Any] | None) -> None:
 def test_best_is_among_complete_cells_only() -> None:
     r = resolved(methods=("FT", "SCL", "TAPT"), sizes=(20,), tasks=("sst2",))
     values = {"FT": 0.9, "SCL": 0.8, "TAPT": 0.8}
-    runs = [Replicate(n, 20, "sst2", *p, value=v) for n, v in values.items() for p in r.replicates]
-    best = {k[1] for k, cell in aggregate(r, runs[1:]).cells.items() if cell.best}
+    runs = [result(r, n, 20, "sst2", *p, v) for n, v in values.items() for p in r.replicates]
+    best = {k[1] for k, cell in filled(r, runs[1:]).cells.items() if cell.best}
     assert best == {"SCL", "TAPT"}
-    assert {k[1] for k, cell in aggregate(r, runs).cells.items() if cell.best} == {"FT"}
+    assert {k[1] for k, cell in filled(r, runs).cells.items() if cell.best} == {"FT"}
 
 
-def constant(r: ResolvedTable, row: str, shift: float, noise: float = 0.01) -> list[Replicate]:
+def constant(r: ResolvedTable, row: str, shift: float, noise: float = 0.01) -> list[Result]:
     """Runs of one row whose subset means spread by `noise` around the paper's value plus `shift`."""
     paper = r.paper_value(20, row, "sst2")
     assert paper
-    return [Replicate(row, 20, "sst2", s, t, value=paper[0] + shift + noise * (s - 2)) for s, t in r.replicates]
+    return [result(r, row, 20, "sst2", s, t, paper[0] + shift + noise * (s - 2)) for s, t in r.replicates]
 
 
 def test_verdicts() -> None:
     r = resolved(tasks=("sst2",), sizes=(20,))
     runs = constant(r, "FT", 0.005) + constant(r, "TAPT", 0.2) + constant(r, "CMLM", -0.2) + constant(r, "SCL", 0)
-    cells = aggregate(r, runs, {"sst2": 372}).cells
+    cells = filled(r, runs, {"sst2": 372}).cells
     assert {k[1]: c.verdict for k, c in cells.items()} == {
         "FT": "agrees",
         "SCL": "not comparable",
@@ -170,31 +154,31 @@ def test_verdicts() -> None:
         2.776445 * 0.01 * np.sqrt(2.5) * np.sqrt(2 / 5), rel=1e-6
     )
     for given, part in (({"sst2": 436}, "436 test examples instead of 372"), (None, "not known")):
-        cell = aggregate(r, runs, given).cells[20, "FT", "sst2"]
+        cell = filled(r, runs, given).cells[20, "FT", "sst2"]
         assert cell.verdict == "not comparable"
         assert part in cell.why[0]
-    cell = aggregate(r, runs, {"sst2": 372}, {"sst2": "another split"}).cells[20, "FT", "sst2"]
+    cell = filled(r, runs, {"sst2": 372}, {"sst2": "another split"}).cells[20, "FT", "sst2"]
     assert cell.why == ("SST-2: another split",)
     few = resolved("laptop", tasks=("sst2",), sizes=(20,))
-    assert aggregate(few, [], {"sst2": 372}).cells[20, "FT", "sst2"].verdict == "not comparable"
+    assert filled(few, [], {"sst2": 372}).cells[20, "FT", "sst2"].verdict == "not comparable"
 
 
 def test_collapsed_runs_count_and_are_reported_with_and_without() -> None:
     r = resolved(tasks=("sst2",), sizes=(20,), methods=("FT",))
-    runs = replicates(r)
+    runs = results(r)
     runs[3] = replace(runs[3], collapsed=True)
-    cell = aggregate(r, runs).cells[20, "FT", "sst2"]
-    values = [x.value for x in runs]
+    cell = filled(r, runs).cells[20, "FT", "sst2"]
+    values = [x.test for x in runs]
     assert (cell.collapsed, cell.done) == (1, 15)
     assert cell.value == pytest.approx(np.mean(values))
     assert cell.without_collapsed == pytest.approx(np.mean(values[:3] + values[4:]))
-    assert "a: 1 run collapsed" in render(aggregate(r, runs), CAPTION, "md")
+    assert "a: 1 run collapsed" in render(filled(r, runs), CAPTION, "md")
 
 
-def messy(r: ResolvedTable) -> list[Replicate]:
-    runs = replicates(r)
+def messy(r: ResolvedTable) -> list[Result]:
+    runs = results(r)
     for i in range(0, len(runs), 17):
-        runs[i] = replace(runs[i], status="failed", value=None, reason=f"reason {i % 3} & 5% of_it | *x*")
+        runs[i] = replace(runs[i], status="failed", test=None, reason=f"reason {i % 3} & 5% of_it | *x*")
     for i in range(5, len(runs), 23):
         runs[i] = replace(runs[i], collapsed=True)
     return runs
@@ -205,42 +189,43 @@ def messy(r: ResolvedTable) -> list[Replicate]:
 def test_the_order_of_replicates_changes_no_byte(format: str, preset: str) -> None:
     r = resolved(preset, average=True)
     runs = messy(r)
-    first = render(aggregate(r, runs, rows_of(r)), CAPTION, format)
-    twice = runs + [replace(x, status="failed", value=None, reason="an older try") for x in runs if x.done]
+    first = render(filled(r, runs, rows_of(r)), CAPTION, format)
     for seed in range(3):
-        random.Random(seed).shuffle(twice)
+        random.Random(seed).shuffle(runs)
         other = replace(CAPTION, hardware=CAPTION.hardware[::-1])
-        assert render(aggregate(r, twice, rows_of(r)), other, format) == first
+        assert render(filled(r, runs, rows_of(r)), other, format) == first
     assert first.endswith("\n")
 
 
 def test_two_scores_at_one_place_are_refused_and_strangers_left_out() -> None:
     r = resolved()
-    runs = replicates(r)
-    with pytest.raises(ValueError, match="two different scores"):
-        aggregate(r, [*runs, replace(runs[0], value=2.0)])
-    strange = [replace(runs[0], seed=99), replace(runs[0], row="XX"), replace(runs[0], column="rte")]
-    assert aggregate(r, runs + strange) == aggregate(r, runs)
+    runs = results(r)
+    with pytest.raises(ValueError, match="two results for"):
+        filled(r, [*runs, replace(runs[0], test=2.0)])
+    strange = [replace(runs[0], **{name: value}) for name, value in (("seed", 99), ("row", "XX"), ("column", "rte"))]
+    ours, plain = filled(r, runs + strange), filled(r, runs)
+    assert ours.cells == plain.cells
+    assert ours.results.equals(plain.results)
 
 
 def test_tables_show_points_with_two_decimals_and_the_papers_row() -> None:
     r = resolved(tasks=("sst2",), sizes=(20,))
     skipped = Row(name="CSSL", skip="needs a translator")
     r = replace(r, rows=tuple(skipped if row.name == "CSSL" else row for row in r.rows))
-    text = render(aggregate(r, constant(r, "FT", 0, noise=0), {"sst2": 372}), CAPTION, "text")
+    text = render(filled(r, constant(r, "FT", 0, noise=0), {"sst2": 372}), CAPTION, "text")
     assert re.search(r"^FT +66\.04 ± 0\.00$", text, re.M)
     assert re.search(r"^FT \(paper\) +66\.04 ± 6\.38$", text, re.M)
     assert re.search(r"^CSSL +— \[a\]$", text, re.M)
     assert "a: CSSL not run: needs a translator." in text
     assert "(ddof 1) over 5 subsets x 3 seeds" in text
     assert "Run on different machines" in text
-    assert "(paper)" not in render(aggregate(resolved("laptop"), []), CAPTION, "text")
+    assert "(paper)" not in render(filled(resolved("laptop"), []), CAPTION, "text")
 
 
 def grid_with_specials() -> Grid:
     r = resolved(methods=("FT",), sizes=(20,))
-    return aggregate(
-        r, [replace(x, status="failed", value=None, reason="a_b & 5% {x} \\y ~^# $1 [q] 漢") for x in replicates(r)]
+    return filled(
+        r, [replace(x, status="failed", test=None, reason="a_b & 5% {x} \\y ~^# $1 [q] 漢") for x in results(r)]
     )
 
 
@@ -262,7 +247,7 @@ def test_latex_escapes() -> None:
 
 def test_markdown_rows_have_one_cell_a_column() -> None:
     r = resolved(average=True)
-    text = render(aggregate(r, messy(r), rows_of(r)), CAPTION, "md")
+    text = render(filled(r, messy(r), rows_of(r)), CAPTION, "md")
     lines = [line for line in text.split("\n") if line.startswith("|")]
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {6}
     assert len({len(line) for line in lines[:7]}) == 1
@@ -271,77 +256,18 @@ def test_markdown_rows_have_one_cell_a_column() -> None:
 def test_json_holds_every_number_unrounded() -> None:
     r = resolved(average=True)
     runs = messy(r)
-    grid = aggregate(r, runs, rows_of(r))
+    grid = filled(r, runs, rows_of(r))
     body = json.loads(render(grid, CAPTION, "json"))
     for record in body["cells"]:
         cell = grid.cells[record["size"], record["row"], record["column"]]
         for name in ("value", "spread", "spread_between", "without_collapsed", "paper", "paper_spread", "half_width"):
             assert record[name] == getattr(cell, name)
-    values = {(x.row, x.size, x.column, x.subset, x.seed): x.value for x in runs}
-    for x in body["replicates"]:
-        assert x["value"] == values[x["row"], x["size"], x["column"], x["subset"], x["seed"]]
     assert len(body["cells"]) == len(grid.cells)
     assert body["aggregate"]["ddof"] == 1
 
 
-def scored(r: ResolvedTable) -> list[Replicate]:
-    """Replicates with a second metric, a checkpoint and a time, as they come from a store; some of CMLM failed."""
-    runs = []
-    for i, x in enumerate(replicates(r)):
-        scores = (Score("accuracy", 0.1 + x.subset / 10, x.value), Score("f1", None, x.seed / 100))
-        more = {"scores": scores, "selected_step": 100 * (i + 1), "tied": 1, "seconds": 1 / 3}
-        failed = {"value": None, "status": "failed", "reason": 'out of\nmemory, then"quoted"'}
-        runs.append(replace(x, **(failed if x.row == "CMLM" and i % 17 == 0 else more)))
-    return runs
-
-
-def test_csv_is_one_row_a_replicate_column_and_metric_and_pandas_reads_it_back() -> None:
-    r = resolved()
-    runs = scored(r)
-    text = render(aggregate(r, runs, rows_of(r)), CAPTION, "csv")
-    frame = pd.read_csv(io.StringIO(text), keep_default_na=False, na_values={name: [""] for name in ("dev", "test")})
-    assert tuple(frame.columns) == CSV_COLUMNS
-    assert len(frame) == sum(2 if x.done else 1 for x in runs)
-    place = ["row", "column", "size", "subset", "seed"]
-    assert not frame.duplicated([*place, "metric"]).any()
-    assert len(frame.drop_duplicates(place)) == len(runs)
-    plain = pd.read_csv(io.StringIO(text))
-    for name in ("size", "subset", "seed"):
-        assert pd.api.types.is_integer_dtype(plain[name]), name
-    assert plain["collapsed"].dtype == bool
-    assert plain.convert_dtypes()["selected_step"].dtype == "Int64"
-    done = plain[plain["status"] == "done"]
-    for name in ("selected_step", "tied"):
-        assert pd.api.types.is_integer_dtype(pd.read_csv(io.StringIO(done.convert_dtypes().to_csv()))[name]), name
-    failed = frame[frame["status"] == "failed"]
-    assert failed["test"].isna().all()
-    assert failed["dev"].isna().all()
-    assert set(failed["reason"]) == {'out of\nmemory, then"quoted"'}
-    by_place = {(x.row, x.column, x.size, x.subset, x.seed): x for x in runs}
-    for record in frame[frame["status"] == "done"].to_dict("records"):
-        x = by_place[tuple(record[name] for name in place)]
-        score = next(each for each in x.scores if each.metric == record["metric"])
-        assert record["test"] == score.test
-        assert record["seconds"] == repr(1 / 3)
-        assert record["key"] == x.key
-        assert record["method"] == next(row.method for row in r.rows if row.name == x.row)
-    mean = frame[(frame["metric"] == "accuracy") & (frame["row"] == "FT")].groupby(["size", "column"])["test"].mean()
-    complete = {k: c for k, c in aggregate(r, runs, rows_of(r)).cells.items() if k[1] == "FT" and c.complete}
-    assert complete
-    for (size, _, column), cell in complete.items():
-        assert mean[size, column] == pytest.approx(cell.value)
-
-
-def test_the_csv_schema_is_the_documented_one() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "tables.md").read_text()
-    documented = re.findall(r"^\| `(\w+)` \|", text.partition("## CSV")[2].partition("\n## ")[0], re.M)
-    assert tuple(documented) == CSV_COLUMNS
-    keys = re.findall(r"^\| `(\w+)` \|", text.partition("## JSON")[2].partition("\n### ")[0], re.M)
-    assert set(keys) == set(json.loads(render(aggregate(resolved(), []), CAPTION, "json")))
-
-
 def test_an_empty_table_and_an_unknown_format() -> None:
-    grid = aggregate(resolved("quick", tasks=("sst2",)), [])
+    grid = filled(resolved("quick", tasks=("sst2",)), [])
     for format in FORMATS:
         assert render(grid, Caption(num_runs=0), format)
     with pytest.raises(UserError, match="Did you mean 'latex'"):

@@ -1,0 +1,186 @@
+"""Aggregation: how the runs of a cell become its value, which configuration of a row counts, how columns become an Avg.
+
+Pure. A rule reads the scores of a cell's runs, a frame with the columns dev and test and a row a run in the order of the design; it
+selects by dev alone. Means are exactly rounded (`math.fsum`), so the order of runs changes no digit.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from harness.errors import unknown
+from harness.yaml_files import MisplacedError, Strict
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Groups = Sequence[Sequence[str]]
+"""Columns of an Avg: the mean over groups of the mean over each group's columns."""
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean of at least one value."""
+    return math.fsum(values) / len(values)
+
+
+def std(values: Sequence[float], ddof: int) -> float | None:
+    """The standard deviation with `ddof`, None when there are not more than `ddof` values."""
+    if len(values) <= ddof:
+        return None
+    center = mean(values)
+    return math.sqrt(math.fsum((v - center) ** 2 for v in values) / (len(values) - ddof))
+
+
+def subset_means(subsets: Sequence[int], values: Sequence[float]) -> list[float]:
+    """The mean of each subset's values; with a single subset, the values themselves."""
+    by_subset: dict[int, list[float]] = {}
+    for subset, value in zip(subsets, values, strict=True):
+        by_subset.setdefault(subset, []).append(value)
+    return [*map(mean, by_subset.values())] if len(by_subset) > 1 else [*values]
+
+
+def subset_std(subsets: Sequence[int], values: Sequence[float]) -> float | None:
+    """Sd (ddof 1) of the subsets' means, a subset for each value; with a single subset, of the values themselves."""
+    return std(subset_means(subsets, values), 1)
+
+
+# ------------------------------------------------------------------------------------------------------------- rules
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A cell's value, and the test scores that it is made of: their standard deviation is its spread."""
+
+    value: float
+    scores: list[float]
+
+
+def mean_of_runs(scores: pd.DataFrame, k: int) -> Summary:
+    values = scores["test"].tolist()
+    return Summary(mean(values), values)
+
+
+def median_of_runs(scores: pd.DataFrame, k: int) -> Summary:
+    values = scores["test"].tolist()
+    return Summary(statistics.median(values), values)
+
+
+def best_by_dev(scores: pd.DataFrame, k: int) -> Summary:
+    """The test score of the run that is best on dev; of equal ones the first."""
+    return top_k_by_dev(scores, 1)
+
+
+def top_k_by_dev(scores: pd.DataFrame, k: int) -> Summary:
+    """The mean test score of the `k` runs that are best on dev; of equal ones the first. Raises ValueError for a run without
+    a dev score."""
+    if scores["dev"].isna().any():
+        raise ValueError("a rule that selects by dev needs the dev score of every run")
+    values = scores.sort_values("dev", ascending=False, kind="stable")["test"].head(k).tolist()
+    return Summary(mean(values), values)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`label`: the value in a caption, with {k} where the rule has one. `no_spread`: why it takes no standard deviation."""
+
+    summary: Callable[[pd.DataFrame, int], Summary]
+    label: str
+    no_spread: str = ""
+
+    @property
+    def takes_k(self) -> bool:
+        return "{k}" in self.label
+
+
+RULES: Mapping[str, Rule] = {
+    "mean": Rule(mean_of_runs, "mean"),
+    "median": Rule(median_of_runs, "median", "a median takes no standard deviation"),
+    "best": Rule(best_by_dev, "run that is best on dev", "one run has no standard deviation"),
+    "top_k": Rule(top_k_by_dev, "mean of the {k} runs that are best on dev"),
+}
+"""What a table's `aggregate.center` and `aggregate.select_by` name."""
+
+
+Select = Literal["none", "per_task", "per_subset"]
+
+
+class Aggregation(Strict):
+    """How the runs of a cell become its value, as a table's YAML says.
+
+    `center`: the rule, with its `k`; `spread`: the standard deviation of the runs that the value is made of, with `ddof`.
+    `select`: of a row with several configurations the one whose dev scores are highest under the rule `select_by` (left out:
+    `center`), for each task or for each task and subset; 'none': the runs of all configurations count.
+    `average`: an Avg column over `average_over` (left out: all columns; columns in brackets count as one), of each replicate
+    before the rule or of the cells.
+    """
+
+    center: str = "mean"
+    k: Annotated[int, Field(ge=1, le=1000, strict=True)] | None = None
+    spread: Literal["std", "none"] = "std"
+    ddof: Literal[0, 1] = 1
+    select: Select = "none"
+    select_by: str | None = None
+    average: Literal["per_replicate", "of_cells", "none"] = "none"
+    average_over: tuple[str | tuple[str, ...], ...] | None = None
+
+    @model_validator(mode="after")
+    def _rules_fit(self) -> Aggregation:
+        rules = {key: name for key in ("center", "select_by") if (name := getattr(self, key)) is not None}
+        for key, name in rules.items():
+            if name not in RULES:
+                raise MisplacedError([key], str(unknown("rule", name, RULES)))
+        takes_k = [name for name in rules.values() if RULES[name].takes_k]
+        if bool(takes_k) != (self.k is not None):
+            rule = f"{takes_k[0]} needs k, how many runs count" if takes_k else "only a rule like top_k has a k"
+            raise MisplacedError(["k"], rule)
+        if RULES[self.center].no_spread and self.spread != "none":
+            raise MisplacedError(["spread"], f"{RULES[self.center].no_spread}; set spread: none")
+        if self.select_by is not None and self.select == "none":
+            raise MisplacedError(["select_by"], "nothing is selected; add select: per_task or per_subset")
+        if self.average_over is not None and self.average == "none":
+            raise MisplacedError(["average_over"], "there is no Avg; add average: per_replicate or of_cells")
+        return self
+
+    @property
+    def label(self) -> str:
+        """A cell's value in words: 'mean', 'mean of the 3 runs that are best on dev'."""
+        return RULES[self.center].label.format(k=self.k)
+
+    @property
+    def stated(self) -> dict[str, Any]:
+        """Its values by name; of those that not every table has, only the ones that this table gives."""
+        return self.model_dump(exclude_none=True, exclude={"select"} if self.select == "none" else None)
+
+
+# ---------------------------------------------------------------------------------------- configurations and columns
+
+
+def best_configurations(scores: pd.DataFrame, by: list[str], rule: Rule, k: int) -> pd.Series[str]:
+    """Of each group `by` the configuration whose dev scores have the highest value under `rule`; of equal ones the first."""
+    dev = scores.assign(test=scores["dev"])
+    values = dev.groupby([*by, "configuration"], sort=False)[["dev", "test"]].apply(
+        lambda runs: rule.summary(runs, k).value
+    )
+    return values.groupby(level=by, sort=False).idxmax().map(lambda place: place[-1])
+
+
+def average(values: Mapping[str, float], groups: Groups) -> float:
+    """The mean over groups of columns of the mean within each, `values` by column."""
+    return mean([mean([values[column] for column in group]) for group in groups])
+
+
+def replicate_averages(scores: pd.DataFrame, replicate: list[str], groups: Groups) -> pd.DataFrame:
+    """Scores as of one column, a row a replicate: the average of its columns on dev and on test; collapsed where a run is."""
+    by_replicate = scores.groupby(replicate, sort=False)
+    found = by_replicate["collapsed"].any().to_frame()
+    for name in ("dev", "test"):
+        by_column = scores.pivot(index=replicate, columns="column", values=name).loc[found.index]
+        rows = by_column.to_dict("index").values()
+        found[name] = [average({str(column): score for column, score in row.items()}, groups) for row in rows]
+    return found.reset_index()

@@ -1,0 +1,311 @@
+"""Results into cells: value and spread by the table's aggregation rule, Avg, verdicts against the paper.
+
+Pure: the same results in any order give the same grid.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from harness.tables.aggregation import (
+    RULES,
+    Groups,
+    average,
+    best_configurations,
+    replicate_averages,
+    std,
+    subset_means,
+    subset_std,
+)
+from harness.tables.resolve import ResolvedTable
+from harness.tables.schema import PLACE, placed
+from harness.tables.table import Row
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+AVERAGE = "avg"
+"""Column id of the mean over columns."""
+
+Verdict = Literal["", "agrees", "higher", "lower", "incomplete", "not comparable"]
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, order=True)
+class Note:
+    """The reason of a footnote mark: `kind` is collapsed, diverged, failed or skipped."""
+
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell, on the metric's own scale. `value` and all spreads are None until all `expected` runs are done.
+
+    `value`: of the runs by the table's rule. `spread`: sd of the runs that the value is made of, with the table's ddof.
+    `spread_between`: sd of the subsets' means (of the runs where there is one subset), which intervals are built on.
+    `without_collapsed`: `value` over the runs that did not collapse. `half_width`: of the 95 % interval of ours minus paper.
+    `selected`: the configurations whose runs count, where the row has several. `why`: reasons for no verdict.
+    """
+
+    value: float | None
+    spread: float | None
+    done: int
+    expected: int
+    paper: float | None = None
+    paper_spread: float | None = None
+    verdict: Verdict = ""
+    collapsed: int = 0
+    notes: tuple[Note, ...] = ()
+    spread_between: float | None = None
+    without_collapsed: float | None = None
+    half_width: float | None = None
+    why: tuple[str, ...] = ()
+    best: bool = False
+    skip: str = ""
+    selected: tuple[str, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        return self.expected > 0 and self.done == self.expected
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All cells by (size, row, column id), the design they fill, and the results in the order of the design."""
+
+    resolved: ResolvedTable
+    columns: tuple[str, ...]
+    cells: Mapping[tuple[int, str, str], Cell]
+    results: pd.DataFrame
+
+    @property
+    def complete(self) -> bool:
+        """Every run that can be done is done."""
+        return all(cell.complete for cell in self.cells.values() if not cell.skip)
+
+    def title(self, column: str) -> str:
+        return "Avg" if column == AVERAGE else self.resolved.columns[column].title
+
+
+def aggregate(
+    resolved: ResolvedTable,
+    results: pd.DataFrame,
+    test_rows: Mapping[str, int] | None = None,
+    not_comparable: Mapping[str, str] | None = None,
+    skipped: Mapping[tuple[str, str], str] | None = None,
+) -> Grid:
+    """Every cell of a resolved table.
+
+    `results`: of the schema; those outside the design are left out. `test_rows`: number of test examples scored, by column
+    id. `not_comparable`: further reasons by column id, '' for all. `skipped`: by (row, task), why a method is not run on a
+    task. Raises ValueError when one place of the design has two results.
+    """
+    results = placed(results, resolved.places)
+    runs = own_scores(resolved, results)
+    counted = _selected(resolved, runs[runs["done"]])
+    all_runs, all_counted = (
+        dict(iter(each.groupby(["size", "row", "column"], sort=False))) for each in (runs, counted)
+    )
+    cells: dict[tuple[int, str, str], Cell] = {}
+    for size in resolved.sizes:
+        for title, rows in resolved.printed_rows.items():
+            for column in resolved.columns:
+                place = (size, title, column)
+                cell = _unrun(resolved, rows, place, skipped or {})
+                if not cell.skip:
+                    kept = all_counted.get(place, counted[:0])
+                    cell = _filled(resolved, cell, len(rows) > 1, all_runs.get(place, runs[:0]), kept)
+                    reasons = _reasons(resolved, rows, column, test_rows or {}, not_comparable or {})
+                    cell = _judged(cell, kept, reasons)
+                cells[place] = cell
+            if has_average(resolved):
+                here = {column: cells[size, title, column] for column in resolved.columns}
+                mine = [each[(each["size"] == size) & (each["row"] == title)] for each in (runs, counted)]
+                cells[size, title, AVERAGE] = _average(resolved, here, *mine)
+    columns = (*resolved.columns, *([AVERAGE] if has_average(resolved) else []))
+    _mark_best(resolved, columns, cells)
+    return Grid(resolved, columns, cells, results)
+
+
+def has_average(resolved: ResolvedTable) -> bool:
+    return resolved.aggregate.average != "none" and len([*itertools.chain(*resolved.average_over)]) > 1
+
+
+def own_scores(resolved: ResolvedTable, results: pd.DataFrame) -> pd.DataFrame:
+    """One row a run and column, with the column's own metric: `row` as printed, `configuration` the row that was run, whether
+    it is done, and the `note` that it puts on its cell, or None."""
+    import pandas as pd
+
+    metrics = {name: column.metric for name, column in resolved.columns.items()}
+    own = results[results["metric"] == results["column"].map(metrics)]
+    titles = {row.name: row.title for row in resolved.rows}
+    done = (own["status"] == "done") & own["test"].notna()
+    own = own.assign(configuration=own["row"], row=own["row"].map(titles), done=done)
+    notes = [
+        _note(*run) for run in zip(*(own[name] for name in ("status", "reason", "done", "collapsed")), strict=True)
+    ]
+    own = own.assign(note=pd.Series(notes, own.index, dtype=object))
+    return own[[*PLACE, "configuration", "task", "dev", "test", "done", "collapsed", "note"]]
+
+
+def _selected(resolved: ResolvedTable, done: pd.DataFrame) -> pd.DataFrame:
+    """The runs that count: of rows with several configurations those of the one that is best on dev, where the table selects.
+    A task's dev score is that of its first column, which selects checkpoints too."""
+    aggregation = resolved.aggregate
+    if aggregation.select == "none":
+        return done
+    first = {column.task: name for name, column in reversed([*resolved.columns.items()])}
+    by = ["size", "row", "task", *(["subset"] if aggregation.select == "per_subset" else [])]
+    dev = done[done["column"] == done["task"].map(first)]
+    best = best_configurations(dev, by, RULES[aggregation.select_by or aggregation.center], aggregation.k or 0)
+    chosen = done.merge(best.rename("chosen"), how="left", left_on=by, right_index=True)
+    chosen = chosen[chosen["configuration"] == chosen["chosen"]]
+    position = {place: i for i, place in enumerate(resolved.replicates)}
+    order = [position[place] for place in zip(chosen["subset"], chosen["seed"], strict=True)]
+    return chosen.assign(order=order).sort_values("order", kind="stable")
+
+
+def _note(status: str, reason: str | float, done: bool, collapsed: bool) -> Note | None:
+    if status != "done":
+        return Note(status, " ".join(reason.split()) if isinstance(reason, str) else "no reason recorded")
+    if not done:
+        return Note("failed", "the score is not a finite number")
+    return Note("collapsed", "one class only is predicted on dev") if collapsed else None
+
+
+def _unrun(
+    resolved: ResolvedTable,
+    rows: Sequence[Row],
+    place: tuple[int, str, str],
+    skipped: Mapping[tuple[str, str], str],
+) -> Cell:
+    """A cell without runs: what the paper prints there, or why it is not run."""
+    size, title, column = place
+    paper, paper_spread = resolved.paper_value(size, title, column) or (None, None)
+    for row in rows:
+        if reason := skipped.get((row.name, resolved.columns[column].task)):
+            return Cell(None, None, 0, 0, notes=(Note("skipped", reason),), skip=reason)
+        if row.skip:
+            return Cell(None, None, 0, 0, paper, paper_spread, notes=(Note("skipped", row.skip),), skip=row.skip)
+    return Cell(None, None, 0, len(rows) * len(resolved.replicates_at(size)), paper, paper_spread)
+
+
+def _filled(resolved: ResolvedTable, cell: Cell, several: bool, runs: pd.DataFrame, counted: pd.DataFrame) -> Cell:
+    cell = replace(cell, done=int(runs["done"].sum()))
+    shown = counted if cell.complete else runs
+    notes = sorted(set(shown["note"].dropna()))
+    cell = replace(cell, notes=tuple(notes), collapsed=int(shown["collapsed"][shown["done"]].sum()))
+    if cell.complete and several and resolved.aggregate.select != "none":
+        cell = replace(cell, selected=tuple(dict.fromkeys(counted["configuration"])))
+    return _summarised(resolved, cell, counted)
+
+
+def _summarised(resolved: ResolvedTable, cell: Cell, scores: pd.DataFrame) -> Cell:
+    """A complete cell with its value and spreads, of `scores` with a row for each run that counts."""
+    if not cell.complete:
+        return cell
+    rule, k = RULES[resolved.aggregate.center], resolved.aggregate.k or 0
+    found, sound = rule.summary(scores, k), scores[~scores["collapsed"]]
+    return replace(
+        cell,
+        value=found.value,
+        spread=std(found.scores, resolved.aggregate.ddof),
+        spread_between=subset_std(scores["subset"].tolist(), scores["test"].tolist()),
+        without_collapsed=rule.summary(sound, k).value if len(sound) >= max(1, k) else None,
+    )
+
+
+def _average(resolved: ResolvedTable, here: Mapping[str, Cell], runs: pd.DataFrame, counted: pd.DataFrame) -> Cell:
+    """The cell of the column Avg: complete where all its columns are.
+
+    A row that skips a column of it has none: a mean over fewer columns is not comparable with the other rows'.
+    """
+    groups = resolved.average_over
+    columns = [*itertools.chain(*groups)]
+    if skipped := [here[column] for column in columns if here[column].skip]:
+        notes = dict.fromkeys(note for cell in skipped for note in cell.notes)
+        return Cell(None, None, 0, 0, notes=tuple(notes), skip=skipped[0].skip)
+    run = ["configuration", "subset", "seed"]
+    found = runs[runs["column"].isin(columns) & runs["done"]].groupby(run)["collapsed"].agg(["size", "any"])
+    found = found[found["size"] == len(columns)]
+    cell = Cell(None, None, len(found), here[columns[0]].expected, collapsed=int(found["any"].sum()))
+    if not cell.complete:
+        return cell
+    scores = counted[counted["column"].isin(columns)]
+    scores = replicate_averages(scores, run if resolved.aggregate.select == "none" else run[1:], groups)
+    cell = replace(cell, collapsed=int(scores["collapsed"].sum()))
+    if resolved.aggregate.average == "per_replicate":
+        return _summarised(resolved, cell, scores)
+    values = {column: here[column].value for column in columns}
+    sound = {column: here[column].without_collapsed for column in columns}
+    return replace(cell, value=_of_cells(values, groups), without_collapsed=_of_cells(sound, groups))
+
+
+def _of_cells(values: Mapping[str, float | None], groups: Groups) -> float | None:
+    """The average of cells by column; None where one has no value."""
+    known = {column: value for column, value in values.items() if value is not None}
+    return average(known, groups) if len(known) == len(values) else None
+
+
+def _reasons(
+    resolved: ResolvedTable,
+    rows: Sequence[Row],
+    column: str,
+    test_rows: Mapping[str, int],
+    given: Mapping[str, str],
+) -> tuple[str, ...]:
+    """Why a cell of this row and column is not comparable with the paper's, whatever its runs."""
+    reasons = [*resolved.incomparable]
+    if resolved.aggregate.center != "mean" or len(rows) > 1:
+        reasons.append("the interval of a verdict holds for the mean of all runs of one configuration")
+    reasons += [f"row {row.name}: {mine}" for row in rows if (mine := resolved.row_incomparable(row))]
+    expected, actual = resolved.columns[column].test_rows, test_rows.get(column)
+    title = resolved.columns[column].title
+    if resolved.comparable and actual is None:
+        reasons.append(f"{title}: the number of test examples is not known")
+    elif resolved.comparable and expected is not None and actual != expected:
+        reasons.append(f"{title}: {actual} test examples instead of {expected}")
+    reasons += [given[""]] if given.get("") else []
+    reasons += [f"{title}: {given[column]}"] if given.get(column) else []
+    return tuple(dict.fromkeys(reasons))
+
+
+def _judged(cell: Cell, counted: pd.DataFrame, reasons: tuple[str, ...]) -> Cell:
+    """The verdict on a published cell.
+
+    'agrees' when ours minus paper lies within t(0.975, k-1) * s * sqrt(2/k), where s is the sd between the k subsets (the
+    seeds where there is one subset) and the paper's own mean is taken to be as uncertain as ours. The draw of the test set
+    is not in it.
+    """
+    if cell.paper is None:
+        return cell
+    if reasons:
+        return replace(cell, verdict="not comparable", why=reasons)
+    if not cell.complete or cell.value is None:
+        return replace(cell, verdict="incomplete")
+    if cell.spread_between is None:
+        return replace(cell, verdict="not comparable", why=("one replicate has no spread",))
+    from scipy.special import stdtrit  # the t quantile without scipy.stats, whose import takes a second
+
+    clusters = len(subset_means(counted["subset"].tolist(), counted["test"].tolist()))
+    half = float(stdtrit(clusters - 1, (1 + CONFIDENCE) / 2)) * cell.spread_between * math.sqrt(2 / clusters)
+    difference = cell.value - cell.paper
+    verdict: Verdict = "agrees" if abs(difference) <= half else "higher" if difference > 0 else "lower"
+    return replace(cell, verdict=verdict, half_width=half)
+
+
+def _mark_best(resolved: ResolvedTable, columns: Iterable[str], cells: dict[tuple[int, str, str], Cell]) -> None:
+    """Marks the highest complete cell of each column and size (all that tie), where at least two are complete."""
+    for size in resolved.sizes:
+        for column in columns:
+            places = [(size, title, column) for title in resolved.printed_rows if cells[size, title, column].complete]
+            values = [v for p in places if (v := cells[p].value) is not None]
+            for place in places if len(places) > 1 else []:
+                if cells[place].value == max(values):
+                    cells[place] = replace(cells[place], best=True)
