@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,10 @@ import pytest
 import sentencepiece
 import tiny
 import torch
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrainedTokenizerFast
+from transformers import AutoModel, AutoModelForMaskedLM
 
+from benchmarks.families import SPECIFIC, encoder_folder
 from harness.encoders.families import FAMILIES, family_of
 from harness.encoders.flops import forward_flops
 from harness.encoders.models.text_encoder import Batch, TextEncoder
@@ -26,37 +25,6 @@ from harness.objectives.definitions import headless, unmet
 from harness.training.loop import Scoring, train
 
 CPU = torch.device("cpu")
-SHAPE: dict[str, Any] = {
-    "hidden_size": 32,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "initializer_range": 0.1,
-    "max_position_embeddings": 80,
-}
-DEBERTA = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False}
-_MODERN = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
-V3 = {**DEBERTA, "position_buckets": 8, "norm_rel_ebd": "layer_norm", "share_att_key": True}
-SPECIFIC: dict[str, dict[str, Any]] = {
-    "bert": {},
-    "electra": {"embedding_size": 16},
-    "roberta": {"type_vocab_size": 1, "pad_token_id": 0},
-    "camembert": {"type_vocab_size": 1, "pad_token_id": 0},
-    "xlm-roberta": {"type_vocab_size": 1, "pad_token_id": 0},
-    "mpnet": {"pad_token_id": 0},
-    "distilbert": {},
-    "deberta": {**DEBERTA, "type_vocab_size": 0},
-    "deberta-v2": V3,
-    "albert": {"embedding_size": 16},
-    "roberta-prelayernorm": {"type_vocab_size": 1, "pad_token_id": 0},
-    "xlm-roberta-xl": {"type_vocab_size": 1, "pad_token_id": 0},
-    "data2vec-text": {"type_vocab_size": 1, "pad_token_id": 0},
-    "modernbert": {**_MODERN, "local_attention": 8, "global_attn_every_n_layers": 2},
-    "eurobert": {"num_key_value_heads": 2, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0},
-    "nomic_bert": {"pad_token_id": 0},
-    "splinter": {},
-}
-"""One of each family that has an entry."""
 OTHERS: dict[str, dict[str, Any]] = {
     "ernie": {},
     "convbert": {"embedding_size": 32, "conv_kernel_size": 3},
@@ -77,76 +45,9 @@ TEXTS = [
 ]
 
 
-# ---------------------------------------------------------------------------------------------- tokenizers of each kind
-
-
-def _wrapped(made: Tokenizer) -> PreTrainedTokenizerFast:
-    first, last = made.token_to_id("[CLS]"), made.token_to_id("[SEP]")
-    made.post_processor = processors.TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0",
-        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", first), ("[SEP]", last)],
-    )
-    names = {"cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "unk": "[UNK]", "mask": "[MASK]"}
-    return PreTrainedTokenizerFast(tokenizer_object=made, **{f"{name}_token": token for name, token in names.items()})
-
-
-SPECIAL = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
-
-
-def word_pieces() -> PreTrainedTokenizerFast:
-    made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    made.normalizer, made.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
-    made.train_from_iterator(
-        [t for row in TEXTS for t in row], trainers.WordPieceTrainer(vocab_size=120, special_tokens=SPECIAL)
-    )
-    return _wrapped(made)
-
-
-def byte_pairs() -> PreTrainedTokenizerFast:
-    """Byte-level, as RoBERTa's and ModernBERT's."""
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300, special_tokens=SPECIAL, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
-    )
-    made.train_from_iterator([t for row in TEXTS for t in row], trainer)
-    return _wrapped(made)
-
-
-def unigrams() -> PreTrainedTokenizerFast:
-    """SentencePiece's model and white space, as a tokenizer.json."""
-    made = Tokenizer(models.Unigram())
-    made.pre_tokenizer, made.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
-    trainer = trainers.UnigramTrainer(vocab_size=120, special_tokens=SPECIAL, unk_token="[UNK]")
-    made.train_from_iterator([t for row in TEXTS for t in row], trainer)
-    return _wrapped(made)
-
-
-TOKENIZERS: dict[str, Callable[[], PreTrainedTokenizerFast]] = {
-    "word pieces": word_pieces,
-    "byte pairs": byte_pairs,
-    "unigrams": unigrams,
-}
-
-
 def folder_of(root: Path, kind: str, tokenizer: str = "word pieces", **changes: Any) -> Path:
-    """A random encoder with its tokenizer, as save_pretrained writes them; biases and norms are random too."""
-    made = TOKENIZERS[tokenizer]()
-    names = FAMILIES[kind].names if kind in FAMILIES else {}
-    shape = {**SHAPE, "vocab_size": len(made)}
-    own = {name if name == "head_width" else names.get(name, name): value for name, value in shape.items()}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        config = AutoConfig.for_model(kind, **{**own, **EVERY[kind], "pad_token_id": made.pad_token_id, **changes})
-        model = (AutoModelForMaskedLM if family_of({"model_type": kind}).mlm else AutoModel).from_config(config)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(torch.randn_like(parameter) * 0.05)
-    folder = root / f"{kind}-{tokenizer}".replace(" ", "-")
-    model.save_pretrained(str(folder))
-    made.save_pretrained(str(folder))
-    return folder
+    words = [text for row in TEXTS for text in row]
+    return encoder_folder(root, kind, words, tokenizer, **{**OTHERS.get(kind, {}), **changes})
 
 
 @pytest.fixture(scope="module")
