@@ -203,7 +203,7 @@ def flags_of() -> dict[str, list[tuple[str, argparse.Action]]]:
 
 def set_keys() -> list[str]:
     from harness.methods import METHODS
-    from harness.tables.table import Phase
+    from harness.tables.recipe import Phase
 
     phases = ("optim", "fine_tune", "post_train", "pre_train")
     keys = [f"{phase}.{name}" for phase in phases for name in Phase.model_fields]

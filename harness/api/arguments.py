@@ -10,8 +10,8 @@ from typing import Any, Literal, TypedDict
 
 from harness.errors import UserError, unknown
 from harness.tables.point import with_point
+from harness.tables.recipe import Value
 from harness.tables.request import FILTERS, KEPT, Request, overrides_of, with_default_table
-from harness.tables.table import Value
 
 Set = Mapping[str, Value] | Mapping[tuple[str, ...], Value]
 """Values by key ('fine_tune.lr') or by path (('fine_tune', 'lr')), as `--set` takes them."""

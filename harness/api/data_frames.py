@@ -16,9 +16,9 @@ from harness.search.results import Study
 from harness.search.trials import Trial
 from harness.specs import Record, RowSet, Stage
 from harness.tables.plan import Plan
+from harness.tables.recipe import Value
 from harness.tables.render import render
 from harness.tables.results import results_of
-from harness.tables.table import Value
 
 if TYPE_CHECKING:
     import pandas as pd

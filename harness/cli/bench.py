@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, cast
 from tabulate import tabulate
 
 from harness.cli import EXIT_INCOMPLETE
+from harness.cli.figure import print_figure, table_of_figure
 from harness.cli.output import Stream
+from harness.cli.parser import FIGURE_FORMATS
 from harness.cli.printing import duration, magnitude, print_lines, print_table, size_of, time_range, timestamp
 from harness.cli.request import read, recalled
 from harness.commands.execution import storage_of
-from harness.commands.prepare import UNTRANSLATED, Prepared, prepare
+from harness.commands.prepare import UNTRANSLATED, Prepared, prepare, shared_runs
 from harness.commands.report import grid_of, overlap_sentences, own_data, own_tasks
 from harness.commands.stored import command, variants
 from harness.commands.train import train, translated
@@ -47,7 +49,12 @@ VARIANTS = 5
 def plan(args: argparse.Namespace) -> int:
     """Print what would run; train nothing, write nothing."""
     prepared = prepare(read(args), train=False)
-    print_lines([*_first_line(prepared), *describe(prepared)], sys.stdout)
+    shared = [
+        f"{runs:,} of these runs are runs of table {name}, preset {prepared.resolved.preset}: they are trained once, for both."
+        for name, runs in shared_runs(prepared).items()
+        if runs
+    ]
+    print_lines([*_first_line(prepared), *describe(prepared), *shared], sys.stdout)
     print("\n".join(["", *_rows(prepared)]))
     return 0
 
@@ -180,12 +187,14 @@ def _work_lines(prepared: Prepared) -> list[str]:
 
 def report(args: argparse.Namespace) -> int:
     """Print the table from the store. Where none of its runs is recorded, say in what the benches of the store differ."""
-    check_format(args.format)
+    check_format(args.format, args.figure)
+    if args.figure:
+        args.table = table_of_figure(args.figure, args.table)
     prepared = prepare(recalled(args), train=False)
     recorded = any(run.stage.key in prepared.statuses for run in prepared.plan.runs)
     if prepared.plan.runs and not recorded and (lines := [*_variant_lines(prepared, args.store)]):
         print_lines(lines)
-    return _print_table(prepared, args.format)
+    return print_figure(prepared, args.format) if args.figure else _print_table(prepared, args.format)
 
 
 def _variant_lines(prepared: Prepared, url: str | None) -> Iterator[str]:
@@ -199,11 +208,17 @@ def _variant_lines(prepared: Prepared, url: str | None) -> Iterator[str]:
         yield f"  and {len(found) - VARIANTS} more: 'harness list benches' names all."
 
 
-def check_format(format: str) -> None:
-    if format == "parquet" and sys.stdout.isatty():
+def check_format(format: str, figure: str | None = None) -> None:
+    """Raises UserError for a format that goes with a figure only, or not with one, and for a binary file on a terminal."""
+    if figure and format not in (*FIGURE_FORMATS, "csv"):
+        raise UserError(f"--figure {figure}: a figure is png, svg, pdf or csv; add --format png, for example.")
+    if format in FIGURE_FORMATS and not figure:
+        raise UserError(f"--format {format}: a table has no picture; name a figure with --figure NAME.")
+    if format in ("parquet", "png", "pdf") and sys.stdout.isatty():
+        what, name = (f"--figure {figure} ", figure) if figure else ("", "results")
         raise UserError(
-            "--format parquet: the file is binary and standard output is a terminal; redirect it, as in harness report --format "
-            "parquet > results.parquet."
+            f"--format {format}: the file is binary and standard output is a terminal; redirect it, as in harness report {what}--format "
+            f"{format} > {name}.{format}."
         )
 
 

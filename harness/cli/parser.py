@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import harness
+from harness.cli.flag_types import count, names, number, numbers, one_of, positive, store
 from harness.errors import UserError, unknown
 
 LISTED = ("methods", "tasks", "tables", "spaces", "encoders", "corpora", "translators", "benches", "runs")
 FORMATS = ("text", "md", "latex", "csv", "json")
 TABLE_FORMATS = (*FORMATS, "parquet")
+FIGURE_FORMATS = ("png", "svg", "pdf")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -66,73 +67,11 @@ class _Completion(argparse.Action):
         parser.exit()
 
 
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(part.strip() for part in text.split(",") if part.strip())
-    if not names:
-        raise argparse.ArgumentTypeError(f"'{text}' names nothing; leave the flag out for all")
-    return names
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in _names(text))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a list of whole numbers such as 20,100") from None
-
-
-def _count(text: str) -> int:
-    try:
-        count = int(text)
-    except ValueError:
-        count = -1
-    if count < 0:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number such as 2")
-    return count
-
-
-def _positive(text: str) -> int:
-    if not (count := _count(text)):
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of 1 or more")
-    return count
-
-
-def _number(what: str, *, above_zero: bool = False) -> Callable[[str], float]:
-    """Reads a finite number of 0 or more, or above 0."""
-
-    def read(text: str) -> float:
-        try:
-            number = float(text)
-        except ValueError:
-            number = -1.0
-        if not 0 <= number < float("inf") or (above_zero and number == 0):
-            raise argparse.ArgumentTypeError(f"'{text}' is not a number of {what}")
-        return number
-
-    return read
-
-
-def _store(text: str) -> str:
-    """The URL of a store, without a password: every user of the machine sees the words of a command."""
-    from harness.store import has_password
-
-    if has_password(text):
-        raise UserError(
-            "--store: a password in the URL can be seen by every user of this machine; put it into PGPASSWORD or ~/.pgpass."
-        )
-    return text
-
-
-def _format(formats: Sequence[str], text: str) -> str:
-    if text not in formats:
-        raise unknown("format", text, formats, "--format")
-    return text
-
-
 def _table_flags(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("table")
     what.add_argument("--table", help="table: a name ('harness list tables') or your own YAML file")
     what.add_argument("--preset", help="preset: paper, laptop or quick (default: quick)")
-    what.add_argument("--methods", type=_names, help="methods or rows of the table, comma-separated")
+    what.add_argument("--methods", type=names, help="methods or rows of the table, comma-separated")
     _data_flags(what)
     what.add_argument(
         "--with",
@@ -146,11 +85,11 @@ def _table_flags(parser: argparse.ArgumentParser) -> None:
 
 def _data_flags(what: Any) -> None:
     what.add_argument(
-        "--tasks", type=_names, help="tasks, comma-separated: names, files of labelled rows (.csv ...) or YAML files"
+        "--tasks", type=names, help="tasks, comma-separated: names, files of labelled rows (.csv ...) or YAML files"
     )
-    what.add_argument("--sizes", type=_numbers, help="numbers of labelled training examples, comma-separated")
-    what.add_argument("--subsets", type=_numbers, help="indices of training subsets from 0, comma-separated")
-    what.add_argument("--seeds", type=_numbers, help="training seeds, comma-separated")
+    what.add_argument("--sizes", type=numbers, help="numbers of labelled training examples, comma-separated")
+    what.add_argument("--subsets", type=numbers, help="indices of training subsets from 0, comma-separated")
+    what.add_argument("--seeds", type=numbers, help="training seeds, comma-separated")
     what.add_argument(
         "--protocol", help="which rows are train, dev and test: own, own_redrawn, own_small_dev or own_cross_validated"
     )
@@ -172,7 +111,7 @@ def _data_flags(what: Any) -> None:
 def labelled_flags(parser: argparse.ArgumentParser) -> None:
     """Of a file of labelled rows."""
     what = parser.add_argument_group("a file of labelled rows; what is left out is inferred and shown")
-    what.add_argument("--text", type=_names, metavar="COLUMN", help="text column, or the two of a pair: COLUMN,COLUMN")
+    what.add_argument("--text", type=names, metavar="COLUMN", help="text column, or the two of a pair: COLUMN,COLUMN")
     what.add_argument("--label", metavar="COLUMN", help="label column")
     what.add_argument("--kind", metavar="classes|regression", help="what the labels are")
     what.add_argument("--test", metavar="FILE", help="test set (default: a quarter of the rows, drawn by their text)")
@@ -195,41 +134,41 @@ def _execution_flags(parser: argparse.ArgumentParser) -> None:
     where = parser.add_argument_group("execution and storage")
     _store_flags(where)
     where.add_argument(
-        "--slots", type=_count, default=0, help="runs at the same time (default: one per CPU core or GPU share)"
+        "--slots", type=count, default=0, help="runs at the same time (default: one per CPU core or GPU share)"
     )
     where.add_argument(
         "--gpus-per-run",
-        type=_number("GPUs such as 1 or 0.5"),
+        type=number("GPUs such as 1 or 0.5"),
         default=None,
         help="GPUs reserved by each run, such as 1 or 0.5 (default: 1 if there is a GPU)",
     )
     where.add_argument(
         "--cpus-per-run",
-        type=_number("CPU cores such as 1 or 0.5", above_zero=True),
+        type=number("CPU cores such as 1 or 0.5", above_zero=True),
         default=1.0,
         help="CPU cores reserved by each run (default: 1)",
     )
     where.add_argument(
         "--num-workers",
-        type=_positive,
+        type=positive,
         default=None,
         help="workers that train one stage together by Ray Train (default: 1)",
     )
     where.add_argument(
         "--micro-batch",
-        type=_positive,
+        type=positive,
         default=0,
         help="sequences per forward pass on a worker; the batch size is unchanged",
     )
     where.add_argument(
         "--dev-points",
-        type=_count,
+        type=count,
         default=0,
         help="score dev this often along a stage for its learning curve; selects nothing (default: 0)",
     )
     where.add_argument(
         "--checkpoint-minutes",
-        type=_number("minutes such as 10, or 0 for never"),
+        type=number("minutes such as 10, or 0 for never"),
         default=10.0,
         help="minutes between two checkpoints of a running stage (default: 10; 0: none)",
     )
@@ -251,13 +190,13 @@ def _tune_flags(parser: argparse.ArgumentParser) -> None:
         "--search", action="store_true", help="sample from the space's distributions (default where it has some)"
     )
     what.add_argument("--preset", help="preset: paper, laptop or quick (default: quick)")
-    what.add_argument("--trials", type=_positive, help="number of trials (a grid runs all of its points)")
+    what.add_argument("--trials", type=positive, help="number of trials (a grid runs all of its points)")
     what.add_argument("--sampler", metavar="NAME", help="sampler: tpe, random, cmaes or nsga2; for a grid also grid")
     what.add_argument("--racing", metavar="RULE", help="rule that stops trials early: paired, asha, median or none")
     what.add_argument(
-        "--metric", type=_names, help="dev metric(s) to optimise; several, comma-separated, give a Pareto front"
+        "--metric", type=names, help="dev metric(s) to optimise; several, comma-separated, give a Pareto front"
     )
-    what.add_argument("--seed", type=_count, default=0, help="sampler seed (default: 0)")
+    what.add_argument("--seed", type=count, default=0, help="sampler seed (default: 0)")
     judged = parser.add_argument_group("data")
     _data_flags(judged)
     labelled_flags(parser)
@@ -272,7 +211,7 @@ def _tune_flags(parser: argparse.ArgumentParser) -> None:
 
 def _store_flag(parser: Any, what: str = "database of records") -> None:
     default = "sqlite:///.harness/harness.db"
-    parser.add_argument("--store", type=_store, metavar="URL", help=f"{what} (default: {default})")
+    parser.add_argument("--store", type=store, metavar="URL", help=f"{what} (default: {default})")
 
 
 def _store_flags(parser: Any) -> None:
@@ -285,8 +224,13 @@ def _store_flags(parser: Any) -> None:
 
 
 def _format_flag(parser: Any, formats: Sequence[str]) -> None:
-    kind, listed = partial(_format, formats), "|".join(formats)
-    parser.add_argument("--format", type=kind, default="text", metavar=listed, help="output format (default: text)")
+    parser.add_argument(
+        "--format",
+        type=one_of(formats),
+        default="text",
+        metavar="|".join(formats),
+        help="output format (default: text)",
+    )
 
 
 def _keep(text: str) -> str:
@@ -320,9 +264,9 @@ def _export_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, metavar="FOLDER", help="folder to write, new or empty")
     which = parser.add_argument_group("in place of a key")
     which.add_argument("--best", action="store_true", help="the run of the last bench with the best dev score")
-    which.add_argument("--methods", type=_names, help="for --best: methods or rows of the table, comma-separated")
-    which.add_argument("--tasks", type=_names, help="for --best: the task")
-    which.add_argument("--sizes", type=_numbers, help="for --best: numbers of labelled training examples")
+    which.add_argument("--methods", type=names, help="for --best: methods or rows of the table, comma-separated")
+    which.add_argument("--tasks", type=names, help="for --best: the task")
+    which.add_argument("--sizes", type=numbers, help="for --best: numbers of labelled training examples")
     hub = parser.add_argument_group("hub")
     hub.add_argument("--push", metavar="OWNER/NAME", help="upload to this repository of the Hugging Face hub, private")
     hub.add_argument("--public", action="store_true", help="make the repository public if it is new")
@@ -366,7 +310,12 @@ def build_parser() -> argparse.ArgumentParser:
     report.add_argument(
         "--last", action="store_true", help="take every value that is not given from the last bench (of the table)"
     )
-    _format_flag(report, TABLE_FORMATS)
+    report.add_argument(
+        "--figure",
+        metavar="NAME",
+        help="the figure of table NAME instead of the table: png, svg, pdf, or its points as csv",
+    )
+    _format_flag(report, (*TABLE_FORMATS, *FIGURE_FORMATS))
     report.set_defaults(handler="harness.cli.bench:report")
 
     init = commands.add_parser("init", help="write a task's YAML file for a file of labelled rows")
@@ -396,11 +345,11 @@ def build_parser() -> argparse.ArgumentParser:
     _store_flag(listing, "database of records, for 'list benches' and 'list runs'")
     runs = listing.add_argument_group("for 'list runs'")
     runs.add_argument("--table", help="runs of one table, by its own name")
-    runs.add_argument("--methods", type=_names, help="methods or rows of the table, comma-separated")
-    runs.add_argument("--tasks", type=_names, help="tasks, comma-separated")
-    runs.add_argument("--sizes", type=_numbers, help="numbers of labelled training examples, comma-separated; 0: full")
-    runs.add_argument("--subsets", type=_numbers, help="indices of training subsets, comma-separated")
-    runs.add_argument("--seeds", type=_numbers, help="training seeds, comma-separated")
+    runs.add_argument("--methods", type=names, help="methods or rows of the table, comma-separated")
+    runs.add_argument("--tasks", type=names, help="tasks, comma-separated")
+    runs.add_argument("--sizes", type=numbers, help="numbers of labelled training examples, comma-separated; 0: full")
+    runs.add_argument("--subsets", type=numbers, help="indices of training subsets, comma-separated")
+    runs.add_argument("--seeds", type=numbers, help="training seeds, comma-separated")
     listing.set_defaults(handler="harness.cli.show:listing")
 
     show = commands.add_parser(
@@ -413,7 +362,7 @@ def build_parser() -> argparse.ArgumentParser:
     errors = commands.add_parser("errors", help="show the examples that a run got wrong, with their texts")
     errors.add_argument("key", help="key of a run, or its first characters ('harness list runs')")
     errors.add_argument("--split", default="dev", help="dev, test, or the name of a test set (default: dev)")
-    errors.add_argument("--limit", type=_positive, default=20, help="examples to print (default: 20)")
+    errors.add_argument("--limit", type=positive, default=20, help="examples to print (default: 20)")
     errors.add_argument(
         "--output", metavar="FILE", help="write all of them to a new .csv, .tsv, .jsonl or .parquet file"
     )
@@ -435,7 +384,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     predict.add_argument("--output", required=True, metavar="FILE", help="new file of the same rows, scored")
     predict.add_argument(
-        "--text", type=_names, metavar="COLUMN", help="text column, or two, comma-separated (default: the task's)"
+        "--text", type=names, metavar="COLUMN", help="text column, or two, comma-separated (default: the task's)"
     )
     _store_flags(predict)
     predict.set_defaults(handler="harness.cli.export:predict")

@@ -168,6 +168,23 @@ def prepare(request: Request, *, train: bool) -> Prepared:
     return Prepared(request, named, resolved, plan, store, statuses, items, blocked, calibration, slots, translator)
 
 
+def shared_runs(prepared: Prepared) -> dict[str, int]:
+    """How many runs other packaged tables have in common with it under the preset of its name, by table, for those that its table
+    names. Nothing is read: of data that are not read, equal names stand for equal rows."""
+    resolved, located, found = prepared.resolved, prepared.plan.located, {}
+    for name in resolved.table.shares:
+        other = load_table(name)
+        if resolved.preset not in other.presets or other.protocol != resolved.protocol:
+            continue
+        methods = tuple(dict.fromkeys(row.method for row in resolved.rows if not row.skip))
+        theirs = resolve(
+            other, Request(preset=resolved.preset, methods=methods, encoder=resolved.encoder), prepared.named.tasks
+        )
+        ours, known = ({run.stage.key for run in make_plan(each, None, located).runs} for each in (resolved, theirs))
+        found[name] = len(ours & known)
+    return found
+
+
 def _with_sizes(named: Named, resolved: ResolvedTable, source: TextSource) -> Request:
     """The request with the sizes of its protocol: those that every task can give."""
     protocol = protocol_named(resolved.protocol)

@@ -26,8 +26,8 @@ from harness.search.tables import (
 )
 from harness.search.trials import Trial, best_trial
 from harness.tables.aggregation import mean
+from harness.tables.recipe import Value
 from harness.tables.render import STYLES, Style, latex_table, table_lines
-from harness.tables.table import Value
 
 Block = tuple[str, list[str], list[list[str]]]
 """One table: title, header and rows, escaped."""

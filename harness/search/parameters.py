@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationE
 
 from harness.errors import UserError, unknown
 from harness.methods import METHODS, Method, hyperparameters
-from harness.tables.table import Number, Phase, Scalar, Value
+from harness.tables.recipe import Number, Phase, Scalar, Value
 from harness.tables.values import PHASES
 from harness.yaml_files import MisplacedError, Strict, describe_errors
 

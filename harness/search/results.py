@@ -14,7 +14,7 @@ from typing import Any
 from harness.search.trials import Direction, Point, Trial, best_trial, pareto_front
 from harness.tables.aggregation import mean, subset_std
 from harness.tables.caption import counted, in_points
-from harness.tables.table import Value
+from harness.tables.recipe import Value
 
 COSTS = frozenset({"flops", "seconds"})
 """Metrics that are amounts; every other metric is a score with 1 for 100 %."""

@@ -20,8 +20,8 @@ from harness.search.parameters import Parameter, tunable_at
 from harness.search.request import TuneRequest
 from harness.search.space_file import FLOPS, MODES, RACINGS, SAMPLERS, Mode, Space, View, directions_of
 from harness.search.trials import Direction, Point
+from harness.tables.recipe import Value
 from harness.tables.request import Override, overrides_of
-from harness.tables.table import Value
 from harness.tables.values import EXCLUSIVE, PHASES
 from harness.tasks.metrics import METRICS
 from harness.yaml_files import MisplacedError, load_named, packaged_files

@@ -18,8 +18,8 @@ from harness.search.results import COSTS, Study, above_default, budget, design, 
 from harness.search.trials import Trial
 from harness.tables.caption import counted, in_points, letter, shortened, some_of
 from harness.tables.cells import Note
+from harness.tables.recipe import Value
 from harness.tables.render import FORMATS, SHORT, STYLES, Style, csv_value, latex_table, table_lines
-from harness.tables.table import Value
 
 WORST = "A failed or diverged replicate counts with the metric's worst value, and its point cannot be the best."
 

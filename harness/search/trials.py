@@ -9,7 +9,7 @@ from typing import Literal
 
 from harness.specs import Status
 from harness.tables.aggregation import mean, subset_std
-from harness.tables.table import Value
+from harness.tables.recipe import Value
 
 Point = Mapping[str, Value]
 """One hyperparameter point: values by path ('alpha', 'fine_tune.lr')."""

@@ -20,6 +20,9 @@ from harness.yaml_files import MisplacedError, Strict
 if TYPE_CHECKING:
     import pandas as pd
 
+AVERAGE = "avg"
+"""Column id of the mean over columns."""
+
 Groups = Sequence[Sequence[str]]
 """Columns of an Avg: the mean over groups of the mean over each group's columns."""
 
@@ -117,7 +120,8 @@ class Aggregation(Strict):
     `select`: of a row with several configurations the one whose dev scores are highest under the rule `select_by` (left out:
     `center`), for each task or for each task and subset; 'none': the runs of all configurations count.
     `average`: an Avg column over `average_over` (left out: all columns; columns in brackets count as one), of each replicate
-    before the rule or of the cells.
+    before the rule or of the cells. `scores`: whether cells are made of scores on test, or of those on dev at the selected
+    checkpoint.
     """
 
     center: str = "mean"
@@ -128,6 +132,7 @@ class Aggregation(Strict):
     select_by: str | None = None
     average: Literal["per_replicate", "of_cells", "none"] = "none"
     average_over: tuple[str | tuple[str, ...], ...] | None = None
+    scores: Literal["test", "dev"] = "test"
 
     @model_validator(mode="after")
     def _rules_fit(self) -> Aggregation:
@@ -155,7 +160,8 @@ class Aggregation(Strict):
     @property
     def stated(self) -> dict[str, Any]:
         """Its values by name; of those that not every table has, only the ones that this table gives."""
-        return self.model_dump(exclude_none=True, exclude={"select"} if self.select == "none" else None)
+        plain = {name for name, value in (("select", "none"), ("scores", "test")) if getattr(self, name) == value}
+        return self.model_dump(exclude_none=True, exclude=plain)
 
 
 # ---------------------------------------------------------------------------------------- configurations and columns

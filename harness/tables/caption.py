@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.methods import METHODS, hyperparameters
-from harness.tables.aggregation import RULES
-from harness.tables.cells import AVERAGE, Cell, Grid, Note, has_average, own_scores
+from harness.tables.aggregation import AVERAGE, RULES
+from harness.tables.cells import Cell, Grid, Note, has_average, own_scores
 from harness.tables.class_report import ClassReport
 from harness.tables.resolve import ResolvedTable
-from harness.tables.values import by_origin, listed, sizes_text, used, words
+from harness.tables.table import Row
+from harness.tables.values import PHASE_WORDS, by_origin, listed, phase_words, sizes_text, used, words
 from harness.tasks import protocol_named
 
 SHOWN_MEMBERS = 6
@@ -72,7 +73,7 @@ def title_lines(grid: Grid) -> list[str]:
         what = f"{r.aggregate.label} ± standard deviation (ddof {r.aggregate.ddof}) over {design}"
     else:
         what = f"{r.aggregate.label} over {design}" if runs > 1 else "one run a cell"
-    return [title, f"Test scores in points (x100): {what}."]
+    return [title, f"{r.aggregate.scores.capitalize()} scores in points (x100): {what}."]
 
 
 def note_lines(grid: Grid, caption: Caption, bold: bool = True) -> list[str]:
@@ -147,8 +148,8 @@ def _data_lines(r: ResolvedTable, caption: Caption) -> Iterator[str]:
     if found:
         yield f"Examples: {'; '.join(found)}."
     yield (
-        f"Protocol {r.protocol}, recipe of table {r.table.name}, preset {r.preset}. The checkpoint is selected by its dev "
-        "score and scored once on test."
+        f"Protocol {r.protocol}, recipe of table {r.table.name}, preset {r.preset}. The checkpoint is selected by its dev score"
+        f"{' and scored once on test' if r.aggregate.scores == 'test' else ', which is the score shown'}."
     )
 
 
@@ -176,6 +177,9 @@ def _value_lines(r: ResolvedTable) -> Iterator[str]:
     else:
         values = {path: value for path, value in used(r).items() if not path.startswith(_ELSEWHERE)}
         yield f"Recipe: {words(r, values)} and after the last."
+    own = {row.title: _row_settings(row) for row in r.rows}
+    if any(own.values()):
+        yield f"Set by rows: {'; '.join(f'{name}: {text}' for name, text in own.items() if text)}."
     if about_paper(r) and r.deviations:
         yield f"Changed here from the table's own setting: {'; '.join(r.deviations)}."
     elif not about_paper(r) and (settings := _settings(r)):
@@ -192,6 +196,12 @@ def _origin_lines(r: ResolvedTable, by_letter: Mapping[str, Mapping[str, Any]]) 
     protocol = protocol_named(r.protocol).choices(r.tasks, any(r.sizes))
     chosen = [words(r, by_letter["C"]), ", ".join(protocol), *_method_choices(r)]
     yield f"Chosen here, where the paper leaves it open: {'; '.join(filter(None, chosen))}."
+
+
+def _row_settings(row: Row) -> str:
+    """What a row changes in the recipe and how many texts its post-training reads, in words."""
+    phases = [f"{phase_words(values)} in {PHASE_WORDS[phase]}" for phase, values in row.recipe_settings.items()]
+    return ", ".join([*phases, *([f"{row.unlabelled:,} texts in post-training"] if row.unlabelled else [])])
 
 
 def _settings(r: ResolvedTable) -> list[str]:
@@ -223,8 +233,11 @@ def _method_choices(r: ResolvedTable) -> list[str]:
 
 def _verdict_lines(grid: Grid) -> list[str]:
     """Counts of verdicts, the cells outside the interval, and each reason for no verdict with its number of cells."""
-    if not grid.resolved.table.paper:
-        return ["No paper prints this table, so no cell is compared with one."]
+    table = grid.resolved.table
+    if not table.paper:
+        ours = table.source is None or table.source.values_of
+        what = "No paper prints this table" if ours else "The paper draws this figure and prints no number of it"
+        return [f"{what}, so no cell is compared with one."]
     if grid.resolved.incomparable:
         return [f"Not comparable with the paper's numbers because {'; '.join(grid.resolved.incomparable)}."]
     cells = [(place, cell) for place, cell in grid.cells.items() if cell.verdict]

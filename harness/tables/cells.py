@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from harness.tables.aggregation import (
+    AVERAGE,
     RULES,
     Groups,
     average,
@@ -27,9 +28,6 @@ from harness.tables.table import Row
 
 if TYPE_CHECKING:
     import pandas as pd
-
-AVERAGE = "avg"
-"""Column id of the mean over columns."""
 
 Verdict = Literal["", "agrees", "higher", "lower", "incomplete", "not comparable"]
 CONFIDENCE = 0.95
@@ -127,7 +125,17 @@ def aggregate(
             if has_average(resolved):
                 here = {column: cells[size, title, column] for column in resolved.columns}
                 mine = [each[(each["size"] == size) & (each["row"] == title)] for each in (runs, counted)]
-                cells[size, title, AVERAGE] = _average(resolved, here, *mine)
+                found = _average(resolved, here, *mine)
+                if not found.skip and here.keys() == resolved.table.columns.keys():
+                    paper, paper_spread = resolved.paper_value(size, title, AVERAGE) or (None, None)
+                    why = [
+                        reason for column in [*itertools.chain(*resolved.average_over)] for reason in here[column].why
+                    ]
+                    found = replace(found, paper=paper, paper_spread=paper_spread)
+                    found = _judged(
+                        found, counted[:0], tuple(dict.fromkeys([*why, "an average of cells has no interval"]))
+                    )
+                cells[size, title, AVERAGE] = found
     columns = (*resolved.columns, *([AVERAGE] if has_average(resolved) else []))
     _mark_best(resolved, columns, cells)
     return Grid(resolved, columns, cells, results)
@@ -138,13 +146,15 @@ def has_average(resolved: ResolvedTable) -> bool:
 
 
 def own_scores(resolved: ResolvedTable, results: pd.DataFrame) -> pd.DataFrame:
-    """One row a run and column, with the column's own metric: `row` as printed, `configuration` the row that was run, whether
+    """One row a run and column, with the column's own metric; where the table shows dev, `test` is the dev score: `row` as printed, `configuration` the row that was run, whether
     it is done, and the `note` that it puts on its cell, or None."""
     import pandas as pd
 
     metrics = {name: column.metric for name, column in resolved.columns.items()}
     own = results[results["metric"] == results["column"].map(metrics)]
     titles = {row.name: row.title for row in resolved.rows}
+    if resolved.aggregate.scores == "dev":
+        own = own.assign(test=own["dev"])
     done = (own["status"] == "done") & own["test"].notna()
     own = own.assign(configuration=own["row"], row=own["row"].map(titles), done=done)
     notes = [
@@ -158,7 +168,7 @@ def _selected(resolved: ResolvedTable, done: pd.DataFrame) -> pd.DataFrame:
     """The runs that count: of rows with several configurations those of the one that is best on dev, where the table selects.
     A task's dev score is that of its first column, which selects checkpoints too."""
     aggregation = resolved.aggregate
-    if aggregation.select == "none":
+    if aggregation.select == "none" or len(resolved.printed_rows) == len(resolved.rows):
         return done
     first = {column.task: name for name, column in reversed([*resolved.columns.items()])}
     by = ["size", "row", "task", *(["subset"] if aggregation.select == "per_subset" else [])]

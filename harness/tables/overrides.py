@@ -9,8 +9,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from harness.errors import UserError, unknown
+from harness.tables.recipe import EncoderSettings, MlmHead, Phase, PreTrain, Recipe, Value
 from harness.tables.request import Override
-from harness.tables.table import ENCODER, EncoderSettings, MlmHead, Phase, PreTrain, Recipe, Row, Value
+from harness.tables.table import ENCODER, Row
 from harness.tables.values import PHASES
 from harness.yaml_files import describe_errors
 

@@ -145,7 +145,7 @@ def make_plan(
 
     # Read when `runs_of` needs them, so that a wrong row is refused before any data are read.
     tasks = _Lazy(evaluations)
-    training: _Lazy[tuple[str, int, int], TrainingSet] = _Lazy(lambda key: readers[key[0]].training_set(*key[1:]))
+    training: _Lazy[tuple[str, int, int, int], TrainingSet] = _Lazy(lambda key: readers[key[0]].training_set(*key[1:]))
     table_data = TableData(
         tasks=tasks,
         training=training,
@@ -272,17 +272,28 @@ class _Reader:
         self.library[row_set.digest] = rows
         return row_set
 
-    def training_set(self, size: int, subset: int) -> TrainingSet:
+    def training_set(self, size: int, subset: int, num_texts: int) -> TrainingSet:
         role = f"train-n{size}-subset{subset}" if size else "train"
+        if num_texts and self.task.unlabelled:
+            raise UserError(
+                f"table {self.resolved.table.name} takes its unlabelled texts from the training rows, and task {self.task.name} names "
+                "others; leave those out, or take another table."
+            )
         if self.source is None:
             rows = size or self.task.official_rows(self.task.train) or UNKNOWN_ROWS
-            labelled, texts = self.unread(role, rows), self.unread(f"{role}-texts", rows)
+            further = str(num_texts) if num_texts not in (0, size) else ""
+            labelled, texts = self.unread(role, rows), self.unread(f"{role}-texts{further}", num_texts or rows)
             return TrainingSet(labelled, texts, self.translated(texts), self.unread("dev", 500))
         found = self.protocol.training_set(self.task, self.source, size, subset)
         dev = self.protocol.dev_set(self.task, self.source, size, subset)
-        more = self.unlabelled(self.source, dev) if self.task.unlabelled else None
+        more: Rows | None = None
+        name = f"{role}-texts{num_texts}" if num_texts else "unlabelled"
+        if num_texts:
+            more = self.protocol.texts(self.task, self.source, size, subset, num_texts)
+        elif self.task.unlabelled:
+            more = self.unlabelled(self.source, dev)
         self.read.append((found, dev, more))
-        texts = self.keep(found.unlabelled(), f"{role}-texts") if more is None else self.keep(more, "unlabelled")
+        texts = self.keep(found.unlabelled(), f"{role}-texts") if more is None else self.keep(more, name)
         return TrainingSet(self.keep(found, role), texts, self.translated(texts), self.keep(dev, "dev"))
 
     def unlabelled(self, source: TextSource, dev: Rows) -> Rows:

@@ -11,8 +11,9 @@ from pydantic import Field, model_validator
 
 from harness.errors import unknown
 from harness.methods import methods_named
+from harness.tables.recipe import Scalar, Seed, Size
 from harness.tables.request import FIELDS, Override, Request, parse_override, same_table
-from harness.tables.table import Scalar, Seed, Size, Table, load_table
+from harness.tables.table import Table, load_table
 from harness.yaml_files import MisplacedError, Places, Strict, load_yaml
 
 TABLE_WIDE = ("max_length",)

@@ -12,20 +12,11 @@ from harness.errors import UserError, unknown
 from harness.methods import METHODS, methods_named
 from harness.tables.aggregation import Aggregation
 from harness.tables.overrides import applied
+from harness.tables.recipe import MlmHead, PreTrain, Recipe, Value
 from harness.tables.request import YAML, Override, Request
 from harness.tables.schema import Place
-from harness.tables.table import (
-    ENCODER,
-    Column,
-    MlmHead,
-    PreTrain,
-    Recipe,
-    Row,
-    Table,
-    Value,
-    encoder_part,
-)
-from harness.tables.values import PHASES, deviations
+from harness.tables.table import ENCODER, Column, Row, Table, encoder_part
+from harness.tables.values import EXCLUSIVE, PHASES, deviations
 from harness.tasks.protocols import protocol_named
 from harness.tasks.task import TASKS
 from harness.yaml_files import MisplacedError
@@ -148,7 +139,11 @@ class ResolvedTable:
             for part, values in self.settings_of(row).items()
             for key, value in values.items()
         }
-        return found | {f"{ENCODER}{key}": value for key, value in row.encoder_settings.items()}
+        found |= {f"{ENCODER}{key}": value for key, value in row.encoder_settings.items()}
+        found |= {
+            f"{phase}.{key}": value for phase, values in row.recipe_settings.items() for key, value in values.items()
+        }
+        return found | ({} if row.unlabelled is None else {"unlabelled": row.unlabelled})
 
     def row_incomparable(self, row: Row) -> str:
         """Why this row gets no verdict, or ''."""
@@ -174,13 +169,14 @@ class ResolvedTable:
         metric = next(column.metric for column in self.columns.values() if column.task == task)
         return specs.Selection(metric=metric, every=self.selection_every)
 
-    def optim(self, phase: str, size: int = 0, num_rows: int = 0) -> specs.Optim:
-        """The recipe of a phase at `size`; steps = epochs * ceil(num_rows / batch_size), `num_rows` of the training set, at least
-        `min_steps`. The recipe of pre-training is always in steps.
+    def optim(self, phase: str, size: int = 0, num_rows: int = 0, row: Row | None = None) -> specs.Optim:
+        """The recipe of a phase at `size`, for a row with what it changes; steps = epochs * ceil(num_rows / batch_size), `num_rows`
+        of the training set, at least `min_steps`. The recipe of pre-training is always in steps.
 
         Raises UserError when the recipe has no epochs for this size.
         """
-        values: dict[str, Any] = getattr(self.recipe, phase).model_dump(exclude_none=True)
+        recipe = self.recipe.patched(row.recipe) if row and row.recipe_settings else self.recipe
+        values: dict[str, Any] = getattr(recipe, phase).model_dump(exclude_none=True)
         key = "steps" if "steps" in values else "epochs"
         length = values.pop(key)
         if isinstance(length, dict):
@@ -265,6 +261,7 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
     )
     _check_effect(result)
     _check_k(result)
+    _check_recipe(result, request.overrides)
     differs = deviations(result)
     incomparable = differs if base.comparable else [f"preset {preset} is not the paper's setting"]
     if table.source is None:
@@ -328,6 +325,19 @@ def _check_k(resolved: ResolvedTable) -> None:
             f"table {resolved.table.name}, key aggregate.k: a cell is the {resolved.aggregate.label}, and the chosen subsets and "
             f"seeds give {runs}; choose more of them."
         )
+
+
+def _check_recipe(resolved: ResolvedTable, overrides: Iterable[Override]) -> None:
+    """Raises UserError for an override of the recipe that every chosen row replaces by a value of its own."""
+    for override in overrides:
+        group, name = override.path[0], override.path[-1]
+        phases = PHASES[:2] if group == "optim" else (group,)
+        same = next((pair for pair in EXCLUSIVE if name in pair), (name,))
+        rows = [row.recipe_settings for row in resolved.rows if not row.skip]
+        if rows and all(any(key in row.get(phase, {}) for key in same) for row in rows for phase in phases):
+            raise UserError(
+                f"{override.place}: has no effect, each chosen row sets {name} itself; change it in a table of your own."
+            )
 
 
 def _set_here(resolved: ResolvedTable) -> list[str]:

@@ -6,15 +6,29 @@ flat object.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from harness.errors import UserError, unknown
-from harness.tables.aggregation import Aggregation
-from harness.tables.values import EXCLUSIVE, PHASES, matching, stated
+from harness.tables.aggregation import AVERAGE, Aggregation
+from harness.tables.recipe import (
+    Count,
+    EncoderSettings,
+    Few,
+    MlmHead,
+    Number,
+    Positive,
+    PreTrain,
+    Recipe,
+    Seed,
+    Size,
+    Value,
+)
+from harness.tables.values import matching, stated
 from harness.tasks.metrics import METRICS, check_metric
 from harness.tasks.protocols import PROTOCOLS
 from harness.tasks.task import TASKS, Task
@@ -22,135 +36,6 @@ from harness.yaml_files import MisplacedError, Strict, load_named, packaged_file
 
 ENCODER = "encoder."
 """How keys of a row's `set` and of overrides begin that are settings of the encoder."""
-
-Value = bool | int | float | str
-"""What a method's hyperparameter may be in YAML; the method validates it."""
-
-
-def _scalar(value: object) -> object:
-    if not isinstance(value, (bool, int, float, str)):
-        raise ValueError(
-            f"should be a number, a word, true or false, not {'nothing' if value is None else repr(value)}"
-        )
-    return value
-
-
-Scalar = Annotated[Value, BeforeValidator(_scalar)]
-"""A value; a wrong one gives one error, not one for each type of the union."""
-
-
-def _not_bool(value: object) -> object:
-    if isinstance(value, bool):
-        raise ValueError(f"should be a number, not {'true' if value else 'false'}")
-    return value
-
-
-def _not_tiny(value: float) -> float:
-    if value < 1e-12:
-        raise ValueError(f"should be 1e-12 or more, not {value:g}")
-    return value
-
-
-def _kind(value: object) -> str:
-    return "sizes" if isinstance(value, Mapping) else "number"
-
-
-Number = Annotated[float, BeforeValidator(_not_bool), Field(allow_inf_nan=False)]
-Positive = Annotated[float, BeforeValidator(_not_bool), Field(gt=0, allow_inf_nan=False)]
-Rate = Annotated[float, BeforeValidator(_not_bool), Field(gt=0, le=1), AfterValidator(_not_tiny)]
-"""A learning rate, or AdamW's eps: a smaller or larger one is a typing error."""
-Count = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=10**9)]
-Batch = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=10**6)]
-Few = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=1000)]
-Size = Annotated[int, BeforeValidator(_not_bool), Field(ge=0, le=10**9)]
-Seed = Annotated[int, BeforeValidator(_not_bool), Field(ge=0, lt=2**32)]
-Passes = Annotated[float, BeforeValidator(_not_bool), Field(gt=0, le=10**5)]
-Epochs = Annotated[Annotated[Passes, Tag("number")] | Annotated[dict[Size, Passes], Tag("sizes")], Discriminator(_kind)]
-Steps = Annotated[Annotated[Count, Tag("number")] | Annotated[dict[Size, Count], Tag("sizes")], Discriminator(_kind)]
-
-
-class Phase(Strict):
-    """One training phase's recipe. Unset fields are taken from the level below: table, then `specs.Optim`.
-
-    `lr`: peak learning rate. `batch_size`: rows per update. `epochs` or `steps` (updates): a number, or one by size. `min_steps`: at
-    least so many updates, where epochs of a small training set are fewer.
-    `warmup`: fraction of the steps; `warmup_steps`: the same in updates, at most all. `clip`: global gradient norm, 0 for none. `dropout`: probability.
-    """
-
-    lr: Rate | None = None
-    batch_size: Batch | None = None
-    epochs: Epochs | None = None
-    steps: Steps | None = None
-    min_steps: Count | None = None
-    schedule: Literal["linear", "constant"] | None = None
-    warmup: Annotated[Number, Field(ge=0, le=1)] | None = None
-    warmup_steps: Count | None = None
-    weight_decay: Annotated[Number, Field(ge=0, le=10)] | None = None
-    clip: Annotated[Number, Field(ge=0, le=10**6)] | None = None
-    beta1: Annotated[Number, Field(ge=0, lt=1)] | None = None
-    beta2: Annotated[Number, Field(ge=0, lt=1)] | None = None
-    eps: Rate | None = None
-    dropout: Annotated[Number, Field(ge=0, lt=1)] | None = None
-    precision: Literal["fp32", "bf16"] | None = None
-
-    @model_validator(mode="after")
-    def _one_of_each(self) -> Phase:
-        for first, second in EXCLUSIVE:
-            if getattr(self, first) is not None and getattr(self, second) is not None:
-                raise MisplacedError([second], f"{first} and {second} are both given; keep one")
-        return self
-
-    def patched(self, patch: Phase) -> Phase:
-        """This phase with the fields that `patch` sets; `steps` there replaces `epochs` here, and the reverse, as for
-        `warmup_steps` and `warmup`."""
-        old, new = self.model_dump(exclude_none=True), patch.model_dump(exclude_none=True)
-        for pair in EXCLUSIVE:
-            if any(name in new for name in pair):
-                for name in pair:
-                    old.pop(name, None)
-        if "steps" in new:
-            old.pop("min_steps", None)
-        return Phase.model_validate({**old, **new})
-
-
-class Recipe(Strict):
-    """The phases' recipes: `pre_train` on a corpus, `post_train` on a task's own texts, `fine_tune` on its labels."""
-
-    fine_tune: Phase = Phase()
-    post_train: Phase = Phase()
-    pre_train: Phase = Phase()
-
-    def patched(self, patch: Recipe) -> Recipe:
-        return Recipe(**{name: getattr(self, name).patched(getattr(patch, name)) for name in PHASES})
-
-
-class PreTrain(Strict):
-    """What rows with a `pre_train` are pre-trained on, one stage for all replicates: a corpus by name or path, packed
-    blocks of `max_length` tokens or a sequence a text, and the seed."""
-
-    corpus: str
-    blocks: Literal["packed", "text"] = "packed"
-    max_length: Annotated[int, BeforeValidator(_not_bool), Field(ge=8, le=512)] = 128
-    seed: Seed = 0
-
-
-class MlmHead(Strict):
-    """The MLM stage for encoders without a usable MLM head. `steps` in updates: 0 for none, unset for the encoder's own
-    number; `frozen`: the head alone is trained."""
-
-    steps: Size | None = None
-    frozen: bool = False
-
-
-class EncoderSettings(Strict):
-    """Settings of the encoder for all rows of a table. A key that is left out keeps the encoder's own value.
-
-    `relative_buckets`: of T5's relative positions, beside the encoder's own positions and zero at first; 0: none.
-    `relative_distance`: from which all distances share a bucket.
-    """
-
-    relative_buckets: Annotated[int, BeforeValidator(_not_bool), Field(ge=0, le=10**4)] | None = None
-    relative_distance: Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=10**4)] | None = None
 
 
 def encoder_part(settings: Mapping[str, Any]) -> dict[str, int]:
@@ -204,16 +89,22 @@ class Row(Strict):
     `method`: 'cmlm', or several after one another as 'cmlm+scl'; `pre_train`: the same, before, on the table's corpus. `set`:
     hyperparameters by name, by 'method.name' where the row has several methods, and `encoder.` settings of this row alone.
     `incomparable`: why our row gets no verdict even under the paper's preset (for example values the paper leaves out).
-    `configuration_of`: the printed row that it is one of several configurations of.
+    `configuration_of`: the printed row that it is one of several configurations of. `grid`: values by hyperparameter; the row is
+    printed, and has a configuration for each point.
+    `recipe`: what this row changes in the recipe; `unlabelled`: post-training reads so many texts, those of the training set
+    and further ones of the training rows (left out: those of the training set).
     """
 
     name: str
     pre_train: str = ""
     method: str = ""
     set: dict[str, Value] = Field(default_factory=dict)
+    recipe: Recipe = Recipe()
+    unlabelled: Count | None = None
     skip: str = ""
     incomparable: str = ""
     configuration_of: str = ""
+    grid: dict[str, tuple[Value, ...]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _runs_or_skips(self) -> Row:
@@ -238,6 +129,19 @@ class Row(Strict):
             raise MisplacedError(["set", key], f"should be a whole number of {least} or more, not {value!r}")
 
     @property
+    def configurations(self) -> tuple[Row, ...]:
+        """The row itself, or a row for each point of its grid."""
+        if not self.grid:
+            return (self,)
+        points = [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
+        names = [f"{self.name}, {', '.join(f'{key} {value}' for key, value in point.items())}" for point in points]
+        changed: list[dict[str, Any]] = [
+            {"name": name, "set": self.set | point, "grid": {}, "configuration_of": self.name}
+            for name, point in zip(names, points, strict=True)
+        ]
+        return tuple(self.model_copy(update=each) for each in changed)
+
+    @property
     def title(self) -> str:
         """The printed row that its runs belong to."""
         return self.configuration_of or self.name
@@ -253,6 +157,12 @@ class Row(Strict):
         return {key: value for key, value in self.set.items() if not key.startswith(ENCODER)}
 
     @property
+    def recipe_settings(self) -> dict[str, dict[str, Any]]:
+        """What the row changes in the recipe, by phase and name."""
+        found = self.recipe.model_dump(exclude_none=True)
+        return {phase: values for phase, values in found.items() if values}
+
+    @property
     def parts(self) -> tuple[str, ...]:
         """Names of the row's methods, pre-training first."""
         return tuple(part for text in (self.pre_train, self.method) if text for part in text.split("+"))
@@ -263,6 +173,22 @@ def _pair(value: object) -> object:
 
 
 PaperValue = Annotated[tuple[Number, Number | None], BeforeValidator(_pair)]
+
+
+class Figure(Strict):
+    """A figure of the table: its cells over a value that each row sets, `x` ('unlabelled' or a hyperparameter), with its `label`."""
+
+    x: str
+    label: str
+
+    def x_of(self, row: Row) -> float:
+        """Where a row stands. Raises MisplacedError for a row that sets no number there."""
+        value = row.unlabelled if self.x == "unlabelled" else row.set.get(self.x)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise MisplacedError(
+                ["figure", "x"], f"the row '{row.name}' sets no number {self.x}; every row of a figure does"
+            )
+        return float(value)
 
 
 class Preset(Strict):
@@ -295,7 +221,8 @@ class Table(Strict):
 
     `paper`: size -> row -> column -> [value, spread] in the paper's units; values times `paper_unit.value`, spreads times
     `paper_unit.spread`, lie in [0, 1]. `origin`: where each value comes from, by its path or a pattern ('recipe.*.lr'); a
-    table that gives origins gives one for every value.
+    table that gives origins gives one for every value. `shares`: other packaged tables that have runs in common with it, which a
+    plan counts.
     """
 
     model_config = ConfigDict(protected_namespaces=())
@@ -326,9 +253,18 @@ class Table(Strict):
     paper_unit: Unit = Unit()
     paper: dict[Size, dict[str, dict[str, PaperValue]]] = Field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    figure: Figure | None = None
+    shares: tuple[str, ...] = ()
     default_preset: str = "quick"
     encoder_preset: str = ""
     presets: dict[str, Preset]
+
+    @model_validator(mode="after")
+    def _with_grids(self) -> Table:
+        """Each row with a grid becomes its configurations. Errors that name a row by its place come before."""
+        rows = tuple(each for row in self.rows for each in row.configurations)
+        object.__setattr__(self, "rows", rows)
+        return self
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Table:
@@ -365,8 +301,12 @@ class Table(Strict):
             check(["paper", size], size, self.sizes, "size")
             for name, cells in rows.items():
                 check(["paper", size, name], name, titles, "row")
+                average = [AVERAGE] if self.aggregate.average != "none" else []
                 for column in cells:
-                    check(["paper", size, name, column], column, self.columns, "column")
+                    check(["paper", size, name, column], column, [*self.columns, *average], "column")
+        if self.figure:
+            for row in self.rows:
+                self.figure.x_of(row)
         check(["default_preset"], self.default_preset, self.presets, "preset")
         if self.encoder_preset:
             check(["encoder_preset"], self.encoder_preset, self.presets, "preset")

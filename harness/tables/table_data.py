@@ -12,8 +12,9 @@ from harness.errors import UserError
 from harness.methods import RunContext, Step, UnlabelledPhase, chain, hyperparameters, methods_named
 from harness.objectives.definitions import headless, unmet
 from harness.specs import Data, Encoder, Parent, RowSet, Run, Selection
+from harness.tables.recipe import EncoderSettings
 from harness.tables.resolve import ResolvedTable
-from harness.tables.table import ENCODER, EncoderSettings, Row
+from harness.tables.table import ENCODER, Row
 from harness.tasks.task import Task
 
 
@@ -35,8 +36,8 @@ class TaskData:
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """One training set: its labelled rows, the texts that post-training reads (the same rows without labels, or the unlabelled texts
-    of the task), their back-translations (None where there can be none), and the dev set that its runs select on."""
+    """One training set: its labelled rows, the texts that post-training reads (the same rows without labels, those and further
+    ones, or the unlabelled texts of the task), their back-translations (None where there can be none), and the dev set that its runs select on."""
 
     labelled: RowSet
     texts: RowSet
@@ -48,13 +49,13 @@ class TrainingSet:
 class TableData:
     """The data of a table: enough to make its runs for any hyperparameters without reading again.
 
-    `training` by (task, size, subset); `base` is the encoder, `mlm_head` where stages that use an MLM
+    `training` by (task, size, subset, number of texts, 0 for its own); `base` is the encoder, `mlm_head` where stages that use an MLM
     head start from instead (None: `base` has a usable one); `corpus` of pre-training, None without it; `config` and `encoder` of the located encoder; `views` and `untranslated` of
     the translation. `read_under`: what the table said that this depends on, by the name under which a user sets it.
     """
 
     tasks: Mapping[str, TaskData]
-    training: Mapping[tuple[str, int, int], TrainingSet]
+    training: Mapping[tuple[str, int, int, int], TrainingSet]
     base: Encoder
     mlm_head: Parent | None
     corpus: RowSet | None
@@ -102,11 +103,15 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
             skipped.append((row.name, "", row.skip))
         else:
             before, steps = _steps(resolved, row)
-            prepared.append((row, steps, _pre_trained(resolved, before, table_data)))
+            prepared.append((row, steps, _pre_trained(resolved, row, before, table_data)))
     family = family_of(table_data.config)
     for name in resolved.tasks:
-        contexts = list(_contexts(resolved, table_data, name))
+        contexts_of: dict[tuple[str, int | None], list[RunContext]] = {}
         for row, steps, pre_trained in prepared:
+            like = (str(row.recipe_settings), row.unlabelled)
+            if like not in contexts_of:
+                contexts_of[like] = list(_contexts(resolved, row, table_data, name))
+            contexts = contexts_of[like]
             reason = next((r for method, _ in steps for context in contexts[:1] if (r := method.skip(context))), None)
             if not reason and contexts and not family.mlm:
                 stages = chain(steps, contexts[0], pre_trained)[-1].chain
@@ -149,7 +154,7 @@ def _steps(resolved: ResolvedTable, row: Row) -> tuple[list[Step], list[Step]]:
     return before, steps
 
 
-def _pre_trained(resolved: ResolvedTable, steps: list[Step], table_data: TableData) -> Parent | None:
+def _pre_trained(resolved: ResolvedTable, row: Row, steps: list[Step], table_data: TableData) -> Parent | None:
     """The last of a row's pre-training stages, which all its replicates start from. It starts from the encoder as it is."""
     if not steps:
         return None
@@ -157,21 +162,21 @@ def _pre_trained(resolved: ResolvedTable, steps: list[Step], table_data: TableDa
     base: Encoder | Parent = table_data.base
     assert text is not None  # a table with such a row has a corpus
     assert rows is not None
-    data = Data(rows, max_length=text.max_length, blocks=text.blocks)
+    data, optim = Data(rows, max_length=text.max_length, blocks=text.blocks), resolved.optim("pre_train", row=row)
     for method, values in steps:
         assert method.train is not None
-        trained = method.train(values, UnlabelledPhase(data, resolved.optim("pre_train"), text.seed, base, "pre-train"))
+        trained = method.train(values, UnlabelledPhase(data, optim, text.seed, base, "pre-train"))
         base = Parent(trained[-1])
     assert isinstance(base, Parent)
     return base
 
 
-def _contexts(resolved: ResolvedTable, table_data: TableData, name: str) -> Iterator[RunContext]:
-    """Every training set of a task with every seed; a full training set has one subset."""
+def _contexts(resolved: ResolvedTable, row: Row, table_data: TableData, name: str) -> Iterator[RunContext]:
+    """Every training set of a task with every seed, under the row's recipe; a full training set has one subset."""
     found = table_data.tasks[name]
     for size in resolved.sizes:
         for subset in resolved.subsets_at(size):
-            training = table_data.training[name, size, subset]
+            training = table_data.training[name, size, subset, row.unlabelled or 0]
             data = Data(
                 training.labelled,
                 num_labels=found.task.num_labels,
@@ -180,8 +185,8 @@ def _contexts(resolved: ResolvedTable, table_data: TableData, name: str) -> Iter
                 tests=tuple(found.tests.values()),
                 classes=found.task.classes,
             )
-            fine_tune = resolved.optim("fine_tune", size, training.labelled.rows)
-            post_train = resolved.optim("post_train", size, training.texts.rows)
+            fine_tune = resolved.optim("fine_tune", size, training.labelled.rows, row)
+            post_train = resolved.optim("post_train", size, training.texts.rows, row)
             selection: Selection = resolved.selection(name)
             for seed in resolved.seeds:
                 yield RunContext(

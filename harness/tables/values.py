@@ -44,8 +44,10 @@ def used(resolved: ResolvedTable) -> dict[str, Any]:
     """The same of a resolved table: what its chosen rows use, and no more."""
     found: dict[str, Any] = {"encoder": resolved.encoder, "data": resolved.data}
     found |= {f"encoder.{name}": value for name, value in resolved.encoder_settings.items()}
+    own = [row.recipe_settings for row in resolved.rows if not row.skip]
     for phase in resolved.phases:
         fields = getattr(resolved.recipe, phase).model_dump(exclude_none=True)
+        fields = {name: value for name, value in fields.items() if not all(name in row.get(phase, {}) for row in own)}
         found |= {f"recipe.{phase}.{name}": value for name, value in fields.items()}
     if resolved.translates:
         found["translator"] = resolved.translator
@@ -128,6 +130,9 @@ def by_origin(resolved: ResolvedTable) -> dict[str, dict[str, Any]]:
 # ------------------------------------------------------------------------------------------------------------- words
 
 
+_LENGTHS = {"epochs": "epochs", "steps": "updates"}
+
+
 def _lengths(value: Any, noun: str, sizes: Iterable[int]) -> str:
     if not isinstance(value, Mapping):
         return f"{value:g} {noun if value != 1 else noun.removesuffix('s')}"
@@ -178,11 +183,18 @@ _WORDS: Mapping[str, Callable[[Any], str]] = {
     "aggregate.k": lambda v: f"k = {v}",
     "aggregate.spread": lambda v: "its standard deviation" if v == "std" else "",
     "aggregate.ddof": lambda v: f"ddof {v}",
+    "aggregate.scores": lambda v: f"scores on {v}",
     "aggregate.select": lambda v: f"configurations selected by dev {v.replace('_', ' ')}",
     "aggregate.select_by": lambda v: f"selected by {_rule(v)}",
     "aggregate.average": lambda v: {"per_replicate": "Avg within each run", "of_cells": "Avg of the cells"}.get(v, ""),
     "aggregate.average_over": lambda v: f"Avg over {listed(g if isinstance(g, str) else ' with '.join(g) for g in v)}",
 }
+
+
+def phase_words(values: Mapping[str, Any]) -> str:
+    """Values of one phase in words."""
+    lengths = [_lengths(values[name], noun, ()) for name, noun in _LENGTHS.items() if name in values]
+    return ", ".join([*lengths, *(_WORDS[name](value) for name, value in values.items() if name not in _LENGTHS)])
 
 
 def words(resolved: ResolvedTable, values: Mapping[str, Any]) -> str:
@@ -195,9 +207,8 @@ def words(resolved: ResolvedTable, values: Mapping[str, Any]) -> str:
     for path, value in values.items():
         group, _, name = path.partition(".")
         phase, _, field = name.partition(".")
-        if group == "recipe" and field in ("epochs", "steps"):
-            noun = "epochs" if field == "epochs" else "updates"
-            by_phase.setdefault(phase, []).append(_lengths(value, noun, resolved.sizes))
+        if group == "recipe" and field in _LENGTHS:
+            by_phase.setdefault(phase, []).append(_lengths(value, _LENGTHS[field], resolved.sizes))
         elif group == "recipe":
             by_phase.setdefault(phase, []).append(_WORDS[field](value))
         elif path == "sizes":

@@ -32,9 +32,10 @@ from harness.search.space import (
     requested_space,
     space_names,
 )
+from harness.tables.recipe import Phase
 from harness.tables.request import Override, Request, parse_override
 from harness.tables.resolve import ResolvedTable, resolve
-from harness.tables.table import Phase, load_table, table_names
+from harness.tables.table import load_table, table_names
 from harness.tables.values import PHASES
 from harness.tasks import TASKS
 from harness.yaml_files import parse_yaml

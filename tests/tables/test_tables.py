@@ -17,8 +17,9 @@ from harness.errors import UserError
 from harness.methods import METHODS, hyperparameters
 from harness.specs import Encoder
 from harness.tables.plan import make_plan
+from harness.tables.recipe import Phase
 from harness.tables.resolve import _fraction
-from harness.tables.table import Column, Phase, Table, load_table, table_names
+from harness.tables.table import Column, Table, load_table, table_names
 from harness.tables.values import by_origin, matching, stated
 from harness.tasks import METRICS, TASKS, Task, score
 from harness.yaml_files import MisplacedError

@@ -1,0 +1,47 @@
+"""`report --figure`: the figure of a table, drawn from the store."""
+
+from __future__ import annotations
+
+import sys
+from typing import cast
+
+from harness.cli import EXIT_INCOMPLETE
+from harness.cli.output import Stream
+from harness.cli.printing import print_lines
+from harness.commands.prepare import Prepared
+from harness.commands.report import grid_of
+from harness.errors import UserError, unknown
+from harness.tables.figure import csv_of, drawn, figure_of, points_of
+from harness.tables.request import YAML
+from harness.tables.table import load_table, table_names
+
+
+def table_of_figure(figure: str, table: str | None) -> str:
+    """The table of a figure: a figure has the name of its table, or is a file. Raises UserError for an unknown one, and for
+    another table beside it."""
+    if table not in (None, figure):
+        raise UserError(f"--figure {figure} is the figure of table {figure}; leave --table {table} out.")
+    if not figure.endswith(YAML) and (figure not in table_names() or load_table(figure).figure is None):
+        raise unknown("figure", figure, [name for name in table_names() if load_table(name).figure], "--figure")
+    return figure
+
+
+def print_figure(prepared: Prepared, format: str) -> int:
+    """Write the figure, or its points as CSV, to standard output."""
+    figure_of(prepared.resolved)
+    grid, _ = grid_of(prepared)
+    points = points_of(grid)
+    missing = [point for point in points if point.value is None]
+    if missing:
+        first = missing[0]
+        print_lines(
+            [
+                f"{len(points) - len(missing)} of {len(points)} points are drawn: the others' runs are not all done (the first: "
+                f"{first.column}, {first.row}, {first.done} of {first.expected})."
+            ]
+        )
+    if format == "csv":
+        print(csv_of(points), end="")
+    else:
+        cast(Stream, sys.stdout).write_bytes(drawn(grid, format))
+    return 0 if grid.complete else EXIT_INCOMPLETE

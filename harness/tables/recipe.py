@@ -1,0 +1,140 @@
+"""What a table says of training: the recipe of each phase, the corpus of pre-training, the MLM head, settings of the encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
+
+from harness.tables.values import EXCLUSIVE, PHASES
+from harness.yaml_files import MisplacedError, Strict
+
+Value = bool | int | float | str
+"""What a method's hyperparameter may be in YAML; the method validates it."""
+
+
+def _scalar(value: object) -> object:
+    if not isinstance(value, (bool, int, float, str)):
+        raise ValueError(
+            f"should be a number, a word, true or false, not {'nothing' if value is None else repr(value)}"
+        )
+    return value
+
+
+Scalar = Annotated[Value, BeforeValidator(_scalar)]
+"""A value; a wrong one gives one error, not one for each type of the union."""
+
+
+def _not_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError(f"should be a number, not {'true' if value else 'false'}")
+    return value
+
+
+def _not_tiny(value: float) -> float:
+    if value < 1e-12:
+        raise ValueError(f"should be 1e-12 or more, not {value:g}")
+    return value
+
+
+def _kind(value: object) -> str:
+    return "sizes" if isinstance(value, Mapping) else "number"
+
+
+Number = Annotated[float, BeforeValidator(_not_bool), Field(allow_inf_nan=False)]
+Positive = Annotated[float, BeforeValidator(_not_bool), Field(gt=0, allow_inf_nan=False)]
+Rate = Annotated[float, BeforeValidator(_not_bool), Field(gt=0, le=1), AfterValidator(_not_tiny)]
+"""A learning rate, or AdamW's eps: a smaller or larger one is a typing error."""
+Count = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=10**9)]
+Batch = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=10**6)]
+Few = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=1000)]
+Size = Annotated[int, BeforeValidator(_not_bool), Field(ge=0, le=10**9)]
+Seed = Annotated[int, BeforeValidator(_not_bool), Field(ge=0, lt=2**32)]
+Passes = Annotated[float, BeforeValidator(_not_bool), Field(gt=0, le=10**5)]
+Epochs = Annotated[Annotated[Passes, Tag("number")] | Annotated[dict[Size, Passes], Tag("sizes")], Discriminator(_kind)]
+Steps = Annotated[Annotated[Count, Tag("number")] | Annotated[dict[Size, Count], Tag("sizes")], Discriminator(_kind)]
+
+
+class Phase(Strict):
+    """One training phase's recipe. Unset fields are taken from the level below: table, then `specs.Optim`.
+
+    `lr`: peak learning rate. `batch_size`: rows per update. `epochs` or `steps` (updates): a number, or one by size. `min_steps`: at
+    least so many updates, where epochs of a small training set are fewer.
+    `warmup`: fraction of the steps; `warmup_steps`: the same in updates, at most all. `clip`: global gradient norm, 0 for none. `dropout`: probability.
+    """
+
+    lr: Rate | None = None
+    batch_size: Batch | None = None
+    epochs: Epochs | None = None
+    steps: Steps | None = None
+    min_steps: Count | None = None
+    schedule: Literal["linear", "constant"] | None = None
+    warmup: Annotated[Number, Field(ge=0, le=1)] | None = None
+    warmup_steps: Count | None = None
+    weight_decay: Annotated[Number, Field(ge=0, le=10)] | None = None
+    clip: Annotated[Number, Field(ge=0, le=10**6)] | None = None
+    beta1: Annotated[Number, Field(ge=0, lt=1)] | None = None
+    beta2: Annotated[Number, Field(ge=0, lt=1)] | None = None
+    eps: Rate | None = None
+    dropout: Annotated[Number, Field(ge=0, lt=1)] | None = None
+    precision: Literal["fp32", "bf16"] | None = None
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> Phase:
+        for first, second in EXCLUSIVE:
+            if getattr(self, first) is not None and getattr(self, second) is not None:
+                raise MisplacedError([second], f"{first} and {second} are both given; keep one")
+        return self
+
+    def patched(self, patch: Phase) -> Phase:
+        """This phase with the fields that `patch` sets; `steps` there replaces `epochs` here, and the reverse, as for
+        `warmup_steps` and `warmup`."""
+        old, new = self.model_dump(exclude_none=True), patch.model_dump(exclude_none=True)
+        for pair in EXCLUSIVE:
+            if any(name in new for name in pair):
+                for name in pair:
+                    old.pop(name, None)
+        if "steps" in new:
+            old.pop("min_steps", None)
+        return Phase.model_validate({**old, **new})
+
+
+class Recipe(Strict):
+    """The phases' recipes: `pre_train` on a corpus, `post_train` on a task's own texts, `fine_tune` on its labels."""
+
+    fine_tune: Phase = Phase()
+    post_train: Phase = Phase()
+    pre_train: Phase = Phase()
+
+    def patched(self, patch: Recipe) -> Recipe:
+        return Recipe(**{name: getattr(self, name).patched(getattr(patch, name)) for name in PHASES})
+
+
+class PreTrain(Strict):
+    """What rows with a `pre_train` are pre-trained on, one stage for all replicates: a corpus by name or path, packed
+    blocks of `max_length` tokens or a sequence a text, and the seed."""
+
+    corpus: str
+    blocks: Literal["packed", "text"] = "packed"
+    max_length: Annotated[int, BeforeValidator(_not_bool), Field(ge=8, le=512)] = 128
+    seed: Seed = 0
+
+
+class MlmHead(Strict):
+    """The MLM stage for encoders without a usable MLM head. `steps` in updates: 0 for none, unset for the encoder's own
+    number; `frozen`: the head alone is trained."""
+
+    steps: Size | None = None
+    frozen: bool = False
+
+
+class EncoderSettings(Strict):
+    """Settings of the encoder for all rows of a table. A key that is left out keeps the encoder's own value.
+
+    `relative_buckets`: of T5's relative positions, beside the encoder's own positions and zero at first; 0: none.
+    `relative_distance`: from which all distances share a bucket.
+    """
+
+    relative_buckets: Annotated[int, BeforeValidator(_not_bool), Field(ge=0, le=10**4)] | None = None
+    relative_distance: Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=10**4)] | None = None
