@@ -330,13 +330,13 @@ def test_every_key_has_words() -> None:
     """A table that names the origins of its values has its aggregation in the caption too."""
     over = (("mnli", "mnli_mm"), "sst2")
     aggregate = Aggregation(
-        center="top_k", k=2, select="per_task", select_by="best", average="of_cells", average_over=over
+        center="top_k", k=2, select="per_task", select_by="best", average="of_cells", average_over=over, scores="dev"
     )
     assert set(Aggregation.model_fields) == set(aggregate.stated)
     text = words(configured(aggregate), {f"aggregate.{name}": value for name, value in aggregate.stated.items()})
     assert text == (
         "the mean of the k runs that are best on dev, k = 2, its standard deviation, ddof 1, configurations selected by dev per "
-        "task, selected by the run that is best on dev, Avg of the cells, Avg over mnli with mnli_mm and sst2"
+        "task, selected by the run that is best on dev, Avg of the cells, Avg over mnli with mnli_mm and sst2, scores on dev"
     )
     assert set(Aggregation().stated) == {"center", "spread", "ddof", "average"}, "other tables need no further origins"
 

@@ -25,6 +25,7 @@ from harness.tasks import METRICS, TASKS, Task, score
 from harness.yaml_files import MisplacedError
 
 PAPER = Path(__file__).resolve().parents[2].parent / "shared" / "papers" / "cmlm.txt"
+SCL_PAPER = PAPER.with_name("scl.txt")
 COLUMNS = {
     "cola": "cola", "sst-2": "sst2", "mnli": "mnli", "mnli-mm": "mnli_mm",
     "qnli": "qnli", "rte": "rte", "mrpc": "mrpc", "qqp": "qqp",
@@ -74,6 +75,29 @@ def test_the_papers_numbers_are_the_papers(name: str, number: int) -> None:
     assert packaged(name) == printed(number)
 
 
+def printed_in_scl(number: int, rows: int, first: int) -> list[list[list[float]]]:
+    """The numbers of the last `rows` lines before a table's caption in the SCL paper, from column `first`."""
+    lines = SCL_PAPER.read_text().splitlines()
+    end = next(i for i, line in enumerate(lines) if line.startswith(f"Table {number}:"))
+    cells = [line.split("\t")[first:] for line in lines[:end] if "\t" in line][-rows:]
+    return [[[float(x) for x in re.findall(r"\d+\.\d+", cell)] for cell in row] for row in cells]
+
+
+@pytest.mark.skipif(not SCL_PAPER.exists(), reason="the paper's text is not here")
+@pytest.mark.parametrize(
+    ("name", "number", "rows", "first"),
+    [("scl_full_size", 2, 2, 2), ("scl_batch_size", 3, 3, 3), ("scl_few_shot", 4, 6, 3)],
+)
+def test_the_numbers_of_scl_are_the_papers(name: str, number: int, rows: int, first: int) -> None:
+    """Rows and columns stand in the table in the paper's order."""
+    ours = [
+        [[v for v in pair if v is not None] for pair in cells.values()]
+        for at_size in load_table(name).paper.values()
+        for cells in at_size.values()
+    ]
+    assert ours == printed_in_scl(number, rows, first)
+
+
 def test_step_counts_of_the_paper() -> None:
     resolved = resolve_table("few_shot", "paper")
     assert [resolved.optim("fine_tune", n, n).steps for n in resolved.sizes] == [700, 700, 630]
@@ -87,7 +111,17 @@ def test_step_counts_of_the_paper() -> None:
 
 
 def test_every_preset_resolves_and_only_the_papers_is_comparable() -> None:
-    assert table_names() == ("ablation", "few_shot", "full_size", "mlm_head", "objectives", "own", "pretraining")
+    papers = (
+        "ablation",
+        "few_shot",
+        "full_size",
+        "scl_batch_size",
+        "scl_few_shot",
+        "scl_full_size",
+        "unlabelled",
+        "views",
+    )
+    assert table_names() == tuple(sorted((*papers, "mlm_head", "objectives", "own", "pretraining")))
     for name in table_names():
         table = load_table(name)
         if not table.tasks:
@@ -97,17 +131,20 @@ def test_every_preset_resolves_and_only_the_papers_is_comparable() -> None:
         assert "paper" in table.presets or not table.paper
         for preset in table.presets:
             resolved = resolve_table(table, preset)
-            assert resolved.comparable == (preset == "paper" and bool(table.paper))
+            theirs = preset in ("paper", "grid")
+            assert resolved.comparable == (theirs and bool(table.paper))
             assert {c.task for c in resolved.columns.values()} == set(resolved.tasks)
             if "paper" in table.presets:
-                assert bool(resolved.deviations) == (preset != "paper")
-                assert any(each.startswith("encoder ") for each in resolved.deviations) == (preset != "paper")
+                assert bool(resolved.deviations) == (not theirs)
+                assert any(each.startswith("encoder ") for each in resolved.deviations) == (not theirs)
     assert resolve_table(table).preset == "quick"
 
 
 def test_every_value_of_a_papers_table_has_one_origin() -> None:
     """So a caption never calls a value the paper's because its origin is missing."""
-    for name in ("few_shot", "full_size", "ablation", "objectives"):
+    for name in table_names():
+        if name in ("own", "pretraining", "mlm_head"):
+            continue
         table = load_table(name)
         for path in stated(table):
             assert len(matching(table.origin, path)) == 1, path

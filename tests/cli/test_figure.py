@@ -1,0 +1,43 @@
+"""`report --figure`, and the runs that tables share in a plan: nothing is trained."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+from harness.cli import main
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--figure", "view", "--format", "csv"], "unknown figure 'view'. Did you mean 'views'?"),
+        (["--figure", "few_shot", "--format", "png"], "unknown figure 'few_shot'. Known: unlabelled, views"),
+        (["--figure", "views"], "a figure is png, svg, pdf or csv; add --format png"),
+        (["--figure", "views", "--format", "md"], "a figure is png, svg, pdf or csv"),
+        (["--figure", "views", "--table", "few_shot", "--format", "csv"], "leave --table few_shot out"),
+        (["--table", "views", "--format", "svg"], "name a figure with --figure NAME"),
+    ],
+)
+def test_wrong_words_say_what_to_do(
+    words: list[str], says: str, workdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", *words]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_an_empty_figure_says_what_is_missing(workdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--figure", "views", "--format", "csv"]) == 1
+    out, err = capsys.readouterr()
+    assert "0 of 5 points are drawn" in err
+    assert [row["x"] for row in csv.DictReader(io.StringIO(out))] == ["1.0", "2.0", "3.0", "4.0", "5.0"]
+
+
+def test_a_plan_counts_the_runs_that_tables_share(workdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--table", "views"]) == 0
+    assert "3 of these runs are runs of table few_shot, preset quick" in capsys.readouterr().out.replace("\n", " ")
+    assert main(["plan", "--table", "scl_few_shot"]) == 0
+    assert "are runs of table" not in capsys.readouterr().out
