@@ -7,6 +7,7 @@ import io
 import re
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import pytest
 from requested import resolve_table
@@ -21,6 +22,7 @@ from harness.tables.plan import Translation, make_plan
 from harness.tables.resolve import ResolvedTable
 from harness.tables.schema import Result
 from harness.tables.table import load_table
+from harness.tasks import TASKS, open_source
 
 ENCODER = {"hidden_size": 8, "num_hidden_layers": 2, "intermediate_size": 16, "vocab_size": 50, "model_type": "roberta"}
 LEAST = {"subsets": (0, 1, 2, 3), "tasks": ("sst2",)}
@@ -196,7 +198,6 @@ def test_a_figure_is_the_same_file_each_time_and_has_no_colour(format: str, begi
 
 
 def test_a_figure_needs_a_number_of_each_row(tmp_path: object) -> None:
-    from pathlib import Path
 
     assert isinstance(tmp_path, Path)
     text = (Path(__file__).parents[2] / "benchmarks/views.yaml").read_text()
@@ -204,3 +205,29 @@ def test_a_figure_needs_a_number_of_each_row(tmp_path: object) -> None:
     path.write_text(text.replace("set: {num_views: 3}", "set: {alpha: 0.3}"))
     with pytest.raises(UserError, match=r"key figure.x: the row 'K = 3' sets no number num_views"):
         load_table(path)
+
+
+def test_both_rows_train_select_and_test_on_the_same_rows(packaged: dict[str, Path]) -> None:
+    """On real texts, in the quick preset: ten stratified samples a size, one dev and one test set."""
+    source = open_source(None)
+    plan = make_plan(
+        resolve_table("scl_few_shot", "quick"),
+        source,
+        Located(Encoder("7" * 32), None, ENCODER, None),
+        translation=Translation(),
+    )
+    data = {(run.row, run.size, run.subset): run.stage.data for run in plan.runs}
+    assert len(data) == 40
+    for size, subset in product((100, 1000), range(10)):
+        ce, scl = (data[row, size, subset] for row in ("CE", "CE + SCL"))
+        assert ce == scl
+    assert len({each.train.digest for each in data.values()}) == 20
+    (dev,), (test,) = (
+        {each.digest for each in sets}
+        for sets in ([d.dev for d in data.values() if d.dev], [d.tests[0] for d in data.values()])
+    )
+    assert not set(plan.library[dev].texts) & set(plan.library[test].texts)
+    share = source.load(TASKS["movies"], "train").gold.mean()
+    for each in data.values():
+        rows = plan.library[each.train.digest]
+        assert abs(rows.gold.sum() - share * len(rows)) < 1
