@@ -202,6 +202,8 @@ def words(resolved: ResolvedTable, values: Mapping[str, Any]) -> str:
     hidden = ["subsets"] if not any(resolved.sizes) else []  # a full training set is one
     hidden += ["aggregate.ddof"] if resolved.aggregate.spread == "none" else []
     hidden += ["aggregate.average"] if len(resolved.columns) == 1 else []
+    if len(resolved.printed_rows) == len(resolved.rows):  # nothing to select
+        hidden += ["aggregate.select", "aggregate.select_by"]
     by_phase: dict[str, list[str]] = {}
     rest = []
     for path, value in values.items():

@@ -141,6 +141,7 @@ def test_captions_name_the_origin_of_each_value_and_what_cannot_be_compared() ->
     given = next(line for line in text.split("\n") if line.startswith("From the SCL paper"))
     assert "learning rate 1e-05" in given
     assert "batch size" not in given, "each row has its own"
+    assert "selected by dev" not in given, "each row has one configuration"
     assert "Set by rows: 16: batch size 16 in fine-tuning; 64: batch size 64" in text
     ours = next(line for line in text.split("\n") if line.startswith("Chosen here"))
     for words in ("10 epochs", "warm-up over 6 %", "lambda 0.9", "half of a development set", "Adam beta2 0.98"):
