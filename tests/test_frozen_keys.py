@@ -52,7 +52,7 @@ FROZEN: dict[tuple[str, str], str] = {
     ("scl_batch_size", "grid"): "2160 3328f6046943dd35",
     ("scl_batch_size", "laptop"): "9 2177ebae5cf30fdb",
     ("scl_batch_size", "paper"): "90 9ce35fd98a32890c",
-    ("scl_batch_size", "quick"): "9 3adf799bd44845d7",
+    ("scl_batch_size", "quick"): "9 0f8bb934cf3ceacc",
     ("scl_few_shot", "grid"): "2250 36edd15d273b435f",
     ("scl_few_shot", "laptop"): "40 8a0c8e0498ee66b8",
     ("scl_few_shot", "paper"): "180 9c20a0e0f8dc98aa",
