@@ -24,7 +24,7 @@ DEPLOY = REPOSITORY / "deploy"
 PAGES = (REPOSITORY / "README.md", DEPLOY / "README.md")
 DOCS = tuple(path for path in sorted((REPOSITORY / "docs").glob("*.md")) if path.name != "LOG.md")
 PINS = dict(re.findall(r"^(\S+)==(\S+)$", (REPOSITORY / "constraints.txt").read_text(), re.MULTILINE))
-COMMAND = re.compile(r"(?<![^\s`])harness (?:bench|tune|plan|report|submit|list|show|doctor)\b[^`\n#]*")
+COMMAND = re.compile(r"(?<![^\s`])harness (?:bench|tune|plan|report|submit|list|show|doctor)\b[^`\n#>]*")
 
 
 def commands(path: Path) -> list[str]:
