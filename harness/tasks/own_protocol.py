@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from harness.tasks.overlap import normal_ids
 from harness.tasks.protocol import (
     EvaluationSets,
     Protocol,
+    once,
     own_test_rows,
     own_tests,
 )
@@ -144,10 +144,7 @@ class OwnProtocol(Protocol):
         return _lowest(ids, size or len(pool) // 2)
 
     def _parts(self, task: Task, source: TextSource) -> _Parts:
-        kept = _parts_of.setdefault(source, {})
-        if (self, task) not in kept:
-            kept[self, task] = self._cut(task, source)
-        return kept[self, task]
+        return once(source, (self, task), lambda: self._cut(task, source))
 
     def _cut(self, task: Task, source: TextSource) -> _Parts:
         whole = source.has(task, WHOLE)
@@ -224,7 +221,6 @@ class OwnProtocol(Protocol):
 
 
 _FEWER = "give smaller --sizes, or 0 for all of them"
-_parts_of: weakref.WeakKeyDictionary[TextSource, dict[tuple[Protocol, Task], _Parts]] = weakref.WeakKeyDictionary()
 
 
 def _place(task: Task, name: str) -> str:

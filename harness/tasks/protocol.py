@@ -6,9 +6,11 @@ whatever order, and any subset can be had without the ones before it.
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,6 +19,18 @@ from harness.tasks.rows import Rows, Scope, scoped
 from harness.tasks.samplers import smallest
 from harness.tasks.sources import TextSource
 from harness.tasks.task import OWN_TEST, Task
+
+T = TypeVar("T")
+_kept: weakref.WeakKeyDictionary[TextSource, dict[Hashable, Any]] = weakref.WeakKeyDictionary()
+
+
+def once(source: TextSource, key: Hashable, make: Callable[[], T]) -> T:
+    """`make()`, kept under `key` as long as the source lives."""
+    kept = _kept.setdefault(source, {})
+    if key not in kept:
+        kept[key] = make()
+    found: T = kept[key]
+    return found
 
 
 @dataclass(frozen=True, eq=False)

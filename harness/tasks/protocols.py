@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -13,7 +12,7 @@ from harness import errors
 from harness.errors import UserError
 from harness.tasks.overlap import count_overlap
 from harness.tasks.own_protocol import OwnProtocol
-from harness.tasks.protocol import Choice, EvaluationSets, Protocol, origin_of, own_test_rows, own_tests
+from harness.tasks.protocol import Choice, EvaluationSets, Protocol, once, origin_of, own_test_rows, own_tests
 from harness.tasks.rows import Rows, Scope, scoped
 from harness.tasks.samplers import draw
 from harness.tasks.sources import TextSource
@@ -68,11 +67,8 @@ class CmlmProtocol(Protocol):
         return self.CHOICES
 
     def evaluation_sets(self, task: Task, source: TextSource) -> EvaluationSets:
-        """See `Protocol`. Kept as long as the source lives."""
-        kept = _evaluations.setdefault(source, {})
-        if (self, task) not in kept:
-            kept[self, task] = self._split(task, source)
-        return kept[self, task]
+        """See `Protocol`."""
+        return once(source, (self, task), lambda: self._split(task, source))
 
     def _split(self, task: Task, source: TextSource) -> EvaluationSets:
         notes = []
@@ -149,11 +145,6 @@ class CmlmProtocol(Protocol):
         scope: Scope = [task.name, task.version, self.name, self.version, size, subset]
         drawn = draw(task, rows, size, scope, "give smaller --sizes, or train on all of them with --table full_size")
         return drawn.named(f"{task.name}/n{size}/subset{subset}")
-
-
-_evaluations: weakref.WeakKeyDictionary[TextSource, dict[tuple[Protocol, Task], EvaluationSets]] = (
-    weakref.WeakKeyDictionary()
-)
 
 
 def dev_size(rows: int) -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import UserError
-from harness.tasks.protocol import Choice, EvaluationSets, Protocol, origin_of, own_test_rows, own_tests
+from harness.tasks.protocol import Choice, EvaluationSets, Protocol, once, origin_of, own_test_rows, own_tests
 from harness.tasks.rows import Rows, Scope, scoped
 from harness.tasks.samplers import SAMPLERS, of_classes, quotas, smallest
 from harness.tasks.sources import TextSource
@@ -43,11 +42,8 @@ class StratifiedProtocol(Protocol):
         return self.decisions
 
     def evaluation_sets(self, task: Task, source: TextSource) -> EvaluationSets:
-        """See `Protocol`. Kept as long as the source lives."""
-        kept = _evaluations.setdefault(source, {})
-        if (self, task) not in kept:
-            kept[self, task] = self._split(task, source)
-        return kept[self, task]
+        """See `Protocol`."""
+        return once(source, (self, task), lambda: self._split(task, source))
 
     def _split(self, task: Task, source: TextSource) -> EvaluationSets:
         splits = own_tests(task, source) if task.own else dict(task.tests)
@@ -110,8 +106,3 @@ class StratifiedProtocol(Protocol):
         scope: Scope = [task.name, task.version, self.name, self.version, size, subset]
         drawn = SAMPLERS[self.sampler](task, rows, size, scope, "give smaller --sizes, or 0 for all of them")
         return drawn.named(f"{task.name}/n{size}/subset{subset}")
-
-
-_evaluations: weakref.WeakKeyDictionary[TextSource, dict[tuple[Protocol, Task], EvaluationSets]] = (
-    weakref.WeakKeyDictionary()
-)
