@@ -182,15 +182,23 @@ class Driver:
         """Worker processes that train a stage now: Ray shows the run's name as the title."""
         return self.titled("ray::.*/movies/n20/")
 
+    def waited(self, what: str, found: Callable[[], Any]) -> Any:
+        """Ask until the answer is true, while the command runs."""
+
+        def answer() -> Any:
+            assert self.popen.poll() is None, f"ended with {self.popen.returncode} before {what}:\n{self.err}"
+            return found()
+
+        return waited(what, answer)
+
     def recorded(self, count: int) -> dict[str, Kept]:
         """Wait until the store holds this many records."""
 
         def enough() -> dict[str, Kept] | None:
-            assert self.popen.poll() is None, f"ended with {self.popen.returncode} too early:\n{self.err}"
             found = kept(self.folder, self.url)
             return found if len(found) >= count else None
 
-        found: dict[str, Kept] = waited(f"{count} records", enough)
+        found: dict[str, Kept] = self.waited(f"{count} records", enough)
         return found
 
     def signal(self, number: signal.Signals, group: bool = False) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from cluster.driver import BENCH, STAGES, TRACE, Driver, Kept, finished, kept, started, waited
+from cluster.driver import BENCH, STAGES, TRACE, Driver, Kept, finished, kept, started
 from cluster.studies import leases
 
 pytestmark = pytest.mark.ray
@@ -46,7 +46,7 @@ def test_kill_9_on_the_driver(tmp_path: Path, same_table: SameTable) -> None:
 def test_kill_9_on_a_worker(tmp_path: Path, same_table: SameTable) -> None:
     with started(tmp_path, f"{BENCH} --slots 2") as driver:
         driver.recorded(1)
-        victim: psutil.Process = waited("a worker that trains", driver.training)[0]
+        victim: psutil.Process = driver.waited("a worker that trains", driver.training)[0]
         before = kept(tmp_path)
         victim.kill()
         assert driver.wait() == 0, driver.err

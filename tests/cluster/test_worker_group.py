@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from cluster.driver import Driver, kept, started, waited
+from cluster.driver import Driver, kept, started
 from cluster.studies import NOISE
 from requested import resolve_table
 
@@ -62,8 +62,8 @@ def test_a_wrong_number_is_refused_with_its_line(tmp_path: Path, wrong: str) -> 
 
 
 def group_of(driver: Driver) -> list[psutil.Process]:
-    """The processes of its Ray Train workers, the first ones first."""
-    return sorted(driver.titled("ray::RayTrainWorker"), key=psutil.Process.create_time)
+    """The processes of its Ray Train workers."""
+    return driver.titled("ray::RayTrainWorker")
 
 
 def listeners(processes: list[psutil.Process]) -> set[str]:
@@ -76,21 +76,79 @@ def listeners(processes: list[psutil.Process]) -> set[str]:
     }
 
 
+HOOK = """
+import os
+import sys
+import time
+from importlib.abc import MetaPathFinder
+from importlib.util import find_spec
+from pathlib import Path
+
+NAME = "harness.training.loop"
+
+class Hook(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != NAME:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(NAME)
+        execute = spec.loader.exec_module
+        def replace(module):
+            execute(module)
+            module.train = disturbed(module.train)
+        spec.loader.exec_module = replace
+        return spec
+
+def disturbed(train):
+    import torch
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+    def wrapped(module, *arguments, placement, **options):
+        steps = []
+        def before(*_):
+            steps.append(None)
+            if placement.process_group.rank == RANK and len(steps) == 4:
+                try:
+                    with Path("disturbed").open("x") as mark:
+                        print(os.getpid(), file=mark)
+                except FileExistsError:
+                    return
+                ACTION
+        handle = register_optimizer_step_pre_hook(before)
+        try:
+            return train(module, *arguments, placement=placement, **options)
+        finally:
+            handle.remove()
+    return wrapped
+
+sys.meta_path.insert(0, Hook())
+"""
+"""A sitecustomize: before the fourth update of a run, which the MLM head's three do not reach, one worker does something, once; the
+others of its group wait for what it will not send."""
+
+
+def disturbing(folder: Path, rank: int, action: str) -> str:
+    """The PYTHONPATH under which one worker does it; the file 'disturbed' holds its process id."""
+    (folder / "hook").mkdir()
+    (folder / "hook" / "sitecustomize.py").write_text(HOOK.replace("RANK", str(rank)).replace("ACTION", action))
+    return os.pathsep.join([str(folder / "hook"), *sys.path])
+
+
 @pytest.mark.ray
 @pytest.mark.usefixtures("packaged")
 @pytest.mark.parametrize("groups", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_worker_that_is_killed_takes_nothing_with_it(
     groups: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As many stages at a time, with two workers each that fill the slots. The MLM head is one group's alone, so the workers that
-    are there first are at a run once it is recorded and a run has begun."""
+    """As many stages at a time, with two workers each that fill the slots; the one that is killed is at a run, and stays there."""
     table_in(tmp_path, "num_workers: 2")
-    with started(tmp_path, LINE.replace("--slots 2", f"--slots {groups}")) as driver:
+    mark, path = tmp_path / "disturbed", disturbing(tmp_path, 0, "time.sleep(3600)")
+    with started(tmp_path, LINE.replace("--slots 2", f"--slots {groups}"), PYTHONPATH=path) as driver:
         driver.recorded(1)
-        waited("a group that trains a run", driver.training)
-        first = group_of(driver)[:2]
-        assert listeners(first) == {"127.0.0.1"}
-        first[0].kill()
+        driver.waited("a worker that trains a run", lambda: mark.exists() and mark.read_text().endswith("\n"))
+        group = group_of(driver)
+        assert listeners(group) == {"127.0.0.1"}
+        (victim,) = (process for process in group if process.pid == int(mark.read_text()))
+        victim.kill()
         assert driver.wait() == 0, driver.err
         driver.gone()
     assert "its worker group ended 1 times (rank " in driver.err
@@ -106,65 +164,18 @@ def test_a_worker_that_is_killed_takes_nothing_with_it(
     assert set(found) == set(alone.plan.stages), "how many workers is no part of a key"
 
 
-STARVED = """
-import sys
-from importlib.abc import MetaPathFinder
-from importlib.util import find_spec
-from pathlib import Path
-
-NAME = "harness.training.loop"
-
-class Starved(MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name != NAME:
-            return None
-        sys.meta_path.remove(self)
-        spec = find_spec(NAME)
-        execute = spec.loader.exec_module
-        def starve(module):
-            execute(module)
-            module.train = starving(module.train)
-        spec.loader.exec_module = starve
-        return spec
-
-def starving(train):
-    import torch
-    from torch.optim.optimizer import register_optimizer_step_pre_hook
-    def wrapped(module, *arguments, placement, **options):
-        steps = []
-        def before(*_):
-            steps.append(None)
-            if placement.process_group.rank == 1 and len(steps) == 3:
-                mark = Path("starved")
-                if not mark.exists():
-                    mark.touch()
-                    torch.empty(2**46)
-        handle = register_optimizer_step_pre_hook(before)
-        try:
-            return train(module, *arguments, placement=placement, **options)
-        finally:
-            handle.remove()
-    return wrapped
-
-sys.meta_path.insert(0, Starved())
-"""
-"""A sitecustomize: before its third update the second worker asks for 256 TiB, once; the first one waits for what it will not send."""
-
-
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.usefixtures("packaged")
 def test_a_worker_that_alone_runs_out_of_memory(tmp_path: Path) -> None:
     table_in(tmp_path, "num_workers: 2")
-    (tmp_path / "hook").mkdir()
-    (tmp_path / "hook" / "sitecustomize.py").write_text(STARVED)
-    path = os.pathsep.join([str(tmp_path / "hook"), *sys.path])
+    path = disturbing(tmp_path, 1, "torch.empty(2**46)")
     with started(
         tmp_path, LINE.replace("--slots 2", "--slots 1").replace("tapt,cmlm", "ft"), PYTHONPATH=path
     ) as driver:
         assert driver.wait() == 0, driver.err
         driver.gone()
-    assert (tmp_path / "starved").exists()
+    assert (tmp_path / "disturbed").exists()
     (retried,) = (line for line in driver.err.splitlines() if line.startswith("retried: "))
     assert "its worker group ended 1 times (rank 1: RuntimeError: " in retried
     assert "can't allocate memory" in retried
