@@ -30,7 +30,7 @@ from harness.objectives.base import TrainingObjective
 from harness.objectives.classification import HEAD
 from harness.specs import Parent, Record, Stage
 from harness.storage import weights_of
-from harness.training.checkpoint import Checkpoints
+from harness.training.checkpoint import Checkpoints, SavedWeights
 from harness.training.loop import DivergedError, Inputs, Placement, Report, Scoring, train
 from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
 from harness.training.result import TrainingResult
@@ -46,14 +46,18 @@ def run_stage(
     setup: WorkerSetup,
     *,
     keep_weights: bool,
+    save_at: tuple[int, ...] = (),
+    until: int = 0,
     launch: Launch = lambda train_function: train_function(),
     report: Report = lambda _: None,
     process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> Record:
     """Train one stage. An error of the stage itself is not raised but recorded with its reason.
 
-    `metrics` are scored on dev; `keep_weights`: a later stage starts from these weights. In a worker group every rank calls this
-    with the same stage, rank 0 saves the weights, and all return the same numbers.
+    `metrics` are scored on dev; `keep_weights`: a later stage starts from these weights; `save_at`: the updates after which weights
+    are saved as well; `until`: the update after which training ends, where no later weights are wanted (0: the last), and the record
+    is not to be kept. In a worker group every rank calls this with the same stage, rank 0 saves the weights, and all return the same
+    numbers.
     """
     started = time.perf_counter()
     record = Record(
@@ -65,6 +69,9 @@ def run_stage(
         if setup.checkpoint_seconds:
             checkpoints = Checkpoints(setup.storage, stage.key, setup.checkpoint_seconds)
 
+        def tensors() -> dict[str, Tensor]:
+            return {**objective.encoder.parts(), **objective.parts()}
+
         def train_function() -> TrainingResult:
             return train(
                 objective,
@@ -75,14 +82,16 @@ def run_stage(
                 placement=Placement(torch.device(setup.device), process_group, setup.micro_batch, setup.dev_points),
                 report=report,
                 checkpoints=checkpoints,
+                saved=SavedWeights(setup.storage, stage.key, save_at, tensors) if save_at else None,
+                until=until,
             )
 
         result = launch(train_function)
         if checkpoints:
             record.provenance |= checkpoints.provenance
         if keep_weights and process_group.rank == 0:
-            tensors = {**objective.encoder.parts(), **objective.parts()}
-            record.weights_digest = save_weights(tensors, setup.storage, stage.key)
+            record.weights_digest = save_weights(tensors(), setup.storage, stage.key)
+        record.provenance |= {"saved_at": list(save_at)} if save_at else {}
         fill(record, result, stage)
         record.status = "done"
     except DivergedError as error:
@@ -105,9 +114,9 @@ def _build(stage: Stage, vocabulary: Vocabulary, setup: WorkerSetup, record: Rec
         return build(stage.objective, encoder, vocabulary, data.num_labels, stage.optim.dropout, stage.seed)
     parent, step, parts = stage.init.stage, stage.init.step, stage.init.parts
     kept = "selected" if parent.selection else "last"
-    if step != kept:
+    if isinstance(step, str) and step != kept:
         raise ValueError(f"the parent keeps its {kept} weights, and step '{step}' is asked for")
-    tensors, record.provenance["parent_product"] = _parents_weights(parent.key, setup)
+    tensors, record.provenance["parent_product"] = _parents_weights(stage.init, setup)
     encoder.load_parts(tensors, [part for part in parts if part in ENCODER_PARTS])
     objective = build(stage.objective, encoder, vocabulary, data.num_labels, stage.optim.dropout, stage.seed)
     objective.load_parts(tensors, parts)
@@ -146,16 +155,17 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {first_line(error)} ({Path(place.filename).name}:{place.lineno})"
 
 
-def _parents_weights(key: str, setup: WorkerSetup) -> tuple[dict[str, Tensor], str]:
+def _parents_weights(parent: Parent, setup: WorkerSetup) -> tuple[dict[str, Tensor], str]:
     """The weights of an earlier stage and their digest. Damaged weights are deleted, and the next command makes them again."""
+    key = parent.stage.key
     try:
-        return checked_weights(setup.storage, key)
+        return checked_weights(setup.storage, key, parent.step)
     except FileNotFoundError:
         raise UserError(
             f"the weights of its parent stage {key} are no longer in {setup.storage.shown}: the same command makes them again"
         ) from None
     except SafetensorError as error:
-        setup.storage.delete(weights_of(key))
+        setup.storage.delete(weights_of(key, parent.step))
         raise UserError(
             f"the weights of its parent stage {key[:10]} were damaged ({first_line(error)}) and are deleted: the same "
             "command makes them again"

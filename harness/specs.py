@@ -207,11 +207,29 @@ class Encoder:
 
 @dataclass(frozen=True)
 class Parent:
-    """Weights of an earlier stage: which stage, at which step, and which parts are loaded."""
+    """Weights of an earlier stage: which stage, after which update, and which parts are loaded.
+
+    A `step` that is a number needs a stage without selection, whose weights are saved after that update; the last one is
+    'last'. Raises ValueError for an update that the stage does not have.
+    """
 
     stage: Stage
-    step: Literal["last", "selected"] = "last"
+    step: Literal["last", "selected"] | int = "last"
     parts: tuple[str, ...] = ("encoder",)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.step, str):
+            return
+        steps = self.stage.optim.steps
+        if self.stage.selection or not 1 <= self.step <= steps:
+            raise ValueError(f"a stage of {steps} updates has no weights of its own after update {self.step}")
+        if self.step == steps:
+            object.__setattr__(self, "step", "last")
+
+    @property
+    def save_at(self) -> tuple[int, ...]:
+        """The update after which the stage has to save these weights; none where they are its final ones."""
+        return () if isinstance(self.step, str) else (self.step,)
 
 
 SHARED_PHASES = ("mlm-head", "pre-train")

@@ -138,9 +138,9 @@ class Storage:
             raise StorageError(sentence) from None
 
 
-def weights_of(key: str) -> str:
-    """The name of a stage's weights."""
-    return f"{key}.safetensors"
+def weights_of(key: str, step: str | int = "last") -> str:
+    """The name of a stage's weights: its final ones ('last' or 'selected'), or those after update `step`."""
+    return f"{key}.safetensors" if isinstance(step, str) else f"{key}.step-{step}.safetensors"
 
 
 def checkpoint_of(key: str) -> str:

@@ -496,3 +496,32 @@ def test_what_is_not_at_hand_is_named_once() -> None:
     leaf = replace(FINE, data=data, init=Parent(replace(POST, data=Data(absent), init=encoder)))
     assert leaf.unresolved == ("encoder roberta-base", "data toy/train", "data toy/mm")
     assert leaf.key != FINE.key
+
+
+# ------------------------------------------------------------------------------------- parents after a numbered update
+
+
+def test_each_update_of_a_stage_is_a_parent_of_its_own() -> None:
+    """And the last one is the parent that 'last' names, key included; the stage has one key whichever are used."""
+    parents = [Parent(POST, step) for step in (1, 5, POST.optim.steps - 1)]
+    keys = {replace(FINE, init=parent).key for parent in (*parents, Parent(POST))}
+    assert len(keys) == 4
+    assert Parent(POST, POST.optim.steps) == Parent(POST)
+    assert replace(FINE, init=Parent(POST, POST.optim.steps)).key == replace(FINE, init=Parent(POST)).key
+    assert {replace(FINE, init=parent).parent.key for parent in parents} == {POST.key}  # type: ignore[union-attr]
+    assert [parent.save_at for parent in (*parents, Parent(POST))] == [(1,), (5,), (POST.optim.steps - 1,), ()]
+    leaf = replace(FINE, init=parents[1])
+    again = Stage.from_json(json.loads(json.dumps(leaf.to_json())))
+    assert (again.key, again.init) == (leaf.key, leaf.init)
+    assert leaf.fits(leaf._key_at(1))
+
+
+@pytest.mark.parametrize("step", [0, -1, 10**9])
+def test_an_update_that_a_stage_does_not_have_is_no_parent(step: int) -> None:
+    with pytest.raises(ValueError, match=f"has no weights of its own after update {step}"):
+        Parent(POST, step)
+
+
+def test_a_stage_that_selects_has_no_numbered_weights() -> None:
+    with pytest.raises(ValueError, match="after update 5"):
+        Parent(replace(POST, selection=Selection("accuracy")), 5)

@@ -14,7 +14,7 @@ from harness.commands.texts import reader
 from harness.encoders.tokens import Tokeniser
 from harness.execution import WorkerSetup
 from harness.running import run_stage
-from harness.specs import SHARED_PHASES
+from harness.specs import SHARED_PHASES, Parent
 from harness.storage import weights_of
 from harness.store import Owner, Store
 from harness.tables.lifecycle import Event
@@ -38,18 +38,20 @@ def train_here(prepared: Prepared, view: Any, *, remember: bool = True) -> None:
     )
     read, owner = reader(prepared.plan, tokeniser, prepared.store), Owner.current()
 
-    def trained(stage: Any, metrics: tuple[str, ...], keep: bool) -> Any:
-        if stage.parent and not storage.exists(weights_of(stage.parent.key)):
-            trained(stage.parent, (), True)
+    def trained(stage: Any, metrics: tuple[str, ...], keep: bool, save_at: tuple[int, ...], until: int = 0) -> Any:
+        start = stage.init
+        if isinstance(start, Parent) and not storage.exists(weights_of(start.stage.key, start.step)):
+            trained(start.stage, (), True, start.save_at)
         train, labels = read(stage.data.train, stage.data)
         sets = [rows for rows in (stage.data.dev, *stage.data.tests) if rows]
         inputs = Inputs(train, labels, {rows.digest: read(rows, stage.data) for rows in sets}, stage.data.views)
-        return run_stage(stage, inputs, tokeniser.vocabulary, metrics, setup, keep_weights=keep)
+        saves = {"keep_weights": keep, "save_at": save_at, "until": until}
+        return run_stage(stage, inputs, tokeniser.vocabulary, metrics, setup, **saves)
 
     with view(prepared, "") as show:
         for item in prepared.items:
             show(Event("started", item))
-            record = trained(item.stage, item.metrics, item.keep_weights)
+            record = trained(item.stage, item.metrics, item.keep_weights, item.save_at, item.until)
             if not item.remake:
                 assert prepared.store.lease(item.stage.key, owner) == "granted"
                 prepared.store.commit(item.stage, record, owner)

@@ -290,8 +290,12 @@ def _provenance_lines(stage: Stage, record: Record) -> Iterator[str]:
     """What the stage took, where and with what it was trained, and what is stored of it."""
     yield _labelled("cost", f"{record.flops:.3g} FLOPs in {duration(record.seconds / 3600)}")
     for name, value in sorted(record.provenance.items()):
-        started = name == "started_at" and isinstance(value, (int, float))
-        yield _labelled("started", timestamp(value)) if started else _labelled(name, str(value))
+        if name == "started_at" and isinstance(value, (int, float)):
+            yield _labelled("started", timestamp(value))
+        elif name == "saved_at":
+            yield _labelled("saved", f"weights after update {', '.join(f'{step:,}' for step in value)}")
+        else:
+            yield _labelled(name, str(value))
     if record.weights_digest:
         yield _labelled("weights", f"digest {record.weights_digest}")
     if record.predictions:
@@ -309,12 +313,13 @@ def _parent_lines(store: Store, storage: Storage, stage: Stage) -> Iterator[str]
     current = stage
     while isinstance(current.init, Parent):
         parent = current.init.stage
-        stored = storage.exists(weights_of(parent.key))
+        stored = storage.exists(weights_of(parent.key, current.init.step))
         weights = "weights stored" if stored else "weights deleted; a stage that needs them trains it again"
         status = known.get(parent.key, ("not recorded", 0))[0]
         parts = " and ".join(part.replace("_", " ") for part in current.init.parts)
+        after = "".join(f" after update {step:,} of {parent.optim.steps:,}" for step in current.init.save_at)
         yield (
-            f"  {parent.key}  {parent.phase}  {parent.objective.name}  {status}; the next stage starts from its {parts}; {weights}"
+            f"  {parent.key}  {parent.phase}  {parent.objective.name}  {status}; the next stage starts from its {parts}{after}; {weights}"
         )
         current = parent
     yield f"  encoder {stage.encoder.name}, digest {stage.encoder.digest}"

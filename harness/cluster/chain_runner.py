@@ -15,7 +15,7 @@ from harness.cluster.stages import LeasedStages
 from harness.cluster.worker import WORKER_LOST, WorkerResult
 from harness.execution import WorkerSetup
 from harness.search.points import StageResult
-from harness.specs import SHARED_PHASES, Run, Stage
+from harness.specs import SHARED_PHASES, Parent, Run, Stage
 from harness.storage import weights_of
 from harness.store import RENEW_SECONDS, Owner
 from harness.tables.lifecycle import Event, Lifecycle
@@ -73,16 +73,21 @@ class ChainRunner:
         """What must be trained before the leaf is recorded, from the leaf upwards; nothing where an ancestor ended without
         weights."""
         items: list[Item] = []
+        start: Parent | None = None  # of the stage after the one looked at
         for stage in reversed(leaf.chain):
             attempt: int
             ended: StageResult | None
             attempt, ended = ask(self.ledger, "look", stage.key, self.retry)
-            wanted = bool(items)
             if ended and ended.status != "done":
                 return []
-            if ended and (not wanted or self.setup.storage.exists(weights_of(stage.key))):
+            if ended and (start is None or self.setup.storage.exists(weights_of(stage.key, start.step))):
                 break
-            items.append(Item(stage, f"{name} ({stage.phase})", 0.0, metrics, wanted, ended is not None, attempt))
+            save_at = start.save_at if start else ()
+            keep = start is not None and not (ended and save_at)
+            items.append(
+                Item(stage, f"{name} ({stage.phase})", 0.0, metrics, keep, bool(ended), attempt, save_at=save_at)
+            )
+            start = stage.init if isinstance(stage.init, Parent) else None
         return items
 
     def _trained(self, items: Iterable[Item]) -> tuple[set[str], dict[str, StageResult]]:

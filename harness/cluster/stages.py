@@ -11,7 +11,7 @@ from ray.exceptions import RayActorError
 from harness.cluster import heartbeat
 from harness.cluster.ledger import ask
 from harness.cluster.worker import WorkerGroupEndedError, WorkerResult, death_reason, died_with_node
-from harness.specs import Record, Stage
+from harness.specs import Parent, Record, Stage
 from harness.storage import Storage, weights_of
 from harness.store import Owner
 from harness.tables.lifecycle import DiscardWeights, Event, Lifecycle, Output, RecordFailure, ReleaseLease
@@ -37,9 +37,9 @@ class LeasedStages:
             outputs = self.life.held(item)
         elif grant == "settled":
             outputs = self._recorded(item)
-        elif item.remake and self._has_weights(item.stage):
+        elif item.remake and self._stored(*item.stored):
             outputs = self.life.weights_found(item)
-        elif item.stage.parent and not self._has_weights(item.stage.parent):
+        elif isinstance(start := item.stage.init, Parent) and not self._stored(weights_of(start.stage.key, start.step)):
             outputs = self.life.weights_missing(item, self.storage.shown)
         else:
             outputs = self.life.started(item)
@@ -67,10 +67,10 @@ class LeasedStages:
 
     def _recorded(self, item: Item) -> list[Output]:
         found = ask(self.ledger, "status", item.stage.key)
-        return self.life.recorded(item, found[0] if found else "done", weights=self._has_weights(item.stage))
+        return self.life.recorded(item, found[0] if found else "done", weights=self._stored(*item.stored))
 
-    def _has_weights(self, stage: Stage) -> bool:
-        return self.storage.exists(weights_of(stage.key))
+    def _stored(self, *names: str) -> bool:
+        return all(map(self.storage.exists, names))
 
     def _events(self, outputs: Iterable[Output]) -> list[Event]:
         events = []

@@ -214,6 +214,8 @@ def trained(
         item.metrics,
         setup,
         keep_weights=item.keep_weights,
+        save_at=item.save_at,
+        until=item.until,
         launch=launch or local_trainer.launch,
         report=gauges.report if gauges else lambda _: None,
         process_group=group,

@@ -16,7 +16,6 @@ from harness.encoders.families import family_of
 from harness.encoders.sources import check_vocabulary
 from harness.errors import UserError
 from harness.specs import Status
-from harness.storage import weights_of
 from harness.store import DEFAULT_URL, Store, StoredRequest
 from harness.tables.caption import counted
 from harness.tables.estimate import Calibration, Estimate, calibrate, estimated, hours
@@ -157,9 +156,7 @@ def prepare(request: Request, *, train: bool) -> Prepared:
     if train and any(not name.startswith(UNTRANSLATED) for name in plan.unresolved):
         raise UserError(_not_at_hand(plan, source, named.tasks))
     statuses = store.statuses(plan.stages)
-    items, blocked = work(
-        plan, statuses, cache(lambda key: storage.exists(weights_of(key))), request.retry, request.keep
-    )
+    items, blocked = work(plan, statuses, cache(storage.exists), request.retry, request.keep)
     calibration = calibrate(store.speeds(), located.encoder.digest)
     cores = os.cpu_count() or 1
     if train and items:

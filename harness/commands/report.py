@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from harness.commands.prepare import Prepared
-from harness.tables.caption import Caption, shares
+from harness.specs import Parent
+from harness.tables.caption import Caption, shares, some_of
 from harness.tables.cells import Grid, aggregate
 from harness.tables.class_report import class_reports
 from harness.tables.plan import COMPARED_TEXTS, UNLABELLED, Plan
@@ -28,6 +29,7 @@ def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
         notes.append(f"CSSL contrasts back-translations made by {resolved.translator}.")
     corpora = {stage.data.train.name: stage.data.train for stage in plan.stages.values() if stage.phase == "pre-train"}
     notes += [f"Pre-trained on {name} ({rows.rows:,} texts)." for name, rows in corpora.items()]
+    notes += [f"{sentence}." for sentence in starts_of(plan)]
     notes += mlm_head_notes(plan)
     seen = sorted(set(plan.located.contaminated) & set(resolved.tasks))
     if seen:
@@ -36,6 +38,20 @@ def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
     return grid, Caption(
         len(keys), plan.source, found, hardware(plan, store), tuple(notes), class_reports(plan, store, grid.results)
     )
+
+
+def starts_of(plan: Plan) -> list[str]:
+    """Which rows start from the weights of an update before the end of their pre-training."""
+    found: dict[tuple[int, int], dict[str, None]] = {}
+    for run in plan.runs:
+        for stage in run.stage.chain:
+            if isinstance(stage.init, Parent):
+                for step in stage.init.save_at:
+                    found.setdefault((step, stage.init.stage.optim.steps), {})[run.row] = None
+    return [
+        f"{some_of([*rows])} start{'s' if len(rows) == 1 else ''} after update {step:,} of {steps:,} of pre-training"
+        for (step, steps), rows in sorted(found.items())
+    ]
 
 
 def mlm_head_notes(plan: Plan) -> list[str]:

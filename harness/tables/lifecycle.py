@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.specs import SHARED_PHASES, Stage, Status
+from harness.specs import SHARED_PHASES, Parent, Stage, Status
 from harness.tables.work import Item
 
 WORKER_DEATHS = 3
@@ -82,9 +82,12 @@ class Lifecycle:
         self._children: dict[str, list[Item]] = {}
         """Items that wait, by their parent's key."""
         self._remade: set[str] = set()
+        self._starts: dict[str, set[int]] = {}
+        """The updates after which items need the weights of their parent, by its key; 0: its final ones."""
         self._num_children = Counter(item.stage.parent.key for item in every if item.stage.parent)
         keys = {item.stage.key for item in every}
         for item in every:
+            self._needs(item.stage)
             if item.stage.parent and item.stage.parent.key in keys:
                 self._wait(item)
             else:
@@ -142,8 +145,11 @@ class Lifecycle:
         if self._states.get(parent.key, "ended") == "ended":
             if parent.parent:
                 self._num_children[parent.parent.key] += 1
+                self._needs(parent)
             self._remade.add(parent.key)
-            self._push(Item(parent, f"weights for {item.name}", item.cost, (), True, True, 0))
+            starts = self._starts[parent.key]
+            save_at = tuple(sorted(starts - {0}))
+            self._push(Item(parent, f"weights for {item.name}", item.cost, (), 0 in starts, True, 0, save_at=save_at))
             sentence = f"the weights of stage {parent.key[:10]} ({parent.phase}) were deleted from {shown}: they are made again."
             outputs.append(Event("notice", item, sentence))
         self._wait(item)
@@ -156,11 +162,11 @@ class Lifecycle:
         return [ReleaseLease(item), *self._end(item, "elsewhere", "", "leasing")]
 
     def recorded(self, item: Item, status: Status, *, weights: bool) -> list[Output]:
-        """Another process recorded the stage first. `weights`: whether its weights are there; if a child needs them and they are
-        not, they are made again."""
+        """Another process recorded the stage first. `weights`: whether all weights that it stores are there; if a child needs them and
+        they are not, they are made again."""
         if status != "done":
             return self._end(item, status, "recorded by another driver", "leasing", "running")
-        if item.keep_weights and not weights:
+        if item.stored and not weights:
             item.remake = True
             self._move(item, "ready", "leasing", "running")
             self._push(item)
@@ -187,6 +193,10 @@ class Lifecycle:
         return [last, *self._end(item, "failed", reason, "running")]
 
     # ------------------------------------------------------------------------------------------------------ machinery
+
+    def _needs(self, stage: Stage) -> None:
+        if isinstance(stage.init, Parent):
+            self._starts.setdefault(stage.init.stage.key, set()).update(stage.init.save_at or {0})
 
     def _move(self, item: Item, to: State, *allowed: State) -> None:
         now = self._states.get(item.stage.key)

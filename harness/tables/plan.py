@@ -112,6 +112,18 @@ class Plan:
         """Estimated FLOPs of all stages."""
         return sum(self.stage_flops(stage) for stage in self.stages.values())
 
+    def saved_at(self, stage: Stage) -> set[int]:
+        """The updates after which the table has a stage save its weights: the last one of a row's pre-training."""
+        text = self.resolved.pre_train
+        if not text or stage.phase != "pre-train":
+            return set()
+        if any(
+            child.phase == "pre-train" and child.parent and child.parent.key == stage.key
+            for child in self.stages.values()
+        ):
+            return set()
+        return self.resolved.save_at(stage.optim.steps)
+
     def pending(self, statuses: Mapping[str, tuple[Status, int]], retry: bool) -> list[Stage]:
         """Stages to train for their numbers: those without a record, failed ones, and with `retry` diverged ones."""
         again = {"failed", "diverged"} if retry else {"failed"}

@@ -113,12 +113,14 @@ class Recipe(Strict):
 
 class PreTrain(Strict):
     """What rows with a `pre_train` are pre-trained on, one stage for all replicates: a corpus by name or path, packed
-    blocks of `max_length` tokens or a sequence a text, and the seed."""
+    blocks of `max_length` tokens or a sequence a text, and the seed. `save_at`: updates after which its weights are stored, besides
+    those that rows start from; it changes no number and no key."""
 
     corpus: str
     blocks: Literal["packed", "text"] = "packed"
     max_length: Annotated[int, BeforeValidator(_not_bool), Field(ge=8, le=512)] = 128
     seed: Seed = 0
+    save_at: tuple[Count, ...] = ()
 
 
 class MlmHead(Strict):

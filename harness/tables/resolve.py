@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from harness import specs
 from harness.errors import UserError, unknown
@@ -143,6 +143,7 @@ class ResolvedTable:
         found |= {
             f"{phase}.{key}": value for phase, values in row.recipe_settings.items() for key, value in values.items()
         }
+        found |= {} if row.pre_train_step is None else {"pre_train_step": self.pre_train_step(row)}
         return found | ({} if row.unlabelled is None else {"unlabelled": row.unlabelled})
 
     def row_incomparable(self, row: Row) -> str:
@@ -193,6 +194,22 @@ class ResolvedTable:
         if "warmup_steps" in values:
             values["warmup"] = _fraction(values.pop("warmup_steps"), int(length))
         return specs.Optim(steps=int(length), **values)
+
+    def pre_train_step(self, row: Row) -> int | Literal["last"]:
+        """The update of its pre-training that a row starts from: where that has more or fewer updates than in the table's recipe, the
+        one at the same share of them."""
+        if row.pre_train_step is None:
+            return "last"
+        table = self.table.recipe.patched(row.recipe).pre_train.steps
+        return _scaled(row.pre_train_step, table, self.optim("pre_train", row=row).steps)
+
+    def save_at(self, steps: int) -> set[int]:
+        """The updates after which a pre-training stage of `steps` updates stores its weights, besides those that rows start from: at
+        the same share as in the recipe that names them."""
+        assert self.pre_train is not None
+        base = self.table.presets[self.preset]
+        table = (self.table.recipe.patched(base.recipe) if base.pre_train else self.table.recipe).pre_train.steps
+        return {_scaled(step, table, steps) for step in self.pre_train.save_at} - {steps}
 
     def paper_value(self, size: int, row: str, column: str) -> tuple[float, float | None] | None:
         """The paper's (value, spread), both with 1 for 100 %, whatever its units; None where it prints none."""
@@ -355,6 +372,12 @@ def _fraction(updates: int, steps: int) -> float:
     """The share of `steps` that the loop reads as `updates`, at most all: it rounds up, so an error upwards would add one."""
     share = min(1.0, updates / steps)
     return share if math.ceil(share * steps) <= updates else math.nextafter(share, 0)
+
+
+def _scaled(step: int, of: object, steps: int) -> int:
+    """`step` of `of` updates at the same share of `steps` updates."""
+    assert isinstance(of, int)  # the table checks it
+    return max(1, round(step * steps / of))
 
 
 def _distinct(values: Iterable[T]) -> tuple[T, ...]:

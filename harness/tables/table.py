@@ -86,7 +86,8 @@ class Column(Strict):
 class Row(Strict):
     """One row: a method with the hyperparameters that make it this row, or a reason why it is not run.
 
-    `method`: 'cmlm', or several after one another as 'cmlm+scl'; `pre_train`: the same, before, on the table's corpus. `set`:
+    `method`: 'cmlm', or several after one another as 'cmlm+scl'; `pre_train`: the same, before, on the table's corpus;
+    `pre_train_step`: the update of pre-training that it starts from (left out: the last), of those in the table's own recipe. `set`:
     hyperparameters by name, by 'method.name' where the row has several methods, and `encoder.` settings of this row alone.
     `incomparable`: why our row gets no verdict even under the paper's preset (for example values the paper leaves out).
     `configuration_of`: the printed row that it is one of several configurations of. `grid`: values by hyperparameter; the row is
@@ -97,6 +98,7 @@ class Row(Strict):
 
     name: str
     pre_train: str = ""
+    pre_train_step: Count | None = None
     method: str = ""
     set: dict[str, Value] = Field(default_factory=dict)
     recipe: Recipe = Recipe()
@@ -110,6 +112,8 @@ class Row(Strict):
     def _runs_or_skips(self) -> Row:
         if not self.method and not self.skip:
             raise MisplacedError(["method"], "a row needs a method, or a skip with the reason")
+        if self.pre_train_step and not self.pre_train:
+            raise MisplacedError(["pre_train_step"], "the row has no pre_train to start from")
         several = len(self.parts) > 1
         for key, value in self.set.items():
             if key.startswith(ENCODER):
@@ -323,6 +327,7 @@ class Table(Strict):
                     raise MisplacedError(["recipe", "pre_train", key], f"rows with pre_train need {key} in the recipe")
             if self.pre_train is None:
                 raise MisplacedError(["pre_train"], "rows with pre_train need a corpus: pre_train: {corpus: NAME}")
+            self._check_updates()
         for preset, changes in self.presets.items():
             for index, size in enumerate((changes.sizes if self.sizes else None) or ()):
                 check(["presets", preset, "sizes", index], size, self.sizes, "size")
@@ -330,6 +335,23 @@ class Table(Strict):
                 check(["presets", preset, "methods", index], name, titles, "row")
         self._check_origins()
         return self
+
+    def _check_updates(self) -> None:
+        """Raises MisplacedError for weights after an update that pre-training does not have."""
+        places: list[tuple[list[Any], int | None, Recipe]] = [
+            (["rows", index, "pre_train_step"], row.pre_train_step, self.recipe.patched(row.recipe))
+            for index, row in enumerate(self.rows)
+        ]
+        texts = [(["pre_train"], self.pre_train, self.recipe)]
+        for name, preset in self.presets.items():
+            texts.append((["presets", name, "pre_train"], preset.pre_train, self.recipe.patched(preset.recipe)))
+        places += [
+            ([*loc, "save_at"], max(text.save_at), recipe) for loc, text, recipe in texts if text and text.save_at
+        ]
+        for loc, step, recipe in places:
+            steps = recipe.pre_train.steps
+            if step and not (isinstance(steps, int) and step <= steps):
+                raise MisplacedError(loc, f"{step} is not among the {steps} updates of recipe.pre_train.steps")
 
     def _check_origins(self) -> None:
         values = stated(self) if self.origin else {}

@@ -155,7 +155,7 @@ def _steps(resolved: ResolvedTable, row: Row) -> tuple[list[Step], list[Step]]:
 
 
 def _pre_trained(resolved: ResolvedTable, row: Row, steps: list[Step], table_data: TableData) -> Parent | None:
-    """The last of a row's pre-training stages, which all its replicates start from. It starts from the encoder as it is."""
+    """The weights that all replicates of a row start from, of its last pre-training stage. That starts from the encoder as it is."""
     if not steps:
         return None
     text, rows = resolved.pre_train, table_data.corpus
@@ -168,7 +168,7 @@ def _pre_trained(resolved: ResolvedTable, row: Row, steps: list[Step], table_dat
         trained = method.train(values, UnlabelledPhase(data, optim, text.seed, base, "pre-train"))
         base = Parent(trained[-1])
     assert isinstance(base, Parent)
-    return base
+    return Parent(base.stage, resolved.pre_train_step(row))
 
 
 def _contexts(resolved: ResolvedTable, row: Row, table_data: TableData, name: str) -> Iterator[RunContext]:

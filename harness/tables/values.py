@@ -14,6 +14,7 @@ from harness.specs import Optim
 from harness.tables.aggregation import RULES
 
 if TYPE_CHECKING:
+    from harness.tables.recipe import PreTrain
     from harness.tables.resolve import ResolvedTable
     from harness.tables.table import Table
 
@@ -34,10 +35,15 @@ def stated(table: Table) -> dict[str, Any]:
     translator = table.translator if reference.translator is None else reference.translator
     found |= {"translator": translator} if translator else {}
     text = reference.pre_train or table.pre_train
-    found |= {f"pre_train.{name}": value for name, value in text.model_dump().items()} if text else {}
+    found |= {f"pre_train.{name}": value for name, value in _text(text).items()} if text else {}
     for name in ("max_length", "selection_every", "sizes", "subsets", "seeds"):
         found[name] = getattr(table, name)
     return found | {f"aggregate.{name}": value for name, value in table.aggregate.stated.items()}
+
+
+def _text(pre_train: PreTrain) -> dict[str, Any]:
+    """The text of pre-training; which weights are stored on the way changes no number."""
+    return pre_train.model_dump(exclude={"save_at"})
 
 
 def used(resolved: ResolvedTable) -> dict[str, Any]:
@@ -52,7 +58,7 @@ def used(resolved: ResolvedTable) -> dict[str, Any]:
     if resolved.translates:
         found["translator"] = resolved.translator
     if resolved.pre_train:
-        found |= {f"pre_train.{name}": value for name, value in resolved.pre_train.model_dump().items()}
+        found |= {f"pre_train.{name}": value for name, value in _text(resolved.pre_train).items()}
     for name in ("max_length", "selection_every", "sizes", "seeds"):
         found[name] = getattr(resolved, name)
     found["subsets"] = len(resolved.subsets)

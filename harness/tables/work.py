@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from harness.specs import Stage, Status
+from harness.specs import Parent, Stage, Status
+from harness.storage import weights_of
 from harness.tables.plan import Plan
 
 
 @dataclass
 class Item:
-    """A stage to be trained. `remake`: it is recorded, and only its weights are wanted again."""
+    """A stage to be trained. `remake`: it is recorded, and only its weights are wanted again. `keep_weights`: its final ones are
+    stored; `save_at`: the updates after which it stores its weights as well."""
 
     stage: Stage
     name: str
@@ -21,6 +23,18 @@ class Item:
     remake: bool
     seen_attempt: int
     deaths: int = 0
+    save_at: tuple[int, ...] = ()
+
+    @property
+    def until(self) -> int:
+        """The update after which it ends: 0 for its last, earlier where no later weights are wanted."""
+        return max(self.save_at) if self.remake and not self.keep_weights else 0
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """The names of the weights that it stores."""
+        final = (weights_of(self.stage.key),) if self.keep_weights else ()
+        return (*final, *(weights_of(self.stage.key, step) for step in self.save_at))
 
 
 @dataclass(frozen=True)
@@ -34,27 +48,30 @@ class Blocked:
 def work(
     plan: Plan,
     statuses: Mapping[str, tuple[Status, int]],
-    has_weights: Callable[[str], bool],
+    is_stored: Callable[[str], bool],
     retry: bool,
     keep: str = "none",
 ) -> tuple[list[Item], list[Blocked]]:
     """The stages to train, parents first, and those that are blocked.
 
     A stage without a `done` record is trained (a diverged one with `retry` only); a recorded parent is made again when
-    a stage that is trained needs its weights and they are gone. `keep`: with 'best' and 'all' every run saves its weights.
+    a stage that is trained needs its weights and they are gone; it ends then with the last weights that are needed. `is_stored`:
+    whether weights are there, by name. `keep`: with 'best' and 'all' every run saves its weights.
     """
     pending = {stage.key for stage in plan.pending(statuses, retry)}
     blocked: list[Blocked] = []
     wanted: dict[str, Stage] = {}
-    parents: set[str] = set()
+    needed: dict[str, set[int]] = {}
+    """Of each parent to train, the updates after which its weights are needed; 0: its final ones."""
 
     def want(stage: Stage) -> None:
         if stage.key in wanted:
             return
-        if stage.parent:
-            parents.add(stage.parent.key)
-            if stage.parent.key in pending or not has_weights(stage.parent.key):
-                want(stage.parent)
+        if isinstance(stage.init, Parent):
+            parent = stage.init.stage
+            if parent.key in pending or not is_stored(weights_of(parent.key, stage.init.step)):
+                needed.setdefault(parent.key, set()).update(stage.init.save_at or {0})
+                want(parent)
         wanted[stage.key] = stage
 
     def dead_end(stage: Stage) -> Stage | None:
@@ -83,6 +100,10 @@ def work(
         task = next((t for t in plan.tasks.values() if stage.data.dev and t.dev.digest == stage.data.dev.digest), None)
         metrics = tuple(dict.fromkeys((*selection, *(task.task.metrics if task else ()))))
         attempt = statuses[key][1] if key in statuses else 0
-        kept = keep != "none" or key in parents
-        items.append(Item(stage, name, plan.stage_flops(stage), metrics, kept, key not in pending, attempt))
+        steps, remake = needed.get(key, set()), key not in pending
+        kept = 0 in steps or (not remake and (keep != "none" or key in needed))
+        steps = (steps if remake else steps | plan.saved_at(stage)) - {0}
+        item = Item(stage, name, plan.stage_flops(stage), metrics, kept, remake, attempt, save_at=tuple(sorted(steps)))
+        item.cost *= (item.until or stage.optim.steps) / stage.optim.steps
+        items.append(item)
     return items, blocked

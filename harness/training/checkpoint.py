@@ -1,4 +1,5 @@
-"""Checkpoints that an interrupted stage resumes from: weights, optimizer, best state and progress, as safetensors.
+"""Checkpoints that an interrupted stage resumes from: weights, optimizer, best state and progress, as safetensors; and the
+weights that a stage saves on its way for later stages.
 
 The order of the data and all draws follow from the step, so a resumed stage ends with the numbers of an uninterrupted one.
 """
@@ -7,8 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -16,9 +17,27 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from harness.encoders.models.weights import save_weights
 from harness.specs import Predictions
-from harness.storage import Storage, checkpoint_of
+from harness.storage import Storage, checkpoint_of, weights_of
 from harness.training.result import TrainingProgress, TrainingResult
+
+
+@dataclass(frozen=True)
+class SavedWeights:
+    """The weights of a stage after the updates `steps`, each a file that later stages start from. `tensors` gives those of now."""
+
+    storage: Storage
+    key: str
+    steps: tuple[int, ...]
+    tensors: Callable[[], dict[str, Tensor]]
+
+    def save(self, step: int) -> None:
+        save_weights(self.tensors(), self.storage, self.key, step)
+
+    def complete(self, step: int) -> bool:
+        """Whether all that is due up to `step` is stored."""
+        return all(self.storage.exists(weights_of(self.key, each)) for each in self.steps if each <= step)
 
 
 class Checkpoints:
@@ -65,9 +84,14 @@ class Checkpoints:
         self._at = time.monotonic()
 
     def found(
-        self, weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer, gold: Mapping[str, Any]
+        self,
+        weights: Mapping[str, Tensor],
+        optimizer: torch.optim.Optimizer,
+        gold: Mapping[str, Any],
+        usable: Callable[[int], bool] = lambda step: True,
     ) -> TrainingProgress | None:
-        """Put weights and optimizer in the state that was kept; None where there is none, or none that can be read.
+        """Put weights and optimizer in the state that was kept; None where there is none, none that can be read, or one of a step
+        that is not `usable`.
 
         `gold`: labels of the evaluation sets by digest.
         """
@@ -77,6 +101,8 @@ class Checkpoints:
             return None
         parts: dict[str, dict[str, Tensor]] = {"weights": {}, "best": {}, "logits": {}, "optimizer": {}}
         body = json.loads(bytes(tensors.pop("progress").tolist()))
+        if not usable(body["step"]):
+            return None
         for name, tensor in tensors.items():
             part, rest = name.split("/", 1)
             parts[part][rest] = tensor

@@ -25,7 +25,7 @@ from harness.objectives.probes import PROBED
 from harness.specs import Optim, Predictions, Selection, Stage
 from harness.streams import stream
 from harness.tasks.metrics import score
-from harness.training.checkpoint import Checkpoints
+from harness.training.checkpoint import Checkpoints, SavedWeights
 from harness.training.forward_backward import ForwardBackward, autocast
 from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
 from harness.training.result import TrainingProgress, TrainingResult
@@ -98,20 +98,27 @@ def train(
     report: Report = lambda _: None,
     log_every: int = 0,
     checkpoints: Checkpoints | None = None,
+    saved: SavedWeights | None = None,
+    until: int = 0,
 ) -> TrainingResult:
     """Train `objective` in place and return its result; the weights are left in the selected state.
 
     With `scoring`, dev is scored every `selection.every` updates and at the end, the first best state is kept in memory, and
     only then is everything else in `inputs.evaluations` predicted. Without it, the history grows every `log_every` updates (0:
     LOG_EVERY). In a process group every rank calls this with the same arguments, except `checkpoints`, and all return the
-    same result. With `checkpoints`, training goes on from the last one.
+    same result. With `checkpoints`, training goes on from the last one, unless weights that are to be `saved` before it are missing.
+    `until`: the update after which it ends, where only weights saved so far are wanted (0: the last).
     Raises DivergedError when a loss, a dev prediction or a final weight is not finite.
     """
     run = _TrainingRun(objective, inputs, optim, seed, scoring, placement)
-    run.resume(checkpoints)
+    run.resume(checkpoints, saved)
     every = scoring.selection.every if scoring else log_every or LOG_EVERY
-    for step in range(run.progress.step + 1, optim.steps + 1):
+    for step in range(run.progress.step + 1, (until or optim.steps) + 1):
         run.update(step)
+        if saved and step in saved.steps:
+            run.check_weights(step)
+            if placement.process_group.rank == 0:
+                saved.save(step)
         if step % every and step != optim.steps:
             run.draw_curve(step, placement.dev_points)
             continue
@@ -172,11 +179,12 @@ class _TrainingRun:
         order: Iterator[NDArray[np.int64]] = batch_order(self._size, self.optim.batch_size, self.seed, skip=step)
         return order
 
-    def resume(self, checkpoints: Checkpoints | None) -> None:
+    def resume(self, checkpoints: Checkpoints | None, saved: SavedWeights | None) -> None:
         """Go on from the last checkpoint, where there is one. Raises RuntimeError when the ranks read different ones."""
         if checkpoints:
             gold = {digest: labels for digest, (_, labels) in self.inputs.evaluations.items()}
-            self.progress = checkpoints.found(self.trained, self.optimizer, gold) or self.progress
+            usable = saved.complete if saved else lambda step: True
+            self.progress = checkpoints.found(self.trained, self.optimizer, gold, usable) or self.progress
         if len(set(steps := self.process_group.all_gather_object(self.progress.step))) > 1:
             raise RuntimeError(f"the workers read checkpoints of different steps: {steps}")
         self._order = self._batches_from(self.progress.step)
@@ -259,10 +267,15 @@ class _TrainingRun:
             for digest in self.inputs.evaluations:
                 if digest != self.scoring.dev:
                     self.result.predictions[digest] = self._predict(digest)
-        elif not all(bool(torch.isfinite(parameter).all()) for parameter in self.trained.values()):
-            raise DivergedError(f"the weights are not finite after step {self.optim.steps}")
+        else:
+            self.check_weights(self.optim.steps)
         self._restore()
         return self.result
+
+    def check_weights(self, step: int) -> None:
+        """Raises DivergedError for weights that are not finite."""
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.trained.values()):
+            raise DivergedError(f"the weights are not finite after step {step}")
 
 
 def trainable(objective: TrainingObjective) -> dict[str, torch.nn.Parameter]:

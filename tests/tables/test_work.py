@@ -12,6 +12,7 @@ from requested import resolve_table
 
 from harness.encoders import HeadTraining, Located
 from harness.specs import Encoder, Status
+from harness.storage import weights_of
 from harness.tables.plan import Plan, make_plan
 from harness.tables.work import Blocked, Item, work
 
@@ -48,7 +49,7 @@ def left(
     states: dict[str, tuple[Status, int]], weights: Iterable[str] = (), retry: bool = False
 ) -> tuple[dict[str, Item], dict[str, str]]:
     """Items by name in order, and the blocked ones with the ancestor that blocks them."""
-    have = {KEYS[name] for name in weights}
+    have = {weights_of(KEYS[name]) for name in weights}
     items, blocked = work(PLAN, states, have.__contains__, retry)
     return (
         {NAMES[item.stage.key]: item for item in items},

@@ -23,21 +23,21 @@ def weights_digest(tensors: dict[str, Tensor]) -> str:
     return whole.hexdigest()[:32]
 
 
-def save_weights(tensors: dict[str, Tensor], storage: Storage, key: str) -> str:
-    """Save a stage's weights; returns their digest."""
+def save_weights(tensors: dict[str, Tensor], storage: Storage, key: str, step: str | int = "last") -> str:
+    """Save a stage's weights, its final ones or those after update `step`; returns their digest."""
     digest = weights_digest(tensors)
-    storage.write(weights_of(key), save(tensors, metadata={"digest": digest}))
+    storage.write(weights_of(key, step), save(tensors, metadata={"digest": digest}))
     return digest
 
 
-def load_weights(storage: Storage, key: str) -> dict[str, Tensor]:
-    return checked_weights(storage, key)[0]
+def load_weights(storage: Storage, key: str, step: str | int = "last") -> dict[str, Tensor]:
+    return checked_weights(storage, key, step)[0]
 
 
-def checked_weights(storage: Storage, key: str) -> tuple[dict[str, Tensor], str]:
+def checked_weights(storage: Storage, key: str, step: str | int = "last") -> tuple[dict[str, Tensor], str]:
     """A stage's weights and their digest. Raises FileNotFoundError, and SafetensorError for a damaged file: one that cannot be
     read, or whose content does not match its digest."""
-    content = storage.read(weights_of(key))
+    content = storage.read(weights_of(key, step))
     tensors: dict[str, Tensor] = load(content)
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     kept, digest = header.get("__metadata__", {}).get("digest"), weights_digest(tensors)

@@ -1,0 +1,187 @@
+"""Weights that a stage saves on its way: those of that update, whatever interrupts the stage, and no number changes for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from harness.encoders.models.weights import load_weights
+from harness.execution import WorkerSetup
+from harness.running import run_stage
+from harness.specs import Parent, Record, Stage
+from harness.storage import Storage, checkpoint_of, weights_of
+from harness.training import loop
+from harness.training.loop import Inputs
+
+STEPS, SAVED = 12, (3, 8)
+OBJECTIVES = ("mlm", "taco", "coco_lm", "electra-shallow")
+CONTRASTED = ("taco", "coco_lm")
+
+
+class Killed(BaseException):
+    """Ends the process of a stage, as far as the stage can tell."""
+
+
+def run(
+    stage: Stage,
+    inputs: Inputs,
+    place: WorkerSetup,
+    *save_at: int,
+    until: int = 0,
+    keep_weights: bool = True,
+    report: Callable[[Any], None] = lambda _: None,
+) -> Record:
+    vocabulary = tiny.vocabulary(place.encoder_folder)
+    saves: dict[str, Any] = {"keep_weights": keep_weights, "save_at": save_at, "until": until}
+    return run_stage(stage, inputs, vocabulary, tiny.METRICS, place, report=report, **saves)
+
+
+def weights(place: WorkerSetup, stage: Stage, step: int | str = "last") -> dict[str, bytes]:
+    return {name: each.numpy().tobytes() for name, each in load_weights(place.storage, stage.key, step).items()}
+
+
+def long_run(bert: Path, name: str = "mlm", **changes: Any) -> tuple[Stage, Inputs]:
+    return tiny.post_training(bert, tiny.OBJECTIVES[name], **{"steps": STEPS, "dropout": 0.1, **changes})
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_they_are_the_final_weights_of_a_run_that_ends_there(name: str, bert: Path, tmp_path: Path) -> None:
+    """Under a constant learning rate, that is. Under a linear schedule a long run is at another rate by then."""
+    place = tiny.worker_setup(bert, tmp_path)
+    for schedule in ("constant", "linear"):
+        stage, inputs = long_run(bert, name, schedule=schedule)
+        assert run(stage, inputs, place, *SAVED).status == "done"
+        for step in SAVED:
+            short, inputs = long_run(bert, name, schedule=schedule, steps=step)
+            assert run(short, inputs, place).status == "done"
+            assert (weights(place, stage, step) == weights(place, short)) == (schedule == "constant")
+
+
+@pytest.mark.parametrize("micro_batch", [0, 3])
+@pytest.mark.parametrize("name", CONTRASTED)
+def test_interrupted_and_resumed_they_are_those_of_the_straight_run(
+    name: str, micro_batch: int, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "LOG_EVERY", 2)
+    stage, inputs = long_run(bert, name)
+    straight = replace(tiny.worker_setup(bert, tmp_path / "straight"), micro_batch=micro_batch)
+    first = run(stage, inputs, straight, *SAVED)
+    place = replace(straight, storage=Storage(str(tmp_path / "killed")), checkpoint_seconds=1e-9)
+    for updates in (4, 10):  # each time the last checkpoint is of two updates before
+
+        def die(entry: dict[str, Any], at: int = updates) -> None:
+            if entry["step"] == at:
+                raise Killed
+
+        with pytest.raises(Killed):
+            run(stage, inputs, place, *SAVED, report=die)
+    resumed = run(stage, inputs, place, *SAVED)
+    assert resumed.provenance["resumed_at"] == 8
+    assert resumed.history == first.history
+    for step in (*SAVED, "last"):
+        assert weights(place, stage, step) == weights(straight, stage, step)
+
+
+@pytest.mark.parametrize("name", CONTRASTED)
+def test_accumulated_gradients_give_them_to_rounding(name: str, bert: Path, tmp_path: Path) -> None:
+    """Without dropout, which each micro-batch draws for itself."""
+    stage, inputs = long_run(bert, name, dropout=0.0)
+    found = []
+    for micro_batch in (0, 3):
+        place = replace(tiny.worker_setup(bert, tmp_path / str(micro_batch)), micro_batch=micro_batch)
+        assert run(stage, inputs, place, *SAVED).status == "done"
+        found.append(load_weights(place.storage, stage.key, SAVED[0]))
+    whole, accumulated = found
+    for tensor in whole:
+        np.testing.assert_allclose(accumulated[tensor].numpy(), whole[tensor].numpy(), atol=2e-4)
+
+
+def test_saving_changes_no_number(bert: Path, tmp_path: Path) -> None:
+    stage, inputs = long_run(bert, "taco")
+    with_them, without = (tiny.worker_setup(bert, tmp_path / name) for name in ("with", "without"))
+    first, second = run(stage, inputs, with_them, *SAVED), run(stage, inputs, without)
+    assert (first.weights_digest, first.history, first.flops) == (second.weights_digest, second.history, second.flops)
+    assert first.provenance["saved_at"] == list(SAVED)
+    assert "saved_at" not in second.provenance
+
+
+def test_a_later_stage_starts_from_them(bert: Path, tmp_path: Path) -> None:
+    """With a learning rate of almost nothing the child's weights are the parent's after that update."""
+    place = tiny.worker_setup(bert, tmp_path)
+    parent, inputs = long_run(bert)
+    run(parent, inputs, place, *SAVED)
+    for step in (*SAVED, STEPS):
+        start = Parent(parent, step, parts=("encoder", "mlm_head"))
+        child, inputs = long_run(bert, steps=1, lr=1e-30)
+        child = replace(child, init=start, seed=9)
+        record = run(child, inputs, place)
+        assert record.status == "done", record.reason
+        assert weights(place, child) == weights(place, parent, start.step)
+
+
+def test_weights_that_are_not_stored_are_said(bert: Path, tmp_path: Path) -> None:
+    place = tiny.worker_setup(bert, tmp_path)
+    parent, inputs = long_run(bert)
+    run(parent, inputs, place)
+    child, inputs = tiny.fine_tuning(bert, init=Parent(parent, 3))
+    record = run(child, inputs, place)
+    assert record.status == "failed"
+    assert record.reason.endswith("the same command makes them again")
+
+
+def test_a_run_for_them_alone_ends_with_the_last_one(bert: Path, tmp_path: Path) -> None:
+    stage, inputs = long_run(bert)
+    straight, again = (tiny.worker_setup(bert, tmp_path / name) for name in ("straight", "again"))
+    whole = run(stage, inputs, straight, *SAVED)
+    record = run(stage, inputs, again, 3, until=3, keep_weights=False)
+    assert record.status == "done"
+    assert record.flops < whole.flops / 2
+    assert [path.name for path in (tmp_path / "again").iterdir()] == [weights_of(stage.key, 3)]
+    assert weights(again, stage, 3) == weights(straight, stage, 3)
+
+
+def test_a_checkpoint_after_an_update_whose_weights_are_missing_is_not_resumed(
+    bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that saved nothing on the way was killed; the next one needs weights from before its checkpoint."""
+    monkeypatch.setattr(loop, "LOG_EVERY", 2)
+    stage, inputs = long_run(bert)
+    place = replace(tiny.worker_setup(bert, tmp_path / "killed"), checkpoint_seconds=1e-9)
+
+    def die(entry: dict[str, Any]) -> None:
+        if entry["step"] == 8:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(stage, inputs, place, report=die)
+    assert place.storage.exists(checkpoint_of(stage.key))
+    record = run(stage, inputs, place, 3)
+    assert "resumed_at" not in record.provenance
+    straight = tiny.worker_setup(bert, tmp_path / "straight")
+    run(stage, inputs, straight, 3)
+    for step in (3, "last"):
+        assert weights(place, stage, step) == weights(straight, stage, step)
+
+
+def test_weights_that_are_not_finite_are_not_saved(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, inputs = long_run(bert, lr=1.0)
+    place = tiny.worker_setup(bert, tmp_path)
+    update = loop._TrainingRun.update
+
+    def spoiled(self: Any, step: int) -> None:
+        update(self, step)
+        if step == 3:
+            with torch.no_grad():
+                next(iter(self.trained.values())).fill_(float("nan"))
+
+    monkeypatch.setattr(loop._TrainingRun, "update", spoiled)
+    record = run(stage, inputs, place, *SAVED)
+    assert (record.status, record.reason) == ("diverged", "the weights are not finite after step 3")
+    assert list(tmp_path.iterdir()) == []
