@@ -32,7 +32,7 @@ from harness.tables.render import render
 from harness.tables.request import Request
 from harness.tables.resolve import ResolvedTable, resolve
 from harness.tables.schema import parquet_bytes
-from harness.tables.values import sizes_text
+from harness.tables.values import listed, sizes_text
 from harness.yaml_files import format_value
 
 if TYPE_CHECKING:
@@ -132,10 +132,11 @@ def describe(prepared: Prepared) -> list[str]:
     lines += [*own_tasks(plan), *own_data(plan)]
     lines += [f"Overlap: {sentence}." for sentence in overlap_sentences(plan)]
     if plan.untranslated:
-        texts = sum(len(rows) for rows in plan.untranslated)
+        sets = [rows for each in plan.untranslated.values() for rows in each]
+        names = listed(map(resolved.translator_of, plan.untranslated))
         lines.append(
-            f"Before that {texts:,} rows (row sets: {len(plan.untranslated)}) are back-translated by "
-            f"{resolved.translator}; until then the keys of CSSL are provisional."
+            f"Before that {sum(map(len, sets)):,} rows (row sets: {len(sets)}) are back-translated by {names}; until then the keys of "
+            "the rows that read them are provisional."
         )
     missing = [name for name in plan.unresolved if not name.startswith(UNTRANSLATED)]
     if missing:

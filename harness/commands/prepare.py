@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from harness.commands.execution import storage_of
-from harness.commands.texts import corpus_of, translation_of
+from harness.commands.texts import Translators, corpus_of, translations_of
 from harness.encoders import Located, locate
 from harness.encoders.families import family_of
 from harness.encoders.sources import check_vocabulary
@@ -24,7 +24,7 @@ from harness.tables.request import BESIDE, LABELLED, Request, has_rows, is_own, 
 from harness.tables.resolve import ResolvedTable, resolve
 from harness.tables.table import Table, load_table
 from harness.tables.work import Blocked, Item, work
-from harness.tasks import TASKS, NotAtHand, Task, TextSource, Translator, open_source, protocol_named
+from harness.tasks import TASKS, NotAtHand, Task, TextSource, open_source, protocol_named
 from harness.tasks.inferred import Description, infer_task
 from harness.tasks.user_task import load_user_task
 
@@ -64,7 +64,7 @@ class Prepared:
     blocked: list[Blocked]
     calibration: Calibration
     slots: int
-    translator: Translator | None = None
+    translators: Translators = field(default_factory=dict)
 
     @property
     def hours(self) -> float:
@@ -150,9 +150,18 @@ def prepare(request: Request, *, train: bool) -> Prepared:
     check_lengths(resolved, located)
     store = Store(request.store or DEFAULT_URL, create=False)  # made only once there is something to train
     storage = storage_of(request, store)
-    translator, translation = translation_of(resolved, store, train)
+    translators, found = translations_of(resolved, store, train)
+    views, augmentations = found[None], {augment: each for augment, each in found.items() if augment}
     corpus = corpus_of(resolved, store, train, request.origin("corpus") if request.corpus else "pre_train.corpus")
-    plan = make_plan(resolved, source, located, user_tasks=named.own_tasks, translation=translation, corpus=corpus)
+    plan = make_plan(
+        resolved,
+        source,
+        located,
+        user_tasks=named.own_tasks,
+        translation=views,
+        augmentations=augmentations,
+        corpus=corpus,
+    )
     if train and any(not name.startswith(UNTRANSLATED) for name in plan.unresolved):
         raise UserError(_not_at_hand(plan, source, named.tasks))
     statuses = store.statuses(plan.stages)
@@ -162,7 +171,7 @@ def prepare(request: Request, *, train: bool) -> Prepared:
     if train and items:
         _check_cores(request, resolved, cores)
     slots = request.slots or cores // resolved.num_workers or 1
-    return Prepared(request, named, resolved, plan, store, statuses, items, blocked, calibration, slots, translator)
+    return Prepared(request, named, resolved, plan, store, statuses, items, blocked, calibration, slots, translators)
 
 
 def shared_runs(prepared: Prepared) -> dict[str, int]:

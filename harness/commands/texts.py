@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from harness.specs import Data, RowSet, digest_of
 from harness.store import Store
 from harness.tables.plan import NO_TRANSLATION, Plan, Translation
+from harness.tables.recipe import Augment
 from harness.tables.resolve import ResolvedTable
 from harness.tasks import (
     Corpus,
@@ -16,6 +18,7 @@ from harness.tasks import (
     Rows,
     Translator,
     back_translated,
+    cached_augmentation,
     cached_back_translation,
     open_corpus,
     open_translator,
@@ -25,19 +28,32 @@ if TYPE_CHECKING:
     from harness.encoders.tokens import Tokeniser, Tokens
 
 
-def translation_of(resolved: ResolvedTable, store: Store, download: bool) -> tuple[Translator | None, Translation]:
-    """The translator of a table with rows that want one, and what the planner needs of it; without it, the reason."""
-    if not resolved.translates:
-        return None, NO_TRANSLATION
-    if not resolved.translator:
-        return None, Translation(reason="no translator is named ('harness list translators' shows them)")
-    try:
-        translator = open_translator(resolved.translator, download=download)
-    except NotFetched:  # of a plan only: the run that follows it will fetch
-        return None, Translation()
-    except NotAtHand as error:
-        return None, Translation(reason=str(error).rstrip("."))
-    return translator, Translation(lambda rows: cached_back_translation(rows, translator, store), translator.num_views)
+Translators = Mapping[Augment | None, Translator]
+"""The translators of a table: of its rows' views (None), and of each augmentation."""
+
+
+def translations_of(
+    resolved: ResolvedTable, store: Store, download: bool
+) -> tuple[Translators, dict[Augment | None, Translation]]:
+    """The translators that a table's rows want, those that are at hand, and what the planner needs of each; without it, the reason."""
+    wanted = ([None] if resolved.contrasts_views else []) + [*resolved.augmentations]
+    translators: dict[Augment | None, Translator] = {}
+    found: dict[Augment | None, Translation] = {None: NO_TRANSLATION}
+    for augment in wanted:
+        if not resolved.translator:
+            found[augment] = Translation(reason="no translator is named ('harness list translators' shows them)")
+            continue
+        name, copies = resolved.translator_of(augment), augment.copies if augment else None
+        try:
+            translators[augment] = made = open_translator(name, download=download, copies=copies)
+        except NotFetched:  # of a plan only: the run that follows it will fetch
+            found[augment] = Translation()
+        except NotAtHand as error:
+            found[augment] = Translation(reason=str(error).rstrip("."))
+        else:
+            cached = cached_augmentation if augment else cached_back_translation
+            found[augment] = Translation(partial(cached, translator=made, cache=store), made.num_views)
+    return translators, found
 
 
 def corpus_of(resolved: ResolvedTable, store: Store, download: bool, where: str) -> Corpus | None:

@@ -24,12 +24,13 @@ Counting = Callable[[str, int], AbstractContextManager[Callable[[int], Callable[
 
 def translated(prepared: Prepared, counting: Counting) -> tuple[Prepared, int]:
     """The table with its back-translations made, whose stages have their keys now, and how many came back empty."""
-    rows = prepared.plan.untranslated
-    if not rows:
+    if not prepared.plan.untranslated:
         return prepared, 0
-    assert prepared.translator is not None  # without it nothing waits to be translated
-    with counting(prepared.translator.name, sum(map(len, rows))) as progress:
-        empty = translate(rows, prepared.translator, Store(prepared.store.url), progress)
+    empty = 0
+    for augment, rows in prepared.plan.untranslated.items():
+        translator = prepared.translators[augment]
+        with counting(translator.name, sum(map(len, rows))) as progress:
+            empty += translate(rows, translator, Store(prepared.store.url), progress)
     return prepare(prepared.request, train=True), empty
 
 

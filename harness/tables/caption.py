@@ -111,6 +111,9 @@ def _term_lines(grid: Grid, bold: bool) -> Iterator[str]:
         yield f"{partial.done}/{partial.expected} in a cell: {partial.done} of {counted(partial.expected, 'run')} done, no {r.aggregate.label} yet."
     if has_average(r) and any(not cell.skip for (_, _, column), cell in grid.cells.items() if column == AVERAGE):
         yield _average_line(r)
+    for title, rows in r.averages.items():
+        spread = "; ±: of all runs of which these are made" if r.aggregate.spread == "std" else ""
+        yield f"{title}: the mean over the cells of {listed(rows)}{spread}."
     yield from _selection_lines(grid)
 
 
@@ -199,9 +202,14 @@ def _origin_lines(r: ResolvedTable, by_letter: Mapping[str, Mapping[str, Any]]) 
 
 
 def _row_settings(row: Row) -> str:
-    """What a row changes in the recipe and how many texts its post-training reads, in words."""
-    phases = [f"{phase_words(values)} in {PHASE_WORDS[phase]}" for phase, values in row.recipe_settings.items()]
-    return ", ".join([*phases, *([f"{row.unlabelled:,} texts in post-training"] if row.unlabelled else [])])
+    """What a row changes in the recipe, how many texts its post-training reads and how its labelled rows are augmented, in words."""
+    found = [f"{phase_words(values)} in {PHASE_WORDS[phase]}" for phase, values in row.recipe_settings.items()]
+    found += [f"{row.unlabelled:,} texts in post-training"] if row.unlabelled else []
+    if row.augment:
+        temperature = "" if row.augment.temperature is None else f", sampled at T = {row.augment.temperature:g}"
+        copies = "back-translation" if row.augment.copies == 1 else "back-translations"
+        found.append(f"{row.augment.copies} {copies} of each labelled row{temperature}")
+    return ", ".join(found)
 
 
 def _settings(r: ResolvedTable) -> list[str]:

@@ -17,6 +17,7 @@ from harness.tables.aggregation import (
     Groups,
     average,
     best_configurations,
+    mean,
     replicate_averages,
     std,
     subset_means,
@@ -136,6 +137,10 @@ def aggregate(
                         found, counted[:0], tuple(dict.fromkeys([*why, "an average of cells has no interval"]))
                     )
                 cells[size, title, AVERAGE] = found
+        for place in itertools.product([size], resolved.averages, resolved.columns):
+            members = [(size, row, place[2]) for row in resolved.averages[place[1]]]
+            scores = [all_counted.get(each, counted[:0]) for each in members]
+            cells[place] = _mean_of_rows(resolved, place, [cells[each] for each in members], scores)
     columns = (*resolved.columns, *([AVERAGE] if has_average(resolved) else []))
     _mark_best(resolved, columns, cells)
     return Grid(resolved, columns, cells, results)
@@ -229,6 +234,29 @@ def _summarised(resolved: ResolvedTable, cell: Cell, scores: pd.DataFrame) -> Ce
         spread_between=subset_std(scores["subset"].tolist(), scores["test"].tolist()),
         without_collapsed=rule.summary(sound, k).value if len(sound) >= max(1, k) else None,
     )
+
+
+def _mean_of_rows(
+    resolved: ResolvedTable, place: tuple[int, str, str], cells: Sequence[Cell], counted: Sequence[pd.DataFrame]
+) -> Cell:
+    """The mean of cells of several rows, complete where they are; its spread is that of all runs of which they are made."""
+    if skipped := next((cell for cell in cells if cell.skip), None):
+        return Cell(None, None, 0, 0, notes=skipped.notes, skip=skipped.skip)
+    done, expected, collapsed = (
+        sum(getattr(cell, name) for cell in cells) for name in ("done", "expected", "collapsed")
+    )
+    paper, paper_spread = resolved.paper_value(*place) or (None, None)
+    why = dict.fromkeys(itertools.chain(*(cell.why for cell in cells), ["a mean of cells has no interval"]))
+    found = Cell(None, None, done, expected, paper, paper_spread, collapsed=collapsed)
+    found = _judged(found, counted[0], tuple(why))
+    values = [cell.value for cell in cells if cell.value is not None]
+    if len(values) < len(cells):
+        return found
+    rule, k = RULES[resolved.aggregate.center], resolved.aggregate.k or 0
+    scores = [score for runs in counted for score in rule.summary(runs, k).scores]
+    sound = [cell.without_collapsed for cell in cells if cell.without_collapsed is not None]
+    without = mean(sound) if len(sound) == len(cells) else None
+    return replace(found, value=mean(values), spread=std(scores, resolved.aggregate.ddof), without_collapsed=without)
 
 
 def _average(resolved: ResolvedTable, here: Mapping[str, Cell], runs: pd.DataFrame, counted: pd.DataFrame) -> Cell:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -12,8 +12,11 @@ from harness.errors import UserError, unknown
 from harness.tables.recipe import EncoderSettings, MlmHead, Phase, PreTrain, Recipe, Value
 from harness.tables.request import Override
 from harness.tables.table import ENCODER, Row
-from harness.tables.values import PHASES
+from harness.tables.values import EXCLUSIVE, PHASES
 from harness.yaml_files import describe_errors
+
+if TYPE_CHECKING:
+    from harness.tables.resolve import ResolvedTable
 
 
 @dataclass
@@ -118,3 +121,36 @@ def _truth(override: Override) -> bool:
     if not isinstance(override.value, bool):
         raise UserError(f"{override.place}: should be true or false, not {override.value!r}.")
     return override.value
+
+
+def check_effect(resolved: ResolvedTable) -> None:
+    """Raises UserError for an override that every chosen row replaces by a value of its own."""
+    for key, override in resolved.origins.items():
+        method, _, name = key.partition(".")
+        if method in resolved.settings:
+            takers = [row for row in resolved.rows if method in row.parts]
+            value = resolved.settings[method][name]
+            if takers and all(resolved.settings_of(row)[method][name] != value for row in takers):
+                raise UserError(
+                    f"{override.place}: has no effect, each chosen row of {method} sets {name} itself; change it in a table "
+                    "of your own."
+                )
+        elif f"{method}." == ENCODER and all(
+            row.encoder_settings.get(name, override.value) != override.value for row in resolved.rows
+        ):
+            raise UserError(
+                f"{override.place}: has no effect, each chosen row sets it itself; change it in a table of your own."
+            )
+
+
+def check_recipe(resolved: ResolvedTable, overrides: Iterable[Override]) -> None:
+    """Raises UserError for an override of the recipe that every chosen row replaces by a value of its own."""
+    for override in overrides:
+        group, name = override.path[0], override.path[-1]
+        phases = PHASES[:2] if group == "optim" else (group,)
+        same = next((pair for pair in EXCLUSIVE if name in pair), (name,))
+        rows = [row.recipe_settings for row in resolved.rows if not row.skip]
+        if rows and all(any(key in row.get(phase, {}) for key in same) for row in rows for phase in phases):
+            raise UserError(
+                f"{override.place}: has no effect, each chosen row sets {name} itself; change it in a table of your own."
+            )

@@ -12,6 +12,7 @@ from harness.errors import UserError
 from harness.methods import mlm_head_stage
 from harness.objectives.definitions import step_flops
 from harness.specs import UNRESOLVED, Optim, Parent, RowSet, Run, Stage, Status
+from harness.tables.recipe import Augment
 from harness.tables.resolve import ResolvedTable
 from harness.tables.table_data import TableData, TaskData, TrainingSet, data_settings, runs_of
 from harness.tasks import (
@@ -55,8 +56,8 @@ class Overlap:
 
 @dataclass(frozen=True)
 class Translation:
-    """Back-translations for rows that contrast them. `find` returns the recorded views of rows, or None; `reason`: why there
-    can be none; `views`: their number for each text."""
+    """Back-translations for rows that contrast them, or are augmented by them. `find` returns the recorded views of rows, or the rows
+    with their copies, or None; `reason`: why there can be none; `views`: their number for each text."""
 
     find: Callable[[Rows], Rows | None] = lambda rows: None
     views: int = 2
@@ -70,7 +71,7 @@ NO_TRANSLATION = Translation(reason="its table names no translator")
 class Plan:
     """What a table needs. `stages` by key, parents before children; `table_data` make the runs of other hyperparameters on the
     same data; `library` holds the rows of every row set, `corpus` the texts of pre-training; `untranslated`: rows whose
-    back-translations have to be made before anything is trained."""
+    back-translations have to be made before anything is trained, for views (None) and by augmentation."""
 
     resolved: ResolvedTable
     located: Located
@@ -82,7 +83,7 @@ class Plan:
     overlaps: tuple[Overlap, ...]
     library: dict[str, Rows] = field(default_factory=dict)
     corpus: Corpus | None = None
-    untranslated: tuple[Rows, ...] = ()
+    untranslated: Mapping[Augment | None, tuple[Rows, ...]] = field(default_factory=dict)
 
     @property
     def tasks(self) -> Mapping[str, TaskData]:
@@ -137,27 +138,33 @@ def make_plan(
     *,
     user_tasks: Mapping[str, Task] | None = None,
     translation: Translation = NO_TRANSLATION,
+    augmentations: Mapping[Augment, Translation] | None = None,
     corpus: Corpus | None = None,
 ) -> Plan:
     """All runs of a table. Without a source nothing is read and every row set is unresolved, which is enough for a cost.
 
-    `corpus`: what rows are pre-trained on, where it was opened. Raises UserError for unknown tasks, methods and
+    `corpus`: what rows are pre-trained on, where it was opened; `augmentations`: left out, they can be made where `translation` can.
+    Raises UserError for unknown tasks, methods and
     hyperparameters, for objectives that the encoder cannot be trained with, and for data that are wrong.
     """
     library: dict[str, Rows] = {}
     located = located.adapted(resolved.encoder_settings)
     mlm_head, prose = _mlm_head(resolved, located, library, bool(source))
-    translation = translation if resolved.translates else NO_TRANSLATION
+    if augmentations is None:
+        augmentations = dict.fromkeys(resolved.augmentations, Translation(reason=translation.reason))
+    translation = translation if resolved.contrasts_views else NO_TRANSLATION
     readers: dict[str, _Reader] = {}
 
     def evaluations(name: str) -> TaskData:
         task = (user_tasks or {}).get(name) or task_named(name)
-        readers[name] = _Reader(resolved, task, source, library, translation)
+        readers[name] = _Reader(resolved, task, source, library, translation, augmentations)
         return readers[name].evaluations()
 
     # Read when `runs_of` needs them, so that a wrong row is refused before any data are read.
     tasks = _Lazy(evaluations)
-    training: _Lazy[tuple[str, int, int, int], TrainingSet] = _Lazy(lambda key: readers[key[0]].training_set(*key[1:]))
+    training: _Lazy[tuple[str, int, int, int, Augment | None], TrainingSet] = _Lazy(
+        lambda key: readers[key[0]].training_set(*key[1:])
+    )
     table_data = TableData(
         tasks=tasks,
         training=training,
@@ -168,12 +175,16 @@ def make_plan(
         encoder=located.name,
         views=translation.views,
         untranslated=translation.reason,
+        unaugmented={augment: found.reason for augment, found in augmentations.items() if found.reason},
         read_under=data_settings(resolved),
     )
     runs, skipped = runs_of(resolved, table_data)
     table_data = replace(table_data, tasks=dict(tasks), training=dict(training))
     places = dict.fromkeys(source.describe(found.task) for found in tasks.values()) if source else ["not read"]
-    untranslated = {digest: rows for reader in readers.values() for digest, rows in reader.untranslated.items()}
+    untranslated: dict[Augment | None, dict[str, Rows]] = {}
+    for reader in readers.values():
+        for augment, digest in reader.untranslated:
+            untranslated.setdefault(augment, {})[digest] = library[digest]
     return Plan(
         resolved=resolved,
         located=located,
@@ -185,7 +196,7 @@ def make_plan(
         overlaps=_overlaps(readers.values(), corpus, prose),
         library=library,
         corpus=corpus,
-        untranslated=tuple(untranslated.values()),
+        untranslated={augment: tuple(rows.values()) for augment, rows in untranslated.items()},
     )
 
 
@@ -249,10 +260,12 @@ class _Reader:
         source: TextSource | None,
         library: dict[str, Rows],
         translation: Translation,
+        augmentations: Mapping[Augment, Translation],
     ) -> None:
         self.resolved, self.task, self.source, self.library = resolved, task, source, library
-        self.translation = translation
-        self.untranslated: dict[str, Rows] = {}
+        self.translation, self.augmentations = translation, augmentations
+        self.untranslated: dict[tuple[Augment | None, str], None] = {}
+        """By augmentation (None: views) and digest."""
         self.protocol = protocol_named(resolved.protocol)
         self.tests: dict[str, Rows] = {}
         self.read: list[tuple[Rows, Rows, Rows | None]] = []
@@ -284,7 +297,7 @@ class _Reader:
         self.library[row_set.digest] = rows
         return row_set
 
-    def training_set(self, size: int, subset: int, num_texts: int) -> TrainingSet:
+    def training_set(self, size: int, subset: int, num_texts: int, augment: Augment | None) -> TrainingSet:
         role = f"train-n{size}-subset{subset}" if size else "train"
         if num_texts and self.task.unlabelled:
             raise UserError(
@@ -295,7 +308,8 @@ class _Reader:
             rows = size or self.task.official_rows(self.task.train) or UNKNOWN_ROWS
             further = str(num_texts) if num_texts not in (0, size) else ""
             labelled, texts = self.unread(role, rows), self.unread(f"{role}-texts{further}", num_texts or rows)
-            return TrainingSet(labelled, texts, self.translated(texts), self.unread("dev", 500))
+            whole = self.augmented(labelled, augment)
+            return TrainingSet(whole, texts, self.translated(texts), self.unread("dev", 500), rows)
         found = self.protocol.training_set(self.task, self.source, size, subset)
         dev = self.protocol.dev_set(self.task, self.source, size, subset)
         more: Rows | None = None
@@ -304,9 +318,10 @@ class _Reader:
             more = self.protocol.texts(self.task, self.source, size, subset, num_texts)
         elif self.task.unlabelled:
             more = self.unlabelled(self.source, dev)
-        self.read.append((found, dev, more))
+        whole = self.augmented(self.keep(found, role), augment)
+        self.read.append((self.library.get(whole.digest, found), dev, more))
         texts = self.keep(found.unlabelled(), f"{role}-texts") if more is None else self.keep(more, name)
-        return TrainingSet(self.keep(found, role), texts, self.translated(texts), self.keep(dev, "dev"))
+        return TrainingSet(whole, texts, self.translated(texts), self.keep(dev, "dev"), len(found))
 
     def unlabelled(self, source: TextSource, dev: Rows) -> Rows:
         """The task's unlabelled texts, without those of dev and test where it says so."""
@@ -327,13 +342,30 @@ class _Reader:
         rows = self.library[texts.digest]
         views = self.translation.find(rows)
         if views is None:
-            self.untranslated[texts.digest] = rows
+            self.untranslated[None, texts.digest] = None
             name = f"back-translation of {texts.name}"
             return RowSet(f"{UNRESOLVED}{texts.digest}/views", name, texts.rows, texts.mean_chars)
         role = f"{texts.name}/views"
         row_set = views.row_set(role)
         self.library[row_set.digest] = views
         return RowSet(row_set.digest, role, len(views), row_set.mean_chars / self.translation.views)
+
+    def augmented(self, labelled: RowSet, augment: Augment | None) -> RowSet:
+        """Labelled rows with their copies: unresolved until these are made."""
+        if augment is None or self.augmentations[augment].reason:
+            return labelled
+        role = f"{labelled.name} with {augment.copies} copies by {self.resolved.translator_of(augment)}"
+        rows = labelled.rows * (1 + augment.copies)
+        if not labelled.resolved:
+            return RowSet(f"{UNRESOLVED}{role}", role, rows, labelled.mean_chars)
+        copied = self.augmentations[augment].find(self.library[labelled.digest])
+        if copied is None:
+            self.untranslated[augment, labelled.digest] = None
+            name = f"back-translation of {labelled.name}"
+            return RowSet(f"{UNRESOLVED}{labelled.digest}/{role}", name, rows, labelled.mean_chars)
+        row_set = copied.row_set(role)
+        self.library[row_set.digest] = copied
+        return row_set
 
     def overlaps(self, corpora: list[Rows]) -> Iterator[Overlap]:
         """Overlap of the dev and test sets with the training sets of this task, and with each corpus."""

@@ -131,6 +131,20 @@ class MlmHead(Strict):
     frozen: bool = False
 
 
+class Augment(Strict):
+    """Back-translations as further labelled rows: `copies` of each row of a training set, with its label.
+
+    `temperature`: the table's translator is sampled at it, `copies` times a text; left out: a copy by each of its pivots.
+    """
+
+    copies: Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=20)]
+    temperature: Annotated[float, BeforeValidator(_not_bool), Field(ge=0.01, le=10)] | None = None
+
+    def translator(self, name: str) -> str:
+        """The translator `name` at this temperature."""
+        return name if self.temperature is None else f"{name}@T={self.temperature:g}"
+
+
 class EncoderSettings(Strict):
     """Settings of the encoder for all rows of a table. A key that is left out keeps the encoder's own value.
 

@@ -193,7 +193,7 @@ def _block(grid: Grid, size: int, letters: Mapping[Note, str], style: Style) -> 
     """The rows of one size; under a comparable preset each with the paper's own row below."""
     body = []
     spread = grid.resolved.aggregate.spread != "none"
-    for title in grid.resolved.printed_rows:
+    for title in (*grid.resolved.printed_rows, *grid.resolved.averages):
         cells = [grid.cells[size, title, column] for column in grid.columns]
         body.append([style.escape(title), *(_cell_text(cell, letters, style, spread) for cell in cells)])
         if grid.resolved.comparable and any(cell.paper is not None for cell in cells):

@@ -11,12 +11,12 @@ from harness import specs
 from harness.errors import UserError, unknown
 from harness.methods import METHODS, methods_named
 from harness.tables.aggregation import Aggregation
-from harness.tables.overrides import applied
-from harness.tables.recipe import MlmHead, PreTrain, Recipe, Value
+from harness.tables.overrides import applied, check_effect, check_recipe
+from harness.tables.recipe import Augment, MlmHead, PreTrain, Recipe, Value
 from harness.tables.request import YAML, Override, Request
 from harness.tables.schema import Place
 from harness.tables.table import ENCODER, Column, Row, Table, encoder_part
-from harness.tables.values import EXCLUSIVE, PHASES, deviations
+from harness.tables.values import PHASES, deviations
 from harness.tasks.protocols import protocol_named
 from harness.tasks.task import TASKS
 from harness.yaml_files import MisplacedError
@@ -144,6 +144,9 @@ class ResolvedTable:
             f"{phase}.{key}": value for phase, values in row.recipe_settings.items() for key, value in values.items()
         }
         found |= {} if row.pre_train_step is None else {"pre_train_step": self.pre_train_step(row)}
+        found |= (
+            {f"augment.{key}": v for key, v in row.augment.model_dump(exclude_none=True).items()} if row.augment else {}
+        )
         return found | ({} if row.unlabelled is None else {"unlabelled": row.unlabelled})
 
     def row_incomparable(self, row: Row) -> str:
@@ -152,10 +155,30 @@ class ResolvedTable:
         return row.incomparable or ", ".join(f"{part}.{name} set to {value}" for part, name, value in settings)
 
     @property
+    def averages(self) -> dict[str, tuple[str, ...]]:
+        """The rows that are means of others, of which all are here."""
+        titles = self.printed_rows
+        return {name: rows for name, rows in self.table.averages.items() if all(row in titles for row in rows)}
+
+    @property
     def translates(self) -> bool:
         """Some row reads back-translations."""
+        return self.contrasts_views or bool(self.augmentations)
+
+    @property
+    def contrasts_views(self) -> bool:
+        """Some row contrasts back-translations of a text."""
         parts = [part for row in self.rows if not row.skip for part in row.parts]
         return any(METHODS[part].translates for part in parts if part in METHODS)
+
+    @property
+    def augmentations(self) -> tuple[Augment, ...]:
+        """How rows augment their training sets, each way once."""
+        return _distinct(row.augment for row in self.rows if row.augment and not row.skip)
+
+    def translator_of(self, augment: Augment | None) -> str:
+        """The translator of an augmentation, or (None) of views."""
+        return augment.translator(self.translator) if augment else self.translator
 
     @property
     def phases(self) -> tuple[str, ...]:
@@ -276,9 +299,9 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
         file=request.table if request.table.endswith(YAML) else "",
         protocol=request.protocol or table.protocol,
     )
-    _check_effect(result)
+    check_effect(result)
     _check_k(result)
-    _check_recipe(result, request.overrides)
+    check_recipe(result, request.overrides)
     differs = deviations(result)
     incomparable = differs if base.comparable else [f"preset {preset} is not the paper's setting"]
     if table.source is None:
@@ -313,26 +336,6 @@ def _design(table: Table, preset: str, request: Request) -> tuple[tuple[int, ...
     return tuple(sizes) or (0,), tuple(subsets), tuple(seeds)
 
 
-def _check_effect(resolved: ResolvedTable) -> None:
-    """Raises UserError for an override that every chosen row replaces by a value of its own."""
-    for key, override in resolved.origins.items():
-        method, _, name = key.partition(".")
-        if method in resolved.settings:
-            takers = [row for row in resolved.rows if method in row.parts]
-            value = resolved.settings[method][name]
-            if takers and all(resolved.settings_of(row)[method][name] != value for row in takers):
-                raise UserError(
-                    f"{override.place}: has no effect, each chosen row of {method} sets {name} itself; change it in a table "
-                    "of your own."
-                )
-        elif f"{method}." == ENCODER and all(
-            row.encoder_settings.get(name, override.value) != override.value for row in resolved.rows
-        ):
-            raise UserError(
-                f"{override.place}: has no effect, each chosen row sets it itself; change it in a table of your own."
-            )
-
-
 def _check_k(resolved: ResolvedTable) -> None:
     """Raises UserError where a cell has fewer runs than its rule takes."""
     configurations = min(map(len, resolved.printed_rows.values())) if resolved.aggregate.select == "none" else 1
@@ -342,19 +345,6 @@ def _check_k(resolved: ResolvedTable) -> None:
             f"table {resolved.table.name}, key aggregate.k: a cell is the {resolved.aggregate.label}, and the chosen subsets and "
             f"seeds give {runs}; choose more of them."
         )
-
-
-def _check_recipe(resolved: ResolvedTable, overrides: Iterable[Override]) -> None:
-    """Raises UserError for an override of the recipe that every chosen row replaces by a value of its own."""
-    for override in overrides:
-        group, name = override.path[0], override.path[-1]
-        phases = PHASES[:2] if group == "optim" else (group,)
-        same = next((pair for pair in EXCLUSIVE if name in pair), (name,))
-        rows = [row.recipe_settings for row in resolved.rows if not row.skip]
-        if rows and all(any(key in row.get(phase, {}) for key in same) for row in rows for phase in phases):
-            raise UserError(
-                f"{override.place}: has no effect, each chosen row sets {name} itself; change it in a table of your own."
-            )
 
 
 def _set_here(resolved: ResolvedTable) -> list[str]:

@@ -110,9 +110,7 @@ def examples(plan: Plan) -> dict[str, Examples]:
         test = data.tests[column.evaluation]
         if data.dev.resolved and test.resolved:
             full = [
-                plan.table_data.training[key].labelled.rows
-                for key in plan.table_data.training
-                if key[:2] == (column.task, 0)
+                plan.table_data.training[key].drawn for key in plan.table_data.training if key[:2] == (column.task, 0)
             ]
             classes = [_classes(data.task, plan.library[rows.digest]) for rows in (data.dev, test)]
             found[name] = Examples(data.dev.rows, test.rows, max(full, default=0), classes[0], classes[1])

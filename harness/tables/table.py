@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from harness.errors import UserError, unknown
 from harness.tables.aggregation import AVERAGE, Aggregation
 from harness.tables.recipe import (
+    Augment,
     Count,
     EncoderSettings,
     Few,
@@ -93,7 +94,8 @@ class Row(Strict):
     `configuration_of`: the printed row that it is one of several configurations of. `grid`: values by hyperparameter; the row is
     printed, and has a configuration for each point.
     `recipe`: what this row changes in the recipe; `unlabelled`: post-training reads so many texts, those of the training set
-    and further ones of the training rows (left out: those of the training set).
+    and further ones of the training rows (left out: those of the training set). `augment`: back-translations as further labelled
+    rows of fine-tuning, over the updates that the training set takes without them.
     """
 
     name: str
@@ -103,6 +105,7 @@ class Row(Strict):
     set: dict[str, Value] = Field(default_factory=dict)
     recipe: Recipe = Recipe()
     unlabelled: Count | None = None
+    augment: Augment | None = None
     skip: str = ""
     incomparable: str = ""
     configuration_of: str = ""
@@ -225,7 +228,8 @@ class Table(Strict):
 
     `paper`: size -> row -> column -> [value, spread] in the paper's units; values times `paper_unit.value`, spreads times
     `paper_unit.spread`, lie in [0, 1]. `origin`: where each value comes from, by its path or a pattern ('recipe.*.lr'); a
-    table that gives origins gives one for every value. `shares`: other packaged tables that have runs in common with it, which a
+    table that gives origins gives one for every value. `averages`: rows printed after the others by name, each with those that its
+    cells are the means of; their spread is that of all runs which count in these. `shares`: other packaged tables that have runs in common with it, which a
     plan counts.
     """
 
@@ -253,6 +257,7 @@ class Table(Strict):
     tasks: tuple[str, ...] = ()
     columns: dict[str, Column] = Field(default_factory=dict)
     rows: tuple[Row, ...] = Field(min_length=1)
+    averages: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     aggregate: Aggregation = Aggregation()
     paper_unit: Unit = Unit()
     paper: dict[Size, dict[str, dict[str, PaperValue]]] = Field(default_factory=dict)
@@ -290,6 +295,16 @@ class Table(Strict):
         if self.aggregate.select != "none" and titles == names:
             wrong = "no row has configurations to select from; give rows a configuration_of"
             raise MisplacedError(["aggregate", "select"], wrong)
+        for name, members in self.averages.items():
+            for index, member in enumerate(members):
+                check(["averages", name, index], member, titles, "row")
+            wrong = (
+                "a row has this name" if name in titles else "" if len(members) > 1 else "names one row; give several"
+            )
+            if wrong or self.aggregate.average != "none":
+                raise MisplacedError(
+                    ["averages", name], wrong or "a table has means of rows or an Avg of columns, not both"
+                )
         for index, group in enumerate(self.aggregate.average_over or ()):
             for column in (group,) if isinstance(group, str) else group:
                 check(["aggregate", "average_over", index], column, self.columns, "column")
@@ -304,7 +319,7 @@ class Table(Strict):
         for size, rows in self.paper.items():
             check(["paper", size], size, self.sizes, "size")
             for name, cells in rows.items():
-                check(["paper", size, name], name, titles, "row")
+                check(["paper", size, name], name, [*titles, *self.averages], "row")
                 average = [AVERAGE] if self.aggregate.average != "none" else []
                 for column in cells:
                     check(["paper", size, name, column], column, [*self.columns, *average], "column")

@@ -12,7 +12,7 @@ from harness.errors import UserError
 from harness.methods import RunContext, Step, UnlabelledPhase, chain, hyperparameters, methods_named
 from harness.objectives.definitions import headless, unmet
 from harness.specs import Data, Encoder, Parent, RowSet, Run, Selection
-from harness.tables.recipe import EncoderSettings
+from harness.tables.recipe import Augment, EncoderSettings
 from harness.tables.resolve import ResolvedTable
 from harness.tables.table import ENCODER, Row
 from harness.tasks.task import Task
@@ -36,26 +36,28 @@ class TaskData:
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """One training set: its labelled rows, the texts that post-training reads (the same rows without labels, those and further
-    ones, or the unlabelled texts of the task), their back-translations (None where there can be none), and the dev set that its runs select on."""
+    """One training set: its labelled rows, with the back-translations that augment them, the texts that post-training reads (the same rows without labels, those and further
+    ones, or the unlabelled texts of the task), their back-translations (None where there can be none), and the dev set that its runs select on.
+    `drawn`: the number of labelled rows without augmentation, which epochs count."""
 
     labelled: RowSet
     texts: RowSet
     translated: RowSet | None
     dev: RowSet
+    drawn: int
 
 
 @dataclass(frozen=True)
 class TableData:
     """The data of a table: enough to make its runs for any hyperparameters without reading again.
 
-    `training` by (task, size, subset, number of texts, 0 for its own); `base` is the encoder, `mlm_head` where stages that use an MLM
+    `training` by (task, size, subset, number of texts, 0 for its own, augmentation); `base` is the encoder, `mlm_head` where stages that use an MLM
     head start from instead (None: `base` has a usable one); `corpus` of pre-training, None without it; `config` and `encoder` of the located encoder; `views` and `untranslated` of
-    the translation. `read_under`: what the table said that this depends on, by the name under which a user sets it.
+    the translation, `unaugmented`: why training sets cannot be augmented so, by augmentation. `read_under`: what the table said that this depends on, by the name under which a user sets it.
     """
 
     tasks: Mapping[str, TaskData]
-    training: Mapping[tuple[str, int, int, int], TrainingSet]
+    training: Mapping[tuple[str, int, int, int, Augment | None], TrainingSet]
     base: Encoder
     mlm_head: Parent | None
     corpus: RowSet | None
@@ -63,6 +65,7 @@ class TableData:
     encoder: str
     views: int
     untranslated: str
+    unaugmented: Mapping[Augment | None, str] = field(default_factory=dict)
     read_under: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -106,9 +109,12 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
             prepared.append((row, steps, _pre_trained(resolved, row, before, table_data)))
     family = family_of(table_data.config)
     for name in resolved.tasks:
-        contexts_of: dict[tuple[str, int | None], list[RunContext]] = {}
+        contexts_of: dict[tuple[str, int | None, Augment | None], list[RunContext]] = {}
         for row, steps, pre_trained in prepared:
-            like = (str(row.recipe_settings), row.unlabelled)
+            if row.augment in table_data.unaugmented:
+                skipped.append((row.name, name, table_data.unaugmented[row.augment]))
+                continue
+            like = (str(row.recipe_settings), row.unlabelled, row.augment)
             if like not in contexts_of:
                 contexts_of[like] = list(_contexts(resolved, row, table_data, name))
             contexts = contexts_of[like]
@@ -176,7 +182,7 @@ def _contexts(resolved: ResolvedTable, row: Row, table_data: TableData, name: st
     found = table_data.tasks[name]
     for size in resolved.sizes:
         for subset in resolved.subsets_at(size):
-            training = table_data.training[name, size, subset, row.unlabelled or 0]
+            training = table_data.training[name, size, subset, row.unlabelled or 0, row.augment]
             data = Data(
                 training.labelled,
                 num_labels=found.task.num_labels,
@@ -185,7 +191,7 @@ def _contexts(resolved: ResolvedTable, row: Row, table_data: TableData, name: st
                 tests=tuple(found.tests.values()),
                 classes=found.task.classes,
             )
-            fine_tune = resolved.optim("fine_tune", size, training.labelled.rows, row)
+            fine_tune = resolved.optim("fine_tune", size, training.drawn, row)
             post_train = resolved.optim("post_train", size, training.texts.rows, row)
             selection: Selection = resolved.selection(name)
             for seed in resolved.seeds:

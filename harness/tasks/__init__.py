@@ -27,6 +27,7 @@ from harness.tasks.translation import (
     BackTranslated,
     Translator,
     back_translated,
+    cached_augmentation,
     cached_back_translation,
     open_translator,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "TextSource",
     "Translator",
     "back_translated",
+    "cached_augmentation",
     "cached_back_translation",
     "count_overlap",
     "load_corpus",

@@ -24,6 +24,8 @@ from functools import cached_property
 from typing import NamedTuple
 from typing import Protocol as Interface
 
+import numpy as np
+
 from harness.errors import UserError, nearest
 from harness.paths import named_path
 from harness.specs import digest_of
@@ -74,22 +76,38 @@ class BackTranslated(NamedTuple):
     empty: int
 
 
-def open_translator(name: str, *, download: bool) -> Translator:
+def open_translator(name: str, *, download: bool, copies: int | None = None) -> Translator:
     """The translator of that name. Only with `download` is anything fetched; loads no model.
 
-    Raises UserError for a name that means nothing, a model that is none, a broken file; NotAtHand where a program, a Python
-    package or a model is missing, with the way to get it.
+    `copies`: how many different back-translations of a text are needed: as many samples of one pair of models at a temperature,
+    else the first ways.
+
+    Raises UserError for a name that means nothing, a model that is none, a broken file, fewer than `copies`; NotAtHand where a
+    program, a Python package or a model is missing, with the way to get it.
     """
     where = f"translator '{name}'"
+    ways = _ways(where, name, download, copies or 1)
+    if copies and len(ways) < copies:
+        raise UserError(
+            f"{where}: gives {len(ways)} back-translation{'s' * (len(ways) > 1)} of a text, and {copies} are needed; name more pivots, "
+            "or one pair of models at a temperature (@T=0.7)."
+        )
+    return Translator(name, ways[:copies])
+
+
+def _ways(where: str, name: str, download: bool, samples: int) -> tuple[Way, ...]:
+    """The ways of a translator; of a pair of models at a temperature as many as `samples`."""
     kind, colon, rest = name.partition(":")
     if kind == "file" and colon:
         if not rest:
             raise UserError(f"{where}: names no file; write file:PATH.")
-        return Translator(name, file_ways(where, named_path(rest, where)))
+        if "@T=" in rest:
+            raise _no_sampling(where, "a file", rest[rest.index("@T=") :])
+        return file_ways(where, named_path(rest, where))
     if kind == "apertium" and colon:
         if "@" in rest:
-            raise UserError(f"{where}: apertium cannot sample; drop '{rest[rest.index('@') :]}'.")
-        return Translator(name, tuple(apertium_way(where, "eng", pivot) for pivot in _pivots(where, kind, rest)))
+            raise _no_sampling(where, "apertium", rest[rest.index("@") :])
+        return tuple(apertium_way(where, "eng", pivot) for pivot in _pivots(where, kind, rest))
     body, temperature = _temperature(where, name)
     kind, colon, rest = body.partition(":")
     if kind in MODELS and colon:
@@ -100,11 +118,18 @@ def open_translator(name: str, *, download: bool) -> Translator:
     else:
         raise _no_kind(where, kind)
     family = _FAMILY.get(kind, "") if colon else ""
-    ways = [
+    if temperature and len(pairs) == 1:
+        pairs *= samples
+    return tuple(
         model_way(where, *pair, family=family, temperature=temperature, view=view, download=download)
         for view, pair in enumerate(pairs)
-    ]
-    return Translator(name, tuple(ways))
+    )
+
+
+def _no_sampling(where: str, what: str, setting: str) -> UserError:
+    return UserError(
+        f"{where}: {what} cannot sample; drop '{setting}', or, where a row sets the temperature, name models (wmt19:de)."
+    )
 
 
 def cached_back_translation(rows: Rows, translator: Translator, cache: Cache) -> Rows | None:
@@ -118,6 +143,20 @@ def cached_back_translation(rows: Rows, translator: Translator, cache: Cache) ->
     if any(len(each) < len(texts) for each in found):
         return None
     return _side_by_side(source, found, translator).rows
+
+
+def cached_augmentation(rows: Rows, translator: Translator, cache: Cache) -> Rows | None:
+    """Labelled rows and a copy of each by each way, with its label, in canonical order; None where a text is not translated yet.
+    Translates nothing: `back_translated` does. A copy whose translation is blank has the text itself.
+
+    Raises UserError when a file that is the translator lacks a text.
+    """
+    texts = _texts(rows)
+    found = [_known(way, texts, cache) for way in translator.ways]
+    if any(len(each) < len(texts) for each in found):
+        return None
+    copies = (tuple(_view(text, known) for text in row) for known in found for row in rows.texts)
+    return Rows((*rows.texts, *copies), np.tile(rows.gold, 1 + len(found)), rows.name).sorted()
 
 
 def back_translated(
@@ -171,14 +210,15 @@ def _known(way: Way, texts: Sequence[str], cache: Cache) -> dict[str, str]:
 
 def _side_by_side(source: Rows, found: Sequence[Mapping[str, str]], translator: Translator) -> BackTranslated:
     empty = sum(not translated.strip() for known in found for translated in known.values())
-
-    def view(text: str, known: Mapping[str, str]) -> str:
-        translated = known.get(text, "")
-        return translated if translated.strip() else text
-
     own: list[Mapping[str, str]] = [{}] * (translator.num_views - len(found))  # the view that is the text itself
-    views = tuple(tuple(view(text, known) for known in (*own, *found) for text in row) for row in source.texts)
+    views = tuple(tuple(_view(text, known) for known in (*own, *found) for text in row) for row in source.texts)
     return BackTranslated(Rows(views, None, source.name).sorted(), empty)
+
+
+def _view(text: str, known: Mapping[str, str]) -> str:
+    """A text's translation; the text itself where that is blank or unknown."""
+    translated = known.get(text, "")
+    return translated if translated.strip() else text
 
 
 def _pivots(where: str, kind: str, text: str) -> list[str]:

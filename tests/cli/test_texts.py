@@ -73,6 +73,43 @@ def test_a_missing_translator_skips_the_row_with_its_reason(harness: Harness, mo
 
 
 @pytest.mark.usefixtures("packaged")
+def test_augmented_rows_need_a_translator_that_fits(
+    harness: Harness, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without apertium the rows of the quick preset are skipped with what to install; one that cannot sample is refused."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    said = harness("plan --table scl_noisy")
+    assert said.status == 0, said.err
+    said_plainly = " ".join(said.out.split())
+    assert (
+        "Skipped: CE (augmented) on movies: translator 'apertium:spa,cat': the program apertium is not" in said_plainly
+    )
+    assert "20 of these runs are runs of table scl_few_shot, preset quick" in said_plainly
+    said = harness("plan", "--table", "scl_noisy", "--methods", "CE (T=0.3)")
+    assert said.status == 2
+    assert "translator 'apertium:spa,cat@T=0.3': apertium cannot sample" in said.err
+    said = harness("plan", "--table", "scl_noisy", "--methods", "CE (T=0.3)", "--translator", "opus-mt:de")
+    assert "1,000 rows (row sets: 10) are back-translated by opus-mt:de@T=0.3" in " ".join(said.out.split())
+    assert list(workdir.iterdir()) == []
+
+
+def test_a_file_of_translations_augments_at_once(harness: Harness, workdir: Path) -> None:
+    data_folder(workdir)
+    rows = [f"Sentence number {i}, told plainly." for i in range(40)]
+    body = [{"text": t, "view_1": t.upper(), "view_2": t[::-1]} for t in rows]
+    (workdir / "views.jsonl").write_text("".join(json.dumps(row) + "\n" for row in body), encoding="utf-8")
+    table = (Path(__file__).parents[2] / "benchmarks" / "scl_noisy.yaml").read_text()
+    (workdir / "mine.yaml").write_text(table.replace("sizes: [100]", "sizes: [20]").replace("\n  100:\n", "\n  20:\n"))
+    words = ["plan", "--table", "mine.yaml", "--methods", "CE (augmented)", "--tasks", "sst2", "--data", "."]
+    said = harness(*words, "--translator", "file:views.jsonl")
+    assert said.status == 0, said.err
+    assert "back-translated" not in said.out
+    assert "Runs: 10, one for each" in said.out
+    (workdir / "views.jsonl").write_text(json.dumps(body[0] | {"view_3": "x"}) + "\n", encoding="utf-8")
+    assert "there is no row for the text" in harness(*words, "--translator", "file:views.jsonl").err
+
+
+@pytest.mark.usefixtures("packaged")
 def test_a_plan_of_the_hubs_translator_asks_nothing_and_counts_its_runs(harness: Harness, workdir: Path) -> None:
     said = harness(f"plan {CSSL} --translator opus-mt:de,zh")
     assert "Runs: 2, one for each" in said.out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,19 @@ def test_the_numbers_of_scl_are_the_papers(name: str, number: int, rows: int, fi
     assert ours == printed_in_scl(number, rows, first)
 
 
+@pytest.mark.skipif(not SCL_PAPER.exists(), reason="the paper's text is not here")
+def test_the_numbers_of_the_noisy_training_sets_are_the_papers() -> None:
+    """There a line is a task and a loss, and a column a row of ours."""
+    theirs = {}
+    settings = ("", " (T=0.3)", " (T=0.5)", " (T=0.7)", " (T=0.9)", " (average)")
+    for (task, loss), line in zip(
+        product(("sst2", "qnli", "mnli"), ("CE", "CE + SCL")), printed_in_scl(5, 6, 2), strict=True
+    ):
+        for setting, values in zip(settings, line, strict=True):
+            theirs[100, loss + setting, task] = values
+    assert packaged("scl_noisy") == theirs
+
+
 def test_step_counts_of_the_paper() -> None:
     resolved = resolve_table("few_shot", "paper")
     assert [resolved.optim("fine_tune", n, n).steps for n in resolved.sizes] == [700, 700, 630]
@@ -118,6 +132,7 @@ def test_every_preset_resolves_and_only_the_papers_is_comparable() -> None:
         "scl_batch_size",
         "scl_few_shot",
         "scl_full_size",
+        "scl_noisy",
         "unlabelled",
         "views",
     )

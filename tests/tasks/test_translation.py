@@ -202,6 +202,10 @@ class TestNames:
             ("apertium:../spa", "'../spa' is not a language"),
             ("apertium:eng", "English is what is translated"),
             ("apertium:spa@T=0.7", "apertium cannot sample; drop '@T=0.7'"),
+            (
+                "file:views.csv@T=0.7",
+                "a file cannot sample; drop '@T=0.7', or, where a row sets the temperature, name models",
+            ),
             ("opus-mt:de@0.7", "'@0.7' is not a setting; write @T=0.7"),
             ("opus-mt:de@T=0", "a temperature above 0"),
             ("opus-mt:de@T=-1", "a temperature above 0"),
@@ -557,6 +561,22 @@ class TestModels:
         assert made[:2] != hot.translate(SENTENCES[:2])
         assert len({way.digest for way in (first, second, hot, beam)}) == 4
         assert again.digest == first.digest
+
+    def test_copies_are_different_samples_and_the_first_is_that_of_one_view(self, pair: tuple[Path, Path]) -> None:
+        there, back = pair
+        name = f"{there}+{back}@T=0.7"
+        three = open_translator(name, download=False, copies=3)
+        made = [way.translate(SENTENCES) for way in three.ways]
+        assert len({tuple(each) for each in made}) == len({way.digest for way in three.ways}) == 3
+        assert made[0] == open_translator(name, download=False).ways[0].translate(SENTENCES)
+        fewer = open_translator(name, download=False, copies=2)
+        assert [way.digest for way in fewer.ways] == [way.digest for way in three.ways[:2]], (
+            "one more copy keeps the others"
+        )
+        with pytest.raises(
+            UserError, match=r"gives 1 back-translation of a text, and 2 are needed; name more pivots, or one pair"
+        ):
+            open_translator(f"{there}+{back}", download=False, copies=2)
 
     def test_the_digest_is_of_the_models(self, pair: tuple[Path, Path], tmp_path: Path) -> None:
         there, back = pair
