@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.commands.execution import storage_of
-from harness.commands.texts import Translators, corpus_of, translations_of
+from harness.commands.texts import Translators, corpora_of, translations_of
 from harness.encoders import Located, locate
 from harness.encoders.families import family_of
 from harness.encoders.sources import check_vocabulary
@@ -152,7 +152,7 @@ def prepare(request: Request, *, train: bool) -> Prepared:
     storage = storage_of(request, store)
     translators, found = translations_of(resolved, store, train)
     views, augmentations = found[None], {augment: each for augment, each in found.items() if augment}
-    corpus = corpus_of(resolved, store, train, request.origin("corpus") if request.corpus else "pre_train.corpus")
+    corpora = corpora_of(resolved, store, train, request.origin("corpus") if request.corpus else "pre_train.corpus")
     plan = make_plan(
         resolved,
         source,
@@ -160,7 +160,7 @@ def prepare(request: Request, *, train: bool) -> Prepared:
         user_tasks=named.own_tasks,
         translation=views,
         augmentations=augmentations,
-        corpus=corpus,
+        corpora=corpora,
     )
     if train and any(not name.startswith(UNTRANSLATED) for name in plan.unresolved):
         raise UserError(_not_at_hand(plan, source, named.tasks))

@@ -114,6 +114,6 @@ def overlap_sentences(plan: Plan) -> list[str]:
         sentences.append(f"{each.most} of {each.rows:,} rows of {each.evaluation} share a text with {training}")
     if not found and plan.overlaps:
         sentences.append("no dev or test text of this table is part of the training text")
-    if plan.corpus and plan.corpus.rows > COMPARED_TEXTS:
-        sentences.append(f"not looked for in the {plan.corpus.rows:,} texts of {plan.corpus.name}")
+    if plan.corpora and (largest := plan.corpora[0]).rows > COMPARED_TEXTS:
+        sentences.append(f"not looked for in the {largest.rows:,} texts of {largest.name}")
     return sentences

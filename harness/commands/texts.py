@@ -56,18 +56,20 @@ def translations_of(
     return translators, found
 
 
-def corpus_of(resolved: ResolvedTable, store: Store, download: bool, where: str) -> Corpus | None:
-    """The pre-training corpus of a table; None where no row is pre-trained, and in a plan where it is not downloaded yet."""
+def corpora_of(resolved: ResolvedTable, store: Store, download: bool, where: str) -> dict[float, Corpus]:
+    """The pre-training corpus of a table, by the fractions of it that rows are trained on, the largest first; empty where no row is
+    pre-trained, and in a plan where it is not downloaded yet."""
     if resolved.pre_train is None:
-        return None
+        return {}
     memo = store.artifacts.parent / "corpora.json"
     kept = memo if download or memo.exists() else None  # a plan starts no file
     try:
-        return open_corpus(resolved.pre_train.corpus, download=download, memo=kept, where=where)
+        whole = open_corpus(resolved.pre_train.corpus, download=download, memo=kept, where=where)
     except NotAtHand:
         if download:
             raise
-        return None
+        return {}
+    return {fraction: whole.part(fraction) for fraction in resolved.fractions}
 
 
 def translate(
@@ -90,12 +92,8 @@ def reader(plan: Plan, tokeniser: Tokeniser, store: Store) -> Callable[[RowSet, 
         return tokenise_corpus(corpus.texts(), tokeniser, data.max_length, data.blocks, folder, identity=identity)
 
     def read(row_set: RowSet, data: Data) -> tuple[Tokens, Any]:
-        corpus = plan.corpus
-        if (
-            corpus
-            and row_set.digest == corpus.digest
-            and (data.blocks == "packed" or row_set.digest not in plan.library)
-        ):
+        corpus = next((each for each in plan.corpora if each.digest == row_set.digest), None)
+        if corpus and (data.blocks == "packed" or row_set.digest not in plan.library):
             return blocks(corpus, data), None
         rows = plan.library[row_set.digest]
         width = rows.columns // data.views

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from harness.encoders import Located
@@ -70,8 +71,8 @@ NO_TRANSLATION = Translation(reason="its table names no translator")
 @dataclass
 class Plan:
     """What a table needs. `stages` by key, parents before children; `table_data` make the runs of other hyperparameters on the
-    same data; `library` holds the rows of every row set, `corpus` the texts of pre-training; `untranslated`: rows whose
-    back-translations have to be made before anything is trained, for views (None) and by augmentation."""
+    same data; `library` holds the rows of every row set, `corpora` the texts of pre-training, the largest fraction first;
+    `untranslated`: rows whose back-translations have to be made before anything is trained, for views (None) and by augmentation."""
 
     resolved: ResolvedTable
     located: Located
@@ -82,7 +83,7 @@ class Plan:
     table_data: TableData
     overlaps: tuple[Overlap, ...]
     library: dict[str, Rows] = field(default_factory=dict)
-    corpus: Corpus | None = None
+    corpora: tuple[Corpus, ...] = ()
     untranslated: Mapping[Augment | None, tuple[Rows, ...]] = field(default_factory=dict)
 
     @property
@@ -139,11 +140,11 @@ def make_plan(
     user_tasks: Mapping[str, Task] | None = None,
     translation: Translation = NO_TRANSLATION,
     augmentations: Mapping[Augment, Translation] | None = None,
-    corpus: Corpus | None = None,
+    corpora: Mapping[float, Corpus] = MappingProxyType({}),
 ) -> Plan:
     """All runs of a table. Without a source nothing is read and every row set is unresolved, which is enough for a cost.
 
-    `corpus`: what rows are pre-trained on, where it was opened; `augmentations`: left out, they can be made where `translation` can.
+    `corpora`: what rows are pre-trained on, by fraction, where it was opened; `augmentations`: left out, they can be made where `translation` can.
     Raises UserError for unknown tasks, methods and
     hyperparameters, for objectives that the encoder cannot be trained with, and for data that are wrong.
     """
@@ -170,7 +171,7 @@ def make_plan(
         training=training,
         base=located.encoder,
         mlm_head=mlm_head,
-        corpus=_corpus_rows(resolved, corpus),
+        corpora={fraction: _corpus_rows(resolved, fraction, corpora) for fraction in resolved.fractions},
         config=located.config,
         encoder=located.name,
         views=translation.views,
@@ -193,9 +194,9 @@ def make_plan(
         stages={stage.key: stage for run in runs for stage in run.stage.chain},
         skipped=skipped,
         table_data=table_data,
-        overlaps=_overlaps(readers.values(), corpus, prose),
+        overlaps=_overlaps(readers.values(), next(iter(corpora.values()), None), prose),
         library=library,
-        corpus=corpus,
+        corpora=tuple(corpora.values()),
         untranslated={augment: tuple(rows.values()) for augment, rows in untranslated.items()},
     )
 
@@ -220,12 +221,13 @@ class _Lazy(dict[K, V]):
         return value
 
 
-def _corpus_rows(resolved: ResolvedTable, corpus: Corpus | None) -> RowSet | None:
-    """The corpus as a row set, unresolved while it is not at hand."""
-    if resolved.pre_train is None:
-        return None
-    name = resolved.pre_train.corpus
-    return RowSet(f"{UNRESOLVED}{name}", name, 10000, 500.0) if corpus is None else corpus.row_set()
+def _corpus_rows(resolved: ResolvedTable, fraction: float, corpora: Mapping[float, Corpus]) -> RowSet:
+    """A fraction of the corpus as a row set, unresolved while it is not at hand."""
+    if fraction in corpora:
+        return corpora[fraction].row_set()
+    assert resolved.pre_train is not None
+    name = resolved.pre_train.corpus if fraction == 1 else f"{100 * fraction:g} % of {resolved.pre_train.corpus}"
+    return RowSet(f"{UNRESOLVED}{name}", name, 10000, 500.0)
 
 
 def _mlm_head(

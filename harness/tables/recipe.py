@@ -46,6 +46,7 @@ Number = Annotated[float, BeforeValidator(_not_bool), Field(allow_inf_nan=False)
 Positive = Annotated[float, BeforeValidator(_not_bool), Field(gt=0, allow_inf_nan=False)]
 Rate = Annotated[float, BeforeValidator(_not_bool), Field(gt=0, le=1), AfterValidator(_not_tiny)]
 """A learning rate, or AdamW's eps: a smaller or larger one is a typing error."""
+Share = Annotated[float, BeforeValidator(_not_bool), Field(gt=0, le=1)]
 Count = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=10**9)]
 Batch = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=10**6)]
 Few = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=1000)]
@@ -112,11 +113,12 @@ class Recipe(Strict):
 
 
 class PreTrain(Strict):
-    """What rows with a `pre_train` are pre-trained on, one stage for all replicates: a corpus by name or path, packed
-    blocks of `max_length` tokens or a sequence a text, and the seed. `save_at`: updates after which its weights are stored, besides
+    """What rows with a `pre_train` are pre-trained on, one stage for all replicates: a corpus by name or path, the `fraction` of its
+    texts, packed blocks of `max_length` tokens or a sequence a text, and the seed. `save_at`: updates after which its weights are stored, besides
     those that rows start from; it changes no number and no key."""
 
     corpus: str
+    fraction: Share = 1.0
     blocks: Literal["packed", "text"] = "packed"
     max_length: Annotated[int, BeforeValidator(_not_bool), Field(ge=8, le=512)] = 128
     seed: Seed = 0

@@ -144,6 +144,7 @@ class ResolvedTable:
             f"{phase}.{key}": value for phase, values in row.recipe_settings.items() for key, value in values.items()
         }
         found |= {} if row.pre_train_step is None else {"pre_train_step": self.pre_train_step(row)}
+        found |= {} if row.pre_train_fraction is None else {"pre_train_fraction": row.pre_train_fraction}
         found |= (
             {f"augment.{key}": v for key, v in row.augment.model_dump(exclude_none=True).items()} if row.augment else {}
         )
@@ -225,6 +226,17 @@ class ResolvedTable:
             return "last"
         table = self.table.recipe.patched(row.recipe).pre_train.steps
         return _scaled(row.pre_train_step, table, self.optim("pre_train", row=row).steps)
+
+    def fraction(self, row: Row) -> float:
+        """The fraction of the corpus that a row is pre-trained on."""
+        assert self.pre_train is not None
+        return row.pre_train_fraction or self.pre_train.fraction
+
+    @property
+    def fractions(self) -> tuple[float, ...]:
+        """Those of all rows, the largest first; none without pre-training."""
+        rows = [row for row in self.rows if row.pre_train and not row.skip]
+        return tuple(sorted({self.fraction(row) for row in rows}, reverse=True)) if self.pre_train else ()
 
     def save_at(self, steps: int) -> set[int]:
         """The updates after which a pre-training stage of `steps` updates stores its weights, besides those that rows start from: at

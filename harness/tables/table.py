@@ -26,6 +26,7 @@ from harness.tables.recipe import (
     PreTrain,
     Recipe,
     Seed,
+    Share,
     Size,
     Value,
 )
@@ -88,7 +89,8 @@ class Row(Strict):
     """One row: a method with the hyperparameters that make it this row, or a reason why it is not run.
 
     `method`: 'cmlm', or several after one another as 'cmlm+scl'; `pre_train`: the same, before, on the table's corpus;
-    `pre_train_step`: the update of pre-training that it starts from (left out: the last), of those in the table's own recipe. `set`:
+    `pre_train_step`: the update of pre-training that it starts from (left out: the last), of those in the table's own recipe;
+    `pre_train_fraction`: the fraction of the corpus's texts, where it is not the table's. `set`:
     hyperparameters by name, by 'method.name' where the row has several methods, and `encoder.` settings of this row alone.
     `incomparable`: why our row gets no verdict even under the paper's preset (for example values the paper leaves out).
     `configuration_of`: the printed row that it is one of several configurations of. `grid`: values by hyperparameter; the row is
@@ -101,6 +103,7 @@ class Row(Strict):
     name: str
     pre_train: str = ""
     pre_train_step: Count | None = None
+    pre_train_fraction: Share | None = None
     method: str = ""
     set: dict[str, Value] = Field(default_factory=dict)
     recipe: Recipe = Recipe()
@@ -115,8 +118,9 @@ class Row(Strict):
     def _runs_or_skips(self) -> Row:
         if not self.method and not self.skip:
             raise MisplacedError(["method"], "a row needs a method, or a skip with the reason")
-        if self.pre_train_step and not self.pre_train:
-            raise MisplacedError(["pre_train_step"], "the row has no pre_train to start from")
+        for key in ("pre_train_step", "pre_train_fraction"):
+            if getattr(self, key) and not self.pre_train:
+                raise MisplacedError([key], "the row has no pre_train to start from")
         several = len(self.parts) > 1
         for key, value in self.set.items():
             if key.startswith(ENCODER):

@@ -52,7 +52,7 @@ class TableData:
     """The data of a table: enough to make its runs for any hyperparameters without reading again.
 
     `training` by (task, size, subset, number of texts, 0 for its own, augmentation); `base` is the encoder, `mlm_head` where stages that use an MLM
-    head start from instead (None: `base` has a usable one); `corpus` of pre-training, None without it; `config` and `encoder` of the located encoder; `views` and `untranslated` of
+    head start from instead (None: `base` has a usable one); `corpora` of pre-training by fraction, empty without it; `config` and `encoder` of the located encoder; `views` and `untranslated` of
     the translation, `unaugmented`: why training sets cannot be augmented so, by augmentation. `read_under`: what the table said that this depends on, by the name under which a user sets it.
     """
 
@@ -60,7 +60,7 @@ class TableData:
     training: Mapping[tuple[str, int, int, int, Augment | None], TrainingSet]
     base: Encoder
     mlm_head: Parent | None
-    corpus: RowSet | None
+    corpora: Mapping[float, RowSet]
     config: Mapping[str, Any]
     encoder: str
     views: int
@@ -83,6 +83,7 @@ def data_settings(resolved: ResolvedTable) -> dict[str, object]:
         found["translator"] = resolved.translator
     if resolved.pre_train:
         found["pre_train.corpus"] = resolved.pre_train.corpus
+        found["pre_train.fraction"] = resolved.pre_train.fraction
     return found
 
 
@@ -164,10 +165,10 @@ def _pre_trained(resolved: ResolvedTable, row: Row, steps: list[Step], table_dat
     """The weights that all replicates of a row start from, of its last pre-training stage. That starts from the encoder as it is."""
     if not steps:
         return None
-    text, rows = resolved.pre_train, table_data.corpus
+    text = resolved.pre_train
     base: Encoder | Parent = table_data.base
     assert text is not None  # a table with such a row has a corpus
-    assert rows is not None
+    rows = table_data.corpora[resolved.fraction(row)]
     data, optim = Data(rows, max_length=text.max_length, blocks=text.blocks), resolved.optim("pre_train", row=row)
     for method, values in steps:
         assert method.train is not None

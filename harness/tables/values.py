@@ -42,8 +42,8 @@ def stated(table: Table) -> dict[str, Any]:
 
 
 def _text(pre_train: PreTrain) -> dict[str, Any]:
-    """The text of pre-training; which weights are stored on the way changes no number."""
-    return pre_train.model_dump(exclude={"save_at"})
+    """The text of pre-training; all of the corpus goes without saying, and which weights are stored on the way changes no number."""
+    return pre_train.model_dump(exclude={"save_at", *(["fraction"] if pre_train.fraction == 1 else [])})
 
 
 def used(resolved: ResolvedTable) -> dict[str, Any]:
@@ -182,6 +182,7 @@ _WORDS: Mapping[str, Callable[[Any], str]] = {
     "subsets": lambda v: f"{v} subset{'' if v == 1 else 's'}",
     "seeds": _seeds,
     "pre_train.corpus": lambda v: f"pre-training corpus {v}",
+    "pre_train.fraction": lambda v: f"{100 * v:g} % of its texts",
     "pre_train.blocks": lambda v: "packed blocks framed by special tokens" if v == "packed" else "one text a sequence",
     "pre_train.max_length": lambda v: f"{v} tokens a pre-training sequence",
     "pre_train.seed": lambda v: f"pre-training seed {v}",

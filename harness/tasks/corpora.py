@@ -1,7 +1,8 @@
 """Unlabelled text for MLM heads and pre-training: corpora by name, files, folders, and data sets of the Hugging Face hub.
 
 `load_corpus` holds a packaged corpus in memory, whatever the order of its texts. `open_corpus` reads any corpus as a stream:
-texts in their order, which is part of its identity, because the order decides the content of a packed block.
+texts in their order, which is part of its identity, because the order decides the content of a packed block. `Corpus.part` keeps a
+share of the texts, chosen by their content.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,7 @@ _KINDS = {
 }
 _FIX = "name one by PATH:COLUMN"
 _BATCH_ROWS = 1024
+_JOIN = " + "
 _FORMAT = 1
 _MEMO_ENTRIES = 200
 
@@ -62,10 +64,21 @@ class Corpus:
     rows: int
     mean_chars: float
     reader: Callable[[], Iterator[str]] = field(repr=False, compare=False)
+    memo: Path | None = field(default=None, repr=False, compare=False)
 
     def texts(self) -> Iterator[str]:
         """The texts, without spaces around them and none of them empty. Raises UserError when a file has changed since."""
         return self.reader()
+
+    def part(self, fraction: float) -> Corpus:
+        """About `fraction` of the texts, in their order: those whose hash is below it. So each text is in or out by its content
+        alone, equal texts together, and a part holds each smaller part. Read through once, for the digest; all of it is the corpus
+        itself. Raises UserError where no text is left."""
+        if fraction == 1:
+            return self
+        name = f"{100 * fraction:g} % of {self.name}"
+        reader = partial(_part, self.reader, fraction)
+        return Corpus(name, *_measured(reader, digest_of([self.digest, fraction]), self.memo, name), reader, self.memo)
 
     def row_set(self, name: str = "") -> RowSet:
         """What a stage's spec holds of this corpus; `name` defaults to its own."""
@@ -84,7 +97,8 @@ def open_corpus(
       - a folder of such files of one kind, or a pattern ('wiki/**/*.txt'): the files in the order of their names;
       - hub:OWNER/NAME[:CONFIG][@REVISION], the train split of a data set of the hub, column `text`. Without `download` only
         what the hub client has cached is read, and without @REVISION what was once cached stays; the revision it has
-        resolved to stands in the corpus's name.
+        resolved to stands in the corpus's name;
+      - several of these as 'A + B': the texts of A, then those of B.
     A JSONL or Parquet text may hold line breaks; blank texts and nulls are skipped as blank lines are.
 
     `memo`: a JSON file that keeps what was found, by path, size and time of change of each file, so that the next call does
@@ -93,17 +107,32 @@ def open_corpus(
     line or row), or no text at all.
     """
     text = str(name)
+    if _JOIN in text and not Path(text).exists():
+        parts = [open_corpus(part, download=download, memo=memo, where=where) for part in text.split(_JOIN)]
+        label, reader = _JOIN.join(part.name for part in parts), partial(_joined, [part.reader for part in parts])
+        return Corpus(label, *_measured(reader, digest_of([part.digest for part in parts]), memo, text), reader, memo)
     if text in CORPORA and isinstance(name, str):
         rows = CORPORA[text]()
-        return Corpus(text, rows.digest, len(rows), rows.mean_chars, partial(_named, text))
+        return Corpus(text, rows.digest, len(rows), rows.mean_chars, partial(_named, text), memo)
     paths, column, label = _hub_files(text, download) if text.startswith(HUB) else _local_files(name, where)
-    reader = _Files(tuple(paths), column, tuple(_stamp(path) for path in paths))
-    known = _remembered(memo, reader)
-    if known is None:
-        known = _measure(reader(), text)
-        if memo:
-            _remember(memo, reader, known)
-    return Corpus(label, *known, reader)
+    files = _Files(tuple(paths), column, tuple(_stamp(path) for path in paths))
+    known = _measured(files, files.identity, memo, text, files.stamps[0][0])
+    return Corpus(label, *known, files, memo)
+
+
+def _measured(
+    reader: Callable[[], Iterable[str]], identity: str, memo: Path | None, name: str, first: str = ""
+) -> tuple[str, int, float]:
+    """As `_measure`, from the memo where it knows the `identity`. `first`: the path of the first file, for whoever reads the memo."""
+    known = read_json(memo, _FORMAT).get("corpora", {}).get(identity) if memo else None
+    if known:
+        return known["digest"], known["rows"], known["mean_chars"]
+    found = _measure(reader(), name)
+    if memo:
+        entry = dict(zip(("digest", "rows", "mean_chars"), found, strict=True)) | {"first": first or name}
+        kept = [*read_json(memo, _FORMAT).get("corpora", {}).items(), (identity, entry)][-_MEMO_ENTRIES:]
+        write_json(memo, {"version": _FORMAT, "corpora": dict(kept)})
+    return found
 
 
 def _measure(texts: Iterable[str], name: str) -> tuple[str, int, float]:
@@ -118,6 +147,20 @@ def _measure(texts: Iterable[str], name: str) -> tuple[str, int, float]:
     if not rows:
         raise UserError(f"{name}: there is no text in it; give texts, one a line or one a row.")
     return whole.hexdigest()[:KEY_LENGTH], rows, chars / rows
+
+
+def _part(reader: Callable[[], Iterator[str]], fraction: float) -> Iterator[str]:
+    return (text for text in reader() if _place(text) < fraction)
+
+
+def _place(text: str) -> float:
+    """A number in [0, 1) that a text's content alone decides."""
+    return int.from_bytes(hashlib.sha256(b"part of a corpus/1/" + text.encode()).digest()[:8]) / 2**64
+
+
+def _joined(readers: Sequence[Callable[[], Iterator[str]]]) -> Iterator[str]:
+    for reader in readers:
+        yield from reader()
 
 
 def _named(name: str) -> Iterator[str]:
@@ -149,17 +192,6 @@ def _stamp(path: Path) -> tuple[str, int, int]:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
     return os.path.abspath(path), found.st_size, found.st_mtime_ns
-
-
-def _remembered(memo: Path | None, files: _Files) -> tuple[str, int, float] | None:
-    known = read_json(memo, _FORMAT).get("corpora", {}).get(files.identity) if memo else None
-    return (known["digest"], known["rows"], known["mean_chars"]) if known else None
-
-
-def _remember(memo: Path, files: _Files, known: tuple[str, int, float]) -> None:
-    entry = dict(zip(("digest", "rows", "mean_chars"), known, strict=True)) | {"first": files.stamps[0][0]}
-    kept = [*read_json(memo, _FORMAT).get("corpora", {}).items(), (files.identity, entry)][-_MEMO_ENTRIES:]
-    write_json(memo, {"version": _FORMAT, "corpora": dict(kept)})
 
 
 # Files on this machine.

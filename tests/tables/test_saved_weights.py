@@ -133,6 +133,23 @@ def test_of_two_pre_training_stages_the_last_is_saved() -> None:
     assert (items[auxiliary.key].save_at, items[main.key].save_at) == ((), (10_000, 50_000))
 
 
+def test_rows_on_fractions_of_the_corpus() -> None:
+    """A run for each fraction; all of it is the run of a table that says nothing of fractions."""
+    rows = [{"pre_train_fraction": fraction} for fraction in (None, 0.25, 1.0)]
+    table = table_of(steps=(None,))
+    several = [table_of(steps=(None,), **row).rows[0].model_copy(update={"name": str(row)}) for row in rows]
+    plan = plan_of(table.model_copy(update={"rows": tuple(several)}))
+    (whole,) = pre_training(plan_of(table))
+    assert len(pre_training(plan)) == 2
+    assert {stage.data.train.name.partition(" of ")[0] for stage in pre_training(plan)} == {
+        "25 %",
+        whole.data.train.name,
+    }
+    part = plan_of(table, set=("pre_train.fraction=0.25",))
+    assert {stage.key for stage in pre_training(plan)} == {whole.key, pre_training(part)[0].key}
+    assert "pre_train.fraction 0.25 instead of none" in part.resolved.deviations
+
+
 def test_save_at_is_no_deviation_and_can_be_overridden() -> None:
     resolved = resolve_table(table_of(10_000), "paper", set=("pre_train.save_at=[20000]",), **SMALL)
     assert resolved.pre_train is not None

@@ -363,3 +363,69 @@ def test_a_device_is_no_corpus() -> None:
     """It would be read without end."""
     with pytest.raises(UserError, match="is no file and no folder"):
         open_corpus("/dev/zero")
+
+
+class TestParts:
+    """A fraction of a corpus is chosen text by text, by content; several corpora stand one after another."""
+
+    def part(self, path: Path, fraction: float) -> list[str]:
+        return [*open_corpus(path).part(fraction).texts()]
+
+    def test_about_the_fraction_in_order_and_a_part_of_each_larger_one(self, tmp_path: Path) -> None:
+        path = lines(tmp_path / "a.txt", TEXTS)
+        found = {fraction: self.part(path, fraction) for fraction in (0.1, 0.25, 0.5, 1.0)}
+        for fraction, texts in found.items():
+            assert len(texts) / len(TEXTS) == pytest.approx(fraction, abs=0.03)
+            kept = set(texts)
+            assert texts == [text for text in map(str.strip, TEXTS) if text in kept], "equal texts stay together"
+        assert set(found[0.1]) < set(found[0.25]) < set(found[0.5]) < set(found[1.0])
+
+    def test_neither_files_nor_their_order_choose(self, tmp_path: Path) -> None:
+        forwards, backwards = (
+            lines(tmp_path / f"{name}.txt", texts) for name, texts in (("a", TEXTS), ("b", TEXTS[::-1]))
+        )
+        split = shards(tmp_path / "split", lines, ".txt")
+        assert self.part(split, 0.25) == self.part(forwards, 0.25) == self.part(backwards, 0.25)[::-1]
+        parts = [open_corpus(path).part(0.25) for path in (forwards, split, backwards)]
+        assert parts[0].digest == parts[1].digest != parts[2].digest, "the order is part of a corpus"
+
+    def test_all_of_it_is_the_corpus(self, tmp_path: Path) -> None:
+        corpus = open_corpus(lines(tmp_path / "a.txt", TEXTS))
+        assert corpus.part(1.0) is corpus
+        assert open_corpus("boolq_prose").part(1.0).digest == load_corpus("boolq_prose").digest
+
+    def test_its_figures_are_those_of_a_file_of_its_texts(self, tmp_path: Path) -> None:
+        corpus = open_corpus(lines(tmp_path / "a.txt", TEXTS)).part(0.25)
+        alone = open_corpus(lines(tmp_path / "part.txt", [*corpus.texts()]))
+        assert (corpus.digest, corpus.rows, corpus.mean_chars) == (alone.digest, alone.rows, alone.mean_chars)
+        assert corpus.name == "25 % of a"
+        assert [*pickle.loads(pickle.dumps(corpus)).texts()] == [*corpus.texts()]
+
+    def test_it_is_read_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path, memo = lines(tmp_path / "a.txt", TEXTS), tmp_path / "memo.json"
+        first = open_corpus(path, memo=memo).part(0.25)
+        monkeypatch.setattr("harness.tasks.corpora._measure", lambda *_: pytest.fail("read again"))
+        second = open_corpus(path, memo=memo).part(0.25)
+        assert (first.digest, first.rows, first.mean_chars) == (second.digest, second.rows, second.mean_chars)
+
+    def test_nothing_left_is_said(self, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match=r"0\.0001 % of a: there is no text in it"):
+            open_corpus(lines(tmp_path / "a.txt", TEXTS[:3])).part(1e-6)
+
+    def test_several_are_read_one_after_another(self, tmp_path: Path) -> None:
+        a, b = lines(tmp_path / "a.txt", TEXTS[:1000]), jsonl(tmp_path / "b.jsonl", TEXTS[1000:])
+        both, whole = (
+            open_corpus(f"{a} + {b}", memo=tmp_path / "memo.json"),
+            open_corpus(lines(tmp_path / "c.txt", TEXTS)),
+        )
+        assert [*both.texts()] == [*whole.texts()]
+        assert (both.digest, both.rows, both.mean_chars) == (whole.digest, whole.rows, whole.mean_chars)
+        assert both.name == "a + b"
+        assert both.part(0.25).digest == whole.part(0.25).digest
+        assert open_corpus(f"{b} + {a}").digest != both.digest
+        assert open_corpus(f"boolq_prose + {a}").rows == load_corpus("boolq_prose").row_set("").rows + 1000
+        with pytest.raises(UserError, match="there is no such file"):
+            open_corpus(f"{a} + {tmp_path}/absent.txt")
+
+    def test_a_file_may_be_named_so(self, tmp_path: Path) -> None:
+        assert open_corpus(lines(tmp_path / "a + b.txt", TEXTS)).rows == len(TEXTS)
