@@ -3,11 +3,11 @@
     python benchmarks/racing.py [--races 2000] [--seed 0]      # simulated searches, under a minute
     python benchmarks/racing.py --study points.json            # the same rules over a real grid, trained in full
 
-Simulated scores, in points: a point's true mean + subset (sd 2.5, common to all points) + point x subset (sd 1) + run (sd 1). These
-sizes are chosen, in the order of what few-shot SST-2 shows; the dev set's rounding is not in them. Rules, each over trials one
+Simulated scores, in points: a point's true mean + subset (sd 2.5, common to all points) + point x subset (sd 1) + run (sd 1), and in one column
+point x seed (sd 0.5 and 1). These sizes are chosen, in the order of what few-shot SST-2 shows; the dev set's rounding is not in them. Rules, each over trials one
 after the other, against the best fully replicated trial where they need one:
 
-paired        harness.search.racing: t of the subsets' mean differences, error rate shared among the looks
+paired        harness.search.racing: crossed t of the differences, error rate shared among the looks
 unclustered   the same test taking all replicates for independent, after each of them or once before the last: for comparison
 pooled        the paired test with the residual variance of all complete trials and the candidate (two-way layout)
 asha          asynchronous successive halving over running means as in Ray: rungs 2, 4, 8, the lower half is dropped
@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 from tabulate import tabulate
 
-from harness.search.racing import ERROR_RATE, cluster_means, limit, looks, projected, statistic
+from harness.search.racing import ERROR_RATE, crossed, limit, looks, projected, statistic
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -42,6 +42,7 @@ POINTS, SPREAD = 30, 2.0
 """Points in a race, and the sd of their true means."""
 NUM_BAD, BAD = 10, -15.0
 """The realistic race: this many of the points are this much worse, as with a learning rate that is far off."""
+SEED_SDS = (0.5, 1.0)
 ORDERS = 200
 """Random orders of the trials of a study."""
 
@@ -53,6 +54,7 @@ class Design:
     subset_sd: float = 2.5
     interaction_sd: float = 1.0
     run_sd: float = 1.0
+    seed_sd: float = 0.0
 
     @property
     def replicates(self) -> tuple[tuple[int, int], ...]:
@@ -64,6 +66,8 @@ class Design:
         common = draw.normal(0, self.subset_sd, (races, 1, 1, self.subsets))
         own = draw.normal(0, self.interaction_sd, (races, trials, 1, self.subsets))
         run = draw.normal(0, self.run_sd, (races, trials, self.seeds, self.subsets))
+        if self.seed_sd:
+            run += draw.normal(0, self.seed_sd, (races, trials, self.seeds, 1))
         width = np.where(np.arange(trials) == trials - 1, noise, 1.0)[None, :, None, None]
         return (means[:, :, None, None] + common + (own + run) * width).reshape(races, trials, -1)
 
@@ -96,8 +100,8 @@ def paired(race: Race, trial: int, done: int) -> Bools | None:
     if done not in looks(race.replicates):
         return None
     differences = race.scores[:, trial, :done] - race.incumbent[:, :done]
-    t = statistic(cluster_means(differences, race.replicates))
-    drop: Bools = race.has_incumbent & (t < limit(race.replicates, done))
+    t, degrees = statistic(crossed(differences, race.replicates))
+    drop: Bools = race.has_incumbent & (t < limit(degrees, race.replicates))
     return drop
 
 
@@ -111,13 +115,13 @@ def unclustered_once(race: Race, trial: int, done: int) -> Bools | None:
     if done != len(race.replicates) - 1:
         return None
     differences = race.scores[:, trial, :done] - race.incumbent[:, :done]
-    return race.has_incumbent & (statistic(differences) < float(stdtrit(done - 1, ERROR_RATE)))
+    return race.has_incumbent & (statistic(differences[:, None, :])[0] < float(stdtrit(done - 1, ERROR_RATE)))
 
 
 def pooled(race: Race, trial: int, done: int) -> Bools | None:
     if done not in looks(race.replicates):
         return None
-    means = cluster_means(race.scores[:, : trial + 1, :done], race.replicates)
+    means = _cluster_means(race.scores[:, : trial + 1, :done], race.replicates)
     present = race.complete[:, : trial + 1].copy()
     present[:, trial] = True
     count, k = present.sum(axis=1), means.shape[-1]
@@ -125,11 +129,17 @@ def pooled(race: Race, trial: int, done: int) -> Bools | None:
     residuals = (rows - (rows.sum(axis=1) / count[:, None])[:, None]) * present[..., None]
     degrees = np.maximum(count - 1, 1) * (k - 1)
     variance = (residuals**2).sum(axis=(1, 2)) / degrees
-    reference = cluster_means(race.incumbent[:, :done], race.replicates)
+    reference = _cluster_means(race.incumbent[:, :done], race.replicates)
     t = (means[:, trial] - reference).mean(axis=-1) / np.sqrt(np.maximum(2 * variance / k, 1e-30))
     bound: Floats = stdtrit(degrees, ERROR_RATE / len(looks(race.replicates)))
     drop: Bools = race.has_incumbent & (t < bound)
     return drop
+
+
+def _cluster_means(values: Floats, replicates: Sequence[tuple[int, int]]) -> Floats:
+    """(..., done) -> (..., k): of each subset; of each seed where there is one subset."""
+    grid = crossed(values, replicates)
+    return grid[..., 0, :] if grid.shape[-2] == 1 else grid.mean(axis=-1)
 
 
 def asha(race: Race, trial: int, done: int) -> Bools | None:
@@ -292,6 +302,7 @@ def simulated(races: int, seed: int) -> None:
             false_drops(pooled, equal, races, seed),
             false_drops(pooled, equal, races, seed, noise=2.0),
             false_drops(paired, equal, races, seed, rivals=POINTS - 1, fixed=False),
+            *(false_drops(paired, replace(equal, seed_sd=sd), races, seed) for sd in SEED_SDS),
         ]
         rows.append([name, ",".join(map(str, looks(design.replicates))), *rates])
     print(f"Dropped though equal in truth, %, {races} races (error rate set to {100 * ERROR_RATE:.0f} %)")
@@ -305,10 +316,12 @@ def simulated(races: int, seed: int) -> None:
         "pooled",
         "pooled, noisy",
     ]
-    print(tabulate(rows, [*heads, f"paired, best of {POINTS}"], tablefmt="simple", disable_numparse=True))
+    heads += [f"paired, best of {POINTS}", *(f"paired, seed sd {sd}" for sd in SEED_SDS)]
+    print(tabulate(rows, heads, tablefmt="simple", disable_numparse=True))
     print(
         "noisy: scores vary twice as much as the incumbent's. best of: the incumbent is the best so far, so it is lucky."
     )
+    print("seed sd: of point x seed, which a look after one seed cannot see.")
     wide = false_drops(paired, Design(1, 5), races, seed)
     print(f"1x5, equal over all subsets that could be drawn, not on this one: paired {wide}.")
     print(

@@ -47,6 +47,7 @@ ROOMS = [
     "encoders",
     "tasks",
     "store",
+    "statistics",
 ]
 """From the top of the house to its ground: a room imports from rooms below it, never from one above."""
 MAX_LINES = 450
@@ -132,6 +133,7 @@ def test_imports_go_downward() -> None:
         pytest.param(set(ROOMS) - {"cluster"} | PURE, {"ray"}, id="only cluster imports ray"),
         pytest.param({"tables"} | PURE, {"torch", "ray", "transformers"}, id="tables are pure"),
         pytest.param({"store"}, {"torch", "ray", "transformers"}, id="store holds no torch"),
+        pytest.param({"statistics"}, {"torch", "ray", "pandas", "harness.specs"}, id="statistics are numbers"),
         pytest.param({"methods"}, {"harness.tables", "harness.tasks", "harness.store"}, id="a method is data"),
         pytest.param({"running"}, {"sqlalchemy", "harness.store"}, id="running knows no database"),
         pytest.param({"training"}, {"sqlalchemy", "harness.store"}, id="training knows no disk"),

@@ -1,9 +1,9 @@
 """Racing over replicates: a point is dropped once its replicates so far show that it is worse than the best point.
 
 All trials run the same replicates in the same order, so a trial is compared with the best fully replicated one, the
-incumbent, replicate by replicate: what a subset does to all points cancels. What a subset does to one point does not, so
-seeds on one subset are not independent evidence and the test counts subsets, not runs. `benchmarks/racing.py` measures its
-error rate and what it saves. Pure: no optuna, no ray.
+incumbent, replicate by replicate: what a subset or a seed does to all points cancels. What it does to one point does not, so
+runs are not independent evidence: the test takes subsets and seeds as crossed (`harness.statistics.crossed`), as all comparisons here do.
+`benchmarks/racing.py` measures its error rate and what it saves. Pure: no optuna, no ray.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
 from harness.search.trials import ReplicateOutcome
+from harness.statistics.crossed import ROUNDING, mean_squares, t_inference
 from harness.tables.aggregation import mean
 
 ERROR_RATE = 0.05
@@ -24,9 +25,6 @@ ERROR_RATE = 0.05
 
 MIN_CLUSTERS = 3
 """Clusters (subsets; the seeds where there is one subset) that a look needs; two where there are just two subsets."""
-
-ROUNDING = 1e-9
-"""On the metric's own scale: smaller differences are rounding errors of sums and count as zero."""
 
 Replicates = Sequence[tuple[int, int]]
 """(subset, seed) in the order that is the same for all trials."""
@@ -67,13 +65,13 @@ def paired(
 ) -> Decision:
     """One look at a trial after its first replicates: is it worse than the fully replicated incumbent?
 
-    Test: one-sided paired t on the k clusters' mean differences, candidate minus incumbent on the same replicates, df k-1.
-    A cluster is a subset; the seeds where there is one subset. The error rate is shared equally among the `looks`
+    Test: one-sided crossed t on the differences, candidate minus incumbent on the same replicates; while one seed has run that is
+    the paired t over subsets, and with one subset the one over its seeds. The error rate is shared equally among the `looks`
     (Bonferroni): against a fixed incumbent, a point that is in truth not worse is dropped at any look with probability at
     most `error_rate`. Between looks nothing is tested.
 
-    Assumes: subsets are independent draws, and the clusters' mean differences are normal about one mean. Not that all points
-    vary equally. "In truth" is over all subsets that could be drawn; with one subset it is about that subset alone, which
+    Assumes: subsets and seeds are independent draws with normal effects. Not that all points vary equally. "In truth" is over
+    all subsets and seeds that could be drawn; while one seed has run, or with one subset, it is about that one alone, which
     may rank points differently from others. An incumbent that is the best of many is best by luck too: points as good
     as it in truth are then dropped more often than `error_rate`, at no loss.
 
@@ -89,11 +87,14 @@ def paired(
     done = len(candidate)
     if done not in looks(replicates):
         return Decision(False)
-    means = sign * cluster_means(np.subtract(candidate, incumbent[:done]), replicates)
-    t, bound, difference = float(statistic(means)), limit(replicates, done, error_rate), float(means.mean())
-    clusters = f"{means.size} {'seeds' if _num_subsets(replicates) == 1 else 'subsets'}"
+    differences = sign * crossed(np.subtract(candidate, incumbent[:done]), replicates)
+    t, degrees = (float(each) for each in statistic(differences))
+    bound, difference = float(limit(degrees, replicates, error_rate)), float(differences.mean())
+    subsets, seeds = differences.shape
+    design = f"{subsets} subsets x {seeds} seeds"
+    over = f"{seeds} seeds" if subsets == 1 else f"{subsets} subsets" if seeds == 1 else design
     how = f"{100 * abs(difference):.1f} points {'worse' if difference < 0 else 'better'}"
-    return Decision(t < bound, f"paired t {t:.1f} over {clusters} against {name} (limit {bound:.1f}): {how}")
+    return Decision(t < bound, f"paired t {t:.1f} over {over} against {name} (limit {bound:.1f}): {how}")
 
 
 def failed_replicate(outcomes: Sequence[ReplicateOutcome], replicates: Replicates) -> Decision:
@@ -125,29 +126,34 @@ def projected(values: Sequence[float], complete: Sequence[Sequence[float]]) -> f
     return running + mean(reference) - mean(reference[: len(values)])
 
 
-def cluster_means(values: ArrayLike, replicates: Replicates) -> NDArray[np.float64]:
-    """(..., done) -> (..., k): the mean of each subset that has begun; of each seed where there is one subset."""
+def crossed(values: ArrayLike, replicates: Replicates) -> NDArray[np.float64]:
+    """(..., done) -> (..., subsets, seeds) of the first `done` replicates, which are those of a look: equally many of each subset."""
     numbers = np.asarray(values, dtype=np.float64)
-    clusters = _clusters(replicates, numbers.shape[-1])
-    return np.stack([numbers[..., places].mean(axis=-1) for places in clusters], axis=-1)
+    return (
+        numbers[..., None, :]
+        if _num_subsets(replicates) == 1
+        else numbers[..., _clusters(replicates, numbers.shape[-1])]
+    )
 
 
-def statistic(means: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(..., k) differences -> (...): t of their mean against zero. Without a spread: -inf for three that are equally worse,
-    otherwise 0."""
-    k = means.shape[-1]
-    assert k > 1
-    centre, sd = means.mean(axis=-1), means.std(axis=-1, ddof=1)
-    flat = sd < ROUNDING
-    equally_worse = flat & (centre < -ROUNDING) & (k >= MIN_CLUSTERS)
-    t = centre / np.where(flat, 1.0, sd) * math.sqrt(k)
-    return np.where(equally_worse, -np.inf, np.where(flat, 0.0, t))
+def statistic(differences: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(..., subsets, seeds) -> (...): t of their mean against zero, and its degrees of freedom. Without a spread t is -inf for three
+    clusters that are equally worse, otherwise 0."""
+    num_subsets, num_seeds = differences.shape[-2:]
+    clusters = num_subsets if num_subsets > 1 else num_seeds
+    assert clusters > 1
+    squares = mean_squares(differences)
+    variance, degrees = t_inference(squares)
+    flat = variance * num_subsets * num_seeds < ROUNDING**2
+    equally_worse = flat & (squares.mean < -ROUNDING) & (clusters >= MIN_CLUSTERS)
+    t = squares.mean / np.sqrt(np.where(flat, 1.0, variance))
+    return np.where(equally_worse, -np.inf, np.where(flat, 0.0, t)), degrees
 
 
-def limit(replicates: Replicates, done: int, error_rate: float = ERROR_RATE) -> float:
-    """The t below which a trial is dropped at this look."""
-    k = len(_clusters(replicates, done))
-    return float(stdtrit(k - 1, error_rate / len(looks(replicates))))
+def limit(degrees: ArrayLike, replicates: Replicates, error_rate: float = ERROR_RATE) -> NDArray[np.float64]:
+    """The t below which a trial is dropped at a look with these degrees of freedom."""
+    bound: NDArray[np.float64] = stdtrit(degrees, error_rate / len(looks(replicates)))
+    return bound
 
 
 def _num_subsets(replicates: Replicates) -> int:

@@ -256,8 +256,8 @@ def _verdict_lines(grid: Grid) -> list[str]:
     lines = ["Against the paper: " + ", ".join(f"{counts[v]} {v}" for v in order if counts[v]) + "."]
     if counts.keys() & {"agrees", "higher", "lower"}:
         lines.append(
-            "Agrees: the difference lies within its 95 % interval, built on the spread between subsets (between seeds where "
-            "there is one subset); runs on one subset count as one observation, and sampling of the test set is not included."
+            "Agrees: the difference lies within its 95 % interval for crossed subsets and seeds; sampling of the test set is not "
+            "included."
         )
     for verdict in ("higher", "lower"):
         found = [

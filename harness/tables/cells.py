@@ -6,11 +6,11 @@ Pure: the same results in any order give the same grid.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from harness.statistics.crossed import half_width, mean_squares, t_inference
 from harness.tables.aggregation import (
     AVERAGE,
     RULES,
@@ -20,7 +20,6 @@ from harness.tables.aggregation import (
     mean,
     replicate_averages,
     std,
-    subset_means,
     subset_std,
 )
 from harness.tables.resolve import ResolvedTable
@@ -47,7 +46,7 @@ class Cell:
     """One cell, on the metric's own scale. `value` and all spreads are None until all `expected` runs are done.
 
     `value`: of the runs by the table's rule. `spread`: sd of the runs that the value is made of, with the table's ddof.
-    `spread_between`: sd of the subsets' means (of the runs where there is one subset), which intervals are built on.
+    `spread_between`: sd of the subsets' means (of the runs where there is one subset).
     `without_collapsed`: `value` over the runs that did not collapse. `half_width`: of the 95 % interval of ours minus paper.
     `selected`: the configurations whose runs count, where the row has several. `why`: reasons for no verdict.
     """
@@ -317,9 +316,9 @@ def _reasons(
 def _judged(cell: Cell, counted: pd.DataFrame, reasons: tuple[str, ...]) -> Cell:
     """The verdict on a published cell.
 
-    'agrees' when ours minus paper lies within t(0.975, k-1) * s * sqrt(2/k), where s is the sd between the k subsets (the
-    seeds where there is one subset) and the paper's own mean is taken to be as uncertain as ours. The draw of the test set
-    is not in it.
+    'agrees' when ours minus paper lies within t * sqrt(2) * se: se is the standard error of our mean over crossed subsets and seeds
+    (`harness.statistics.crossed`), t its quantile, and the paper's own mean is taken to be as uncertain as ours. The draw of the
+    test set is not in it.
     """
     if cell.paper is None:
         return cell
@@ -327,12 +326,11 @@ def _judged(cell: Cell, counted: pd.DataFrame, reasons: tuple[str, ...]) -> Cell
         return replace(cell, verdict="not comparable", why=reasons)
     if not cell.complete or cell.value is None:
         return replace(cell, verdict="incomplete")
-    if cell.spread_between is None:
+    if cell.done == 1:
         return replace(cell, verdict="not comparable", why=("one replicate has no spread",))
-    from scipy.special import stdtrit  # the t quantile without scipy.stats, whose import takes a second
-
-    clusters = len(subset_means(counted["subset"].tolist(), counted["test"].tolist()))
-    half = float(stdtrit(clusters - 1, (1 + CONFIDENCE) / 2)) * cell.spread_between * math.sqrt(2 / clusters)
+    scores = counted.pivot(index="subset", columns="seed", values="test").to_numpy()
+    variance, degrees = t_inference(mean_squares(scores))
+    half = float(half_width(2 * variance, degrees, CONFIDENCE))
     difference = cell.value - cell.paper
     verdict: Verdict = "agrees" if abs(difference) <= half else "higher" if difference > 0 else "lower"
     return replace(cell, verdict=verdict, half_width=half)

@@ -21,7 +21,7 @@ from scipy.stats import ttest_rel
 from harness.search.racing import (
     ERROR_RATE,
     Decision,
-    cluster_means,
+    crossed,
     failed_replicate,
     limit,
     looks,
@@ -102,21 +102,41 @@ class TestPaired:
         )
 
     @given(looked())
-    def test_is_the_paired_t_test_of_the_subsets_means(self, case: Any) -> None:
+    def test_is_the_paired_t_test_of_one_seed_or_one_subset(self, case: Any) -> None:
         candidate, incumbent, replicates = case
-        done, subsets = len(candidate), sorted({subset for subset, _ in replicates})
-        places = [[k] for k in range(done)]
-        if len(subsets) > 1:
-            places = [[k for k in range(done) if replicates[k][0] == subset] for subset in subsets]
-        ours, theirs = ([np.mean([x[k] for k in p]) for p in places if p] for x in (candidate, incumbent))
+        done = len(candidate)
+        if len({s for s, _ in replicates}) > 1 and len({r for _, r in replicates[:done]}) > 1:
+            return
+        ours, theirs = candidate, incumbent[:done]
         if np.std(np.subtract(ours, theirs)) < 1e-9:
             return
         share = ERROR_RATE / len(looks(replicates))
         expected = ttest_rel(ours, theirs, alternative="less")
         assert paired(candidate, incumbent, replicates, sign=1).drop == (expected.pvalue < share)
-        t = statistic(cluster_means(np.subtract(candidate, incumbent[:done]), replicates))
+        t, degrees = statistic(crossed(np.subtract(candidate, incumbent[:done]), replicates))
         assert float(t) == pytest.approx(expected.statistic)
-        assert limit(replicates, done) == pytest.approx(student.ppf(share, len(ours) - 1))
+        assert float(limit(degrees, replicates)) == pytest.approx(student.ppf(share, done - 1))
+
+    @given(looked())
+    def test_counts_subsets_and_seeds_as_crossed(self, case: Any) -> None:
+        """Against the mean squares as loops."""
+        candidate, incumbent, replicates = case
+        done = len(candidate)
+        subsets, seeds = sorted({s for s, _ in replicates}), sorted({r for _, r in replicates[:done]})
+        if len(subsets) == 1 or len(seeds) == 1:
+            return
+        d = {place: c - i for place, c, i in zip(replicates, candidate, incumbent, strict=False)}
+        mean = sum(d.values()) / done
+        by_subset = [np.mean([d[s, r] for r in seeds]) for s in subsets]
+        by_seed = [np.mean([d[s, r] for s in subsets]) for r in seeds]
+        of_subset = len(seeds) * sum((each - mean) ** 2 for each in by_subset) / (len(subsets) - 1)
+        of_seed = len(subsets) * sum((each - mean) ** 2 for each in by_seed) / (len(seeds) - 1)
+        if of_subset + of_seed < 1e-9:
+            return
+        t, degrees = statistic(crossed(np.subtract(candidate, incumbent[:done]), replicates))
+        assert float(t) == pytest.approx(mean / math.sqrt((of_subset + of_seed) / done))
+        weights = of_subset**2 / (len(subsets) - 1) + of_seed**2 / (len(seeds) - 1)
+        assert float(degrees) == pytest.approx((of_subset + of_seed) ** 2 / weights)
 
     @given(looked(), st.integers(0, 256).map(lambda answers: answers / 256))
     def test_worse_by_a_constant_never_undrops(self, case: Any, constant: float) -> None:
@@ -139,19 +159,19 @@ class TestPaired:
         assert paired(*mirrored, replicates, sign=-1) == paired(candidate, incumbent, replicates, sign=1)
 
     @given(st.integers(2, 5), st.integers(2, 4), st.data())
-    def test_seeds_of_a_subset_are_exchangeable_at_whole_rounds(
+    def test_subsets_and_seeds_are_exchangeable_at_whole_rounds(
         self, subsets: int, seeds: int, data: st.DataObject
     ) -> None:
         replicates = replicates_of(subsets, seeds)
-        done = subsets * (seeds - 1)
         draw = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-        candidate, incumbent = draw.integers(150, 200, done) / 256, draw.integers(160, 210, len(replicates)) / 256
-        orders = [[s + subsets * int(j) for j in draw.permutation(seeds - 1)] for s in range(subsets)]
-        moved_candidate, moved = candidate.copy(), incumbent.copy()
-        for s, order in enumerate(orders):
-            own = slice(s, done, subsets)
-            moved_candidate[own], moved[own] = candidate[order], incumbent[order]
-        verdicts = [paired(c, i, replicates, sign=1) for c, i in ((candidate, incumbent), (moved_candidate, moved))]
+        candidate = draw.integers(150, 200, (seeds - 1, subsets)) / 256
+        incumbent = draw.integers(160, 210, (seeds, subsets)) / 256
+        rounds, order = draw.permutation(seeds - 1), draw.permutation(subsets)
+        moved = np.vstack([incumbent[:-1][rounds], incumbent[-1:]])[:, order]
+        verdicts = [
+            paired(c.ravel(), i.ravel(), replicates, sign=1)
+            for c, i in ((candidate, incumbent), (candidate[rounds][:, order], moved))
+        ]
         assert verdicts[0] == verdicts[1]
 
     @given(looked())
@@ -243,6 +263,11 @@ class TestMeasured:
             assert rate.mean - 3 * rate.error < ERROR_RATE
         naive = script.false_drops(script.unclustered_once, design, 2000, 0)
         assert naive.mean - 3 * naive.error > ERROR_RATE
+
+    def test_a_small_effect_of_seeds_keeps_the_error_rate(self, script: ModuleType) -> None:
+        """Of point x seed, half as large as that of a run: which the looks after one seed do not see."""
+        rate = script.false_drops(script.paired, script.Design(5, 3, seed_sd=0.5), 2000, 0)
+        assert rate.mean - 3 * rate.error < ERROR_RATE
 
     def test_error_rate_on_a_small_dev_set(self, script: ModuleType) -> None:
         """Scores rounded to a dev set of 50 and 100: ties are no licence to drop."""

@@ -163,6 +163,18 @@ def test_verdicts() -> None:
     assert filled(few, [], {"sst2": 372}).cells[20, "FT", "sst2"].verdict == "not comparable"
 
 
+def test_an_interval_has_the_effect_of_the_seeds() -> None:
+    """Scores that differ by seed alone: subset means do not vary, yet other seeds would give another mean."""
+    r = resolved(tasks=("sst2",), sizes=(20,))
+    paper, _ = r.paper_value(20, "FT", "sst2") or (0.0, None)
+    shift = dict(zip(r.seeds, (-0.01, 0.0, 0.01), strict=True))
+    runs = [result(r, "FT", 20, "sst2", s, seed, paper + 0.005 + shift[seed]) for s, seed in r.replicates]
+    cell = filled(r, runs, {"sst2": 372}).cells[20, "FT", "sst2"]
+    # t(0.975, 2) = 4.3027; three seed means with sd 0.01
+    assert cell.half_width == pytest.approx(4.302653 * 0.01 * np.sqrt(2 / 3), rel=1e-6)
+    assert cell.verdict == "agrees"
+
+
 def test_collapsed_runs_count_and_are_reported_with_and_without() -> None:
     r = resolved(tasks=("sst2",), sizes=(20,), methods=("FT",))
     runs = results(r)

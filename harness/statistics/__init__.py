@@ -1,0 +1,11 @@
+"""Statistics of crossed designs: subsets x seeds, the same for all rows of a table. Pure: numpy, and scipy where it is used.
+
+crossed     variance components, standard errors, intervals; test items as a third factor
+sign_flip   the exact test over subsets; Holm
+bootstrap   subsets and seeds drawn again
+difference  one row minus another: all figures of a comparison
+design      the replicates of which a full grid can be made
+power       what a planned design can detect
+
+`benchmarks/coverage.py` measures every interval and test, `docs/statistics.md` explains them.
+"""
