@@ -27,7 +27,7 @@ from harness.errors import UserError, first_line
 from harness.execution import WorkerSetup
 from harness.objectives import build
 from harness.objectives.base import TrainingObjective
-from harness.objectives.classification import HEAD
+from harness.objectives.definitions import HEAD
 from harness.specs import Parent, Record, Stage
 from harness.storage import weights_of
 from harness.training.checkpoint import Checkpoints, SavedWeights

@@ -21,7 +21,7 @@ from harness.tables.lifecycle import Event
 from harness.training.loop import Inputs
 
 
-def train_here(prepared: Prepared, view: Any, *, remember: bool = True) -> None:
+def train_here(prepared: Prepared, view: Any, *, remember: bool = True) -> Prepared:
     """As `harness.commands.train.train`: parents first, also those whose weights are gone; their weights are deleted at the end."""
     located = prepared.plan.located
     assert located.folder is not None
@@ -62,6 +62,7 @@ def train_here(prepared: Prepared, view: Any, *, remember: bool = True) -> None:
         if parent and parent.phase not in SHARED_PHASES and parent.key not in asked:
             storage.delete(weights_of(parent.key))
     prepared.statuses = prepared.store.statuses(prepared.plan.stages)
+    return prepared
 
 
 def sentiment_folder(root: Path) -> Path:

@@ -95,7 +95,7 @@ def bench(
     prepared = prepare(with_table(request_from(table, set, with_file, fields)), train=True)
     if prepared.items:
         prepared, _ = translated(prepared, _uncounted)
-        train(prepared, view)
+        prepared = train(prepared, view)
     if prepared.plan.runs:
         prepared.remember()
     return BenchResult(prepared)

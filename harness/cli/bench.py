@@ -19,19 +19,20 @@ from harness.cli.parser import FIGURE_FORMATS
 from harness.cli.printing import duration, magnitude, print_lines, print_table, size_of, time_range, timestamp
 from harness.cli.request import read, recalled
 from harness.commands.execution import storage_of
-from harness.commands.prepare import UNTRANSLATED, Prepared, prepare, shared_runs
-from harness.commands.report import grid_of, overlap_sentences, own_data, own_tasks
+from harness.commands.prepare import MADE_LATER, Prepared, prepare, shared_runs
+from harness.commands.report import grid_of, overlap_sentences, own_data, own_tasks, start_sentences
 from harness.commands.stored import command, variants
 from harness.commands.train import train, translated
 from harness.encoders import locate
 from harness.encoders.flops import weights_bytes
 from harness.errors import UserError
 from harness.tables.caption import counted
-from harness.tables.plan import Plan, Translation, make_plan
+from harness.tables.plan import Plan, make_plan
 from harness.tables.render import render
 from harness.tables.request import Request
 from harness.tables.resolve import ResolvedTable, resolve
 from harness.tables.schema import parquet_bytes
+from harness.tables.task_reader import Translation
 from harness.tables.values import listed, sizes_text
 from harness.yaml_files import format_value
 
@@ -138,7 +139,8 @@ def describe(prepared: Prepared) -> list[str]:
             f"Before that {sum(map(len, sets)):,} rows (row sets: {len(sets)}) are back-translated by {names}; until then the keys of "
             "the rows that read them are provisional."
         )
-    missing = [name for name in plan.unresolved if not name.startswith(UNTRANSLATED)]
+    lines += [f"{sentence}." for sentence in start_sentences(plan)]
+    missing = [name for name in plan.unresolved if not name.startswith(MADE_LATER)]
     if missing:
         shown = ", ".join(missing[:4]) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
         lines.append(f"Unresolved (not at hand; keys are provisional): {shown}.")
@@ -245,7 +247,7 @@ def bench(args: argparse.Namespace) -> int:
     if prepared.items:
         agree(args.yes, prepared.hours, "--tasks, --sizes, --subsets, --seeds or --methods")
         prepared = back_translated(prepared)
-        train(prepared, live)
+        prepared = train(prepared, live)
     if prepared.plan.runs:
         prepared.remember()
     return _print_table(prepared, args.format)

@@ -40,7 +40,8 @@ class _Running:
 
 
 class Pool:
-    """Runs items to their end. One use: `pool = Pool(...); for event in pool.run(items): ...; pool.close()`.
+    """Runs items to their end: `pool = Pool(...); for event in pool.run(items): ...; pool.close()`. `run` may be called again: the
+    workers stay.
 
     `keep_weights`: also those that no unfinished stage starts from. `start_worker` starts a worker: as `harness.cluster.worker_group.start_worker`.
     """
@@ -67,13 +68,14 @@ class Pool:
         self._gauge = StagesGauge(table)
         self._table = table
         self._keep_weights = keep_weights
+        self._workers = WorkerSet(self._new_worker, execution)
 
     def run(self, items: Iterable[Item]) -> Iterator[Event]:
         """Train all items, parents first; yields an event for each start and each end."""
         every = list(items)
         life = Lifecycle(every)
         stages = LeasedStages(life, self._ledger, self._setup.storage, None, self._discard)
-        workers = WorkerSet(self._new_worker, self._execution)
+        workers = self._workers
         running: dict[Any, _Running] = {}  # by the reference to its worker's answer
         asked_at = 0.0
         while life.unfinished:

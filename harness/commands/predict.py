@@ -87,7 +87,7 @@ def _of_folder(folder: Path) -> Classifier:
     from harness.encoders.models.text_encoder import load_encoder
     from harness.encoders.tokens import Tokeniser
     from harness.objectives import build, objective
-    from harness.objectives.classification import HEAD
+    from harness.objectives.definitions import HEAD
 
     located = locate(f"{folder}/", where="predict")
     encoder = load_encoder(folder, located.encoder.digest, seed=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -15,7 +15,7 @@ from harness.encoders import Located, locate
 from harness.encoders.families import family_of
 from harness.encoders.sources import check_vocabulary
 from harness.errors import UserError
-from harness.specs import Status
+from harness.specs import Run, Status
 from harness.store import DEFAULT_URL, Store, StoredRequest
 from harness.tables.caption import counted
 from harness.tables.estimate import Calibration, Estimate, calibrate, estimated, hours
@@ -23,6 +23,7 @@ from harness.tables.plan import Plan, make_plan
 from harness.tables.request import BESIDE, LABELLED, Request, has_rows, is_own, to_json
 from harness.tables.resolve import ResolvedTable, resolve
 from harness.tables.table import Table, load_table
+from harness.tables.waves import SELECTED, Select, Start, selected
 from harness.tables.work import Blocked, Item, work
 from harness.tasks import TASKS, NotAtHand, Task, TextSource, open_source, protocol_named
 from harness.tasks.inferred import Description, infer_task
@@ -30,6 +31,8 @@ from harness.tasks.user_task import load_user_task
 
 UNTRANSLATED = "data back-translation of "
 """How the plan names rows that are not back-translated yet."""
+MADE_LATER = (UNTRANSLATED, f"encoder {SELECTED}")
+"""How the plan names what the command that trains makes itself."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,12 @@ class Prepared:
     translators: Translators = field(default_factory=dict)
 
     @property
+    def wave(self) -> list[Item]:
+        """The stages that can be trained now: those that wait for a selection come after them."""
+        waiting = self.plan.waiting
+        return [item for item in self.items if item.stage.key not in waiting]
+
+    @property
     def hours(self) -> float:
         return self.hours_of(sum(item.cost for item in self.items), len(self.items))
 
@@ -80,8 +89,10 @@ class Prepared:
 
     def remember(self) -> None:
         """Keep which runs the stages are for and which request needs them: `show` and `report` read it."""
-        self.store.label(self.resolved.table.name, self.plan.runs)
-        self.store.keep_request(self.named.kept, self.plan.stages)
+        waiting = self.plan.waiting
+        for wave in self.plan.waves:
+            self.store.label(wave.resolved.table.name, [run for run in wave.runs if run.stage.key not in waiting])
+        self.store.keep_request(self.named.kept, [key for key in self.plan.stages if key not in waiting])
 
 
 def read_named(request: Request) -> Named:
@@ -137,8 +148,9 @@ def _description(request: Request, files: Sequence[str]) -> Description:
     return Description(**said)
 
 
-def prepare(request: Request, *, train: bool) -> Prepared:
-    """Read and check everything that the request names. With `train`, what a hub holds is fetched."""
+def prepare(request: Request, *, train: bool, tried: Collection[str] = ()) -> Prepared:
+    """Read and check everything that the request names. With `train`, what a hub holds is fetched. `tried`: keys of stages that
+    this command has trained already: one that failed is not tried again, and a run is selected without it."""
     named = read_named(request)
     resolved = named.resolve()
     source = open_source(named.request.data, request.origin("data"))
@@ -161,17 +173,35 @@ def prepare(request: Request, *, train: bool) -> Prepared:
         translation=views,
         augmentations=augmentations,
         corpora=corpora,
+        select=_selection(store, _tried_again(request) if train else (), tried),
     )
-    if train and any(not name.startswith(UNTRANSLATED) for name in plan.unresolved):
+    if train and any(not name.startswith(MADE_LATER) for name in plan.unresolved):
         raise UserError(_not_at_hand(plan, source, named.tasks))
     statuses = store.statuses(plan.stages)
     items, blocked = work(plan, statuses, cache(storage.exists), request.retry, request.keep)
+    items = [item for item in items if item.remake or item.stage.key not in tried]
     calibration = calibrate(store.speeds(), located.encoder.digest)
     cores = os.cpu_count() or 1
     if train and items:
         _check_cores(request, resolved, cores)
     slots = request.slots or cores // resolved.num_workers or 1
     return Prepared(request, named, resolved, plan, store, statuses, items, blocked, calibration, slots, translators)
+
+
+def _tried_again(request: Request) -> tuple[Status, ...]:
+    """Which recorded stages the request trains again."""
+    return ("failed", "diverged") if request.retry else ("failed",)
+
+
+def _selection(store: Store, again: Collection[Status], tried: Collection[str]) -> Select:
+    """How the start of a row is selected by what is recorded. Runs with a status of `again` are trained again first, unless they
+    were `tried`."""
+
+    def select(runs: Sequence[Run]) -> Start:
+        records = store.records([run.stage.key for run in runs])
+        return selected(runs, {key: each for key, each in records.items() if key in tried or each.status not in again})
+
+    return select
 
 
 def shared_runs(prepared: Prepared) -> dict[str, int]:

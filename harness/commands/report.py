@@ -9,8 +9,9 @@ from harness.specs import Parent
 from harness.tables.caption import Caption, shares, some_of
 from harness.tables.cells import Grid, aggregate
 from harness.tables.class_report import class_reports
-from harness.tables.plan import COMPARED_TEXTS, UNLABELLED, Plan
+from harness.tables.plan import COMPARED_TEXTS, Plan
 from harness.tables.results import examples, hardware, results_of
+from harness.tables.task_reader import UNLABELLED
 from harness.tables.values import listed
 
 
@@ -29,7 +30,7 @@ def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
         notes.append(f"CSSL contrasts back-translations made by {resolved.translator}.")
     corpora = {stage.data.train.name: stage.data.train for stage in plan.stages.values() if stage.phase == "pre-train"}
     notes += [f"Pre-trained on {name} ({rows.rows:,} texts)." for name, rows in corpora.items()]
-    notes += [f"{sentence}." for sentence in starts_of(plan)]
+    notes += [f"{sentence}." for sentence in (*starts_of(plan), *start_sentences(plan))]
     notes += mlm_head_notes(plan)
     seen = sorted(set(plan.located.contaminated) & set(resolved.tasks))
     if seen:
@@ -69,6 +70,26 @@ def mlm_head_notes(plan: Plan) -> list[str]:
         f"{plan.located.name} has no usable MLM head: {', '.join(rows)} start{'s' * (len(rows) == 1)} from {stage.optim.steps:,} updates of {what} on "
         f"{stage.data.train.name}; the other rows start from the encoder as it is."
     ]
+
+
+def start_sentences(plan: Plan) -> list[str]:
+    """Which run the runs of each row start from, where they start from a selected one."""
+    if plan.earlier is None:
+        return []
+    found = [
+        f"Its runs start from one of {len(plan.earlier.runs):,} runs of table {plan.earlier.resolved.table.name}: in each row from the "
+        "one that is best on dev"
+    ]
+    for row, start in plan.starts.items():
+        if start.selected:
+            found.append(f"{row} starts from {start.selected.name}, dev {start.dev:.4f}")
+        else:
+            found.append(
+                f"{row} is not run: {start.reason}"
+                if start.reason
+                else f"{row}: none is selected yet, its keys are provisional"
+            )
+    return found
 
 
 def own_tasks(plan: Plan) -> list[str]:

@@ -123,6 +123,11 @@ def prepare_study(request: TuneRequest) -> PreparedStudy:
     check_sampler(space, request)
     check_overrides(request.base.overrides, space)
     prepared = prepare(request.bench(space, space.defaults), train=True)
+    if prepared.plan.waiting:
+        raise UserError(
+            f"table {prepared.resolved.table.name}: its runs start from selected runs, which are not trained yet; run 'harness bench "
+            f"--table {prepared.request.table}' first."
+        )
     if prepared.plan.skipped:
         row, task, reason = prepared.plan.skipped[0]
         raise UserError(f"{row}{' on ' + task if task else ''} cannot be tuned: {reason}.")

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from harness.specs import Data, RowSet, digest_of
 from harness.store import Store
-from harness.tables.plan import NO_TRANSLATION, Plan, Translation
+from harness.tables.plan import Plan
 from harness.tables.recipe import Augment
 from harness.tables.resolve import ResolvedTable
+from harness.tables.task_reader import NO_TRANSLATION, Translation
 from harness.tasks import (
     Corpus,
     NotAtHand,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.commands.execution import check_machine, execution_of, storage_of, worker_setup_of
@@ -34,8 +35,9 @@ def translated(prepared: Prepared, counting: Counting) -> tuple[Prepared, int]:
     return prepare(prepared.request, train=True), empty
 
 
-def train(prepared: Prepared, view: View, *, remember: bool = True) -> None:
-    """Train the stages that are left, and keep the request (`remember`). Raises UserError before Ray starts for what this machine lacks."""
+def train(prepared: Prepared, view: View, *, remember: bool = True) -> Prepared:
+    """Train the stages that are left, wave after wave, and keep the request (`remember`). The table as it is prepared after the last
+    wave. Raises UserError before Ray starts for what this machine lacks."""
     from harness.cluster.session import session
     from harness.encoders.tokens import Tokeniser
 
@@ -60,27 +62,47 @@ def train(prepared: Prepared, view: View, *, remember: bool = True) -> None:
         pool = Pool(
             prepared.store, setup, tokeniser.vocabulary, read, settled, name, keep_weights=request.keep == "all"
         )
-        best = BestWeights(plan, prepared.store, storage) if request.keep == "best" else None
+        tried: set[str] = set()
         try:
-            with view(prepared, dashboard) as show:
-                for event in pool.run(prepared.items):
-                    show(event)
-                    if best:
-                        best.ended(event.item.stage.key)
+            while True:
+                wave = replace(prepared, items=prepared.wave)
+                best = _best_weights(wave, storage)
+                with view(wave, dashboard) as show:
+                    for event in pool.run(wave.items):
+                        show(event)
+                        if best:
+                            best.ended(event.item.stage.key)
+                tried |= {item.stage.key for item in wave.items}
+                if len(wave.items) == len(prepared.items):
+                    break
+                prepared = replace(prepare(request, train=True, tried=tried), store=prepared.store)
+                if remember:
+                    prepared.remember()
         finally:
             pool.close()
-    prepared.statuses = prepared.store.statuses(plan.stages)
+    prepared.statuses = prepared.store.statuses(prepared.plan.stages)
+    return prepared
+
+
+def _best_weights(wave: Prepared, storage: Storage) -> BestWeights | None:
+    """What deletes the weights that nobody wants: of a table's runs where only the best are kept, of the runs that later ones may
+    start from all but those that can still be selected."""
+    if wave.request.keep == "best":
+        return BestWeights(wave.plan.waves, wave.store, storage)
+    if wave.request.keep == "none" and wave.plan.earlier and wave.plan.waiting:
+        return BestWeights(wave.plan.earlier.waves, wave.store, storage)
+    return None
 
 
 class BestWeights:
     """Of the runs of each cell keeps the weights of the one with the best dev score, and deletes the others' as soon as they end.
     Of several with one score the first stays. A run without stored weights, recorded by an earlier command, takes part in nothing."""
 
-    def __init__(self, plan: Plan, store: Store, storage: Storage) -> None:
+    def __init__(self, plans: Sequence[Plan], store: Store, storage: Storage) -> None:
         self._store, self._storage = store, storage
         self._cells: dict[str, list[tuple[str, str, int]]] = {}
-        self._parents = {stage.parent.key for stage in plan.stages.values() if stage.parent}
-        for run in plan.runs:
+        self._parents = {stage.parent.key for plan in plans for stage in plan.stages.values() if stage.parent}
+        for run in (run for plan in plans for run in plan.runs):
             self._cells.setdefault(run.stage.key, []).append((run.row, run.task, run.size))
         self._best: dict[tuple[str, str, int], tuple[float, str]] = {}
         for key in store.statuses(self._cells):

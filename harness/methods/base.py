@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from harness.errors import UserError
 from harness.objectives import objective
+from harness.objectives.definitions import HEAD
 from harness.specs import Data, Encoder, Objective, Optim, Parent, RowSet, Selection, Stage
 from harness.yaml_files import Strict, describe_errors
 
@@ -102,11 +103,12 @@ def hyperparameters(
 # ------------------------------------------------------------------------------------------------------------ chains
 
 
-def chain(steps: Sequence[Step], context: RunContext, pre_trained: Parent | None = None) -> tuple[Stage, ...]:
+def chain(steps: Sequence[Step], context: RunContext, start: Encoder | Parent | None = None) -> tuple[Stage, ...]:
     """The stages of methods one after another: those without labels as post-training, then fine-tuning with the
-    supervised one, with cross-entropy where none is named. `pre_trained` replaces the context's encoder and MLM head."""
+    supervised one, with cross-entropy where none is named. `start` replaces the context's encoder and MLM head: a pre-trained or a
+    fine-tuned stage."""
     stages: list[Stage] = []
-    base: Encoder | Parent = pre_trained or context.encoder
+    base: Encoder | Parent = start or context.encoder
     for method, values in steps:
         if method.train is None:
             continue
@@ -116,7 +118,7 @@ def chain(steps: Sequence[Step], context: RunContext, pre_trained: Parent | None
     for method, values in steps:
         if method.classify is not None:
             spec = method.classify(values, context.fine_tune.batch_size)
-    init = _only_encoder(base)
+    init = _for_classifier(base)
     fine_tuned = Stage(spec, context.data, context.fine_tune, context.seed, init, context.selection, "fine-tune")
     return (*stages, fine_tuned)
 
@@ -129,8 +131,11 @@ def _post_training(method: Method, context: RunContext, base: Encoder | Parent) 
     return UnlabelledPhase(data, context.post_train, context.seed, base, "post-train", mlm_head)
 
 
-def _only_encoder(base: Encoder | Parent) -> Encoder | Parent:
-    return base if isinstance(base, Encoder) else Parent(base.stage, base.step, ("encoder",))
+def _for_classifier(base: Encoder | Parent) -> Encoder | Parent:
+    """What fine-tuning starts from: of a stage its encoder, and the head of a classifier where that is to be kept."""
+    if isinstance(base, Encoder):
+        return base
+    return Parent(base.stage, base.step, tuple(part for part in base.parts if part in ("encoder", HEAD)))
 
 
 def unlabelled_stage(spec: Objective, phase: UnlabelledPhase, *, mlm_head: bool, parts: tuple[str, ...] = ()) -> Stage:

@@ -13,10 +13,8 @@ from harness.encoders.models.text_encoder import Batch
 from harness.encoders.tokens import Tokens
 from harness.objectives import diagnostics
 from harness.objectives.base import Draw, Measures, TrainingObjective, Views, at_least_single, in_groups, named
+from harness.objectives.definitions import HEAD
 from harness.objectives.losses import supervised_contrastive
-
-HEAD = "classifier"
-"""The part of a classifier's weights that holds its head."""
 
 
 class CrossEntropy(TrainingObjective):

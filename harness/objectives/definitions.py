@@ -14,6 +14,9 @@ from harness.encoders.families import family_of
 from harness.encoders.flops import TRAIN, forward_flops, mlm_head_flops
 from harness.specs import Objective
 
+HEAD = "classifier"
+"""The part of a classifier's weights that holds its head."""
+
 Params = Mapping[str, Any]
 Config = Mapping[str, Any]
 

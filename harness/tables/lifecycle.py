@@ -246,7 +246,7 @@ class Lifecycle:
         parent = item.stage.parent
         if parent:
             self._num_children[parent.key] -= 1
-            if not self._num_children[parent.key] and parent.phase not in SHARED_PHASES:
+            if not self._num_children[parent.key] and parent.phase not in (*SHARED_PHASES, "fine-tune"):
                 outputs.append(DiscardWeights(parent))
         return outputs
 

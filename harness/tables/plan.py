@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -16,63 +16,33 @@ from harness.specs import UNRESOLVED, Optim, Parent, RowSet, Run, Stage, Status
 from harness.tables.recipe import Augment
 from harness.tables.resolve import ResolvedTable
 from harness.tables.table_data import TableData, TaskData, TrainingSet, data_settings, runs_of
+from harness.tables.task_reader import NO_TRANSLATION, Overlap, TaskReader, Translation
+from harness.tables.waves import Select, Start, not_ended
 from harness.tasks import (
     Corpus,
-    NotAtHand,
     Rows,
     Task,
     TextSource,
-    count_overlap,
     load_corpus,
-    protocol_named,
     task_named,
 )
-from harness.tasks.unlabelled import without
 
 K = TypeVar("K")
 V = TypeVar("V")
 
-UNLABELLED = "unlabelled texts"
-"""What an `Overlap` calls the texts that a task names besides its labelled rows."""
 COMPARED_TEXTS = 200_000
 """Overlap with the dev and test sets is not computed for a larger corpus: it needs all texts in memory."""
 CHARS_PER_TOKEN = 4.3
 """English text under a vocabulary of 30k to 50k; used for cost only."""
-UNKNOWN_ROWS = 10_000
-"""Assumed of a full training set whose size is not published."""
-TYPICAL_CHARS = {"cola": 41, "sst2": 60, "mrpc": 238, "qqp": 120, "stsb": 115, "mnli": 180, "qnli": 220, "rte": 310}
-"""Typical text lengths of GLUE: what a plan assumes for data that are not at hand."""
-
-
-@dataclass(frozen=True)
-class Overlap:
-    """Overlap of an evaluation set with training text. `most`: rows with a shared text, the largest number over the training
-    sets; `rows`: all rows."""
-
-    training: str
-    evaluation: str
-    most: int
-    rows: int
-
-
-@dataclass(frozen=True)
-class Translation:
-    """Back-translations for rows that contrast them, or are augmented by them. `find` returns the recorded views of rows, or the rows
-    with their copies, or None; `reason`: why there can be none; `views`: their number for each text."""
-
-    find: Callable[[Rows], Rows | None] = lambda rows: None
-    views: int = 2
-    reason: str = ""
-
-
-NO_TRANSLATION = Translation(reason="its table names no translator")
 
 
 @dataclass
 class Plan:
     """What a table needs. `stages` by key, parents before children; `table_data` make the runs of other hyperparameters on the
     same data; `library` holds the rows of every row set, `corpora` the texts of pre-training, the largest fraction first;
-    `untranslated`: rows whose back-translations have to be made before anything is trained, for views (None) and by augmentation."""
+    `untranslated`: rows whose back-translations have to be made before anything is trained, for views (None) and by augmentation;
+    `earlier`: the plan of the runs among which those that runs start from are selected, with its stages, and `starts` what is
+    selected, by row."""
 
     resolved: ResolvedTable
     located: Located
@@ -85,6 +55,25 @@ class Plan:
     library: dict[str, Rows] = field(default_factory=dict)
     corpora: tuple[Corpus, ...] = ()
     untranslated: Mapping[Augment | None, tuple[Rows, ...]] = field(default_factory=dict)
+    earlier: Plan | None = None
+    starts: Mapping[str, Start] = field(default_factory=dict)
+
+    @property
+    def waves(self) -> tuple[Plan, ...]:
+        """Itself, after the plan of the runs that its own start from."""
+        return (*(self.earlier.waves if self.earlier else ()), self)
+
+    def waits(self, run: Run) -> bool:
+        """Whether the run starts from one that is not selected yet, or of which there is none: its key is provisional."""
+        return run.row in self.starts and self.starts[run.row].selected is None
+
+    @property
+    def waiting(self) -> dict[str, str]:
+        """Keys of the stages that wait for a selection, with the reason where nothing can be selected."""
+        waits = [
+            (run.stage.key, wave.starts[run.row].reason) for wave in self.waves for run in wave.runs if wave.waits(run)
+        ]
+        return dict(waits)
 
     @property
     def tasks(self) -> Mapping[str, TaskData]:
@@ -100,7 +89,7 @@ class Plan:
     def names(self) -> dict[str, list[str]]:
         """Run names by the keys of their chains: which runs a stage serves."""
         serves: dict[str, list[str]] = {}
-        for run in self.runs:
+        for run in (run for wave in self.waves for run in wave.runs):
             for stage in run.stage.chain:
                 serves.setdefault(stage.key, []).append(run.name)
         return serves
@@ -141,24 +130,26 @@ def make_plan(
     translation: Translation = NO_TRANSLATION,
     augmentations: Mapping[Augment, Translation] | None = None,
     corpora: Mapping[float, Corpus] = MappingProxyType({}),
+    select: Select = not_ended,
 ) -> Plan:
-    """All runs of a table. Without a source nothing is read and every row set is unresolved, which is enough for a cost.
+    """All runs of a table, and those that they start from. Without a source nothing is read and every row set is unresolved, which is enough for a cost.
 
-    `corpora`: what rows are pre-trained on, by fraction, where it was opened; `augmentations`: left out, they can be made where `translation` can.
-    Raises UserError for unknown tasks, methods and
+    `corpora`: what rows are pre-trained on, by fraction, where it was opened; `augmentations`: left out, they can be made where
+    `translation` can; `select`: gives the start of a row's runs. Raises UserError for unknown tasks, methods and
     hyperparameters, for objectives that the encoder cannot be trained with, and for data that are wrong.
     """
     library: dict[str, Rows] = {}
+    earlier, starts = _earlier(resolved, source, located, user_tasks, select)
     located = located.adapted(resolved.encoder_settings)
     mlm_head, prose = _mlm_head(resolved, located, library, bool(source))
     if augmentations is None:
         augmentations = dict.fromkeys(resolved.augmentations, Translation(reason=translation.reason))
     translation = translation if resolved.contrasts_views else NO_TRANSLATION
-    readers: dict[str, _Reader] = {}
+    readers: dict[str, TaskReader] = {}
 
     def evaluations(name: str) -> TaskData:
         task = (user_tasks or {}).get(name) or task_named(name)
-        readers[name] = _Reader(resolved, task, source, library, translation, augmentations)
+        readers[name] = TaskReader(resolved, task, source, library, translation, augmentations)
         return readers[name].evaluations()
 
     # Read when `runs_of` needs them, so that a wrong row is refused before any data are read.
@@ -178,6 +169,10 @@ def make_plan(
         untranslated=translation.reason,
         unaugmented={augment: found.reason for augment, found in augmentations.items() if found.reason},
         read_under=data_settings(resolved),
+        starts={
+            row: start.weights(row, bool(resolved.starts_from and resolved.starts_from.head))
+            for row, start in starts.items()
+        },
     )
     runs, skipped = runs_of(resolved, table_data)
     table_data = replace(table_data, tasks=dict(tasks), training=dict(training))
@@ -191,22 +186,48 @@ def make_plan(
         located=located,
         source="; ".join(places),
         runs=runs,
-        stages={stage.key: stage for run in runs for stage in run.stage.chain},
+        stages={**(earlier.stages if earlier else {}), **{s.key: s for run in runs for s in run.stage.chain}},
         skipped=skipped,
         table_data=table_data,
-        overlaps=_overlaps(readers.values(), next(iter(corpora.values()), None), prose),
-        library=library,
+        overlaps=_overlaps(readers.values(), next(iter(corpora.values()), None), prose, earlier),
+        library={**(earlier.library if earlier else {}), **library},
         corpora=tuple(corpora.values()),
         untranslated={augment: tuple(rows.values()) for augment, rows in untranslated.items()},
+        earlier=earlier,
+        starts=starts,
     )
 
 
-def _overlaps(readers: Iterable[_Reader], corpus: Corpus | None, prose: Rows | None) -> tuple[Overlap, ...]:
-    """Overlap of all evaluation sets with their training sets, the corpus and the `prose` of the MLM head."""
+def _earlier(
+    resolved: ResolvedTable,
+    source: TextSource | None,
+    located: Located,
+    user_tasks: Mapping[str, Task] | None,
+    select: Select,
+) -> tuple[Plan | None, dict[str, Start]]:
+    """The plan of the runs that a table's runs start from, and what is selected of them by row."""
+    if resolved.earlier is None:
+        return None, {}
+    plan = make_plan(resolved.earlier, source, located, user_tasks=user_tasks, select=select)
+    rows = [row.name for row in resolved.rows if not row.skip]
+    return plan, {row: select([run for run in plan.runs if run.row == row]) for row in rows}
+
+
+def _overlaps(
+    readers: Iterable[TaskReader], corpus: Corpus | None, prose: Rows | None, earlier: Plan | None
+) -> tuple[Overlap, ...]:
+    """Overlap of all evaluation sets with their training sets, the corpus, the `prose` of the MLM head and the training sets of
+    `earlier` runs."""
     corpora = [prose] if prose else []
+    if earlier:
+        sets = {stage.data.train.digest: stage.data.train for run in earlier.runs for stage in run.stage.chain}
+        corpora += [
+            earlier.library[digest].named(rows.name) for digest, rows in sets.items() if digest in earlier.library
+        ]
     if corpus and corpus.rows <= COMPARED_TEXTS and not (prose and prose.digest == corpus.digest):
         corpora.append(Rows(tuple((text,) for text in corpus.texts()), None, corpus.name))
-    return tuple(overlap for reader in readers for overlap in reader.overlaps(corpora))
+    found = tuple(overlap for reader in readers for overlap in reader.overlaps(corpora))
+    return (*(earlier.overlaps if earlier else ()), *found)
 
 
 class _Lazy(dict[K, V]):
@@ -250,137 +271,6 @@ def _mlm_head(
     frozen = resolved.mlm_head.frozen
     stage = mlm_head_stage(located.encoder, row_set, optim, training.max_length, training.seed, frozen=frozen)
     return Parent(stage), corpus
-
-
-class _Reader:
-    """One task's rows: read when a source is given and has them, unresolved otherwise."""
-
-    def __init__(
-        self,
-        resolved: ResolvedTable,
-        task: Task,
-        source: TextSource | None,
-        library: dict[str, Rows],
-        translation: Translation,
-        augmentations: Mapping[Augment, Translation],
-    ) -> None:
-        self.resolved, self.task, self.source, self.library = resolved, task, source, library
-        self.translation, self.augmentations = translation, augmentations
-        self.untranslated: dict[tuple[Augment | None, str], None] = {}
-        """By augmentation (None: views) and digest."""
-        self.protocol = protocol_named(resolved.protocol)
-        self.tests: dict[str, Rows] = {}
-        self.read: list[tuple[Rows, Rows, Rows | None]] = []
-        """Of each training set its rows, its dev set and its unlabelled texts."""
-
-    def evaluations(self) -> TaskData:
-        if self.source is not None:
-            try:
-                found = self.protocol.evaluation_sets(self.task, self.source)
-            except NotAtHand:
-                self.source = None
-            else:
-                self.tests = dict(found.tests)
-                dev, tests = (
-                    self.keep(found.dev, "dev"),
-                    {role: self.keep(rows, role) for role, rows in self.tests.items()},
-                )
-                more = len(self.source.unlabelled(self.task)) if self.task.unlabelled else 0
-                return TaskData(self.task, dev, tests, "" if found.comparable else found.note, found.origin, more)
-        roles = {c.evaluation for c in self.resolved.columns.values() if c.task == self.task.name}
-        return TaskData(self.task, self.unread("dev", 500), {role: self.unread(role, 1000) for role in sorted(roles)})
-
-    def unread(self, role: str, rows: int) -> RowSet:
-        name = f"{self.task.name}/{role}"
-        return RowSet(f"{UNRESOLVED}{name}", name, rows, float(TYPICAL_CHARS.get(self.task.name, 110)))
-
-    def keep(self, rows: Rows, role: str) -> RowSet:
-        row_set = rows.row_set(f"{self.task.name}/{role}")
-        self.library[row_set.digest] = rows
-        return row_set
-
-    def training_set(self, size: int, subset: int, num_texts: int, augment: Augment | None) -> TrainingSet:
-        role = f"train-n{size}-subset{subset}" if size else "train"
-        if num_texts and self.task.unlabelled:
-            raise UserError(
-                f"table {self.resolved.table.name} takes its unlabelled texts from the training rows, and task {self.task.name} names "
-                "others; leave those out, or take another table."
-            )
-        if self.source is None:
-            rows = size or self.task.official_rows(self.task.train) or UNKNOWN_ROWS
-            further = str(num_texts) if num_texts not in (0, size) else ""
-            labelled, texts = self.unread(role, rows), self.unread(f"{role}-texts{further}", num_texts or rows)
-            whole = self.augmented(labelled, augment)
-            return TrainingSet(whole, texts, self.translated(texts), self.unread("dev", 500), rows)
-        found = self.protocol.training_set(self.task, self.source, size, subset)
-        dev = self.protocol.dev_set(self.task, self.source, size, subset)
-        more: Rows | None = None
-        name = f"{role}-texts{num_texts}" if num_texts else "unlabelled"
-        if num_texts:
-            more = self.protocol.texts(self.task, self.source, size, subset, num_texts)
-        elif self.task.unlabelled:
-            more = self.unlabelled(self.source, dev)
-        whole = self.augmented(self.keep(found, role), augment)
-        self.read.append((self.library.get(whole.digest, found), dev, more))
-        texts = self.keep(found.unlabelled(), f"{role}-texts") if more is None else self.keep(more, name)
-        return TrainingSet(whole, texts, self.translated(texts), self.keep(dev, "dev"), len(found))
-
-    def unlabelled(self, source: TextSource, dev: Rows) -> Rows:
-        """The task's unlabelled texts, without those of dev and test where it says so."""
-        texts = source.unlabelled(self.task)
-        kept = without(texts, dev, *self.tests.values()) if self.task.remove_overlap else texts
-        if not len(kept):
-            raise UserError(
-                f"task {self.task.name}: each of the {len(texts):,} unlabelled texts is in dev or test; give others."
-            )
-        return kept
-
-    def translated(self, texts: RowSet) -> RowSet | None:
-        """The back-translated views of unlabelled rows: unresolved until they are made, None where they cannot be made."""
-        if self.translation.reason:
-            return None
-        if not texts.resolved:
-            return RowSet(f"{texts.digest}/views", f"{texts.name}/views", texts.rows, texts.mean_chars)
-        rows = self.library[texts.digest]
-        views = self.translation.find(rows)
-        if views is None:
-            self.untranslated[None, texts.digest] = None
-            name = f"back-translation of {texts.name}"
-            return RowSet(f"{UNRESOLVED}{texts.digest}/views", name, texts.rows, texts.mean_chars)
-        role = f"{texts.name}/views"
-        row_set = views.row_set(role)
-        self.library[row_set.digest] = views
-        return RowSet(row_set.digest, role, len(views), row_set.mean_chars / self.translation.views)
-
-    def augmented(self, labelled: RowSet, augment: Augment | None) -> RowSet:
-        """Labelled rows with their copies: unresolved until these are made."""
-        if augment is None or self.augmentations[augment].reason:
-            return labelled
-        role = f"{labelled.name} with {augment.copies} copies by {self.resolved.translator_of(augment)}"
-        rows = labelled.rows * (1 + augment.copies)
-        if not labelled.resolved:
-            return RowSet(f"{UNRESOLVED}{role}", role, rows, labelled.mean_chars)
-        copied = self.augmentations[augment].find(self.library[labelled.digest])
-        if copied is None:
-            self.untranslated[augment, labelled.digest] = None
-            name = f"back-translation of {labelled.name}"
-            return RowSet(f"{UNRESOLVED}{labelled.digest}/{role}", name, rows, labelled.mean_chars)
-        row_set = copied.row_set(role)
-        self.library[row_set.digest] = copied
-        return row_set
-
-    def overlaps(self, corpora: list[Rows]) -> Iterator[Overlap]:
-        """Overlap of the dev and test sets with the training sets of this task, and with each corpus."""
-        for role in ("dev", *self.tests) if self.tests else ():
-            pairs = [(train, texts, self.tests.get(role, dev)) for train, dev, texts in self.read]
-            compared = [("training sets", [(train, rows) for train, _, rows in pairs])]
-            compared += [(UNLABELLED, [(texts, rows) for _, texts, rows in pairs if texts is not None])]
-            compared += [(corpus.name, [(corpus, rows) for _, _, rows in pairs]) for corpus in corpora]
-            for label, each in compared:
-                distinct = {(texts.digest, rows.digest): (texts, rows) for texts, rows in each}.values()
-                counts = [(count_overlap(texts, rows), len(rows)) for texts, rows in distinct]
-                if counts:
-                    yield Overlap(label, f"{self.task.name}/{role}", *max(counts))
 
 
 def stage_flops(stage: Stage, config: Mapping[str, Any]) -> float:

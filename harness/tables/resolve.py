@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from harness import specs
 from harness.errors import UserError, unknown
-from harness.methods import METHODS, methods_named
+from harness.methods import METHODS
 from harness.tables.aggregation import Aggregation
+from harness.tables.filters import chosen_columns, chosen_design, chosen_rows, distinct
 from harness.tables.overrides import applied, check_effect, check_recipe
-from harness.tables.recipe import Augment, MlmHead, PreTrain, Recipe, Value
+from harness.tables.recipe import Augment, MlmHead, PreTrain, Recipe, StartsFrom, Value
 from harness.tables.request import YAML, Override, Request
 from harness.tables.schema import Place
-from harness.tables.table import ENCODER, Column, Row, Table, encoder_part
+from harness.tables.table import ENCODER, Column, Row, Table, encoder_part, load_table
 from harness.tables.values import PHASES, deviations
 from harness.tasks.protocols import protocol_named
-from harness.tasks.task import TASKS
-from harness.yaml_files import MisplacedError
 
 if TYPE_CHECKING:
     from harness.tasks.task import Task
@@ -36,7 +35,8 @@ class ResolvedTable:
     `deviations`: every value that differs from the paper's recipe; `settings`: overridden hyperparameters by method, and
     `origins`: their overrides by key; `encoder_settings`: what the table, the preset or an override says of the encoder, for
     all rows; `num_workers` train one stage together, which is no part of what is computed; `file`: the table's, '' where
-    it is packaged; `protocol`: the table's, or another that the request names.
+    it is packaged; `protocol`: the table's, or another that the request names; `starts_from`: what all runs
+    start from, and `earlier` the table of the runs among which that is selected.
     """
 
     table: Table
@@ -64,6 +64,8 @@ class ResolvedTable:
     num_workers: int = 1
     file: str = ""
     protocol: str = ""
+    starts_from: StartsFrom | None = None
+    earlier: ResolvedTable | None = None
 
     @property
     def comparable(self) -> bool:
@@ -175,7 +177,7 @@ class ResolvedTable:
     @property
     def augmentations(self) -> tuple[Augment, ...]:
         """How rows augment their training sets, each way once."""
-        return _distinct(row.augment for row in self.rows if row.augment and not row.skip)
+        return distinct(row.augment for row in self.rows if row.augment and not row.skip)
 
     def translator_of(self, augment: Augment | None) -> str:
         """The translator of an augmentation, or (None) of views."""
@@ -268,15 +270,15 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
     if preset not in table.presets:
         raise unknown("preset", preset, table.presets, f"{request.origin('preset')} of table {table.name}")
     base = table.presets[preset]
-    rows = _rows(table, preset, request)
-    sizes, subsets, seeds = _design(table, preset, request)
-    chosen_tasks = tuple(base.tasks or table.tasks) if request.tasks is None else _distinct(request.tasks)
+    rows = chosen_rows(table, preset, request)
+    sizes, subsets, seeds = chosen_design(table, preset, request)
+    chosen_tasks = tuple(base.tasks or table.tasks) if request.tasks is None else distinct(request.tasks)
     if not chosen_tasks:
         raise UserError(
             f"table {table.name} has no task of its own; name a file of labelled rows, a task's YAML file or a task with "
             f"{request.option('tasks')}."
         )
-    columns = _columns(table, preset, request, chosen_tasks, tasks)
+    columns = chosen_columns(table, preset, request, chosen_tasks, tasks)
     pre_train, patched = base.pre_train or table.pre_train, table.recipe.patched(base.recipe)
     found = applied((*table.rows, *rows), patched, pre_train, request.overrides)
     if request.corpus is not None:
@@ -310,7 +312,9 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
         num_workers=request.num_workers or base.num_workers or table.num_workers,
         file=request.table if request.table.endswith(YAML) else "",
         protocol=request.protocol or table.protocol,
+        starts_from=base.starts_from or table.starts_from,
     )
+    result = replace(result, earlier=_earlier(result, request, tasks))
     check_effect(result)
     _check_k(result)
     check_recipe(result, request.overrides)
@@ -321,31 +325,32 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
     return replace(result, deviations=(*differs, *_set_here(result)), incomparable=tuple(incomparable))
 
 
-def _rows(table: Table, preset: str, request: Request) -> tuple[Row, ...]:
-    if request.methods is not None:
-        return _pick_rows(table, request.methods, request.origin("methods"))
-    names = table.presets[preset].methods
-    return table.rows if names is None else tuple(row for name in names for row in table.rows if row.title == name)
-
-
-def _design(table: Table, preset: str, request: Request) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Sizes, subsets and seeds. Raises UserError for one that the table does not have."""
-    base = table.presets[preset]
-    sizes = base.sizes if base.sizes is not None else table.sizes
-    if request.sizes is not None:
-        for size in request.sizes if table.sizes else ():
-            if size not in table.sizes:
-                raise unknown("size", str(size), map(str, table.sizes), request.origin("sizes"))
-        sizes = _distinct(request.sizes)
-    fixed = protocol_named(request.protocol or table.protocol).num_subsets
-    subsets: Sequence[int] = range(fixed or base.subsets or table.subsets)
-    if request.subsets is not None:
-        most = fixed or max(table.subsets, base.subsets or 0)
-        subsets = _in_range(request.subsets, most, request.origin("subsets"))
-    seeds = base.seeds or table.seeds
-    if request.seeds is not None:
-        seeds = _in_range(request.seeds, 2**32, request.origin("seeds"))
-    return tuple(sizes) or (0,), tuple(subsets), tuple(seeds)
+def _earlier(resolved: ResolvedTable, request: Request, tasks: Mapping[str, Task] | None) -> ResolvedTable | None:
+    """The table of the runs that this one's start from, under the same preset, encoder and overrides. Raises UserError where a row
+    does more than fine-tune."""
+    start = resolved.starts_from
+    if start is None:
+        return None
+    place = f"table {resolved.table.name}, key starts_from"
+    for row in resolved.rows:
+        if not row.skip and (row.pre_train or any(METHODS[part].train for part in row.parts if part in METHODS)):
+            raise UserError(
+                f"{place}: row {row.name} trains on unlabelled texts; rows of a table that starts from selected runs are fine-tuned "
+                "only."
+            )
+    earlier = Request(
+        table=start.table,
+        preset=resolved.preset,
+        methods=tuple(row.name for row in resolved.rows if not row.skip),
+        tasks=(start.task,),
+        sizes=(start.size,),
+        encoder=request.encoder,
+        data=request.data,
+        overrides=request.overrides,
+        origins=dict.fromkeys(("table", "preset", "methods", "tasks", "sizes"), place),
+        flags=request.flags,
+    )
+    return resolve(load_table(start.table, place), earlier, tasks)
 
 
 def _check_k(resolved: ResolvedTable) -> None:
@@ -380,63 +385,3 @@ def _scaled(step: int, of: object, steps: int) -> int:
     """`step` of `of` updates at the same share of `steps` updates."""
     assert isinstance(of, int)  # the table checks it
     return max(1, round(step * steps / of))
-
-
-def _distinct(values: Iterable[T]) -> tuple[T, ...]:
-    return tuple(dict.fromkeys(values))
-
-
-def _in_range(values: Iterable[int], stop: int, where: str) -> tuple[int, ...]:
-    for value in values:
-        if not 0 <= value < stop:
-            raise UserError(f"{where}: {value} is out of range; allowed are 0 to {stop - 1}.")
-    return _distinct(values)
-
-
-def _pick_rows(table: Table, names: Iterable[str], where: str) -> tuple[Row, ...]:
-    """Rows by row name or method name, in the table's order; then a row for each method that the table lacks."""
-    chosen: set[str] = set()
-    added: dict[str, Row] = {}
-    for name in names:
-        found = [row for row in table.rows if name in (row.name, row.title)]
-        found = found or [row for row in table.rows if row.method and row.method.lower() == name.lower()]
-        found = found or [row for row in table.rows if name.lower() in (row.name.lower(), row.title.lower())]
-        if not found:
-            known = {text.lower() for row in table.rows for text in (row.name, row.title, row.method) if text}
-            known |= set(METHODS)
-            if any(part not in METHODS for part in name.lower().split("+")):
-                raise unknown("method", name.lower(), known, where)
-            title = "+".join(method.title for method in methods_named(name.lower(), where))
-            added[title] = Row(name=title, method=name.lower(), incomparable="the paper has no such row")
-        chosen |= {row.name for row in found}
-    return (*(row for row in table.rows if row.name in chosen), *added.values())
-
-
-def _columns(
-    table: Table, preset: str, request: Request, tasks: tuple[str, ...], known: Mapping[str, Task] | None
-) -> dict[str, Column]:
-    """The table's columns of the chosen tasks in its order, then automatic ones for each task it lacks."""
-    columns = {name: column for name, column in table.columns.items() if column.task in tasks}
-    for key, spec in columns.items():
-        if known is not None and spec.task not in known:
-            wrong = unknown("task", spec.task, known, f"table {table.name}, key columns.{key}.task")
-            raise UserError(
-                f"{str(wrong).rstrip('.')}; name the YAML file of a task of your own in {request.option('tasks')}."
-            )
-        try:
-            spec.check((known or {}).get(spec.task))
-        except MisplacedError as error:
-            key = ".".join(["columns", key, *map(str, error.loc)])
-            raise UserError(f"table {table.name}, key {key}: {str(error).rstrip('.')}.") from None
-    extra = [task for task in tasks if task not in table.tasks]
-    if extra and known is None:
-        known = TASKS
-    for name in extra:
-        if known is None or name not in known:
-            where = f"preset {preset}" if request.tasks is None else request.origin("tasks")
-            raise unknown("task", name, {*table.tasks, *(known or ())}, where)
-        task = known[name]
-        for evaluation, title in task.columns_of_table.items():
-            column = name if len(task.evaluations) == 1 else f"{name}_{evaluation}"
-            columns[column] = Column(task=name, metric=task.metrics[0], evaluation=evaluation, title=title)
-    return columns

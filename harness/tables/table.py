@@ -28,6 +28,7 @@ from harness.tables.recipe import (
     Seed,
     Share,
     Size,
+    StartsFrom,
     Value,
 )
 from harness.tables.values import matching, stated
@@ -216,6 +217,7 @@ class Preset(Strict):
     seeds: tuple[Seed, ...] | None = None
     recipe: Recipe = Recipe()
     pre_train: PreTrain | None = None
+    starts_from: StartsFrom | None = None
     translator: str | None = None
     mlm_head: MlmHead | None = None
     max_length: Annotated[int, Field(ge=8, le=512)] | None = None
@@ -250,6 +252,7 @@ class Table(Strict):
     origin: dict[str, Origin] = Field(default_factory=dict)
     recipe: Recipe
     pre_train: PreTrain | None = None
+    starts_from: StartsFrom | None = None
     encoder_settings: EncoderSettings = EncoderSettings()
     translator: str = ""
     max_length: Annotated[int, Field(ge=8, le=512)] = 128

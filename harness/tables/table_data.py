@@ -10,7 +10,7 @@ from harness.encoders import adapted
 from harness.encoders.families import family_of
 from harness.errors import UserError
 from harness.methods import RunContext, Step, UnlabelledPhase, chain, hyperparameters, methods_named
-from harness.objectives.definitions import headless, unmet
+from harness.objectives.definitions import HEAD, headless, unmet
 from harness.specs import Data, Encoder, Parent, RowSet, Run, Selection
 from harness.tables.recipe import Augment, EncoderSettings
 from harness.tables.resolve import ResolvedTable
@@ -52,8 +52,10 @@ class TableData:
     """The data of a table: enough to make its runs for any hyperparameters without reading again.
 
     `training` by (task, size, subset, number of texts, 0 for its own, augmentation); `base` is the encoder, `mlm_head` where stages that use an MLM
-    head start from instead (None: `base` has a usable one); `corpora` of pre-training by fraction, empty without it; `config` and `encoder` of the located encoder; `views` and `untranslated` of
-    the translation, `unaugmented`: why training sets cannot be augmented so, by augmentation. `read_under`: what the table said that this depends on, by the name under which a user sets it.
+    head start from instead (None: `base` has a usable one); `corpora` of pre-training by fraction, empty without it; `config` and
+    `encoder` of the located encoder; `views` and `untranslated` of the translation, `unaugmented`: why training sets cannot be
+    augmented so, by augmentation. `read_under`: what the table said that this depends on, by the name under which a user sets it.
+    `starts`: what rows start from instead of the encoder, by row.
     """
 
     tasks: Mapping[str, TaskData]
@@ -67,6 +69,7 @@ class TableData:
     untranslated: str
     unaugmented: Mapping[Augment | None, str] = field(default_factory=dict)
     read_under: Mapping[str, object] = field(default_factory=dict)
+    starts: Mapping[str, Encoder | Parent] = field(default_factory=dict)
 
 
 def data_settings(resolved: ResolvedTable) -> dict[str, object]:
@@ -107,27 +110,29 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
             skipped.append((row.name, "", row.skip))
         else:
             before, steps = _steps(resolved, row)
-            prepared.append((row, steps, _pre_trained(resolved, row, before, table_data)))
+            start = table_data.starts.get(row.name) or _pre_trained(resolved, row, before, table_data)
+            prepared.append((row, steps, start))
     family = family_of(table_data.config)
     for name in resolved.tasks:
         contexts_of: dict[tuple[str, int | None, Augment | None], list[RunContext]] = {}
-        for row, steps, pre_trained in prepared:
+        for row, steps, start in prepared:
             if row.augment in table_data.unaugmented:
                 skipped.append((row.name, name, table_data.unaugmented[row.augment]))
                 continue
+            _check_head(resolved, row, start, table_data.tasks[name].task)
             like = (str(row.recipe_settings), row.unlabelled, row.augment)
             if like not in contexts_of:
                 contexts_of[like] = list(_contexts(resolved, row, table_data, name))
             contexts = contexts_of[like]
             reason = next((r for method, _ in steps for context in contexts[:1] if (r := method.skip(context))), None)
             if not reason and contexts and not family.mlm:
-                stages = chain(steps, contexts[0], pre_trained)[-1].chain
+                stages = chain(steps, contexts[0], start)[-1].chain
                 reason = next((r for s in stages if (r := headless(s.objective, table_data.config))), None)
             if reason:
                 skipped.append((row.name, name, reason))
                 continue
             for context in contexts:
-                leaf = chain(steps, context, pre_trained)[-1]
+                leaf = chain(steps, context, start)[-1]
                 if row.encoder_settings:
                     leaf = leaf.with_encoder(adapted(leaf.encoder, row.encoder_settings, table_data.config))
                 runs.append(Run(leaf, row.name, row.method, name, context.size, context.subset, context.seed))
@@ -136,6 +141,15 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
             if table_data.config and (missing := unmet(stage.objective, table_data.config)):
                 raise UserError(f"{table_data.encoder}: {missing}.")
     return tuple(runs), tuple(skipped)
+
+
+def _check_head(resolved: ResolvedTable, row: Row, start: Encoder | Parent | None, task: Task) -> None:
+    """Raises UserError where runs would start from a classification head with another number of outputs."""
+    if isinstance(start, Parent) and HEAD in start.parts and start.stage.data.num_labels != task.num_labels:
+        raise UserError(
+            f"table {resolved.table.name}, row {row.name}: the head that it starts from has {start.stage.data.num_labels} outputs, and "
+            f"task {task.name} has {task.num_labels} labels; choose other tasks, or set starts_from.head to false."
+        )
 
 
 def _shown(value: object) -> str:

@@ -14,7 +14,7 @@ from harness.specs import Optim
 from harness.tables.aggregation import RULES
 
 if TYPE_CHECKING:
-    from harness.tables.recipe import PreTrain
+    from harness.tables.recipe import PreTrain, StartsFrom
     from harness.tables.resolve import ResolvedTable
     from harness.tables.table import Table
 
@@ -36,6 +36,7 @@ def stated(table: Table) -> dict[str, Any]:
     found |= {"translator": translator} if translator else {}
     text = reference.pre_train or table.pre_train
     found |= {f"pre_train.{name}": value for name, value in _text(text).items()} if text else {}
+    found |= _start(reference.starts_from or table.starts_from)
     for name in ("max_length", "selection_every", "sizes", "subsets", "seeds"):
         found[name] = getattr(table, name)
     return found | {f"aggregate.{name}": value for name, value in table.aggregate.stated.items()}
@@ -59,10 +60,16 @@ def used(resolved: ResolvedTable) -> dict[str, Any]:
         found["translator"] = resolved.translator
     if resolved.pre_train:
         found |= {f"pre_train.{name}": value for name, value in _text(resolved.pre_train).items()}
+    found |= _start(resolved.starts_from)
     for name in ("max_length", "selection_every", "sizes", "seeds"):
         found[name] = getattr(resolved, name)
     found["subsets"] = len(resolved.subsets)
     return found | {f"aggregate.{name}": value for name, value in resolved.aggregate.stated.items()}
+
+
+def _start(starts_from: StartsFrom | None) -> dict[str, Any]:
+    values = starts_from.model_dump() if starts_from else {}
+    return {f"starts_from.{name}": value for name, value in values.items()}
 
 
 def changed(resolved: ResolvedTable) -> dict[str, tuple[Any, Any]]:
@@ -186,6 +193,10 @@ _WORDS: Mapping[str, Callable[[Any], str]] = {
     "pre_train.blocks": lambda v: "packed blocks framed by special tokens" if v == "packed" else "one text a sequence",
     "pre_train.max_length": lambda v: f"{v} tokens a pre-training sequence",
     "pre_train.seed": lambda v: f"pre-training seed {v}",
+    "starts_from.table": lambda v: f"each run started from the run of its row in table {v} that is best on dev",
+    "starts_from.task": lambda v: f"that run trained on {v}",
+    "starts_from.size": lambda v: f"on {v} examples" if v else "on its full training set",
+    "starts_from.head": lambda v: "with its classification head" if v else "without its classification head",
     "aggregate.center": _rule,
     "aggregate.k": lambda v: f"k = {v}",
     "aggregate.spread": lambda v: "its standard deviation" if v == "std" else "",

@@ -56,12 +56,15 @@ def work(
 
     A stage without a `done` record is trained (a diverged one with `retry` only); a recorded parent is made again when
     a stage that is trained needs its weights and they are gone; it ends then with the last weights that are needed. `is_stored`:
-    whether weights are there, by name. `keep`: with 'best' and 'all' every run saves its weights.
+    whether weights are there, by name. A stage that waits for the selection of an earlier run is among the items under its
+    provisional key, and the runs it may start from keep their weights; one that nothing can be selected for is not.
+    `keep`: with 'best' and 'all' every run saves its weights.
     """
+    waiting = plan.waiting
     pending = {stage.key for stage in plan.pending(statuses, retry)}
     blocked: list[Blocked] = []
     wanted: dict[str, Stage] = {}
-    needed: dict[str, set[int]] = {}
+    needed: dict[str, set[int]] = {run.stage.key: {0} for run in plan.earlier.runs} if plan.earlier and waiting else {}
     """Of each parent to train, the updates after which its weights are needed; 0: its final ones."""
 
     def want(stage: Stage) -> None:
@@ -85,19 +88,19 @@ def work(
         )
 
     for key in plan.stages:
-        if key in pending:
+        if key in pending and not waiting.get(key):
             ancestor = dead_end(plan.stages[key])
             if ancestor:
                 blocked.append(Blocked(plan.stages[key], ancestor))
             else:
                 want(plan.stages[key])
-    names = plan.names()
+    names, tasks = plan.names(), [task for wave in plan.waves for task in wave.tasks.values()]
     items = []
     for key, stage in wanted.items():
         serves = names[key]
         name = serves[0] if len(serves) == 1 else f"{stage.phase} of {serves[0]} and {len(serves) - 1} more"
         selection = (stage.selection.metric,) if stage.selection else ()
-        task = next((t for t in plan.tasks.values() if stage.data.dev and t.dev.digest == stage.data.dev.digest), None)
+        task = next((t for t in tasks if stage.data.dev and t.dev.digest == stage.data.dev.digest), None)
         metrics = tuple(dict.fromkeys((*selection, *(task.task.metrics if task else ()))))
         attempt = statuses[key][1] if key in statuses else 0
         steps, remake = needed.get(key, set()), key not in pending

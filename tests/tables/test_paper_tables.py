@@ -18,10 +18,11 @@ from harness.errors import UserError
 from harness.specs import Encoder
 from harness.tables.caption import Caption, caption_lines
 from harness.tables.figure import csv_of, drawn, points_of
-from harness.tables.plan import Translation, make_plan
+from harness.tables.plan import make_plan
 from harness.tables.resolve import ResolvedTable
 from harness.tables.schema import Result
 from harness.tables.table import load_table
+from harness.tables.task_reader import Translation
 from harness.tasks import TASKS, open_source
 
 ENCODER = {"hidden_size": 8, "num_hidden_layers": 2, "intermediate_size": 16, "vocab_size": 50, "model_type": "roberta"}
@@ -38,6 +39,7 @@ def caption(r: ResolvedTable, runs: list[Result]) -> str:
         ("scl_few_shot", "paper", 180),
         ("scl_full_size", "paper", 120),
         ("scl_batch_size", "paper", 90),
+        ("scl_transfer", "paper", 40),
         ("scl_few_shot", "grid", 90 + 24 * 90),
         ("scl_full_size", "grid", 60 + 24 * 60),
         ("scl_batch_size", "grid", 24 * 90),

@@ -17,8 +17,9 @@ from harness import specs
 from harness.encoders import HeadTraining, Located, locate
 from harness.errors import UserError
 from harness.specs import Encoder, Selection, Stage
-from harness.tables.plan import NO_TRANSLATION, Plan, Translation, make_plan, stage_flops
+from harness.tables.plan import Plan, make_plan, stage_flops
 from harness.tables.table import Row, load_table
+from harness.tables.task_reader import NO_TRANSLATION, Translation
 from harness.tasks import TASKS, NotAtHand, TextSource, open_source
 from harness.tasks.task import Task
 from harness.tasks.user_task import load_user_task
@@ -707,7 +708,7 @@ def test_longer_texts_cost_more_up_to_the_maximum_length(few_shot: Plan) -> None
 
 def test_all_glue_tasks_have_typical_sizes_for_a_cost() -> None:
     """Every task of the packaged tables that is not read from a package."""
-    from harness.tables.plan import TYPICAL_CHARS
+    from harness.tables.task_reader import TYPICAL_CHARS
 
     used = {task for name in ("few_shot", "ablation", "full_size") for task in load_table(name).tasks}
     assert used <= set(TYPICAL_CHARS)

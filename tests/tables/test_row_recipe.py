@@ -10,10 +10,11 @@ import pytest
 from harness.encoders import Located
 from harness.errors import UserError
 from harness.specs import Encoder, Run
-from harness.tables.plan import Plan, Translation, make_plan
+from harness.tables.plan import Plan, make_plan
 from harness.tables.request import Override, Request
 from harness.tables.resolve import ResolvedTable, resolve
 from harness.tables.table import load_table
+from harness.tables.task_reader import Translation
 from harness.tasks import open_source
 
 CONFIG: dict[str, Any] = {

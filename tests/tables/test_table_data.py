@@ -15,9 +15,10 @@ from harness import specs
 from harness.encoders import Located, locate
 from harness.errors import UserError
 from harness.specs import Encoder
-from harness.tables.plan import Plan, Translation, make_plan
+from harness.tables.plan import Plan, make_plan
 from harness.tables.resolve import ResolvedTable
 from harness.tables.table_data import runs_of
+from harness.tables.task_reader import Translation
 from harness.tasks import Rows, TextSource, open_source
 from harness.tasks.task import Task
 

@@ -87,7 +87,7 @@ def printed_in_scl(number: int, rows: int, first: int) -> list[list[list[float]]
 @pytest.mark.skipif(not SCL_PAPER.exists(), reason="the paper's text is not here")
 @pytest.mark.parametrize(
     ("name", "number", "rows", "first"),
-    [("scl_full_size", 2, 2, 2), ("scl_batch_size", 3, 3, 3), ("scl_few_shot", 4, 6, 3)],
+    [("scl_full_size", 2, 2, 2), ("scl_batch_size", 3, 3, 3), ("scl_few_shot", 4, 6, 3), ("scl_transfer", 7, 2, 3)],
 )
 def test_the_numbers_of_scl_are_the_papers(name: str, number: int, rows: int, first: int) -> None:
     """Rows and columns stand in the table in the paper's order."""
@@ -133,6 +133,7 @@ def test_every_preset_resolves_and_only_the_papers_is_comparable() -> None:
         "scl_few_shot",
         "scl_full_size",
         "scl_noisy",
+        "scl_transfer",
         "unlabelled",
         "views",
     )

