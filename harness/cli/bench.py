@@ -268,18 +268,19 @@ def agree(yes: bool, expected: float, narrow: str) -> None:
 
 def back_translated(prepared: Prepared) -> Prepared:
     """The table with its back-translations made; says how many came back empty."""
-    prepared, empty = translated(prepared, _counting)
+    prepared, empty = translated(prepared, counting)
     if empty:
         print(f"Empty back-translations: {empty}; the text itself is used instead.", file=sys.stderr)
     return prepared
 
 
 @contextmanager
-def _counting(translator: str, texts: int) -> Iterator[Callable[[int], Callable[[int, int], None]]]:
+def counting(translator: str, texts: int) -> Iterator[Callable[[int], Callable[[int, int], None]]]:
+    """The progress of back-translation on standard error."""
     from harness.cli.progress import ProgressCounter
 
-    with ProgressCounter(f"texts back-translated by {translator}", texts) as counting:
-        yield counting.part
+    with ProgressCounter(f"texts back-translated by {translator}", texts) as counter:
+        yield counter.part
 
 
 @contextmanager

@@ -67,12 +67,17 @@ class _Completion(argparse.Action):
         parser.exit()
 
 
-def _table_flags(parser: argparse.ArgumentParser) -> None:
+def _choice_flags(parser: argparse.ArgumentParser) -> Any:
     what = parser.add_argument_group("table")
     what.add_argument("--table", help="table: a name ('harness list tables') or your own YAML file")
     what.add_argument("--preset", help="preset: paper, laptop or quick (default: quick)")
     what.add_argument("--methods", type=names, help="methods or rows of the table, comma-separated")
     _data_flags(what)
+    return what
+
+
+def _table_flags(parser: argparse.ArgumentParser) -> None:
+    what = _choice_flags(parser)
     what.add_argument(
         "--with",
         dest="with_file",
@@ -368,6 +373,16 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _store_flag(errors)
     errors.set_defaults(handler="harness.cli.runs:errors")
+
+    translate = commands.add_parser(
+        "translate", help="print training texts of a table beside their back-translations; makes those that are missing"
+    )
+    _choice_flags(translate)
+    labelled_flags(translate)
+    translate.add_argument("--limit", type=positive, default=2, help="examples of each task (default: 2)")
+    _store_flag(translate, "database that keeps back-translations")
+    _format_flag(translate, ("text", "csv"))
+    translate.set_defaults(handler="harness.cli.translate:translate")
 
     export = commands.add_parser(
         "export", help="write a trained model as a Hugging Face folder with a model card, and upload it"

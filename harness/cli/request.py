@@ -19,11 +19,12 @@ from harness.tables.request import FIELDS, Request, parse_override, with_default
 def read(args: argparse.Namespace) -> Request:
     """The request of `bench`, `plan` or `report`. Raises UserError where neither a flag nor the file names a table."""
     request = _flags(args)
-    if args.with_file:
+    if getattr(args, "with_file", None):
         request = with_point(request, args.with_file)
     request = with_default_table(request)
     if not request.table:
-        rest = f"{args.with_file} has none" if args.with_file else f"see 'harness {args.command} --help'"
+        with_file = getattr(args, "with_file", None)
+        rest = f"{with_file} has none" if with_file else f"see 'harness {args.command} --help'"
         raise UserError(
             f"{args.command}: name a table with --table, a file of labelled rows with --tasks, or a file with a target with --with; {rest}."
         )
