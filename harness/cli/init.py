@@ -25,7 +25,7 @@ def init(args: argparse.Namespace) -> int:
             f"init {args.file}: name a file of labelled rows (.csv, .tsv, .jsonl or .parquet) or hub:OWNER/NAME."
         )
     said = Description(**{name: getattr(args, name) for name in LABELLED if getattr(args, name) is not None})
-    task = infer_task(args.file, said, option)
+    task, _ = infer_task(args.file, said, option)
     out = named_path(args.out or f"{task.name}.yaml", "--out")
     if out.suffix not in YAML:
         raise UserError(f"--out {out}: should end in .yaml.")

@@ -275,7 +275,7 @@ def _compared(
         return Checked(("Its texts are not at hand, so what plain transformers computes was not checked.",), ())
     rows = prepared.plan.library[sets[0].digest]
     width = rows.columns // (data.views if sets[0] is data.train else 1)
-    texts = [row[:width] for row in rows.texts[:CHECKED_ROWS]]
+    texts = [row[:width] for row in rows.take(range(min(len(rows), CHECKED_ROWS))).texts]
     batch = Batch.of(Tokeniser(folder)(texts, data.max_length), torch.device("cpu"))
     objective.eval()
     with torch.inference_mode():

@@ -25,7 +25,7 @@ from harness.tables.resolve import ResolvedTable, resolve
 from harness.tables.table import Table, load_table
 from harness.tables.waves import SELECTED, Select, Start, selected
 from harness.tables.work import Blocked, Item, work
-from harness.tasks import TASKS, NotAtHand, Task, TextSource, open_source, protocol_named
+from harness.tasks import TASKS, NotAtHand, Rows, Task, TextSource, open_source, protocol_named
 from harness.tasks.inferred import Description, infer_task
 from harness.tasks.user_task import load_user_task
 
@@ -37,12 +37,14 @@ MADE_LATER = (UNTRANSLATED, f"encoder {SELECTED}")
 
 @dataclass(frozen=True)
 class Named:
-    """The files that a request names, read. `request`: with the user's own tasks by their names; `kept`: what a store keeps."""
+    """The files that a request names, read. `request`: with the user's own tasks by their names; `kept`: what a store keeps; `rows`: of
+    the tasks that were inferred from a file."""
 
     request: Request
     table: Table
     own_tasks: Mapping[str, Task]
     kept: StoredRequest
+    rows: Mapping[Task, Rows]
 
     @property
     def tasks(self) -> dict[str, Task]:
@@ -104,26 +106,34 @@ def read_named(request: Request) -> Named:
     kept = StoredRequest(
         table.name, to_json(replace(request, preset=request.preset or table.preset_for(request.encoder)))
     )
-    own = _own_tasks(request)
+    own, rows = _own_tasks(request)
     if own:
         names = (own[text].name if text in own else text for text in request.tasks or ())
         request = replace(request, tasks=tuple(names))
-    return Named(request, table, {task.name: task for task in own.values()}, kept)
+    return Named(request, table, {task.name: task for task in own.values()}, kept, rows)
 
 
-def _own_tasks(request: Request) -> dict[str, Task]:
-    """The user's own tasks by the names of their files. Raises UserError for two of one name, of which one would be left out."""
+def _own_tasks(request: Request) -> tuple[dict[str, Task], dict[Task, Rows]]:
+    """The user's own tasks by the names of their files, and the rows of those that are inferred from them.
+
+    Raises UserError for two of one name, of which one would be left out.
+    """
     own: dict[str, Task] = {}
+    rows: dict[Task, Rows] = {}
     where, texts = request.origin("tasks"), dict.fromkeys(request.tasks or ())
     described = _description(request, [text for text in texts if has_rows(text)])
     for text in texts:
         if is_own(text):
-            task = infer_task(text, described, request.origin) if has_rows(text) else load_user_task(text)
+            if has_rows(text):
+                task, found = infer_task(text, described, request.origin)
+                rows[task] = found
+            else:
+                task = load_user_task(text)
             twin = next((other for other, known in own.items() if known.name == task.name), None)
             if twin is not None:
                 raise UserError(f"{where}: {twin} and {text} both name their task '{task.name}'; rename one of them.")
             own[text] = task
-    return own
+    return own, rows
 
 
 def _description(request: Request, files: Sequence[str]) -> Description:
@@ -153,7 +163,8 @@ def prepare(request: Request, *, train: bool, tried: Collection[str] = ()) -> Pr
     this command has trained already: one that failed is not tried again, and a run is selected without it."""
     named = read_named(request)
     resolved = named.resolve()
-    source = open_source(named.request.data, request.origin("data"))
+    source = open_source(named.request.data, request.origin("data"), named.rows)
+    named = replace(named, rows={})  # the source keeps what it needs of them
     if request.sizes is None and not named.table.sizes:
         named = replace(named, request=_with_sizes(named, resolved, source))
         resolved = named.resolve()

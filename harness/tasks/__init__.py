@@ -1,8 +1,8 @@
 """The tasks, where text comes from, split protocols, subsets, corpora and metrics. No torch, no ray.
 
 task        tasks: text columns, classes, metrics, splits; user_task: the same from a user's YAML
-rows        rows of text and their identity by content
-reading     one file into checked rows
+rows        rows of text and their identity by content; text_buffer: their texts and hashes
+reading     one file into checked columns; labelled: into rows with their labels
 hub_data    data sets of the Hugging Face hub
 packaged    text inside Python packages
 sources     what a task names, a folder, the packages or the Hugging Face hub

@@ -19,7 +19,7 @@ from typing import Any
 
 from harness.errors import NotAtHand, UserError, unknown
 from harness.hub import Repository
-from harness.tasks.reading import FileColumns, read_columns
+from harness.tasks.labelled import LabelledFile, read_labelled
 
 HUB = "hub:"
 CONVERTED = "refs/convert/parquet"
@@ -52,19 +52,16 @@ class HubData:
                 )
             yield found or self.there.fetch(file)
 
-    def tables(self, split: str, wanted: Sequence[str], label: str) -> Iterator[FileColumns]:
-        """The columns `wanted` of each file of a split, fetched where it is not cached; codes of labels as their names.
+    def tables(self, split: str, columns: Sequence[str], label: str) -> Iterator[LabelledFile]:
+        """Text columns and labels of each file of a split, fetched where it is not cached; codes of labels as their names.
 
-        Raises NotAtHand, or UserError as `read_columns` does.
+        Raises NotAtHand, or UserError as `read_labelled` does.
         """
         for file, path in zip(self.splits[split], self.files(split, download=True), strict=True):
-            table = read_columns(path, wanted, label)
+            table = read_labelled(path, columns, label, f"{HUB}{self.name}: {split if os.path.isabs(file) else file}")
             names = {**table.names, **self.names}.get(label, ())
-            values = [
-                names[code] if type(code) is int and 0 <= code < len(names) else code for code in table.columns[label]
-            ]
-            shown = f"{HUB}{self.name}: {split if os.path.isabs(file) else file}"
-            yield replace(table, path=shown, columns={**table.columns, label: values})
+            values = [names[code] if type(code) is int and 0 <= code < len(names) else code for code in table.values]
+            yield replace(table, values=values)
 
 
 def parsed(name: str) -> tuple[str, str | None, str | None]:

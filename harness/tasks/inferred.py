@@ -12,10 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from harness.errors import UserError, unknown
 from harness.paths import named_path
 from harness.tasks.hub_data import HUB, HubData, open_hub_data
-from harness.tasks.reading import LABELLED, FileColumns, columns_of, number_of, read_columns, sample_of
+from harness.tasks.labelled import LabelledFile, number_of, read_labelled, rows_of_all
+from harness.tasks.reading import LABELLED, columns_of, sample_of
+from harness.tasks.rows import Rows
 from harness.tasks.task import OWN_TEST, TASKS, Task
 
 LABEL_NAMES = ("label", "labels", "class", "category", "target")
@@ -49,8 +53,8 @@ Option = Callable[[str], str]
 """How the user sets a field, as errors name it: '--label'."""
 
 
-def infer_task(name: str, said: Description, option: Option) -> Task:
-    """The task of a file of labelled rows, or of a data set of the hub ('hub:OWNER/NAME').
+def infer_task(name: str, said: Description, option: Option) -> tuple[Task, Rows]:
+    """The task of a file of labelled rows, or of a data set of the hub ('hub:OWNER/NAME'), and the rows, read once for both.
 
     Raises UserError for a file that cannot be read, and where text columns, labels or kind are not clear from it; NotAtHand for a
     data set that cannot be fetched.
@@ -71,11 +75,11 @@ def infer_task(name: str, said: Description, option: Option) -> Task:
     sample = sample_of(path, SAMPLE)
     label = said.label or _label(name, columns, sample, said.text, option)
     text = said.text or _text(name, columns, sample, label, option)
-    tables = list(data.tables(split, (label,), label)) if data else [read_columns(path, (label,), label)]
+    tables = list(data.tables(split, text, label)) if data else [read_labelled(path, text, label)]
     names = tuple(tables[0].names.get(label, ())) if not data else ()
-    counts = _counts(tables, label)
+    counts = _counts(tables)
     classes = names or _classes(name, counts, said.kind, label, option)
-    return Task(
+    task = Task(
         name=_task_name(title),
         title=_title(title),
         columns=text,
@@ -96,6 +100,7 @@ def infer_task(name: str, said: Description, option: Option) -> Task:
         else _beside(said.unlabelled, option("unlabelled")),
         remove_overlap=said.remove_overlap,
     )
+    return task, rows_of_all(tables, task, task.name)
 
 
 def task_yaml(task: Task, folder: Path) -> dict[str, Any]:
@@ -224,27 +229,19 @@ def _listed(columns: Iterable[str]) -> str:
 # ------------------------------------------------------------------------------------------------------------ labels
 
 
-def _counts(tables: Sequence[FileColumns], label: str) -> _Counts:
+def _counts(tables: Sequence[LabelledFile]) -> _Counts:
     """(rows, place of the first, value) of each label by the name of its class. Raises UserError for a missing label."""
-    first: dict[tuple[type, Any], tuple[FileColumns, int]] = {}
-    many: dict[tuple[type, Any], int] = {}
-    for table in tables:
-        for index, value in enumerate(table.columns[label]):
-            if isinstance(value, (list, dict)):
-                raise UserError(f"{table.place(index)}: label {str(value)[:60]} is neither text nor a number.")
-            kind = (type(value), value)
-            if kind not in many:
-                if value is None or value != value or (isinstance(value, str) and not value.strip()):
-                    raise UserError(
-                        f"{table.place(index)}: the label is missing; fill it in, or put rows without labels into a file of their own."
-                    )
-                many[kind], first[kind] = 0, (table, index)
-            many[kind] += 1
     found: dict[str, tuple[int, str, Any]] = {}
-    for kind, (table, index) in first.items():
-        name = class_name(kind[1])
-        rows, place, value = found.get(name, (0, table.place(index), kind[1]))
-        found[name] = (rows + many[kind], place, value)
+    for table in tables:
+        rows = np.bincount(table.codes, minlength=len(table.values)).tolist()
+        for code, value in enumerate(table.values):
+            if value is None or value != value or (isinstance(value, str) and not value.strip()):
+                raise UserError(
+                    f"{table.place(code)}: the label is missing; fill it in, or put rows without labels into a file of their own."
+                )
+            name = class_name(value)
+            before, place, first = found.get(name, (0, table.place(code), value))
+            found[name] = (before + rows[code], place, first)
     if not found:
         raise UserError(f"{next(iter(tables)).path}: there are no rows in it; give a file with labelled rows.")
     return found

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.tasks.rows import Ids, Rows, Scope, contents, hashes, scoped
+from harness.tasks.rows import Rows, Scope, scoped
+from harness.tasks.text_buffer import Ids
 
 VALIDATION_SHARE = 0.25
 
@@ -24,13 +23,8 @@ def normalised(text: str) -> str:
     "It does n't , really ." and "it doesn't, really" are one text: corpora differ in tokenisation, quotes and spacing. A
     text without any letter or digit keeps its characters, spaces excepted.
     """
-    if text.isascii():  # nearly all of English: many times as fast
-        folded = text.lower()
-        form = folded.encode("ascii").translate(None, _DROPPED_ASCII).decode("ascii")
-    else:
-        folded = unicodedata.normalize("NFKC", text).casefold()
-        form = _DROPPED.sub("", folded)
-    return form or "".join(folded.split())
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return _DROPPED.sub("", folded) or "".join(folded.split())
 
 
 def count_overlap(a: Rows, b: Rows) -> int:
@@ -58,16 +52,23 @@ def among(ids: Ids, others: Ids) -> NDArray[np.bool_]:
 
 
 def normal_ids(rows: Rows, whole: bool = True) -> Ids:
-    """Hashes of the normalised texts, kept with the rows: uint64 [n, 1] of whole rows, else [n, columns]."""
-    name = "normalised" if whole or rows.columns == 1 else "each normalised"
-    if name not in rows.per_row:
-        parts: Iterable[str]
-        if whole and rows.columns > 1:
-            parts = contents([tuple(map(normalised, texts)) for texts in rows.texts])
-        else:
-            parts = (f"{len(form)}:{form}" for form in map(normalised, chain.from_iterable(rows.texts)))
-        rows.per_row[name] = hashes(parts).reshape(len(rows), -1 if len(rows) else 1)
-    return rows.per_row[name]
+    """Hashes of the normalised texts: uint64 [n, 1] of whole rows, else [n, columns]."""
+    if whole or rows.columns <= 1:
+        return rows.hashes("normalised", normal_pieces).reshape(len(rows), 1)
+    return rows.hashes("each normalised", normal_pieces, each=True)
+
+
+def normal_pieces(texts: list[bytes], characters: list[int]) -> list[bytes]:
+    """`normalised` of each text after its number of characters; of ASCII without making a string of it."""
+    found = []
+    for text in texts:
+        form = text.lower().translate(None, _DROPPED_ASCII) if text.isascii() else b""
+        if form:
+            found.append(b"%d:%b" % (len(form), form))
+        else:  # not ASCII, or without letters and digits
+            other = normalised(text.decode("utf-8", "surrogatepass"))
+            found.append(f"{len(other)}:{other}".encode("utf-8", "surrogatepass"))
+    return found
 
 
 def parted(rows: Rows, scope: Scope) -> tuple[Rows, Rows]:

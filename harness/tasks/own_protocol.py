@@ -19,10 +19,11 @@ from harness.tasks.protocol import (
     own_test_rows,
     own_tests,
 )
-from harness.tasks.rows import Ids, Rows, Scope, mix, scoped
+from harness.tasks.rows import Rows, Scope, mix, scoped
 from harness.tasks.samplers import draw, require_classes
 from harness.tasks.sources import WHOLE, TextSource
 from harness.tasks.task import Task
+from harness.tasks.text_buffer import Ids
 from harness.tasks.unlabelled import without
 
 

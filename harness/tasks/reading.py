@@ -10,32 +10,32 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
-import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, TypeVar
 
 from harness.errors import UserError, nearest
 from harness.tasks.rows import Rows
 from harness.tasks.separated import SEPARATED, header_of, not_utf8, separated
-from harness.tasks.task import Task
+from harness.tasks.text_buffer import TextWriter
 
 FORMATS = (".parquet", ".csv", ".jsonl")
 """Endings of a split's file in a folder."""
 LABELLED = (*FORMATS, ".tsv")
 """Endings of a file of labelled rows that a user names."""
+PART = 1 << 10
+"""Rows that are held as Python's own strings at a time."""
 RENAME = "rename one"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class FileColumns:
-    """Columns of a file as lists [n]. `unit` ('row' or 'line') and `places` [n] say where in the file each row is.
+    """Columns of a file, or of a part of it, as lists [n]. `unit` ('row' or 'line') and `places` [n] say where in the file each row is.
 
     `names`: of a column of codes, the names that the file gives them, as files written by `datasets` do.
     """
@@ -78,48 +78,30 @@ def _is_jsonl(path: Path) -> bool:
     return Path(path.name.removesuffix(".gz")).suffix in (".jsonl", ".json")
 
 
-def read_rows(path: Path, task: Task, name: str) -> Rows:
-    """The rows of a file for `task`, in the file's order. `name` labels them.
+def read_columns(path: Path, wanted: Sequence[str]) -> FileColumns:
+    """The columns `wanted` of a file, by its ending. Raises UserError; in Parquet they have to hold text."""
+    parts = list(parts_of(path, wanted))
+    columns = {name: [value for part in parts for value in part.columns[name]] for name in wanted}
+    return replace(parts[0], columns=columns, places=[place for part in parts for place in part.places])
 
-    Raises UserError: file missing or broken, column missing, no rows, a text that is null, not text or blank, a label that
-    is unknown, out of range or hidden.
+
+def read_texts(path: Path, columns: Sequence[str], name: str) -> Rows:
+    """The rows of text columns that are not blank, in the file's order. Raises UserError."""
+    writer = TextWriter(len(columns))
+    for part in parts_of(path, columns):
+        rows = zip(*(column_texts(part, column) for column in columns), strict=True)
+        writer.add([text for row in rows if any(text and not text.isspace() for text in row) for text in row])
+    return Rows(writer.buffer(), None, name)
+
+
+def parts_of(path: Path, wanted: Sequence[str], label: str = "") -> Iterator[FileColumns]:
+    """The columns `wanted` of a file in parts of at most PART rows; one without rows where the file has none.
+
+    Raises UserError; in Parquet all but `label` have to hold text.
     """
-    return rows_of(read_columns(path, (*task.columns, task.label), task.label), task, name)
-
-
-def read_columns(path: Path, wanted: Sequence[str], label: str = "") -> FileColumns:
-    """The columns `wanted` of a file, by its ending. Raises UserError; in Parquet all but `label` have to hold text."""
     if path.suffix in SEPARATED:
-        return _separated_columns(path, wanted)
-    columns: dict[str, list[Any]] = {name: [] for name in wanted}
-    if _is_jsonl(path):
-        places = []
-        for line, row in objects(path, wanted, once=True):
-            places.append(line)
-            for name in wanted:
-                columns[name].append(row[name])
-        return FileColumns(path, columns, "line", places)
-    rows, names = 0, {}
-    for batch in batches(path, wanted, label=label):
-        names = _names(batch.schema)
-        for name, values in columns.items():
-            values += as_list(path, name, batch.column(name), rows)
-        rows += batch.num_rows
-    return FileColumns(path, columns, "row", range(1, rows + 1), names)
-
-
-def rows_of(table: FileColumns, task: Task, name: str) -> Rows:
-    """Columns as the rows of a task, checked. Raises UserError as `read_rows` does."""
-    if not len(table.places):
-        raise UserError(f"{table.path}: there are no rows in it; give a file with labelled rows.")
-    columns = [column_texts(table, column) for column in task.columns]
-    texts = tuple(zip(*columns, strict=True))
-    for index, row in enumerate(texts):
-        if not row[0].strip() and not any(text.strip() for text in row):
-            raise UserError(
-                f"{table.place(index)}: {' and '.join(task.columns)} blank; fill the text in or delete the row."
-            )
-    return Rows(texts, _scores(table, task) if task.regression else _codes(table, task), name)
+        return _separated_parts(path, wanted)
+    return _object_parts(path, wanted) if _is_jsonl(path) else _table_parts(path, wanted, label)
 
 
 def read_text(path: Path) -> str:
@@ -268,21 +250,40 @@ def _require(place: str, names: Sequence[str], wanted: Sequence[str], fix: str =
             raise UserError(f"{place}: column '{column}' appears twice; rename or drop one.")
 
 
-def _separated_columns(path: Path, wanted: Sequence[str]) -> FileColumns:
-    columns: dict[str, list[Any]] = {name: [] for name in wanted}
-    places: list[int] = []
-    found: list[tuple[list[Any], int]] = []
-    for line, row in separated(path):
-        if not found:
-            _require(str(path), row, wanted)
-            found = [(columns[name], row.index(name)) for name in wanted]
-            continue
-        for values, index in found:
-            values.append(row[index])
-        places.append(line)
-    if not found:
+def _separated_parts(path: Path, wanted: Sequence[str]) -> Iterator[FileColumns]:
+    rows = separated(path)
+    _, header = next(rows, (0, None))
+    if header is None:
         raise UserError(f"{path}: is empty; write a header line with {', '.join(wanted)} and a line for each row.")
-    return FileColumns(path, columns, "line", places)
+    _require(str(path), header, wanted)
+    picked = {name: header.index(name) for name in wanted}
+    for part in _in_parts(rows):
+        columns = {name: [row[index] for _, row in part] for name, index in picked.items()}
+        yield FileColumns(path, columns, "line", [line for line, _ in part])
+
+
+def _object_parts(path: Path, wanted: Sequence[str]) -> Iterator[FileColumns]:
+    for part in _in_parts(objects(path, wanted, once=True)):
+        columns = {name: [row[name] for _, row in part] for name in wanted}
+        yield FileColumns(path, columns, "line", [line for line, _ in part])
+
+
+def _table_parts(path: Path, wanted: Sequence[str], label: str) -> Iterator[FileColumns]:
+    rows = 0
+    for batch in batches(path, wanted, rows=PART, label=label):
+        columns = {name: as_list(path, name, batch.column(name), rows) for name in wanted}
+        yield FileColumns(path, columns, "row", range(rows + 1, rows + batch.num_rows + 1), _names(batch.schema))
+        rows += batch.num_rows
+    if not rows:
+        yield FileColumns(path, {name: [] for name in wanted}, "row", ())
+
+
+def _in_parts(rows: Iterator[T]) -> Iterator[list[T]]:
+    """At most PART at a time; an empty part where there are none."""
+    part = list(itertools.islice(rows, PART))
+    yield part
+    while part := list(itertools.islice(rows, PART)):
+        yield part
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -291,100 +292,28 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         double = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {_show(double)} appears twice")
+        raise ValueError(f"the key {shown_value(double)} appears twice")
     return found
 
 
 def column_texts(table: FileColumns, column: str) -> list[str]:
+    """The texts of a column. Raises UserError for what is no text."""
     values = table.columns[column]
+    if set(map(type, values)) <= {str} and not halved("".join(values)):
+        return values
     for index, value in enumerate(values):
         if value is None:
             raise UserError(f"{table.place(index)}: '{column}' is null; fill the text in or delete the row.")
         if not isinstance(value, str):
-            raise UserError(f"{table.place(index)}: '{column}' is {_show(value)}, not text; write it in quotes.")
-        if not value.isascii() and halved(value):
+            raise UserError(f"{table.place(index)}: '{column}' is {shown_value(value)}, not text; write it in quotes.")
+        if halved(value):
             raise UserError(
                 f"{table.place(index)}: '{column}' holds half a character (a lone surrogate); correct the text."
             )
     return values
 
 
-def _codes(table: FileColumns, task: Task) -> NDArray[np.int64]:
-    """Label codes int64 [n]: a class name, or its number from 0 (unless class names are numbers themselves)."""
-    known: dict[tuple[type, Any], int] = {}
-    codes = np.empty(len(table.places), dtype=np.int64)
-    for index, value in enumerate(table.columns[task.label]):
-        if isinstance(value, (list, dict)):
-            raise _bad_label(table, task, index)
-        kind = (type(value), value)
-        if kind not in known:
-            code = _code(value, task)
-            if code is None:
-                raise _bad_label(table, task, index)
-            known[kind] = code
-        codes[index] = known[kind]
-    return codes
-
-
-def _code(value: Any, task: Task) -> int | None:
-    """The code of a label: by the task's own mapping, by the name of its class, or, without a mapping, by its number."""
-    number = number_of(value)
-    whole = number is not None and number.is_integer()
-    for text in (str(value).strip(), str(int(number)) if number is not None and whole else ""):
-        name = dict(task.labels).get(text, text)
-        if name in task.classes:
-            return task.classes.index(name)
-    if number is None or not whole or task.labels or any(number_of(name) is not None for name in task.classes):
-        return None
-    return int(number) if 0 <= number < len(task.classes) else None
-
-
-def _scores(table: FileColumns, task: Task) -> NDArray[np.float32]:
-    """Regression labels float32 [n]."""
-    low, high = task.label_range or (-math.inf, math.inf)
-    scores = np.empty(len(table.places), dtype=np.float32)
-    for index, value in enumerate(table.columns[task.label]):
-        number = number_of(value)
-        if number is None or not low <= number <= high or abs(number) > np.finfo(np.float32).max:
-            raise _bad_label(table, task, index)
-        scores[index] = number
-    return scores
-
-
-def number_of(value: Any) -> float | None:
-    """A finite number, given as such or as text; None for anything else."""
-    if not isinstance(value, (bool, int, float, str)):
-        return None
-    if isinstance(value, str) and "_" in value:  # Python would read 1_0 as 10
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _bad_label(table: FileColumns, task: Task, index: int) -> UserError:
-    value, place = table.columns[task.label][index], table.place(index)
-    if task.regression:
-        allowed = (
-            f"a number from {task.label_range[0]:g} to {task.label_range[1]:g}" if task.label_range else "a number"
-        )
-    elif task.labels:
-        allowed = "one of " + ", ".join(dict.fromkeys([*dict(task.labels), *task.classes]))
-    else:
-        allowed = "one of " + ", ".join(f"{code} ({name})" for code, name in enumerate(task.classes))
-    if value is None or value == "":
-        return UserError(f"{place}: the label is missing; it should be {allowed}.")
-    if number_of(value) == -1:
-        return UserError(
-            f"{place}: label -1 means that the label is hidden, as in GLUE's test files; give a split with labels "
-            f"({allowed})."
-        )
-    fix = ", or stand under labels in the task's YAML" if task.own and not task.regression else ""
-    return UserError(f"{place}: label {_show(value)} is unknown to task {task.name}; it should be {allowed}{fix}.")
-
-
-def _show(value: Any) -> str:
+def shown_value(value: Any) -> str:
+    """A value as errors show it."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.specs import KEY_LENGTH, RowSet
+from harness.tasks.text_buffer import Ids, Index, Pieces, TextBuffer, counted, hash_each
 
-Ids = NDArray[np.uint64]
 Scope = Sequence[str | int]
 
+KEPT_SHARE = 20
+"""Rows that are less than one in so many of a buffer get one of their own."""
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -43,32 +43,18 @@ def scoped(ids: Ids, scope: Scope) -> Ids:
     return mix(mix(ids ^ first) + second)
 
 
-def hashes(contents: Iterable[str]) -> Ids:
-    """Hash of each content, uint64 [n]."""
-    blake2b = hashlib.blake2b
-    packed = b"".join([blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in contents])
-    return np.frombuffer(packed, dtype="<u8").astype(np.uint64)
-
-
-def content(texts: tuple[str, ...]) -> str:
-    """One string for a row's texts, different for different texts."""
-    return "".join(f"{len(text)}:{text}" for text in texts)
-
-
-def contents(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    """`content` of each row; of rows of one text without a call for each."""
-    if rows and len(rows[0]) == 1:
-        return (f"{len(text)}:{text}" for (text,) in rows)
-    return map(content, rows)
+def hashes(texts: Iterable[str]) -> Ids:
+    """Hash of each text, uint64 [n]."""
+    return hash_each(text.encode("utf-8", "surrogatepass") for text in texts)
 
 
 def _distinct(base: Ids) -> Ids:
     """`base` with the occurrence number mixed in: the first of equal hashes keeps its own, later ones get new ones."""
-    order = np.argsort(base, kind="stable")
-    ordered = base[order]
-    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(base) else np.zeros(0, dtype=np.int64)
-    if len(starts) == len(base):
+    ordered = np.sort(base)
+    if (ordered[1:] != ordered[:-1]).all():
         return base
+    order = np.argsort(base, kind="stable")
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
     occurrence = np.arange(len(base)) - np.repeat(starts, np.diff(np.r_[starts, len(base)]))
     ids = base.copy()
     again = occurrence > 0
@@ -76,32 +62,45 @@ def _distinct(base: Ids) -> Ids:
     return ids
 
 
-@dataclass(frozen=True, eq=False)
 class Rows:
     """`texts`: n rows of 1 or 2 texts; `labels`: int64 [n] (codes), float32 [n] (regression) or None; `name`: a label.
 
-    Raises ValueError when the number of labels or of texts in a row does not fit.
+    Rows that are taken from others share their text buffer. Raises ValueError when the number of labels or of texts in a row
+    does not fit.
     """
 
-    texts: tuple[tuple[str, ...], ...]
-    labels: NDArray[Any] | None = None
-    name: str = ""
-
-    def __post_init__(self) -> None:
-        if self.labels is not None and self.labels.shape != (len(self.texts),):
-            raise ValueError(f"{self.name}: {len(self.texts)} rows with labels of shape {self.labels.shape}")
-        if self.labels is not None and self.labels.dtype not in (np.dtype(np.int64), np.dtype(np.float32)):
-            raise ValueError(f"{self.name}: labels are int64 or float32, not {self.labels.dtype}")
-        if len(set(map(len, self.texts))) > 1:
-            raise ValueError(f"{self.name}: rows differ in their number of texts")
+    def __init__(
+        self,
+        texts: TextBuffer | Iterable[tuple[str, ...]],
+        labels: NDArray[Any] | None = None,
+        name: str = "",
+        index: Index | None = None,
+    ) -> None:
+        """`index`: the rows of a buffer that these are, int32 [n]; None for all of it."""
+        try:
+            self._buffer = texts if isinstance(texts, TextBuffer) else TextBuffer.of(tuple(texts))
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+        self._index = np.arange(len(self._buffer), dtype=np.int32) if index is None else index
+        self.labels, self.name = labels, name
+        self._labelled: Ids | None = None
+        if labels is not None and labels.shape != (len(self),):
+            raise ValueError(f"{name}: {len(self)} rows with labels of shape {labels.shape}")
+        if labels is not None and labels.dtype not in (np.dtype(np.int64), np.dtype(np.float32)):
+            raise ValueError(f"{name}: labels are int64 or float32, not {labels.dtype}")
 
     def __len__(self) -> int:
-        return len(self.texts)
+        return len(self._index)
+
+    @property
+    def texts(self) -> tuple[tuple[str, ...], ...]:
+        """The texts of each row, decoded anew at each call."""
+        return tuple(self._buffer.texts(self._index))
 
     @property
     def columns(self) -> int:
         """Texts in a row; 0 without rows."""
-        return len(self.texts[0]) if self.texts else 0
+        return self._buffer.columns if len(self) else 0
 
     @property
     def gold(self) -> NDArray[Any]:
@@ -110,31 +109,32 @@ class Rows:
             raise ValueError(f"{self.name}: these rows have no labels")
         return self.labels
 
-    @cached_property
-    def per_row(self) -> dict[str, Ids]:
-        """Hashes and length of each row's content by name, uint64 [n, ...]: worked out once, and kept for the rows that `take` takes."""
-        return {}
+    def hashes(self, name: str, pieces: Pieces, each: bool = False) -> Ids:
+        """See `TextBuffer.hashes`."""
+        return self._buffer.hashes(name, self._index, pieces, each)
 
     @property
     def text_ids(self) -> Ids:
         """Hash of each row's texts, uint64 [n]: equal for rows with equal texts, whatever their labels."""
-        if "texts" not in self.per_row:
-            self.per_row["texts"] = hashes(contents(self.texts))
-        return self.per_row["texts"]
+        return self.hashes("texts", counted)
 
     @cached_property
     def ids(self) -> Ids:
         """Identity of each row, uint64 [n], all different: texts, label, and a number for rows equal in both."""
         if self.labels is None:
             return _distinct(self.text_ids)
-        if "labelled" not in self.per_row:
-            if self.labels.dtype == np.float32:
-                codes = [f"{float(value) + 0.0:.9g}" for value in self.labels]  # + 0.0 makes -0.0 plain
-            else:
-                codes = [str(code) for code in self.labels.tolist()]
-            whole = zip(codes, contents(self.texts), strict=True)
-            self.per_row["labelled"] = hashes(f"{code}|{texts}" for code, texts in whole)
-        return _distinct(self.per_row["labelled"])
+        if self._labelled is None:
+            self._labelled, start = np.empty(len(self), dtype=np.uint64), 0
+            for contents in self._buffer.contents(self._index):
+                values = self.labels[start : start + len(contents)].tolist()
+                if self.labels.dtype == np.float32:  # + 0.0 makes -0.0 plain
+                    codes = [f"{value + 0.0:.9g}".encode() for value in values]
+                else:
+                    codes = [b"%d" % value for value in values]
+                pairs = zip(codes, contents, strict=True)
+                self._labelled[start : start + len(contents)] = hash_each(b"%b|%b" % pair for pair in pairs)
+                start += len(contents)
+        return _distinct(self._labelled)
 
     @cached_property
     def digest(self) -> str:
@@ -146,11 +146,7 @@ class Rows:
     @cached_property
     def mean_chars(self) -> float:
         """Mean number of characters in a row, its texts together; 0 without rows."""
-        if "characters" not in self.per_row:
-            counts = map(len, chain.from_iterable(self.texts))
-            every = np.fromiter(counts, dtype=np.uint64, count=len(self) * self.columns)
-            self.per_row["characters"] = every.reshape(len(self), -1 if len(self) else 1).sum(axis=1)
-        return int(self.per_row["characters"].sum()) / max(1, len(self))
+        return self._buffer.characters(self._index) / max(1, len(self))
 
     def row_set(self, name: str = "") -> RowSet:
         """What a stage's spec holds of these rows; `name` defaults to the rows' own."""
@@ -160,25 +156,27 @@ class Rows:
         """The rows at `indices` (integers [m], or a bool mask [n]), in that order."""
         chosen = np.asarray(indices)
         chosen = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen.astype(np.int64)
-        labels = None if self.labels is None else self.labels[chosen]
-        taken = Rows(tuple(map(self.texts.__getitem__, chosen.tolist())), labels, self.name)
-        taken.per_row.update({name: ids[chosen] for name, ids in self.per_row.items()})
+        index, buffer = self._index[chosen], self._buffer
+        if KEPT_SHARE * len(index) < len(buffer):  # a few rows do not keep all others in memory
+            buffer, index = buffer.only(index), np.arange(len(index), dtype=np.int32)
+        taken = Rows(buffer, None if self.labels is None else self.labels[chosen], self.name, index)
+        taken._labelled = None if self._labelled is None else self._labelled[chosen]
         return taken
 
     def named(self, name: str) -> Rows:
         """The same rows under another name."""
-        return self._with(self.labels, name)
+        other = self.with_labels(self.labels, name)
+        other._labelled = self._labelled
+        other.__dict__.update({each: self.__dict__[each] for each in ("ids", "digest") if each in self.__dict__})
+        return other
 
     def unlabelled(self) -> Rows:
         """The same rows without labels, in canonical order: the digest depends on the texts only."""
-        return self._with(None, self.name).sorted()
+        return self.with_labels(None, self.name).sorted()
 
-    def _with(self, labels: NDArray[Any] | None, name: str) -> Rows:
-        other = Rows(self.texts, labels, name)
-        other.per_row.update(
-            {key: ids for key, ids in self.per_row.items() if key != "labelled" or labels is self.labels}
-        )
-        return other
+    def with_labels(self, labels: NDArray[Any] | None, name: str) -> Rows:
+        """The same texts with other labels, or with none."""
+        return Rows(self._buffer, labels, name, self._index)
 
     def sorted(self) -> Rows:
         """The same rows in canonical order, by mixed id: whatever the order they were read in."""

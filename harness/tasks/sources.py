@@ -8,19 +8,18 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from harness.errors import UserError
 from harness.hub import Repository
 from harness.paths import named_path
 from harness.tasks.hub_data import HUB, HubData, open_hub_data
+from harness.tasks.labelled import read_rows, rows_of_all
 from harness.tasks.overlap import parted
 from harness.tasks.packaged import HOMES, described, packaged_rows
-from harness.tasks.reading import FORMATS, LABELLED, read_rows, rows_of
+from harness.tasks.reading import FORMATS, LABELLED
 from harness.tasks.rows import Rows
 from harness.tasks.task import TASKS, Task
 from harness.tasks.unlabelled import unlabelled_rows
@@ -181,8 +180,10 @@ class OwnSource(_Kept):
     (`Task.files`) are read from there, and then the other rows are all training rows.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, read_before: Mapping[Task, Rows] | None = None) -> None:
+        """`read_before`: the rows of tasks whose file was read to infer them."""
         super().__init__()
+        self._read_before = dict(read_before or {})
         self._hub: dict[str, HubData] = {}
         self._whole: dict[Task, tuple[Rows, Rows]] = {}
 
@@ -200,6 +201,8 @@ class OwnSource(_Kept):
 
     def _all(self, task: Task, split: str) -> Rows:
         name, place = f"{task.name}/{split}", Path(task.data)
+        if split == task.train and task in self._read_before:
+            return self._read_before.pop(task).named(name)  # `load` keeps them in canonical order
         if not task.data.startswith(HUB):
             if place.is_dir():
                 place = _required_file(place, split, task)
@@ -210,10 +213,7 @@ class OwnSource(_Kept):
                 f"task {task.name}: {data.name} has no split '{split}' (its splits: {', '.join(splits)}); name another under "
                 "splits in its YAML, as in {validation: test}: dev and test are then cut from test."
             )
-        tables = list(data.tables(split, (*task.columns, task.label), task.label))
-        parts = [rows_of(table, task, name) for table in tables if table.places or len(tables) == 1]
-        labels = np.concatenate([part.gold for part in parts])
-        return Rows(tuple(texts for part in parts for texts in part.texts), labels, name)
+        return rows_of_all(list(data.tables(split, task.columns, task.label)), task, name)
 
     @staticmethod
     def _file(task: Task, place: Path) -> Path:
@@ -330,18 +330,22 @@ class Sources(TextSource):
         return self._of(task).describe(task)
 
 
-def open_source(data: str | os.PathLike[str] | None = None, where: str = "--data") -> TextSource:
+def open_source(
+    data: str | os.PathLike[str] | None = None, where: str = "--data", read_before: Mapping[Task, Rows] | None = None
+) -> TextSource:
     """The source that the user named: None or 'hub' for the Hugging Face hub, else a folder laid out as `FolderSource` says.
+    `read_before`: the rows of the user's tasks whose file was read to infer them.
 
     Packaged tasks come from their packages either way, unless the folder has a folder of theirs. Opens no file and asks no
     network. Raises UserError, which names `where`, when there is no such folder.
     """
+    own = OwnSource(read_before)
     if data is None or str(data) == "hub":
-        return Sources([OwnSource(), HubSource(), PackageSource()])
+        return Sources([own, HubSource(), PackageSource()])
     folder = named_path(str(data), where)
     if not folder.is_dir():
         what = "is a file, not a folder" if folder.exists() else "there is no such folder"
         raise UserError(
             f"{folder}: {what}; {where} takes 'hub', or a folder with <task>/<split>.parquet, .csv or .jsonl."
         )
-    return Sources([OwnSource(), FolderSource(folder), PackageSource()])
+    return Sources([own, FolderSource(folder), PackageSource()])

@@ -10,7 +10,7 @@ from harness.errors import UserError
 from harness.tasks.corpora import open_corpus
 from harness.tasks.hub_data import HUB
 from harness.tasks.overlap import among, normal_ids
-from harness.tasks.reading import LABELLED, column_texts, columns_of, read_columns
+from harness.tasks.reading import LABELLED, columns_of, read_texts
 from harness.tasks.rows import Rows
 from harness.tasks.separated import SEPARATED
 from harness.tasks.task import Task
@@ -26,12 +26,10 @@ def unlabelled_rows(task: Task) -> Rows:
     name, path = f"{task.name}/unlabelled", Path(task.unlabelled)
     table = not task.unlabelled.startswith(HUB) and path.is_file() and path.suffix in LABELLED
     if table and (path.suffix in SEPARATED or set(task.columns) <= set(columns_of(path))):
-        found = read_columns(path, task.columns)
-        rows = zip(*(column_texts(found, column) for column in task.columns), strict=True)
-        texts = tuple(row for row in rows if any(text and not text.isspace() for text in row))
-        if not texts:
+        rows = read_texts(path, task.columns, name)
+        if not len(rows):
             raise UserError(f"{path}: there is no text in it; give rows with text.")
-        return Rows(texts, None, name).sorted()
+        return rows.sorted()
     corpus = open_corpus(task.unlabelled, download=True, where=f"task {task.name}, unlabelled")
     return Rows(tuple((text,) for text in corpus.texts()), None, name).sorted()
 

@@ -30,7 +30,7 @@ def option(name: str) -> str:
 
 
 def infer(path: Path, **said: Any) -> Task:
-    return infer_task(str(path), Description(**said), option)
+    return infer_task(str(path), Description(**said), option)[0]
 
 
 def text_file(folder: Path, text: str | bytes, name: str = "reviews.csv") -> Path:
@@ -279,7 +279,7 @@ SAID = """
 from harness.tasks import open_source
 from harness.tasks.inferred import Description, infer_task
 from harness.tasks.sources import WHOLE
-task = infer_task('hub:me/moods', Description(), lambda name: f'--{name}')
+task, _ = infer_task('hub:me/moods', Description(), lambda name: f'--{name}')
 print(task.name, task.columns, task.classes, len(open_source(None).load(task, WHOLE)))
 """
 
