@@ -17,8 +17,9 @@ UNLABELLED = "unlabelled texts"
 """What an `Overlap` calls the texts that a task names besides its labelled rows."""
 UNKNOWN_ROWS = 10_000
 """Assumed of a full training set whose size is not published."""
-TYPICAL_CHARS = {"cola": 41, "sst2": 60, "mrpc": 238, "qqp": 120, "stsb": 115, "mnli": 180, "qnli": 220, "rte": 310}
-"""Typical text lengths of GLUE: what a plan assumes for data that are not at hand."""
+GLUE_CHARS = {"cola": 41, "sst2": 60, "mrpc": 238, "qqp": 120, "stsb": 115, "mnli": 180, "qnli": 220, "rte": 310}
+TYPICAL_CHARS = GLUE_CHARS | {"amazon_polarity": 410, "yelp_polarity": 728}
+"""Typical text lengths of tasks: what a plan assumes for data that are not at hand."""
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ class OwnProtocol(Protocol):
         found = [_round_below(large // 4), large]
         return (*(size for size in found if size >= 2 * max(1, len(task.classes))), 0)
 
-    def evaluation_sets(self, task: Task, source: TextSource) -> EvaluationSets:
+    def _split(self, task: Task, source: TextSource) -> EvaluationSets:
         """See `Protocol`."""
         parts, dev = self._parts(task, source), self.dev_set(task, source, 0, 0)
         training = self.training_set(task, source, 0, 0)

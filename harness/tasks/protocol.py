@@ -96,12 +96,16 @@ class Protocol(ABC):
             if (sampled or not choice.sampled) and (not choice.tasks or set(choice.tasks) & set(tasks))
         )
 
-    @abstractmethod
     def evaluation_sets(self, task: Task, source: TextSource) -> EvaluationSets:
-        """Dev and test rows of a task, in canonical order, without a text on both sides.
+        """Dev and test rows of a task, in canonical order, without a text on both sides; kept with the source.
 
         Raises NotAtHand or UserError as `source.load` does, and UserError when there are too few rows to split.
         """
+        return once(source, ("evaluation sets", self, task), lambda: self._split(task, source))
+
+    @abstractmethod
+    def _split(self, task: Task, source: TextSource) -> EvaluationSets:
+        """See `evaluation_sets`."""
 
     def dev_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
         """What runs on a training set select on, in canonical order: the same rows for all, unless `redraws`."""

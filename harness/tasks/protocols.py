@@ -12,7 +12,7 @@ from harness import errors
 from harness.errors import UserError
 from harness.tasks.overlap import count_overlap
 from harness.tasks.own_protocol import OwnProtocol
-from harness.tasks.protocol import Choice, EvaluationSets, Protocol, once, origin_of, own_test_rows, own_tests
+from harness.tasks.protocol import Choice, EvaluationSets, Protocol, origin_of, own_test_rows, own_tests
 from harness.tasks.rows import Rows, Scope, scoped
 from harness.tasks.samplers import draw
 from harness.tasks.sources import TextSource
@@ -65,10 +65,6 @@ class CmlmProtocol(Protocol):
     @property
     def open_points(self) -> tuple[Choice, ...]:
         return self.CHOICES
-
-    def evaluation_sets(self, task: Task, source: TextSource) -> EvaluationSets:
-        """See `Protocol`."""
-        return once(source, (self, task), lambda: self._split(task, source))
 
     def _split(self, task: Task, source: TextSource) -> EvaluationSets:
         notes = []

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import UserError
-from harness.tasks.protocol import Choice, EvaluationSets, Protocol, once, origin_of, own_test_rows, own_tests
+from harness.tasks.protocol import Choice, EvaluationSets, Protocol, origin_of, own_test_rows, own_tests
 from harness.tasks.rows import Rows, Scope, scoped
 from harness.tasks.samplers import SAMPLERS, of_classes, quotas, smallest
 from harness.tasks.sources import TextSource
@@ -40,10 +40,6 @@ class StratifiedProtocol(Protocol):
     @property
     def open_points(self) -> tuple[Choice, ...]:
         return self.decisions
-
-    def evaluation_sets(self, task: Task, source: TextSource) -> EvaluationSets:
-        """See `Protocol`."""
-        return once(source, (self, task), lambda: self._split(task, source))
 
     def _split(self, task: Task, source: TextSource) -> EvaluationSets:
         splits = own_tests(task, source) if task.own else dict(task.tests)
