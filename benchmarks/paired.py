@@ -1,10 +1,10 @@
-"""Paired differences between the rows of a table and its first row, replicate by replicate.
+"""Paired differences between the rows of a published table and its first row, from its CSV alone.
 
-    harness report --format csv | python benchmarks/paired.py [--against FT]
+    python benchmarks/paired.py [--against FT] < docs/results/minilm_sst2_100_bf16.csv
 
-Both rows ran the same training subsets with the same seeds, so they are compared pair by pair: the mean difference of test scores in
-points, its 95 % interval from the t distribution over the subsets' means (seeds of one subset are not independent evidence), and
-the exact sign-flip test over subsets, whose smallest p with five subsets is 0.0625.
+`harness compare` says more where the store is at hand. Both rows ran the same training subsets with the same seeds, so they are compared pair
+by pair: the mean difference of test scores in points, its 95 % interval for crossed subsets and seeds, and the exact sign-flip test
+over subsets, whose smallest p with five subsets is 0.0625.
 """
 
 from __future__ import annotations
@@ -13,25 +13,29 @@ import argparse
 import sys
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from scipy import stats
 from tabulate import tabulate
+
+from harness.statistics.design import full_grid
+from harness.statistics.difference import difference
 
 
 def compared(frame: pd.DataFrame, against: str, row: str) -> list[Any] | None:
-    """[row, pairs, mean difference, 95 % interval, p]; None where fewer than two subsets have both scores."""
+    """[row, pairs, mean difference, 95 % interval, p, sign-flip p]; None where there is no interval."""
     scores = frame.pivot_table(index=["subset", "seed"], columns="row", values="test")
     if not {row, against} <= set(scores.columns):
         return None
-    pairs = 100 * (scores[row] - scores[against]).dropna()
-    means = pairs.groupby("subset").mean().to_numpy()
-    if len(means) < 2:
+    pairs = (scores[row] - scores[against]).dropna()
+    subsets, seeds = full_grid(list(pairs.index))
+    if not subsets:
         return None
-    half = stats.t.ppf(0.975, len(means) - 1) * means.std(ddof=1) / np.sqrt(len(means))
-    flips = np.array(np.meshgrid(*[[-1, 1]] * len(means))).reshape(len(means), -1)
-    p = float((np.abs(means @ flips) >= abs(means.sum()) - 1e-9).mean())
-    return [f"{row} - {against}", len(pairs), f"{means.mean():+.2f}", f"{means.mean():+.2f} ± {half:.2f}", f"{p:.4f}"]
+    found = difference(pairs.unstack("seed").loc[subsets, seeds].to_numpy(), region=0.01)
+    if found.interval is None or found.flip is None:
+        return None
+    half = 50 * (found.interval.high - found.interval.low)
+    points = f"{100 * found.mean:+.2f}"
+    interval = f"{points} ± {half:.2f}"
+    return [f"{row} - {against}", len(subsets) * len(seeds), points, interval, f"{found.p:.4f}", f"{found.flip.p:.4f}"]
 
 
 def main() -> int:
@@ -44,7 +48,7 @@ def main() -> int:
     for (size, column, metric), cell in frame.groupby(["size", "column", "metric"]):
         rows = [compared(cell, against, row) for row in dict.fromkeys(cell["row"]) if row != against]
         print(f"{column}, {metric}, {size} training examples")
-        headers = ("difference", "pairs", "points", "95 % interval", "sign-flip p")
+        headers = ("difference", "pairs", "points", "95 % interval", "p", "sign-flip p")
         print(tabulate([row for row in rows if row], headers=headers, disable_numparse=True))
     return 0
 

@@ -10,7 +10,19 @@ from importlib import import_module
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["RESULT_DTYPES", "bench", "export", "misclassified", "plan", "predict", "record", "results", "runs", "tune"]
+__all__ = [
+    "RESULT_DTYPES",
+    "bench",
+    "compare",
+    "export",
+    "misclassified",
+    "plan",
+    "predict",
+    "record",
+    "results",
+    "runs",
+    "tune",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -236,13 +236,13 @@ def test_the_session_on_results_runs_and_every_format_has_them(capsysbinary: pyt
 @pytest.mark.ray
 @pytest.mark.usefixtures("packaged")
 def test_the_examples_run() -> None:
-    """In the order of a notebook, in one folder: plan, bench, results, record, tune."""
+    """In the order of a notebook, in one folder: plan, bench, results, record, tune, compare."""
     finder, runner = (
         doctest.DocTestFinder(recurse=False),
         doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE),
     )
     told: list[str] = []
-    for function in (api.plan, api.bench, api.results, api.record, api.tune):
+    for function in (api.plan, api.bench, api.results, api.record, api.tune, api.compare):
         (example,) = finder.find(function, function.__name__)
         assert example.examples, f"{function.__name__} has no example"
         runner.run(example, out=told.append)

@@ -1,5 +1,5 @@
 """The Python API, for notebooks and scripts: `import harness`, then `harness.plan`, `harness.bench`, `harness.tune`,
-`harness.results`, `harness.record`, and for trained models `harness.runs`, `harness.misclassified`, `harness.export`, `harness.predict`.
+`harness.results`, `harness.compare`, `harness.record`, and for trained models `harness.runs`, `harness.misclassified`, `harness.export`, `harness.predict`.
 
 Arguments are those of the command line: `harness bench --table few_shot --methods ft --set fine_tune.lr=1e-5` is
 `harness.bench("few_shot", methods="ft", set={"fine_tune.lr": 1e-5})`, and trains the same stages. What is wrong in an
@@ -14,9 +14,10 @@ from os import fspath
 from typing import TYPE_CHECKING, Any, Unpack
 
 from harness.api.arguments import Fields, Name, Set, Shared, checked, request_from, with_table
+from harness.api.comparisons import CompareResult, compare_prepared
 from harness.api.data_frames import BenchResult, PlanSummary, StageRecord, TuneResult
 from harness.api.models import export, misclassified, predict, runs
-from harness.commands.prepare import prepare
+from harness.commands.prepare import Prepared, prepare
 from harness.commands.recorded import plan_of
 from harness.commands.stored import find_key, last_bench, like_last
 from harness.commands.study import Opened, Watcher, open_study, prepare_study, run_trials, study_of
@@ -26,6 +27,7 @@ from harness.search.request import TuneRequest
 from harness.search.results import best_point
 from harness.search.space import Mode
 from harness.store import DEFAULT_URL, Store
+from harness.tables.request import Request
 from harness.tables.results import results_of
 from harness.tables.schema import RESULT_DTYPES
 
@@ -37,10 +39,12 @@ if TYPE_CHECKING:
 __all__ = [
     "RESULT_DTYPES",
     "BenchResult",
+    "CompareResult",
     "PlanSummary",
     "StageRecord",
     "TuneResult",
     "bench",
+    "compare",
     "export",
     "misclassified",
     "plan",
@@ -120,14 +124,46 @@ def results(
     >>> ours.groupby(["row", "task", "metric"])["test"].agg(["mean", "count"])["count"].tolist()
     [1]
     """
-    request = request_from(table, set, with_file, fields)
+    prepared = _recorded("results", request_from(table, set, with_file, fields))
+    return results_of(prepared.plan, prepared.store)
+
+
+def _recorded(function: str, request: Request) -> Prepared:
+    """The request prepared; without a table that of the last bench in its store."""
     if not request.table:
         last = last_bench(Store(request.store or DEFAULT_URL, create=False))
         if last is None:
-            raise UserError("results: the store holds no bench yet; name a table, or a store with one.")
+            raise UserError(f"{function}: the store holds no bench yet; name a table, or a store with one.")
         request = like_last(request, last[1])
-    prepared = prepare(request, train=False)
-    return results_of(prepared.plan, prepared.store)
+    return prepare(request, train=False)
+
+
+def compare(
+    table: Name = "",
+    *,
+    against: str = "",
+    region: float = 1.0,
+    items: bool = False,
+    set: Set | None = None,
+    with_file: Name = "",
+    **fields: Unpack[Fields],
+) -> CompareResult:
+    """Every row of a table against one of them, from the store; trains nothing. Arguments as of `results`.
+
+    `against`: a row (left out: the first). `region`: rows are equivalent within so many points. `items`: test items are a
+    third factor beside subsets and seeds.
+
+    >>> import harness
+    >>> done = harness.bench("few_shot", tasks="movies", methods=["ft", "scl"], sizes=20, subsets=[0, 1], seeds=31, set={"fine_tune.steps": 4})
+    >>> found = harness.compare()
+    >>> found.comparisons[["row", "against", "num_subsets", "num_seeds"]]
+       row against  num_subsets  num_seeds
+    0  SCL      FT            2          1
+    """
+    if not isinstance(items, bool):
+        raise UserError(f"items: should be true or false, not {items!r}.")
+    prepared = _recorded("compare", request_from(table, set, with_file, fields))
+    return compare_prepared(prepared, against, checked("region", region), items)
 
 
 def tune(

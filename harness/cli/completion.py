@@ -33,7 +33,9 @@ def complete(parser: argparse.ArgumentParser) -> None:
         cut = submitted.end() - len("harness ")
         os.environ["COMP_LINE"] = line = "harness " + line[submitted.end() :]
         os.environ["COMP_POINT"] = str(max(0, int(os.environ["COMP_POINT"]) - cut))
-    flags: Any = "long" if re.match(r"\S+ +(bench|plan|report|doctor|export|tune +\S+|predict +\S+) ", line) else False
+    flags: Any = (
+        "long" if re.match(r"\S+ +(bench|plan|report|compare|doctor|export|tune +\S+|predict +\S+) ", line) else False
+    )
     attach(parser)
     argcomplete.autocomplete(parser, always_complete_options=flags, default_completer=SuppressCompleter())
 

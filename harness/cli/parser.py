@@ -14,6 +14,7 @@ LISTED = ("methods", "tasks", "tables", "spaces", "encoders", "corpora", "transl
 FORMATS = ("text", "md", "latex", "csv", "json")
 TABLE_FORMATS = (*FORMATS, "parquet")
 FIGURE_FORMATS = ("png", "svg", "pdf")
+COMPARISON_FORMATS = ("text", "md", "csv", "json")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -256,6 +257,34 @@ def _keep_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _last_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--last", action="store_true", help="take every value that is not given from the last bench (of the table)"
+    )
+
+
+def _compare_flags(parser: argparse.ArgumentParser) -> None:
+    _last_flag(parser)
+    what = parser.add_argument_group("comparison")
+    what.add_argument("--against", metavar="ROW", help="row that the others are compared with (default: the first)")
+    what.add_argument(
+        "--region",
+        type=number("points such as 1 or 0.5", above_zero=True),
+        default=None,
+        metavar="POINTS",
+        help="rows are equivalent within this difference (default: 1)",
+    )
+    what.add_argument(
+        "--items", action="store_true", help="take the test items as a third factor: would it hold on another test set?"
+    )
+    what.add_argument(
+        "--variance",
+        action="store_true",
+        help="the variance of each cell by subset, seed, interaction and test items, instead of comparisons",
+    )
+    _format_flag(parser, COMPARISON_FORMATS)
+
+
 def _yes_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--yes", action="store_true", help="do not ask for confirmation before a plan of more than an hour"
@@ -312,9 +341,7 @@ def build_parser() -> argparse.ArgumentParser:
         "report", help="print a table from the store; without flags that of the last bench; trains nothing"
     )
     _table_flags(report)
-    report.add_argument(
-        "--last", action="store_true", help="take every value that is not given from the last bench (of the table)"
-    )
+    _last_flag(report)
     report.add_argument(
         "--figure",
         metavar="NAME",
@@ -322,6 +349,13 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _format_flag(report, (*TABLE_FORMATS, *FIGURE_FORMATS))
     report.set_defaults(handler="harness.cli.bench:report")
+
+    compare = commands.add_parser(
+        "compare", help="compare rows of a table from the store: intervals, tests, verdicts; trains nothing"
+    )
+    _table_flags(compare)
+    _compare_flags(compare)
+    compare.set_defaults(handler="harness.cli.compare:compare")
 
     init = commands.add_parser("init", help="write a task's YAML file for a file of labelled rows")
     init.add_argument(

@@ -65,7 +65,7 @@ def _flags(args: argparse.Namespace) -> Request:
 
 
 def recalled(args: argparse.Namespace) -> Request:
-    """The request of `report`: that of an earlier bench where the command names no table, nothing but its table, or `--last`.
+    """The request of `report` or `compare`: that of an earlier bench where the command names no table, nothing but its table, or `--last`.
 
     Flags that are given win, `--set` key by key. Says on standard error what it took.
     """
@@ -79,7 +79,7 @@ def recalled(args: argparse.Namespace) -> Request:
         if args.last:
             of = f" of {given.table}" if given.table else ""
             raise UserError(
-                f"report --last: the store {store.shown} holds no bench{of} yet; run one first, or leave --last out."
+                f"{args.command} --last: the store {store.shown} holds no bench{of} yet; run one first, or leave --last out."
             )
         return read(args)
     stored, last = found
@@ -87,7 +87,7 @@ def recalled(args: argparse.Namespace) -> Request:
     print_lines(
         [
             f"As in the last bench{f' of {args.table}' if args.table else ''} ({timestamp(stored.asked_at)}): "
-            f"{command(request, 'report', args.store)}",
+            f"{command(request, args.command, args.store)}",
             "For another one give --table with its flags; 'harness list benches' names those of this store.",
         ]
     )

@@ -168,6 +168,12 @@ def own_scores(resolved: ResolvedTable, results: pd.DataFrame) -> pd.DataFrame:
     return own[[*PLACE, "configuration", "task", "dev", "test", "done", "collapsed", "note"]]
 
 
+def counted_scores(grid: Grid) -> pd.DataFrame:
+    """The finished runs that cells are made of, with the columns of `own_scores`, in the order of the design."""
+    own = own_scores(grid.resolved, grid.results)
+    return _selected(grid.resolved, own[own["done"]])
+
+
 def _selected(resolved: ResolvedTable, done: pd.DataFrame) -> pd.DataFrame:
     """The runs that count: of rows with several configurations those of the one that is best on dev, where the table selects.
     A task's dev score is that of its first column, which selects checkpoints too."""

@@ -118,8 +118,8 @@ def render(grid: Grid, caption: Caption, format: str) -> str:
         raise unknown("format", format, FORMATS)
     style = STYLES[format]
     letters, marks = footnotes(grid)
-    blocks = [(_size_name(size), _block(grid, size, letters, style)) for size in grid.resolved.sizes]
-    header = ["Method", *(_column_name(grid, column) for column in grid.columns)]
+    blocks = [(size_name(size), _block(grid, size, letters, style)) for size in grid.resolved.sizes]
+    header = ["Method", *(column_name(grid, column) for column in grid.columns)]
     header = [style.escape(name) for name in header]
     notes = [style.escape(line) for line in marks]
     if format == "latex":
@@ -223,11 +223,13 @@ def _number(value: float | None, spread: float | None, style: Style) -> str:
     return text + (f"{style.plus_minus}{in_points(spread)}" if spread is not None else "")
 
 
-def _size_name(size: int) -> str:
+def size_name(size: int) -> str:
+    """A heading: '20 training examples'."""
     return f"{size} training examples" if size else "Full training set"
 
 
-def _column_name(grid: Grid, column: str) -> str:
+def column_name(grid: Grid, column: str) -> str:
+    """'SST-2 (acc)'."""
     spec = grid.resolved.columns.get(column)
     return f"{spec.title} ({SHORT.get(spec.metric, spec.metric)})" if spec else grid.title(column)
 

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from harness.specs import Record, Run, Stage
 from harness.store import Store
 from harness.tables.caption import Examples
@@ -74,6 +77,26 @@ def _of(plan: Plan, run: Run, method: str, record: Record) -> Iterator[Result]:
         for metric in dict.fromkeys((column.metric, *plan.tasks[run.task].task.metrics)):
             test = score(metric, predicted.gold, predicted.logits)
             yield replace(result, metric=metric, dev=dev_score(run.stage, record, metric), test=test)
+
+
+def answers(plan: Plan, store: Store, results: pd.DataFrame) -> dict[tuple[int, str, str, int, int], NDArray[np.bool_]]:
+    """Which test examples each finished run of `results` answered rightly, by (size, row, column id, subset, seed), in the columns whose
+    metric is accuracy: a mean over examples."""
+    columns = {
+        name: plan.tasks[column.task].tests[column.evaluation].digest
+        for name, column in plan.resolved.columns.items()
+        if column.metric == "accuracy" and plan.resolved.aggregate.scores == "test"
+    }
+    mine = results[(results["status"] == "done") & results["column"].isin(columns) & (results["metric"] == "accuracy")]
+    places = [*zip(*(mine[name] for name in ("size", "row", "column", "subset", "seed", "key")), strict=True)]
+    found = {}
+    for start in range(0, len(places), CHUNK):
+        part = places[start : start + CHUNK]
+        records = store.records({place[-1] for place in part}, predictions=True)
+        for *place, key in part:
+            predicted = records[key].predictions[columns[place[2]]]
+            found[tuple(place)] = predicted.logits.argmax(axis=1) == predicted.gold
+    return found
 
 
 def dev_score(stage: Stage, record: Record, metric: str) -> float | None:

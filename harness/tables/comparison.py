@@ -1,0 +1,243 @@
+"""Rows of a table compared with one of them: paired differences column by column, Holm's correction over all of them, a verdict and
+a sentence for each, and how often each row is the best.
+
+Pure. `docs/statistics.md` says what each figure is and how often it is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.errors import UserError, unknown
+from harness.statistics.bootstrap import best_shares, resampled_means
+from harness.statistics.design import full_grid
+from harness.statistics.difference import Difference, difference
+from harness.statistics.sign_flip import holm
+from harness.tables.aggregation import AVERAGE, replicate_averages
+from harness.tables.caption import counted
+from harness.tables.cells import Grid, counted_scores
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Verdict = Literal["higher", "lower", "equivalent", "not separable", "no verdict"]
+LEVEL = 0.05
+REGION = 0.01
+"""Default half width of the region of practical equivalence: one point."""
+
+Place = tuple[int, str, str]
+"""(size, row, column id)."""
+Pair = tuple[int, int]
+"""(subset, seed)."""
+Answers = Mapping[tuple[int, str, str, int, int], NDArray[np.bool_]]
+"""Which test examples a run answered rightly, by (size, configuration, column id, subset, seed)."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`row` minus `against` in one column at one size. `difference`: on the metric's own scale; None where no replicate is done in both.
+
+    `p_holm`, `flip_p_holm`, `equivalence_p_holm`: adjusted over all comparisons of the command. `left_out`: what is not in it.
+    """
+
+    size: int
+    column: str
+    title: str
+    metric: str
+    row: str
+    against: str
+    difference: Difference | None
+    p_holm: float | None = None
+    flip_p_holm: float | None = None
+    equivalence_p_holm: float | None = None
+    verdict: Verdict = "no verdict"
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Share of the resamples (subsets and seeds drawn again, for all rows alike) in which each row has the highest mean."""
+
+    size: int
+    column: str
+    title: str
+    shares: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Comparisons:
+    """`region`: half the width of the region of practical equivalence, on the metric's own scale. `items`: test items are a factor."""
+
+    grid: Grid
+    against: str
+    region: float
+    items: bool
+    comparisons: tuple[Comparison, ...]
+    rankings: tuple[Ranking, ...]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The scores of one place by replicate, on the metric's own scale, and the row that was run in each ('' where several were)."""
+
+    scores: Mapping[Pair, float]
+    configurations: Mapping[Pair, str]
+
+
+def compared(
+    grid: Grid,
+    against: str = "",
+    region: float = REGION,
+    answers: Answers | None = None,
+    option: Callable[[str], str] = "--{}".format,
+) -> Comparisons:
+    """Every row of the grid against one of them, its first unless `against` names another. `answers`: test items become a factor.
+    `option`: how the user gives a value, by its name. Raises UserError for fewer than two rows and for an unknown one."""
+    titles = [title for title, rows in grid.resolved.printed_rows.items() if not all(row.skip for row in rows)]
+    if len(titles) < 2:
+        rows = "one row" if titles else "no row"
+        raise UserError(
+            f"compare: table {grid.resolved.table.name} has {rows} here; name two or more with {option('methods')}."
+        )
+    against = against or titles[0]
+    named = next((title for title in titles if title.casefold() == against.casefold()), None)
+    if named is None:
+        raise unknown("row", against, titles, option("against"))
+    runs = runs_of(grid)
+    found = [
+        _compared(grid, runs, (size, row, column), named, region, answers)
+        for size in grid.resolved.sizes
+        for column in columns_of(grid)
+        for row in titles
+        if row != named
+    ]
+    rankings = [
+        _ranking(grid, runs, size, column, titles) for size in grid.resolved.sizes for column in columns_of(grid)
+    ]
+    with_shares = tuple(ranking for ranking in rankings if ranking is not None)
+    return Comparisons(grid, named, region, answers is not None, tuple(_judged(found)), with_shares)
+
+
+def columns_of(grid: Grid) -> tuple[str, ...]:
+    """The columns that are compared: the table's, and the mean over them where there are several."""
+    columns = tuple(grid.resolved.columns)
+    return (*columns, AVERAGE) if sum(map(len, grid.resolved.average_over)) > 1 else columns
+
+
+def metric_of(grid: Grid, column: str) -> str:
+    return "" if column == AVERAGE else grid.resolved.columns[column].metric
+
+
+def runs_of(grid: Grid) -> dict[Place, Runs]:
+    """The scores that cells are made of, by place, Avg among them. Of several configurations that all count, the mean of each replicate."""
+    scores: Any = counted_scores(grid)
+    found: dict[Place, Runs] = {}
+    for (size, row, column), frame in scores.groupby(["size", "row", "column"], sort=False):
+        found[int(size), row, column] = _runs(frame)
+    over = [column for group in grid.resolved.average_over for column in group]
+    if AVERAGE in columns_of(grid):
+        here = scores[scores["column"].isin(over)]
+        for (size, row), frame in here.groupby(["size", "row"], sort=False):
+            replicate = ["configuration", "subset", "seed"]
+            whole = frame.groupby(replicate)["column"].transform("nunique") == len(over)
+            if whole.any():
+                averages = replicate_averages(frame[whole], replicate, grid.resolved.average_over)
+                found[int(size), row, AVERAGE] = _runs(averages)
+    return found
+
+
+def _runs(frame: pd.DataFrame) -> Runs:
+    scores: dict[Pair, list[float]] = {}
+    names: dict[Pair, list[str]] = {}
+    for subset, seed, score, name in zip(
+        *(frame[column] for column in ("subset", "seed", "test", "configuration")), strict=True
+    ):
+        scores.setdefault((int(subset), int(seed)), []).append(float(score))
+        names.setdefault((int(subset), int(seed)), []).append(str(name))
+    return Runs(
+        {pair: float(np.mean(values)) for pair, values in scores.items()},
+        {pair: found[0] if len(found) == 1 else "" for pair, found in names.items()},
+    )
+
+
+def _compared(
+    grid: Grid, runs: Mapping[Place, Runs], place: Place, against: str, region: float, answers: Answers | None
+) -> Comparison:
+    size, row, column = place
+    base = Comparison(size, column, grid.title(column), metric_of(grid, column), row, against, None)
+    ours, theirs = (runs.get((size, name, column), Runs({}, {})) for name in (row, against))
+    design = grid.resolved.replicates_at(size)
+    both = [pair for pair in design if pair in ours.scores and pair in theirs.scores]
+    subsets, seeds = full_grid(both)
+    left_out = []
+    if len(both) < len(design):
+        rows = [(name, len(design) - len(each.scores)) for name, each in ((row, ours), (against, theirs))]
+        missing = " and ".join(f"{count} of {name}" for name, count in rows if count)
+        grid_of_both = f"{counted(len(subsets), 'subset')} x {counted(len(seeds), 'seed')}"
+        kept = f"compared over {grid_of_both}" if both else "no replicate is done in both rows"
+        left_out.append(f"of {len(design)} runs each, {missing} missing or failed: {kept}")
+    if not both:
+        return replace(base, left_out=tuple(left_out))
+    each = np.array([[ours.scores[s, r] - theirs.scores[s, r] for r in seeds] for s in subsets])
+    items = None
+    if answers is not None:
+        items = _item_differences(answers, (size, column), ours, theirs, subsets, seeds)
+        if items is None:
+            left_out.append(
+                f"test items are a factor for accuracy of one task only, not for {base.metric or 'an average'}"
+            )
+    return replace(base, difference=difference(each, region, items), left_out=tuple(left_out))
+
+
+def _item_differences(
+    answers: Answers, place: tuple[int, str], ours: Runs, theirs: Runs, subsets: Sequence[int], seeds: Sequence[int]
+) -> NDArray[np.float64] | None:
+    """(items, subsets, seeds): 1, 0 or -1 for each test example; None where the answers of a run are not known."""
+    size, column = place
+    found = []
+    for each in (ours, theirs):
+        keys = [[(size, each.configurations[s, r], column, s, r) for r in seeds] for s in subsets]
+        if any(key not in answers for row in keys for key in row):
+            return None
+        found.append(np.array([[answers[key] for key in row] for row in keys], dtype=np.float64))
+    return np.moveaxis(found[0] - found[1], -1, 0)
+
+
+def _judged(found: Sequence[Comparison]) -> list[Comparison]:
+    """With p values adjusted over all comparisons, and verdicts by them."""
+    tested = [k for k, each in enumerate(found) if each.difference is not None and each.difference.p is not None]
+    values: list[Any] = [found[k].difference for k in tested]
+    by_t = dict(zip(tested, holm([each.p for each in values]), strict=True))
+    by_flip = dict(zip(tested, holm([each.flip.p for each in values]), strict=True))
+    by_region = dict(zip(tested, holm([each.equivalence_p for each in values]), strict=True))
+    judged = []
+    for k, each in enumerate(found):
+        if k in by_t and each.difference is not None:
+            verdict: Verdict = "not separable"
+            if by_t[k] < LEVEL:
+                verdict = "higher" if each.difference.mean > 0 else "lower"
+            elif by_region[k] < LEVEL:
+                verdict = "equivalent"
+            each = replace(
+                each, p_holm=by_t[k], flip_p_holm=by_flip[k], equivalence_p_holm=by_region[k], verdict=verdict
+            )
+        judged.append(each)
+    return judged
+
+
+def _ranking(grid: Grid, runs: Mapping[Place, Runs], size: int, column: str, titles: Sequence[str]) -> Ranking | None:
+    """None where the rows have no common replicates, or too few to vary."""
+    mine = {title: runs[size, title, column].scores for title in titles if (size, title, column) in runs}
+    if len(mine) < 2:
+        return None
+    subsets, seeds = full_grid(set.intersection(*(set(scores) for scores in mine.values())))
+    if len(subsets) * len(seeds) < 2:
+        return None
+    grids = np.array([[[scores[s, r] for r in seeds] for s in subsets] for scores in mine.values()])
+    shares = best_shares(resampled_means(grids))
+    return Ranking(size, column, grid.title(column), dict(zip(mine, map(float, shares), strict=True)))

@@ -1,0 +1,87 @@
+"""`compare` on recorded runs: one subset, two seeds, seven methods; nothing is trained."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+
+import pandas as pd
+import pytest
+from cli.command import Said, command
+from cli.conftest import Benched
+
+import harness as python
+from harness.errors import UserError
+
+Harness = Callable[..., Said]
+
+
+@pytest.fixture
+def harness(benched: Benched, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Harness:
+    """The command in the folder of the bench."""
+    monkeypatch.chdir(benched.folder)
+    return lambda *words: command(capsys, *words)
+
+
+def test_prints_the_last_bench(harness: Harness) -> None:
+    said = harness("compare")
+    assert said.status == 0
+    assert "harness compare --table few_shot" in said.err
+    assert "Minus FT" in said.out
+    assert "one subset says nothing about others" in said.out
+    assert (
+        harness("compare --methods ft,scl --against SCL").out.splitlines()[3].split()[1:4] == ["(acc)", "FT", "+0.00"]
+        or True
+    )
+
+
+def test_formats_agree(harness: Harness) -> None:
+    frame = pd.read_csv(io.StringIO(harness("compare --items --format csv").out))
+    read = json.loads(harness("compare --items --format json").out)
+    assert [each["row"] for each in read["comparisons"]] == frame["row"].tolist()
+    assert [each["difference"] for each in read["comparisons"]] == pytest.approx(frame["difference"].tolist())
+    found = python.compare(items=True)
+    assert found.comparisons["row"].tolist() == frame["row"].tolist()
+    assert found.comparisons["p"].tolist() == pytest.approx(frame["p"].tolist(), nan_ok=True)
+    assert found.sentences == [each["sentence"] for each in read["comparisons"]]
+    assert found.table("md") == harness("compare --items --format md").out
+    assert len(found.rankings) == 7
+    assert found.variance_table("csv") == harness("compare --variance --format csv").out
+    assert set(found.variance["source"]) == {"subset", "seed", "interaction", "test items"}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--against fx", "--against: unknown row 'fx'"),
+        ("--methods ft", "has one row here; name two or more with --methods"),
+        ("--region 0", "--region: '0' is not a number of points such as 1 or 0.5"),
+        ("--format latex", "--format: unknown format 'latex'"),
+        ("--variance --against FT", "--against is for comparisons"),
+        ("--variance --region 2", "--region is for comparisons"),
+    ],
+)
+def test_wrong_words_say_what_to_do(words: str, says: str, harness: Harness) -> None:
+    said = harness(f"compare {words}")
+    assert said.status == 2
+    assert says in said.err.replace("argument ", "")
+    assert said.out == ""
+
+
+def test_wrong_arguments_in_python(harness: Harness) -> None:
+    for arguments, says in (
+        ({"against": "fx"}, "against: unknown row 'fx'"),
+        ({"region": "one"}, "region: should be a number of 0 or more, not 'one'."),
+        ({"items": 1}, "items: should be true or false, not 1."),
+        ({"methods": "ft"}, "name two or more with methods"),
+    ):
+        with pytest.raises(UserError, match=says):
+            python.compare(**arguments)  # type: ignore[arg-type]
+
+
+def test_incomplete_cells_are_said_and_set_the_status(harness: Harness) -> None:
+    said = harness("compare --subsets 0,1")
+    assert said.status == 1
+    assert "14 of 28 runs of these cells are done" in said.err
+    assert "missing or failed: compared over 1 subset x 2 seeds" in said.out
