@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from tabulate import tabulate
 
 from harness.cli import EXIT_INCOMPLETE
-from harness.cli.figure import print_figure, table_of_figure
+from harness.cli.figure import print_embeddings, print_figure, table_of_figure
 from harness.cli.output import Stream
 from harness.cli.parser import FIGURE_FORMATS
 from harness.cli.printing import duration, magnitude, print_lines, print_table, size_of, time_range, timestamp
@@ -27,6 +27,7 @@ from harness.encoders import locate
 from harness.encoders.flops import weights_bytes
 from harness.errors import UserError
 from harness.tables.caption import counted
+from harness.tables.embedding_figure import EMBEDDINGS
 from harness.tables.plan import Plan, make_plan
 from harness.tables.render import render
 from harness.tables.request import Request
@@ -197,6 +198,8 @@ def report(args: argparse.Namespace) -> int:
     recorded = any(run.stage.key in prepared.statuses for run in prepared.plan.runs)
     if prepared.plan.runs and not recorded and (lines := [*_variant_lines(prepared, args.store)]):
         print_lines(lines)
+    if args.figure == EMBEDDINGS:
+        return print_embeddings(prepared, args.format, live)
     return print_figure(prepared, args.format) if args.figure else _print_table(prepared, args.format)
 
 

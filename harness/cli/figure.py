@@ -8,22 +8,54 @@ from typing import cast
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.output import Stream
 from harness.cli.printing import print_lines
+from harness.commands.embeddings import embeddings_of
 from harness.commands.prepare import Prepared
 from harness.commands.report import grid_of
+from harness.commands.trained import View
 from harness.errors import UserError, unknown
+from harness.tables import embedding_figure
+from harness.tables.embedding_figure import EMBEDDINGS, MOST, NEIGHBOURS
 from harness.tables.figure import csv_of, drawn, figure_of, points_of
 from harness.tables.request import YAML
 from harness.tables.table import load_table, table_names
 
 
-def table_of_figure(figure: str, table: str | None) -> str:
-    """The table of a figure: a figure has the name of its table, or is a file. Raises UserError for an unknown one, and for
-    another table beside it."""
+def table_of_figure(figure: str, table: str | None) -> str | None:
+    """The table of a figure: a figure has the name of its table, or is a file; embeddings are of any. Raises UserError for an
+    unknown one, and for another table beside it."""
+    if figure == EMBEDDINGS:
+        return table
     if table not in (None, figure):
         raise UserError(f"--figure {figure} is the figure of table {figure}; leave --table {table} out.")
     if not figure.endswith(YAML) and (figure not in table_names() or load_table(figure).figure is None):
-        raise unknown("figure", figure, [name for name in table_names() if load_table(name).figure], "--figure")
+        known = [name for name in table_names() if load_table(name).figure]
+        raise unknown("figure", figure, [*known, EMBEDDINGS], "--figure")
     return figure
+
+
+def print_embeddings(prepared: Prepared, format: str, view: View) -> int:
+    """Write the figure of embeddings, or its points as CSV, to standard output; numbers and runs to standard error."""
+    found, sentences = embeddings_of(prepared, view)
+    (data,) = prepared.plan.tasks.values()
+    cells = len(prepared.resolved.sizes) * len(prepared.resolved.rows)
+    missing = (
+        [f"{len(found)} of {cells} panels are drawn: the other cells have no finished run."]
+        if len(found) < cells
+        else []
+    )
+    count = len(found[0].gold)
+    some = f" (of more the first {MOST:,})" if count == MOST else ""
+    about = (
+        f"{data.task.title}, {count:,} test examples{some}: the state of the first token after the last layer, which the classifier's "
+        f"head reads. Silhouette of the true classes by cosine distance; purity: the share of the {NEIGHBOURS} nearest examples by "
+        "cosine that have the same class."
+    )
+    print_lines([about, *sentences, *missing])
+    if format == "csv":
+        print(embedding_figure.csv_of(found, data.task.classes), end="")
+    else:
+        cast(Stream, sys.stdout).write_bytes(embedding_figure.drawn(found, data.task.classes, format))
+    return EXIT_INCOMPLETE if missing else 0
 
 
 def print_figure(prepared: Prepared, format: str) -> int:

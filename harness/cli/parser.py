@@ -345,7 +345,7 @@ def build_parser() -> argparse.ArgumentParser:
     report.add_argument(
         "--figure",
         metavar="NAME",
-        help="the figure of table NAME instead of the table: png, svg, pdf, or its points as csv",
+        help="the figure of table NAME instead of the table, or 'embeddings' of a task's test set: png, svg, pdf, or its points as csv",
     )
     _format_flag(report, (*TABLE_FORMATS, *FIGURE_FORMATS))
     report.set_defaults(handler="harness.cli.bench:report")

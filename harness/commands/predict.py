@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.commands.execution import storage_of
-from harness.commands.export import SETTINGS, worker_setup
+from harness.commands.export import SETTINGS
 from harness.commands.recorded import recorded, task_of
 from harness.commands.row_files import Part, kind_of, parts, writer
+from harness.commands.trained import worker_setup
 from harness.encoders import locate
 from harness.encoders.families import family_of
 from harness.errors import UserError, first_line

@@ -28,6 +28,8 @@ def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
     notes = own_data(plan) + [f"Overlap: {sentence}." for sentence in overlap_sentences(plan)]
     if any(stage.data.views > 1 for stage in plan.stages.values()):
         notes.append(f"CSSL contrasts back-translations made by {resolved.translator}.")
+    if any(run for run in plan.runs if run.row in {row.name for row in resolved.rows if row.augment}):
+        notes.append(f"Training sets are augmented with back-translations by {resolved.translator}.")
     corpora = {stage.data.train.name: stage.data.train for stage in plan.stages.values() if stage.phase == "pre-train"}
     notes += [f"Pre-trained on {name} ({rows.rows:,} texts)." for name, rows in corpora.items()]
     notes += [f"{sentence}." for sentence in (*starts_of(plan), *start_sentences(plan))]

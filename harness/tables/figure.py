@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -75,14 +76,18 @@ def csv_of(points: list[Point]) -> str:
 def drawn(grid: Grid, format: str) -> bytes:
     """The figure as a file: a panel for each column, a line for each size, bars of one standard deviation. Lines differ in marker
     and stroke, never in colour alone. Points whose runs are not all done are left out."""
+    return file_of(lambda: _figure(grid, figure_of(grid.resolved)), format)
+
+
+def file_of(make: Callable[[], Any], format: str) -> bytes:
+    """The figure of matplotlib that `make` returns, as a file: the same bytes each time."""
     import matplotlib
 
     with matplotlib.rc_context({"svg.hashsalt": "harness", "font.size": 9}), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        figure = _figure(grid, figure_of(grid.resolved))
         file = io.BytesIO()
         no_date: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
-        figure.savefig(file, format=format, dpi=200, metadata=no_date.get(format))
+        make().savefig(file, format=format, dpi=200, metadata=no_date.get(format))
     return file.getvalue()
 
 

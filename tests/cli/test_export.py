@@ -28,7 +28,7 @@ Harness = Callable[..., Said]
 
 @pytest.fixture(autouse=True)
 def _trained_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("harness.cli.bench", "harness.commands.export"):
+    for module in ("harness.cli.bench", "harness.commands.trained"):
         monkeypatch.setattr(f"{module}.train", trained.train_here)
 
 
@@ -161,7 +161,7 @@ def test_kept_weights_are_taken_as_they_are(
     monkeypatch.chdir(benched.folder)
     weights = benched.folder / ".harness" / "products" / weights_of(key)
     assert weights.exists()
-    monkeypatch.setattr("harness.commands.export.train", lambda *_, **__: events.append(1))
+    monkeypatch.setattr("harness.commands.trained.train", lambda *_, **__: events.append(1))
     said = harness("export", key, "--out", str(tmp_path / "second"))
     assert said.status == 0, said
     assert not events

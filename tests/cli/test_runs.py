@@ -102,7 +102,7 @@ def test_export_and_predict_from_python(
     """The same predictions as are recorded."""
     import trained
 
-    monkeypatch.setattr("harness.commands.export.train", trained.train_here)
+    monkeypatch.setattr("harness.commands.trained.train", trained.train_here)
     key = benched.keys["SCL", 42]
     done = api.export(key[:12], tmp_path / "out")
     assert (done.key, done.folder) == (key, tmp_path / "out")

@@ -1,0 +1,61 @@
+"""A shorter form of the quick presets of the SCL paper's tables and of CMLM's figures: trained to the end, on a tiny encoder and made-up texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trained
+from cli.command import Said, write_csv
+
+Harness = Callable[..., Said]
+WORDS = {"good": ("fine", "lovely", "bright", "warm"), "bad": ("dull", "poor", "grey", "cold")}
+SHORT = "--preset quick --tasks sst2 --data data --set fine_tune.steps=3 --set max_length=64"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """600 labelled texts, 60 for dev and test, and two translations of each text."""
+    root = tmp_path_factory.mktemp("quick")
+    rows = [(f"A {WORDS[('bad', 'good')[i % 2]][i // 2 % 4]} film, number {i}.", str(i % 2)) for i in range(660)]
+    write_csv(root / "data" / "sst2" / "train.csv", rows[:600])
+    write_csv(root / "data" / "sst2" / "validation.csv", rows[600:])
+    views = [{"text": text, "view_1": text.upper(), "view_2": text.replace("film", "movie")} for text, _ in rows[:600]]
+    (root / "views.jsonl").write_text("".join(json.dumps(row) + "\n" for row in views), encoding="utf-8")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("table", "more", "runs"),
+    [
+        ("scl_few_shot", "--sizes 100 --subsets 0,1,2", 6),
+        ("scl_full_size", "--seeds 31,42", 4),
+        ("scl_batch_size", "--seeds 31,42", 6),
+        ("scl_noisy", "--subsets 0,1,2 --translator file:views.jsonl", 12),
+        ("unlabelled", "--methods 100,500 --subsets 0,1 --set post_train.steps=3", 4),
+        ("views", "--subsets 0 --set post_train.steps=3", 5),
+    ],
+)
+def test_a_quick_preset_runs_to_the_end(
+    harness: Harness,
+    folder: Path,
+    folders: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    table: str,
+    more: str,
+    runs: int,
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("harness.cli.bench.train", trained.train_here)
+    store = f"--store sqlite:///{table}.db"
+    said = harness(f"bench --table {table} {SHORT} {more} --encoder {folders['bert']} {store} --format json")
+    assert said.status == 0, said.err
+    cells = json.loads(said.out)["cells"]
+    assert cells
+    assert all(cell["value"] is not None and cell["done"] == cell["expected"] for cell in cells)
+    assert len({row["key"] for row in json.loads(said.out)["results"]}) == runs
+    again = harness(f"bench --table {table} {SHORT} {more} --encoder {folders['bert']} {store} --format json")
+    assert "To do: nothing." in again.err
+    assert json.loads(again.out)["cells"] == cells
