@@ -34,6 +34,7 @@ from harness.training.checkpoint import Checkpoints, SavedWeights
 from harness.training.loop import DivergedError, Inputs, Placement, Report, Scoring, train
 from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
 from harness.training.result import TrainingResult
+from harness.training.throughput import Speed, peak_flops, provenance_of
 
 Launch = Callable[[Callable[[], TrainingResult]], TrainingResult]
 
@@ -50,6 +51,7 @@ def run_stage(
     until: int = 0,
     launch: Launch = lambda train_function: train_function(),
     report: Report = lambda _: None,
+    report_speed: Callable[[Speed], None] = lambda _: None,
     process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> Record:
     """Train one stage. An error of the stage itself is not raised but recorded with its reason.
@@ -84,6 +86,7 @@ def run_stage(
                 checkpoints=checkpoints,
                 saved=SavedWeights(setup.storage, stage.key, save_at, tensors) if save_at else None,
                 until=until,
+                report_speed=report_speed,
             )
 
         result = launch(train_function)
@@ -92,6 +95,9 @@ def run_stage(
         if keep_weights and process_group.rank == 0:
             record.weights_digest = save_weights(tensors(), setup.storage, stage.key)
         record.provenance |= {"saved_at": list(save_at)} if save_at else {}
+        device = torch.device(setup.device)
+        peak = peak_flops(device, record.provenance["device"], stage.optim.precision, setup.threads)
+        record.provenance |= provenance_of(result.speed, peak, process_group.size)
         fill(record, result, stage)
         record.status = "done"
     except DivergedError as error:

@@ -14,13 +14,13 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from harness.cli.printing import escaped, time_range
+from harness.cli.printing import duration, escaped, time_range
 from harness.search.trials import Direction, Trial, best_trial
 from harness.tables.estimate import Estimate, Timed, remaining
 from harness.tables.work import Item
 
 if TYPE_CHECKING:
-    from harness.tables.lifecycle import Event
+    from harness.tables.lifecycle import Event, Running
 
 LINE_EVERY_SECONDS = 10.0
 ESTIMATE_EVERY_SECONDS = 1.0
@@ -67,6 +67,10 @@ class _ProgressView(ABC):
         """What runs now, for the line below the bar."""
         return ""
 
+    def _slowest(self) -> str:
+        """What runs for long, for a line."""
+        return ""
+
     @property
     def _elapsed(self) -> float:
         return time.monotonic() - self._started
@@ -93,7 +97,7 @@ class _ProgressView(ABC):
             self._progress.update(self._task, completed=self._ended, description=self._state())
         elif time.monotonic() - self._last_printed > LINE_EVERY_SECONDS:
             self._last_printed = time.monotonic()
-            self._line(self._summary())
+            self._line("; ".join(filter(None, (self._summary(), self._slowest()))))
 
     def _summary(self, when: str = "") -> str:
         state = self._state()
@@ -119,6 +123,7 @@ class StageProgress(_ProgressView):
         self._counts = dict.fromkeys((*_ENDS, "retried"), 0)
         self._waiting = {item.stage.key: item for item in items}
         self._running: dict[str, tuple[Item, float]] = {}
+        self._speeds: dict[str, Running] = {}
         self._timed: deque[Timed] = deque(maxlen=LEARNED_FROM)
         self._most = 1
         self._left, self._left_at = "", -ESTIMATE_EVERY_SECONDS
@@ -137,6 +142,7 @@ class StageProgress(_ProgressView):
             self._most = max(self._most, len(self._running))
         elif event.kind in self._counts:
             began = self._running.pop(key, None)
+            self._speeds.pop(key, None)
             self._counts[event.kind] += 1
             if event.kind == "retried":
                 self._waiting[key] = item
@@ -144,6 +150,8 @@ class StageProgress(_ProgressView):
                 self._waiting.pop(key, None)
             if event.kind == "done" and began:
                 self._timed.append(Timed(item.stage.phase, item.cost, now - began[1]))
+        if event.running:
+            self._speeds[key] = event.running
         if event.kind in ("failed", "diverged", "retried"):
             self._line(f"{event.kind}: {item.name}: {event.reason}")
         elif event.kind == "notice":
@@ -172,9 +180,24 @@ class StageProgress(_ProgressView):
         return self._left
 
     def _now_running(self) -> str:
-        names = [item.name for item, _ in self._running.values()]
+        names = [f"{item.name}{self._speed(key)}" for key, (item, _) in self._running.items()]
         more = f" and {len(names) - 2} more" if len(names) > 2 else ""
         return f"running: {', '.join(names[:2])}{more}" if names else ""
+
+    def _slowest(self) -> str:
+        if not self._speeds:
+            return ""
+        key = max(self._speeds, key=lambda each: self._speeds[each].seconds_left)
+        return f"{self._running[key][0].name}{self._speed(key)}" if key in self._running else ""
+
+    def _speed(self, key: str) -> str:
+        """How far a running stage is, in brackets; '' before it has said so."""
+        found = self._speeds.get(key)
+        if found is None:
+            return ""
+        share = "" if found.share is None else f", {100 * found.share:.0f} % of peak"
+        left = f", about {duration(found.seconds_left / 3600)} left"
+        return f" (update {found.step:,} of {found.steps:,}, {found.tokens:,.0f} tokens/s{share}{left})"
 
 
 class TrialProgress(_ProgressView):

@@ -292,6 +292,10 @@ def _provenance_lines(stage: Stage, record: Record) -> Iterator[str]:
     for name, value in sorted(record.provenance.items()):
         if name == "started_at" and isinstance(value, (int, float)):
             yield _labelled("started", timestamp(value))
+        elif name in ("flops_per_second", "peak_flops_per_second"):
+            continue  # beside the tokens
+        elif name == "tokens_per_second":
+            yield _labelled("speed", _speed(record))
         elif name == "saved_at":
             yield _labelled("saved", f"weights after update {', '.join(f'{step:,}' for step in value)}")
         else:
@@ -304,6 +308,14 @@ def _provenance_lines(stage: Stage, record: Record) -> Iterator[str]:
             f"{names.get(digest, digest[:10])} ({len(p.gold):,} rows)" for digest, p in record.predictions.items()
         )
         yield _labelled("predictions", f"stored for {stored}; 'harness report' computes test scores from them")
+
+
+def _speed(record: Record) -> str:
+    """Tokens a second while it trained, and the share of the device's FLOP/s, where its most is known."""
+    found = record.provenance
+    flops, peak = found["flops_per_second"], found.get("peak_flops_per_second")
+    share = f", {100 * flops / peak:.0f} % of the {peak:.3g} of a matrix product there" if peak else ""
+    return f"{found['tokens_per_second']:,.0f} tokens a second while it trained, {flops:.3g} FLOP/s{share}"
 
 
 def _parent_lines(store: Store, storage: Storage, stage: Stage) -> Iterator[str]:

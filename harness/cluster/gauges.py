@@ -8,12 +8,16 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ray.util.metrics import Gauge
 
-from harness.tables.lifecycle import Lifecycle
+from harness.execution import WorkerSetup
+from harness.tables.lifecycle import Lifecycle, Running
 from harness.tables.work import Item
+
+if TYPE_CHECKING:
+    from harness.training.throughput import Speed
 
 
 class StagesGauge:
@@ -35,6 +39,8 @@ def _gauges() -> dict[str, Gauge]:
     tags = ("run", "phase")
     return {
         "updates": Gauge("harness_updates_per_second", "Optimizer updates a second of a running stage.", tags),
+        "tokens": Gauge("harness_tokens_per_second", "Tokens a second of a running stage.", tags),
+        "share": Gauge("harness_flops_share", "Share of its device's FLOP/s that a running stage reaches.", tags),
         "step": Gauge("harness_step", "Updates so far of a running stage.", tags),
         "loss": Gauge("harness_loss", "Mean loss of a running stage since its last evaluation.", tags),
         "dev": Gauge("harness_dev_score", "Dev score of a running stage, by its metric of selection.", tags),
@@ -42,9 +48,11 @@ def _gauges() -> dict[str, Gauge]:
 
 
 class StageGauges:
-    """The gauges of one stage while it runs: set at every evaluation, of stages without dev every 100 updates."""
+    """The gauges of one stage while it runs: set at every evaluation, of stages without dev every 100 updates; its speed every few
+    seconds, which the ledger hears of too. `workers` train it together."""
 
-    def __init__(self, item: Item) -> None:
+    def __init__(self, item: Item, setup: WorkerSetup, workers: int, ledger: Any) -> None:
+        self._item, self._setup, self._workers, self._ledger = item, setup, workers, ledger
         self._tags = {"run": item.name, "phase": item.stage.phase}
         self._metric = item.stage.selection.metric if item.stage.selection else ""
         self._step, self._at = 0, time.monotonic()
@@ -60,6 +68,24 @@ class StageGauges:
             gauges["dev"].set(entry["dev"][self._metric], self._tags)
         self._step, self._at = entry["step"], now
 
+    def report_speed(self, speed: Speed) -> None:
+        """The speed so far."""
+        import torch
+
+        from harness.running import device_name
+        from harness.training.throughput import peak_flops
+
+        setup, gauges = self._setup, _gauges()
+        precision = self._item.stage.optim.precision
+        peak = peak_flops(torch.device(setup.device), device_name(setup.device), precision, setup.threads)
+        share = speed.flops / (peak * self._workers) if peak else None
+        gauges["tokens"].set(speed.tokens, self._tags)
+        if share is not None:
+            gauges["share"].set(share, self._tags)
+        running = Running(speed.step, speed.steps, speed.tokens, share, speed.seconds_left)
+        self._ledger.report.remote(self._item.stage.key, running)
+
     def end(self) -> None:
         """It runs no more; the last loss and score stay until the worker's process ends."""
-        _gauges()["updates"].set(0.0, self._tags)
+        for name in ("updates", "tokens", "share"):
+            _gauges()[name].set(0.0, self._tags)

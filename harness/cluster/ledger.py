@@ -19,6 +19,7 @@ from harness.search.points import StageResult
 from harness.specs import Record, Stage, Status
 from harness.storage import Storage, weights_of
 from harness.store import RENEW_SECONDS, Grant, Owner, Store
+from harness.tables.lifecycle import Running
 from harness.tables.results import dev_scores
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -46,6 +47,7 @@ class Ledger:
         self._tried: set[str] = set()
         self._users: dict[str, set[str]] = {}
         self._heartbeats = HeartbeatMonitor(hang_seconds)
+        self._running: dict[str, Running] = {}
         threading.Thread(target=self._renew, daemon=True).start()
 
     def __repr__(self) -> str:
@@ -107,6 +109,17 @@ class Ledger:
     @_concurrent
     def hung(self, name: str) -> bool:
         return self._heartbeats.hung(name)
+
+    @_concurrent
+    def report(self, key: str, running: Running) -> None:
+        """A worker's report of the stage that it trains."""
+        self._running[key] = running
+
+    @_concurrent
+    def reports(self) -> dict[str, Running]:
+        """The last report of each stage since the last question."""
+        found, self._running = self._running, {}
+        return found
 
     @_concurrent
     def outage(self) -> str:

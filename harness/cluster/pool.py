@@ -28,6 +28,8 @@ from harness.tables.work import Item
 
 POLL_SECONDS = 1.0
 """The time between two questions after a stage that another driver trains."""
+LOOK_SECONDS = 2.0
+"""The time between two questions how far the running stages are."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class Pool:
         stages = LeasedStages(life, self._ledger, self._setup.storage, None, self._discard)
         workers = self._workers
         running: dict[Any, _Running] = {}  # by the reference to its worker's answer
-        asked_at = 0.0
+        asked_at, looked_at = 0.0, time.monotonic()
         while life.unfinished:
             if life.count("held") and time.monotonic() - asked_at > POLL_SECONDS:
                 life.ask_again()
@@ -94,6 +96,12 @@ class Pool:
             if not references:
                 time.sleep(0.2)
                 continue
+            if time.monotonic() - looked_at > LOOK_SECONDS:
+                looked_at = time.monotonic()
+                reports = ask(self._ledger, "reports")
+                for each in list(running.values()):
+                    if found := reports.get(each.item.stage.key):
+                        yield Event("running", each.item, running=found)
             for reference in ray.wait(references, timeout=POLL_SECONDS)[0]:
                 if not workers.take_ready(reference):
                     yield from self._answered(reference, stages, workers, running)

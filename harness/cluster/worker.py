@@ -189,10 +189,11 @@ def trained(
     digests: list[str],
     sets: list[tuple[Tokens, Any]],
     *,
+    ledger: Any,
     launch: Launch | None = None,
     process_group: ProcessGroup | None = None,
 ) -> Record:
-    """Train a stage. Raises UnusableProcessError if this process cannot train any further stage.
+    """Train a stage, and report to the ledger how far it is. Raises UnusableProcessError if this process cannot train any further stage.
 
     `sets`: training rows, then one for each evaluation digest. `launch`: wraps the training function instead of Ray Train's local
     mode. `process_group`: of the ranks that train the stage together.
@@ -206,7 +207,7 @@ def trained(
     (train, labels), *evaluations = sets
     inputs = Inputs(train, labels, dict(zip(digests, evaluations, strict=True)), item.stage.data.views)
     group = process_group or SINGLE_PROCESS
-    gauges = None if group.rank else StageGauges(item)
+    gauges = None if group.rank else StageGauges(item, setup, group.size, ledger)
     record = run_stage(
         item.stage,
         inputs,
@@ -218,6 +219,7 @@ def trained(
         until=item.until,
         launch=launch or local_trainer.launch,
         report=gauges.report if gauges else lambda _: None,
+        report_speed=gauges.report_speed if gauges else lambda _: None,
         process_group=group,
     )
     if gauges:
@@ -287,7 +289,7 @@ class WorkerProcess:
         return committed(item, record, self._ledger, owner, self._setup.storage)
 
     def record(self, item: Item, vocabulary: Vocabulary, digests: list[str], references: list[Any]) -> Record:
-        return trained(item, self._setup, vocabulary, digests, fetched(references))
+        return trained(item, self._setup, vocabulary, digests, fetched(references), ledger=self._ledger)
 
 
 Worker: Any = ray.remote(WorkerProcess)

@@ -295,7 +295,14 @@ def stage_loop(config: dict[str, Any]) -> None:
         item, owner, vocabulary, digests, references = taken
         try:
             record = trained(
-                item, setup, vocabulary, digests, fetched(references), launch=_call, process_group=process_group
+                item,
+                setup,
+                vocabulary,
+                digests,
+                fetched(references),
+                ledger=ledger,
+                launch=_call,
+                process_group=process_group,
             )
         except Exception as error:
             ray.get(worker_group.give_up.remote(process_group.rank, f"{type(error).__name__}: {first_line(error)}"))

@@ -70,7 +70,7 @@ def train(prepared: Prepared, view: View, *, remember: bool = True) -> Prepared:
                 with view(wave, dashboard) as show:
                     for event in pool.run(wave.items):
                         show(event)
-                        if best:
+                        if best and not event.running:
                             best.ended(event.item.stage.key)
                 tried |= {item.stage.key for item in wave.items}
                 if len(wave.items) == len(prepared.items):

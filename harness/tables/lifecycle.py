@@ -30,12 +30,25 @@ End = Literal["done", "failed", "diverged", "elsewhere"]
 
 
 @dataclass(frozen=True)
-class Event:
-    """What happened to a stage, for people. 'notice': what the cluster lacks, while this stage waits."""
+class Running:
+    """How far a running stage is: `step` of `steps` updates, its tokens a second, the share of its device's FLOP/s (None where its most is
+    not known), and the seconds that are left at this speed."""
 
-    kind: Literal["started", "done", "failed", "diverged", "elsewhere", "retried", "waiting", "notice"]
+    step: int
+    steps: int
+    tokens: float
+    share: float | None
+    seconds_left: float
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happened to a stage, for people. 'notice': what the cluster lacks, while this stage waits. 'running': how far it is."""
+
+    kind: Literal["started", "running", "done", "failed", "diverged", "elsewhere", "retried", "waiting", "notice"]
     item: Item
     reason: str = ""
+    running: Running | None = None
 
 
 @dataclass(frozen=True)

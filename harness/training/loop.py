@@ -29,6 +29,7 @@ from harness.training.checkpoint import Checkpoints, SavedWeights
 from harness.training.forward_backward import ForwardBackward, autocast
 from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
 from harness.training.result import TrainingProgress, TrainingResult
+from harness.training.throughput import Speed, Stopwatch
 
 EVALUATION_TOKENS = 2048
 """Tokens of an evaluation batch, padding included."""
@@ -100,6 +101,7 @@ def train(
     checkpoints: Checkpoints | None = None,
     saved: SavedWeights | None = None,
     until: int = 0,
+    report_speed: Callable[[Speed], None] = lambda _: None,
 ) -> TrainingResult:
     """Train `objective` in place and return its result; the weights are left in the selected state.
 
@@ -107,7 +109,8 @@ def train(
     only then is everything else in `inputs.evaluations` predicted. Without it, the history grows every `log_every` updates (0:
     LOG_EVERY). In a process group every rank calls this with the same arguments, except `checkpoints`, and all return the
     same result. With `checkpoints`, training goes on from the last one, unless weights that are to be `saved` before it are missing.
-    `until`: the update after which it ends, where only weights saved so far are wanted (0: the last).
+    `until`: the update after which it ends, where only weights saved so far are wanted (0: the last). `report_speed` is called every
+    few seconds.
     Raises DivergedError when a loss, a dev prediction or a final weight is not finite.
     """
     run = _TrainingRun(objective, inputs, optim, seed, scoring, placement)
@@ -115,6 +118,8 @@ def train(
     every = scoring.selection.every if scoring else log_every or LOG_EVERY
     for step in range(run.progress.step + 1, (until or optim.steps) + 1):
         run.update(step)
+        if run.stopwatch.due() and (speed := run.stopwatch.speed(step)):
+            report_speed(speed)
         if saved and step in saved.steps:
             run.check_weights(step)
             if placement.process_group.rank == 0:
@@ -165,6 +170,7 @@ class _TrainingRun:
         self._pending: list[tuple[int, dict[str, Tensor]]] = []
         self._measured: list[Measures] = []
         self._dev_curve: list[list[float]] = []
+        self.stopwatch = Stopwatch(optim.steps)
         objective.train()
 
     @property
@@ -194,6 +200,7 @@ class _TrainingRun:
 
     def update(self, step: int) -> None:
         """One optimizer step on the next batch."""
+        self.stopwatch.start()
         rows = next(self._order)
         labels = None if self.inputs.labels is None else self.inputs.labels[rows]
         all_views = [rows + view * self._size for view in range(self.inputs.views)]
@@ -208,11 +215,13 @@ class _TrainingRun:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.result.flops += views.flops
+        self.stopwatch.count(len(self._batch.ids), views.flops)
         self._pending.append((step, terms))
 
     def evaluate(self, step: int) -> dict[str, Any]:
         """The history's entry: means since the last one, the probe of the last batch, and the scores on dev."""
         means, losses = mean_terms(self._pending, self.process_group, -(-self.optim.steps // CURVE_POINTS))
+        self.stopwatch.stop()  # the device has computed the losses
         entry: dict[str, Any] = {"step": step, **means}
         probe = probed(self.objective, self._batch, self._draw(step), self.optim.precision, self.device)
         measures = mean_measures(self._measured, self.process_group) | probe
@@ -231,6 +240,7 @@ class _TrainingRun:
         trained; its FLOPs are no part of the stage's."""
         if not points or not self.scoring or step % -(-self.optim.steps // points):
             return
+        self.stopwatch.stop()
         evaluation, metric = self.inputs.evaluations[self.scoring.dev], self.scoring.selection.metric
         found, _ = predict(self.objective, evaluation, self.optim.precision, self.device, self.process_group)
         self.objective.train()
@@ -270,6 +280,7 @@ class _TrainingRun:
         else:
             self.check_weights(self.optim.steps)
         self._restore()
+        self.result.speed = self.stopwatch.speed(self.progress.step)
         return self.result
 
     def check_weights(self, step: int) -> None:

@@ -8,11 +8,13 @@ from typing import Any
 from torch import Tensor
 
 from harness.specs import Predictions
+from harness.training.throughput import Speed
 
 
 @dataclass
 class TrainingResult:
-    """The result of one stage. `predictions` by digest: dev and test of the selected state."""
+    """The result of one stage. `predictions` by digest: dev and test of the selected state. `speed`: of this process since it began or
+    resumed; no part of a checkpoint."""
 
     selected_step: int
     tied: int = 0
@@ -20,6 +22,7 @@ class TrainingResult:
     history: list[dict[str, Any]] = field(default_factory=list)
     flops: float = 0.0
     predictions: dict[str, Predictions] = field(default_factory=dict)
+    speed: Speed | None = None
 
 
 @dataclass

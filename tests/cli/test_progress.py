@@ -12,7 +12,7 @@ from store.samples import stage
 from harness.cli import progress
 from harness.cli.progress import StageProgress
 from harness.tables.estimate import Estimate
-from harness.tables.lifecycle import Event
+from harness.tables.lifecycle import Event, Running
 from harness.tables.work import Item
 
 Clock = Callable[[float], None]
@@ -90,3 +90,19 @@ def test_a_terminal_names_what_runs(clock: Clock, monkeypatch: pytest.MonkeyPatc
         for item in every:
             view.show(Event("done", item))
     assert "3/3 stages in 0:00: 3 done, 0 running" in screen.getvalue()
+
+
+def test_a_long_stage_says_how_far_it_is(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    (item,) = items(1)
+    with StageProgress([item], 0, "", slots=1) as view:
+        view.show(Event("started", item))
+        clock(11)
+        view.show(Event("running", item, running=Running(1_200, 250_000, 12_345.6, 0.412, 7200)))
+        assert lines(capsys)[-1] == (
+            "0/1 stages: 0 done, 1 running; FT/toy/n20/subset0/seed0 (update 1,200 of 250,000, 12,346 tokens/s, 41 % of peak, "
+            "about 2.0 h left)"
+        )
+        view.show(Event("running", item, running=Running(1_300, 250_000, 12_345.6, None, 3600)))
+        assert view._now_running().endswith("(update 1,300 of 250,000, 12,346 tokens/s, about 1.0 h left)")
+        view.show(Event("done", item))
+        assert view._now_running() == ""

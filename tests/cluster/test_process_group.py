@@ -166,7 +166,7 @@ def served_by(folder: Path, out: Path) -> None:
         def train(self) -> None:
             from harness.cluster.gauges import StageGauges
 
-            gauges = StageGauges(item)
+            gauges = StageGauges(item, tiny.worker_setup(folder, folder), 1, None)
             gauges.report({"step": 4, "loss": 0.75, "dev": {"accuracy": 0.625}})
             gauges.report({"step": 8, "loss": 0.5, "dev": {"accuracy": 0.875}})
 

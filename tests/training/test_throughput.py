@@ -1,0 +1,76 @@
+"""The speed of a stage is that of its training alone, and changes none of its numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import tiny
+import torch
+
+from harness.running import run_stage
+from harness.training import loop, throughput
+from harness.training.throughput import PUBLISHED_PEAKS, Speed, Stopwatch, peak_flops, provenance_of
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [0.0]
+    monkeypatch.setattr(throughput, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def test_pauses_do_not_count(clock: list[float]) -> None:
+    watch = Stopwatch(10)
+    assert watch.speed(0) is None
+    for step in range(1, 5):
+        watch.start()
+        clock[0] += 2.0
+        watch.count(100, 1e6)
+        if step % 2 == 0:
+            watch.stop()
+            clock[0] += 50.0  # an evaluation
+    speed = watch.speed(4)
+    assert speed == Speed(4, 10, updates=0.5, tokens=50.0, flops=5e5)
+    assert speed.seconds_left == 12.0
+
+
+def test_a_report_is_due_every_few_seconds(clock: list[float]) -> None:
+    watch, found = Stopwatch(10), []
+    for _ in range(9):
+        clock[0] += 1.0
+        found.append(watch.due())
+    assert found == [False, True] * 4 + [False]
+
+
+def test_a_record_names_it(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens without padding of each row that was trained on; and the loop reports its updates on the way."""
+    monkeypatch.setattr(throughput, "REPORT_SECONDS", 0.0)
+    stage, inputs = tiny.post_training(bert, steps=6, batch_size=20)
+    watches: list[Stopwatch] = []
+    monkeypatch.setattr(loop, "Stopwatch", lambda steps: watches.append(Stopwatch(steps)) or watches[-1])
+    reports: list[Speed] = []
+    setup = tiny.worker_setup(bert, tmp_path)
+    vocabulary = tiny.vocabulary(bert)
+    record = run_stage(stage, inputs, vocabulary, tiny.METRICS, setup, keep_weights=False, report_speed=reports.append)
+    (watch,) = watches
+    assert (watch.updates, watch.tokens) == (6, 6 * len(inputs.train.ids))
+    assert watch.flops == record.flops, "nothing is evaluated here"
+    assert [each.step for each in reports] == [1, 2, 3, 4, 5, 6]
+    assert record.provenance["tokens_per_second"] == pytest.approx(watch.tokens / watch.seconds, rel=0.1)
+    assert 0 < record.provenance["flops_per_second"] < record.provenance["peak_flops_per_second"]
+
+
+def test_the_share_is_of_what_the_device_can_do() -> None:
+    assert peak_flops(torch.device("cuda"), "NVIDIA H100 80GB HBM3", "bf16", 1) == 989.4e12
+    assert peak_flops(torch.device("cuda"), "NVIDIA A100-SXM4-80GB", "fp32", 1) == 19.5e12
+    assert peak_flops(torch.device("cuda"), "another", "bf16", 1) == 0
+    assert all(half > single for single, half in PUBLISHED_PEAKS.values())
+    assert 1e9 < peak_flops(CPU, "any", "fp32", 1) < 1e13
+    speed = Speed(1, 2, 3.0, 4.0, 5.0)
+    assert provenance_of(speed, 10.0, 2)["peak_flops_per_second"] == 20.0
+    assert "peak_flops_per_second" not in provenance_of(speed, 0.0, 2)
+    assert provenance_of(None, 10.0, 1) == {}
