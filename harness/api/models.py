@@ -78,11 +78,12 @@ def export(
     store: str | None = None,
     storage: str | None = None,
     accept_difference: bool = False,
+    license: str = "",
 ) -> Exported:
     """Write a recorded stage as a folder that plain transformers loads, with a model card; see docs/models.md.
 
     `key`: or its beginning; with `best` the run of the last bench with the best dev score (`task`: where it has several). Weights that
-    are not stored are trained again and compared with the record.
+    are not stored are trained again and compared with the record. `license`: what the card states, as the hub calls it ('apache-2.0').
     """
 
     @contextmanager
@@ -94,7 +95,7 @@ def export(
     if best:
         key = best_key(Request(store=store, tasks=None if task is None else (task,)))
     found = recorded(store, key)
-    return write(found, Path(fspath(out)), view, storage=storage, accept_difference=accept_difference)
+    return write(found, Path(fspath(out)), view, storage=storage, accept_difference=accept_difference, license=license)
 
 
 def predict(

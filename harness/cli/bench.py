@@ -20,7 +20,14 @@ from harness.cli.printing import duration, magnitude, print_lines, print_table, 
 from harness.cli.request import read, recalled
 from harness.commands.execution import storage_of
 from harness.commands.prepare import MADE_LATER, Prepared, prepare, shared_runs
-from harness.commands.report import grid_of, overlap_sentences, own_data, own_tasks, start_sentences
+from harness.commands.report import (
+    grid_of,
+    overlap_sentences,
+    own_data,
+    own_tasks,
+    start_sentences,
+    unreached_sentences,
+)
 from harness.commands.stored import command, variants
 from harness.commands.train import train, translated
 from harness.encoders import locate
@@ -130,6 +137,7 @@ def describe(prepared: Prepared) -> list[str]:
     ]
     for name, task, reason in plan.skipped:
         lines.append(f"Skipped: {name}{' on ' + task if task else ''}: {reason}.")
+    lines += unreached_sentences(prepared)
     lines += [f"{name}: {found.note}" for name, found in plan.tasks.items() if found.note]
     lines += [*own_tasks(plan), *own_data(plan)]
     lines += [f"Overlap: {sentence}." for sentence in overlap_sentences(plan)]

@@ -45,6 +45,7 @@ def export(args: argparse.Namespace) -> int:
         storage=args.storage,
         accept_difference=args.accept_difference,
         name=args.push or "",
+        license=args.license,
     )
     lines = [
         f"Exported {done.key[:12]} to {done.folder}; loaded by {LOADED_BY[done.form]}.",

@@ -302,6 +302,12 @@ def _export_flags(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--tasks", type=names, help="for --best: the task")
     which.add_argument("--sizes", type=numbers, help="for --best: numbers of labelled training examples")
     hub = parser.add_argument_group("hub")
+    hub.add_argument(
+        "--license",
+        default="",
+        metavar="ID",
+        help="licence that the model card states, such as apache-2.0 (default: other)",
+    )
     hub.add_argument("--push", metavar="OWNER/NAME", help="upload to this repository of the Hugging Face hub, private")
     hub.add_argument("--public", action="store_true", help="make the repository public if it is new")
     _store_flags(parser)

@@ -4,6 +4,7 @@ Hugging Face's with a model card."""
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -53,14 +54,19 @@ def export(
     storage: str | None = None,
     accept_difference: bool = False,
     name: str = "",
+    license: str = "",
 ) -> Exported:
     """Write a recorded stage to the folder `out`, which must be new or empty. `name`: by which its card loads it (default: the
-    folder).
+    folder); `license`: what the card states, as the hub calls it (default: that those of encoder and data hold).
 
     Weights that are not stored are trained again, shown by `view`. Raises UserError, and writes nothing, where the stage did not
     finish, its data or encoder are not at hand, or its predictions differ from the record (`accept_difference`: all the same).
     """
     check_done(found)
+    if license and not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", license):
+        raise UserError(
+            f"--license {license}: should be the hub's identifier of a licence, as apache-2.0, mit or cc-by-4.0."
+        )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"--out {out}: is there already; name a new folder, or delete that one.")
     model = trained_model(found, view, storage=storage, accept_difference=accept_difference)
@@ -68,7 +74,8 @@ def export(
     with _new_folder(out) as folder:
         form, checked = _write(found, prepared, model.objective, model.setup, folder)
         checked = replace(checked, sentences=(*model.sentences, *checked.sentences))
-        (folder / "README.md").write_text(card(found, prepared, form, checked, name or str(out)), encoding="utf-8")
+        text = card(found, prepared, form, checked, name or str(out), license)
+        (folder / "README.md").write_text(text, encoding="utf-8")
         for path in folder.iterdir():
             path.chmod((folder / "README.md").stat().st_mode)  # safetensors writes files for their owner alone
     return Exported(found.key, out, form, checked.sentences)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import harness
@@ -15,6 +17,8 @@ from harness.methods import methods_named
 from harness.specs import Run, Stage
 from harness.tables.caption import counted, in_points
 from harness.tasks import Task
+from harness.tasks.hub_data import HUB
+from harness.tasks.sources import HUB_DATASET, OTHER_DATASETS
 from harness.yaml_files import format_value
 
 if TYPE_CHECKING:
@@ -24,7 +28,6 @@ if TYPE_CHECKING:
 
 HUB_METRICS = {"mcc": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
 """What the hub calls our metrics, where it is something else."""
-GLUE = "nyu-mll/glue"
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,9 @@ class Result:
     runs: int
 
 
-def card(found: Recorded, prepared: Prepared, form: Form, checked: Checked, name: str) -> str:
-    """README.md with its metadata. `name`: the folder or the repository that its code loads."""
+def card(found: Recorded, prepared: Prepared, form: Form, checked: Checked, name: str, license: str = "") -> str:
+    """README.md with its metadata. `name`: the folder or the repository that its code loads; `license`: the hub's identifier of the
+    licence that the user gives it; left out, the card says that those of encoder and data hold."""
     from huggingface_hub import ModelCardData
 
     run = found.run_in(prepared.plan)
@@ -59,12 +63,12 @@ def card(found: Recorded, prepared: Prepared, form: Form, checked: Checked, name
     encoder = prepared.resolved.encoder
     base = encoder if "/" in encoder and is_id(encoder) else None
     data: Any = ModelCardData(
-        license="other",
-        license_name="of-encoder-and-data",
+        license=license or "other",
+        license_name=None if license else "of-encoder-and-data",
         library_name="transformers" if form != "relative" else "harness",
         pipeline_tag="text-classification" if checked.task else "fill-mask" if form == "masked_lm" else None,
         base_model=base,
-        datasets=[GLUE] if _is_glue(prepared, checked.task) else None,
+        datasets=[hub_id] if (hub_id := _dataset(checked.task)) else None,
         metrics=list(dict.fromkeys(HUB_METRICS.get(r.metric, r.metric) for r in results)) or None,
         tags=["harness", *dict.fromkeys(each.objective.name for each in stage.chain)],
         model_name=title if results else None,
@@ -83,8 +87,21 @@ def _title(prepared: Prepared, stage: Stage, run: Run, task: Task | None) -> str
     return f"{name}, {run.row} on {task.title} ({size})"
 
 
-def _is_glue(prepared: Prepared, task: Task | None) -> bool:
-    return bool(task and not task.own and not task.packaged)
+def _dataset(task: Task | None) -> str:
+    """The hub's data set of a packaged task; '' where it has none."""
+    if task is None or task.own or task.packaged:
+        return ""
+    return OTHER_DATASETS.get(task.name, HUB_DATASET).removeprefix(HUB)
+
+
+def encoder_license(folder: Path | None) -> str:
+    """The licence that the model card in an encoder's folder states in its metadata, '' without."""
+    path = folder / "README.md" if folder else None
+    if path is None or not path.is_file():
+        return ""
+    metadata = re.match(r"---\n(.*?)\n---\s", path.read_text(encoding="utf-8", errors="replace"), re.DOTALL)
+    stated = re.search(r"^license: *([\w.-]+) *$", metadata[1], re.MULTILINE) if metadata else None
+    return stated[1] if stated else ""
 
 
 # ------------------------------------------------------------------------------------------------------------- results
@@ -234,9 +251,10 @@ def _training(found: Recorded, prepared: Prepared, stage: Stage, run: Run) -> It
     if found.again:
         yield f"To make it again, and export it:\n\n```sh\n{found.again}\nharness export {found.key[:12]} --out FOLDER\n```"
     yield "## Licence and citation"
+    stated = encoder_license(plan.located.folder)
     yield (
-        f"The weights derive from the encoder `{resolved.encoder}` and from the training data, whose licences hold for them. Cite the "
-        "paper of the method:"
+        f"The weights derive from the encoder `{resolved.encoder}`{f' (its card states: {stated})' if stated else ''} and from the training "
+        "data, whose licences hold for them. Cite the paper of the method:"
     )
     methods = [
         part for name in dict.fromkeys((_pre(prepared, run), run.method)) if name for part in methods_named(name)

@@ -14,6 +14,7 @@ from harness.specs import Record, Run, Stage
 from harness.store import DEFAULT_URL, Store, StoredRequest
 from harness.tables.plan import Plan
 from harness.tables.request import Request, from_json
+from harness.tables.waves import best_run
 from harness.tasks import TASKS, Task
 
 
@@ -107,8 +108,8 @@ def task_of(stage: Stage, plan: Plan) -> Task | None:
 
 
 def best_key(request: Request) -> str:
-    """The run of the last bench with the best dev score among those of one task; the first one where several tie. Filters of
-    `request` narrow the bench. Raises UserError."""
+    """The run of the last bench with the best dev score among those of one task; see `best_run`. Filters of `request` narrow the
+    bench. Raises UserError."""
     store = Store(request.store or DEFAULT_URL, create=False)
     found = last_bench(store)
     if found is None:
@@ -119,15 +120,10 @@ def best_key(request: Request) -> str:
         raise UserError(
             f"--best: the last bench has {', '.join(tasks)}, whose scores cannot be compared; name one with --tasks."
         )
-    ranked: dict[str, float] = {}
-    records = store.records([run.stage.key for run in plan.runs])
-    for run in plan.runs:
-        record, selection = records.get(run.stage.key), run.stage.selection
-        if record is not None and record.status == "done" and selection is not None:
-            ranked.setdefault(run.stage.key, record.dev_scores[selection.metric])
-    if not ranked:
+    best = best_run(plan.runs, store.records([run.stage.key for run in plan.runs]))
+    if best is None:
         raise UserError("--best: no run of the last bench has finished yet; run the same bench again, or name a key.")
-    return max(ranked, key=lambda key: ranked[key])
+    return best.stage.key
 
 
 def recorded_runs(store: Store, request: Request) -> list[dict[str, Any]]:

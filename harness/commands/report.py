@@ -9,6 +9,7 @@ from harness.specs import Parent
 from harness.tables.caption import Caption, shares, some_of
 from harness.tables.cells import Grid, aggregate
 from harness.tables.class_report import class_reports
+from harness.tables.overrides import unreached
 from harness.tables.plan import COMPARED_TEXTS, Plan
 from harness.tables.results import examples, hardware, results_of
 from harness.tables.task_reader import UNLABELLED
@@ -25,7 +26,11 @@ def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
     }
     skipped = {(row, task): reason for row, task, reason in plan.skipped if task}
     grid = aggregate(resolved, results_of(plan, store), test_rows, not_comparable, skipped)
-    notes = own_data(plan) + [f"Overlap: {sentence}." for sentence in overlap_sentences(plan)]
+    notes = (
+        own_data(plan)
+        + unreached_sentences(prepared)
+        + [f"Overlap: {sentence}." for sentence in overlap_sentences(plan)]
+    )
     if any(stage.data.views > 1 for stage in plan.stages.values()):
         notes.append(f"CSSL contrasts back-translations made by {resolved.translator}.")
     if any(run for run in plan.runs if run.row in {row.name for row in resolved.rows if row.augment}):
@@ -41,6 +46,11 @@ def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
     return grid, Caption(
         len(keys), plan.source, found, hardware(plan, store), tuple(notes), class_reports(plan, store, grid.results)
     )
+
+
+def unreached_sentences(prepared: Prepared) -> list[str]:
+    """Which rows keep a value of their own where the request sets another, a sentence each."""
+    return [f"{each.sentence}." for each in unreached(prepared.resolved, prepared.request.overrides)]
 
 
 def starts_of(plan: Plan) -> list[str]:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 from harness.commands.execution import check_machine, execution_of, storage_of, worker_setup_of
 from harness.commands.prepare import Prepared, check_masks, prepare
 from harness.commands.texts import reader, translate
+from harness.specs import Record, Run
 from harness.storage import Storage, weights_of
 from harness.store import Store
 from harness.tables.plan import Plan
+from harness.tables.waves import best_run
 
 if TYPE_CHECKING:
     from harness.tables.lifecycle import Event
@@ -95,33 +97,37 @@ def _best_weights(wave: Prepared, storage: Storage) -> BestWeights | None:
 
 
 class BestWeights:
-    """Of the runs of each cell keeps the weights of the one with the best dev score, and deletes the others' as soon as they end.
-    Of several with one score the first stays. A run without stored weights, recorded by an earlier command, takes part in nothing."""
+    """Of the runs of each cell keeps the weights of the one that `best_run` selects among those with stored weights, and deletes the
+    others' as soon as they end. A run without stored weights, recorded by an earlier command, takes part in nothing."""
 
     def __init__(self, plans: Sequence[Plan], store: Store, storage: Storage) -> None:
         self._store, self._storage = store, storage
-        self._cells: dict[str, list[tuple[str, str, int]]] = {}
         self._parents = {stage.parent.key for plan in plans for stage in plan.stages.values() if stage.parent}
+        self._cells: dict[tuple[str, str, int], list[Run]] = {}
+        self._cells_of: dict[str, list[tuple[str, str, int]]] = {}
         for run in (run for plan in plans for run in plan.runs):
-            self._cells.setdefault(run.stage.key, []).append((run.row, run.task, run.size))
-        self._best: dict[tuple[str, str, int], tuple[float, str]] = {}
-        for key in store.statuses(self._cells):
+            cell = run.row, run.task, run.size
+            self._cells.setdefault(cell, []).append(run)
+            self._cells_of.setdefault(run.stage.key, []).append(cell)
+        self._ended: dict[str, Record] = {}
+        self._best: dict[tuple[str, str, int], str] = {}
+        for key in store.statuses(self._cells_of):
             self.ended(key)
 
     def ended(self, key: str) -> None:
         """Something happened to a stage. If it is recorded, keep its weights where it is the best of a cell, and delete those that are the best of none."""
-        if key not in self._cells or not self._storage.exists(weights_of(key)):
+        if key not in self._cells_of or not self._storage.exists(weights_of(key)):
             return
         record = self._store.records([key]).get(key)
         if record is None:  # it only starts, over weights that a killed command left
             return
-        score = next(iter(record.dev_scores.values()), float("-inf"))
+        self._ended[key] = record
         beaten = {key}
-        for cell in self._cells[key]:
-            best = self._best.get(cell)
-            if best is None or score > best[0]:
-                self._best[cell] = (score, key)
-                beaten |= {best[1]} if best else set()
-        kept = {best for _, best in self._best.values()} | self._parents
-        for each in beaten - kept:
+        for cell in self._cells_of[key]:
+            best = best_run(self._cells[cell], self._ended)
+            if best is not None:
+                beaten |= {self._best.get(cell, key)}
+                self._best[cell] = best.stage.key
+        for each in beaten - {*self._best.values()} - self._parents:
             self._storage.delete(weights_of(each))
+            del self._ended[each]

@@ -23,7 +23,8 @@ MAX_REASON = 200
 
 @dataclass(frozen=True)
 class Examples:
-    """Numbers of dev and test examples of a column; `full`: of its whole training set, 0 where that is not used.
+    """Numbers of dev and test examples of a column; `full`: of its whole training set, 0 where that is not used; `least`: of the smallest
+    one, where each subset has another.
 
     `dev_classes`, `test_classes`: counts by class name, for a task of the user's own; else empty.
     """
@@ -33,6 +34,7 @@ class Examples:
     full: int = 0
     dev_classes: Mapping[str, int] = field(default_factory=dict)
     test_classes: Mapping[str, int] = field(default_factory=dict)
+    least: int = 0
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,8 @@ def _data_lines(r: ResolvedTable, caption: Caption) -> Iterator[str]:
 
 
 def _examples(title: str, found: Examples) -> str:
-    train = f"train {found.full:,}, " if found.full else ""
+    several = f"{found.least:,} to " if 0 < found.least < found.full else ""
+    train = f"train {several}{found.full:,}, " if found.full else ""
     dev, test = (shares(each) for each in (found.dev_classes, found.test_classes))
     return f"{title} {train}dev {found.dev:,}{dev}, test {found.test:,}{test}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from harness.errors import UserError, unknown
 from harness.tables.recipe import EncoderSettings, MlmHead, Phase, PreTrain, Recipe, Value
 from harness.tables.request import Override
 from harness.tables.table import ENCODER, Row
-from harness.tables.values import EXCLUSIVE, PHASES
+from harness.tables.values import EXCLUSIVE, PHASES, listed
 from harness.yaml_files import describe_errors
 
 if TYPE_CHECKING:
@@ -123,34 +123,63 @@ def _truth(override: Override) -> bool:
     return override.value
 
 
-def check_effect(resolved: ResolvedTable) -> None:
-    """Raises UserError for an override that every chosen row replaces by a value of its own."""
-    for key, override in resolved.origins.items():
-        method, _, name = key.partition(".")
-        if method in resolved.settings:
-            takers = [row for row in resolved.rows if method in row.parts]
-            value = resolved.settings[method][name]
-            if takers and all(resolved.settings_of(row)[method][name] != value for row in takers):
-                raise UserError(
-                    f"{override.place}: has no effect, each chosen row of {method} sets {name} itself; change it in a table "
-                    "of your own."
-                )
-        elif f"{method}." == ENCODER and all(
-            row.encoder_settings.get(name, override.value) != override.value for row in resolved.rows
-        ):
-            raise UserError(
-                f"{override.place}: has no effect, each chosen row sets it itself; change it in a table of your own."
-            )
+@dataclass(frozen=True)
+class Unreached:
+    """An override of `value` that some `rows` replace by a value of their own; `all`: there are no others that it concerns."""
+
+    override: Override
+    value: str
+    rows: tuple[str, ...]
+    all: bool
+
+    @property
+    def sentence(self) -> str:
+        one = len(self.rows) == 1
+        return (
+            f"{self.override.place} does not reach {listed(self.rows)}, which set{'s' * one} {self.value} "
+            f"{'itself' if one else 'themselves'}"
+        )
 
 
-def check_recipe(resolved: ResolvedTable, overrides: Iterable[Override]) -> None:
-    """Raises UserError for an override of the recipe that every chosen row replaces by a value of its own."""
+def unreached(resolved: ResolvedTable, overrides: Iterable[Override]) -> list[Unreached]:
+    """The overrides that do not reach each row that they concern."""
+    found = []
     for override in overrides:
-        group, name = override.path[0], override.path[-1]
-        phases = PHASES[:2] if group == "optim" else (group,)
-        same = next((pair for pair in EXCLUSIVE if name in pair), (name,))
-        rows = [row.recipe_settings for row in resolved.rows if not row.skip]
-        if rows and all(any(key in row.get(phase, {}) for key in same) for row in rows for phase in phases):
+        group, name, value = override.path[0], ".".join(override.path[1:]), override.value
+        rows = [row for row in resolved.rows if not row.skip]
+        parts: dict[str, list[Row]] = {}
+        if group in resolved.settings:
+            rows = [row for row in rows if group in row.parts]
+            parts[override.key] = [row for row in rows if resolved.settings_of(row)[group][name] != value]
+        elif f"{group}." == ENCODER:
+            parts[override.key] = [row for row in rows if row.encoder_settings.get(name, value) != value]
+        elif override.key == "pre_train.fraction":
+            rows = [row for row in rows if row.pre_train]
+            parts[override.key] = [row for row in rows if row.pre_train_fraction not in (None, value)]
+        elif group in ("optim", *PHASES):
+            for phase in PHASES[:2] if group == "optim" else (group,):
+                parts[f"{phase}.{name}"] = [
+                    row for row in rows if _replaces(row.recipe_settings.get(phase, {}), name, value)
+                ]
+        everywhere = bool(rows) and all(len(keeping) == len(rows) for keeping in parts.values())
+        found += [
+            Unreached(override, each, tuple(row.name for row in keeping), everywhere)
+            for each, keeping in parts.items()
+            if keeping
+        ]
+    return found
+
+
+def _replaces(settings: Mapping[str, Any], name: str, value: Any) -> bool:
+    """Whether what a row sets of a phase takes the place of a field's value."""
+    same = next((pair for pair in EXCLUSIVE if name in pair), (name,))
+    return settings.get(name, value) != value or any(key in settings for key in same if key != name)
+
+
+def check_effect(resolved: ResolvedTable, overrides: Iterable[Override]) -> None:
+    """Raises UserError for an override that every chosen row replaces by a value of its own."""
+    for each in unreached(resolved, overrides):
+        if each.all:
             raise UserError(
-                f"{override.place}: has no effect, each chosen row sets {name} itself; change it in a table of your own."
+                f"{each.override.place}: has no effect, each chosen row sets {each.value} itself; change it in a table of your own."
             )

@@ -12,7 +12,7 @@ from harness.errors import UserError, unknown
 from harness.methods import METHODS
 from harness.tables.aggregation import Aggregation
 from harness.tables.filters import chosen_columns, chosen_design, chosen_rows, distinct
-from harness.tables.overrides import applied, check_effect, check_recipe
+from harness.tables.overrides import applied, check_effect
 from harness.tables.recipe import Augment, MlmHead, PreTrain, Recipe, StartsFrom, Value
 from harness.tables.request import YAML, Override, Request
 from harness.tables.schema import Place
@@ -315,9 +315,8 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
         starts_from=base.starts_from or table.starts_from,
     )
     result = replace(result, earlier=_earlier(result, request, tasks))
-    check_effect(result)
+    check_effect(result, request.overrides)
     _check_k(result)
-    check_recipe(result, request.overrides)
     differs = deviations(result)
     incomparable = differs if base.comparable else [f"preset {preset} is not the paper's setting"]
     if table.source is None:

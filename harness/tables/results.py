@@ -140,7 +140,9 @@ def examples(plan: Plan) -> dict[str, Examples]:
                 plan.table_data.training[key].drawn for key in plan.table_data.training if key[:2] == (column.task, 0)
             ]
             classes = [_classes(data.task, plan.library[rows.digest]) for rows in (data.dev, test)]
-            found[name] = Examples(data.dev.rows, test.rows, max(full, default=0), classes[0], classes[1])
+            found[name] = Examples(
+                data.dev.rows, test.rows, max(full, default=0), classes[0], classes[1], min(full, default=0)
+            )
     return found
 
 

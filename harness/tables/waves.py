@@ -5,6 +5,7 @@ Pure: which runs there are is the plan's, which of them are recorded is the call
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -41,19 +42,26 @@ def not_ended(runs: Sequence[Run]) -> Start:
     return Start()
 
 
+def best_run(runs: Sequence[Run], records: Mapping[str, Record]) -> Run | None:
+    """Of the runs that were trained the one with the best dev score by its selection; of equal ones the first in the plan, whichever
+    ended first. `records`: how each ended, by the key of its last stage; None where none of them was trained."""
+    best, highest = None, -math.inf
+    for run in runs:
+        record, selection = records.get(run.stage.key), run.stage.selection
+        if record is not None and record.status == "done" and selection is not None:
+            dev = record.dev_scores[selection.metric]
+            if best is None or dev > highest:
+                best, highest = run, dev
+    return best
+
+
 def selected(runs: Sequence[Run], records: Mapping[str, Record]) -> Start:
-    """Of the runs that were trained the one with the best dev score; of equal ones the first. `records`: how each ended, by the key
-    of its last stage; not selected while one is missing."""
+    """The start as `best_run` selects it; not selected while a record is missing."""
     if any(run.stage.key not in records for run in runs):
         return Start()
-    best: Start = Start()
-    for run in runs:
-        record, selection = records[run.stage.key], run.stage.selection
-        if record.status == "done" and selection is not None:
-            dev = record.dev_scores[selection.metric]
-            if best.dev is None or dev > best.dev:
-                best = Start(run, dev)
-    if best.selected is None:
+    best = best_run(runs, records)
+    if best is None:
         ends = [f"{run.name} {records[run.stage.key].status}: {records[run.stage.key].reason}" for run in runs]
         return Start(reason=f"none of the {len(runs)} runs that it could start from was trained ({ends[0]})")
-    return best
+    assert best.stage.selection is not None
+    return Start(best, records[best.stage.key].dev_scores[best.stage.selection.metric])

@@ -19,6 +19,7 @@ from cli.conftest import BENCH, Benched
 from huggingface_hub import ModelCardData
 from huggingface_hub.repocard import metadata_load
 
+from harness.commands.model_card import encoder_license
 from harness.commands.recorded import recorded
 from harness.storage import Storage, weights_of
 from harness.store import Store
@@ -95,6 +96,7 @@ def test_the_card_says_what_the_model_is(harness: Harness, benched: Benched, tmp
     said = harness("export", benched.keys["CMLM", 42], "--out", str(tmp_path / "out"))
     assert said.status == 0, said
     text = (tmp_path / "out" / "README.md").read_text()
+    assert metadata_load(tmp_path / "out" / "README.md")["license"] == "other"
     data = ModelCardData(**metadata_load(tmp_path / "out" / "README.md"))
     assert data.model_name == "tiny-bert, CMLM on SST-2 (20 labelled examples)"
     results = data.eval_results
@@ -118,6 +120,16 @@ def test_the_card_says_what_the_model_is(harness: Harness, benched: Benched, tmp
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(("negative [", "positive ["))
+
+
+@pytest.mark.parametrize(
+    ("card", "stated"),
+    [("---\nlicense: mit\n---\n# An encoder\n", "mit"), ("# An encoder\n", ""), ("---\n{[\n---\n", ""), (None, "")],
+)
+def test_the_licence_of_an_encoder_is_that_of_its_card(card: str | None, stated: str, tmp_path: Path) -> None:
+    if card is not None:
+        (tmp_path / "README.md").write_text(card)
+    assert encoder_license(tmp_path) == stated
 
 
 def test_an_encoder_after_post_training_is_a_masked_lm(harness: Harness, benched: Benched, tmp_path: Path) -> None:
@@ -144,7 +156,10 @@ def test_the_best_run_is_that_with_the_best_dev_score(harness: Harness, benched:
     scores = {key: record.dev_scores["accuracy"] for key, record in store.records(benched.keys.values()).items()}
     said = harness("export", "--best", "--out", str(tmp_path / "all"))
     assert scores[json.loads((tmp_path / "all" / "harness.json").read_text())["key"]] == max(scores.values()), said
-    said = harness("export", "--best", "--methods", "scl", "--out", str(tmp_path / "scl"))
+    said = harness("export", "--best", "--methods", "scl", "--out", str(tmp_path / "scl"), "--license", "apache-2.0")
+    metadata = metadata_load(tmp_path / "scl" / "README.md")
+    assert metadata["license"] == "apache-2.0"
+    assert "license_name" not in metadata
     mine = {key for (row, _), key in benched.keys.items() if row == "SCL"}
     assert json.loads((tmp_path / "scl" / "harness.json").read_text())["key"] in mine, said
 
@@ -201,6 +216,10 @@ def test_a_model_that_differs_from_its_record_is_refused(
         ("export abc --best --out x", "export: name a key ('harness list runs'), or give --best"),
         ("export zzz --out x", "has no record whose key begins with 'zzz'"),
         ("export FT --out data", "--out data: is there already; name a new folder"),
+        (
+            "export FT --out x --license Apache",
+            "--license Apache: should be the hub's identifier of a licence, as apache-2.0",
+        ),
         ("export FT --out x --public", "export: --public is for --push OWNER/NAME"),
         ("export FT --out x --push me/model", "--push: the hub cannot be reached (HF_HUB_OFFLINE is set); connect, or"),
         ("export", "export: the following arguments are required: --out"),

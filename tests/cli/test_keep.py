@@ -17,6 +17,7 @@ from cli.conftest import BENCH, Benched
 from harness.commands.train import BestWeights
 from harness.encoders.flops import weights_bytes
 from harness.storage import Storage, weights_of
+from harness.tables.waves import best_run
 
 Harness = Callable[..., Said]
 
@@ -25,7 +26,9 @@ def kept(order: list[str], cells: dict[str, list[str]], scores: dict[str, float]
     """The runs whose weights are left when the runs end in this order; `cells`: the rows of each run."""
     storage = Storage(str(folder))
     runs = [
-        SimpleNamespace(row=row, task="t", size=20, stage=SimpleNamespace(key=key))
+        SimpleNamespace(
+            row=row, task="t", size=20, stage=SimpleNamespace(key=key, selection=SimpleNamespace(metric="accuracy"))
+        )
         for key in cells
         for row in cells[key]
     ]
@@ -33,25 +36,31 @@ def kept(order: list[str], cells: dict[str, list[str]], scores: dict[str, float]
     done: set[str] = set()
     store: Any = SimpleNamespace(
         statuses=lambda keys: {key: ("done", 1) for key in keys if key in done},
-        records=lambda keys: {key: SimpleNamespace(dev_scores={"accuracy": scores[key]}) for key in keys},
+        records=lambda keys: {
+            key: SimpleNamespace(status="done", dev_scores={"accuracy": scores[key]}) for key in keys
+        },
     )
     best = BestWeights([plan], store, storage)
+    exported = best_run(runs, store.records(order)).stage.key
     for number, key in enumerate(order):
         if number == 2:  # the command is run again
             best = BestWeights([plan], store, storage)
         storage.write(weights_of(key), b"weights")
         done.add(key)
         best.ended(key)
-    return {key for key in cells if storage.exists(weights_of(key))}
+    left = {key for key in cells if storage.exists(weights_of(key))}
+    assert exported in left  # `export --best` trains nothing again
+    return left
 
 
 def test_of_each_cell_the_best_stays_in_any_order(tmp_path: Path) -> None:
-    """A run of two cells stays while it is the best of one."""
+    """A run of two cells stays while it is the best of one; of equal ones the first of the plan does."""
     cells = {"a": ["FT"], "b": ["FT"], "c": ["FT", "SCL"], "d": ["SCL"]}
     for number, order in enumerate(permutations(cells)):
         for name, scores, wanted in (
             ("one", {"a": 0.7, "b": 0.8, "c": 0.5, "d": 0.4}, {"b", "c"}),
             ("two", {"a": 0.7, "b": 0.6, "c": 0.9, "d": 0.8}, {"c"}),
+            ("equal", {"a": 0.9, "b": 0.9, "c": 0.9, "d": 0.9}, {"a", "c"}),
             ("none", {"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.9}, {"c", "d"}),
         ):
             assert kept(list(order), cells, scores, tmp_path / f"{name}{number}") == wanted

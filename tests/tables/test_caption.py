@@ -136,6 +136,8 @@ def test_a_title_names_the_sizes_that_are_shown() -> None:
         "Full-size GLUE, the full training set (CMLM, Table 2).\nTest scores in points (x100): mean over 3 seeds."
     )
     assert "RTE train 2,490, dev 200, test 77" in full
+    each = {"rte": Examples(62, 97, 249, least=241)}  # each subset has a dev set of its own
+    assert "RTE train 241 to 249, dev 62" in text_of(table("full_size", tasks=("rte",)), Caption(1, examples=each))
 
 
 def test_settings_of_the_encoder_are_in_the_recipe() -> None:

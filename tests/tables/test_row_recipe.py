@@ -10,6 +10,7 @@ import pytest
 from harness.encoders import Located
 from harness.errors import UserError
 from harness.specs import Encoder, Run
+from harness.tables.overrides import unreached
 from harness.tables.plan import Plan, make_plan
 from harness.tables.request import Override, Request
 from harness.tables.resolve import ResolvedTable, resolve
@@ -94,6 +95,40 @@ presets:
 """
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("fine_tune.lr", 3e-5, ["--set fine_tune.lr=3e-5 does not reach large, which sets fine_tune.lr itself"]),
+        ("optim.lr", 3e-5, ["--set optim.lr=3e-5 does not reach large, which sets fine_tune.lr itself"]),
+        (
+            "optim.batch_size",
+            50,
+            ["--set optim.batch_size=50 does not reach small, which sets fine_tune.batch_size itself"],
+        ),
+        ("fine_tune.lr", 2e-5, []),
+        ("fine_tune.clip", 2.0, []),
+        ("max_length", 64, []),
+    ],
+)
+def test_rows_that_keep_a_value_of_their_own_are_named(key: str, value: float, said: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(TABLE)
+    override = Override(tuple(key.split(".")), value, "--set")
+    found = unreached(resolved(str(path), "quick", (key, value)), [override])
+    assert [each.sentence for each in found] == said
+    assert not any(each.all for each in found)
+
+
+def test_a_hyperparameter_that_rows_set_names_them() -> None:
+    override = Override(("cmlm", "alpha"), 0.3, "--set")
+    table = resolve(load_table("ablation"), Request("ablation", overrides=(override,)))
+    (found,) = unreached(table, [override])
+    assert set(found.rows) == {
+        row.name for row in table.rows if table.settings_of(row).get("cmlm", {"alpha": 0.3})["alpha"] != 0.3
+    }
+    assert found.sentence.endswith("w/o CL, which sets cmlm.alpha itself")
+
+
 def test_a_row_changes_the_recipe_for_itself(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(TABLE)
@@ -104,7 +139,7 @@ def test_a_row_changes_the_recipe_for_itself(tmp_path: Path) -> None:
     assert [run.stage.optim.lr for run in runs] == [1e-5, 2e-5]
     assert table.hyperparameters(table.rows[1]) == {"fine_tune.lr": 2e-5, "fine_tune.batch_size": 50}
     with pytest.raises(
-        UserError, match=r"fine_tune.batch_size=32: has no effect, each chosen row sets batch_size itself"
+        UserError, match=r"fine_tune.batch_size=32: has no effect, each chosen row sets fine_tune.batch_size itself"
     ):
         resolved(str(path), "quick", ("fine_tune.batch_size", 32))
     assert resolved(str(path), "quick", ("fine_tune.lr", 3e-5)).recipe.fine_tune.lr == 3e-5
