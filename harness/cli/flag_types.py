@@ -64,6 +64,15 @@ def store(text: str) -> str:
     return text
 
 
+def keep(text: str) -> str:
+    """Which weights stay."""
+    from harness.tables.request import KEPT
+
+    if text not in KEPT:
+        raise unknown("choice", text, KEPT, "--keep")
+    return text
+
+
 def one_of(formats: Sequence[str]) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text not in formats:

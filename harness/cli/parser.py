@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import harness
-from harness.cli.flag_types import count, names, number, numbers, one_of, positive, store
+from harness.cli.flag_types import count, keep, names, number, numbers, one_of, positive, store
 from harness.errors import UserError, unknown
 
 LISTED = ("methods", "tasks", "tables", "spaces", "encoders", "corpora", "translators", "benches", "runs")
@@ -239,18 +239,10 @@ def _format_flag(parser: Any, formats: Sequence[str]) -> None:
     )
 
 
-def _keep(text: str) -> str:
-    from harness.tables.request import KEPT
-
-    if text not in KEPT:
-        raise unknown("choice", text, KEPT, "--keep")
-    return text
-
-
 def _keep_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep",
-        type=_keep,
+        type=keep,
         default="none",
         metavar="best|all|none",
         help="weights that stay in the storage: of each cell's best run by dev, of all stages, or none (default)",
