@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
 import warnings
 from collections.abc import Callable
@@ -11,20 +12,24 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from harness.errors import UserError
-from harness.tables.cells import Grid
+from harness.methods import METHODS
+from harness.tables.aggregation import AVERAGE
+from harness.tables.cells import Grid, has_average
 from harness.tables.resolve import ResolvedTable
 from harness.tables.table import Figure
 
 FORMATS = ("png", "svg", "pdf")
 PANEL = (3.4, 2.6)
 """Inches of one panel."""
+CLOSE = 0.1
+"""Points closer than this share of the axis have no ticks of their own."""
 MARKERS, LINES = "osD^v", ("-", "--", ":", "-.")
 
 
 @dataclass(frozen=True)
 class Point:
-    """One point of a curve. `value` and `spread` in points (x100), None until all `expected` runs are done; `paper`: the printed
-    value, where there is one."""
+    """One point of a curve. `value` and `spread` in points (x100), None until all `expected` runs are done; `paper`: the printed value,
+    where there is one; `series`: the line that it is on, where a size has several."""
 
     column: str
     metric: str
@@ -37,6 +42,7 @@ class Point:
     done: int
     expected: int
     paper: float | None = None
+    series: str = ""
 
 
 def figure_of(resolved: ResolvedTable) -> Figure:
@@ -49,19 +55,25 @@ def figure_of(resolved: ResolvedTable) -> Figure:
 def points_of(grid: Grid) -> list[Point]:
     """The points of a table's figure by column, size and x."""
     r, shown = grid.resolved, figure_of(grid.resolved)
+    several = len({row.pre_train for row in r.rows}) > 1
+    columns = {name: (column.title, column.metric) for name, column in r.columns.items()}
+    columns |= {AVERAGE: ("Avg", "average")} if has_average(r) else {}
     found = []
-    for name, column in r.columns.items():
+    for name, titles in columns.items():
         for size in r.sizes:
             for row in r.rows:
                 cell = grid.cells[size, row.title, name]
                 value, spread, paper = (None if v is None else 100 * v for v in (cell.value, cell.spread, cell.paper))
-                place = (column.title, column.metric, r.aggregate.scores, size, shown.x_of(row), row.title)
-                found.append(Point(*place, value, spread, cell.done, cell.expected, paper))
-    return sorted(found, key=lambda point: (list(r.columns).index(_id(r, point)), point.size, point.x))
-
-
-def _id(resolved: ResolvedTable, point: Point) -> str:
-    return next(name for name, column in resolved.columns.items() if column.title == point.column)
+                x = shown.x_of(row)
+                if shown.x == "pre_train_step":  # of the updates that were run
+                    step = r.pre_train_step(row)
+                    x = float(r.optim("pre_train", row=row).steps if step == "last" else step)
+                series = "+".join(METHODS[part].title for part in row.pre_train.split("+") if part) if several else ""
+                place = (*titles, r.aggregate.scores, size, x, row.title)
+                found.append(Point(*place, value, spread, cell.done, cell.expected, paper, series))
+    order = [title for title, _ in columns.values()]
+    lines = list(dict.fromkeys(point.series for point in found))
+    return sorted(found, key=lambda p: (order.index(p.column), p.size, lines.index(p.series), p.x))
 
 
 def csv_of(points: list[Point]) -> str:
@@ -108,25 +120,30 @@ def _figure(grid: Grid, shown: Figure) -> Any:
 
 
 def _panel(axes: Any, points: list[Point]) -> None:
-    sizes = sorted({point.size for point in points})
-    for index, size in enumerate(sizes):
-        here = [point for point in points if point.size == size]
+    lines = list(dict.fromkeys((point.size, point.series) for point in points))
+    for index, (size, series) in enumerate(lines):
+        here = [point for point in points if (point.size, point.series) == (size, series)]
         spreads = [point.spread or 0 for point in here]
         axes.errorbar(
             [point.x for point in here],
             [math.nan if point.value is None else point.value for point in here],  # a gap, not a line across it
             yerr=spreads if any(spreads) else None,
-            color=str(0.4 * index / max(1, len(sizes) - 1)),
+            color=str(0.4 * index / max(1, len(lines) - 1)),
             marker=MARKERS[index % len(MARKERS)],
             linestyle=LINES[index % len(LINES)],
             capsize=3,
-            label=f"{size:,} labelled examples",
+            label=series or f"{size:,} labelled examples",
         )
-        printed = [point for point in points if point.size == size and point.paper is not None]
+        printed = [point for point in here if point.paper is not None]
         if printed:
             xs, ys = [point.x for point in printed], [point.paper for point in printed]
             axes.plot(xs, ys, "kx", markersize=7, label="the paper's" if not index else None)
-    axes.set_xticks(sorted({point.x for point in points}))
+    places = sorted({point.x for point in points})
+    if all(right - left > CLOSE * (places[-1] - places[0]) for left, right in itertools.pairwise(places)):
+        axes.set_xticks(places)
+    else:  # their labels would overlap
+        axes.locator_params(axis="x", nbins=5)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.grid(axis="y", color="0.85", linewidth=0.6)
     axes.set_axisbelow(True)
     if len(axes.get_legend_handles_labels()[1]) > 1:

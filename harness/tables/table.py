@@ -195,7 +195,7 @@ class Figure(Strict):
 
     def x_of(self, row: Row) -> float:
         """Where a row stands. Raises MisplacedError for a row that sets no number there."""
-        value = row.unlabelled if self.x == "unlabelled" else row.set.get(self.x)
+        value = getattr(row, self.x) if self.x in ("unlabelled", "pre_train_step") else row.set.get(self.x)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise MisplacedError(
                 ["figure", "x"], f"the row '{row.name}' sets no number {self.x}; every row of a figure does"

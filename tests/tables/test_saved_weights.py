@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 from requested import resolve_table
+from tables.runs import filled, result, rows_of
 
 from harness.commands.report import starts_of
 from harness.encoders import Located
 from harness.errors import UserError
 from harness.specs import Encoder, Parent, Stage, Status
 from harness.storage import weights_of
+from harness.tables.figure import points_of
 from harness.tables.lifecycle import Event, Lifecycle
 from harness.tables.plan import Plan, make_plan
-from harness.tables.table import Table, load_table
+from harness.tables.table import Figure, Table, load_table
 from harness.tables.work import Item, work
 
 CONFIG: dict[str, Any] = {
@@ -193,6 +195,29 @@ def test_wrong_updates_are_refused(row: dict[str, Any], save_at: tuple[int, ...]
         load_table(path)
     assert said in str(raised.value)
     assert str(path) in str(raised.value)
+
+
+def test_a_figure_has_a_line_for_each_pre_training() -> None:
+    """At the updates that were run, with an Avg; the last point is the end."""
+    steps = (50_000, 100_000, 250_000)
+    mlm = [row.model_copy(update={"name": f"MLM {row.name}"}) for row in table_of(steps=steps, pre_train="mlm").rows]
+    table = table_of(steps=steps)
+    shown = Figure(x="pre_train_step", label="updates")
+    table = table.model_copy(update={"rows": (*mlm, *table.rows), "figure": shown})
+    r = resolve_table(table, "paper", tasks=("cola", "rte"), sizes=(100,), set=("pre_train.steps=1000",))
+    runs = [
+        result(r, row.name, 100, column, subset, seed, 0.5 + 0.01 * index, dev=0.5)
+        for index, row in enumerate(r.rows)
+        for column in r.columns
+        for subset, seed in r.replicates_at(100)
+    ]
+    points = points_of(filled(r, runs, rows_of(r)))
+    assert {point.column for point in points} == {"CoLA", "RTE", "Avg"}
+    for column in ("RTE", "Avg"):
+        for series, first in (("MLM", 50.0), ("TACO", 53.0)):
+            line = [point for point in points if (point.column, point.series) == (column, series)]
+            assert [point.x for point in line] == [200, 400, 1000]
+            assert [point.value for point in line] == pytest.approx([first, first + 1, first + 2])
 
 
 class TestLifecycle:
