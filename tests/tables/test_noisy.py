@@ -215,13 +215,13 @@ def test_a_mean_of_rows_is_that_of_their_cells_and_its_spread_that_of_their_runs
     ours = next(line for line in text.split("\n") if line.startswith("Chosen here"))
     assert "back-translation by wmt19:de" in ours
     printed = render(grid, Caption(1), "text").splitlines()
-    titles = [line.partition("  ")[0] for line in printed if line.startswith("CE")]
-    assert titles[-4:] == [
-        "CE (average)",
-        "CE (average) (paper)",
-        "CE + SCL (average)",
-        "CE + SCL (average) (paper)",
-    ] or ("CE (average)" in titles)
+    titles = [line.partition("  ")[0] for line in printed[3 : 3 + 24]]
+    names = [
+        f"{loss}{setting}"
+        for setting in ("", *(f" (T={each})" for each in TEMPERATURES), " (average)")
+        for loss in LOSSES
+    ]
+    assert titles == [f"{name}{whose}" for name in names for whose in ("", " (paper)")]
     missing = filled(r, runs[:-1], rows_of(r)).cells[100, "CE + SCL (average)", "sst2"]
     assert (missing.value, missing.done) == (None, 39)
 
