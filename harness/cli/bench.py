@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, cast
 from tabulate import tabulate
 
 from harness.cli import EXIT_INCOMPLETE
-from harness.cli.figure import VARIANCE, print_embeddings, print_figure, print_variance, table_of_figure
+from harness.cli.figure import print_embeddings, print_figure, table_of_figure
 from harness.cli.output import Stream
 from harness.cli.parser import FIGURE_FORMATS
 from harness.cli.printing import duration, magnitude, print_lines, print_table, size_of, time_range, timestamp
 from harness.cli.request import read, recalled
-from harness.commands.compare import detections_of, subsets_of
 from harness.commands.execution import storage_of
 from harness.commands.prepare import MADE_LATER, Prepared, prepare, shared_runs
 from harness.commands.report import (
@@ -38,7 +37,6 @@ from harness.tables.caption import counted
 from harness.tables.embedding_figure import EMBEDDINGS
 from harness.tables.plan import Plan, make_plan
 from harness.tables.render import render
-from harness.tables.render_power import detection_lines
 from harness.tables.request import Request
 from harness.tables.resolve import ResolvedTable, resolve
 from harness.tables.schema import parquet_bytes
@@ -67,9 +65,6 @@ def plan(args: argparse.Namespace) -> int:
     ]
     print_lines([*_first_line(prepared), *describe(prepared), *shared], sys.stdout)
     print("\n".join(["", *_rows(prepared)]))
-    if args.detect is not None:
-        found = detections_of(prepared, args.detect / 100)
-        print_table("\n".join(["", *detection_lines(found, subsets_of(prepared), duration)]), sys.stdout)
     return 0
 
 
@@ -213,8 +208,6 @@ def report(args: argparse.Namespace) -> int:
         print_lines(lines)
     if args.figure == EMBEDDINGS:
         return print_embeddings(prepared, args.format, live)
-    if args.figure == VARIANCE:
-        return print_variance(prepared, args.format)
     return print_figure(prepared, args.format) if args.figure else _print_table(prepared, args.format)
 
 

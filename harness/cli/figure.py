@@ -8,7 +8,6 @@ from typing import cast
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.output import Stream
 from harness.cli.printing import print_lines
-from harness.commands.compare import variance_of
 from harness.commands.embeddings import embeddings_of
 from harness.commands.prepare import Prepared
 from harness.commands.report import grid_of
@@ -17,25 +16,20 @@ from harness.errors import UserError, unknown
 from harness.tables import embedding_figure
 from harness.tables.embedding_figure import EMBEDDINGS, MOST, NEIGHBOURS
 from harness.tables.figure import csv_of, drawn, figure_of, points_of
-from harness.tables.render_comparison import rendered_variance
 from harness.tables.request import YAML
 from harness.tables.table import load_table, table_names
-from harness.tables.variance_figure import drawn_variance
-
-VARIANCE = "variance"
-"""The figure that every table has: of the variance of its cells."""
 
 
 def table_of_figure(figure: str, table: str | None) -> str | None:
-    """The table of a figure: a figure has the name of its table, or is a file; embeddings and variance are of any. Raises UserError for an
+    """The table of a figure: a figure has the name of its table, or is a file; embeddings are of any. Raises UserError for an
     unknown one, and for another table beside it."""
-    if figure in (EMBEDDINGS, VARIANCE):
+    if figure == EMBEDDINGS:
         return table
     if table not in (None, figure):
         raise UserError(f"--figure {figure} is the figure of table {figure}; leave --table {table} out.")
     if not figure.endswith(YAML) and (figure not in table_names() or load_table(figure).figure is None):
         known = [name for name in table_names() if load_table(name).figure]
-        raise unknown("figure", figure, [*known, EMBEDDINGS, VARIANCE], "--figure")
+        raise unknown("figure", figure, [*known, EMBEDDINGS], "--figure")
     return figure
 
 
@@ -62,20 +56,6 @@ def print_embeddings(prepared: Prepared, format: str, view: View) -> int:
     else:
         cast(Stream, sys.stdout).write_bytes(embedding_figure.drawn(found, data.task.classes, format))
     return EXIT_INCOMPLETE if missing else 0
-
-
-def print_variance(prepared: Prepared, format: str) -> int:
-    """Write the figure of the cells' variance, or its numbers as CSV, to standard output."""
-    grid, found = variance_of(prepared)
-    if not found:
-        raise UserError(
-            "--figure variance: no cell has two runs that are done; run a bench of two subsets and two seeds first."
-        )
-    if format == "csv":
-        print(rendered_variance(found, grid, format), end="")
-    else:
-        cast(Stream, sys.stdout).write_bytes(drawn_variance(found, format))
-    return 0 if grid.complete else EXIT_INCOMPLETE
 
 
 def print_figure(prepared: Prepared, format: str) -> int:

@@ -8,13 +8,13 @@ from typing import Any, NoReturn
 
 import harness
 from harness.cli.flag_types import count, keep, names, number, numbers, one_of, positive, store
-from harness.cli.statistics_flags import compare_flags, detect_flag
 from harness.errors import UserError, unknown
 
 LISTED = ("methods", "tasks", "tables", "spaces", "encoders", "corpora", "translators", "benches", "runs")
 FORMATS = ("text", "md", "latex", "csv", "json")
 TABLE_FORMATS = (*FORMATS, "parquet")
 FIGURE_FORMATS = ("png", "svg", "pdf")
+COMPARISON_FORMATS = ("text", "md", "csv", "json")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -255,6 +255,28 @@ def _last_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _compare_flags(parser: argparse.ArgumentParser) -> None:
+    _last_flag(parser)
+    what = parser.add_argument_group("comparison")
+    what.add_argument("--against", metavar="ROW", help="row that the others are compared with (default: the first)")
+    what.add_argument(
+        "--region",
+        type=number("points such as 1 or 0.5", above_zero=True),
+        default=None,
+        metavar="POINTS",
+        help="rows are equivalent within this difference (default: 1)",
+    )
+    what.add_argument(
+        "--items", action="store_true", help="take the test items as a third factor: would it hold on another test set?"
+    )
+    what.add_argument(
+        "--variance",
+        action="store_true",
+        help="the variance of each cell by subset, seed, interaction and test items, instead of comparisons",
+    )
+    _format_flag(parser, COMPARISON_FORMATS)
+
+
 def _yes_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--yes", action="store_true", help="do not ask for confirmation before a plan of more than an hour"
@@ -311,7 +333,6 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _table_flags(plan)
     _keep_flag(plan)
-    detect_flag(plan)
     plan.set_defaults(handler="harness.cli.bench:plan")
 
     report = commands.add_parser(
@@ -322,7 +343,7 @@ def build_parser() -> argparse.ArgumentParser:
     report.add_argument(
         "--figure",
         metavar="NAME",
-        help="the figure of table NAME instead of the table, 'embeddings' of a task's test set or 'variance' of the cells: png, svg, pdf, or its points as csv",
+        help="the figure of table NAME instead of the table, or 'embeddings' of a task's test set: png, svg, pdf, or its points as csv",
     )
     _format_flag(report, (*TABLE_FORMATS, *FIGURE_FORMATS))
     report.set_defaults(handler="harness.cli.bench:report")
@@ -331,8 +352,7 @@ def build_parser() -> argparse.ArgumentParser:
         "compare", help="compare rows of a table from the store: intervals, tests, verdicts; trains nothing"
     )
     _table_flags(compare)
-    _last_flag(compare)
-    compare_flags(compare)
+    _compare_flags(compare)
     compare.set_defaults(handler="harness.cli.compare:compare")
 
     init = commands.add_parser("init", help="write a task's YAML file for a file of labelled rows")

@@ -55,7 +55,7 @@ class Points:
         return self.space.metrics or (" and ".join(dict.fromkeys(self._own_metric(task) for task in self.base.tasks)),)
 
     def _own_metric(self, task: str) -> str:
-        return self.base.selection(task).metric
+        return self.base.selection_metric(task)
 
     def resolved(self, point: Point) -> ResolvedTable:
         overrides = (*self.request.overrides, *self.space.overrides(point))

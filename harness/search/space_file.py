@@ -27,7 +27,8 @@ from harness.search.trials import Direction
 from harness.tables.recipe import Count, Scalar, Seed, Size, Value
 from harness.tables.request import Request, overrides_of
 from harness.tables.resolve import resolve
-from harness.tables.table import Row, Table, load_table
+from harness.tables.row import Row
+from harness.tables.table import Table, load_table
 from harness.tables.values import EXCLUSIVE
 from harness.tasks.metrics import METRICS
 from harness.yaml_files import MisplacedError, Strict

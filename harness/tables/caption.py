@@ -11,8 +11,9 @@ from harness.methods import METHODS, hyperparameters
 from harness.tables.aggregation import AVERAGE, RULES
 from harness.tables.cells import Cell, Grid, Note, has_average, own_scores
 from harness.tables.class_report import ClassReport
+from harness.tables.recipe import LAST
 from harness.tables.resolve import ResolvedTable
-from harness.tables.table import Row
+from harness.tables.row import Row
 from harness.tables.values import PHASE_WORDS, by_origin, listed, phase_words, sizes_text, used, words
 from harness.tasks import protocol_named
 
@@ -152,10 +153,15 @@ def _data_lines(r: ResolvedTable, caption: Caption) -> Iterator[str]:
     found = [_examples(r.columns[name].title, each) for name, each in caption.examples.items()]
     if found:
         yield f"Examples: {'; '.join(found)}."
-    yield (
-        f"Protocol {r.protocol}, recipe of table {r.table.name}, preset {r.preset}. The checkpoint is selected by its dev score"
-        f"{' and scored once on test' if r.aggregate.scores == 'test' else ', which is the score shown'}."
-    )
+    yield f"Protocol {r.protocol}, recipe of table {r.table.name}, preset {r.preset}. {_checkpoint_words(r)}"
+
+
+def _checkpoint_words(r: ResolvedTable) -> str:
+    last = r.selection_every == LAST
+    if protocol_named(r.protocol).scores_dev:
+        return f"{'The last checkpoint is scored' if last else 'The checkpoint is selected by its score, and scored,'} on the development set."
+    which = "The last checkpoint is evaluated on dev" if last else "The checkpoint is selected by its dev score"
+    return f"{which}{' and scored once on test' if r.aggregate.scores == 'test' else ', which is the score shown'}."
 
 
 def _examples(title: str, found: Examples) -> str:
@@ -182,8 +188,8 @@ def _value_lines(r: ResolvedTable) -> Iterator[str]:
         yield from _origin_lines(r, by_letter)
     else:
         values = {path: value for path, value in used(r).items() if not path.startswith(_ELSEWHERE)}
-        yield f"Recipe: {words(r, values)} and after the last."
-    own = {row.title: _row_settings(row) for row in r.rows}
+        yield f"Recipe: {words(r, values)}{'' if r.selection_every == LAST else ' and after the last'}."
+    own = {row.title: _row_settings(row) for row in r.rows if not row.configuration_of}
     if any(own.values()):
         yield f"Set by rows: {'; '.join(f'{name}: {text}' for name, text in own.items() if text)}."
     if about_paper(r) and r.deviations:

@@ -23,14 +23,15 @@ from harness.tables.aggregation import (
     subset_std,
 )
 from harness.tables.resolve import ResolvedTable
+from harness.tables.row import Row
 from harness.tables.schema import PLACE, placed
-from harness.tables.table import Row
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Verdict = Literal["", "agrees", "higher", "lower", "incomplete", "not comparable"]
 CONFIDENCE = 0.95
+OTHER_TASKS = "the row is not run on this task"
 
 
 @dataclass(frozen=True, order=True)
@@ -112,9 +113,10 @@ def aggregate(
     )
     cells: dict[tuple[int, str, str], Cell] = {}
     for size in resolved.sizes:
-        for title, rows in resolved.printed_rows.items():
-            for column in resolved.columns:
+        for title, configurations in resolved.printed_rows.items():
+            for column, spec in resolved.columns.items():
                 place = (size, title, column)
+                rows = [row for row in configurations if resolved.takes(row, spec.task)]
                 cell = _unrun(resolved, rows, place, skipped or {})
                 if not cell.skip:
                     kept = all_counted.get(place, counted[:0])
@@ -208,6 +210,8 @@ def _unrun(
     """A cell without runs: what the paper prints there, or why it is not run."""
     size, title, column = place
     paper, paper_spread = resolved.paper_value(size, title, column) or (None, None)
+    if not rows:
+        return Cell(None, None, 0, 0, notes=(Note("skipped", OTHER_TASKS),), skip=OTHER_TASKS)
     for row in rows:
         if reason := skipped.get((row.name, resolved.columns[column].task)):
             return Cell(None, None, 0, 0, notes=(Note("skipped", reason),), skip=reason)

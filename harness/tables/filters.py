@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from harness.errors import UserError, unknown
 from harness.methods import METHODS, methods_named
 from harness.tables.request import Request
-from harness.tables.table import Column, Row, Table
+from harness.tables.row import Row
+from harness.tables.table import Column, Table
 from harness.tasks.protocols import protocol_named
 from harness.tasks.task import TASKS, Task
 from harness.yaml_files import MisplacedError
@@ -19,8 +21,22 @@ T = TypeVar("T")
 def chosen_rows(table: Table, preset: str, request: Request) -> tuple[Row, ...]:
     if request.methods is not None:
         return _pick_rows(table, request.methods, request.origin("methods"))
-    names = table.presets[preset].methods
-    return table.rows if names is None else tuple(row for name in names for row in table.rows if row.title == name)
+    base = table.presets[preset]
+    rows = _drawn(table.rows, base.draws) if base.draws else table.rows
+    return rows if base.methods is None else tuple(row for name in base.methods for row in rows if row.title == name)
+
+
+def _drawn(rows: Sequence[Row], draws: int) -> tuple[Row, ...]:
+    """`draws` of the points of each grid, the same points in all grids of one kind."""
+    grids: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+    for index, row in enumerate(rows):
+        if row.configuration_of:
+            grids.setdefault((row.configuration_of, row.tasks), []).append(index)
+    left_out: set[int] = set()
+    for (_, tasks), places in grids.items():
+        kept = random.Random(" ".join(tasks)).sample(range(len(places)), min(draws, len(places)))
+        left_out |= {place for number, place in enumerate(places) if number not in kept}
+    return tuple(row for index, row in enumerate(rows) if index not in left_out)
 
 
 def chosen_design(

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from harness.errors import UserError, unknown
 from harness.tables.recipe import EncoderSettings, MlmHead, Phase, PreTrain, Recipe, Value
 from harness.tables.request import Override
-from harness.tables.table import ENCODER, Row
+from harness.tables.row import ENCODER, Row
 from harness.tables.values import EXCLUSIVE, PHASES, listed
 from harness.yaml_files import describe_errors
 

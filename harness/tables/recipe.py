@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
@@ -112,14 +114,41 @@ class Recipe(Strict):
         return Recipe(**{name: getattr(self, name).patched(getattr(patch, name)) for name in PHASES})
 
 
+class TaskRecipe(Recipe):
+    """What the recipe is for some tasks, over that of all."""
+
+    tasks: tuple[str, ...] = Field(min_length=1)
+
+
+def _every(value: object) -> object:
+    if isinstance(value, str) and (value == LAST or EPOCHS_APART.fullmatch(value)):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 10**9:
+        return value
+    raise ValueError(f"should be a number of updates, 'last' or '0.5 epochs', not {value!r}")
+
+
+LAST = "last"
+EPOCHS_APART = re.compile(r"(\d*\.?\d+) epochs?")
+Every = Annotated[int | str, BeforeValidator(_every)]
+"""When dev is evaluated: every so many updates and at the end, after the last update alone, or so many epochs apart."""
+
+
+def updates_between(every: int | str, per_epoch: int) -> int:
+    """Updates between two evaluations, of which an epoch has `per_epoch`; larger than any stage where the last alone counts."""
+    if isinstance(every, int):
+        return every
+    apart = EPOCHS_APART.fullmatch(every)
+    return max(1, math.ceil(float(apart[1]) * per_epoch)) if apart else 10**9
+
+
 class PreTrain(Strict):
     """What rows with a `pre_train` are pre-trained on, one stage for all replicates: a corpus by name or path, the `fraction` of its
-    texts, the fraction `held_out` on which the loss is logged only, packed blocks of `max_length` tokens or a sequence a text, and the seed. `save_at`: updates after which its weights are stored, besides
+    texts, packed blocks of `max_length` tokens or a sequence a text, and the seed. `save_at`: updates after which its weights are stored, besides
     those that rows start from; it changes no number and no key."""
 
     corpus: str
     fraction: Share = 1.0
-    held_out: Annotated[float, BeforeValidator(_not_bool), Field(ge=0, le=0.5)] = 0.0
     blocks: Literal["packed", "text"] = "packed"
     max_length: Annotated[int, BeforeValidator(_not_bool), Field(ge=8, le=512)] = 128
     seed: Seed = 0

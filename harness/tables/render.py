@@ -312,6 +312,7 @@ def _json(grid: Grid, caption: Caption) -> str:
         "seeds": list(r.seeds),
         "rows": [{**row.model_dump(), "set": r.hyperparameters(row)} for row in r.rows],
         "recipe": r.recipe.model_dump(exclude_none=True),
+        "task_recipes": {task: each.model_dump(exclude_none=True) for task, each in r.task_recipes.items()},
         "max_length": r.max_length,
         "selection_every": r.selection_every,
         "mlm_head": r.mlm_head.model_dump(),

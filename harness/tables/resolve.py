@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -13,10 +13,11 @@ from harness.methods import METHODS
 from harness.tables.aggregation import Aggregation
 from harness.tables.filters import chosen_columns, chosen_design, chosen_rows, distinct
 from harness.tables.overrides import applied, check_effect
-from harness.tables.recipe import Augment, MlmHead, PreTrain, Recipe, StartsFrom, Value
+from harness.tables.recipe import Augment, MlmHead, PreTrain, Recipe, StartsFrom, Value, updates_between
 from harness.tables.request import YAML, Override, Request
+from harness.tables.row import ENCODER, Row, encoder_part
 from harness.tables.schema import Place
-from harness.tables.table import ENCODER, Column, Row, Table, encoder_part, load_table
+from harness.tables.table import Column, Table, load_table
 from harness.tables.values import PHASES, deviations
 from harness.tasks.protocols import protocol_named
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from harness.tasks.task import Task
 
 T = TypeVar("T")
-Part = tuple[float, float]
-"""Where a part of a corpus begins and ends in [0, 1); see `harness.tasks.corpora.Corpus.part`."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class ResolvedTable:
     `deviations`: every value that differs from the paper's recipe; `settings`: overridden hyperparameters by method, and
     `origins`: their overrides by key; `encoder_settings`: what the table, the preset or an override says of the encoder, for
     all rows; `num_workers` train one stage together, which is no part of what is computed; `file`: the table's, '' where
-    it is packaged; `protocol`: the table's, or another that the request names; `starts_from`: what all runs
+    it is packaged; `protocol`: the table's, or another that the request names; `task_recipes` of tasks that have their own; `starts_from`: what all runs
     start from, and `earlier` the table of the runs among which that is selected.
     """
 
@@ -53,7 +52,7 @@ class ResolvedTable:
     seeds: tuple[int, ...]
     recipe: Recipe
     max_length: int
-    selection_every: int
+    selection_every: int | str
     mlm_head: MlmHead
     aggregate: Aggregation
     pre_train: PreTrain | None = None
@@ -66,6 +65,7 @@ class ResolvedTable:
     num_workers: int = 1
     file: str = ""
     protocol: str = ""
+    task_recipes: Mapping[str, Recipe] = field(default_factory=dict)
     starts_from: StartsFrom | None = None
     earlier: ResolvedTable | None = None
 
@@ -102,9 +102,14 @@ class ResolvedTable:
             for size in self.sizes
             for row in self.rows
             if not row.skip
-            for column in self.columns
+            for column, spec in self.columns.items()
+            if self.takes(row, spec.task)
             for replicate in self.replicates_at(size)
         ]
+
+    def takes(self, row: Row, task: str) -> bool:
+        """Whether a row is run on a task: all rows are on one that the table lacks."""
+        return task not in self.table.tasks or row.takes(task)
 
     @property
     def average_over(self) -> tuple[tuple[str, ...], ...]:
@@ -193,18 +198,24 @@ class ResolvedTable:
         found |= {"pre_train"} if any(row.pre_train for row in self.rows) else set()
         return tuple(phase for phase in PHASES if phase == "fine_tune" or phase in found)
 
-    def selection(self, task: str) -> specs.Selection:
-        """The checkpoint rule of a task: its first column's metric on dev, every `selection_every` updates."""
-        metric = next(column.metric for column in self.columns.values() if column.task == task)
-        return specs.Selection(metric=metric, every=self.selection_every)
+    def selection_metric(self, task: str) -> str:
+        """The metric of a task that selects checkpoints: its first column's."""
+        return next(column.metric for column in self.columns.values() if column.task == task)
 
-    def optim(self, phase: str, size: int = 0, num_rows: int = 0, row: Row | None = None) -> specs.Optim:
-        """The recipe of a phase at `size`, for a row with what it changes; steps = epochs * ceil(num_rows / batch_size), `num_rows`
+    def selection(self, task: str, per_epoch: int) -> specs.Selection:
+        """The checkpoint rule of a task on dev, as often as `selection_every` says, where an epoch has `per_epoch` updates."""
+        return specs.Selection(self.selection_metric(task), updates_between(self.selection_every, per_epoch))
+
+    def optim(
+        self, phase: str, size: int = 0, num_rows: int = 0, row: Row | None = None, task: str = ""
+    ) -> specs.Optim:
+        """The recipe of a phase at `size`, for a task with its own, and for a row with what it changes; steps = epochs * ceil(num_rows / batch_size), `num_rows`
         of the training set, at least `min_steps`. The recipe of pre-training is always in steps.
 
         Raises UserError when the recipe has no epochs for this size.
         """
-        recipe = self.recipe.patched(row.recipe) if row and row.recipe_settings else self.recipe
+        recipe = self.task_recipes.get(task, self.recipe)
+        recipe = recipe.patched(row.recipe) if row and row.recipe_settings else recipe
         values: dict[str, Any] = getattr(recipe, phase).model_dump(exclude_none=True)
         key = "steps" if "steps" in values else "epochs"
         length = values.pop(key)
@@ -232,23 +243,15 @@ class ResolvedTable:
         return _scaled(row.pre_train_step, table, self.optim("pre_train", row=row).steps)
 
     def fraction(self, row: Row) -> float:
-        """The fraction of the corpus that a row is pre-trained on, without what is held out."""
+        """The fraction of the corpus that a row is pre-trained on."""
         assert self.pre_train is not None
-        return min(row.pre_train_fraction or self.pre_train.fraction, 1 - self.pre_train.held_out)
+        return row.pre_train_fraction or self.pre_train.fraction
 
     @property
-    def held_out(self) -> Part | None:
-        """The part of the corpus on which the loss is logged; None where there is none."""
-        share = self.pre_train.held_out if self.pre_train else 0.0
-        return (1 - share, 1.0) if share else None
-
-    @property
-    def corpus_parts(self) -> tuple[Part, ...]:
-        """The parts of the corpus that rows are pre-trained on, the largest first, and the one that is held out; none without
-        pre-training."""
+    def fractions(self) -> tuple[float, ...]:
+        """Those of all rows, the largest first; none without pre-training."""
         rows = [row for row in self.rows if row.pre_train and not row.skip]
-        trained = sorted({self.fraction(row) for row in rows}, reverse=True) if self.pre_train else []
-        return (*((0.0, fraction) for fraction in trained), *([self.held_out] if self.held_out else []))
+        return tuple(sorted({self.fraction(row) for row in rows}, reverse=True)) if self.pre_train else ()
 
     def save_at(self, steps: int) -> set[int]:
         """The updates after which a pre-training stage of `steps` updates stores its weights, besides those that rows start from: at
@@ -310,6 +313,7 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
         subsets=subsets,
         seeds=seeds,
         recipe=found.recipe,
+        task_recipes=_task_recipes(table, base.recipe, rows, request),
         max_length=found.single.get("max_length", base.max_length or table.max_length),
         selection_every=base.selection_every or table.selection_every,
         mlm_head=(base.mlm_head or MlmHead()).model_copy(update=mlm_head),
@@ -332,6 +336,16 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
     if table.source is None:
         incomparable = ["no paper prints this table"]
     return replace(result, deviations=(*differs, *_set_here(result)), incomparable=tuple(incomparable))
+
+
+def _task_recipes(table: Table, preset: Recipe, rows: Iterable[Row], request: Request) -> dict[str, Recipe]:
+    """The recipes of tasks that have their own: over the table's, and under the preset's and the overrides."""
+    found: dict[str, Recipe] = {}
+    for spec in table.task_recipes:
+        patched = table.recipe.patched(spec).patched(preset)
+        recipe = applied((*table.rows, *rows), patched, table.pre_train, request.overrides).recipe
+        found |= dict.fromkeys(spec.tasks, recipe)
+    return found
 
 
 def _earlier(resolved: ResolvedTable, request: Request, tasks: Mapping[str, Task] | None) -> ResolvedTable | None:

@@ -6,8 +6,6 @@ flat object.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,9 +14,9 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from harness.errors import UserError, unknown
 from harness.tables.aggregation import AVERAGE, Aggregation
 from harness.tables.recipe import (
-    Augment,
     Count,
     EncoderSettings,
+    Every,
     Few,
     MlmHead,
     Number,
@@ -26,24 +24,16 @@ from harness.tables.recipe import (
     PreTrain,
     Recipe,
     Seed,
-    Share,
     Size,
     StartsFrom,
-    Value,
+    TaskRecipe,
 )
+from harness.tables.row import Row
 from harness.tables.values import matching, stated
 from harness.tasks.metrics import METRICS, check_metric
 from harness.tasks.protocols import PROTOCOLS
 from harness.tasks.task import TASKS, Task
 from harness.yaml_files import MisplacedError, Strict, load_named, packaged_files
-
-ENCODER = "encoder."
-"""How keys of a row's `set` and of overrides begin that are settings of the encoder."""
-
-
-def encoder_part(settings: Mapping[str, Any]) -> dict[str, int]:
-    """Of settings by key, those of the encoder, by name."""
-    return {key.removeprefix(ENCODER): int(value) for key, value in settings.items() if key.startswith(ENCODER)}
 
 
 class Source(Strict):
@@ -86,100 +76,6 @@ class Column(Strict):
             raise MisplacedError(["evaluation"], str(wrong))
 
 
-class Row(Strict):
-    """One row: a method with the hyperparameters that make it this row, or a reason why it is not run.
-
-    `method`: 'cmlm', or several after one another as 'cmlm+scl'; `pre_train`: the same, before, on the table's corpus;
-    `pre_train_step`: the update of pre-training that it starts from (left out: the last), of those in the table's own recipe;
-    `pre_train_fraction`: the fraction of the corpus's texts, where it is not the table's. `set`:
-    hyperparameters by name, by 'method.name' where the row has several methods, and `encoder.` settings of this row alone.
-    `incomparable`: why our row gets no verdict even under the paper's preset (for example values the paper leaves out).
-    `configuration_of`: the printed row that it is one of several configurations of. `grid`: values by hyperparameter; the row is
-    printed, and has a configuration for each point.
-    `recipe`: what this row changes in the recipe; `unlabelled`: post-training reads so many texts, those of the training set
-    and further ones of the training rows (left out: those of the training set). `augment`: back-translations as further labelled
-    rows of fine-tuning, over the updates that the training set takes without them.
-    """
-
-    name: str
-    pre_train: str = ""
-    pre_train_step: Count | None = None
-    pre_train_fraction: Share | None = None
-    method: str = ""
-    set: dict[str, Value] = Field(default_factory=dict)
-    recipe: Recipe = Recipe()
-    unlabelled: Count | None = None
-    augment: Augment | None = None
-    skip: str = ""
-    incomparable: str = ""
-    configuration_of: str = ""
-    grid: dict[str, tuple[Value, ...]] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _runs_or_skips(self) -> Row:
-        if not self.method and not self.skip:
-            raise MisplacedError(["method"], "a row needs a method, or a skip with the reason")
-        for key in ("pre_train_step", "pre_train_fraction"):
-            if getattr(self, key) and not self.pre_train:
-                raise MisplacedError([key], "the row has no pre_train to start from")
-        several = len(self.parts) > 1
-        for key, value in self.set.items():
-            if key.startswith(ENCODER):
-                self._check_encoder(key, value)
-            elif several and key.partition(".")[0] not in self.parts:
-                known = " or ".join(f"{part}.{key}" for part in dict.fromkeys(self.parts))
-                raise MisplacedError(["set", key], f"the row has several methods; write {known}")
-        return self
-
-    def _check_encoder(self, key: str, value: Value) -> None:
-        name = key.removeprefix(ENCODER)
-        if name not in EncoderSettings.model_fields:
-            known = [f"{ENCODER}{each}" for each in EncoderSettings.model_fields]
-            raise MisplacedError(["set", key], str(unknown("key", key, known)))
-        least = 1 if name == "relative_distance" else 0
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise MisplacedError(["set", key], f"should be a whole number of {least} or more, not {value!r}")
-
-    @property
-    def configurations(self) -> tuple[Row, ...]:
-        """The row itself, or a row for each point of its grid."""
-        if not self.grid:
-            return (self,)
-        points = [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
-        names = [f"{self.name}, {', '.join(f'{key} {value}' for key, value in point.items())}" for point in points]
-        changed: list[dict[str, Any]] = [
-            {"name": name, "set": self.set | point, "grid": {}, "configuration_of": self.name}
-            for name, point in zip(names, points, strict=True)
-        ]
-        return tuple(self.model_copy(update=each) for each in changed)
-
-    @property
-    def title(self) -> str:
-        """The printed row that its runs belong to."""
-        return self.configuration_of or self.name
-
-    @property
-    def encoder_settings(self) -> dict[str, int]:
-        """Settings of the encoder for this row alone, over those of its table."""
-        return encoder_part(self.set)
-
-    @property
-    def hyperparameters(self) -> dict[str, Value]:
-        """The hyperparameters of its methods that this row sets."""
-        return {key: value for key, value in self.set.items() if not key.startswith(ENCODER)}
-
-    @property
-    def recipe_settings(self) -> dict[str, dict[str, Any]]:
-        """What the row changes in the recipe, by phase and name."""
-        found = self.recipe.model_dump(exclude_none=True)
-        return {phase: values for phase, values in found.items() if values}
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """Names of the row's methods, pre-training first."""
-        return tuple(part for text in (self.pre_train, self.method) if text for part in text.split("+"))
-
-
 def _pair(value: object) -> object:
     return (value, None) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
 
@@ -204,7 +100,8 @@ class Figure(Strict):
 
 
 class Preset(Strict):
-    """What a preset changes; a key left out is the table's. `subsets` is a count, `methods` names of rows."""
+    """What a preset changes; a key left out is the table's. `subsets` is a count, `methods` names of rows; `draws`: so many
+    points of each grid, drawn at random."""
 
     description: str
     encoder: str
@@ -215,13 +112,14 @@ class Preset(Strict):
     sizes: tuple[Size, ...] | None = None
     subsets: Few | None = None
     seeds: tuple[Seed, ...] | None = None
+    draws: Few | None = None
     recipe: Recipe = Recipe()
     pre_train: PreTrain | None = None
     starts_from: StartsFrom | None = None
     translator: str | None = None
     mlm_head: MlmHead | None = None
     max_length: Annotated[int, Field(ge=8, le=512)] | None = None
-    selection_every: Count | None = None
+    selection_every: Every | None = None
     num_workers: Few | None = None
     comparable: bool = False
 
@@ -229,7 +127,8 @@ class Preset(Strict):
 class Table(Strict):
     """One table, published where it has a source. `sizes`: total labelled examples, 0 the full training set; none: any size, and what
     the protocol says by default; without `tasks` the request names them; `columns` by column id; `num_workers` train one stage
-    together, which changes no number. `encoder_preset`: the preset of a request that names an encoder which no preset has, and no
+    together, which changes no number. `task_recipes`: what the recipe is for some of the tasks; a preset's recipe goes over it. `selection_every`: updates
+    between two evaluations on dev, 'last' for the last update alone, or '0.5 epochs'. `encoder_preset`: the preset of a request that names an encoder which no preset has, and no
     preset.
 
     `paper`: size -> row -> column -> [value, spread] in the paper's units; values times `paper_unit.value`, spreads times
@@ -251,12 +150,13 @@ class Table(Strict):
     protocol: str
     origin: dict[str, Origin] = Field(default_factory=dict)
     recipe: Recipe
+    task_recipes: tuple[TaskRecipe, ...] = ()
     pre_train: PreTrain | None = None
     starts_from: StartsFrom | None = None
     encoder_settings: EncoderSettings = EncoderSettings()
     translator: str = ""
     max_length: Annotated[int, Field(ge=8, le=512)] = 128
-    selection_every: Count = 100
+    selection_every: Every = 100
     num_workers: Few = 1
     sizes: tuple[Size, ...] = ()
     subsets: Few = 1
@@ -296,6 +196,8 @@ class Table(Strict):
                 raise MisplacedError(["rows", index, "name"], f"the row '{row.name}' is given twice; keep one")
         titles = list(dict.fromkeys(row.title for row in self.rows))
         for index, row in enumerate(self.rows):
+            for place, task in enumerate(row.tasks):
+                check(["rows", index, "tasks", place], task, self.tasks, "task")
             if row.configuration_of in names:
                 wrong = f"the row '{row.configuration_of}' is run itself; give the printed row another name"
                 raise MisplacedError(["rows", index, "configuration_of"], wrong)
@@ -321,6 +223,13 @@ class Table(Strict):
                 spec.check(TASKS.get(spec.task))
             except MisplacedError as error:
                 raise MisplacedError(["columns", column, *error.loc], str(error)) from None
+        for index, recipe in enumerate(self.task_recipes):
+            for place, task in enumerate(recipe.tasks):
+                check(["task_recipes", index, "tasks", place], task, self.tasks, "task")
+                if any(task in other.tasks for other in self.task_recipes[:index]):
+                    raise MisplacedError(
+                        ["task_recipes", index, "tasks", place], f"{task} has a recipe already; keep one"
+                    )
         for index, task in enumerate(self.tasks):
             check(["tasks", index], task, {spec.task for spec in self.columns.values()}, "task with a column")
         for size, rows in self.paper.items():

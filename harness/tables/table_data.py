@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from harness.objectives.definitions import HEAD, headless, unmet
 from harness.specs import Data, Encoder, Parent, RowSet, Run, Selection
 from harness.tables.recipe import Augment, EncoderSettings
 from harness.tables.resolve import ResolvedTable
-from harness.tables.table import ENCODER, Row
+from harness.tables.row import ENCODER, Row
 from harness.tasks.task import Task
 
 
@@ -52,7 +53,7 @@ class TableData:
     """The data of a table: enough to make its runs for any hyperparameters without reading again.
 
     `training` by (task, size, subset, number of texts, 0 for its own, augmentation); `base` is the encoder, `mlm_head` where stages that use an MLM
-    head start from instead (None: `base` has a usable one); `corpora` of pre-training by part, empty without it; `config` and
+    head start from instead (None: `base` has a usable one); `corpora` of pre-training by fraction, empty without it; `config` and
     `encoder` of the located encoder; `views` and `untranslated` of the translation, `unaugmented`: why training sets cannot be
     augmented so, by augmentation. `read_under`: what the table said that this depends on, by the name under which a user sets it.
     `starts`: what rows start from instead of the encoder, by row.
@@ -62,7 +63,7 @@ class TableData:
     training: Mapping[tuple[str, int, int, int, Augment | None], TrainingSet]
     base: Encoder
     mlm_head: Parent | None
-    corpora: Mapping[tuple[float, float], RowSet]
+    corpora: Mapping[float, RowSet]
     config: Mapping[str, Any]
     encoder: str
     views: int
@@ -87,7 +88,6 @@ def data_settings(resolved: ResolvedTable) -> dict[str, object]:
     if resolved.pre_train:
         found["pre_train.corpus"] = resolved.pre_train.corpus
         found["pre_train.fraction"] = resolved.pre_train.fraction
-        found["pre_train.held_out"] = resolved.pre_train.held_out
     return found
 
 
@@ -117,6 +117,8 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
     for name in resolved.tasks:
         contexts_of: dict[tuple[str, int | None, Augment | None], list[RunContext]] = {}
         for row, steps, start in prepared:
+            if not resolved.takes(row, name):
+                continue
             if row.augment in table_data.unaugmented:
                 skipped.append((row.name, name, table_data.unaugmented[row.augment]))
                 continue
@@ -183,10 +185,8 @@ def _pre_trained(resolved: ResolvedTable, row: Row, steps: list[Step], table_dat
     text = resolved.pre_train
     base: Encoder | Parent = table_data.base
     assert text is not None  # a table with such a row has a corpus
-    rows = table_data.corpora[0.0, resolved.fraction(row)]
-    held_out = table_data.corpora[resolved.held_out] if resolved.held_out else None
-    data = Data(rows, max_length=text.max_length, blocks=text.blocks, held_out=held_out)
-    optim = resolved.optim("pre_train", row=row)
+    rows = table_data.corpora[resolved.fraction(row)]
+    data, optim = Data(rows, max_length=text.max_length, blocks=text.blocks), resolved.optim("pre_train", row=row)
     for method, values in steps:
         assert method.train is not None
         trained = method.train(values, UnlabelledPhase(data, optim, text.seed, base, "pre-train"))
@@ -209,9 +209,9 @@ def _contexts(resolved: ResolvedTable, row: Row, table_data: TableData, name: st
                 tests=tuple(found.tests.values()),
                 classes=found.task.classes,
             )
-            fine_tune = resolved.optim("fine_tune", size, training.drawn, row)
-            post_train = resolved.optim("post_train", size, training.texts.rows, row)
-            selection: Selection = resolved.selection(name)
+            fine_tune = resolved.optim("fine_tune", size, training.drawn, row, name)
+            post_train = resolved.optim("post_train", size, training.texts.rows, row, name)
+            selection: Selection = resolved.selection(name, math.ceil(training.drawn / fine_tune.batch_size))
             for seed in resolved.seeds:
                 yield RunContext(
                     name,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from harness.tables.table import Table
 
 PHASES = ("fine_tune", "post_train", "pre_train")
+TASK_RECIPES = "task_recipes"
 PHASE_WORDS = {"fine_tune": "fine-tuning", "post_train": "post-training", "pre_train": "pre-training"}
 EXCLUSIVE = (("epochs", "steps"), ("warmup", "warmup_steps"))
 """Fields of a phase that say one thing in two ways: the one that is set later replaces the other."""
@@ -32,6 +33,10 @@ def stated(table: Table) -> dict[str, Any]:
     for phase in PHASES:
         fields = getattr(table.recipe, phase).model_dump(exclude_none=True)
         found |= {f"recipe.{phase}.{name}": value for name, value in fields.items()}
+    for spec in table.task_recipes:
+        for phase in PHASES:
+            fields = getattr(spec, phase).model_dump(exclude_none=True)
+            found |= {f"{TASK_RECIPES}.{'+'.join(spec.tasks)}.{phase}.{name}": value for name, value in fields.items()}
     translator = table.translator if reference.translator is None else reference.translator
     found |= {"translator": translator} if translator else {}
     text = reference.pre_train or table.pre_train
@@ -44,8 +49,7 @@ def stated(table: Table) -> dict[str, Any]:
 
 def _text(pre_train: PreTrain) -> dict[str, Any]:
     """The text of pre-training; all of the corpus goes without saying, and which weights are stored on the way changes no number."""
-    plain = {name for name, value in (("fraction", 1), ("held_out", 0)) if getattr(pre_train, name) == value}
-    return pre_train.model_dump(exclude={"save_at", *plain})
+    return pre_train.model_dump(exclude={"save_at", *(["fraction"] if pre_train.fraction == 1 else [])})
 
 
 def used(resolved: ResolvedTable) -> dict[str, Any]:
@@ -57,6 +61,7 @@ def used(resolved: ResolvedTable) -> dict[str, Any]:
         fields = getattr(resolved.recipe, phase).model_dump(exclude_none=True)
         fields = {name: value for name, value in fields.items() if not all(name in row.get(phase, {}) for row in own)}
         found |= {f"recipe.{phase}.{name}": value for name, value in fields.items()}
+    found |= _task_values(resolved, own)
     if resolved.translates:
         found["translator"] = resolved.translator
     if resolved.pre_train:
@@ -65,7 +70,22 @@ def used(resolved: ResolvedTable) -> dict[str, Any]:
     for name in ("max_length", "selection_every", "sizes", "seeds"):
         found[name] = getattr(resolved, name)
     found["subsets"] = len(resolved.subsets)
+    draws = resolved.table.presets[resolved.preset].draws
+    found |= {"draws": draws} if draws else {}
     return found | {f"aggregate.{name}": value for name, value in resolved.aggregate.stated.items()}
+
+
+def _task_values(resolved: ResolvedTable, rows: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
+    """What the recipes of chosen tasks say of their own; `rows`: the settings of rows, which go before them."""
+    found = {}
+    for spec in resolved.table.task_recipes:
+        task = next((task for task in spec.tasks if task in resolved.tasks), "")
+        for phase in resolved.phases if task else ():
+            mine = getattr(resolved.task_recipes[task], phase).model_dump(exclude_none=True)
+            for name in getattr(spec, phase).model_dump(exclude_none=True):
+                if name in mine and not all(name in row.get(phase, {}) for row in rows):
+                    found[f"{TASK_RECIPES}.{'+'.join(spec.tasks)}.{phase}.{name}"] = mine[name]
+    return found
 
 
 def _start(starts_from: StartsFrom | None) -> dict[str, Any]:
@@ -160,6 +180,11 @@ def _seeds(value: Any) -> str:
     return f"seed{'' if len(value) == 1 else 's'} {listed(map(str, value))}"
 
 
+def _apart(every: str) -> str:
+    """'after the last update alone', 'every 0.5 epochs'."""
+    return "after the last update alone" if every == "last" else f"every {every}"
+
+
 def _rule(name: str) -> str:
     """'the mean of the runs', 'the run that is best on dev'."""
     label = RULES[name].label.format(k="k")
@@ -186,12 +211,14 @@ _WORDS: Mapping[str, Callable[[Any], str]] = {
     "precision": str,
     "translator": lambda v: f"back-translation by {v or 'none'}",
     "max_length": lambda v: f"at most {v} tokens a sequence",
-    "selection_every": lambda v: f"dev evaluation every {v} updates",
+    "selection_every": lambda v: (
+        f"dev evaluation every {v} updates" if isinstance(v, int) else f"dev evaluation {_apart(v)}"
+    ),
+    "draws": lambda v: f"{v} random point{'' if v == 1 else 's'} of each grid",
     "subsets": lambda v: f"{v} subset{'' if v == 1 else 's'}",
     "seeds": _seeds,
     "pre_train.corpus": lambda v: f"pre-training corpus {v}",
     "pre_train.fraction": lambda v: f"{100 * v:g} % of its texts",
-    "pre_train.held_out": lambda v: f"{100 * v:g} % of its texts held out",
     "pre_train.blocks": lambda v: "packed blocks framed by special tokens" if v == "packed" else "one text a sequence",
     "pre_train.max_length": lambda v: f"{v} tokens a pre-training sequence",
     "pre_train.seed": lambda v: f"pre-training seed {v}",
@@ -225,14 +252,14 @@ def words(resolved: ResolvedTable, values: Mapping[str, Any]) -> str:
     if len(resolved.printed_rows) == len(resolved.rows):  # nothing to select
         hidden += ["aggregate.select", "aggregate.select_by"]
     by_phase: dict[str, list[str]] = {}
+    by_tasks: dict[str, list[str]] = {}
     rest = []
     for path, value in values.items():
         group, _, name = path.partition(".")
-        phase, _, field = name.partition(".")
-        if group == "recipe" and field in _LENGTHS:
-            by_phase.setdefault(phase, []).append(_lengths(value, _LENGTHS[field], resolved.sizes))
-        elif group == "recipe":
-            by_phase.setdefault(phase, []).append(_WORDS[field](value))
+        phase, _, field = name.rpartition(".") if group == TASK_RECIPES else name.partition(".")
+        if group in ("recipe", TASK_RECIPES):
+            text = _lengths(value, _LENGTHS[field], resolved.sizes) if field in _LENGTHS else _WORDS[field](value)
+            (by_phase if group == "recipe" else by_tasks).setdefault(phase, []).append(text)
         elif path == "sizes":
             rest.append(sizes_text(value))
         elif path not in hidden:
@@ -246,6 +273,10 @@ def words(resolved: ResolvedTable, values: Mapping[str, Any]) -> str:
     for phase, texts in by_phase.items():
         own = [text for text in texts if text not in shared]
         groups += [f"{', '.join(own)} in {PHASE_WORDS[phase]}"] if own else []
+    for place, texts in by_tasks.items():
+        tasks, _, phase = place.partition(".")
+        titles = [c.title for task in tasks.split("+") for c in resolved.columns.values() if c.task == task]
+        groups.append(f"{', '.join(texts)} in {PHASE_WORDS[phase]} on {listed(titles)}")
     return "; ".join([*groups, *([", ".join(filter(None, rest))] if any(rest) else [])])
 
 

@@ -80,6 +80,11 @@ class Protocol(ABC):
         return False
 
     @property
+    def scores_dev(self) -> bool:
+        """Whether dev is also what is scored."""
+        return False
+
+    @property
     def num_subsets(self) -> int | None:
         """How many subsets there are, where the protocol says it."""
         return None

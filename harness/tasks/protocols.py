@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from harness import errors
 from harness.errors import UserError
+from harness.tasks.dev_protocol import DevProtocol
 from harness.tasks.overlap import count_overlap
 from harness.tasks.own_protocol import OwnProtocol
 from harness.tasks.protocol import Choice, EvaluationSets, Protocol, origin_of, own_test_rows, own_tests
@@ -204,6 +205,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
         _SCL,
         replace(_SCL, name="scl_per_class", sampler="per_class"),
         replace(_SCL, name="scl_full_size", full=True),
+        DevProtocol("glue_dev", 1),
         OwnProtocol("own", 1),
         OwnProtocol("own_redrawn", 1, dev="redrawn"),
         OwnProtocol("own_small_dev", 1, dev="as large as training"),
@@ -211,7 +213,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
     )
 }
 """cmlm_*: the CMLM paper's. scl_*: the SCL paper's, with one dev and test set; scl_few_shot draws stratified training samples,
-scl_per_class (Table 7) as many of each class. own: dev drawn once; own_redrawn: with each subset; own_small_dev: with each subset, as many rows as it
+scl_per_class (Table 7) as many of each class. glue_dev: the development set is scored, as pre-training papers do. own: dev drawn once; own_redrawn: with each subset; own_small_dev: with each subset, as many rows as it
 trains on; own_cross_validated: a fold of the labelled rows for each subset."""
 
 

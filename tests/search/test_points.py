@@ -231,7 +231,7 @@ def test_stages_that_many_replicates_share_are_no_replicates_cost(grid: Points, 
 
 def test_a_run_is_scored_by_what_selects_its_checkpoint_first(grid: Points, two: tuple[Run, Run]) -> None:
     scored = grid.scored(two[0])
-    assert scored[0] == grid.base.selection(two[0].task).metric
+    assert scored[0] == grid.base.selection_metric(two[0].task)
     assert set(scored) == set(grid.table_data.tasks[two[0].task].task.metrics)
     assert grid.metrics == (scored[0],)
     assert judging(grid, "accuracy", "flops").metrics == ("accuracy", "flops")

@@ -171,7 +171,7 @@ def test_tacos_metrics_are_what_its_presets_judge_by() -> None:
     for space in paper_presets("taco_fine_tune"):
         (task,) = space.tasks or ()
         table = tabled(space, space.defaults)
-        judged[task] = space.metrics or (table.selection(task).metric,)
+        judged[task] = space.metrics or (table.selection_metric(task),)
         optim = table.optim("fine_tune", 0, 10_000)
         assert (table.max_length, optim.weight_decay, optim.clip) == (128, 0.0, 1.0)
         assert (optim.beta1, optim.beta2, optim.eps, optim.schedule) == (0.9, 0.999, 1e-8, "linear")

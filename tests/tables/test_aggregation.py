@@ -32,8 +32,9 @@ from harness.tables.caption import Caption
 from harness.tables.cells import AVERAGE
 from harness.tables.render import render
 from harness.tables.resolve import ResolvedTable
+from harness.tables.row import Row
 from harness.tables.schema import Result
-from harness.tables.table import Row, Table, load_table
+from harness.tables.table import Table, load_table
 from harness.tables.values import words
 
 Runs = list[tuple[float, float]]

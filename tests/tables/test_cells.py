@@ -20,8 +20,8 @@ from harness.tables.caption import Caption
 from harness.tables.cells import Grid
 from harness.tables.render import FORMATS, escape_latex, render
 from harness.tables.resolve import ResolvedTable
+from harness.tables.row import Row
 from harness.tables.schema import Result
-from harness.tables.table import Row
 
 CAPTION = Caption(num_runs=9, hardware=("CPU b", "CPU a"))
 

@@ -18,7 +18,8 @@ from harness.encoders import HeadTraining, Located, locate
 from harness.errors import UserError
 from harness.specs import Encoder, Selection, Stage
 from harness.tables.plan import Plan, make_plan, stage_flops
-from harness.tables.table import Row, load_table
+from harness.tables.row import Row
+from harness.tables.table import load_table
 from harness.tables.task_reader import NO_TRANSLATION, Translation
 from harness.tasks import TASKS, NotAtHand, TextSource, open_source
 from harness.tasks.task import Task

@@ -134,6 +134,8 @@ def test_every_preset_resolves_and_only_the_papers_is_comparable() -> None:
         "scl_full_size",
         "scl_noisy",
         "scl_transfer",
+        "taco_small",
+        "coco_lm_glue",
         "unlabelled",
         "views",
     )
@@ -422,7 +424,7 @@ def test_a_column_of_a_users_task_is_checked_when_the_task_is_known(tmp_path: Pa
     with pytest.raises(UserError, match=r"table few_shot, key columns\.sst2\.metric: metric 'f1' does not apply"):
         resolve_table(table, "paper", {"mine": mine}, tasks=("mine",))
     two = replace(mine, classes=classes[:2])
-    assert resolve_table(table, "paper", {"mine": two}, tasks=("mine",)).selection("mine").metric == "f1"
+    assert resolve_table(table, "paper", {"mine": two}, tasks=("mine",)).selection_metric("mine") == "f1"
     with pytest.raises(
         UserError,
         match=r"key columns\.sst2\.task: unknown task 'mine'\. .*the YAML file of a task of your own in --tasks\.",

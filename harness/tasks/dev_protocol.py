@@ -1,0 +1,70 @@
+"""A protocol without a dev set of its own: the labelled development set selects, and is what is reported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.errors import UserError
+from harness.tasks.protocol import Choice, EvaluationSets, Protocol, origin_of, own_tests
+from harness.tasks.rows import Rows, Scope
+from harness.tasks.samplers import draw
+from harness.tasks.sources import TextSource
+from harness.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class DevProtocol(Protocol):
+    """Dev and test are both the whole labelled development set, as pre-training papers report GLUE: where a checkpoint is
+    selected by it, its score is too high by that selection. MNLI is scored on its matched and mismatched sets, and selected on the
+    matched one. A user's task with a test set of its own is scored there.
+
+    Comparable: the eight tasks of GLUE, from sources with as many rows as the published files. Subset k of size N: N rows drawn as
+    under `CmlmProtocol`.
+    """
+
+    TASKS = ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte")
+    CHOICES = (
+        Choice("the development set is what is scored, and what checkpoints are selected by where any are"),
+        Choice("MNLI-MM scored at the checkpoint that serves matched dev", ("mnli",)),
+    )
+
+    @property
+    def scores_dev(self) -> bool:
+        return True
+
+    @property
+    def open_points(self) -> tuple[Choice, ...]:
+        return self.CHOICES
+
+    def _split(self, task: Task, source: TextSource) -> EvaluationSets:
+        splits = (
+            own_tests(task, source)
+            if task.own
+            else {name: task.dev if name == "test" else split for name, split in task.tests}
+        )
+        dev = source.load(task, task.dev).sorted().named(f"{task.name}/dev")
+        tests = {name: source.load(task, split).sorted().named(f"{task.name}/{name}") for name, split in splits.items()}
+        notes = []
+        for split in dict.fromkeys((task.train, task.dev, *splits.values())):
+            official, rows = task.official_rows(split), len(source.load(task, split))
+            if official not in (None, rows):
+                notes.append(f"{split} has {rows:,} of {official:,} rows")
+        return EvaluationSets(
+            dev=dev,
+            tests=tests,
+            comparable=not notes and task.name in self.TASKS,
+            note="; ".join(notes),
+            origin=origin_of({"dev": dev, **tests}, {"dev": task.dev, **splits}, task, source),
+        )
+
+    def training_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
+        """See `Protocol`."""
+        if size < 0 or subset < 0:
+            raise UserError(f"task {task.name}: size {size}, subset {subset}: both are counted from 0 up.")
+        rows = source.load(task, task.train)
+        if size == 0:
+            return rows
+        scope: Scope = [task.name, task.version, self.name, self.version, size, subset]
+        return draw(task, rows, size, scope, "give smaller --sizes, or 0 for all of them").named(
+            f"{task.name}/n{size}/subset{subset}"
+        )

@@ -1,0 +1,175 @@
+"""The GLUE tables of the pre-training papers: numbers, counts, recipes by task, grids over the recipe, and what is selected."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from requested import resolve_table
+from tables.runs import filled, result, rows_of
+
+from harness.encoders import Located
+from harness.errors import UserError
+from harness.specs import Encoder
+from harness.tables.plan import Plan, make_plan
+from harness.tables.recipe import updates_between
+from harness.tables.row import Row
+from harness.tables.table import load_table
+from harness.tasks import TASKS
+
+PAPERS = Path(__file__).resolve().parents[2].parent / "shared" / "papers"
+ENCODER = {
+    "hidden_size": 8,
+    "num_hidden_layers": 4,
+    "intermediate_size": 16,
+    "vocab_size": 50,
+    "model_type": "bert",
+    "num_attention_heads": 2,
+}
+LOCATED = Located(Encoder("7" * 32), None, ENCODER, None, new=True)
+COLUMNS = ["mnli", "mnli_mm", "qqp", "qnli", "sst2"]
+
+
+def plan(table: str, preset: str = "paper", **fields: Any) -> Plan:
+    return make_plan(resolve_table(table, preset, **fields), None, LOCATED)
+
+
+def numbers(table: str, columns: list[str]) -> dict[str, list[float]]:
+    return {row: [cells[column][0] for column in columns] for row, cells in load_table(table).paper[0].items()}
+
+
+@pytest.mark.skipif(not PAPERS.exists(), reason="the papers' texts are not here")
+def test_the_numbers_of_taco_are_the_papers() -> None:
+    lines = (PAPERS / "taco.txt").read_text().splitlines()
+    end = next(i for i, line in enumerate(lines) if line.startswith("Table 1:"))
+    found = {}
+    for line in lines[end - 8 : end]:
+        cells = line.split("\t")
+        if len(cells) == 11 and cells[1] in ("MLM-250k", "TACO-50k", "TACO-250k"):
+            found.setdefault(cells[1], [float(x) for cell in cells[2:] for x in re.findall(r"\d+\.\d", cell)])
+    assert numbers("taco_small", [*COLUMNS, "cola", "stsb", "mrpc", "rte", "avg"]) == found
+
+
+@pytest.mark.skipif(not PAPERS.exists(), reason="the papers' texts are not here")
+def test_the_numbers_of_coco_lm_are_the_papers() -> None:
+    text = (PAPERS / "coco_lm.txt").read_text()
+    html = text[: text.index("Table 1: Results on GLUE and SQuAD")]
+    found: dict[str, list[float]] = {}
+    for row in re.findall(r"<tr>(.*?)</tr>", html[html.rindex("<table") :], flags=re.DOTALL):
+        cells = [
+            re.sub("<[^>]*>", "", cell).strip() for cell in re.findall(r"<td[^>]*>(.*?)</td>", row, flags=re.DOTALL)
+        ]
+        if cells and cells[0] in ("RoBERTa (Ours)", "ELECTRA (Ours)", "COCO-LM"):
+            found.setdefault(
+                cells[0], [float(x) for cell in cells[2:11] for x in cell.split("/")]
+            )  # the base setting is first
+    assert numbers("coco_lm_glue", [*COLUMNS, "cola", "rte", "mrpc", "stsb", "avg"]) == found
+
+
+@pytest.mark.parametrize(("table", "groups"), [("taco_small", 9), ("coco_lm_glue", 8)])
+def test_the_printed_averages_are_those_of_our_groups(table: str, groups: int) -> None:
+    """To the rounding of the printed numbers."""
+    over = resolve_table(table, "paper").average_over
+    assert len(over) == groups
+    for cells in load_table(table).paper[0].values():
+        means = [sum(cells[column][0] for column in group) / len(group) for group in over]
+        assert abs(sum(means) / groups - cells["avg"][0]) < 0.1001
+
+
+def test_taco_has_the_papers_runs_and_recipes() -> None:
+    """Table 1: 3 checkpoints x 8 tasks x 4 seeds = 96 fine-tunings on 2 pre-trainings; Table 7's recipes."""
+    made = plan("taco_small")
+    assert len(made.runs) == 96
+    assert len(made.stages) == 98
+    recipes = {}
+    for run in made.runs:
+        optim, rows = run.stage.optim, TASKS[run.task].official_rows("train")
+        assert rows is not None
+        epochs = optim.steps / math.ceil(rows / optim.batch_size)
+        recipes[run.task] = (optim.lr, optim.batch_size, epochs, math.ceil(optim.warmup * optim.steps))
+        assert run.stage.selection is not None
+        assert run.stage.selection.every > optim.steps, "the last checkpoint alone"
+        assert (optim.weight_decay, optim.clip, optim.eps) == (0, 1, 1e-8)
+    large, middle, small = (5e-5, 64, 6, 2000), (5e-5, 64, 4, 200), (5e-5, 32, 4, 100)
+    assert recipes == {
+        **dict.fromkeys(("mnli", "qqp"), large),
+        **dict.fromkeys(("qnli", "sst2"), middle),
+        **dict.fromkeys(("cola", "stsb", "mrpc", "rte"), small),
+    }
+
+
+def test_coco_lm_has_the_papers_runs() -> None:
+    """Table 7: 64 points for each of 4 small tasks and 12 for each of 4 large ones, 5 seeds: 1,520 fine-tunings a row."""
+    made = plan("coco_lm_glue")
+    assert len(made.runs) == 3 * 1520
+    assert len(made.stages) == 3 * 1521
+    for task, points in (("rte", 64), ("mnli", 12)):
+        runs = [run for run in made.runs if run.task == task and run.row.startswith("COCO-LM")]
+        assert len({run.row for run in runs}) == points
+        for run in runs:
+            optim, rows = run.stage.optim, TASKS[task].official_rows("train")
+            assert rows is not None
+            assert run.stage.selection is not None
+            assert run.stage.selection.every == math.ceil(math.ceil(rows / optim.batch_size) / 2), "twice an epoch"
+    rates = {run.stage.optim.lr for run in made.runs if run.task == "mnli"}
+    assert rates == {1e-5, 2e-5, 3e-5, 4e-5}
+
+
+def test_a_preset_and_an_override_go_over_the_recipes_of_tasks() -> None:
+    quick = plan("taco_small", "quick")
+    assert {run.stage.optim.steps for run in quick.runs} == {200}
+    ours = plan("taco_small", tasks=("mnli", "rte"), set=("fine_tune.batch_size=16",))
+    assert {(run.task, run.stage.optim.batch_size) for run in ours.runs} == {("mnli", 16), ("rte", 16)}
+
+
+def test_a_row_that_takes_no_other_task_leaves_their_cells_to_the_rest() -> None:
+    """The cell of RTE is made of the configurations for small tasks; the best median on dev is selected among them."""
+    r = resolve_table("coco_lm_glue", "paper", tasks=("rte", "mnli"), methods=("COCO-LM",))
+    small = [row.name for row in r.rows if "rte" in row.tasks]
+    runs = []
+    for size, row, column, subset, seed in r.places:
+        score = 0.9 if row == small[5] else 0.5 + 0.01 * (seed == 31)
+        runs.append(result(r, row, size, column, subset, seed, score, dev=score))
+    cell = filled(r, runs, rows_of(r)).cells[0, "COCO-LM", "rte"]
+    assert (cell.expected, cell.selected, cell.value) == (64 * 5, (small[5],), pytest.approx(0.9))
+    assert filled(r, runs, rows_of(r)).cells[0, "COCO-LM", "mnli"].expected == 12 * 5
+
+
+def test_draws_of_a_grid_are_points_of_it_and_always_the_same() -> None:
+    grid = {"fine_tune.lr": (1e-5, 2e-5, 3e-5), "fine_tune.epochs": (2, 3), "lam": (0.1, 0.9)}
+    row = Row(name="A", method="scl", grid=grid)
+    every = {each.name: each for each in row.configurations}
+    assert len(every) == 12
+    drawn = row.model_copy(update={"draws": 4}).configurations
+    assert [each.name for each in drawn] == [each.name for each in row.model_copy(update={"draws": 4}).configurations]
+    assert len({each.name for each in drawn}) == 4
+    for each in drawn:
+        same = every[each.name]
+        assert (each.recipe_settings, each.set) == (same.recipe_settings, same.set)
+        assert {"lr", "epochs"} == set(each.recipe_settings["fine_tune"])
+    other = row.model_copy(update={"draws": 4, "draw_seed": 1}).configurations
+    assert {each.name for each in other} != {each.name for each in drawn}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"grid": {"fine_tune.lr": (2.0,)}}, "fine_tune.lr"),
+        ({"grid": {"fine_tune.rate": (0.1,)}}, "rate"),
+        ({"draws": 3}, "no grid to draw from"),
+    ],
+)
+def test_a_wrong_grid_is_refused(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises((ValidationError, UserError), match=said):
+        Row(name="A", method="ft", **wrong)
+
+
+@pytest.mark.parametrize(
+    ("every", "updates"), [(100, 100), ("last", 10**9), ("0.5 epochs", 78), ("1 epoch", 156), ("0.001 epochs", 1)]
+)
+def test_updates_between_two_evaluations(every: int | str, updates: int) -> None:
+    assert updates_between(every, 156) == updates
