@@ -31,6 +31,7 @@ from harness.tables.row import Row
 from harness.tables.table import Table, load_table
 from harness.tables.values import EXCLUSIVE
 from harness.tasks.metrics import METRICS
+from harness.tasks.task import TASKS
 from harness.yaml_files import MisplacedError, Strict
 
 Mode = Literal["grid", "search"]
@@ -340,11 +341,12 @@ class View:
             raise MisplacedError(loc, str(unknown("preset", preset, table.presets, f"table {table.name}")))
         _ = self.row
         for size in self.get("sizes") or ():
-            if size not in table.sizes:
+            if table.sizes and size not in table.sizes:
                 error = unknown("size", str(size), map(str, table.sizes), f"table {table.name}")
                 raise MisplacedError(self.place("sizes"), str(error))
         with placed(self.place("set")):
-            resolve(table, Request(preset=preset, overrides=overrides_of(self.shared())))
+            tasks = None if table.presets[preset].tasks or table.tasks else (next(iter(TASKS)),)  # own: any will do
+            resolve(table, Request(preset=preset, tasks=tasks, overrides=overrides_of(self.shared())))
         most = max(table.subsets, table.presets[preset].subsets or 0)
         if (self.get("subsets") or 0) > most:
             raise MisplacedError(self.place("subsets"), f"table {table.name} has {most} subsets; take as many or fewer")

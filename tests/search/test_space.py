@@ -301,6 +301,21 @@ def test_one_value_written_in_two_ways_is_one() -> None:
     assert explored(one).overrides({"alpha": 1.0}) == (Override(("cmlm", "alpha"), 1.0),)
 
 
+def test_a_space_on_own_data_takes_any_size(tmp_path: Path) -> None:
+    """Table `own` has neither tasks nor sizes of its own."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "name: mine\ntitle: Mine\nmethod: ft\ntable: own\ntarget: {sizes: [37], subsets: 2, seeds: [1]}\ntrials: 2\n"
+        "set: {fine_tune.warmup: 0.2}\ndefaults: {fine_tune.lr: 5e-4}\nsearch:\n  fine_tune.lr: {low: 1e-4, high: 1e-3, log: true}\n"
+        "presets:\n  quick: {description: bert-tiny.}\n"
+    )
+    space = load_space(path)
+    assert (space.table, space.presets["quick"].description) == ("own", "bert-tiny.")
+    path.write_text(path.read_text().replace("warmup", "warmpu"))
+    with pytest.raises(UserError, match=r"Did you mean 'fine_tune\.warmup'"):
+        load_space(path)
+
+
 def test_parts_of_a_chain_are_named() -> None:
     space = explored(
         parse_yaml(
