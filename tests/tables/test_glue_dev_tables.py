@@ -15,6 +15,7 @@ from tables.runs import filled, result, rows_of
 from harness.encoders import Located
 from harness.errors import UserError
 from harness.specs import Encoder
+from harness.tables.figure import points_of
 from harness.tables.plan import Plan, make_plan
 from harness.tables.recipe import updates_between
 from harness.tables.row import Row
@@ -55,6 +56,16 @@ def test_the_numbers_of_taco_are_the_papers() -> None:
 
 
 @pytest.mark.skipif(not PAPERS.exists(), reason="the papers' texts are not here")
+def test_the_numbers_of_tacos_fractions_are_the_papers() -> None:
+    lines = (PAPERS / "taco.txt").read_text().splitlines()
+    end = next(i for i, line in enumerate(lines) if line.startswith("Table 2:"))
+    cells = [line.split("\t") for line in lines[end - 6 : end]]
+    found = {name: [float(x) for x in values] for name, *values in cells if name.endswith("%")}
+    assert len(found) == 4
+    assert numbers("taco_fraction", ["mnli", "qqp", "qnli", "sst2", "avg"]) == found
+
+
+@pytest.mark.skipif(not PAPERS.exists(), reason="the papers' texts are not here")
 def test_the_numbers_of_coco_lm_are_the_papers() -> None:
     text = (PAPERS / "coco_lm.txt").read_text()
     html = text[: text.index("Table 1: Results on GLUE and SQuAD")]
@@ -70,7 +81,7 @@ def test_the_numbers_of_coco_lm_are_the_papers() -> None:
     assert numbers("coco_lm_glue", [*COLUMNS, "cola", "rte", "mrpc", "stsb", "avg"]) == found
 
 
-@pytest.mark.parametrize(("table", "groups"), [("taco_small", 9), ("coco_lm_glue", 8)])
+@pytest.mark.parametrize(("table", "groups"), [("taco_small", 9), ("taco_fraction", 4), ("coco_lm_glue", 8)])
 def test_the_printed_averages_are_those_of_our_groups(table: str, groups: int) -> None:
     """To the rounding of the printed numbers."""
     over = resolve_table(table, "paper").average_over
@@ -100,6 +111,43 @@ def test_taco_has_the_papers_runs_and_recipes() -> None:
         **dict.fromkeys(("qnli", "sst2"), middle),
         **dict.fromkeys(("cola", "stsb", "mrpc", "rte"), small),
     }
+
+
+def test_tacos_figure_and_fractions_share_the_runs_of_its_table() -> None:
+    """Figure 5: 2 runs x 10 checkpoints x 8 tasks x 4 seeds = 640 with Table 1's 96; Table 2: 2 pre-trainings and 32 more."""
+    table, figure, fractions = (plan(name) for name in ("taco_small", "taco_updates", "taco_fraction"))
+    stages = {
+        name: {run.stage.key for run in made.runs} for name, made in (("t", table), ("f", figure), ("q", fractions))
+    }
+    assert len(stages["f"]) == 640
+    assert stages["t"] < stages["f"]
+    assert len(stages["q"] - stages["t"]) == 32 + 8, (
+        "a plan that reads no data takes MNLI's set from its column: 8 runs more"
+    )
+    trained = [{key for key, stage in made.stages.items() if stage.phase == "pre-train"} for made in (table, figure)]
+    assert trained[0] == trained[1]
+    assert len(trained[0]) == 2
+    (mlm, taco) = [stage for stage in table.stages.values() if stage.phase == "pre-train"]
+    updates = {5_000, 10_000, 20_000, 30_000, 40_000, 50_000, 100_000, 150_000, 200_000}
+    assert table.saved_at(mlm) == table.saved_at(taco) == updates, "so the figure needs no other run"
+
+
+def test_a_figure_has_a_line_for_each_pre_training() -> None:
+    """At the updates that were run, with an Avg; the last point is the end."""
+    r = resolve_table("taco_updates", "laptop", tasks=("rte", "mrpc"))
+    runs = [
+        result(r, row.name, 0, column, 0, seed, 0.5 + 0.01 * index, dev=0.5)
+        for index, row in enumerate(r.rows)
+        for column in r.columns
+        for seed in r.seeds
+    ]
+    points = points_of(filled(r, runs, rows_of(r)))
+    assert {point.column for point in points} == {"RTE", "MRPC", "Avg"}
+    for column in ("RTE", "Avg"):
+        for series, first in (("MLM", 50.0), ("TACO", 60.0)):
+            line = [point for point in points if (point.column, point.series) == (column, series)]
+            assert [point.x for point in line] == [40, 80, 160, 240, 320, 400, 800, 1200, 1600, 2000]
+            assert [point.value for point in line] == pytest.approx([first + index for index in range(10)])
 
 
 def test_coco_lm_has_the_papers_runs() -> None:
