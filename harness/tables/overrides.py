@@ -142,9 +142,9 @@ class Unreached:
 
 
 def unreached(resolved: ResolvedTable, overrides: Iterable[Override]) -> list[Unreached]:
-    """The overrides that do not reach each row that they concern."""
+    """The overrides that do not reach each row that they concern; of several of one key the last one counts."""
     found = []
-    for override in overrides:
+    for override in {override.key: override for override in overrides}.values():
         group, name, value = override.path[0], ".".join(override.path[1:]), override.value
         rows = [row for row in resolved.rows if not row.skip]
         parts: dict[str, list[Row]] = {}

@@ -159,14 +159,14 @@ def served_by(folder: Path, out: Path) -> None:
     from harness.tables.work import Item
 
     stage, _ = tiny.fine_tuning(folder)
-    item = Item(stage, "FT/sst2/n20/subset0/seed31", 0.0, (), False, False, 0)
+    item, setup = Item(stage, "FT/sst2/n20/subset0/seed31", 0.0, (), False, False, 0), tiny.worker_setup(folder, folder)
 
     @ray.remote(num_cpus=0)
     class Worker:
         def train(self) -> None:
             from harness.cluster.gauges import StageGauges
 
-            gauges = StageGauges(item, tiny.worker_setup(folder, folder), 1, None)
+            gauges = StageGauges(item, setup, 1, None)
             gauges.report({"step": 4, "loss": 0.75, "dev": {"accuracy": 0.625}})
             gauges.report({"step": 8, "loss": 0.5, "dev": {"accuracy": 0.875}})
 
