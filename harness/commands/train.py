@@ -75,7 +75,7 @@ def train(prepared: Prepared, view: View, *, remember: bool = True) -> Prepared:
                         if best and not event.running:
                             best.ended(event.item.stage.key)
                 tried |= {item.stage.key for item in wave.items}
-                if len(wave.items) == len(prepared.items):
+                if len(wave.items) in (0, len(prepared.items)):  # nothing waits, or what waits cannot be selected now
                     break
                 prepared = replace(prepare(request, train=True, tried=tried), store=prepared.store)
                 if remember:
