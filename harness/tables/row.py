@@ -23,6 +23,13 @@ def encoder_part(settings: Mapping[str, Any]) -> dict[str, int]:
     return {key.removeprefix(ENCODER): int(value) for key, value in settings.items() if key.startswith(ENCODER)}
 
 
+class TaskGrid(Strict):
+    """The grid of a row on some tasks."""
+
+    tasks: tuple[str, ...] = Field(min_length=1)
+    grid: dict[str, tuple[Value, ...]] = Field(min_length=1)
+
+
 class Row(Strict):
     """One row: a method with the hyperparameters that make it this row, or a reason why it is not run.
 
@@ -33,7 +40,8 @@ class Row(Strict):
     `incomparable`: why our row gets no verdict even under the paper's preset (for example values the paper leaves out).
     `configuration_of`: the printed row that it is one of several configurations of. `tasks`: those that it is run on (left out: all).
     `grid`: values by hyperparameter, or by value of the recipe ('fine_tune.lr'); the row is printed, and has a configuration for each
-    point, or for `draws` of them, drawn without replacement under `draw_seed`.
+    point, or for `draws` of them, drawn without replacement under `draw_seed`: rows with the same tasks and grid draw the same points.
+    `grids`: such a grid for each group of tasks instead, and the row is run on these tasks.
     `recipe`: what this row changes in the recipe; `unlabelled`: post-training reads so many texts, those of the training set
     and further ones of the training rows (left out: those of the training set). `augment`: back-translations as further labelled
     rows of fine-tuning, over the updates that the training set takes without them.
@@ -53,6 +61,7 @@ class Row(Strict):
     configuration_of: str = ""
     tasks: tuple[str, ...] = ()
     grid: dict[str, tuple[Value, ...]] = Field(default_factory=dict)
+    grids: tuple[TaskGrid, ...] = ()
     draws: Count | None = None
     draw_seed: Seed = 0
 
@@ -63,9 +72,14 @@ class Row(Strict):
         for key in ("pre_train_step", "pre_train_fraction"):
             if getattr(self, key) and not self.pre_train:
                 raise MisplacedError([key], "the row has no pre_train to start from")
-        if self.draws and not self.grid:
+        for key in ("grid", "tasks"):
+            if self.grids and getattr(self, key):
+                raise MisplacedError([key], f"the row has grids, which name their tasks; leave {key} out")
+        if self.draws and not self.grid and not self.grids:
             raise MisplacedError(["draws"], "there is no grid to draw from")
-        self._check_grid()
+        self._check_grid(["grid"], self.grid)
+        for index, each in enumerate(self.grids):
+            self._check_grid(["grids", index, "grid"], each.grid)
         several = len(self.parts) > 1
         for key, value in self.set.items():
             if key.startswith(ENCODER):
@@ -75,19 +89,20 @@ class Row(Strict):
                 raise MisplacedError(["set", key], f"the row has several methods; write {known}")
         return self
 
-    def _check_grid(self) -> None:
-        """Raises MisplacedError for a value of the recipe that does not fit it."""
-        names = [key.rpartition(".")[2] for key in self.grid]
-        for key, name in zip(self.grid, names, strict=True):
+    @staticmethod
+    def _check_grid(loc: list[Any], grid: Mapping[str, tuple[Value, ...]]) -> None:
+        """Raises MisplacedError for a value of the recipe that does not fit it; `loc`: the place of the grid in the row."""
+        names = [key.rpartition(".")[2] for key in grid]
+        for key, name in zip(grid, names, strict=True):
             if names.count(name) > 1:
-                raise MisplacedError(["grid", key], f"two values of a grid are named {name}; write two rows")
-        for key, values in self.grid.items():
+                raise MisplacedError([*loc, key], f"two values of a grid are named {name}; write two rows")
+        for key, values in grid.items():
             phase, _, name = key.partition(".")
             for index, value in enumerate(values if phase in PHASES else ()):
                 try:
                     Phase.model_validate({name: value})
                 except ValidationError as error:
-                    raise MisplacedError(["grid", key, index], describe_errors(error, Phase, key)) from None
+                    raise MisplacedError([*loc, key, index], describe_errors(error, Phase, key)) from None
 
     def _check_encoder(self, key: str, value: Value) -> None:
         name = key.removeprefix(ENCODER)
@@ -101,12 +116,21 @@ class Row(Strict):
     @property
     def configurations(self) -> tuple[Row, ...]:
         """The row itself, or a row for each point of its grid, or for each of the points that are drawn."""
+        if self.grids:
+            return tuple(each for part in map(self._on, self.grids) for each in part.configurations)
         if not self.grid:
             return (self,)
         points = [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
         if self.draws:
-            points = random.Random(f"{self.title} {self.draw_seed}").sample(points, min(self.draws, len(points)))
+            of_all = random.Random(f"{' '.join(self.tasks)} {self.draw_seed}")
+            points = of_all.sample(points, min(self.draws, len(points)))
         return tuple(self._at(point) for point in points)
+
+    def _on(self, of: TaskGrid) -> Row:
+        """The row on the tasks of one of its grids."""
+        name = f"{self.name} on {', '.join(of.tasks)}"
+        changed = {"name": name, "tasks": of.tasks, "grid": of.grid, "grids": (), "configuration_of": self.title}
+        return self.model_copy(update=changed)
 
     def _at(self, point: Mapping[str, Value]) -> Row:
         """The row with the values of a point: hyperparameters, and values of the recipe. Its name has the last parts of their keys,

@@ -82,6 +82,9 @@ class TaskReader:
                 more = len(self.source.unlabelled(self.task)) if self.task.unlabelled else 0
                 return TaskData(self.task, dev, tests, "" if found.comparable else found.note, found.origin, more)
         roles = {c.evaluation for c in self.resolved.columns.values() if c.task == self.task.name}
+        roles |= {
+            *self.task.evaluations
+        }  # as every protocol's: a run is the same whether or not its table prints them all
         return TaskData(self.task, self.unread("dev", 500), {role: self.unread(role, 1000) for role in sorted(roles)})
 
     def unread(self, role: str, rows: int) -> RowSet:

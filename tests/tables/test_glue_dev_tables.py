@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 from requested import resolve_table
+from ruamel.yaml import YAML
 from tables.runs import filled, result, rows_of
 
 from harness.encoders import Located
 from harness.errors import UserError
-from harness.specs import Encoder
+from harness.specs import Encoder, Parent
 from harness.tables.figure import points_of
 from harness.tables.plan import Plan, make_plan
 from harness.tables.recipe import updates_between
@@ -66,6 +67,44 @@ def test_the_numbers_of_tacos_fractions_are_the_papers() -> None:
 
 
 @pytest.mark.skipif(not PAPERS.exists(), reason="the papers' texts are not here")
+def test_the_numbers_of_tacos_base_models_are_the_papers() -> None:
+    lines = (PAPERS / "taco.txt").read_text().splitlines()
+    end = next(i for i, line in enumerate(lines) if line.startswith("Table 3:"))
+    rows = [line.split("\t") for line in lines[end - 8 : end] if "00k" in line or "250k" in line]
+    found = {name: [float(x) for x in values] for name, *values in rows}
+    assert len(found) == 6
+    columns = ["mnli", "qqp", "qnli", "sst2", "cola", "stsb", "mrpc", "rte", "avg"]
+    assert numbers("taco_base", columns) == {
+        **found,
+        **{f"{row} at one point": values for row, values in found.items()},
+    }
+
+
+@pytest.mark.skipif(not PAPERS.exists(), reason="the papers' texts are not here")
+def test_the_grids_of_tacos_base_models_are_the_papers() -> None:
+    """Table 8, task by task: the values of the grid, and what is one value in the task's recipe."""
+    titles = {"MNLI": "mnli", "QQP": "qqp", "QNLI": "qnli", "SST-2": "sst2", "CoLA": "cola", "STS-B": "stsb"}
+    lines = (PAPERS / "taco.txt").read_text().splitlines()
+    end = next(i for i, line in enumerate(lines) if line.startswith("Table 8:"))
+    text = (Path(__file__).parents[2] / "benchmarks/taco_base.yaml").read_text()
+    ours = {task: each["grid"] for each in YAML(typ="safe").load(text)["rows"][0]["grids"] for task in each["tasks"]}
+    r = resolve_table("taco_base", "paper")
+    names = ("lr", "batch_size", "epochs", "warmup_steps")
+    checked = 0
+    for line in lines[end - 10 : end]:
+        title, *cells = line.split("\t")
+        task = titles.get(title, title.lower())
+        if task not in ours:
+            continue
+        for name, cell in zip(names, cells, strict=True):
+            printed = [float(x) for x in cell.strip("{}").split(",")]
+            recipe = r.task_recipes.get(task, r.recipe).fine_tune
+            assert ours[task].get(f"fine_tune.{name}", [getattr(recipe, name)]) == printed, (task, name)
+        checked += 1
+    assert checked == 8
+
+
+@pytest.mark.skipif(not PAPERS.exists(), reason="the papers' texts are not here")
 def test_the_numbers_of_coco_lm_are_the_papers() -> None:
     text = (PAPERS / "coco_lm.txt").read_text()
     html = text[: text.index("Table 1: Results on GLUE and SQuAD")]
@@ -81,7 +120,9 @@ def test_the_numbers_of_coco_lm_are_the_papers() -> None:
     assert numbers("coco_lm_glue", [*COLUMNS, "cola", "rte", "mrpc", "stsb", "avg"]) == found
 
 
-@pytest.mark.parametrize(("table", "groups"), [("taco_small", 9), ("taco_fraction", 4), ("coco_lm_glue", 8)])
+@pytest.mark.parametrize(
+    ("table", "groups"), [("taco_small", 9), ("taco_fraction", 4), ("taco_base", 8), ("coco_lm_glue", 8)]
+)
 def test_the_printed_averages_are_those_of_our_groups(table: str, groups: int) -> None:
     """To the rounding of the printed numbers."""
     over = resolve_table(table, "paper").average_over
@@ -113,6 +154,29 @@ def test_taco_has_the_papers_runs_and_recipes() -> None:
     }
 
 
+def test_taco_base_has_six_points_of_each_grid_or_four_seeds() -> None:
+    """Table 3: 2 pre-trainings; 6 checkpoints x 8 tasks x 6 points = 288 fine-tunings, or x 4 seeds = 192."""
+    drawn, seeds = plan("taco_base"), plan("taco_base", "seeds")
+    assert (len(drawn.runs), len(drawn.stages)) == (288, 290)
+    assert (len(seeds.runs), len(seeds.stages)) == (192, 194)
+    trained = [{key for key, stage in made.stages.items() if stage.phase == "pre-train"} for made in (drawn, seeds)]
+    assert trained[0] == trained[1]
+    (mlm, _) = [stage for stage in drawn.stages.values() if stage.phase == "pre-train"]
+    assert (mlm.optim.steps, math.ceil(mlm.optim.warmup * mlm.optim.steps)) == (500_000, 10_000)
+    assert {run.stage.init.step for run in drawn.runs if isinstance(run.stage.init, Parent)} == {
+        100_000, 250_000, "last",
+    }  # fmt: skip
+    points: dict[str, dict[str, set[Any]]] = {}
+    for run in drawn.runs:
+        optim = run.stage.optim
+        point = (optim.lr, optim.batch_size, optim.steps, optim.warmup)
+        points.setdefault(run.task, {}).setdefault(run.row.partition(" on ")[0], set()).add(point)
+    for task, rows in points.items():
+        assert len(rows) == 6
+        assert len({frozenset(row) for row in rows.values()}) == 1, f"all rows draw the same points of {task}"
+    assert points["cola"] != points["stsb"], "each task draws its own"
+
+
 def test_tacos_figure_and_fractions_share_the_runs_of_its_table() -> None:
     """Figure 5: 2 runs x 10 checkpoints x 8 tasks x 4 seeds = 640 with Table 1's 96; Table 2: 2 pre-trainings and 32 more."""
     table, figure, fractions = (plan(name) for name in ("taco_small", "taco_updates", "taco_fraction"))
@@ -121,9 +185,7 @@ def test_tacos_figure_and_fractions_share_the_runs_of_its_table() -> None:
     }
     assert len(stages["f"]) == 640
     assert stages["t"] < stages["f"]
-    assert len(stages["q"] - stages["t"]) == 32 + 8, (
-        "a plan that reads no data takes MNLI's set from its column: 8 runs more"
-    )
+    assert len(stages["q"] - stages["t"]) == 32, "Table 2 shares the 32 runs of the whole corpus, MNLI's too"
     trained = [{key for key, stage in made.stages.items() if stage.phase == "pre-train"} for made in (table, figure)]
     assert trained[0] == trained[1]
     assert len(trained[0]) == 2
@@ -203,9 +265,24 @@ def test_draws_of_a_grid_are_points_of_it_and_always_the_same() -> None:
     assert {each.name for each in other} != {each.name for each in drawn}
 
 
+def test_grids_of_tasks_are_a_grid_for_each() -> None:
+    grid = {"fine_tune.lr": (1e-5, 2e-5), "fine_tune.epochs": (2, 3)}
+    row = Row(
+        name="A",
+        method="ft",
+        grids=({"tasks": ("rte", "cola"), "grid": grid}, {"tasks": ("sst2",), "grid": {"lam": (0.1,)}}),
+    )
+    of_rte = Row(name="A on rte, cola", configuration_of="A", method="ft", tasks=("rte", "cola"), grid=grid)
+    assert row.configurations[:4] == of_rte.configurations
+    assert [(each.tasks, each.title, each.set) for each in row.configurations[4:]] == [(("sst2",), "A", {"lam": 0.1})]
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
+        ({"grids": [{"tasks": ["rte"], "grid": {"fine_tune.lr": (2.0,)}}]}, "fine_tune.lr"),
+        ({"grids": [{"tasks": [], "grid": {"fine_tune.lr": (1e-5,)}}]}, "tasks"),
+        ({"grids": [{"tasks": ["rte"], "grid": {"fine_tune.lr": (1e-5,)}}], "tasks": ["rte"]}, "leave tasks out"),
         ({"grid": {"fine_tune.lr": (2.0,)}}, "fine_tune.lr"),
         ({"grid": {"fine_tune.rate": (0.1,)}}, "rate"),
         ({"draws": 3}, "no grid to draw from"),
