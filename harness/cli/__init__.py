@@ -63,7 +63,7 @@ def _run(arguments: list[str]) -> int:
     """Parse and run. Raises UserError for what is wrong in the arguments."""
     commands = (
         *("bench", "tune", "plan", "report", "init", "submit"),
-        *("compare", "list", "show", "errors", "translate", "export", "predict", "doctor"),
+        *("compare", "verify", "list", "show", "errors", "translate", "export", "predict", "doctor"),
     )
     for text in arguments:
         try:

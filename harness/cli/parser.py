@@ -304,6 +304,20 @@ def build_parser() -> argparse.ArgumentParser:
     _compare_flags(compare)
     compare.set_defaults(handler="harness.cli.compare:compare")
 
+    verify = commands.add_parser("verify", help="check a published file of results against the records of the store")
+    verify.add_argument("file", metavar="FILE", help=".csv, .json or .parquet file that 'report --format' wrote")
+    again = verify.add_argument_group("training again")
+    again.add_argument(
+        "--rerun",
+        type=positive,
+        default=0,
+        metavar="K",
+        help="train K stages again, drawn from those of the file, and compare them with their records",
+    )
+    again.add_argument("--seed", type=count, help="seed of the draw (default: 0)")
+    _store_flags(verify)
+    verify.set_defaults(handler="harness.cli.verify:verify")
+
     init = commands.add_parser("init", help="write a task's YAML file for a file of labelled rows")
     init.add_argument(
         "file", metavar="FILE", help="file of labelled rows: .csv, .tsv, .jsonl, .parquet or hub:OWNER/NAME"

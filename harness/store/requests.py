@@ -82,6 +82,22 @@ class Requests(Database):
             query = query.where(REQUEST_STAGES.c.key == key)
         return [request for row in self._select(query, REQUESTS) if (request := _request(row))]
 
+    @retried
+    def requests_for(self, keys: Iterable[str]) -> list[tuple[StoredRequest, frozenset[str], int]]:
+        """The requests that need any of these stages, the last one first: each with those that it needs and with the number of all its stages."""
+        needed: dict[str, set[str]] = {}
+        c = REQUEST_STAGES.c
+        for part in parts(keys):
+            for row in self._select(sa.select(c.key, c.digest).where(c.key.in_(part)), REQUEST_STAGES):
+                needed.setdefault(row["digest"], set()).add(row["key"])
+        count = sa.select(c.digest, sa.func.count().label("count")).group_by(c.digest)
+        counts = {row["digest"]: int(row["count"]) for row in self._select(count, REQUEST_STAGES)}
+        return [
+            (request, frozenset(needed[digest]), counts[digest])
+            for request in self.requests()
+            if (digest := _digest(request)) in needed
+        ]
+
 
 def _digest(request: StoredRequest) -> str:
     return digest_of([request.table, request.study, dict(request.values)])

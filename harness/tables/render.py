@@ -279,7 +279,7 @@ def latex_table(
     return "\n".join(out) + "\n"
 
 
-def _cell_records(grid: Grid) -> list[dict[str, Any]]:
+def cell_records(grid: Grid) -> list[dict[str, Any]]:
     """Cells as flat records, in the order of the grid."""
     cells = []
     for (size, row, column), cell in grid.cells.items():
@@ -327,7 +327,7 @@ def _json(grid: Grid, caption: Caption) -> str:
             "lines": caption_lines(grid, caption),
         },
         "footnotes": footnotes(grid)[1],
-        "cells": _cell_records(grid),
+        "cells": cell_records(grid),
         "results": records(grid.results),
     }
     return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
