@@ -15,6 +15,7 @@ from typing import Any
 from harness.encoders.families import FAMILIES, base_config, family_of
 from harness.encoders.packaged import PACKAGED, HeadTraining, package_folder
 from harness.encoders.sizes import SIZES, relative_positions_error
+from harness.encoders.trained_tokenizer import PAD, SPECIAL, TRAINED, parsed, trained_tokenizer
 from harness.errors import UserError, unknown
 from harness.hub import Repository, is_id
 from harness.paths import named_path
@@ -122,8 +123,8 @@ def locate(name: str, *, download: bool = False, where: str = "--encoder") -> Lo
     """Find an encoder by packaged name, folder or hub id, or make one from a size: `new:SIZE` or `new:SIZE@TOKENIZER`.
 
     A hub id that is not in the local cache is fetched when `download`, else it is unresolved: a plan can still be made.
-    TOKENIZER is the name of an encoder whose tokenizer is taken (bert-tiny's, where none is named). `where`: how errors name
-    who asked for it. Raises UserError for an unknown name, a folder without weights, a model type that cannot be trained, or a pickle.
+    TOKENIZER is the name of an encoder whose tokenizer is taken (bert-tiny's, where none is named), or `bpe:SIZE:CORPUS`, one that is
+    trained on a corpus (`trained_tokenizer`). `where`: how errors name who asked for it. Raises UserError for an unknown name, a folder without weights, a model type that cannot be trained, or a pickle.
     """
     if name.startswith(NEW):
         return _new(name, download, where)
@@ -205,7 +206,11 @@ def _new(name: str, download: bool, where: str) -> Located:
         raise unknown("size of a new encoder", wanted, SIZES, where)
     if at and (not tokenizer or tokenizer.startswith(NEW)):
         raise UserError(f"{where} {name}: name after '@' an encoder that has a tokenizer, e.g. new:{wanted}@bert-tiny.")
-    size, source = SIZES[wanted], locate(tokenizer or NEW_TOKENIZER, download=download, where=where)
+    size = SIZES[wanted]
+    if tokenizer.startswith(TRAINED):
+        source = _with_trained(tokenizer, download, where)
+    else:
+        source = locate(tokenizer or NEW_TOKENIZER, download=download, where=where)
     label = f"{NEW}{wanted}" if source.name == NEW_TOKENIZER else f"{NEW}{wanted}@{source.name}"
     pad_id = source.config.get("pad_token_id")
     if pad_id is None:
@@ -219,6 +224,12 @@ def _new(name: str, download: bool, where: str) -> Located:
     _hash_tokenizer(whole, source.folder)
     encoder = Encoder(whole.hexdigest()[:KEY_LENGTH], label, *size.relative_positions)
     return Located(encoder, source.folder, config, None, new=True)
+
+
+def _with_trained(name: str, download: bool, where: str) -> Located:
+    """A tokenizer that is trained on a corpus, as an encoder without weights."""
+    config = {"vocab_size": parsed(name, where)[0], "pad_token_id": SPECIAL.index(PAD)}
+    return Located(Encoder("", name), trained_tokenizer(name, download=download, where=where), config, None, new=True)
 
 
 def _vocabulary_size(folder: Path) -> int:

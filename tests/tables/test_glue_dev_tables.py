@@ -120,8 +120,24 @@ def test_the_numbers_of_coco_lm_are_the_papers() -> None:
     assert numbers("coco_lm_glue", [*COLUMNS, "cola", "rte", "mrpc", "stsb", "avg"]) == found
 
 
+@pytest.mark.skipif(not PAPERS.exists(), reason="the papers' texts are not here")
+def test_the_numbers_of_coco_lms_ablations_are_the_papers() -> None:
+    text = (PAPERS / "coco_lm.txt").read_text()
+    html = text[: text.index("Table 3: Ablations on GLUE Dev")]
+    found: dict[str, list[float]] = {}
+    for row in re.findall(r"<tr>(.*?)</tr>", html[html.rindex("<table") :], flags=re.DOTALL)[1:]:
+        cells = [
+            re.sub("<[^>]*>", "", cell).strip() for cell in re.findall(r"<td[^>]*>(.*?)</td>", row, flags=re.DOTALL)
+        ]
+        name = cells[-10].replace("w/o.", "w/o").replace("w.", "w/").replace("’", "'").removesuffix("Base")
+        found[name] = [float(x) for cell in cells[-9:] for x in cell.split("/")]
+    assert len(found) == 11
+    assert numbers("coco_lm_ablation", [*COLUMNS, "cola", "rte", "mrpc", "stsb", "avg"]) == found
+
+
 @pytest.mark.parametrize(
-    ("table", "groups"), [("taco_small", 9), ("taco_fraction", 4), ("taco_base", 8), ("coco_lm_glue", 8)]
+    ("table", "groups"),
+    [("taco_small", 9), ("taco_fraction", 4), ("taco_base", 8), ("coco_lm_glue", 8), ("coco_lm_ablation", 8)],
 )
 def test_the_printed_averages_are_those_of_our_groups(table: str, groups: int) -> None:
     """To the rounding of the printed numbers."""
@@ -227,6 +243,28 @@ def test_coco_lm_has_the_papers_runs() -> None:
             assert run.stage.selection.every == math.ceil(math.ceil(rows / optim.batch_size) / 2), "twice an epoch"
     rates = {run.stage.optim.lr for run in made.runs if run.task == "mnli"}
     assert rates == {1e-5, 2e-5, 3e-5, 4e-5}
+
+
+def test_coco_lms_ablations_share_the_base_model_with_its_table() -> None:
+    """Table 3: the run of Table 1's base model, 10 more pre-trainings and that of an auxiliary network, 1,520 fine-tunings each."""
+    tasks = ("mnli", "rte")
+    table, ablation = (
+        plan("coco_lm_glue", methods=("COCO-LM",), tasks=tasks),
+        plan("coco_lm_ablation", tasks=tasks),
+    )
+    assert len(ablation.runs) == 11 * (12 + 64) * 5
+    assert len(ablation.stages) == 11 * (12 + 64) * 5 + 11 + 1
+    shared = table.stages.keys() & ablation.stages.keys()
+    assert shared == table.stages.keys()
+    assert sum(table.stages[key].phase == "pre-train" for key in shared) == 1
+    objectives = {}
+    for run in ablation.runs:
+        assert isinstance(run.stage.init, Parent)
+        trained = run.stage.init.stage
+        objectives[run.row.partition(" on ")[0]] = (trained.objective, trained.encoder.relative_buckets)
+    assert len({str(each) for each in objectives.values()}) == 11
+    assert [name for name, (_, buckets) in objectives.items() if not buckets] == ["w/o Rel-Pos"]
+    assert objectives["RTD Only"][0].name == "electra", "with the shallow network and without the contrast"
 
 
 def test_a_preset_and_an_override_go_over_the_recipes_of_tasks() -> None:

@@ -138,6 +138,7 @@ def test_every_preset_resolves_and_only_the_papers_is_comparable() -> None:
         "taco_fraction",
         "taco_small",
         "taco_updates",
+        "coco_lm_ablation",
         "coco_lm_glue",
         "unlabelled",
         "views",

@@ -1,0 +1,115 @@
+"""Tokenizers trained on a corpus: byte-level BPE, uncased, of a given size, made once and kept in the user's cache. No torch.
+
+The ids of a text follow from the file `tokenizer.json`, whose content is part of an encoder's identity (`sources`). What file that is follows
+from the texts in their order, the size and the version of the library, which name its folder in the cache.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from harness.errors import UserError
+from harness.specs import KEY_LENGTH, digest_of
+from harness.tasks import Corpus, NotAtHand, open_corpus
+
+TRAINED = "bpe:"
+"""How the name of such a tokenizer begins: bpe:SIZE:CORPUS."""
+LEAST, MOST = 512, 200_000
+"""Entries: the bytes and the special tokens are 261 of them."""
+PAD, UNKNOWN, FIRST, SEPARATOR, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+"""With the ids 0 to 4."""
+_FORMAT = 1
+"""Part of the folder's name: raise it with any change of `_train`."""
+
+
+def parsed(name: str, where: str) -> tuple[int, str]:
+    """Size and corpus of a name. Raises UserError for another form and for a size out of range."""
+    size, _, corpus = name.removeprefix(TRAINED).partition(":")
+    if not size.isascii() or not size.isdigit() or not corpus:
+        raise UserError(
+            f"{where} {name}: a tokenizer that is trained is named {TRAINED}SIZE:CORPUS, e.g. {TRAINED}4096:boolq_prose."
+        )
+    if not LEAST <= int(size) <= MOST:
+        raise UserError(f"{where} {name}: {size} entries; take {LEAST} to {MOST}.")
+    return int(size), corpus
+
+
+def trained_tokenizer(name: str, *, download: bool, where: str) -> Path | None:
+    """The folder of the tokenizer of this name, trained now where it is not in the cache; None where its corpus is not at hand and
+    not to be fetched.
+
+    Raises UserError for a wrong name, a corpus that cannot be read, and one with too few texts for the size.
+    """
+    size, named = parsed(name, where)
+    try:
+        corpus = open_corpus(named, download=download, memo=_cache() / "corpora.json", where=where)
+    except NotAtHand:
+        if download:
+            raise
+        return None
+    import tokenizers
+
+    folder = _cache() / digest_of([_FORMAT, tokenizers.__version__, corpus.digest, size])[:KEY_LENGTH]
+    if folder.is_dir():
+        return folder
+    tokenizer = _train(corpus, size)
+    if tokenizer.get_vocab_size() < size:
+        raise UserError(
+            f"{where} {name}: the texts give {tokenizer.get_vocab_size():,} entries; take so many or fewer, or a larger corpus."
+        )
+    with tempfile.TemporaryDirectory(dir=_cache()) as temporary:
+        fresh = Path(temporary) / "tokenizer"
+        fresh.mkdir()
+        tokenizer.save(str(fresh / "tokenizer.json"))
+        (fresh / "tokenizer_config.json").write_text(json.dumps(_settings(), indent=1), encoding="utf-8")
+        with suppress(OSError):  # another process was first, with the same files
+            fresh.rename(folder)
+    if not folder.is_dir():
+        raise UserError(
+            f"{where} {name}: cannot be kept in {_cache()}; set XDG_CACHE_HOME to a folder that can be written."
+        )
+    return folder
+
+
+def _cache() -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "harness" / "tokenizers"
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{cache}: cannot be made ({error.strerror}); set XDG_CACHE_HOME to another folder.") from None
+    return cache
+
+
+def _train(corpus: Corpus, size: int) -> Any:
+    """Merges of bytes, the most frequent pair first and of equal ones the one with the smaller ids, so that the order in which the
+    library's threads count words changes nothing. No text has an unknown token."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+    tokenizer: Any = Tokenizer(models.BPE(unk_token=UNKNOWN))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(corpus.texts(), trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{FIRST} $A {SEPARATOR}",
+        pair=f"{FIRST} $A {SEPARATOR} $B:1 {SEPARATOR}:1",
+        special_tokens=[(token, SPECIAL.index(token)) for token in (FIRST, SEPARATOR)],
+    )
+    return tokenizer
+
+
+def _settings() -> dict[str, str]:
+    """As transformers reads them."""
+    roles = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+    return {"tokenizer_class": "PreTrainedTokenizerFast", **dict(zip(roles, SPECIAL, strict=True))}
