@@ -74,7 +74,7 @@ constraints: $(STAMPS)/venv
 	$(BIN)/python -m venv "$$scratch/venv"; \
 	grep '^torch==' constraints.txt > "$$scratch/torch.txt"; \
 	"$$scratch/venv/bin/python" -m pip install --quiet --requirement "$$scratch/torch.txt"; \
-	"$$scratch/venv/bin/python" -m pip install --quiet --constraint "$$scratch/torch.txt" --editable '.[dev,postgresql,speed]'; \
+	"$$scratch/venv/bin/python" -m pip install --quiet --constraint "$$scratch/torch.txt" --editable '.[dev,mlflow,postgresql,speed,tensorboard,wandb]'; \
 	{ head -1 constraints.txt; "$$scratch/venv/bin/python" -m pip freeze --exclude-editable | sed 's/+cpu$$//'; } > "$$scratch/constraints.txt"; \
 	cp "$$scratch/constraints.txt" constraints.txt; \
 	echo "constraints.txt is refreshed; run make test"

@@ -8,6 +8,7 @@ argument raises `harness.errors.UserError`. Data come back as pandas data frames
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from os import fspath
@@ -21,6 +22,7 @@ from harness.commands.prepare import Prepared, prepare
 from harness.commands.recorded import plan_of
 from harness.commands.stored import find_key, last_bench, like_last
 from harness.commands.study import Opened, Watcher, open_study, prepare_study, run_trials, study_of
+from harness.commands.track import Tracking, check_trackers, projection_of, study_projection
 from harness.commands.train import train, translated
 from harness.errors import UserError
 from harness.search.request import TuneRequest
@@ -96,12 +98,16 @@ def bench(
     def view(*_: Any) -> Iterator[Callable[[Event], None]]:
         yield on_event or (lambda event: None)
 
-    prepared = prepare(with_table(request_from(table, set, with_file, fields)), train=True)
+    asked = with_table(request_from(table, set, with_file, fields))
+    check_trackers(asked)
+    prepared = prepare(asked, train=True)
+    tracking = Tracking(asked, prepared.store.url, warnings.warn)
     if prepared.items:
         prepared, _ = translated(prepared, _uncounted)
-        prepared = train(prepared, view)
+        prepared = train(prepared, tracking.watched(view))
     if prepared.plan.runs:
         prepared.remember()
+    tracking.finish(lambda: projection_of(prepared))
     return BenchResult(prepared)
 
 
@@ -209,14 +215,17 @@ def tune(
         metrics=checked("metric", metric),
         seed=checked("seed", seed),
     )
+    check_trackers(request.base)
     prepared = prepare_study(request)
     if prepared.prepared.plan.untranslated:
         translated(prepared.prepared, _uncounted)
         prepared = prepare_study(request)  # what was translated has its identity now
     with open_study(prepared) as opened:
+        tracking = Tracking(request.base, opened.store.url, warnings.warn)
         if opened.proposals.remaining():
-            run_trials(opened, view)
+            run_trials(opened, tracking.watched_trials(view))
         opened.mirror.sync(opened.proposals.history.entries)
+        tracking.finish(lambda: study_projection(opened))
         return _tuned(opened)
 
 

@@ -51,6 +51,7 @@ class Shared(TypedDict, total=False):
     dev_points: int
     checkpoint_minutes: float
     retry: bool
+    track: str | Iterable[str]
 
 
 class Fields(Shared, total=False):
@@ -63,7 +64,7 @@ class Fields(Shared, total=False):
 
 KINDS: dict[str, type] = {
     **dict.fromkeys(("preset", "methods", "tasks", "encoder", "data", "corpus", "translator"), str),
-    **dict.fromkeys(("store", "storage", "address", "sampler", "racing", "metric", "keep"), str),
+    **dict.fromkeys(("store", "storage", "address", "sampler", "racing", "metric", "keep", "track"), str),
     **dict.fromkeys(
         ("sizes", "subsets", "seeds", "slots", "num_workers", "micro_batch", "dev_points", "trials", "seed"), int
     ),
@@ -71,7 +72,7 @@ KINDS: dict[str, type] = {
     **dict.fromkeys(("text", "label", "kind", "dev", "test", "unlabelled", "protocol"), str),
     **dict.fromkeys(("retry", "remove_overlap"), bool),
 }
-SEVERAL = (*FILTERS, "text", "metric")
+SEVERAL = (*FILTERS, "text", "metric", "track")
 """Arguments that take one value or several."""
 LEAST = {"trials": 1, "num_workers": 1}
 """The least value of a number; 0 where there is none."""

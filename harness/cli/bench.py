@@ -29,6 +29,7 @@ from harness.commands.report import (
     unreached_sentences,
 )
 from harness.commands.stored import command, variants
+from harness.commands.track import Tracking, check_trackers, projection_of, sentences, track_recorded
 from harness.commands.train import train, translated
 from harness.encoders import locate
 from harness.encoders.flops import weights_bytes
@@ -42,6 +43,7 @@ from harness.tables.resolve import ResolvedTable, resolve
 from harness.tables.schema import parquet_bytes
 from harness.tables.task_reader import Translation
 from harness.tables.values import listed, sizes_text
+from harness.tracking.writer import Outcome
 from harness.yaml_files import format_value
 
 if TYPE_CHECKING:
@@ -202,13 +204,18 @@ def report(args: argparse.Namespace) -> int:
     check_format(args.format, args.figure)
     if args.figure:
         args.table = table_of_figure(args.figure, args.table)
-    prepared = prepare(recalled(args), train=False)
+    request = recalled(args)
+    check_trackers(request)
+    prepared = prepare(request, train=False)
     recorded = any(run.stage.key in prepared.statuses for run in prepared.plan.runs)
     if prepared.plan.runs and not recorded and (lines := [*_variant_lines(prepared, args.store)]):
         print_lines(lines)
     if args.figure == EMBEDDINGS:
-        return print_embeddings(prepared, args.format, live)
-    return print_figure(prepared, args.format) if args.figure else _print_table(prepared, args.format)
+        status = print_embeddings(prepared, args.format, live)
+    else:
+        status = print_figure(prepared, args.format) if args.figure else _print_table(prepared, args.format)
+    say_tracked(track_recorded(prepared))
+    return status
 
 
 def _variant_lines(prepared: Prepared, url: str | None) -> Iterator[str]:
@@ -253,15 +260,31 @@ def _print_table(prepared: Prepared, format: str) -> int:
 def bench(args: argparse.Namespace) -> int:
     """Show the plan, train what is missing, print the table. 1 when a cell stays incomplete."""
     check_format(args.format)
-    prepared = prepare(read(args), train=True)
+    request = read(args)
+    check_trackers(request)
+    prepared = prepare(request, train=True)
     print_lines([*_first_line(prepared), *describe(prepared)])
     if prepared.items:
         agree(args.yes, prepared.hours, "--tasks, --sizes, --subsets, --seeds or --methods")
         prepared = back_translated(prepared)
-        prepared = train(prepared, live)
+    tracking = Tracking(request, prepared.store.url, warn)
+    if prepared.items:
+        prepared = train(prepared, tracking.watched(live))
     if prepared.plan.runs:
         prepared.remember()
-    return _print_table(prepared, args.format)
+    status = _print_table(prepared, args.format)
+    say_tracked(tracking.finish(lambda: projection_of(prepared)))
+    return status
+
+
+def say_tracked(outcomes: dict[str, Outcome]) -> None:
+    """Say what trackers hold now."""
+    if lines := sentences(outcomes):
+        print_lines(lines)
+
+
+def warn(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
 
 
 def agree(yes: bool, expected: float, narrow: str) -> None:

@@ -198,6 +198,16 @@ def _keep_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _track_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--track",
+        type=names,
+        default=(),
+        metavar="TRACKER",
+        help="also write what is recorded to these trackers, comma-separated: tensorboard, mlflow, wandb",
+    )
+
+
 def _last_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--last", action="store_true", help="take every value that is not given from the last bench (of the table)"
@@ -268,12 +278,14 @@ def build_parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="train the missing runs of a table and print it")
     _table_flags(bench)
     _keep_flag(bench)
+    _track_flag(bench)
     _format_flag(bench, TABLE_FORMATS)
     _yes_flag(bench)
     bench.set_defaults(handler="harness.cli.bench:bench")
 
     tune = commands.add_parser("tune", help="search a method's hyperparameters over subsets and seeds")
     _tune_flags(tune)
+    _track_flag(tune)
     _yes_flag(tune)
     tune.set_defaults(handler="harness.cli.tune:tune")
 
@@ -294,6 +306,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="the figure of table NAME instead of the table, or 'embeddings' of a task's test set: png, svg, pdf, or its points as csv",
     )
+    _track_flag(report)
     _format_flag(report, (*TABLE_FORMATS, *FIGURE_FORMATS))
     report.set_defaults(handler="harness.cli.bench:report")
 

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from harness.cli.bench import agree, back_translated, default_preset, unread_plan
+from harness.cli.bench import agree, back_translated, default_preset, say_tracked, unread_plan, warn
 from harness.cli.printing import print_lines, time_range
 from harness.cli.request import read_tune
 from harness.cli.study_report import report_study, scored_points
 from harness.commands.prepare import read_named
 from harness.commands.report import overlap_sentences
 from harness.commands.study import Opened, PreparedStudy, Watcher, open_study, prepare_study, run_trials
+from harness.commands.track import Tracking, check_trackers, study_projection
 from harness.search.request import TuneRequest
 from harness.search.space import resolve_space
 from harness.search.study import History
@@ -23,7 +24,9 @@ from harness.tables.estimate import estimated
 
 def tune(args: argparse.Namespace) -> int:
     """Show the plan, run the trials that are left, print all points. 1 when no point can be the best."""
-    study = prepare_study(read_tune(args))
+    request = read_tune(args)
+    check_trackers(request.base)
+    study = prepare_study(request)
     agree(args.yes, _announce(study), "--trials, --tasks, --sizes, --subsets or --seeds")
     if study.prepared.plan.untranslated:
         back_translated(study.prepared)
@@ -31,10 +34,13 @@ def tune(args: argparse.Namespace) -> int:
     with open_study(study) as opened:
         if args.final_test:
             scored_points(opened.folder)  # a damaged file is named before anything is trained
+        tracking = Tracking(request.base, opened.store.url, warn)
         if opened.proposals.remaining():
-            run_trials(opened, _live)
+            run_trials(opened, tracking.watched_trials(_live))
         opened.mirror.sync(opened.proposals.history.entries)
-        return report_study(opened, args.format, args.final_test)
+        status = report_study(opened, args.format, args.final_test)
+        say_tracked(tracking.finish(lambda: study_projection(opened)))
+        return status
 
 
 @contextmanager

@@ -102,6 +102,7 @@ class Request:
     checkpoint_minutes: float = 10.0
     retry: bool = False
     keep: str = "none"
+    track: tuple[str, ...] = ()
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
     flags: bool = field(default=False, compare=False)
 

@@ -1,0 +1,99 @@
+"""A small plan with made-up records, and a tracker that keeps what is written to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from requested import resolve_table
+from tables.runs import OWNER, commit
+
+from harness.encoders import HeadTraining, Located
+from harness.specs import Encoder, Record, Stage
+from harness.store import Store
+from harness.tables.plan import Plan, make_plan
+from harness.tracking.projection import Projection, TrackedRun, of_plan
+from harness.tracking.tracker import Tracker
+from harness.tracking.writer import Writer
+
+TINY = Located(Encoder("7" * 32, "tiny"), None, {}, HeadTraining("boolq_prose", steps=100, lr=1e-3))
+HISTORY: list[dict[str, Any]] = [
+    {
+        "step": 4,
+        "loss": 0.5,
+        "ce": 0.5,
+        "dev": {"mcc": 0.1},
+        "curve": {"loss": [[2, 0.6], [4, 0.4]], "dev": [[2, 0.05]]},
+    },
+    {
+        "step": 8,
+        "loss": 0.25,
+        "ce": 0.25,
+        "dev": {"mcc": 0.2},
+        "measures": {"embedding_std": 0.9, "cosine": float("nan")},
+    },
+]
+
+
+def plan_of(methods: tuple[str, ...] = ("ft", "cmlm"), seeds: tuple[int, ...] = (31, 42)) -> Plan:
+    """Rows on CoLA with 20 examples of one subset, one run a seed."""
+    resolved = resolve_table(
+        "few_shot",
+        "quick",
+        methods=methods,
+        tasks=("cola",),
+        sizes=(20,),
+        subsets=(0,),
+        seeds=seeds,
+        encoder="bert-tiny",
+    )
+    return make_plan(resolved, None, TINY)
+
+
+def filled(store: Store, plan: Plan, count: int | None = None) -> dict[str, Record]:
+    """Records of the first `count` stages."""
+    stages = list(plan.stages.values())[:count]
+    origin = {"started_at": 1_000_000.0, "device": "a CPU", "tokens_per_second": 99.0}
+    return {
+        stage.key: commit(
+            store, stage, history=HISTORY, seconds=2.0, provenance=origin, selected_step=8 if stage.selection else None
+        )
+        for stage in stages
+    }
+
+
+class Recording(Tracker):
+    """Keeps the runs of each experiment in a dictionary that outlives it, with how often each was written."""
+
+    def __init__(self, experiment: str, folder: Path, kept: dict[str, list[TrackedRun]]) -> None:
+        super().__init__(experiment, folder)
+        self.kept, self.away = kept, False
+
+    @property
+    def place(self) -> str:
+        return f"memory, {self.experiment}"
+
+    def written(self) -> dict[str, str]:
+        return {key: runs[-1].digest for key, runs in self.kept.items()}
+
+    def write(self, run: TrackedRun) -> None:
+        self.kept.setdefault(run.key, []).append(run)
+
+
+def projection(plan: Plan) -> Projection:
+    return of_plan(plan, "quick, bert-tiny")
+
+
+def writer(store: Store, kept: dict[str, list[TrackedRun]]) -> Writer:
+    return Writer(store.url, {"recording": lambda experiment, folder: Recording(experiment, folder, kept)})
+
+
+def failed_then_done(store: Store, stage: Stage, between: Callable[[], Any]) -> None:
+    """The stage fails, `between` is called, and a later command trains it."""
+    assert store.lease(stage.key, OWNER) == "granted"
+    assert store.commit(stage, Record(stage.key, "failed", "out of memory"), OWNER)
+    between()
+    assert store.lease(stage.key, OWNER, seen_attempt=1) == "granted"
+    history = [{"step": 3, "loss": 0.5}]
+    assert store.commit(stage, Record(stage.key, "done", history=history, seconds=2.0, dev_scores={"mcc": 0.5}), OWNER)
