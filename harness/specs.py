@@ -369,6 +369,11 @@ class Predictions:
 Status = Literal["done", "failed", "diverged"]
 
 
+def trained_again(retry: bool) -> tuple[Status, ...]:
+    """How a recorded stage ended that the next command trains again; `retry`: the user asks for diverged ones too."""
+    return ("failed", "diverged") if retry else ("failed",)
+
+
 @dataclass
 class Record:
     """The outcome of a stage. Test predictions are kept, test scores are not: they come after selection.

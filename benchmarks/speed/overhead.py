@@ -63,7 +63,7 @@ def start_worker_into(workers: list[Any]) -> Any:
                     return local_trainer.launch(timed)
 
                 sets = fetched(references)
-                return trained(item, self._setup, vocabulary, digests, sets, launch=launch)
+                return trained(item, self._setup, vocabulary, digests, sets, launch=launch, ledger=self._ledger)
 
             def spent(self) -> list[tuple[float, float, float, float]]:
                 return self._spent

@@ -12,8 +12,9 @@ from harness.commands.recorded import recorded
 from harness.commands.texts import reader
 from harness.commands.trained import TrainedModel, View, trained_model
 from harness.errors import UserError
-from harness.specs import Record, Run
+from harness.specs import Run
 from harness.tables.embedding_figure import MOST, Embedded
+from harness.tables.waves import best_run
 
 
 def embeddings_of(prepared: Prepared, view: View) -> tuple[list[Embedded], list[str]]:
@@ -57,22 +58,17 @@ def embeddings_of(prepared: Prepared, view: View) -> tuple[list[Embedded], list[
 
 
 def _best(prepared: Prepared) -> list[tuple[Run, float]]:
-    """Of each cell the run with the best dev score, the first of equal ones, with the score; cells without a finished run are left
-    out."""
-    records = prepared.store.records([run.stage.key for run in prepared.plan.runs])
-    found: dict[tuple[int, str], tuple[Run, float]] = {}
-    for run in prepared.plan.runs:
-        dev = _dev(run, records.get(run.stage.key))
-        place = (run.size, run.row)
-        if dev is not None and (place not in found or dev > found[place][1]):
-            found[place] = (run, dev)
-    order = [(size, row.name) for size in prepared.resolved.sizes for row in prepared.resolved.rows]
-    return [found[place] for place in order if place in found]
-
-
-def _dev(run: Run, record: Record | None) -> float | None:
-    selection = run.stage.selection
-    return record.dev_scores[selection.metric] if record and record.status == "done" and selection else None
+    """Of each cell the run that `best_run` selects, with its dev score; cells without a finished run are left out."""
+    runs = prepared.plan.runs
+    records = prepared.store.records([run.stage.key for run in runs])
+    found = []
+    for size in prepared.resolved.sizes:
+        for row in prepared.resolved.rows:
+            best = best_run([run for run in runs if (run.size, run.row) == (size, row.name)], records)
+            if best is not None:
+                assert best.stage.selection is not None
+                found.append((best, records[best.stage.key].dev_scores[best.stage.selection.metric]))
+    return found
 
 
 def _read(model: TrainedModel, key: str, digest: str, prepared: Prepared) -> tuple[Any, NDArray[Any]]:

@@ -15,7 +15,7 @@ from harness.encoders import Located, locate
 from harness.encoders.families import family_of
 from harness.encoders.sources import check_vocabulary
 from harness.errors import UserError
-from harness.specs import Run, Status
+from harness.specs import Run, Status, trained_again
 from harness.store import DEFAULT_URL, Store, StoredRequest
 from harness.tables.caption import counted
 from harness.tables.estimate import Calibration, Estimate, calibrate, estimated, hours
@@ -184,7 +184,7 @@ def prepare(request: Request, *, train: bool, tried: Collection[str] = ()) -> Pr
         translation=views,
         augmentations=augmentations,
         corpora=corpora,
-        select=_selection(store, _tried_again(request) if train else (), tried),
+        select=_selection(store, trained_again(request.retry) if train else (), tried),
     )
     if train and any(not name.startswith(MADE_LATER) for name in plan.unresolved):
         raise UserError(_not_at_hand(plan, source, named.tasks))
@@ -197,11 +197,6 @@ def prepare(request: Request, *, train: bool, tried: Collection[str] = ()) -> Pr
         _check_cores(request, resolved, cores)
     slots = request.slots or cores // resolved.num_workers or 1
     return Prepared(request, named, resolved, plan, store, statuses, items, blocked, calibration, slots, translators)
-
-
-def _tried_again(request: Request) -> tuple[Status, ...]:
-    """Which recorded stages the request trains again."""
-    return ("failed", "diverged") if request.retry else ("failed",)
 
 
 def _selection(store: Store, again: Collection[Status], tried: Collection[str]) -> Select:

@@ -20,7 +20,7 @@ from harness.search.results import Study
 from harness.search.space import check_metrics, check_overrides, check_sampler, requested_space
 from harness.search.study import Entry, History, OptunaMirror, study_name, unfinished
 from harness.search.trials import Trial
-from harness.specs import SHARED_PHASES, Stage
+from harness.specs import SHARED_PHASES, Stage, trained_again
 from harness.store import Owner, Store, StoredRequest
 from harness.tables.cells import own_scores
 from harness.tables.resolve import resolve
@@ -57,7 +57,7 @@ class PreparedStudy:
             rest = [space.defaults]
         every, left = self._stages([*ended, *rest]), self._stages(rest)
         statuses = self.prepared.store.statuses(left)
-        again = ("failed", "diverged") if retry else ("failed",)
+        again = trained_again(retry)
         to_train = [stage for key, stage in left.items() if statuses.get(key, ("failed", 0))[0] in again]
         flops = sum(self.prepared.plan.stage_flops(stage) for stage in to_train)
         if space.sampler == "grid":

@@ -22,7 +22,7 @@ from harness import private
 from harness.errors import UserError, first_line
 from harness.search.space import Parameter, ResolvedSpace
 from harness.search.trials import Point, ReplicateOutcome, State, Trial
-from harness.specs import digest_of
+from harness.specs import digest_of, trained_again
 from harness.store import Store
 from harness.store.retry import TransientOutageError, sentence
 
@@ -94,7 +94,7 @@ class Entry:
 def unfinished(entry: Entry, retry: bool = False) -> bool:
     """Whether the next command runs a trial (again): it has not ended, or one of its replicates failed or, with `retry`,
     diverged. A point that cannot be run at all is not run again."""
-    trial, again = entry.trial, ("failed", "diverged") if retry else ("failed",)
+    trial, again = entry.trial, trained_again(retry)
     return (
         not entry.ended
         or any(outcome.status in again for outcome in trial.outcomes)

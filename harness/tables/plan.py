@@ -12,7 +12,7 @@ from harness.encoders.flops import forward_flops
 from harness.errors import UserError
 from harness.methods import mlm_head_stage
 from harness.objectives.definitions import step_flops
-from harness.specs import UNRESOLVED, Optim, Parent, RowSet, Run, Stage, Status
+from harness.specs import UNRESOLVED, Optim, Parent, RowSet, Run, Stage, Status, trained_again
 from harness.tables.recipe import Augment
 from harness.tables.resolve import ResolvedTable
 from harness.tables.table_data import TableData, TaskData, TrainingSet, data_settings, runs_of
@@ -117,7 +117,7 @@ class Plan:
 
     def pending(self, statuses: Mapping[str, tuple[Status, int]], retry: bool) -> list[Stage]:
         """Stages to train for their numbers: those without a record, failed ones, and with `retry` diverged ones."""
-        again = {"failed", "diverged"} if retry else {"failed"}
+        again = trained_again(retry)
         return [s for k, s in self.stages.items() if k not in statuses or statuses[k][0] in again]
 
 

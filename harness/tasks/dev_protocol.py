@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.errors import UserError
-from harness.tasks.protocol import Choice, EvaluationSets, Protocol, origin_of, own_tests
-from harness.tasks.rows import Rows, Scope
+from harness.tasks.protocol import Choice, EvaluationSets, Protocol, origin_of, own_tests, shortfalls
+from harness.tasks.rows import Rows
 from harness.tasks.samplers import draw
 from harness.tasks.sources import TextSource
 from harness.tasks.task import Task
@@ -44,11 +43,7 @@ class DevProtocol(Protocol):
         )
         dev = source.load(task, task.dev).sorted().named(f"{task.name}/dev")
         tests = {name: source.load(task, split).sorted().named(f"{task.name}/{name}") for name, split in splits.items()}
-        notes = []
-        for split in dict.fromkeys((task.train, task.dev, *splits.values())):
-            official, rows = task.official_rows(split), len(source.load(task, split))
-            if official not in (None, rows):
-                notes.append(f"{split} has {rows:,} of {official:,} rows")
+        notes = shortfalls(task, source, (task.train, task.dev, *splits.values()))
         return EvaluationSets(
             dev=dev,
             tests=tests,
@@ -59,12 +54,4 @@ class DevProtocol(Protocol):
 
     def training_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
         """See `Protocol`."""
-        if size < 0 or subset < 0:
-            raise UserError(f"task {task.name}: size {size}, subset {subset}: both are counted from 0 up.")
-        rows = source.load(task, task.train)
-        if size == 0:
-            return rows
-        scope: Scope = [task.name, task.version, self.name, self.version, size, subset]
-        return draw(task, rows, size, scope, "give smaller --sizes, or 0 for all of them").named(
-            f"{task.name}/n{size}/subset{subset}"
-        )
+        return self._drawn(task, source, size, subset, draw, "give smaller --sizes, or 0 for all of them")

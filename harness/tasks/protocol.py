@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from harness.errors import UserError
 from harness.tasks.rows import Rows, Scope, scoped
-from harness.tasks.samplers import smallest
+from harness.tasks.samplers import Sampler, smallest
 from harness.tasks.sources import TextSource
 from harness.tasks.task import OWN_TEST, Task
 
@@ -123,6 +123,18 @@ class Protocol(ABC):
         Raises UserError, naming task and counts, when there are fewer rows than `size`, or a class cannot be in a subset.
         """
 
+    def _drawn(self, task: Task, source: TextSource, size: int, subset: int, sampler: Sampler, fewer: str) -> Rows:
+        """A training set drawn from all training rows by `sampler`, under the scope (task, its version, protocol, its version, size,
+        subset); `fewer` is the fix that an error for too few rows gives. Errors as of `training_set`."""
+        if size < 0 or subset < 0:
+            raise UserError(f"task {task.name}: size {size}, subset {subset}: both are counted from 0 up.")
+        rows = source.load(task, task.train)
+        if size == 0:
+            return rows
+        scope: Scope = [task.name, task.version, self.name, self.version, size, subset]
+        drawn = sampler(task, rows, size, scope, fewer)
+        return drawn.named(f"{task.name}/n{size}/subset{subset}")
+
     def texts(self, task: Task, source: TextSource, size: int, subset: int, num_texts: int) -> Rows:
         """The texts of a training set and further ones of the training rows, `num_texts` in all, without labels and in canonical
         order. Larger numbers hold the texts of smaller ones.
@@ -139,6 +151,16 @@ class Protocol(ABC):
         scope: Scope = [task.name, task.version, self.name, self.version, "texts", subset]
         more = others.take(smallest(scoped(others.ids, scope), num_texts - len(labelled)))
         return Rows((*labelled.texts, *more.texts)).unlabelled()
+
+
+def shortfalls(task: Task, source: TextSource, splits: Iterable[str]) -> list[str]:
+    """A note for each source split that has not the published number of rows."""
+    notes = []
+    for split in dict.fromkeys(splits):
+        official, rows = task.official_rows(split), len(source.load(task, split))
+        if official not in (None, rows):
+            notes.append(f"{split} has {rows:,} of {official:,} rows")
+    return notes
 
 
 def own_tests(task: Task, source: TextSource) -> dict[str, str]:

@@ -13,7 +13,7 @@ from harness.errors import UserError
 from harness.tasks.dev_protocol import DevProtocol
 from harness.tasks.overlap import count_overlap
 from harness.tasks.own_protocol import OwnProtocol
-from harness.tasks.protocol import Choice, EvaluationSets, Protocol, origin_of, own_test_rows, own_tests
+from harness.tasks.protocol import Choice, EvaluationSets, Protocol, origin_of, own_test_rows, own_tests, shortfalls
 from harness.tasks.rows import Rows, Scope, scoped
 from harness.tasks.samplers import draw
 from harness.tasks.sources import TextSource
@@ -107,7 +107,7 @@ class CmlmProtocol(Protocol):
         dev = pool.take(first).sorted().named(f"{task.name}/dev")
         if own_test and (shared := sum(count_overlap(dev, rows) for rows in tests.values())):
             notes.append(f"{shared:,} test rows have a text of dev")
-        notes += self._shortfall(task, source, (dev_split, *tests_of.values()))
+        notes += shortfalls(task, source, (dev_split, *tests_of.values(), *((task.train,) if self.full else ())))
         return EvaluationSets(
             dev=dev,
             tests=tests,
@@ -115,15 +115,6 @@ class CmlmProtocol(Protocol):
             note="; ".join(notes),
             origin=origin_of({"dev": dev, **tests}, {"dev": dev_split, **tests_of}, task, source),
         )
-
-    def _shortfall(self, task: Task, source: TextSource, splits: tuple[str, ...]) -> list[str]:
-        """A note for each source split that has not the published number of rows."""
-        notes = []
-        for split in dict.fromkeys((*splits, task.train) if self.full else splits):
-            official, rows = task.official_rows(split), len(source.load(task, split))
-            if official not in (None, rows):
-                notes.append(f"{split} has {rows:,} of {official:,} rows")
-        return notes
 
     def _draw(
         self, task: Task, split: str, rows: Rows, count: int, others: int | None
@@ -134,14 +125,8 @@ class CmlmProtocol(Protocol):
 
     def training_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
         """See `Protocol`."""
-        if size < 0 or subset < 0:
-            raise UserError(f"task {task.name}: size {size}, subset {subset}: both are counted from 0 up.")
-        rows = source.load(task, task.train)
-        if size == 0:
-            return rows
-        scope: Scope = [task.name, task.version, self.name, self.version, size, subset]
-        drawn = draw(task, rows, size, scope, "give smaller --sizes, or train on all of them with --table full_size")
-        return drawn.named(f"{task.name}/n{size}/subset{subset}")
+        fewer = "give smaller --sizes, or train on all of them with --table full_size"
+        return self._drawn(task, source, size, subset, draw, fewer)
 
 
 def dev_size(rows: int) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import UserError
-from harness.tasks.protocol import Choice, EvaluationSets, Protocol, origin_of, own_test_rows, own_tests
+from harness.tasks.protocol import Choice, EvaluationSets, Protocol, origin_of, own_test_rows, own_tests, shortfalls
 from harness.tasks.rows import Rows, Scope, scoped
 from harness.tasks.samplers import SAMPLERS, of_classes, quotas, smallest
 from harness.tasks.sources import TextSource
@@ -62,10 +62,7 @@ class StratifiedProtocol(Protocol):
         drawn = self._stratified(task, pool, rest, hashes, min(self.most_dev, len(rest)))
         dev = rest.take(drawn).sorted().named(f"{task.name}/dev")
         notes = [dict(self.doubts)[task.name]] if task.name in dict(self.doubts) else []
-        for split in dict.fromkeys((task.dev, *splits.values(), *((task.train,) if self.full else ()))):
-            official, rows_here = task.official_rows(split), len(source.load(task, split))
-            if official not in (None, rows_here):
-                notes.append(f"{split} has {rows_here:,} of {official:,} rows")
+        notes += shortfalls(task, source, (task.dev, *splits.values(), *((task.train,) if self.full else ())))
         return EvaluationSets(
             dev=dev,
             tests=tests,
@@ -94,11 +91,5 @@ class StratifiedProtocol(Protocol):
 
     def training_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
         """See `Protocol`."""
-        if size < 0 or subset < 0:
-            raise UserError(f"task {task.name}: size {size}, subset {subset}: both are counted from 0 up.")
-        rows = source.load(task, task.train)
-        if size == 0:
-            return rows
-        scope: Scope = [task.name, task.version, self.name, self.version, size, subset]
-        drawn = SAMPLERS[self.sampler](task, rows, size, scope, "give smaller --sizes, or 0 for all of them")
-        return drawn.named(f"{task.name}/n{size}/subset{subset}")
+        fewer = "give smaller --sizes, or 0 for all of them"
+        return self._drawn(task, source, size, subset, SAMPLERS[self.sampler], fewer)
