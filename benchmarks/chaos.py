@@ -279,7 +279,7 @@ class Undisturbed:
     def seconds(self) -> float:
         """From its first record to its last."""
         moments = [record.committed_at for record in self.records.values()]
-        return max(moments) - min(moments)
+        return float(max(moments) - min(moments))
 
 
 @dataclass
@@ -457,7 +457,7 @@ def endured(folder: Path, line: str, cluster: Nodes, fire: Fire, tally: Tally) -
                     hit, changed = True, time.monotonic()
                 if time.monotonic() - changed > STALL_SECONDS:
                     raise SystemExit(f"{folder}: nothing was written for {STALL_SECONDS:g} s:\n{driver.err}")
-            status, out, said = driver.wait(), driver.out, driver.err
+            status, out, said = driver.wait(), str(driver.out), driver.err
         for sentence in said.splitlines():
             if sentence.startswith("retried: "):
                 tally.say(sentence)

@@ -200,7 +200,8 @@ def items_held(designs: int, seed: int, subsets: int, seeds: int, count: int = 3
 
     def chance(items: int) -> Floats:
         shape = [(items, 1, 1), (items, subsets, 1), (items, 1, seeds), (items, subsets, seeds)]
-        return 0.7 + sum(sd * rng.normal(size=each) for sd, each in zip((1.5, 0.5, 0.5, 0.5), shape, strict=True))
+        effects = (sd * rng.normal(size=each) for sd, each in zip((1.5, 0.5, 0.5, 0.5), shape, strict=True))
+        return sum(effects, start=np.full((items, 1, 1), 0.7))
 
     base = rng.normal(size=200_000) * 1.5 + 0.7
     noise = np.sqrt(3) * 0.5 * rng.normal(size=(20, 200_000))

@@ -27,7 +27,7 @@ from harness.encoders.models.text_encoder import load_encoder
 from harness.encoders.models.weights import load_weights
 from harness.encoders.tokens import Tokeniser
 from harness.specs import Stage
-from harness.storage import weights_of
+from harness.storage import Storage, weights_of
 from harness.tasks import load_corpus
 from harness.tasks.packaged import packaged_rows
 
@@ -35,8 +35,8 @@ HELD_OUT = 512
 """Passages that are measured on."""
 
 
-def stages_of(encoder: str, store: str) -> dict[str, tuple[Stage, object]]:
-    """What post-training can start from, by name, with the plan that it stands in."""
+def stages_of(encoder: str, store: str) -> dict[str, tuple[Stage, Storage]]:
+    """What post-training can start from, by name, with the storage of its weights."""
     found = {}
     preset = "quick" if encoder == "bert-tiny" else "laptop"
     for name, frozen, phase in (

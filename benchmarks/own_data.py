@@ -28,7 +28,7 @@ print([model.config.id2label[int(i)] for i in model(**rows).logits.argmax(-1)])
 
 
 def write_files(options: argparse.Namespace) -> None:
-    table = pq.read_table(options.rows, columns=[options.text, options.label])  # type: ignore[no-untyped-call]
+    table = pq.read_table(options.rows, columns=[options.text, options.label])
     rows = table.slice(0, LABELLED + UNLABELLED + NEW).to_pylist()
     classes = options.classes.split(",")
     with (options.folder / "reviews.csv").open("w", newline="", encoding="utf-8") as file:

@@ -146,7 +146,7 @@ def measure(folder: Path, count: int, slots: int) -> None:
         from harness.cluster.pool import Pool
 
         setup = WorkerSetup(folder, Storage(str(folder / "products")))
-        empty = (np.zeros(1, np.int32), np.zeros(1, np.int64))
+        empty: Any = (np.zeros(1, np.int32), np.zeros(1, np.int64))  # no worker reads it
         pool = Pool(store, setup, Vocabulary(100, None, 0), lambda *_: empty, settled, "nothing", start_worker)
         reader.start()
         marks: list[tuple[int, dict[str, tuple[float, float]]]] = []

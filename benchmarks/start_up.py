@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 
 import psutil
@@ -40,7 +40,7 @@ def kind_of(title: str) -> str:
     return next((kind for pattern, kind in KINDS.items() if re.search(pattern, title)), "other")
 
 
-def measured(folder: Path, slots: int) -> tuple[dict[str, float], Counter[str]]:
+def measured(folder: Path, slots: int) -> tuple[dict[str, float], dict[str, float]]:
     """Seconds by moment, and CPU seconds by kind of process, of one command."""
     spent: dict[tuple[int, float], tuple[str, float]] = {}
     errors, ray_at = folder / "errors", 0.0
@@ -65,11 +65,12 @@ def measured(folder: Path, slots: int) -> tuple[dict[str, float], Counter[str]]:
         raise SystemExit(errors.read_text())
     store = Store(f"sqlite:///{folder / 'start_up.db'}", create=False)
     with store._read() as connection:
-        at = dict(connection.exec_driver_sql("SELECT key, committed_at FROM records").fetchall())
+        rows = connection.exec_driver_sql("SELECT key, committed_at FROM records").fetchall()
+    at: dict[str, float] = {row[0]: row[1] for row in rows}
     records = store.records(at)
     first = min(at[key] - record.seconds for key, record in records.items()) - began
     trained = sum(record.seconds for record in records.values()) / slots
-    totals: Counter[str] = Counter()
+    totals: defaultdict[str, float] = defaultdict(float)
     for kind, seconds in spent.values():
         totals[kind] += seconds
     moments = {

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import io
 import math
 import os
@@ -56,15 +57,16 @@ class HangError(BaseException):
 
 
 def no_training() -> None:
-    import harness.cli.bench
-    import harness.cli.tune
+    bench, tune = (importlib.import_module(f"harness.cli.{name}") for name in ("bench", "tune"))
 
     def stop(*_: Any, **__: Any) -> Any:
         raise StoppedError
 
-    harness.cli.bench.train = stop
-    harness.cli.bench.back_translated = harness.cli.tune.back_translated = stop
-    harness.cli.tune.open_study = stop
+    for module, names in ((bench, ("train", "back_translated")), (tune, ("open_study", "back_translated"))):
+        for name in names:
+            if not hasattr(module, name):
+                raise SystemExit(f"{module.__name__} has no {name}: training would not be stopped.")
+            setattr(module, name, stop)
     sys.modules["harness.cluster.jobs"] = type("Jobs", (), {"Jobs": stop})  # type: ignore[assignment]
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, distributed
+from torch.distributed import FileStore  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoConfig, AutoModelForMaskedLM
 
@@ -262,7 +263,7 @@ def group_of_one(setting: Setting) -> Finding:
     if sys.platform == "linux":  # the host's name need not resolve
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     with tempfile.TemporaryDirectory(dir=setting.folder) as folder:
-        store = distributed.FileStore(str(Path(folder) / "store"), 1)
+        store = FileStore(str(Path(folder) / "store"), 1)
         distributed.init_process_group(backend, store=store, rank=0, world_size=1, timeout=timedelta(seconds=60))
         try:
             if ProcessGroup.current() != ProcessGroup(0, 1):
@@ -304,7 +305,7 @@ def _apart(setting: Setting, name: str) -> float:
         views = objective.prepare(inputs.train.take(rows), labels, lambda p, *m: stream(SEED, p, 1, *m))
         seed_dropout(seed_of(SEED, "dropout", 1), setting.device)
         terms = model(Batch.of(views.tokens, setting.device, views.ids), views, None)
-        objective.loss(terms).backward()  # type: ignore[no-untyped-call]
+        objective.loss(terms).backward()
         found.append({n: p.grad for n, p in objective.named_parameters() if p.grad is not None})
     plain, through = found
     zeros = {n: torch.zeros_like(each) for n, each in (plain | through).items()}

@@ -186,6 +186,7 @@ def worker_group(setting: Setting) -> Finding:
     if wrong := _wrong_device(setting, {str(record.provenance["device"])}):
         return Finding(False, reason=wrong)
     data = inputs_of(trained()["ft"], setting.config)
+    assert data.labels is not None
     inputs = replace(data, evaluations={"d" * 32: (data.train, data.labels)})
     scoring, placement = Scoring.of(stage, ("accuracy",)), Placement(setting.device)
     objective = built(trained()["ft"], setting.config)  # draws from SEED, as the stage does
@@ -275,7 +276,8 @@ def _with_fault(
 
                     return local_trainer.launch(faulty)
 
-                return train_item(item, self._setup, vocabulary, digests, fetched(references), launch=launch)
+                sets = fetched(references)
+                return train_item(item, self._setup, vocabulary, digests, sets, ledger=self._ledger, launch=launch)
 
         kind: Any = ray.remote(WorkerProcess if started else Faulty)
         started.append(name)

@@ -40,7 +40,7 @@ def plain_step(opened: Opened, stage: Stage, model: Any, loss: Callable[[Tokens,
 
     def run() -> None:
         for step, rows in enumerate(_batches(len(tokens), stage)):
-            loss(tokens.take(rows), None if labels is None else labels[rows], step).backward()  # type: ignore[no-untyped-call]
+            loss(tokens.take(rows), None if labels is None else labels[rows], step).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
