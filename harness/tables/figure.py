@@ -21,6 +21,9 @@ from harness.tables.table import Figure
 FORMATS = ("png", "svg", "pdf")
 PANEL = (3.4, 2.6)
 """Inches of one panel."""
+LEGEND = 1.7
+"""Inches beside the panels for a legend of more than LEGEND_INSIDE lines."""
+LEGEND_INSIDE = 3
 CLOSE = 0.1
 """Points closer than this share of the axis have no ticks of their own."""
 MARKERS, LINES = "osD^v", ("-", "--", ":", "-.")
@@ -29,13 +32,13 @@ MARKERS, LINES = "osD^v", ("-", "--", ":", "-.")
 @dataclass(frozen=True)
 class Point:
     """One point of a curve. `value` and `spread` in points (x100), None until all `expected` runs are done; `paper`: the printed value,
-    where there is one; `series`: the line that it is on, where a size has several."""
+    where there is one; `series`: the line that it is on, where a size has several. Without `x` it is a line of reference."""
 
     column: str
     metric: str
     scores: str
     size: int
-    x: float
+    x: float | None
     row: str
     value: float | None
     spread: float | None
@@ -65,15 +68,16 @@ def points_of(grid: Grid) -> list[Point]:
                 cell = grid.cells[size, row.title, name]
                 value, spread, paper = (None if v is None else 100 * v for v in (cell.value, cell.spread, cell.paper))
                 x = shown.x_of(row)
-                if shown.x == "pre_train_step":  # of the updates that were run
+                if x is not None and shown.x == "pre_train_step":  # of the updates that were run
                     step = r.pre_train_step(row)
                     x = float(r.optim("pre_train", row=row).steps if step == "last" else step)
                 series = "+".join(METHODS[part].title for part in row.pre_train.split("+") if part) if several else ""
+                series = row.title if x is None else series
                 place = (*titles, r.aggregate.scores, size, x, row.title)
                 found.append(Point(*place, value, spread, cell.done, cell.expected, paper, series))
     order = [title for title, _ in columns.values()]
     lines = list(dict.fromkeys(point.series for point in found))
-    return sorted(found, key=lambda p: (order.index(p.column), p.size, lines.index(p.series), p.x))
+    return sorted(found, key=lambda p: (order.index(p.column), p.size, lines.index(p.series), p.x or 0))
 
 
 def csv_of(points: list[Point]) -> str:
@@ -86,9 +90,9 @@ def csv_of(points: list[Point]) -> str:
 
 
 def drawn(grid: Grid, format: str) -> bytes:
-    """The figure as a file: a panel for each column, a line for each size, bars of one standard deviation. Lines differ in marker
-    and stroke, never in colour alone. Points whose runs are not all done are left out."""
-    return file_of(lambda: _figure(grid, figure_of(grid.resolved)), format)
+    """The figure as a file: a panel for each column, a line for each size, bars of one standard deviation, rows of reference across.
+    Lines differ in marker and stroke, never in colour alone. Points whose runs are not all done are left out."""
+    return file_of(lambda: canvas_of(points_of(grid), figure_of(grid.resolved)), format)
 
 
 def file_of(make: Callable[[], Any], format: str) -> bytes:
@@ -103,26 +107,35 @@ def file_of(make: Callable[[], Any], format: str) -> bytes:
     return file.getvalue()
 
 
-def _figure(grid: Grid, shown: Figure) -> Any:
+def canvas_of(points: list[Point], shown: Figure) -> Any:
+    """The figure of matplotlib with a panel for each column of the points."""
     from matplotlib.figure import Figure as Canvas  # no pyplot: no backend and no global state
 
-    points = points_of(grid)
     titles = list(dict.fromkeys(point.column for point in points))
     wide = min(2, len(titles))
     high = -(-len(titles) // wide)
-    canvas = Canvas(figsize=(PANEL[0] * wide, PANEL[1] * high), layout="constrained")
+    lines = len({(point.size, point.series) for point in points})
+    beside = LEGEND if lines > LEGEND_INSIDE else 0
+    canvas = Canvas(figsize=(PANEL[0] * wide + beside, PANEL[1] * high), layout="constrained")
     for panel, title in enumerate(titles):
         axes = canvas.add_subplot(high, wide, panel + 1)
         mine = [point for point in points if point.column == title]
-        _panel(axes, mine)
+        _panel(axes, mine, shown.log)
         axes.set(title=title, xlabel=shown.label, ylabel=f"{mine[0].scores} {mine[0].metric} (x100)")
+        if not beside and len(axes.get_legend_handles_labels()[1]) > 1:
+            axes.legend(frameon=False)
+    if beside:
+        found = [axes.get_legend_handles_labels() for axes in canvas.axes]
+        handles = {label: handle for each in found for handle, label in zip(*each, strict=True)}
+        canvas.legend(handles.values(), handles, loc="outside right upper", frameon=False)
     return canvas
 
 
-def _panel(axes: Any, points: list[Point]) -> None:
-    lines = list(dict.fromkeys((point.size, point.series) for point in points))
+def _panel(axes: Any, points: list[Point], log: bool) -> None:
+    curves = [point for point in points if point.x is not None]
+    lines = list(dict.fromkeys((point.size, point.series) for point in curves))
     for index, (size, series) in enumerate(lines):
-        here = [point for point in points if (point.size, point.series) == (size, series)]
+        here = [point for point in curves if (point.size, point.series) == (size, series)]
         spreads = [point.spread or 0 for point in here]
         axes.errorbar(
             [point.x for point in here],
@@ -132,19 +145,42 @@ def _panel(axes: Any, points: list[Point]) -> None:
             marker=MARKERS[index % len(MARKERS)],
             linestyle=LINES[index % len(LINES)],
             capsize=3,
+            elinewidth=0.8,
             label=series or f"{size:,} labelled examples",
         )
         printed = [point for point in here if point.paper is not None]
         if printed:
             xs, ys = [point.x for point in printed], [point.paper for point in printed]
             axes.plot(xs, ys, "kx", markersize=7, label="the paper's" if not index else None)
-    places = sorted({point.x for point in points})
-    if all(right - left > CLOSE * (places[-1] - places[0]) for left, right in itertools.pairwise(places)):
+    _references(axes, points)
+    places = sorted({point.x for point in curves if point.x is not None})
+    if log:
+        _log_ticks(axes, places)
+    elif all(right - left > CLOSE * (places[-1] - places[0]) for left, right in itertools.pairwise(places)):
         axes.set_xticks(places)
     else:  # their labels would overlap
         axes.locator_params(axis="x", nbins=5)
         axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.grid(axis="y", color="0.85", linewidth=0.6)
     axes.set_axisbelow(True)
-    if len(axes.get_legend_handles_labels()[1]) > 1:
-        axes.legend(frameon=False)
+
+
+def _references(axes: Any, points: list[Point]) -> None:
+    """Rows without a place on the axis, as lines across it."""
+    strokes = itertools.cycle(((0, (6, 2)), (0, (1, 2))))
+    for point, stroke in zip([point for point in points if point.x is None], strokes, strict=False):
+        if point.value is not None:
+            axes.axhline(point.value, color="0.5", linewidth=1, linestyle=stroke, label=point.row)
+
+
+def _log_ticks(axes: Any, places: list[float]) -> None:
+    """A logarithmic axis with a tick at each place that is not close to the tick before."""
+    from matplotlib.ticker import NullLocator
+
+    ticks: list[float] = []
+    for place in places:
+        if not ticks or math.log(place / ticks[-1]) > CLOSE * math.log(places[-1] / places[0]):
+            ticks.append(place)
+    axes.set_xscale("log")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])

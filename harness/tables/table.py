@@ -84,18 +84,25 @@ PaperValue = Annotated[tuple[Number, Number | None], BeforeValidator(_pair)]
 
 
 class Figure(Strict):
-    """A figure of the table: its cells over a value that each row sets, `x` ('unlabelled' or a hyperparameter), with its `label`."""
+    """A figure of the table: its cells over a value that each row sets, `x` ('unlabelled', 'pre_train_step' or a hyperparameter), with
+    its `label`; `log`: on a logarithmic axis. Over updates of pre-training, a row without any is a line of reference."""
 
     x: str
     label: str
+    log: bool = False
 
-    def x_of(self, row: Row) -> float:
-        """Where a row stands. Raises MisplacedError for a row that sets no number there."""
+    def x_of(self, row: Row) -> float | None:
+        """Where a row stands; None for a line of reference. Raises MisplacedError for any other row that sets no number there, or none
+        that a logarithmic axis has."""
+        if self.x == "pre_train_step" and not row.pre_train:
+            return None
         value = getattr(row, self.x) if self.x in ("unlabelled", "pre_train_step") else row.set.get(self.x)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise MisplacedError(
                 ["figure", "x"], f"the row '{row.name}' sets no number {self.x}; every row of a figure does"
             )
+        if self.log and value <= 0:
+            raise MisplacedError(["figure", "log"], f"the row '{row.name}' has {self.x} {value}; leave log out")
         return float(value)
 
 

@@ -22,7 +22,7 @@ from harness.tasks import TASKS
         (["--figure", "view", "--format", "csv"], "unknown figure 'view'. Did you mean 'views'?"),
         (
             ["--figure", "few_shot", "--format", "png"],
-            "unknown figure 'few_shot'. Known: embeddings, taco_updates, unlabelled, views",
+            "unknown figure 'few_shot'. Known: embeddings, learning_curves, taco_updates, unlabelled, views",
         ),
         (["--figure", "views"], "a figure is png, svg, pdf or csv; add --format png"),
         (["--figure", "views", "--format", "md"], "a figure is png, svg, pdf or csv"),

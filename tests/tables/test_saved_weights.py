@@ -17,11 +17,12 @@ from harness.encoders import Located
 from harness.errors import UserError
 from harness.specs import Encoder, Parent, Stage, Status
 from harness.storage import weights_of
-from harness.tables.figure import points_of
+from harness.tables.figure import csv_of, drawn, points_of
 from harness.tables.lifecycle import Event, Lifecycle
 from harness.tables.plan import Plan, make_plan
 from harness.tables.table import Figure, Table, load_table
 from harness.tables.work import Item, work
+from harness.yaml_files import MisplacedError
 
 CONFIG: dict[str, Any] = {
     "hidden_size": 128,
@@ -204,6 +205,36 @@ def test_a_figure_has_a_line_for_each_pre_training() -> None:
             line = [point for point in points if (point.column, point.series) == (column, series)]
             assert [point.x for point in line] == [200, 400, 1000]
             assert [point.value for point in line] == pytest.approx([first, first + 1, first + 2])
+
+
+def test_a_row_without_pre_training_is_a_line_of_reference() -> None:
+    """It has no place on the axis of updates, keeps its own name, and is drawn with the curves of all four objectives."""
+    r = resolve_table(load_table("learning_curves"), "laptop")
+    runs = [
+        result(r, row, size, column, subset, seed, 0.7, dev=0.5)
+        for size, row, column, subset, seed in r.places
+        if row != "COCO-LM-320"
+    ]
+    grid = filled(r, runs, rows_of(r))
+    first, *curves = points_of(grid)
+    assert (first.row, first.series, first.x) == ("No further pre-training", first.row, None)
+    assert first.value == pytest.approx(70)
+    updates = [20, 40, 80, 160, 320]
+    for series in ("MLM", "TACO", "ELECTRA", "COCO-LM"):
+        assert [point.x for point in curves if point.series == series] == updates
+    assert csv_of([first]).splitlines()[1].startswith("Movies,accuracy,test,1000,,No further pre-training,")
+    picture = drawn(grid, "svg").decode()
+    shown = [f"<!-- {words} -->" in picture for words in (first.row, "MLM", "TACO", "ELECTRA", "COCO-LM", *updates)]
+    assert all(shown), "the legend's words and, on a logarithmic axis, a tick at each update"
+    missing = filled(r, [run for run in runs if run.row != first.row], rows_of(r))
+    assert f"<!-- {first.row} -->" not in drawn(missing, "svg").decode(), "runs of the reference are not done"
+
+
+def test_a_logarithmic_axis_takes_positive_values_alone() -> None:
+    row = load_table("views").rows[0].model_copy(update={"set": {"num_views": 0}})
+    assert Figure(x="num_views", label="K").x_of(row) == 0
+    with pytest.raises(MisplacedError, match="has num_views 0; leave log out"):
+        Figure(x="num_views", label="K", log=True).x_of(row)
 
 
 class TestLifecycle:
