@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from tabulate import tabulate
@@ -19,6 +20,8 @@ from harness.cli.parser import FIGURE_FORMATS
 from harness.cli.printing import duration, magnitude, print_lines, print_table, size_of, time_range, timestamp
 from harness.cli.request import read, recalled
 from harness.commands.execution import storage_of
+from harness.commands.glue_submission import FORMAT as SUBMISSION
+from harness.commands.glue_submission import write_submissions
 from harness.commands.prepare import MADE_LATER, Prepared, prepare, shared_runs
 from harness.commands.report import (
     grid_of,
@@ -202,6 +205,12 @@ def _work_lines(prepared: Prepared) -> list[str]:
 def report(args: argparse.Namespace) -> int:
     """Print the table from the store. Where none of its runs is recorded, say in what the benches of the store differ."""
     check_format(args.format, args.figure)
+    if bool(args.out) != (args.format == SUBMISSION):
+        raise UserError(
+            f"--out is for --format {SUBMISSION}; leave it out."
+            if args.out
+            else f"--format {SUBMISSION}: name a new folder, or a .zip, with --out."
+        )
     if args.figure:
         args.table = table_of_figure(args.figure, args.table)
     request = recalled(args)
@@ -210,7 +219,10 @@ def report(args: argparse.Namespace) -> int:
     recorded = any(run.stage.key in prepared.statuses for run in prepared.plan.runs)
     if prepared.plan.runs and not recorded and (lines := [*_variant_lines(prepared, args.store)]):
         print_lines(lines)
-    if args.figure == EMBEDDINGS:
+    if args.format == SUBMISSION:
+        print_lines(write_submissions(prepared, Path(args.out), live), sys.stdout)
+        status = 0
+    elif args.figure == EMBEDDINGS:
         status = print_embeddings(prepared, args.format, live)
     else:
         status = print_figure(prepared, args.format) if args.figure else _print_table(prepared, args.format)

@@ -307,7 +307,12 @@ def build_parser() -> argparse.ArgumentParser:
         help="the figure of table NAME instead of the table, or 'embeddings' of a task's test set: png, svg, pdf, or its points as csv",
     )
     _track_flag(report)
-    _format_flag(report, (*TABLE_FORMATS, *FIGURE_FORMATS))
+    _format_flag(report, (*TABLE_FORMATS, *FIGURE_FORMATS, "glue-submission"))
+    report.add_argument(
+        "--out",
+        metavar="FOLDER|ZIP",
+        help="for --format glue-submission: new folder, with a set of files and a .zip for each row; or a .zip",
+    )
     report.set_defaults(handler="harness.cli.bench:report")
 
     compare = commands.add_parser(

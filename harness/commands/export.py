@@ -71,7 +71,7 @@ def export(
         raise UserError(f"--out {out}: is there already; name a new folder, or delete that one.")
     model = trained_model(found, view, storage=storage, accept_difference=accept_difference)
     prepared = model.prepared
-    with _new_folder(out) as folder:
+    with new_folder(out) as folder:
         form, checked = _write(found, prepared, model.objective, model.setup, folder)
         checked = replace(checked, sentences=(*model.sentences, *checked.sentences))
         text = card(found, prepared, form, checked, name or str(out), license)
@@ -82,7 +82,7 @@ def export(
 
 
 @contextmanager
-def _new_folder(out: Path) -> Iterator[Path]:
+def new_folder(out: Path) -> Iterator[Path]:
     """A folder that becomes `out` when it is whole."""
     out.parent.mkdir(parents=True, exist_ok=True)
     folder = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}")

@@ -25,6 +25,8 @@ from harness.tables.request import Request
 if TYPE_CHECKING:
     from harness.encoders.tokens import Tokeniser
     from harness.objectives.base import TrainingObjective
+    from harness.specs import Stage
+    from harness.tasks import Task
 
 ROWS = 2048
 """Rows that are read, classified and written at a time."""
@@ -145,17 +147,23 @@ def _of_run(key: str, store: str | None, storage: str | None) -> Classifier:
         objective, _ = restored(stage, tokeniser.vocabulary, setup)
     except (SafetensorError, ValueError, KeyError) as error:
         raise UserError(f"{found.key[:12]}: its stored weights cannot be used ({first_line(error)}).") from None
-    task = task_of(stage, prepared.plan)
+    return classifier_of(stage, task_of(stage, prepared.plan), objective, tokeniser, setup.device)
+
+
+def classifier_of(
+    stage: Stage, task: Task | None, objective: TrainingObjective, tokeniser: Tokeniser, device: str
+) -> Classifier:
+    """A trained stage that predicts labels. `task`: what it was trained on, None where that is not known."""
     classes = task.classes if task else tuple(map(str, range(stage.data.num_labels)))
     return Classifier(
-        found.key[:12],
+        stage.key[:12],
         objective,
         tokeniser,
         classes if stage.data.num_labels > 1 else (),
         task.columns if task else (),
         stage.data.max_length,
         stage.optim.precision,
-        setup.device,
+        device,
     )
 
 
