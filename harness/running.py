@@ -74,6 +74,8 @@ def run_stage(
         def tensors() -> dict[str, Tensor]:
             return {**objective.encoder.parts(), **objective.parts()}
 
+        saved = SavedWeights(setup.storage, stage.key, save_at, tensors) if save_at else None
+
         def train_function() -> TrainingResult:
             return train(
                 objective,
@@ -84,7 +86,7 @@ def run_stage(
                 placement=Placement(torch.device(setup.device), process_group, setup.micro_batch, setup.dev_points),
                 report=report,
                 checkpoints=checkpoints,
-                saved=SavedWeights(setup.storage, stage.key, save_at, tensors) if save_at else None,
+                saved=saved,
                 until=until,
                 report_speed=report_speed,
             )
@@ -94,7 +96,9 @@ def run_stage(
             record.provenance |= checkpoints.provenance
         if keep_weights and process_group.rank == 0:
             record.weights_digest = save_weights(tensors(), setup.storage, stage.key)
-        record.provenance |= {"saved_at": list(save_at)} if save_at else {}
+        if saved:
+            record.provenance |= {"saved_at": list(save_at)}
+            record.provenance |= {"saved_digests": saved.digests} if process_group.rank == 0 else {}
         device = torch.device(setup.device)
         peak = peak_flops(device, record.provenance["device"], stage.optim.precision, setup.threads)
         record.provenance |= provenance_of(result.speed, peak, process_group.size)
@@ -129,16 +133,21 @@ def _build(stage: Stage, vocabulary: Vocabulary, setup: WorkerSetup, record: Rec
     return objective
 
 
-def restored(stage: Stage, vocabulary: Vocabulary, setup: WorkerSetup) -> tuple[TrainingObjective, str]:
-    """The objective of a trained stage with its stored weights, and their digest.
+def restored(
+    stage: Stage, vocabulary: Vocabulary, setup: WorkerSetup, step: str | int = "last"
+) -> tuple[TrainingObjective, str]:
+    """The objective of a trained stage with its stored weights, its final ones or those after update `step`, and their digest. Its
+    encoder says that its MLM head is fresh where no stage has trained it and the encoder came without one.
 
     Raises FileNotFoundError where they are not stored, SafetensorError where they are damaged, and KeyError where an older harness
     stored them without the head of the classifier.
     """
-    tensors, digest = checked_weights(setup.storage, stage.key)
+    tensors, digest = checked_weights(setup.storage, stage.key, step)
     encoder = load_encoder(setup.encoder_folder, stage.encoder.digest, seed=stage.seed, config=setup.encoder_config)
+    drawn = encoder.fresh_head and not (isinstance(stage.init, Parent) and "mlm_head" in stage.init.parts)
     encoder.load_parts(tensors, ENCODER_PARTS)
     objective = build(stage.objective, encoder, vocabulary, stage.data.num_labels, stage.optim.dropout, stage.seed)
+    encoder.fresh_head = drawn and not objective.uses_mlm_head
     if objective.supervised:
         objective.load_parts(tensors, (HEAD,))
     return objective.to(torch.device(setup.device)), digest

@@ -14,7 +14,7 @@ from harness.api.data_frames import StageRecord
 from harness.commands.export import Exported
 from harness.commands.export import export as write
 from harness.commands.predict import classifier
-from harness.commands.recorded import best_key, plan_of, recorded, recorded_runs
+from harness.commands.recorded import after_update, best_key, plan_of, recorded, recorded_runs
 from harness.errors import UserError, unknown
 from harness.store import DEFAULT_URL, Store
 from harness.tables.request import Request
@@ -75,6 +75,7 @@ def export(
     *,
     best: bool = False,
     task: str | None = None,
+    update: int | None = None,
     store: str | None = None,
     storage: str | None = None,
     accept_difference: bool = False,
@@ -83,7 +84,7 @@ def export(
     """Write a recorded stage as a folder that plain transformers loads, with a model card; see docs/models.md.
 
     `key`: or its beginning; with `best` the run of the last bench with the best dev score (`task`: where it has several). Weights that
-    are not stored are trained again and compared with the record. `license`: what the card states, as the hub calls it ('apache-2.0').
+    are not stored are trained again and compared with the record. `update`: its weights after that update. `license`: what the card states, as the hub calls it ('apache-2.0').
     """
 
     @contextmanager
@@ -95,6 +96,8 @@ def export(
     if best:
         key = best_key(Request(store=store, tasks=None if task is None else (task,)))
     found = recorded(store, key)
+    if update is not None:
+        found = after_update(found, update)
     return write(found, Path(fspath(out)), view, storage=storage, accept_difference=accept_difference, license=license)
 
 

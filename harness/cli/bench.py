@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 from tabulate import tabulate
 
 from harness.cli import EXIT_INCOMPLETE
-from harness.cli.figure import print_embeddings, print_figure, table_of_figure
+from harness.cli.figure import print_embeddings, print_figure, print_probe, table_of_figure
 from harness.cli.output import Stream
 from harness.cli.parser import FIGURE_FORMATS
 from harness.cli.printing import duration, magnitude, print_lines, print_table, size_of, time_range, timestamp
@@ -40,6 +40,7 @@ from harness.errors import UserError
 from harness.tables.caption import counted
 from harness.tables.embedding_figure import EMBEDDINGS
 from harness.tables.plan import Plan, make_plan
+from harness.tables.probe_figure import FIGURES
 from harness.tables.render import render
 from harness.tables.request import Request
 from harness.tables.resolve import ResolvedTable, resolve
@@ -224,6 +225,8 @@ def report(args: argparse.Namespace) -> int:
         status = 0
     elif args.figure == EMBEDDINGS:
         status = print_embeddings(prepared, args.format, live)
+    elif args.figure in FIGURES:
+        status = print_probe(prepared, FIGURES[args.figure], args.format, live)
     else:
         status = print_figure(prepared, args.format) if args.figure else _print_table(prepared, args.format)
     say_tracked(track_recorded(prepared))
@@ -243,7 +246,7 @@ def _variant_lines(prepared: Prepared, url: str | None) -> Iterator[str]:
 
 def check_format(format: str, figure: str | None = None) -> None:
     """Raises UserError for a format that goes with a figure only, or not with one, and for a binary file on a terminal."""
-    if figure and format not in (*FIGURE_FORMATS, "csv"):
+    if figure and format not in (*FIGURE_FORMATS, "csv", *(["text"] if figure in FIGURES else [])):
         raise UserError(f"--figure {figure}: a figure is png, svg, pdf or csv; add --format png, for example.")
     if format in FIGURE_FORMATS and not figure:
         raise UserError(f"--format {format}: a table has no picture; name a figure with --figure NAME.")

@@ -11,7 +11,7 @@ from harness.cli.bench import live
 from harness.cli.printing import print_lines
 from harness.commands.export import export as write
 from harness.commands.predict import classifier, predict_file
-from harness.commands.recorded import best_key, recorded
+from harness.commands.recorded import after_update, best_key, recorded
 from harness.errors import UserError
 from harness.hub import Repository
 from harness.tables.caption import counted
@@ -20,7 +20,7 @@ from harness.tables.request import Request
 LOADED_BY = {
     "classifier": "AutoModelForSequenceClassification",
     "masked_lm": "AutoModelForMaskedLM",
-    "encoder": "AutoModel and the code in its README.md: transformers has no class with this head",
+    "encoder": "AutoModel and the code in its README.md",
     "relative": "harness alone (--encoder, harness predict): transformers has no class with relative positions",
 }
 
@@ -38,6 +38,8 @@ def export(args: argparse.Namespace) -> int:
     if args.best:
         key = best_key(Request(methods=args.methods, tasks=args.tasks, sizes=args.sizes, store=args.store, flags=True))
     found = recorded(args.store, key)
+    if args.update:
+        found = after_update(found, args.update)
     done = write(
         found,
         Path(args.out),
@@ -48,7 +50,7 @@ def export(args: argparse.Namespace) -> int:
         license=args.license,
     )
     lines = [
-        f"Exported {done.key[:12]} to {done.folder}; loaded by {LOADED_BY[done.form]}.",
+        f"Exported {done.key[:12]}{found.after} to {done.folder}; loaded by {LOADED_BY[done.form]}.",
         *done.sentences,
     ]
     if remote:

@@ -5,31 +5,35 @@ from __future__ import annotations
 import sys
 from typing import cast
 
+from tabulate import tabulate
+
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.output import Stream
 from harness.cli.printing import print_lines
 from harness.commands.embeddings import embeddings_of
 from harness.commands.prepare import Prepared
+from harness.commands.probe import probed
 from harness.commands.report import grid_of
 from harness.commands.trained import View
 from harness.errors import UserError, unknown
-from harness.tables import embedding_figure
+from harness.tables import embedding_figure, probe_figure
 from harness.tables.embedding_figure import EMBEDDINGS, MOST, NEIGHBOURS
 from harness.tables.figure import csv_of, drawn, figure_of, points_of
+from harness.tables.probe_figure import FIGURES, ProbeFigure
 from harness.tables.request import YAML
 from harness.tables.table import load_table, table_names
 
 
 def table_of_figure(figure: str, table: str | None) -> str | None:
-    """The table of a figure: a figure has the name of its table, or is a file; embeddings are of any. Raises UserError for an
-    unknown one, and for another table beside it."""
-    if figure == EMBEDDINGS:
+    """The table of a figure: a figure has the name of its table, or is a file; embeddings and probes are of any. Raises UserError for
+    an unknown one, and for another table beside it."""
+    if figure == EMBEDDINGS or figure in FIGURES:
         return table
     if table not in (None, figure):
         raise UserError(f"--figure {figure} is the figure of table {figure}; leave --table {table} out.")
     if not figure.endswith(YAML) and (figure not in table_names() or load_table(figure).figure is None):
         known = [name for name in table_names() if load_table(name).figure]
-        raise unknown("figure", figure, [*known, EMBEDDINGS], "--figure")
+        raise unknown("figure", figure, [*known, EMBEDDINGS, *FIGURES], "--figure")
     return figure
 
 
@@ -55,6 +59,20 @@ def print_embeddings(prepared: Prepared, format: str, view: View) -> int:
         print(embedding_figure.csv_of(found, data.task.classes), end="")
     else:
         cast(Stream, sys.stdout).write_bytes(embedding_figure.drawn(found, data.task.classes, format))
+    return EXIT_INCOMPLETE if missing else 0
+
+
+def print_probe(prepared: Prepared, figure: ProbeFigure, format: str, view: View) -> int:
+    """Write a probe of pre-trained rows as a table, CSV or picture to standard output; what was measured to standard error."""
+    found, sentences, missing = probed(prepared, figure, view)
+    print_lines([f"{figure.source}. {sentences[0]}", *sentences[1:]])
+    if format == "text":
+        header, *lines = probe_figure.table_of(figure, found)
+        print(tabulate(lines, headers=header, disable_numparse=True, colalign=["left", *["right"] * (len(header) - 1)]))
+    elif format == "csv":
+        print(probe_figure.csv_of(figure, found), end="")
+    else:
+        cast(Stream, sys.stdout).write_bytes(probe_figure.drawn(figure, found, format))
     return EXIT_INCOMPLETE if missing else 0
 
 

@@ -247,6 +247,7 @@ def _export_flags(parser: argparse.ArgumentParser) -> None:
         "key", nargs="?", default="", help="key of a stage, or its first characters ('harness list runs')"
     )
     parser.add_argument("--out", required=True, metavar="FOLDER", help="folder to write, new or empty")
+    parser.add_argument("--update", type=positive, metavar="N", help="its weights after update N (default: the last)")
     which = parser.add_argument_group("in place of a key")
     which.add_argument("--best", action="store_true", help="the run of the last bench with the best dev score")
     which.add_argument("--methods", type=names, help="for --best: methods or rows of the table, comma-separated")
@@ -304,7 +305,8 @@ def build_parser() -> argparse.ArgumentParser:
     report.add_argument(
         "--figure",
         metavar="NAME",
-        help="the figure of table NAME instead of the table, or 'embeddings' of a task's test set: png, svg, pdf, or its points as csv",
+        help="the figure of table NAME, 'embeddings' of a test set, or of pre-trained rows "
+        "'context', 'words', 'cosines', 'alignment', 'similar_pairs', 'contrast' or 'copying': png, svg, pdf or csv",
     )
     _track_flag(report)
     _format_flag(report, (*TABLE_FORMATS, *FIGURE_FORMATS, "glue-submission"))

@@ -297,7 +297,10 @@ def _provenance_lines(stage: Stage, record: Record) -> Iterator[str]:
         elif name == "tokens_per_second":
             yield _labelled("speed", _speed(record))
         elif name == "saved_at":
-            yield _labelled("saved", f"weights after update {', '.join(f'{step:,}' for step in value)}")
+            export = f"'harness export {record.key[:12]} --update N --out FOLDER' writes them"
+            yield _labelled("saved", f"weights after update {', '.join(f'{step:,}' for step in value)}; {export}")
+        elif name == "saved_digests":
+            continue  # of those
         else:
             yield _labelled(name, str(value))
     if record.weights_digest:

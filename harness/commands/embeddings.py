@@ -48,7 +48,7 @@ def embeddings_of(prepared: Prepared, view: View) -> tuple[list[Embedded], list[
         model = trained_model(stage, view, storage=prepared.request.storage)
         tokens, gold = _read(model, stage.key, digest, prepared)
         predicted = stage.record.predictions[digest].logits[: len(gold)].argmax(axis=1)
-        vectors = _first_tokens(model, tokens, run)
+        vectors = first_states(model, tokens, run.stage.optim.precision)
         found.append(Embedded(run.row, run.size, run.subset, run.seed, run.stage.key, vectors, gold, predicted))
         sentences.append(
             f"{found[-1].title}: run {stage.key[:12]} (subset {run.subset}, seed {run.seed}, dev {100 * dev:.2f}); "
@@ -82,8 +82,9 @@ def _read(model: TrainedModel, key: str, digest: str, prepared: Prepared) -> tup
     return tokens.take(some), gold[some]
 
 
-def _first_tokens(model: TrainedModel, tokens: Any, run: Run) -> NDArray[Any]:
-    """float32 [n, d], in batches of similar lengths as dev and test are evaluated."""
+def first_states(model: TrainedModel, tokens: Any, precision: str) -> NDArray[Any]:
+    """The states of the first tokens of sequences after the last layer, float32 [n, d], without dropout and in batches of similar
+    lengths as dev and test are evaluated."""
     import torch
 
     from harness.encoders.models.text_encoder import Batch
@@ -93,7 +94,7 @@ def _first_tokens(model: TrainedModel, tokens: Any, run: Run) -> NDArray[Any]:
     device, objective = torch.device(model.setup.device), model.objective
     objective.eval()
     found = np.zeros((len(tokens), objective.encoder.hidden_size), dtype=np.float32)
-    with torch.inference_mode(), autocast(device, run.stage.optim.precision):
+    with torch.inference_mode(), autocast(device, precision):
         for rows in by_length(tokens.lengths):
             batch = Batch.of(tokens.take(rows), device)
             found[rows] = objective.encoder(batch, batch.packing.first).float().cpu().numpy()

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from harness.commands.recorded import Recorded, task_of
 from harness.commands.trained import View, check_done, trained_model
 from harness.errors import UserError
 from harness.execution import WorkerSetup
-from harness.specs import Data
+from harness.specs import Data, RowSet
 from harness.tasks import Task
 
 if TYPE_CHECKING:
@@ -32,6 +33,11 @@ CHECKED_ROWS = 64
 """Rows on which the written folder is held against the model in memory."""
 TOLERANCE = 1e-4
 """The greatest difference of logits that rounding explains: plain transformers adds up in another order."""
+UNTRAINED_HEAD = "No stage trained its MLM head, and the encoder came without one."
+RELATIVE_ALONE = (
+    "transformers has no class with relative positions and refuses this folder; harness --encoder FOLDER starts from the same weights, "
+    "bit for bit (checked)."
+)
 SETTINGS = "harness.json"
 """What `harness predict` and `--encoder` know of a folder besides what transformers reads."""
 
@@ -123,6 +129,7 @@ def _write(
         "max_length": stage.data.max_length,
         "precision": stage.optim.precision,
         "stage": stage.to_json(),
+        **({} if found.step == "last" else {"update": found.step}),
     }
     (folder / SETTINGS).write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return form, _compared(prepared, objective, stage.data, folder, form, task if head else None, found)
@@ -137,22 +144,25 @@ def _compared(
     task: Task | None,
     found: Recorded,
 ) -> Checked:
-    """Load the folder by plain transformers and compare it with the model in memory. Raises UserError where it computes something
-    else, which would be an error of this program."""
+    """Load the folder by plain transformers and compare it with the model in memory; a folder that only harness loads, by harness.
+    Raises UserError where it computes something else, which would be an error of this program."""
     import torch
 
     from harness.encoders.models.pretrained_folder import plain_logits
-    from harness.encoders.models.text_encoder import Batch
+    from harness.encoders.models.text_encoder import Batch, load_encoder
     from harness.encoders.tokens import Tokeniser
 
-    sets = [rows for rows in (data.dev, data.train) if rows and rows.digest in prepared.plan.library]
+    said = [] if objective.supervised or not objective.encoder.fresh_head else [UNTRAINED_HEAD]
     if form == "relative":
-        return Checked(("transformers has no class with relative positions: only harness loads this folder.",), ())
-    if not sets:
-        return Checked(("Its texts are not at hand, so what plain transformers computes was not checked.",), ())
-    rows = prepared.plan.library[sets[0].digest]
-    width = rows.columns // (data.views if sets[0] is data.train else 1)
-    texts = [row[:width] for row in rows.take(range(min(len(rows), CHECKED_ROWS))).texts]
+        wrote, read = objective.encoder.parts(), load_encoder(folder, "", seed=0).parts()
+        if wrote.keys() != read.keys() or any(not torch.equal(wrote[name], read[name]) for name in wrote):
+            raise UserError(
+                f"{found.key[:12]}: the written folder has other weights; nothing was written. Please report it."
+            )
+        return Checked((RELATIVE_ALONE, *said), (), task)
+    texts, whose = _checked_texts(prepared, data)
+    if not texts:
+        return Checked((*said, "Its texts are not at hand, so what plain transformers computes was not checked."), ())
     batch = Batch.of(Tokeniser(folder)(texts, data.max_length), torch.device("cpu"))
     objective.eval()
     with torch.inference_mode():
@@ -168,9 +178,10 @@ def _compared(
             f"{found.key[:12]}: plain transformers computes other logits from the written folder (by up to {difference:.2g}); "
             "nothing was written. Please report it with the encoder's name."
         )
-    said = [f"Plain transformers gives the same logits within {difference:.1g} ({len(texts)} texts)."]
-    recorded = found.record.predictions.get(sets[0].digest)
-    if recorded is not None and sets[0] is data.dev:
+    what = "states" if form == "encoder" and not objective.supervised else "logits"
+    said.append(f"Plain transformers gives the same {what} within {difference:.1g} ({len(texts)} texts).")
+    recorded = found.record.predictions.get(whose.digest) if whose else None
+    if recorded is not None and whose is data.dev:
         gap = float(np.abs(theirs.numpy() - recorded.logits[: len(texts)]).max())
         reason = (
             ""
@@ -180,3 +191,14 @@ def _compared(
         said = [f"Plain transformers gives the recorded logits within {gap:.1g} ({len(texts)} dev rows){reason}."]
     example = texts[0]
     return Checked(tuple(said), example, task)
+
+
+def _checked_texts(prepared: Prepared, data: Data) -> tuple[list[tuple[str, ...]], RowSet | None]:
+    """Some rows of dev, or of the training set without further views, and which set they are of; of a corpus its first texts."""
+    for rows in (data.dev, data.train):
+        if rows and rows.digest in prepared.plan.library:
+            found = prepared.plan.library[rows.digest]
+            width = found.columns // (data.views if rows is data.train else 1)
+            return [row[:width] for row in found.take(range(min(len(found), CHECKED_ROWS))).texts], rows
+    corpus = next((each for each in prepared.plan.corpora if each.digest == data.train.digest), None)
+    return [(text,) for text in islice(corpus.texts() if corpus else (), CHECKED_ROWS)], None

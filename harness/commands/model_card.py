@@ -59,7 +59,7 @@ def card(found: Recorded, prepared: Prepared, form: Form, checked: Checked, name
     run = found.run_in(prepared.plan)
     results = list(_results(found, prepared, run, checked.task))
     stage = prepared.plan.stages[found.key]
-    title = _title(prepared, stage, run, checked.task)
+    title = _title(prepared, stage, run, checked.task) + found.after
     encoder = prepared.resolved.encoder
     base = encoder if "/" in encoder and is_id(encoder) else None
     data: Any = ModelCardData(
@@ -177,7 +177,8 @@ def _use(form: Form, checked: Checked, name: str) -> Iterator[str]:
         code = _classifier_code(checked.example, name)
     else:
         code = _encoder_code(checked, name)
-        yield "transformers has no classifier with this head for this encoder, so the head is applied by hand:"
+        if checked.task:
+            yield "transformers has no classifier with this head for this encoder, so the head is applied by hand:"
     yield "\n".join(["```python", *code, "```"])
 
 
@@ -248,8 +249,9 @@ def _training(found: Recorded, prepared: Prepared, stage: Stage, run: Run) -> It
         f"Trained on {origin.get('device', '?')} with torch {origin.get('torch', '?')}, transformers "
         f"{origin.get('transformers', '?')} and harness {origin.get('harness', harness.__version__)}."
     )
+    update = "" if found.step == "last" else f" --update {found.step}"
     if found.again:
-        yield f"To make it again, and export it:\n\n```sh\n{found.again}\nharness export {found.key[:12]} --out FOLDER\n```"
+        yield f"To make it again, and export it:\n\n```sh\n{found.again}\nharness export {found.key[:12]}{update} --out FOLDER\n```"
     yield "## Licence and citation"
     stated = encoder_license(plan.located.folder)
     yield (

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from harness.commands.prepare import Prepared, prepare
 from harness.commands.stored import command, find_key, last_bench, like_last, of_cell, of_run
@@ -23,7 +23,8 @@ class Recorded:
     """A stage of a store, its record with predictions, and the request that makes it.
 
     `cell`: the request of its cell, all subsets and seeds; of a stage that no run ends with the whole request. `label`: of the
-    run that ends with it. `again`: the command that makes it again. All three empty where the store does not know.
+    run that ends with it. `again`: the command that makes it again. All three empty where the store does not know. `step`: which of
+    its weights are meant, its final ones or those after an update.
     """
 
     store: Store
@@ -32,10 +33,16 @@ class Recorded:
     cell: Request | None = None
     label: Mapping[str, Any] | None = None
     again: str = ""
+    step: Literal["last"] | int = "last"
 
     @property
     def key(self) -> str:
         return self.record.key
+
+    @property
+    def after(self) -> str:
+        """Which weights are meant, in words that follow a name; empty for the final ones."""
+        return "" if self.step == "last" else f" after update {self.step:,} of {self.stage.optim.steps:,}"
 
     def prepare(self, *, train: bool = False) -> Prepared:
         """Its cell, planned. Raises UserError where the request is not known, or its files changed."""
@@ -70,6 +77,22 @@ def recorded(url: str | None, beginning: str) -> Recorded:
             whole = from_json(stored.values)
             return Recorded(store, stage, record, whole, None, command(whole, store=url))
     return Recorded(store, stage, record)
+
+
+def after_update(found: Recorded, update: int) -> Recorded:
+    """The same stage with its weights after an update. Raises UserError where it has none of its own."""
+    stage, said = found.stage, f"--update {update}: {found.key[:12]}"
+    if stage.selection:
+        raise UserError(
+            f"{said} ({stage.phase}) keeps its best checkpoint alone; name a stage of pre-training or post-training, whose key 'harness "
+            f"show {found.key[:12]}' prints among the parents."
+        )
+    if not 1 <= update <= stage.optim.steps:
+        saved = "".join(f"{step:,}, " for step in found.record.provenance.get("saved_at", []))
+        raise UserError(
+            f"{said} has {stage.optim.steps:,} updates (weights saved after {saved}{stage.optim.steps:,}); name one."
+        )
+    return replace(found, step="last" if update == stage.optim.steps else update)
 
 
 def requests_of(store: Store, key: str) -> Iterator[tuple[StoredRequest, Mapping[str, Any]]]:

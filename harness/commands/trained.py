@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from harness.commands.texts import reader
 from harness.commands.train import train
 from harness.errors import UserError, first_line
 from harness.execution import WorkerSetup
-from harness.specs import Predictions
+from harness.specs import Predictions, Record
 from harness.storage import Storage, weights_of
 from harness.tables.work import Item
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from harness.tables.lifecycle import Event
 
 View = Callable[[Prepared, str], AbstractContextManager[Callable[["Event"], None]]]
+Step = Literal["last"] | int
+"""Which of a stage's weights: its final ones, or those after an update."""
 
 
 @dataclass(frozen=True)
@@ -48,25 +50,47 @@ def check_done(found: Recorded) -> None:
 def trained_model(
     found: Recorded, view: View, *, storage: str | None = None, accept_difference: bool = False
 ) -> TrainedModel:
-    """A recorded stage with its weights. Those that are not stored are trained again, shown by `view`, and not kept.
+    """A recorded stage with its weights, those that `found` means. Those that are not stored are trained again, shown by `view`, and
+    not kept.
 
-    Raises UserError where the stage did not finish, its data or encoder are not at hand, or its predictions differ from the record
-    (`accept_difference`: all the same).
+    Raises UserError where the stage did not finish, its data or encoder are not at hand, or its predictions or weights differ from the
+    record (`accept_difference`: all the same).
     """
+    with trained_models(found, (found.step,), view, storage=storage, accept_difference=accept_difference) as model:
+        return model(found.step)
+
+
+@contextmanager
+def trained_models(
+    found: Recorded, steps: Sequence[Step], view: View, *, storage: str | None = None, accept_difference: bool = False
+) -> Iterator[Callable[[Step], TrainedModel]]:
+    """The same of several weights of one stage, loaded one after another: what is not stored is trained again once for all of them,
+    and deleted at the end."""
     check_done(found)
     prepared = found.prepare()
     kept = storage_of(replace(prepared.request, storage=storage), prepared.store)
-    remade = not kept.exists(weights_of(found.key))
-    if remade:
-        prepared = _retrained(found, view, storage)
+    missing = [step for step in steps if not kept.exists(weights_of(found.key, step))]
+    if not accept_difference and not found.record.predictions:
+        for step in missing:
+            if recorded_digest(found.record, step) is None:
+                raise UserError(_unknown_weights(replace(found, step=step)))
+    if missing:
+        prepared = _retrained(found, missing, view, storage)
+
+    def model(step: Step) -> TrainedModel:
+        meant = replace(found, step=step)
+        return TrainedModel(
+            prepared, *_checked_against_record(meant, prepared, kept, step in missing, accept_difference)
+        )
+
     try:
-        return TrainedModel(prepared, *_checked_against_record(found, prepared, kept, remade, accept_difference))
+        yield model
     finally:
-        if remade:
-            kept.delete(weights_of(found.key))
+        for step in missing:
+            kept.delete(weights_of(found.key, step))
 
 
-def _retrained(found: Recorded, view: View, storage: str | None) -> Prepared:
+def _retrained(found: Recorded, missing: Sequence[Step], view: View, storage: str | None) -> Prepared:
     """Train the stage once more for its weights; the record stays as it is. Raises UserError where that fails."""
     prepared = found.prepare(train=True)
     prepared.request = replace(prepared.request, storage=storage)
@@ -75,7 +99,10 @@ def _retrained(found: Recorded, view: View, storage: str | None) -> Prepared:
     metrics = task.metrics if task else ()
     name = f"weights of {found.key[:12]}"
     attempt = prepared.store.statuses([found.key])[found.key][1]
-    prepared.items = [Item(stage, name, prepared.plan.stage_flops(stage), metrics, True, True, attempt)]
+    save_at = tuple(sorted(step for step in missing if step != "last"))
+    item = Item(stage, name, prepared.plan.stage_flops(stage), metrics, "last" in missing, True, attempt, 0, save_at)
+    item.cost *= (item.until or stage.optim.steps) / stage.optim.steps
+    prepared.items = [item]
     reasons: list[str] = []
 
     @contextmanager
@@ -89,7 +116,7 @@ def _retrained(found: Recorded, view: View, storage: str | None) -> Prepared:
             yield both
 
     train(prepared, watched, remember=False)
-    if not storage_of(prepared.request, prepared.store).exists(weights_of(found.key)):
+    if not all(map(storage_of(prepared.request, prepared.store).exists, item.stored)):
         why = reasons[0] if reasons else "no worker returned them"
         raise UserError(f"{found.key[:12]}: its weights could not be trained again: {why}.")
     return prepared
@@ -127,17 +154,19 @@ def _checked_against_record(
     torch.set_num_threads(setup.threads)
     torch.set_float32_matmul_precision("highest")
     try:
-        objective, digest = restored(stage, tokeniser.vocabulary, setup)
+        objective, digest = restored(stage, tokeniser.vocabulary, setup, found.step)
     except (SafetensorError, ValueError, KeyError) as error:
         raise UserError(f"{found.key[:12]}: its stored weights cannot be used ({first_line(error)}).") from None
-    if not remade and record.weights_digest == digest:
-        return objective, setup, (f"Its weights were kept since it was trained (digest {digest[:10]}).",)
+    known, which = recorded_digest(record, found.step), found.after
+    if not remade and known == digest:
+        return objective, setup, (f"Its weights{which} were kept since it was trained (digest {digest[:10]}).",)
     if not record.predictions:
-        same = record.weights_digest == digest
-        if not same and not accept_difference:
-            raise UserError(_differs(found, "the weights", device_name(setup.device)))
-        told = "are those of the record, bit for bit" if same else "DIFFER from those of the record"
-        return objective, setup, (f"It was trained again; its weights {told} (digest {digest[:10]}).",)
+        if known not in (None, digest) and not accept_difference:
+            raise UserError(_differs(found, f"the weights{which}", device_name(setup.device)))
+        told = "are those of the record, bit for bit" if known == digest else "DIFFER from those of the record"
+        told = "could not be compared: the record has no digest of them" if known is None else told
+        how = "It was trained again; its" if remade else "Its stored"
+        return objective, setup, (f"{how} weights{which} {told} (digest {digest[:10]}).",)
     read = reader(prepared.plan, tokeniser, prepared.store)
     rows, greatest, equal = 0, 0.0, True
     for row_set in stage.row_sets:
@@ -153,6 +182,23 @@ def _checked_against_record(
     if not accept_difference:
         raise UserError(_differs(found, f"its predictions (by up to {greatest:.2g})", device_name(setup.device)))
     return objective, setup, (f"{what}; its predictions DIFFER from the record's by up to {greatest:.2g}.",)
+
+
+def recorded_digest(record: Record, step: Step) -> str | None:
+    """The digest that a record has of these weights; None where it has none."""
+    if step == "last":
+        return record.weights_digest
+    known: str | None = record.provenance.get("saved_digests", {}).get(str(step))
+    return known
+
+
+def _unknown_weights(found: Recorded) -> str:
+    """The sentence for weights that would have to be trained again and of which the record holds no digest."""
+    saved = [*map(int, found.record.provenance.get("saved_digests", {})), found.stage.optim.steps]
+    return (
+        f"{found.key[:12]}: its weights{found.after} are not stored, and the record has no digest to compare them with "
+        f"once they are trained again; name update {' or '.join(f'{each:,}' for each in saved)}, or take them with --accept-difference."
+    )
 
 
 def _differs(found: Recorded, what: str, here: str) -> str:

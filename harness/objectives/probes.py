@@ -1,6 +1,7 @@
 """Probes of an encoder: cosines of its representations as the papers measure them, without dropout and without gradient.
 
 They tell what was learnt and train nothing. What they draw comes from streams of their own. A mean over no pair is NaN.
+Shapes: N pairs or rows, T tokens, d hidden size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -59,3 +60,52 @@ def sequence_cosines(corrupted: Tensor, cropped: Tensor) -> Measures:
     same = text[:, None] == text[None, :]
     positive = (unit[: len(corrupted)] * unit[len(corrupted) :]).sum(dim=1).mean()
     return {"positive_sequence_cosine": positive, "negative_sequence_cosine": (unit @ unit.T)[~same].mean()}
+
+
+@torch.no_grad()
+def paired_cosines(one: Tensor, other: Tensor) -> Tensor:
+    """[N, d] twice -> [N]: the cosine of each row with the row beside it, in single precision. A zero vector has cosine 0."""
+    pairs = (torch.nn.functional.normalize(each.float(), dim=1) for each in (one, other))
+    return torch.stack([*pairs]).prod(dim=0).sum(dim=1).clamp(-1, 1)
+
+
+@torch.no_grad()
+def alignment(one: Tensor, other: Tensor) -> Tensor:
+    """[N, d] twice -> scalar: the mean squared distance of the two members of a pair on the sphere, 0 to 4.
+
+    Source: Wang and Isola (2020), section 4.1, alpha = 2.
+    """
+    return (2 - 2 * paired_cosines(one, other)).mean()
+
+
+@torch.no_grad()
+def uniformity(vectors: Tensor) -> Tensor:
+    """[N, d] -> scalar: the log of the mean of exp(-2 x squared distance) over all pairs of different rows on the sphere, 0 where all
+    rows have one direction; the lower, the more evenly they spread.
+
+    Source: Wang and Isola (2020), section 4.1, t = 2.
+    """
+    unit = torch.nn.functional.normalize(vectors.float(), dim=1)
+    return torch.nn.functional.pdist(unit).square().mul(-2).exp().mean().log()
+
+
+@torch.no_grad()
+def corrected(copy_logits: Tensor, words: Tensor, corrupted: Tensor) -> Tensor:
+    """The most likely word at each token by COCO-LM's language model, equation 1: [T], [T, V] and ids [T] -> ids [T].
+
+    p(x) = 1[x is the token that is read] p_copy + (1 - p_copy) softmax(words)[x], with p_copy the sigmoid of `copy_logits`.
+    """
+    p_copy = copy_logits.float().sigmoid()
+    probabilities = (1 - p_copy)[:, None] * words.float().softmax(dim=1)
+    return probabilities.scatter_add_(1, corrupted[:, None], p_copy[:, None]).argmax(dim=1)
+
+
+@torch.no_grad()
+def replaced_and_original(right: Tensor, original: Tensor, corrupted: Tensor, name: str) -> Measures:
+    """Booleans `right` [T] -> "<name>_replaced" and "<name>_original", their means over tokens that were replaced and over the others.
+
+    Source: COCO-LM, Figure 8.
+    """
+    same = original == corrupted
+    counted = {"replaced": ~same, "original": same}
+    return {f"{name}_{which}": (right & there).sum() / there.sum() for which, there in counted.items()}

@@ -23,6 +23,7 @@ from harness.store import retry
 from harness.store.database import parts, retried
 from harness.store.integrity import Notices, Row, checksum, packed, sha256_of, written
 from harness.store.leases import Leases, Owner
+from harness.store.probes import Probes
 from harness.store.requests import Requests
 from harness.store.tables import DAMAGED, LEASES, RECORDS, RUNS
 from harness.store.translations import Translations
@@ -48,7 +49,7 @@ class Damage:
     why: str
 
 
-class Store(Leases, Translations, Trials, Requests):
+class Store(Leases, Translations, Trials, Requests, Probes):
     """One open store. Its errors are those of `Database`.
 
     A damaged record is skipped, and reported on standard error once.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from harness.encoders.models.weights import save_weights
+from harness.encoders.models.weights import checked_weights, save_weights
 from harness.specs import Predictions
 from harness.storage import Storage, checkpoint_of, weights_of
 from harness.training.result import TrainingProgress, TrainingResult
@@ -31,9 +31,18 @@ class SavedWeights:
     key: str
     steps: tuple[int, ...]
     tensors: Callable[[], dict[str, Tensor]]
+    _digests: dict[int, str] = field(default_factory=dict, init=False)
 
     def save(self, step: int) -> None:
-        save_weights(self.tensors(), self.storage, self.key, step)
+        self._digests[step] = save_weights(self.tensors(), self.storage, self.key, step)
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Of all that is saved by now, by the update as text; read where a process saved it that was interrupted later."""
+        for step in self.steps:
+            if step not in self._digests:
+                self._digests[step] = checked_weights(self.storage, self.key, step)[1]
+        return {str(step): self._digests[step] for step in self.steps}
 
     def complete(self, step: int) -> bool:
         """Whether all that is due up to `step` is stored."""

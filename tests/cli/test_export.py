@@ -13,14 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny
+import torch
 import trained
 from cli.command import Said, command
 from cli.conftest import BENCH, Benched
 from huggingface_hub import ModelCardData
 from huggingface_hub.repocard import metadata_load
+from safetensors.torch import load_file
 
 from harness.commands.model_card import encoder_license
 from harness.commands.recorded import recorded
+from harness.encoders.models.text_encoder import Batch
+from harness.encoders.models.weights import checked_weights
 from harness.storage import Storage, weights_of
 from harness.store import Store
 
@@ -223,9 +227,15 @@ def test_a_model_that_differs_from_its_record_is_refused(
         ("export FT --out x --public", "export: --public is for --push OWNER/NAME"),
         ("export FT --out x --push me/model", "--push: the hub cannot be reached (HF_HUB_OFFLINE is set); connect, or"),
         ("export", "export: the following arguments are required: --out"),
+        (
+            "export FT --out x --update 1",
+            "(fine-tune) keeps its best checkpoint alone; name a stage of pre-training or",
+        ),
+        ("export TAPT --out x --update 3", "has 2 updates (weights saved after 2); name one"),
     ],
 )
 def test_refusals(words: str, said: str, harness: Harness, benched: Benched) -> None:
+    words = words.replace(" TAPT ", f" {post_training(benched, 'TAPT').key} ")
     found = harness(words.replace(" FT ", f" {benched.keys['FT', 31]} "))
     assert found.status == 2
     assert said in found.err, found.err
@@ -243,3 +253,79 @@ def test_a_stage_whose_data_are_gone_is_refused(harness: Harness, benched: Bench
     assert said.status == 2
     assert "data" in said.err
     assert not list(tmp_path.iterdir())
+
+
+PLAIN_STATES = """
+import json, sys
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+texts, found = json.loads(sys.stdin.read()), {}
+for folder in sys.argv[1:]:
+    given = AutoTokenizer.from_pretrained(folder)(texts, padding=True, truncation=True, return_tensors="pt")
+    with torch.no_grad():
+        logits = AutoModelForMaskedLM.from_pretrained(folder).eval()(**given).logits
+    found[folder] = logits[:, 0].double().tolist()
+assert "harness" not in sys.modules
+print(json.dumps(found))
+"""
+
+
+def post_training(benched: Benched, row: str) -> Any:
+    store = Store("sqlite:///" + str(benched.folder / ".harness" / "harness.db"), create=False)
+    stage = store.stage(benched.keys[row, 31])
+    assert stage is not None
+    return stage.parent
+
+
+def test_every_pre_trained_encoder_gives_the_same_logits_in_plain_transformers(
+    harness: Harness, benched: Benched, tmp_path: Path
+) -> None:
+    """After its last update, and after one before: exported, and read by transformers in a fresh process."""
+    texts = [row[0] for row in tiny.texts(20, 8)[0]]
+    expected = {}
+    for row, words in (("TAPT", "--update 1 --accept-difference"), ("TACO", ""), ("ELECTRA", ""), ("COCO-LM", "")):
+        key, out = post_training(benched, row).key, tmp_path / row
+        said = harness(f"export {key} --out {out} {words}")
+        assert said.status == 0, said.err
+        encoder = tiny.encoder(out)
+        batch = Batch.of(tiny.tokens(out, [(text,) for text in texts]), torch.device("cpu"))
+        with torch.inference_mode():
+            expected[str(out)] = encoder.eval().mlm_logits(encoder(batch, batch.packing.first)).double().numpy()
+    program = [sys.executable, "-c", PLAIN_STATES, *expected]
+    done = subprocess.run(program, input=json.dumps(texts), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for folder, logits in json.loads(done.stdout).items():
+        np.testing.assert_allclose(logits, expected[folder], atol=1e-6, rtol=0, err_msg=folder)
+
+
+def test_weights_after_an_update_are_held_against_the_record(
+    harness: Harness, benched: Benched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = post_training(benched, "TAPT").key
+    before = sorted((benched.folder / ".harness").rglob("*"))
+    said = harness(f"export {key} --update 1 --out {tmp_path / 'a'}")
+    assert said.status == 2
+    assert "its weights after update 1 of 2 are not stored, and the record has no digest" in said.err
+    assert "name update 2, or take them with --accept-difference" in said.err
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "delete", lambda *_: None)
+        said = harness(f"export {key} --update 1 --out {tmp_path / 'b'} --accept-difference")
+    assert "after update 1 of 2 could not be compared" in said.out
+    assert "after update 1 of 2" in (tmp_path / "b" / "README.md").read_text()
+    storage = Storage(str(benched.folder / ".harness" / "products"))
+    tensors, digest = checked_weights(storage, key, 1)
+    written = load_file(tmp_path / "b" / "model.safetensors")
+    assert all(torch.equal(tensors[f"encoder/{name}"], written[name]) for name in written if "encoder." in name)
+    storage.delete(weights_of(key, 1))
+    for told, words, status in ((digest, "are those of the record, bit for bit", 0), ("0" * 32, "differ from", 2)):
+
+        def known(*given: Any, told: str = told) -> Any:
+            found = recorded(*given)
+            found.record.provenance["saved_digests"] = {"1": told}
+            return found
+
+        monkeypatch.setattr("harness.cli.export.recorded", known)
+        said = harness(f"export {key} --update 1 --out {tmp_path / told}")
+        assert said.status == status, said
+        assert words in said.out + said.err
+    assert sorted((benched.folder / ".harness").rglob("*")) == before, "weights made for the export stay"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.command import Said
+from cli.command import Said, write_csv
 from cli.conftest import BENCH, Benched
 
 from harness.cli import main
@@ -22,7 +22,7 @@ from harness.tasks import TASKS
         (["--figure", "view", "--format", "csv"], "unknown figure 'view'. Did you mean 'views'?"),
         (
             ["--figure", "few_shot", "--format", "png"],
-            "unknown figure 'few_shot'. Known: embeddings, learning_curves, taco_updates, unlabelled, views",
+            "unknown figure 'few_shot'. Known: alignment, context, contrast, copying, cosines, embeddings, learning_curves, similar_pairs, taco_updates, unlabelled, views, words",
         ),
         (["--figure", "views"], "a figure is png, svg, pdf or csv; add --format png"),
         (["--figure", "views", "--format", "md"], "a figure is png, svg, pdf or csv"),
@@ -34,6 +34,16 @@ from harness.tasks import TASKS
             "name one task with --tasks",
         ),
         (["--figure", "embeddings", "--table", "few_shot", "--format", "csv"], "no run of these cells is recorded"),
+        (["--figure", "contxt", "--format", "csv"], "unknown figure 'contxt'. Did you mean 'context'?"),
+        (["--figure", "context", "--format", "md"], "a figure is png, svg, pdf or csv"),
+        (
+            ["--figure", "context", "--table", "few_shot"],
+            "no row of table few_shot is pre-trained; name a table such as",
+        ),
+        (
+            ["--figure", "copying", "--table", "taco_updates"],
+            "pre-training is recorded of none of MLM, TACO; run 'harness",
+        ),
     ],
 )
 def test_wrong_words_say_what_to_do(
@@ -92,3 +102,81 @@ def test_a_plan_counts_the_runs_that_tables_share(workdir: Path, capsys: pytest.
     assert "3 of these runs are runs of table few_shot, preset quick" in capsys.readouterr().out.replace("\n", " ")
     assert main(["plan", "--table", "scl_few_shot"]) == 0
     assert "are runs of table" not in capsys.readouterr().out
+
+
+PRE_TRAINED = (
+    "bench --table pretraining --methods MLM,COCO-LM --tasks sst2 --data data --sizes 100 --subsets 0 --encoder {encoder} --corpus corpus.txt "
+    "--set max_length=64 --set pre_train.steps=4 --set pre_train.save_at=[20] --set pre_train.batch_size=8 --set fine_tune.steps=2 "
+    "--set encoder.relative_buckets=0 --set pre_train.max_length=16 --set coco_lm.contrast_group=4"
+)
+
+
+def test_probes_are_measured_once_of_rows_and_saved_updates(
+    harness: Callable[..., Said], workdir: Path, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tiny
+    import trained
+
+    from harness.commands import probe
+
+    for module in ("harness.cli.bench", "harness.commands.trained"):
+        monkeypatch.setattr(f"{module}.train", trained.train_here)
+    trained.sentiment_folder(workdir / "data")
+    rows, labels = tiny.texts(120, 1)
+    write_csv(
+        workdir / "data" / "sst2" / "train.csv", [(row[0], str(label)) for row, label in zip(rows, labels, strict=True)]
+    )
+    stsb = [
+        (first, second, score)
+        for (first, second), score in zip(tiny.texts(30, 5, pairs=True)[0], [5.0, 2.0] * 15, strict=True)
+    ]
+    for split, rows in (("train", stsb[:20]), ("validation", stsb[20:])):
+        (workdir / "data" / "stsb").mkdir(exist_ok=True)
+        lines = ["sentence1,sentence2,label", *(",".join(map(str, row)) for row in rows)]
+        (workdir / "data" / "stsb" / f"{split}.csv").write_text("\n".join(lines) + "\n")
+    (workdir / "corpus.txt").write_text("\n".join(text for (text,) in tiny.texts(80, 6)[0]))
+    words = PRE_TRAINED.format(encoder=folders["bert"])
+    assert harness(words).status == 0
+    report = words.replace("bench", "report", 1)
+
+    def rows_of(figure: str) -> dict[tuple[str, str, str], str]:
+        said = harness(f"{report} --figure {figure} --format csv")
+        assert said.status == 0, said.err
+        rows = [row for row in csv.DictReader(io.StringIO(said.out)) if row["number"] == ""]
+        return {(row["row"], row["update"], row["measure"]): row["value"] for row in rows}
+
+    context = rows_of("context")
+    assert {(row, update) for row, update, _ in context} == {
+        (row, update) for row in ("MLM", "COCO-LM") for update in ("2", "4")
+    }
+    for row in ("MLM", "COCO-LM"):
+        intra, inter, gap = (
+            float(context[row, "4", name])
+            for name in ("intra_context_cosine", "inter_context_cosine", "contextual_score")
+        )
+        assert gap == pytest.approx(intra - inter)
+        assert context[row, "2", "contextual_score"] != context[row, "4", "contextual_score"]
+    cosines, aligned = rows_of("cosines"), rows_of("alignment")
+    for (row, update, measure), value in cosines.items():
+        assert (update, aligned[row, update, measure]) == ("4", value), "one probe, two figures"
+    pairs = rows_of("similar_pairs")
+    assert float(pairs["MLM", "4", "similar_cosine"]) == pytest.approx(float(cosines["MLM", "4", "similar_cosine"]))
+    assert {row for row, _, _ in rows_of("contrast")} == {"COCO-LM"}
+    assert float(rows_of("copying")["COCO-LM", "4", "copy_accuracy_original"]) <= 1
+    said = harness(f"{report} --figure words")
+    assert "Word embeddings of 1 pair of frequent words" in said.err, said.err  # good and bad
+    weights = sorted((workdir / ".harness" / "products").glob("*.step-2.safetensors"))
+    assert len(weights) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(probe, "trained_models", None)  # nothing is measured again
+        assert rows_of("context") == context
+        for figure in ("context", "cosines", "similar_pairs"):
+            assert harness(f"{report} --figure {figure} --format svg").out.startswith("<?xml")
+        said = harness(f"{report} --figure context")
+        assert "contextual_score" in said.out
+        assert "Every token of" in said.err
+    monkeypatch.setattr(probe, "VERSION", 0)  # as if nothing were kept
+    for path in weights:
+        path.unlink()
+    assert rows_of("context") == context, "weights trained again, bit for bit"
+    assert not any(path.exists() for path in weights)

@@ -13,7 +13,15 @@ import torch
 from torch import Tensor
 
 from harness.encoders.tokens import Tokens
-from harness.objectives.probes import context_cosines, sequence_cosines
+from harness.objectives.probes import (
+    alignment,
+    context_cosines,
+    corrected,
+    paired_cosines,
+    replaced_and_original,
+    sequence_cosines,
+    uniformity,
+)
 from harness.specs import Objective
 from harness.streams import stream
 from harness.training import loop
@@ -102,9 +110,50 @@ def test_objectives_are_compared_by_one_measure(bert: Path) -> None:
     for name in ("mlm", "taco", "cmlm-simsiam"):
         assert look(bert, tiny.OBJECTIVES[name], dropout=0.5) == expected
     pairs = look(bert, tiny.OBJECTIVES["coco_lm"])
-    assert set(pairs) == {"positive_sequence_cosine", "negative_sequence_cosine"}
-    for name in ("coco_lm", "coco_lm-no_contrast", "coco_lm-projection"):
+    accuracies = {f"{what}_accuracy_{which}" for what in ("copy", "lm") for which in ("replaced", "original")}
+    assert set(pairs) == {"positive_sequence_cosine", "negative_sequence_cosine", *accuracies}
+    for name in ("coco_lm", "coco_lm-no_contrast", "coco_lm-projection", "coco_lm-all_token", "coco_lm-no_stop"):
         assert look(bert, tiny.OBJECTIVES[name], dropout=0.5) == pairs
+    without = look(bert, tiny.OBJECTIVES["coco_lm-no_lm"])
+    assert without == {name: value for name, value in pairs.items() if not name.startswith("lm_")}
+    softmax = look(bert, tiny.OBJECTIVES["coco_lm-softmax"])
+    assert {n: v for n, v in softmax.items() if n[:2] != "lm"} == without, "another prediction, the same copies"
+
+
+def test_cosines_alignment_and_uniformity_by_hand() -> None:
+    a, b = torch.randn(2, 7, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    units = [[row / row.norm() for row in each] for each in (a, b)]
+    cosines = [float(x @ y) for x, y in zip(*units, strict=True)]
+    assert paired_cosines(a, b).tolist() == pytest.approx(cosines, abs=1e-6)
+    distances = [float((x - y).square().sum()) for x, y in zip(*units, strict=True)]
+    assert alignment(a, b).item() == pytest.approx(np.mean(distances), abs=1e-6)
+    potentials = [
+        math.exp(-2 * float((x - y).square().sum())) for i, x in enumerate(units[0]) for y in units[0][i + 1 :]
+    ]
+    assert uniformity(a).item() == pytest.approx(math.log(np.mean(potentials)), abs=1e-6)
+    assert alignment(a, 3 * a).item() == pytest.approx(0.0, abs=1e-6)
+    assert uniformity(a[:1].expand(4, 5)).item() == pytest.approx(0.0, abs=1e-5)
+    assert paired_cosines(a, torch.zeros_like(a)).tolist() == [0.0] * 7
+
+
+def test_corrections_by_hand() -> None:
+    """COCO-LM's equation 1, word by word, and its Figure 8, token by token."""
+    draw = torch.Generator().manual_seed(0)
+    copy_logits, words = torch.randn(40, generator=draw), 2 * torch.randn(40, 6, generator=draw)
+    original, ids = torch.randint(0, 6, (2, 40), generator=draw)
+    ids[:20] = original[:20]
+    found = corrected(copy_logits, words, ids)
+    for t in range(40):
+        copied = 1 / (1 + math.exp(-copy_logits[t].item()))
+        softmax = np.exp(words[t].numpy()) / np.exp(words[t].numpy()).sum()
+        p = [(v == ids[t]) * copied + (1 - copied) * softmax[v] for v in range(6)]
+        assert found[t] == int(np.argmax(p))
+    right = [bool(found[t] == original[t]) for t in range(40)]
+    shares = replaced_and_original(found == original, original, ids, "x")
+    for name, same in (("x_original", True), ("x_replaced", False)):
+        mine = [each for t, each in enumerate(right) if bool(original[t] == ids[t]) == same]
+        assert shares[name].item() == pytest.approx(np.mean(mine))
+    assert replaced_and_original(found == original, ids, ids, "x")["x_replaced"].isnan()
 
 
 @pytest.mark.parametrize("name", PROBED)

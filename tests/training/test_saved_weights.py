@@ -85,6 +85,8 @@ def test_interrupted_and_resumed_they_are_those_of_the_straight_run(
     resumed = run(stage, inputs, place, *SAVED)
     assert resumed.provenance["resumed_at"] == 8
     assert resumed.history == first.history
+    assert resumed.provenance["saved_digests"] == first.provenance["saved_digests"]
+    assert first.provenance["saved_digests"].keys() == set(map(str, SAVED))
     for step in (*SAVED, "last"):
         assert weights(place, stage, step) == weights(straight, stage, step)
 

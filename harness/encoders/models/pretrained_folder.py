@@ -24,6 +24,7 @@ from transformers import (
     AutoTokenizer,
     BertConfig,
 )
+from transformers.utils import logging as transformers_logging
 
 from harness.encoders.families import RELATIVE, SHAPE
 from harness.encoders.models.text_encoder import TextEncoder
@@ -46,12 +47,12 @@ class Head:
 
 
 def form_of(encoder: TextEncoder, *, supervised: bool) -> Form:
-    """The form in which an encoder is written, with a classifier's head or with its MLM head."""
+    """The form in which an encoder is written: with a classifier's head, with its MLM head, or alone where that was never trained."""
     classifier = encoder.family.classifier
     if encoder.relative_positions is not None:
         return "relative"
     if not supervised:
-        return "masked_lm" if encoder.family.mlm else "encoder"
+        return "masked_lm" if encoder.family.mlm and not encoder.fresh_head else "encoder"
     return "classifier" if classifier is not None and classifier.fits(encoder.shape) else "encoder"
 
 
@@ -192,6 +193,8 @@ def read_head(folder: Path, encoder: TextEncoder) -> Head | None:
 def plain_logits(folder: Path, form: Form, texts: Sequence[tuple[str, ...]]) -> Tensor:
     """What plain transformers computes of rows of one or two texts: logits [n, C]; of a masked language model those of the first
     token; of an encoder its first token's state [n, d], or the logits of the head beside it."""
+    transformers_logging.set_verbosity_error()  # an encoder alone has no pooler, which is of no use here
+    transformers_logging.disable_progress_bar()
     tokenizer: Any = AutoTokenizer.from_pretrained(str(folder))
     columns = [list(column) for column in zip(*texts, strict=True)]
     given = tokenizer(*columns, padding=True, truncation=True, return_tensors="pt")

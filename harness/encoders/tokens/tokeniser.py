@@ -17,6 +17,8 @@ from harness.errors import UserError
 _PROBE = "a"
 """A text that is one token, at least the unknown one."""
 _CONFIGS = ("config.json", "tokenizer_config.json")
+_BEGINS = ("\u0120", "\u2581")
+"""What begins a token that begins a word, in byte-level BPE and in SentencePiece; WordPiece marks the other tokens by ##."""
 _BERT = {("bert", "BertTokenizer"), ("bert", "BertTokenizerFast")}
 """(model_type, tokenizer_class) for which `AutoTokenizer` loads `BertTokenizer`."""
 
@@ -150,6 +152,20 @@ class Tokeniser:
         lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
         ids = np.fromiter(chain.from_iterable(encoded), dtype=np.int32, count=int(lengths.sum()))
         return ids, lengths
+
+    @property
+    def words(self) -> NDArray[np.bool_]:
+        """[V]: which tokens begin a word and are three letters or more, as WordPiece, byte-level BPE and SentencePiece mark it."""
+        tokens: list[str] = self._tokenizer.convert_ids_to_tokens(range(len(self._tokenizer)))
+        marks = tuple(mark for mark in _BEGINS if any(token.startswith(mark) for token in tokens))
+        begins = [token[1:] if token.startswith(marks) else "" for token in tokens] if marks else tokens
+        special = set(self._tokenizer.all_special_tokens)
+        return np.array(
+            [
+                len(word) >= 3 and word.isalpha() and token not in special
+                for word, token in zip(begins, tokens, strict=True)
+            ]
+        )
 
     @property
     def frame(self) -> Frame:
