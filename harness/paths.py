@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from harness.errors import UserError
@@ -27,6 +28,16 @@ def named_path(text: str, place: str = "") -> Path:
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(f"{named}'{_short(text)}' cannot be looked up ({reason}); name another path.") from None
     return path
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Writes a file at once: until it is whole, the earlier one, or none, is there. Raises OSError."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_bytes(content)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _short(text: str) -> str:

@@ -39,6 +39,7 @@ ROOMS = [
     "api",
     "commands",
     "cluster",
+    "pages",
     "search",
     "tracking",
     "tables",
@@ -133,7 +134,7 @@ def test_imports_go_downward() -> None:
     ("rooms", "forbidden"),
     [
         pytest.param(set(ROOMS) - {"cluster"} | PURE, {"ray"}, id="only cluster imports ray"),
-        pytest.param({"tables"} | PURE, {"torch", "ray", "transformers"}, id="tables are pure"),
+        pytest.param({"tables", "pages"} | PURE, {"torch", "ray", "transformers"}, id="tables are pure"),
         pytest.param({"store"}, {"torch", "ray", "transformers"}, id="store holds no torch"),
         pytest.param({"statistics"}, {"torch", "ray", "pandas", "harness.specs"}, id="statistics are numbers"),
         pytest.param({"methods"}, {"harness.tables", "harness.tasks", "harness.store"}, id="a method is data"),

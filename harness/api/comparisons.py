@@ -50,11 +50,11 @@ class CompareResult:
         return [sentence(each, self._found) for each in self._found.comparisons]
 
     def table(self, format: str = "text") -> str:
-        """The comparisons; `format`: text, md, csv or json."""
+        """The comparisons; `format`: text, md, latex, csv or json."""
         return rendered(self._found, format)
 
     def variance_table(self, format: str = "text") -> str:
-        """The variances; `format`: text, md, csv or json."""
+        """The variances; `format`: text, md, latex, csv or json."""
         grid, found = variance_of(self._prepared)
         return rendered_variance(found, grid, format)
 

@@ -9,19 +9,20 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.figure import print_embeddings, print_figure, print_probe, table_of_figure
-from harness.cli.output import Stream
-from harness.cli.parser import FIGURE_FORMATS
-from harness.cli.printing import duration, magnitude, print_lines, print_table, size_of, time_range, timestamp
+from harness.cli.output_file import BINARY, LONG, deliver, settle_output
+from harness.cli.parser import FIGURE_FORMATS, REPORT_FORMATS
+from harness.cli.printing import duration, magnitude, print_lines, size_of, time_range, timestamp
 from harness.cli.request import read, recalled
 from harness.commands.execution import storage_of
 from harness.commands.glue_submission import FORMAT as SUBMISSION
 from harness.commands.glue_submission import write_submissions
+from harness.commands.page import page_of
 from harness.commands.prepare import MADE_LATER, Prepared, prepare, shared_runs
 from harness.commands.report import (
     grid_of,
@@ -205,13 +206,8 @@ def _work_lines(prepared: Prepared) -> list[str]:
 
 def report(args: argparse.Namespace) -> int:
     """Print the table from the store. Where none of its runs is recorded, say in what the benches of the store differ."""
-    check_format(args.format, args.figure)
-    if bool(args.out) != (args.format == SUBMISSION):
-        raise UserError(
-            f"--out is for --format {SUBMISSION}; leave it out."
-            if args.out
-            else f"--format {SUBMISSION}: name a new folder, or a .zip, with --out."
-        )
+    settle_output(args, REPORT_FORMATS)
+    check_format(args.format, args.figure, args.out)
     if args.figure:
         args.table = table_of_figure(args.figure, args.table)
     request = recalled(args)
@@ -224,11 +220,11 @@ def report(args: argparse.Namespace) -> int:
         print_lines(write_submissions(prepared, Path(args.out), live), sys.stdout)
         status = 0
     elif args.figure == EMBEDDINGS:
-        status = print_embeddings(prepared, args.format, live)
+        status = print_embeddings(prepared, args, live)
     elif args.figure in FIGURES:
-        status = print_probe(prepared, FIGURES[args.figure], args.format, live)
+        status = print_probe(prepared, FIGURES[args.figure], args, live)
     else:
-        status = print_figure(prepared, args.format) if args.figure else _print_table(prepared, args.format)
+        status = print_figure(prepared, args) if args.figure else _print_table(prepared, args)
     say_tracked(track_recorded(prepared))
     return status
 
@@ -244,28 +240,28 @@ def _variant_lines(prepared: Prepared, url: str | None) -> Iterator[str]:
         yield f"  and {len(found) - VARIANTS} more: 'harness list benches' names all."
 
 
-def check_format(format: str, figure: str | None = None) -> None:
-    """Raises UserError for a format that goes with a figure only, or not with one, and for a binary file on a terminal."""
+def check_format(format: str, figure: str | None = None, out: str | None = None) -> None:
+    """Raises UserError for a format that goes with a figure only, or not with one, and for a file that no terminal shows."""
     if figure and format not in (*FIGURE_FORMATS, "csv", *(["text"] if figure in FIGURES else [])):
         raise UserError(f"--figure {figure}: a figure is png, svg, pdf or csv; add --format png, for example.")
     if format in FIGURE_FORMATS and not figure:
         raise UserError(f"--format {format}: a table has no picture; name a figure with --figure NAME.")
-    if format in ("parquet", "png", "pdf") and sys.stdout.isatty():
+    if format in LONG and not out and sys.stdout.isatty():
         what, name = (f"--figure {figure} ", figure) if figure else ("", "results")
+        why = "the file is binary" if format in BINARY else "a page is for a browser"
         raise UserError(
-            f"--format {format}: the file is binary and standard output is a terminal; redirect it, as in harness report {what}--format "
+            f"--format {format}: {why} and standard output is a terminal; redirect it, as in harness report {what}--format "
             f"{format} > {name}.{format}."
         )
 
 
-def _print_table(prepared: Prepared, format: str) -> int:
+def _print_table(prepared: Prepared, args: argparse.Namespace) -> int:
+    if args.format == "html":
+        complete, page = page_of(prepared, args.store)
+        deliver(page, args)
+        return 0 if complete else EXIT_INCOMPLETE
     grid, caption = grid_of(prepared)
-    if format == "parquet":
-        cast(Stream, sys.stdout).write_bytes(parquet_bytes(grid.results))
-    elif format == "text":
-        print_table(render(grid, caption, format), sys.stdout)
-    else:
-        print(render(grid, caption, format), end="")
+    deliver(parquet_bytes(grid.results) if args.format == "parquet" else render(grid, caption, args.format), args)
     return 0 if grid.complete else EXIT_INCOMPLETE
 
 
@@ -287,7 +283,7 @@ def bench(args: argparse.Namespace) -> int:
         prepared = train(prepared, tracking.watched(live))
     if prepared.plan.runs:
         prepared.remember()
-    status = _print_table(prepared, args.format)
+    status = _print_table(prepared, args)
     say_tracked(tracking.finish(lambda: projection_of(prepared)))
     return status
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from harness.cli import EXIT_INCOMPLETE
-from harness.cli.printing import print_lines, print_table
+from harness.cli.output_file import deliver, settle_output
+from harness.cli.parser import FORMATS
+from harness.cli.printing import print_lines
 from harness.cli.request import recalled
 from harness.commands.compare import comparisons_of, variance_of
 from harness.commands.prepare import prepare
@@ -21,6 +22,7 @@ def compare(args: argparse.Namespace) -> int:
         raise UserError(
             f"{flag} is for comparisons, and --variance prints the variance of each cell; leave one of them out."
         )
+    settle_output(args, FORMATS)
     prepared = prepare(recalled(args), train=False)
     if args.variance:
         grid, found = variance_of(prepared)
@@ -34,8 +36,5 @@ def compare(args: argparse.Namespace) -> int:
             sum(getattr(cell, name) for cell in grid.cells.values() if not cell.skip) for name in ("done", "expected")
         )
         print_lines([f"{done} of {expected} runs of these cells are done: each comparison says what it leaves out."])
-    if args.format == "text":
-        print_table(text, sys.stdout)
-    else:
-        print(text, end="")
+    deliver(text, args)
     return 0 if grid.complete else EXIT_INCOMPLETE

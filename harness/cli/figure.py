@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from typing import cast
+import argparse
 
 from tabulate import tabulate
 
 from harness.cli import EXIT_INCOMPLETE
-from harness.cli.output import Stream
+from harness.cli.output_file import deliver
 from harness.cli.printing import print_lines
 from harness.commands.embeddings import embeddings_of
 from harness.commands.prepare import Prepared
@@ -37,8 +36,8 @@ def table_of_figure(figure: str, table: str | None) -> str | None:
     return figure
 
 
-def print_embeddings(prepared: Prepared, format: str, view: View) -> int:
-    """Write the figure of embeddings, or its points as CSV, to standard output; numbers and runs to standard error."""
+def print_embeddings(prepared: Prepared, args: argparse.Namespace, view: View) -> int:
+    """Write the figure of embeddings, or its points as CSV; numbers and runs to standard error."""
     found, sentences = embeddings_of(prepared, view)
     (data,) = prepared.plan.tasks.values()
     cells = len(prepared.resolved.sizes) * len(prepared.resolved.rows)
@@ -55,29 +54,30 @@ def print_embeddings(prepared: Prepared, format: str, view: View) -> int:
         "cosine that have the same class."
     )
     print_lines([about, *sentences, *missing])
-    if format == "csv":
-        print(embedding_figure.csv_of(found, data.task.classes), end="")
+    if args.format == "csv":
+        deliver(embedding_figure.csv_of(found, data.task.classes), args)
     else:
-        cast(Stream, sys.stdout).write_bytes(embedding_figure.drawn(found, data.task.classes, format))
+        deliver(embedding_figure.drawn(found, data.task.classes, args.format), args)
     return EXIT_INCOMPLETE if missing else 0
 
 
-def print_probe(prepared: Prepared, figure: ProbeFigure, format: str, view: View) -> int:
-    """Write a probe of pre-trained rows as a table, CSV or picture to standard output; what was measured to standard error."""
+def print_probe(prepared: Prepared, figure: ProbeFigure, args: argparse.Namespace, view: View) -> int:
+    """Write a probe of pre-trained rows as a table, CSV or picture; what was measured to standard error."""
     found, sentences, missing = probed(prepared, figure, view)
     print_lines([f"{figure.source}. {sentences[0]}", *sentences[1:]])
-    if format == "text":
+    if args.format == "text":
         header, *lines = probe_figure.table_of(figure, found)
-        print(tabulate(lines, headers=header, disable_numparse=True, colalign=["left", *["right"] * (len(header) - 1)]))
-    elif format == "csv":
-        print(probe_figure.csv_of(figure, found), end="")
+        left = ["left", *["right"] * (len(header) - 1)]
+        deliver(tabulate(lines, headers=header, disable_numparse=True, colalign=left) + "\n", args)
+    elif args.format == "csv":
+        deliver(probe_figure.csv_of(figure, found), args)
     else:
-        cast(Stream, sys.stdout).write_bytes(probe_figure.drawn(figure, found, format))
+        deliver(probe_figure.drawn(figure, found, args.format), args)
     return EXIT_INCOMPLETE if missing else 0
 
 
-def print_figure(prepared: Prepared, format: str) -> int:
-    """Write the figure, or its points as CSV, to standard output."""
+def print_figure(prepared: Prepared, args: argparse.Namespace) -> int:
+    """Write the figure, or its points as CSV."""
     figure_of(prepared.resolved)
     grid, _ = grid_of(prepared)
     points = points_of(grid)
@@ -90,8 +90,5 @@ def print_figure(prepared: Prepared, format: str) -> int:
                 f"{first.column}, {first.row}, {first.done} of {first.expected})."
             ]
         )
-    if format == "csv":
-        print(csv_of(points), end="")
-    else:
-        cast(Stream, sys.stdout).write_bytes(drawn(grid, format))
+    deliver(csv_of(points) if args.format == "csv" else drawn(grid, args.format), args)
     return 0 if grid.complete else EXIT_INCOMPLETE

@@ -14,7 +14,8 @@ LISTED = ("methods", "tasks", "tables", "spaces", "encoders", "corpora", "transl
 FORMATS = ("text", "md", "latex", "csv", "json")
 TABLE_FORMATS = (*FORMATS, "parquet")
 FIGURE_FORMATS = ("png", "svg", "pdf")
-COMPARISON_FORMATS = ("text", "md", "csv", "json")
+SUBMISSION = "glue-submission"
+REPORT_FORMATS = (*TABLE_FORMATS, "html", *FIGURE_FORMATS, SUBMISSION)
 
 
 def _choice_flags(parser: argparse.ArgumentParser) -> Any:
@@ -188,6 +189,20 @@ def _format_flag(parser: Any, formats: Sequence[str]) -> None:
     )
 
 
+def _output_flags(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
+    parser.add_argument(
+        "--format",
+        type=one_of(formats),
+        metavar="|".join(formats),
+        help="output format (default: text, or by the ending of --out)",
+    )
+    folder = f"; for --format {SUBMISSION} a new folder, or a .zip" if SUBMISSION in formats else ""
+    parser.add_argument("--out", metavar="FILE", help=f"file to write or replace (default: standard output){folder}")
+    parser.add_argument(
+        "--standalone", action="store_true", help="with --format latex: a whole document, which pdflatex compiles"
+    )
+
+
 def _keep_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep",
@@ -233,7 +248,7 @@ def _compare_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="the variance of each cell by subset, seed, interaction and test items, instead of comparisons",
     )
-    _format_flag(parser, COMPARISON_FORMATS)
+    _output_flags(parser, FORMATS)
 
 
 def _yes_flag(parser: argparse.ArgumentParser) -> None:
@@ -282,7 +297,7 @@ def build_parser() -> argparse.ArgumentParser:
     _track_flag(bench)
     _format_flag(bench, TABLE_FORMATS)
     _yes_flag(bench)
-    bench.set_defaults(handler="harness.cli.bench:bench")
+    bench.set_defaults(handler="harness.cli.bench:bench", out=None, standalone=False)
 
     tune = commands.add_parser("tune", help="search a method's hyperparameters over subsets and seeds")
     _tune_flags(tune)
@@ -309,12 +324,7 @@ def build_parser() -> argparse.ArgumentParser:
         "'context', 'words', 'cosines', 'alignment', 'similar_pairs', 'contrast' or 'copying': png, svg, pdf or csv",
     )
     _track_flag(report)
-    _format_flag(report, (*TABLE_FORMATS, *FIGURE_FORMATS, "glue-submission"))
-    report.add_argument(
-        "--out",
-        metavar="FOLDER|ZIP",
-        help="for --format glue-submission: new folder, with a set of files and a .zip for each row; or a .zip",
-    )
+    _output_flags(report, REPORT_FORMATS)
     report.set_defaults(handler="harness.cli.bench:report")
 
     compare = commands.add_parser(

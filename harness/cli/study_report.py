@@ -1,8 +1,9 @@
-"""Report of a study: prints its table, and writes tables, plots and best.yaml into the study's folder."""
+"""Report of a study: prints its table, and writes tables, plots, best.yaml and a page into the study's folder."""
 
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.printing import print_lines, print_table
-from harness.commands.study import Opened, study_of
+from harness.commands.stored import tune_command
+from harness.commands.study import Opened, runs_recorded, study_of
 from harness.errors import UserError, first_line
+from harness.paths import replace_file
 from harness.search.marginals import marginal_tables
 from harness.search.results import Study, best_point, best_yaml, budget, chosen, final_test
 from harness.search.tables import points_table
@@ -22,13 +25,11 @@ from harness.tables.request import LABELLED
 
 FILES = {"md": "md", "csv": "csv", "latex": "tex", "json": "json"}
 """Formats of the tables, each with the suffix of its files."""
-FINAL_TEST = "final_test.json"
+FINAL_TEST, PAGE = "final_test.json", "report.html"
 
 
 def report_study(opened: Opened, format: str, test: bool) -> int:
-    """Print all points. Write tables, marginals, plots and best.yaml into the study's folder. Returns the exit status."""
-    from harness.search.plots import save_plots
-
+    """Print all points. Write tables, marginals, plots, best.yaml and the page into the study's folder. Returns the exit status."""
     study = study_of(opened)
     folder = opened.folder
     best = best_point(study)
@@ -40,9 +41,11 @@ def report_study(opened: Opened, format: str, test: bool) -> int:
             (folder / f"points.{suffix}").write_text(points_table(study, kind), encoding="utf-8")
             if margins := marginal_tables(whole, kind):
                 (folder / f"marginals.{suffix}").write_text(margins, encoding="utf-8")
-        if best is not None:
-            (folder / "best.yaml").write_text(best_yaml(_best(opened, study, best)), encoding="utf-8")
-        _, notes = save_plots(opened.mirror.study, folder, study.paths)
+        best_text = best_yaml(_best(opened, study, best)) if best is not None else ""
+        if best_text:
+            (folder / "best.yaml").write_text(best_text, encoding="utf-8")
+        tested = _final_test(opened, study, best, folder) if test and best is not None else []
+        notes = _page(opened, whole, best, best_text)
     except OSError as error:
         raise UserError(f"{folder} cannot be written ({error.strerror}); name another folder with --out.") from None
     shown = points_table(study, format)
@@ -50,15 +53,38 @@ def report_study(opened: Opened, format: str, test: bool) -> int:
         print_table(shown + (f"\n{marginal_tables(whole, 'text')}" if study.grid else ""), sys.stdout)
     else:
         print(shown, end="")
-    print_lines([*notes, f"Tables and plots: {folder}"])
+    print_lines([*notes, f"Tables and plots: {folder}; all of them on one page: {folder / PAGE}"])
     if best is None:
         print_lines(["There is no best point: no point has all its replicates done."])
         return EXIT_INCOMPLETE
     print(f"Next: harness bench --with {folder / 'best.yaml'}{_store_flag(opened)}", file=sys.stderr)
     if test:
         where = sys.stdout if format in ("text", "md") else sys.stderr  # the other formats are read by programs
-        print_lines(["", *_final_test(opened, study, best, folder)], where)
+        print_lines(["", *tested], where)
     return 0
+
+
+def _page(opened: Opened, whole: Study, best: Trial | None, best_text: str) -> list[str]:
+    """Write the plots and the page. Returns why plots are missing."""
+    from harness.pages.layout import Picture
+    from harness.pages.study_page import StudyResults, plot_of, study_page
+    from harness.search.plots import save_plots
+
+    study, folder = study_of(opened), opened.folder
+    plots: list[Picture] = []
+    _, notes = save_plots(
+        opened.mirror.study, folder, study.paths, lambda name, figure: plots.append(plot_of(study, name, figure))
+    )
+    scored = [each.get("lines", []) for each in scored_points(folder) if best and each["trial"] == best.number]
+    keys, records = runs_recorded(opened)
+    commands = [tune_command(opened.study.request)]
+    if best:
+        commands.append(f"harness bench --with {shlex.quote(str(folder / 'best.yaml'))}{_store_flag(opened)}")
+    found = StudyResults(
+        study, whole, best_text, [line for lines in scored for line in lines], plots, notes, keys, records, commands
+    )
+    replace_file(folder / PAGE, study_page(found).encode())
+    return notes
 
 
 def _store_flag(opened: Opened) -> str:

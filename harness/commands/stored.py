@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.errors import UserError
 from harness.methods import METHODS, methods_named
+from harness.search.request import TuneRequest
 from harness.store import Store, StoredRequest, masked
 from harness.tables.request import FIELDS, FILTERS, SEVERAL, Request, from_json, is_own, same_table
 from harness.tables.table import load_table
@@ -111,13 +112,37 @@ def _method(request: Request, label: Mapping[str, Any]) -> str:
     return method if added and row not in rows else row
 
 
+def tune_command(request: TuneRequest) -> str:
+    """The command line of a search, for a shell."""
+    words = ["harness", "tune", request.method]
+    given = [
+        ("space", request.space),
+        ("trials", request.trials),
+        ("sampler", request.sampler),
+        ("racing", request.racing),
+    ]
+    given += [("metric", ",".join(request.metrics or ())), ("seed", request.seed), ("out", request.out)]
+    words += [f"--{request.mode}"] if request.mode else []
+    for name, value in given:
+        words += [f"--{name}", str(value)] if value not in (None, "", 0) else []
+    return shlex.join([*words, *_words(request.base), *_store_words(request.base.store)])
+
+
 def command(request: Request, verb: str = "bench", store: str | None = None) -> str:
     """The command line of a request, for a shell."""
-    words = ["harness", verb, "--table", request.table]
+    return shlex.join(["harness", verb, "--table", request.table, *_words(request), *_store_words(store)])
+
+
+def _store_words(store: str | None) -> list[str]:
+    return ["--store", masked(store)] if store else []
+
+
+def _words(request: Request) -> list[str]:
+    words = []
     for name in FIELDS:
         value = getattr(request, name)
         if value is not None:
             words += shlex.split(flag_words(name, value))
     for override in request.overrides:
         words += ["--set", override.text]
-    return shlex.join([*words, *(["--store", masked(store)] if store else [])])
+    return words

@@ -20,7 +20,7 @@ from harness.search.results import Study
 from harness.search.space import check_metrics, check_overrides, check_sampler, requested_space
 from harness.search.study import Entry, History, OptunaMirror, study_name, unfinished
 from harness.search.trials import Trial
-from harness.specs import SHARED_PHASES, Stage, trained_again
+from harness.specs import SHARED_PHASES, Record, Stage, trained_again
 from harness.store import Owner, Store, StoredRequest
 from harness.tables.cells import own_scores
 from harness.tables.resolve import resolve
@@ -112,6 +112,16 @@ class Opened:
                 replicate = [(s if size else base.subsets[0], seed) for s, seed in self.points.replicates]
                 test[title] = [found[size, name, *each] for each in replicate if (size, name, *each) in found]
         return test
+
+
+def runs_recorded(opened: Opened) -> tuple[dict[int, list[list[str]]], dict[str, Record]]:
+    """The keys of the runs of each replicate, by trial, and the records of these runs; of a point that cannot be run there are none."""
+    keys: dict[int, list[list[str]]] = {}
+    for trial in opened.proposals.history.trials:
+        with suppress(UserError):
+            keys[trial.number] = [[run.stage.key for run in runs] for runs in opened.points.runs(trial.point)]
+    every = dict.fromkeys(key for trial in keys.values() for runs in trial for key in runs)
+    return keys, opened.store.records(every)
 
 
 def prepare_study(request: TuneRequest) -> PreparedStudy:

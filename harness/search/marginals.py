@@ -105,12 +105,8 @@ def marginal_tables(study: Study, format: str) -> str:
         return json.dumps([asdict(margin) for margin in margins], indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     if style is None:
         return _margins_csv(study, margins)
-    across = len(varied(study)) == 2
-    blocks: list[Block] = []
-    for k, metric in enumerate(study.metrics):
-        mine = [margin for margin in margins if margin.metric == metric]
-        blocks += [_across(study, k, mine, style)] if across else _by_path(study, k, mine, style)
-    lines = [style.escape(line) for line in _margin_lines(study, across, bold=format != "text")]
+    blocks = margin_blocks(study, style)
+    lines = [style.escape(line) for line in margin_lines(study, bold=format != "text")]
     if format == "latex":
         tables = [
             latex_table(f"{study.name}-{i}", h, [(title, b)], lines, ()) for i, (title, h, b) in enumerate(blocks)
@@ -123,8 +119,25 @@ def marginal_tables(study: Study, format: str) -> str:
     return "\n".join([*parts, *(bullet + line for line in lines)]) + "\n"
 
 
-def _margin_lines(study: Study, across: bool, bold: bool) -> Iterator[str]:
-    total = len(study.replicates)
+def margin_blocks(study: Study, style: Style) -> list[Block]:
+    """The margins of a grid as tables, escaped; [] for a search and where nothing varies."""
+    if not varied(study):
+        return []
+    blocks: list[Block] = []
+    margins = marginals(study)
+    for k, metric in enumerate(study.metrics):
+        mine = [margin for margin in margins if margin.metric == metric]
+        blocks += [_across(study, k, mine, style)] if _crossed(study) else _by_path(study, k, mine, style)
+    return blocks
+
+
+def _crossed(study: Study) -> bool:
+    return len(varied(study)) == 2
+
+
+def margin_lines(study: Study, bold: bool) -> Iterator[str]:
+    """What the margins are, for below them."""
+    total, across = len(study.replicates), _crossed(study)
     yield f"Study {study.name}: {row_title(study)}; {design(study.replicates)}. Test was not scored."
     if across:
         yield (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,11 +21,13 @@ LIGHTEST = 0.3
 LABEL = {"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5}
 
 
-def save_plots(study: optuna.study.Study, folder: Path, paths: Sequence[str]) -> tuple[list[Path], list[str]]:
+def save_plots(
+    study: optuna.study.Study, folder: Path, paths: Sequence[str], seen: Callable[[str, Any], None] | None = None
+) -> tuple[list[Path], list[str]]:
     """Writes importances.png and parallel_coordinate.png of the complete trials for the first metric into `folder`.
 
-    Scores are in points (x100), as in the tables. Returns the files, and a sentence for each plot that could not be drawn or
-    that rests on few points.
+    Scores are in points (x100), as in the tables. `seen`: called with the name and the figure of each. Returns the files, and a
+    sentence for each plot that could not be drawn or that rests on few points.
     """
     from optuna.trial import TrialState
 
@@ -44,6 +46,8 @@ def save_plots(study: optuna.study.Study, folder: Path, paths: Sequence[str]) ->
                 figure = plot(_first_metric(study, trials, 1 if metric in COSTS else 100), shown, _title(metric))
                 folder.mkdir(parents=True, exist_ok=True)
                 figure.savefig(folder / name, dpi=150, bbox_inches="tight")
+                if seen:
+                    seen(name, figure)
             files.append(folder / name)
         except (ValueError, RuntimeError, AssertionError) as error:
             notes.append(f"No {name}: {(' '.join(str(error).split()) or type(error).__name__).rstrip('.')}.")

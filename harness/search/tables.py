@@ -10,7 +10,7 @@ import io
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from harness.errors import unknown
@@ -24,11 +24,17 @@ from harness.tables.render import FORMATS, SHORT, STYLES, Style, csv_value, late
 WORST = "A failed or diverged replicate counts with the metric's worst value, and its point cannot be the best."
 
 
-def points_table(study: Study, format: str) -> str:
-    """All trials, best first, as text, md, latex, csv or json; ends with a newline. Raises UserError for another format."""
-    style = style_of(format)
-    if style is None:
-        return _points_csv(study) if format == "csv" else _points_json(study)
+@dataclass(frozen=True)
+class PointRows:
+    """All trials, best first, in a style. `left`: columns of text; `notes`: the footnotes. Header, rows and notes are escaped."""
+
+    header: list[str]
+    body: list[list[str]]
+    left: tuple[int, ...]
+    notes: list[str]
+
+
+def point_rows(study: Study, style: Style) -> PointRows:
     trials = ranked(study)
     letters, notes = _footnotes(study, trials)
     best = {trial.number for trial in study.front}
@@ -50,8 +56,16 @@ def points_table(study: Study, format: str) -> str:
             ]
         )
     left = (0, len(header) - 1)
-    header = [style.escape(name) for name in header]
-    notes = [style.escape(line) for line in notes]
+    return PointRows([style.escape(name) for name in header], body, left, [style.escape(line) for line in notes])
+
+
+def points_table(study: Study, format: str) -> str:
+    """All trials, best first, as text, md, latex, csv or json; ends with a newline. Raises UserError for another format."""
+    style = style_of(format)
+    if style is None:
+        return _points_csv(study) if format == "csv" else _points_json(study)
+    rows = point_rows(study, style)
+    header, body, left, notes = rows.header, rows.body, rows.left, rows.notes
     lines = [style.escape(line) for line in caption(study, bold=format != "text")]
     if format == "latex":
         return latex_table(f"{study.name}-points", header, [("", body)], lines, notes, left)

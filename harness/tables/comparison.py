@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from harness.errors import UserError, unknown
 from harness.statistics.bootstrap import best_shares, resampled_means
+from harness.statistics.crossed import half_width, mean_squares, t_inference
 from harness.statistics.design import full_grid
-from harness.statistics.difference import Difference, difference
+from harness.statistics.difference import Difference, Interval, difference
 from harness.statistics.sign_flip import holm
 from harness.tables.aggregation import AVERAGE, replicate_averages
 from harness.tables.caption import counted
@@ -148,6 +149,24 @@ def runs_of(grid: Grid) -> dict[Place, Runs]:
             if whole.any():
                 averages = replicate_averages(frame[whole], replicate, grid.resolved.average_over)
                 found[int(size), row, AVERAGE] = _runs(averages)
+    return found
+
+
+def cell_intervals(grid: Grid) -> dict[Place, Interval]:
+    """The 95 % interval of each complete cell that is the mean of all its runs: crossed over subsets and seeds. None for a single
+    run, and where all runs have one score."""
+    found: dict[Place, Interval] = {}
+    if grid.resolved.aggregate.center != "mean":
+        return found
+    for place, runs in runs_of(grid).items():
+        subsets, seeds = full_grid(list(runs.scores))
+        cell = grid.cells.get(place)
+        if cell and cell.complete and len(runs.scores) == len(subsets) * len(seeds) > 1 and cell.value is not None:
+            scores = np.array([[runs.scores[s, r] for r in seeds] for s in subsets])
+            variance, degrees = t_inference(mean_squares(scores))
+            half = float(half_width(variance, degrees, 1 - LEVEL))
+            if half > 0:
+                found[place] = Interval(float(scores.mean()) - half, float(scores.mean()) + half)
     return found
 
 

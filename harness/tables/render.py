@@ -126,7 +126,7 @@ def render(grid: Grid, caption: Caption, format: str) -> str:
         lines = [style.escape(line) for line in title_lines(grid)]
         name = grid.resolved.table.name
         found = [latex_table(name, header, blocks, lines, notes, comments=note_lines(grid, caption))]
-        for number, (title, head, body) in enumerate(_class_tables(caption, style), start=1):
+        for number, (title, head, body) in enumerate(class_tables(caption, style), start=1):
             found.append(latex_table(f"{name}-classes-{number}", head, [("", body)], [title], []))
         return "\n".join(found)
     lines = [style.escape(line) for line in caption_lines(grid, caption, bold=format != "text")]
@@ -135,14 +135,14 @@ def render(grid: Grid, caption: Caption, format: str) -> str:
         parts.append(f"### {name}\n" if format == "md" else name)
         parts += table_lines(header, body, format)
         parts.append("")
-    for title, head, body in _class_tables(caption, style):
+    for title, head, body in class_tables(caption, style):
         parts += [f"### {title}\n" if format == "md" else title, *table_lines(head, body, format), ""]
     bullet = "- " if format == "md" else ""
     parts += [bullet + line for line in [*notes, *lines]]
     return "\n".join(parts) + "\n"
 
 
-def _class_tables(caption: Caption, style: Style) -> Iterable[tuple[str, list[str], list[list[str]]]]:
+def class_tables(caption: Caption, style: Style) -> Iterable[tuple[str, list[str], list[list[str]]]]:
     """(title, header, rows) of the scores of each row of a user's own task, and of the classes of its best row."""
     for report in caption.class_reports:
         size = "the full training set" if not report.size else f"{report.size:,} training examples"
@@ -195,14 +195,15 @@ def _block(grid: Grid, size: int, letters: Mapping[Note, str], style: Style) -> 
     spread = grid.resolved.aggregate.spread != "none"
     for title in (*grid.resolved.printed_rows, *grid.resolved.averages):
         cells = [grid.cells[size, title, column] for column in grid.columns]
-        body.append([style.escape(title), *(_cell_text(cell, letters, style, spread) for cell in cells)])
+        body.append([style.escape(title), *(cell_text(cell, letters, style, spread) for cell in cells)])
         if grid.resolved.comparable and any(cell.paper is not None for cell in cells):
             paper = [_number(cell.paper, cell.paper_spread, style) for cell in cells]
             body.append([style.escape(f"{title} (paper)"), *paper])
     return body
 
 
-def _cell_text(cell: Cell, letters: Mapping[Note, str], style: Style, spread: bool) -> str:
+def cell_text(cell: Cell, letters: Mapping[Note, str], style: Style, spread: bool) -> str:
+    """A cell with its marks, as every format shows it: its value, how many of its runs are done, or a dash."""
     if cell.skip:
         text = style.dash
     elif not cell.complete or cell.value is None:
@@ -277,6 +278,21 @@ def latex_table(
     out += [f"\\caption{{{' '.join(lines)}}}", f"\\label{{tab:{label}}}", "\\end{table}"]
     out += [f"% {' '.join(line.split())}" for line in comments]
     return "\n".join(out) + "\n"
+
+
+def latex_document(tables: str) -> str:
+    """Tables of `latex_table` as a whole document, which pdflatex compiles."""
+    lines = [
+        "\\documentclass{article}",
+        "\\usepackage[T1]{fontenc}",
+        "\\usepackage[utf8]{inputenc}",
+        "\\usepackage[a4paper,landscape,margin=15mm]{geometry}",
+        "\\usepackage{booktabs}",
+        "\\begin{document}",
+        tables.rstrip("\n"),
+        "\\end{document}",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def cell_records(grid: Grid) -> list[dict[str, Any]]:

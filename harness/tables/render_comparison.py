@@ -1,4 +1,4 @@
-"""Comparisons and variances as text, Markdown, CSV or JSON. Pure.
+"""Comparisons and variances as text, Markdown, LaTeX, CSV or JSON. Pure.
 
 The texts show points (x100), CSV and JSON hold every number unrounded on the metric's own scale.
 """
@@ -6,22 +6,25 @@ The texts show points (x100), CSV and JSON hold every number unrounded on the me
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from harness.errors import unknown
 from harness.statistics.difference import Interval
 from harness.tables.caption import counted, in_points
+from harness.tables.cells import Grid
 from harness.tables.comparison import LEVEL, Comparison, Comparisons
-from harness.tables.render import STYLES, column_name, size_name, table_lines
+from harness.tables.render import STYLES, column_name, latex_table, size_name, table_lines
 from harness.tables.schema import csv_text, records
 from harness.tables.variance import SOURCES, CellVariance, Source
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Format = Literal["text", "md", "csv", "json"]
-FORMATS: tuple[Format, ...] = ("text", "md", "csv", "json")
+Format = Literal["text", "md", "latex", "csv", "json"]
+FORMATS: tuple[Format, ...] = ("text", "md", "latex", "csv", "json")
 IMPROVED = 0.75
 """Probability of improvement that Bouthillier et al. (2021) call meaningful."""
 
@@ -90,6 +93,19 @@ def notes(found: Comparisons) -> list[str]:
 # --------------------------------------------------------------------------------------------------------------- tables
 
 
+@dataclass(frozen=True)
+class Layout:
+    """A table without markup. `blocks`: a title, that of a size, and its rows; `left`: columns of text; `about`: what the figures are;
+    `sentences`: what they say, cell by cell."""
+
+    name: str
+    head: tuple[str, ...]
+    blocks: tuple[tuple[str, list[list[str]]], ...]
+    left: tuple[int, ...]
+    about: tuple[str, ...]
+    sentences: tuple[str, ...]
+
+
 def rendered(found: Comparisons, format: str) -> str:
     """Ends with a newline. Raises UserError for an unknown format."""
     if format == "csv":
@@ -105,13 +121,20 @@ def rendered(found: Comparisons, format: str) -> str:
             "notes": notes(found),
         }
         return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    head = ["Column", f"Minus {found.against}", "Points", "95 % interval", "p", "Holm", "Exact p", "Better", "Verdict"]
+    layout = comparison_layout(found)
+    return _laid_out(layout, [*layout.sentences, *layout.about], format)
+
+
+def comparison_layout(found: Comparisons) -> Layout:
+    """Every comparison as a row, the sentences, and the notes on them."""
+    head = ("Column", f"Minus {found.against}", "Points", "95 % interval", "p", "Holm", "Exact p", "Better", "Verdict")
     blocks = []
     for size in found.grid.resolved.sizes:
         mine = [each for each in found.comparisons if each.size == size]
         blocks.append((size_name(size), [_row(each, found) for each in mine]))
-    lines = [*(sentence(each, found) for each in found.comparisons), *notes(found)]
-    return _laid_out(head, blocks, lines, format, left=(0, 1, 8))
+    sentences = tuple(sentence(each, found) for each in found.comparisons)
+    name = f"{found.grid.resolved.table.name}-comparisons"
+    return Layout(name, head, tuple(blocks), (0, 1, 8), tuple(notes(found)), sentences)
 
 
 def _row(c: Comparison, found: Comparisons) -> list[str]:
@@ -126,13 +149,19 @@ def _row(c: Comparison, found: Comparisons) -> list[str]:
     return [*place, in_points(d.mean, sign=True), *values, better, c.verdict]
 
 
-def rendered_variance(found: Sequence[CellVariance], grid: Any, format: str) -> str:
+def rendered_variance(found: Sequence[CellVariance], grid: Grid, format: str) -> str:
     """Ends with a newline. Raises UserError for an unknown format."""
     if format == "csv":
         return csv_text(variance_frame(found))
     if format == "json":
         body = {"table": grid.resolved.table.name, "variance": records(variance_frame(found))}
         return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    layout = variance_layout(found, grid)
+    return _laid_out(layout, [*layout.about, *layout.sentences], format)
+
+
+def variance_layout(found: Sequence[CellVariance], grid: Grid) -> Layout:
+    """Every cell as a row, what the columns are, and why a source is not known."""
     blocks = []
     for size in grid.resolved.sizes:
         rows = [
@@ -141,18 +170,20 @@ def rendered_variance(found: Sequence[CellVariance], grid: Any, format: str) -> 
             if each.size == size
         ]
         blocks.append((size_name(size), rows))
-    lines = [
+    about = (
         "Standard deviation of one run's score in points (x100) by source, its 95 % interval and its share of the variance. Interaction: "
         "of subset and seed, with the run's own noise. Test items: what another test set of this size would change in all "
-        "runs alike; what it would change in single runs is in the other columns.",
-        *dict.fromkeys(
-            f"{each.row}, {each.title}, {_short_size(each.size)}: {source.name}: {source.why}."
-            for each in found
-            for source in each.sources
-            if source.why
-        ),
-    ]
-    return _laid_out(["Column", "Row", *(name.capitalize() for name in SOURCES)], blocks, lines, format, left=(0, 1))
+        "runs alike; what it would change in single runs is in the other columns."
+    )
+    sentences = dict.fromkeys(
+        f"{each.row}, {each.title}, {_short_size(each.size)}: {source.name}: {source.why}."
+        for each in found
+        for source in each.sources
+        if source.why
+    )
+    head = ("Column", "Row", *(name.capitalize() for name in SOURCES))
+    name = f"{grid.resolved.table.name}-variance"
+    return Layout(name, head, tuple(blocks), (0, 1), (about,), tuple(sentences))
 
 
 def _source(source: Source) -> str:
@@ -163,22 +194,30 @@ def _source(source: Source) -> str:
     return f"{sd} ({low} to {high}){share}"
 
 
-def _laid_out(
-    head: Sequence[str],
-    blocks: Iterable[tuple[str, list[list[str]]]],
-    lines: Iterable[str],
-    format: str,
-    left: tuple[int, ...],
-) -> str:
-    if format not in ("text", "md"):
+def _laid_out(layout: Layout, lines: Sequence[str], format: str) -> str:
+    if format not in ("text", "md", "latex"):
         raise unknown("format", format, FORMATS)
     style, parts = STYLES[format], []
+    if format == "latex":
+        layout = replace(layout, blocks=tuple((name, _typeset(body)) for name, body in layout.blocks))
+    head = [style.escape(cell) for cell in layout.head]
+    blocks = [
+        (style.escape(name), [[style.escape(cell) for cell in row] for row in body]) for name, body in layout.blocks
+    ]
+    if format == "latex":  # what the columns are is the caption; the rest are comments, as below a table
+        about = [style.escape(line) for line in layout.about[:2]]
+        rest = [line for line in lines if line not in layout.about[:2]]
+        return latex_table(layout.name, head, blocks, about, (), layout.left, rest)
     for name, body in blocks:
-        rows = [[style.escape(cell) for cell in row] for row in body]
         parts += [f"### {name}\n" if format == "md" else name]
-        parts += [*table_lines([style.escape(cell) for cell in head], rows, format, left), ""]
+        parts += [*table_lines(head, body, format, layout.left), ""]
     bullet = "- " if format == "md" else ""
     return "\n".join([*parts, *(bullet + style.escape(line) for line in lines)]) + "\n"
+
+
+def _typeset(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """With signs as LaTeX sets them: '-1.88 to +3.64' with a minus, no hyphen."""
+    return [[re.sub(r"(?<!\w)-(?=\d)", "−", cell) for cell in row] for row in rows]
 
 
 # --------------------------------------------------------------------------------------------------------------- frames

@@ -46,6 +46,9 @@ def test_formats_agree(harness: Harness) -> None:
     assert found.comparisons["p"].tolist() == pytest.approx(frame["p"].tolist(), nan_ok=True)
     assert found.sentences == [each["sentence"] for each in read["comparisons"]]
     assert found.table("md") == harness("compare --items --format md").out
+    latex = found.table("latex")
+    assert latex == harness("compare --items --format latex").out
+    assert latex in harness("compare --items --format latex --standalone").out
     assert len(found.rankings) == 7
     assert found.variance_table("csv") == harness("compare --variance --format csv").out
     assert set(found.variance["source"]) == {"subset", "seed", "interaction", "test items"}
@@ -57,7 +60,7 @@ def test_formats_agree(harness: Harness) -> None:
         ("--against fx", "--against: unknown row 'fx'"),
         ("--methods ft", "has one row here; name two or more with --methods"),
         ("--region 0", "--region: '0' is not a number of points such as 1 or 0.5"),
-        ("--format latex", "--format: unknown format 'latex'"),
+        ("--format parquet", "--format: unknown format 'parquet'"),
         ("--variance --against FT", "--against is for comparisons"),
         ("--variance --region 2", "--region is for comparisons"),
     ],
