@@ -18,6 +18,7 @@ from harness.pages import picture
 from harness.pages.results_page import Results, results_page
 from harness.specs import Record
 from harness.tables.caption import Caption
+from harness.tables.class_report import ClassReport, ClassScores
 from harness.tables.comparison import compared
 from harness.tables.request import Request
 from harness.tables.resolve import ResolvedTable, resolve
@@ -36,7 +37,7 @@ def few_shot(**request: Any) -> ResolvedTable:
 SMALL = {"methods": ("ft", "scl"), "tasks": ("sst2", "rte"), "sizes": (20,), "subsets": (0, 1), "seeds": (31, 42)}
 
 
-def made(r: ResolvedTable, found: list[Result]) -> str:
+def made(r: ResolvedTable, found: list[Result], **caption_: Any) -> str:
     """The page of these results, with a record of each finished run."""
     grid = filled(r, found, rows_of(r))
     runs, records, curves = {}, {}, {}
@@ -54,7 +55,7 @@ def made(r: ResolvedTable, found: list[Result]) -> str:
         comparisons: Any = compared(grid)
     except UserError as error:
         comparisons = str(error)
-    caption = Caption(len(runs), "files")
+    caption = Caption(len(runs), "files", **caption_)
     return results_page(
         Results(
             grid, caption, comparisons, decomposed(grid, {}), [*runs.values()], records, curves, ["harness bench ..."]
@@ -173,6 +174,19 @@ def test_what_is_missing_is_said(request_: dict[str, Any], kept: float, says: st
     text = Parsed(made(r, found[: int(kept * len(found))])).text
     assert says in text
     assert not re.search(r"\b(nan|None|inf)\b", text, flags=re.IGNORECASE)
+
+
+def test_classes_of_a_users_own_task_are_shown() -> None:
+    classes = (
+        ClassScores("<good>", 30, 0.9, 0.8, 0.85, (24.0, 6.0)),
+        ClassScores("bad", 30, 0.8, 0.9, 0.85, (3.0, 27.0)),
+    )
+    report = ClassReport("Mine & yours", 20, 60, ("f1_macro",), (("FT", (0.85,)),), "FT", classes)
+    r = few_shot(**SMALL)
+    text = made(r, results(r), class_reports=(report,))
+    assert ">Classes</h2>" in text
+    assert '<th scope="row">&lt;good&gt;</th><td>30<td>90.00<td>80.00<td>85.00<td>24.0<td>6.0' in text
+    assert "Mine &amp; yours, 20 training examples: means over the runs on 60 test examples" in text
 
 
 def test_a_figure_of_the_tables_own_is_there_too() -> None:
