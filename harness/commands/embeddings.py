@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,11 @@ from harness.errors import UserError
 from harness.specs import Run
 from harness.tables.embedding_figure import MOST, Embedded
 from harness.tables.waves import best_run
+
+if TYPE_CHECKING:
+    import torch
+
+    from harness.encoders.models.text_encoder import TextEncoder
 
 
 def embeddings_of(prepared: Prepared, view: View) -> tuple[list[Embedded], list[str]]:
@@ -37,6 +42,8 @@ def embeddings_of(prepared: Prepared, view: View) -> tuple[list[Embedded], list[
         )
     column = next(iter(resolved.columns.values()))
     digest = data.tests[column.evaluation].digest
+    import torch
+
     best = _best(prepared)
     if not best:
         raise UserError(
@@ -48,7 +55,9 @@ def embeddings_of(prepared: Prepared, view: View) -> tuple[list[Embedded], list[
         model = trained_model(stage, view, storage=prepared.request.storage)
         tokens, gold = _read(model, stage.key, digest, prepared)
         predicted = stage.record.predictions[digest].logits[: len(gold)].argmax(axis=1)
-        vectors = first_states(model, tokens, run.stage.optim.precision)
+        model.objective.eval()
+        device = torch.device(model.setup.device)
+        vectors = first_states(model.objective.encoder, tokens, device, run.stage.optim.precision)
         found.append(Embedded(run.row, run.size, run.subset, run.seed, run.stage.key, vectors, gold, predicted))
         sentences.append(
             f"{found[-1].title}: run {stage.key[:12]} (subset {run.subset}, seed {run.seed}, dev {100 * dev:.2f}); "
@@ -82,20 +91,18 @@ def _read(model: TrainedModel, key: str, digest: str, prepared: Prepared) -> tup
     return tokens.take(some), gold[some]
 
 
-def first_states(model: TrainedModel, tokens: Any, precision: str) -> NDArray[Any]:
-    """The states of the first tokens of sequences after the last layer, float32 [n, d], without dropout and in batches of similar
-    lengths as dev and test are evaluated."""
+def first_states(encoder: TextEncoder, tokens: Any, device: torch.device, precision: str) -> NDArray[Any]:
+    """The states of the first tokens of sequences after the last layer, float32 [n, d], in batches of similar lengths as dev and test are
+    evaluated, in the mode that the encoder is in."""
     import torch
 
     from harness.encoders.models.text_encoder import Batch
     from harness.training.forward_backward import autocast
     from harness.training.loop import by_length
 
-    device, objective = torch.device(model.setup.device), model.objective
-    objective.eval()
-    found = np.zeros((len(tokens), objective.encoder.hidden_size), dtype=np.float32)
+    found = np.zeros((len(tokens), encoder.hidden_size), dtype=np.float32)
     with torch.inference_mode(), autocast(device, precision):
         for rows in by_length(tokens.lengths):
             batch = Batch.of(tokens.take(rows), device)
-            found[rows] = objective.encoder(batch, batch.packing.first).float().cpu().numpy()
+            found[rows] = encoder(batch, batch.packing.first).float().cpu().numpy()
     return found

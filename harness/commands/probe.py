@@ -13,11 +13,12 @@ from harness.commands.execution import storage_of
 from harness.commands.prepare import Prepared
 from harness.commands.recorded import Recorded
 from harness.commands.texts import reader
-from harness.commands.trained import Step, TrainedModel, View, recorded_digest, trained_models
+from harness.commands.trained import Step, View, recorded_digest, start_of, trained_models
 from harness.errors import UserError
 from harness.methods import METHODS
-from harness.specs import Data, Parent, Record, Stage, digest_of
+from harness.specs import Data, Encoder, Parent, Record, Stage, canonical, digest_of
 from harness.storage import weights_of
+from harness.store import Store
 from harness.streams import stream
 from harness.tables.caption import counted
 from harness.tables.probe_figure import Probed, ProbeFigure
@@ -25,6 +26,9 @@ from harness.tasks import open_source
 from harness.tasks.similar_pairs import similar_pairs
 
 if TYPE_CHECKING:
+    import torch
+
+    from harness.encoders.models.text_encoder import TextEncoder
     from harness.encoders.tokens import Tokens
 
 VERSION = 1
@@ -38,11 +42,13 @@ WORD_SEQUENCES, WORD_PAIRS = 20_000, 500
 
 @dataclass(frozen=True)
 class Line:
-    """A pre-training stage with the name of its line, and the updates after which it is probed."""
+    """A pre-training stage with the name of its line, and the updates after which it is probed; after 0: the encoder that the stage
+    starts from, as it is, under a key of its own."""
 
     name: str
     stage: Stage
     updates: tuple[int, ...]
+    key: str
 
 
 def probed(prepared: Prepared, figure: ProbeFigure, view: View) -> tuple[list[Probed], list[str], bool]:
@@ -53,8 +59,10 @@ def probed(prepared: Prepared, figure: ProbeFigure, view: View) -> tuple[list[Pr
     texts are not at hand.
     """
     lines = _lines(prepared, figure)
-    records = prepared.store.records([line.stage.key for line in lines])
-    done = [line for line in lines if line.stage.key in records and records[line.stage.key].status == "done"]
+    records = prepared.store.records([line.key for line in lines])
+    done = [
+        line for line in lines if line.updates == (0,) or (line.key in records and records[line.key].status == "done")
+    ]
     missing = [line.name for line in lines if line not in done]
     if not done:
         raise UserError(
@@ -62,12 +70,13 @@ def probed(prepared: Prepared, figure: ProbeFigure, view: View) -> tuple[list[Pr
         )
     sentences = [f"Not drawn: {', '.join(missing)}, whose pre-training is not recorded."] if missing else []
     if figure.probe:
-        found, about = _measured(prepared, figure, done, records, view)
+        data = next(line.stage.data for line in lines if line.updates != (0,))
+        found, about = _measured(prepared, figure, done, records, data, view)
         return found, [*about, *sentences], bool(missing)
     found = [
-        Probed(line.name, line.stage.key, entry["step"], values)
+        Probed(line.name, line.key, entry["step"], values)
         for line in done
-        for entry in records[line.stage.key].history
+        for entry in (records[line.key].history if line.key in records else ())
         if (values := {n: v for n, v in entry.get("measures", {}).items() if n in figure.measures})
     ]
     without = [line.name for line in done if line.name not in {each.row for each in found}]
@@ -82,7 +91,7 @@ def probed(prepared: Prepared, figure: ProbeFigure, view: View) -> tuple[list[Pr
 
 def _lines(prepared: Prepared, figure: ProbeFigure) -> list[Line]:
     """A line for each pre-training stage of the table. Its updates are those that its rows start from; where these start from its last
-    one alone, also those that the table saves."""
+    one alone, also those that the table saves. Where weights are probed, the encoder of rows that are fine-tuned as it is comes first."""
     plan = prepared.plan
     stages: dict[str, Stage] = {}
     rows: dict[str, list[str]] = {}
@@ -112,7 +121,12 @@ def _lines(prepared: Prepared, figure: ProbeFigure) -> list[Line]:
         if updates == {stage.optim.steps}:
             updates |= plan.saved_at(stage)
         ordered = sorted(updates)
-        lines.append(Line(name, stage, tuple(ordered[-1:] if figure.last_only else ordered)))
+        lines.append(Line(name, stage, tuple(ordered[-1:] if figure.last_only else ordered), key))
+    plain = [run.stage for run in plan.runs if isinstance(run.stage.init, Encoder)]
+    if plain and figure.probe:
+        # Random weights are drawn from the seed of the stage, the others are the encoder's whatever the seed.
+        identity = digest_of(["encoder", canonical(plain[0].init), plain[0].seed if plan.located.new else 0])
+        lines.insert(0, Line(f"{plan.located.name} as it is", plain[0], (0,), identity))
     return lines
 
 
@@ -131,69 +145,83 @@ class Texts:
     words: Any = None
 
 
+@dataclass
+class _Results:
+    """The results of a probe by their digests: those that the store has, and those measured now, which it gets."""
+
+    store: Store
+    figure: ProbeFigure
+    texts: Texts
+    known: dict[str, dict[str, Any]]
+
+    def digest(self, line: Line, update: int) -> str:
+        return digest_of([VERSION, SEED, self.figure.probe, line.key, update, self.texts.identity])
+
+    def measure(self, line: Line, update: int, encoder: TextEncoder, device: str) -> None:
+        import torch
+
+        precision = line.stage.optim.precision
+        values, samples = _of_encoder(self.figure, encoder, torch.device(device), precision, self.texts)
+        body: dict[str, Any] = {"probe": self.figure.probe, "key": line.key, "update": update, "seed": SEED}
+        body |= {"of": self.texts.identity, "values": _finite(values), "samples": samples}
+        self.store.keep_probe(self.digest(line, update), body)
+        self.known[self.digest(line, update)] = body
+
+    def probed(self, lines: Sequence[Line]) -> list[Probed]:
+        return [
+            Probed(line.name, line.key, update, kept["values"], kept["samples"])
+            for line in lines
+            for update in line.updates
+            if (kept := self.known.get(self.digest(line, update)))
+        ]
+
+
 def _measured(
-    prepared: Prepared, figure: ProbeFigure, lines: Sequence[Line], records: Mapping[str, Record], view: View
+    prepared: Prepared,
+    figure: ProbeFigure,
+    lines: Sequence[Line],
+    records: Mapping[str, Record],
+    data: Data,
+    view: View,
 ) -> tuple[list[Probed], list[str]]:
     """The results of a probe, from the store or new."""
-    texts = _texts(prepared, figure, lines[0].stage)
-    digests = {
-        (line.stage.key, update): digest_of([VERSION, SEED, figure.probe, line.stage.key, update, texts.identity])
-        for line in lines
-        for update in line.updates
-    }
-    known = prepared.store.probes(digests.values())
+    results = _Results(prepared.store, figure, _texts(prepared, figure, data), {})
+    results.known = prepared.store.probes(results.digest(line, update) for line in lines for update in line.updates)
+    sentences = [results.texts.about]
     storage = storage_of(prepared.request, prepared.store)
-    sentences = [texts.about]
     for line in lines:
-        key, lacking = line.stage.key, []
-        steps: list[Step] = []
-        for update in line.updates:
-            step: Step = "last" if update == line.stage.optim.steps else update
-            if digests[key, update] in known:
-                continue
-            if storage.exists(weights_of(key, step)) or recorded_digest(records[key], step):
-                steps.append(step)
-            else:
-                lacking.append(f"{update:,}")
-        if lacking:
-            sentences.append(
-                f"{line.name}: its weights were not saved after update {', '.join(lacking)}, which is left out."
-            )
+        new = [update for update in line.updates if results.digest(line, update) not in results.known]
+        if new == [0]:
+            results.measure(line, 0, *start_of(prepared, line.stage))
+        if new in ([], [0]):
+            continue
+        steps: dict[Step, int] = {"last" if update == line.stage.optim.steps else update: update for update in new}
+        gone = [
+            s for s in steps if not (storage.exists(weights_of(line.key, s)) or recorded_digest(records[line.key], s))
+        ]
+        if gone:
+            after = ", ".join(f"{steps.pop(step):,}" for step in gone)
+            sentences.append(f"{line.name}: its weights were not saved after update {after}, which is left out.")
         if not steps:
             continue
-        found = Recorded(prepared.store, line.stage, records[key], prepared.request)
-        with trained_models(found, steps, view, storage=prepared.request.storage) as model:
-            for step in steps:
-                update = line.stage.optim.steps if step == "last" else step
-                values, samples = _of_model(figure, model(step), line.stage, texts)
-                body: dict[str, Any] = {
-                    "probe": figure.probe,
-                    "key": key,
-                    "update": update,
-                    "of": texts.identity,
-                    "seed": SEED,
-                }
-                body |= {"values": _finite(values), "samples": samples}
-                prepared.store.keep_probe(digests[key, update], body)
-                known[digests[key, update]] = body
-        sentences.append(f"{line.name}: measured now after {', '.join(str(s) for s in steps)}; kept in the store.")
-    results = [
-        Probed(line.name, line.stage.key, update, kept["values"], kept["samples"])
-        for line in lines
-        for update in line.updates
-        if (kept := known.get(digests[line.stage.key, update]))
-    ]
-    if not results:
+        found = Recorded(prepared.store, line.stage, records[line.key], prepared.request)
+        with trained_models(found, [*steps], view, storage=prepared.request.storage) as model:
+            for step, update in steps.items():
+                trained = model(step)
+                results.measure(line, update, trained.objective.encoder, trained.setup.device)
+        now = ", ".join(f"{update:,}" for update in steps.values())
+        sentences.append(f"{line.name}: measured now after update {now}, and kept in the store.")
+    if not (drawn := results.probed(lines)):
         raise UserError(f"--figure {figure.name}: {' '.join(sentences[1:])} Name rows whose weights are saved.")
-    return results, sentences
+    return drawn, sentences
 
 
 def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
-def _texts(prepared: Prepared, figure: ProbeFigure, stage: Stage) -> Texts:
-    """What the probe of a figure reads."""
+def _texts(prepared: Prepared, figure: ProbeFigure, data: Data) -> Texts:
+    """What the probe of a figure reads: sequences of the corpus as stages with these `data` read it."""
     from harness.encoders.tokens import Tokeniser
     from harness.encoders.tokens.cooccurrence import cooccurring_words
 
@@ -202,7 +230,7 @@ def _texts(prepared: Prepared, figure: ProbeFigure, stage: Stage) -> Texts:
         raise UserError(
             f"--figure {figure.name}: {', '.join(plan.unresolved) or 'the corpus'} is not at hand; run 'harness bench' with the same values first."
         )
-    corpus, data, tokeniser = plan.corpora[0], stage.data, Tokeniser(plan.located.folder)
+    corpus, tokeniser = plan.corpora[0], Tokeniser(plan.located.folder)
     tokens, _ = reader(plan, tokeniser, prepared.store)(corpus.row_set(), data)
     identity: dict[str, Any] = {"corpus": corpus.digest, "max_length": data.max_length, "blocks": data.blocks}
     of = f"of {corpus.name}"
@@ -241,8 +269,8 @@ def _drawn(tokens: Tokens, most: int, purpose: str) -> Tokens:
     return tokens.take(chosen)
 
 
-def _of_model(
-    figure: ProbeFigure, model: TrainedModel, stage: Stage, texts: Texts
+def _of_encoder(
+    figure: ProbeFigure, encoder: TextEncoder, device: torch.device, precision: str, texts: Texts
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
     """The values of a probe, and the numbers behind them."""
     import torch
@@ -251,20 +279,19 @@ def _of_model(
     from harness.objectives.probes import alignment, paired_cosines, uniformity
     from harness.training.forward_backward import autocast
 
-    device, encoder = torch.device(model.setup.device), model.objective.encoder
-    model.objective.eval()
-    with torch.inference_mode(), autocast(device, stage.optim.precision):
+    encoder.to(device).eval()
+    with torch.inference_mode(), autocast(device, precision):
         if figure.probe == "words":
             return _of_words(encoder, texts.words, device), {}
         if figure.probe == "context":
             return _of_context(encoder, texts.tokens, device), {}
         assert texts.pairs is not None
-        one, other = (first_states(model, each, stage.optim.precision) for each in texts.pairs)
+        one, other = (first_states(encoder, each, device, precision) for each in texts.pairs)
         similar = paired_cosines(*map(torch.from_numpy, (one, other)))
         if figure.probe == "plane":
             points = _plane(one, other)
             return {"similar_cosine": float(similar.mean())}, {"x": points[:, 0].tolist(), "y": points[:, 1].tolist()}
-        states = torch.from_numpy(first_states(model, texts.tokens, stage.optim.precision))
+        states = torch.from_numpy(first_states(encoder, texts.tokens, device, precision))
         half = len(states) // 2
         random = paired_cosines(states[:half], states[half : 2 * half])
         values = {

@@ -16,11 +16,12 @@ from harness.commands.texts import reader
 from harness.commands.train import train
 from harness.errors import UserError, first_line
 from harness.execution import WorkerSetup
-from harness.specs import Predictions, Record
+from harness.specs import Predictions, Record, Stage
 from harness.storage import Storage, weights_of
 from harness.tables.work import Item
 
 if TYPE_CHECKING:
+    from harness.encoders.models.text_encoder import TextEncoder
     from harness.objectives.base import TrainingObjective
     from harness.tables.lifecycle import Event
 
@@ -120,6 +121,22 @@ def _retrained(found: Recorded, missing: Sequence[Step], view: View, storage: st
         why = reasons[0] if reasons else "no worker returned them"
         raise UserError(f"{found.key[:12]}: its weights could not be trained again: {why}.")
     return prepared
+
+
+def start_of(prepared: Prepared, stage: Stage) -> tuple[TextEncoder, str]:
+    """The encoder that a stage without a parent starts from, and the device for it. Raises UserError where it is not at hand."""
+    import torch
+
+    from harness.encoders.models.text_encoder import load_encoder
+
+    located, root = prepared.plan.located, stage.encoder
+    if located.folder is None:
+        raise UserError(f"The encoder {located.name} is not at hand; fetch it with 'harness bench', or name a folder.")
+    config = located.config if located.new else None
+    encoder = load_encoder(located.folder.resolve(), root.digest, seed=stage.seed, config=config)
+    if root.relative_buckets:
+        encoder.add_relative_positions(root.relative_buckets, root.relative_distance)
+    return encoder, "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def worker_setup(found: Recorded, prepared: Prepared, storage: Storage) -> WorkerSetup:
