@@ -8,12 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from ray.util.metrics import Gauge
 
 from harness.execution import WorkerSetup
-from harness.tables.lifecycle import Lifecycle, Running
+from harness.tables.lifecycle import End, Lifecycle, Running
 from harness.tables.work import Item
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ class StagesGauge:
 
     def show(self, life: Lifecycle) -> None:
         running = life.count("running")
-        for state, count in [("waiting", life.unfinished - running), ("running", running), *life.ends.items()]:
+        ends = ((end, life.ends[end]) for end in get_args(End))
+        for state, count in [("waiting", life.unfinished - running), ("running", running), *ends]:
             self._gauge.set(count, {"table": self._table, "state": state})
 
 

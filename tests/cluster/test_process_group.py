@@ -201,6 +201,7 @@ def test_gauges_reach_the_metrics_port(served: str) -> None:
     states = {line.partition('state="')[2].partition('"')[0]: line for line in lines if "harness_stages" in line}
     assert states["waiting"].endswith(" 1.0")
     assert states["running"].endswith(" 0.0")
+    assert states["done"].endswith(" 0.0"), "also before a stage has ended"
     assert all('table="few_shot"' in line for line in states.values())
 
 
