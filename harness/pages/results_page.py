@@ -81,10 +81,7 @@ def _results(found: Results) -> list[Block]:
         blocks.append(Table(size_name(size), head, rows))
     about = []
     if intervals:
-        about.append(
-            "Below a cell stands its 95 % interval, crossed over subsets and seeds: where the mean over other subsets and seeds would lie, "
-            "on this test set."
-        )
+        about.append(f"Below a cell stands the 95 % interval of its mean on this test set, {_factors(grid)}.")
     else:
         about.append(
             "No cell has an interval: one needs the mean of two runs or more, all done, with different scores."
@@ -94,6 +91,16 @@ def _results(found: Results) -> list[Block]:
             f"higher, lower, equivalent: than or to {found.comparisons.against}, by Holm over all comparisons."
         )
     return [*blocks, Lines([*about, *marks])]
+
+
+def _factors(grid: Grid) -> str:
+    """What the intervals of cells are over, and what they say nothing about."""
+    r = grid.resolved
+    if len(r.seeds) == 1:
+        return "over subsets; one seed says nothing about others"
+    if max(len(r.subsets_at(size)) for size in r.sizes) == 1:
+        return "over seeds; one subset says nothing about others"
+    return "crossed over subsets and seeds: where the mean over others of them would lie"
 
 
 def _lines(grid: Grid, cell: Cell, interval: Interval | None, versus: Comparison | None) -> list[tuple[str, str]]:

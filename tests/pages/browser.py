@@ -111,7 +111,11 @@ def browser(folder: Path) -> Iterator[Browser]:
     os.close(commands[0])
     os.close(answers[1])
     try:
-        yield Browser(answers[0], commands[1])
+        found = Browser(answers[0], commands[1])
+        yield found
+        found.session = ""
+        found.call("Browser.close")
+        process.wait(timeout=30)
     finally:
         process.kill()
         process.wait()

@@ -162,11 +162,13 @@ def test_names_are_escaped() -> None:
     ("request_", "kept", "says"),
     [
         ({"subsets": (0,), "seeds": (31,)}, 1.0, "one needs the mean of two runs or more"),
+        ({"seeds": (31,)}, 1.0, "over subsets; one seed says nothing about others"),
+        ({"subsets": (0,)}, 1.0, "over seeds; one subset says nothing about others"),
         ({"methods": ("ft",)}, 1.0, "name two or more with"),
         ({}, 0.5, "missing or failed"),
         ({}, 0.0, "No run is recorded"),
     ],
-    ids=["one replicate", "one row", "half of the runs", "none"],
+    ids=["one replicate", "one seed", "one subset", "one row", "half of the runs", "none"],
 )
 def test_what_is_missing_is_said(request_: dict[str, Any], kept: float, says: str) -> None:
     r = few_shot(**{**SMALL, **request_})
