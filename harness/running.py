@@ -27,7 +27,7 @@ from harness.errors import UserError, first_line
 from harness.execution import WorkerSetup
 from harness.objectives import build
 from harness.objectives.base import TrainingObjective
-from harness.objectives.definitions import HEAD
+from harness.objectives.definitions import HEAD, WORD_EMBEDDINGS
 from harness.specs import Parent, Record, Stage
 from harness.storage import weights_of
 from harness.training.checkpoint import Checkpoints, SavedWeights
@@ -128,6 +128,8 @@ def _build(stage: Stage, vocabulary: Vocabulary, setup: WorkerSetup, record: Rec
         raise ValueError(f"the parent keeps its {kept} weights, and step '{step}' is asked for")
     tensors, record.provenance["parent_product"] = _parents_weights(stage.init, setup)
     encoder.load_parts(tensors, [part for part in parts if part in ENCODER_PARTS])
+    if WORD_EMBEDDINGS in parts:
+        encoder.load_word_embeddings(tensors)
     objective = build(stage.objective, encoder, vocabulary, data.num_labels, stage.optim.dropout, stage.seed)
     objective.load_parts(tensors, parts)
     return objective

@@ -16,6 +16,8 @@ from harness.specs import Objective
 
 HEAD = "classifier"
 """The part of a classifier's weights that holds its head."""
+WORD_EMBEDDINGS = "word_embeddings"
+"""What a stage may take of its parent's encoder instead of all of it."""
 
 Params = Mapping[str, Any]
 Config = Mapping[str, Any]

@@ -41,7 +41,8 @@ class MaskedViews(Views):
 
 
 class MaskedLM(TrainingObjective):
-    """Masked language modelling with dynamic random masking, token mean. params: p_m, token_prediction (where it is set).
+    """Masked language modelling with dynamic random masking, token mean. params: p_m; where they are set, token_prediction and
+    fixed_embeddings (word embeddings that are not trained).
 
     Each token is selected with probability p_m (Bernoulli as printed: CMLM equation 1; fairseq selects a fixed number),
     80/10/10; special tokens never. With `token_prediction` the tokens that are not selected are predicted as well.
@@ -50,6 +51,8 @@ class MaskedLM(TrainingObjective):
     def build(self) -> None:
         self.weights = {"masked_lm": 1.0}
         self.uses_mlm_head = True
+        if self.params.get("fixed_embeddings"):
+            self.encoder.fix_word_embeddings()
 
     def mask(
         self,

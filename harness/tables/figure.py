@@ -14,9 +14,10 @@ from typing import Any
 from harness.errors import UserError
 from harness.methods import METHODS
 from harness.tables.aggregation import AVERAGE
-from harness.tables.cells import Grid, has_average
+from harness.tables.cells import Grid, counted_scores, has_average
 from harness.tables.resolve import ResolvedTable
-from harness.tables.table import Figure
+from harness.tables.row import Row
+from harness.tables.table import SIZE, Figure
 
 FORMATS = ("png", "svg", "pdf")
 PANEL = (3.4, 2.6)
@@ -32,7 +33,8 @@ MARKERS, LINES = "osD^v", ("-", "--", ":", "-.")
 @dataclass(frozen=True)
 class Point:
     """One point of a curve. `value` and `spread` in points (x100), None until all `expected` runs are done; `paper`: the printed value,
-    where there is one; `series`: the line that it is on, where a size has several. Without `x` it is a line of reference."""
+    where there is one; `series`: the line that it is on, where there are several; `low`, `high`: of the runs that the value is made of, None
+    for an Avg of cells. Without `x` it is a line of reference."""
 
     column: str
     metric: str
@@ -46,6 +48,8 @@ class Point:
     expected: int
     paper: float | None = None
     series: str = ""
+    low: float | None = None
+    high: float | None = None
 
 
 def figure_of(resolved: ResolvedTable) -> Figure:
@@ -58,26 +62,37 @@ def figure_of(resolved: ResolvedTable) -> Figure:
 def points_of(grid: Grid) -> list[Point]:
     """The points of a table's figure by column, size and x."""
     r, shown = grid.resolved, figure_of(grid.resolved)
-    several = len({row.pre_train for row in r.rows}) > 1
+    of_line = {title: _line(rows[0], shown) for title, rows in r.printed_rows.items()}
+    several = len({*of_line.values()}) > 1
     columns = {name: (column.title, column.metric) for name, column in r.columns.items()}
     columns |= {AVERAGE: ("Avg", "average")} if has_average(r) else {}
+    runs = counted_scores(grid).groupby(["size", "row", "column"])["test"]
+    ends = {place: (float(scores.min()), float(scores.max())) for place, scores in runs}
     found = []
     for name, titles in columns.items():
         for size in r.sizes:
-            for row in r.rows:
-                cell = grid.cells[size, row.title, name]
-                value, spread, paper = (None if v is None else 100 * v for v in (cell.value, cell.spread, cell.paper))
-                x = shown.x_of(row)
+            for title, rows in r.printed_rows.items():
+                cell, none = grid.cells[size, title, name], (None, None)
+                low, high = none if cell.value is None else ends.get((size, title, name), none)
+                value, spread, paper, low, high = (
+                    None if v is None else 100 * v for v in (cell.value, cell.spread, cell.paper, low, high)
+                )
+                x = shown.x_of(rows[0], size)
                 if x is not None and shown.x == "pre_train_step":  # of the updates that were run
-                    step = r.pre_train_step(row)
-                    x = float(r.optim("pre_train", row=row).steps if step == "last" else step)
-                series = "+".join(METHODS[part].title for part in row.pre_train.split("+") if part) if several else ""
-                series = row.title if x is None else series
-                place = (*titles, r.aggregate.scores, size, x, row.title)
-                found.append(Point(*place, value, spread, cell.done, cell.expected, paper, series))
+                    step = r.pre_train_step(rows[0])
+                    x = float(r.optim("pre_train", row=rows[0]).steps if step == "last" else step)
+                at = (*titles, r.aggregate.scores, size, x, title)
+                series = title if x is None else of_line[title] if several else ""
+                found.append(Point(*at, value, spread, cell.done, cell.expected, paper, series, low, high))
     order = [title for title, _ in columns.values()]
     lines = list(dict.fromkeys(point.series for point in found))
     return sorted(found, key=lambda p: (order.index(p.column), p.size, lines.index(p.series), p.x or 0))
+
+
+def _line(row: Row, shown: Figure) -> str:
+    """The name of the line that a row is on."""
+    before = "+".join(METHODS[part].title for part in row.pre_train.split("+") if part)
+    return row.line or (row.title if shown.x == SIZE else before)
 
 
 def csv_of(points: list[Point]) -> str:
@@ -90,7 +105,7 @@ def csv_of(points: list[Point]) -> str:
 
 
 def drawn(grid: Grid, format: str) -> bytes:
-    """The figure as a file: a panel for each column, a line for each size, bars of one standard deviation, rows of reference across.
+    """The figure as a file: a panel for each column, a line for each size or pre-training, bars, rows of reference across.
     Lines differ in marker and stroke, never in colour alone. Points whose runs are not all done are left out."""
     return file_of(lambda: canvas_of(points_of(grid), figure_of(grid.resolved)), format)
 
@@ -114,13 +129,13 @@ def canvas_of(points: list[Point], shown: Figure) -> Any:
     titles = list(dict.fromkeys(point.column for point in points))
     wide = min(2, len(titles))
     high = -(-len(titles) // wide)
-    lines = len({(point.size, point.series) for point in points})
+    lines = len({_place(point, shown) for point in points})
     beside = LEGEND if lines > LEGEND_INSIDE else 0
     canvas = Canvas(figsize=(PANEL[0] * wide + beside, PANEL[1] * high), layout="constrained")
     for panel, title in enumerate(titles):
         axes = canvas.add_subplot(high, wide, panel + 1)
         mine = [point for point in points if point.column == title]
-        _panel(axes, mine, shown.log)
+        _panel(axes, mine, shown)
         axes.set(title=title, xlabel=shown.label, ylabel=f"{mine[0].scores} {mine[0].metric} (x100)")
         if not beside and len(axes.get_legend_handles_labels()[1]) > 1:
             axes.legend(frameon=False)
@@ -131,16 +146,29 @@ def canvas_of(points: list[Point], shown: Figure) -> Any:
     return canvas
 
 
-def _panel(axes: Any, points: list[Point], log: bool) -> None:
+def _place(point: Point, shown: Figure) -> tuple[int, str]:
+    """The line that a point is on: its size, 0 where that is the axis, and its series."""
+    return 0 if shown.x == SIZE else point.size, point.series
+
+
+def _bars(point: Point, shown: Figure) -> tuple[float, float]:
+    """How far its bar reaches down and up."""
+    if shown.bars == "spread" or point.value is None:
+        return point.spread or 0.0, point.spread or 0.0
+    low, high = (point.value if end is None else end for end in (point.low, point.high))
+    return point.value - low, high - point.value
+
+
+def _panel(axes: Any, points: list[Point], shown: Figure) -> None:
     curves = [point for point in points if point.x is not None]
-    lines = list(dict.fromkeys((point.size, point.series) for point in curves))
+    lines = list(dict.fromkeys(_place(point, shown) for point in curves))
     for index, (size, series) in enumerate(lines):
-        here = [point for point in curves if (point.size, point.series) == (size, series)]
-        spreads = [point.spread or 0 for point in here]
+        here = [point for point in curves if _place(point, shown) == (size, series)]
+        bars = [_bars(point, shown) for point in here]
         axes.errorbar(
             [point.x for point in here],
             [math.nan if point.value is None else point.value for point in here],  # a gap, not a line across it
-            yerr=spreads if any(spreads) else None,
+            yerr=[*zip(*bars, strict=True)] if any(map(any, bars)) else None,
             color=str(0.4 * index / max(1, len(lines) - 1)),
             marker=MARKERS[index % len(MARKERS)],
             linestyle=LINES[index % len(LINES)],
@@ -154,7 +182,7 @@ def _panel(axes: Any, points: list[Point], log: bool) -> None:
             axes.plot(xs, ys, "kx", markersize=7, label="the paper's" if not index else None)
     _references(axes, points)
     places = sorted({point.x for point in curves if point.x is not None})
-    if log:
+    if shown.log:
         _log_ticks(axes, places)
     elif all(right - left > CLOSE * (places[-1] - places[0]) for left, right in itertools.pairwise(places)):
         axes.set_xticks(places)

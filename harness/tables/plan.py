@@ -108,9 +108,10 @@ class Plan:
         text = self.resolved.pre_train
         if not text or stage.phase != "pre-train":
             return set()
-        if any(
-            child.phase == "pre-train" and child.parent and child.parent.key == stage.key
+        if all(
+            child.phase == "pre-train"
             for child in self.stages.values()
+            if child.parent and child.parent.key == stage.key
         ):
             return set()
         return self.resolved.save_at(stage.optim.steps)

@@ -42,6 +42,7 @@ class Row(Strict):
     `grid`: values by hyperparameter, or by value of the recipe ('fine_tune.lr'); the row is printed, and has a configuration for each
     point, or for `draws` of them, drawn without replacement under `draw_seed`: rows with the same tasks and grid draw the same points.
     `grids`: such a grid for each group of tasks instead, and the row is run on these tasks.
+    `line`: the line of the table's figure that it is on (left out: that of its pre-training).
     `recipe`: what this row changes in the recipe; `unlabelled`: post-training reads so many texts, those of the training set
     and further ones of the training rows (left out: those of the training set). `augment`: back-translations as further labelled
     rows of fine-tuning, over the updates that the training set takes without them.
@@ -64,6 +65,7 @@ class Row(Strict):
     grids: tuple[TaskGrid, ...] = ()
     draws: Count | None = None
     draw_seed: Seed = 0
+    line: str = ""
 
     @model_validator(mode="after")
     def _runs_or_skips(self) -> Row:

@@ -6,8 +6,9 @@ flat object.
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
@@ -83,17 +84,29 @@ def _pair(value: object) -> object:
 PaperValue = Annotated[tuple[Number, Number | None], BeforeValidator(_pair)]
 
 
+SIZE = "size"
+"""The `x` of a figure over the size of the training set."""
+
+
 class Figure(Strict):
-    """A figure of the table: its cells over a value that each row sets, `x` ('unlabelled', 'pre_train_step' or a hyperparameter), with
-    its `label`; `log`: on a logarithmic axis. Over updates of pre-training, a row without any is a line of reference."""
+    """A figure of the table: its cells over a value that each row sets, `x` ('unlabelled', 'pre_train_step' or a hyperparameter), or over the
+    'size' of the training set, a line for each row; with its `label`. `log`: on a logarithmic axis. `bars`: one standard deviation, or from the
+    lowest run to the highest. Over updates of pre-training, a row without any is a line of reference."""
 
     x: str
     label: str
     log: bool = False
+    bars: Literal["spread", "range"] = "spread"
 
-    def x_of(self, row: Row) -> float | None:
-        """Where a row stands; None for a line of reference. Raises MisplacedError for any other row that sets no number there, or none
-        that a logarithmic axis has."""
+    def x_of(self, row: Row, size: int) -> float | None:
+        """Where a row at a size stands; None for a line of reference. Raises MisplacedError for any other row that sets no number there,
+        or none that a logarithmic axis has, and for a full training set on an axis of sizes."""
+        if self.x == SIZE:
+            if not size:
+                raise MisplacedError(
+                    ["figure", "x"], "a full training set has no size to stand at; give sizes by number"
+                )
+            return float(size)
         if self.x == "pre_train_step" and not row.pre_train:
             return None
         value = getattr(row, self.x) if self.x in ("unlabelled", "pre_train_step") else row.set.get(self.x)
@@ -247,8 +260,8 @@ class Table(Strict):
                 for column in cells:
                     check(["paper", size, name, column], column, [*self.columns, *average], "column")
         if self.figure:
-            for row in self.rows:
-                self.figure.x_of(row)
+            for row, size in itertools.product(self.rows, self.sizes or (0,)):
+                self.figure.x_of(row, size)
         check(["default_preset"], self.default_preset, self.presets, "preset")
         if self.encoder_preset:
             check(["encoder_preset"], self.encoder_preset, self.presets, "preset")

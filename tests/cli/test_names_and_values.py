@@ -52,7 +52,7 @@ def test_an_unknown_name_is_answered_with_the_closest(refused: Refused, line: st
     [
         (
             "bench --table qqqq",
-            "Known: ablation, coco_lm_ablation, coco_lm_glue, few_shot, full_size, learning_curves, mlm_head, objectives, own, pretraining, scl_batch_size, scl_few_shot, scl_full_size, scl_noisy, scl_transfer, taco_base, taco_fraction, taco_small, taco_updates, unlabelled, views.",
+            "Known: ablation, coco_lm_ablation, coco_lm_crop, coco_lm_fractions, coco_lm_glue, coco_lm_hours, few_shot, full_size, learning_curves, mlm_head, objectives, own, pretraining, scl_batch_size, scl_few_shot, scl_full_size, scl_noisy, scl_transfer, taco_base, taco_embeddings, taco_fraction, taco_grid, taco_small, taco_updates, taco_variants, unlabelled, views.",
         ),
         ("bench --table few_shot --methods zzz", "Known: cmlm, coco_lm, cssl, electra, ft, mlm, scl, taco, tapt."),
         ("plan --table few_shot --preset xyz", "Known: laptop, paper, quick."),

@@ -40,6 +40,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("unlabelled", "--methods 100,500 --subsets 0,1 --set post_train.steps=3", 4),
         ("views", "--subsets 0 --set post_train.steps=3", 5),
         ("taco_small", f"--seeds 31,42 {PRE_TRAINED}", 6),
+        ("taco_variants", f"--methods MLM+TP-50k,MLM+TP-250k {PRE_TRAINED}", 2),
+        ("taco_embeddings", PRE_TRAINED, 3),
         ("coco_lm_glue", PRE_TRAINED, 3),
     ],
 )

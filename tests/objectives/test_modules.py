@@ -397,6 +397,12 @@ class TestMethods:
         assert self.keys("cmlm")[0] != self.keys("tapt")[0]
         assert self.stages("cmlm", alpha=0)[0].objective == objective("mlm", p_m=0.15)
 
+    def test_mlm_before_fixed_embeddings_is_mlm(self) -> None:
+        trained, fixed, pretrained = (self.keys("mlm", embeddings=how) for how in ("trained", "fixed", "pretrained"))
+        assert trained == self.keys("mlm")
+        assert pretrained[0] == trained[0]
+        assert len({trained[0], fixed[0], pretrained[1]}) == 3
+
     def test_temperature_has_an_effect_under_simclr_alone(self) -> None:
         assert self.keys("cmlm", temperature=0.2, contrast_group=4) == self.keys("cmlm")
         assert self.keys("cmlm", contrast="simclr", temperature=0.2) != self.keys("cmlm", contrast="simclr")
@@ -411,6 +417,7 @@ class TestMethods:
             ("cmlm", {"contrast": "simclr"}),
             ("cmlm", {"masking": "independent", "mlm": False}),
             ("mlm", {"token_prediction": True}),
+            ("mlm", {"embeddings": "pretrained"}),
             ("taco", {}),
             ("taco", {"weight": 0}),
             ("electra", {}),

@@ -16,11 +16,11 @@ from tables.runs import filled, result, rows_of
 from harness.encoders import Located
 from harness.errors import UserError
 from harness.specs import Encoder, Parent
-from harness.tables.figure import points_of
+from harness.tables.figure import drawn, points_of
 from harness.tables.plan import Plan, make_plan
 from harness.tables.recipe import updates_between
 from harness.tables.row import Row
-from harness.tables.table import load_table
+from harness.tables.table import Table, load_table
 from harness.tasks import TASKS
 
 PAPERS = Path(__file__).resolve().parents[2].parent / "shared" / "papers"
@@ -208,6 +208,83 @@ def test_tacos_figure_and_fractions_share_the_runs_of_its_table() -> None:
     (mlm, taco) = [stage for stage in table.stages.values() if stage.phase == "pre-train"]
     updates = {5_000, 10_000, 20_000, 30_000, 40_000, 50_000, 100_000, 150_000, 200_000}
     assert table.saved_at(mlm) == table.saved_at(taco) == updates, "so the figure needs no other run"
+
+
+@pytest.mark.parametrize(
+    ("table", "runs", "pre_trainings", "other", "shared", "shared_pre_trainings"),
+    [
+        ("taco_variants", 1280, 4, "taco_updates", 640, 2),  # Figure 6b: 2 more pre-trainings, 640 more runs
+        ("taco_grid", 256, 8, "taco_small", 32, 1),  # A.1: the eighth is TACO
+        ("taco_embeddings", 96, 3, "taco_small", 32, 1),  # Figure 4: 2 more
+        ("coco_lm_hours", 420, 3, "coco_lm_glue", 180, 3),  # Figure 3: 60 runs of each checkpoint
+        ("coco_lm_fractions", 50, 2, "coco_lm_glue", 0, 1),  # Figures 7c, d: 2 models x 5 fractions x 5 runs
+    ],
+)
+def test_figures_share_what_is_pre_trained_already(
+    table: str, runs: int, pre_trainings: int, other: str, shared: int, shared_pre_trainings: int
+) -> None:
+    of_mnli = {"tasks": ("mnli",)} if other == "coco_lm_glue" else {}
+    ours, theirs = plan(table), plan(other, **of_mnli)
+    assert len(ours.runs) == runs
+    common = ours.stages.keys() & theirs.stages.keys()
+    trained = {key for key, stage in ours.stages.items() if stage.phase == "pre-train"}
+    assert (len(trained), len(trained & common)) == (pre_trainings, shared_pre_trainings)
+    assert len(common - trained) == shared
+    for key in trained & common:
+        assert ours.saved_at(ours.stages[key]) <= theirs.saved_at(theirs.stages[key]), "so it is trained once"
+
+
+def test_crops_share_the_base_model() -> None:
+    """Figure 4: 3 more pre-trainings of 1,520 runs each."""
+    crops, base = (plan(name, tasks=("rte",)) for name in ("coco_lm_crop", "coco_lm_glue"))
+    assert (len(crops.runs), len(crops.stages)) == (4 * 320, 4 * 321)
+    assert len(crops.stages.keys() & base.stages.keys()) == 321
+    assert {run.stage.init.stage.objective.params["crop_ratio"] for run in crops.runs} == {0.7, 0.8, 0.9, 1}  # type: ignore[union-attr]
+
+
+def test_a_figure_of_rows_with_grids_has_a_point_for_each_row() -> None:
+    r = resolve_table("coco_lm_crop", "laptop")
+    runs = [result(r, row, size, *rest, 0.1, dev=0.1) for size, row, *rest in r.places]
+    points = points_of(filled(r, runs, rows_of(r)))
+    assert [(point.column, point.x, point.row) for point in points] == [
+        ("RTE", x, f"{100 * x:.0f} %") for x in (0.7, 0.8, 0.9, 1.0)
+    ]
+    assert all(point.value == pytest.approx(10) for point in points)
+
+
+def test_variants_are_lines_of_their_own() -> None:
+    r = resolve_table("taco_variants", "laptop")
+    runs = [result(r, row, size, *rest, 0.1, dev=0.1) for size, row, *rest in r.places]
+    lines: dict[str, list[float]] = {}
+    for point in points_of(filled(r, runs, rows_of(r))):
+        lines.setdefault(point.series, []).append(point.x)
+    assert list(lines) == ["MLM", "MLM+TP", "TACO", "TACO concentrated"]
+    assert len({tuple(xs) for xs in lines.values()}) == 1
+
+
+def test_a_figure_over_sizes_has_a_line_for_each_row_and_bars_from_the_lowest_run_to_the_highest() -> None:
+    r = resolve_table("coco_lm_fractions", "paper")
+    scores = {31: 0.5, 42: 0.7, 53: 0.6, 64: 0.9, 75: 0.8}
+    runs = [
+        result(r, row, size, column, subset, seed, scores[seed], dev=0.1)
+        for size, row, column, subset, seed in r.places
+        if not (row == "w/o SCL" and size == 3927 and seed == 31)
+    ]
+    grid = filled(r, runs, rows_of(r))
+    points = [point for point in points_of(grid) if point.column == "MNLI"]
+    assert {point.series for point in points} == {"COCO-LM", "w/o SCL"}
+    for point in points:
+        assert point.x == point.size
+        missing = point.series == "w/o SCL" and point.x == 3927
+        found = (point.value, point.low, point.high)
+        assert found == ((None, None, None) if missing else (pytest.approx(70), pytest.approx(50), pytest.approx(90)))
+    assert drawn(grid, "png").startswith(b"\x89PNG")
+
+
+def test_a_full_training_set_has_no_place_in_a_figure_over_sizes() -> None:
+    text = load_table("coco_lm_fractions").model_dump(mode="json", exclude={"presets"}, exclude_none=True)
+    with pytest.raises(ValidationError, match="a full training set has no size to stand at"):
+        Table.model_validate({**text, "sizes": [0], "presets": {"quick": {"description": "x", "encoder": "new:tiny"}}})
 
 
 def test_a_figure_has_a_line_for_each_pre_training() -> None:

@@ -139,7 +139,13 @@ def test_every_preset_resolves_and_only_the_papers_is_comparable() -> None:
         "taco_small",
         "taco_updates",
         "coco_lm_ablation",
+        "coco_lm_crop",
+        "coco_lm_fractions",
         "coco_lm_glue",
+        "coco_lm_hours",
+        "taco_embeddings",
+        "taco_grid",
+        "taco_variants",
         "unlabelled",
         "views",
     )

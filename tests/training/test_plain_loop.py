@@ -40,6 +40,8 @@ class Plain:
         self.eps = next(module.eps for module in self.model.modules() if isinstance(module, torch.nn.LayerNorm))
         if self.name == "mlm_head":
             self.base.requires_grad_(False)
+        if self.params.get("fixed_embeddings"):
+            self.base.get_input_embeddings().requires_grad_(False)
         if stage.encoder.relative_buckets:
             self.heads["encoder"] = torch.zeros(32, 4, requires_grad=True)
         if self.name in ("electra", "coco_lm", "auxiliary_mlm"):
@@ -348,6 +350,20 @@ def test_the_same_losses(name: str, relative: tuple[int, int], bert: Path, monke
     rtol = 2.4e-7 if spec.name in ("electra", "coco_lm", "taco") else 0
     np.testing.assert_allclose(found, expected, rtol=rtol, atol=1e-6)
     assert max(found) - min(found) > 1e-2  # something was learned, or at least moved
+
+
+def test_the_same_losses_with_fixed_word_embeddings(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which differ from those of plain MLM after the first update."""
+    monkeypatch.setattr(loop, "LOG_EVERY", 1)
+    spec = tiny.of_method("mlm", embeddings="fixed")
+    stage, inputs = tiny.post_training(bert, spec, lr=2e-3, steps=10, dropout=0.0)
+    plain, outcome = made(bert, stage, inputs)
+    found, expected = [entry["loss"] for entry in outcome.history], [loss for _, loss in plain.run(inputs)]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    stage, inputs = tiny.post_training(bert, lr=2e-3, steps=10, dropout=0.0)
+    trained = [entry["loss"] for entry in made(bert, stage, inputs)[1].history]
+    assert trained[0] == found[0]
+    assert max(abs(a - b) for a, b in zip(trained, found, strict=True)) > 1e-4
 
 
 @pytest.mark.parametrize(

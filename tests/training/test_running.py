@@ -174,6 +174,27 @@ class TestChain:
             assert carried <= same
             assert (second.weights_digest == first.weights_digest) == ("mlm_head" in parts)
 
+    def test_a_later_stage_takes_the_word_embeddings_alone_and_leaves_them(self, bert: Path, tmp_path: Path) -> None:
+        """All else starts as without the parent: with a learning rate of almost nothing it is the encoder's own."""
+        parent, inputs = tiny.post_training(bert, steps=4)
+        assert record_of(bert, tmp_path, parent, inputs, keep_weights=True).status == "done"
+        fixed = tiny.of_method("mlm", embeddings="pretrained")
+        words = "encoder/bert.embeddings.word_embeddings.weight"
+        found = {}
+        for name, lr in (("still", 1e-30), ("moved", 1e-2)):
+            stage, inputs = tiny.post_training(bert, fixed, steps=2, lr=lr)
+            for init in (stage.init, Parent(parent, parts=("word_embeddings",))):
+                child = replace(stage, init=init)
+                assert record_of(bert, tmp_path, child, inputs, keep_weights=True).status == "done"
+                found[name, init is stage.init] = load_weights(Storage(str(tmp_path)), child.key)
+        before = load_weights(Storage(str(tmp_path)), parent.key)
+        own, taken, moved = found["still", True], found["still", False], found["moved", False]
+        assert torch.equal(taken[words], before[words])
+        assert torch.equal(moved[words], before[words])
+        assert not torch.equal(own[words], before[words])
+        assert {name for name in own if not torch.equal(own[name], taken[name])} == {words}
+        assert all(not torch.equal(moved[name], taken[name]) for name in moved if name != words and moved[name].any())
+
     def test_selected_weights_are_the_selected_state(self, bert: Path, tmp_path: Path) -> None:
         stage, inputs = tiny.fine_tuning(bert, steps=40, every=2)
         record = record_of(bert, tmp_path, stage, inputs, keep_weights=True)

@@ -283,7 +283,8 @@ class TextEncoder(nn.Module):
             self._set_relative_positions(RelativePositions.like(relative))
 
     def load_parts(self, tensors: dict[str, Tensor], parts: Iterable[str]) -> None:
-        """Take the named parts of loaded weights; relative positions come with the encoder's where it has them."""
+        """Take the named parts of loaded weights; relative positions come with the encoder's where it has them. Raises ValueError where some
+        are missing."""
         wanted = tuple(parts)
         state = {n.split("/", 1)[1]: t for n, t in tensors.items() if n.split("/", 1)[0] in wanted}
         self.take_relative_positions(state)
@@ -294,6 +295,20 @@ class TextEncoder(nn.Module):
         self.model.load_state_dict(state, strict=False)
         if "mlm_head" in wanted:
             self.fresh_head = False
+
+    def load_word_embeddings(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take the word embeddings alone of loaded weights. Raises ValueError where they are missing."""
+        own = self.base.get_input_embeddings().weight
+        name = next(n for n, t in self._split()["encoder"].items() if t.data_ptr() == own.data_ptr())
+        found = tensors.get(f"encoder/{name}")
+        if found is None or found.shape != own.shape:
+            raise ValueError(f"the parent's weights lack {name} of shape {tuple(own.shape)}")
+        with torch.no_grad():
+            own.copy_(found)
+
+    def fix_word_embeddings(self) -> None:
+        """Leave them out of training, and with them an MLM head's output that is tied to them."""
+        self.base.get_input_embeddings().weight.requires_grad_(False)
 
 
 def _outside_base(model: Any, names: Iterable[str]) -> set[str]:
