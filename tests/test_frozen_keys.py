@@ -55,7 +55,7 @@ FROZEN: dict[tuple[str, str], str] = {
     ("full_size", "paper"): "75 7abb8de84d60837c",
     ("full_size", "laptop"): "15 4ee1f87183f45ca2",
     ("full_size", "quick"): "10 257e0247e817d837",
-    ("learning_curves", "laptop"): "63 936e3c02d9f3fa09",
+    ("learning_curves", "laptop"): "42 a372568da1eef831",
     ("learning_curves", "quick"): "18 3e677190838cbd4a",
     ("mlm_head", "laptop"): "90 b610434d23fd6249",
     ("mlm_head", "quick"): "18 dbcbb66d0698e5c5",
