@@ -161,6 +161,8 @@ def _curves(figure: ProbeFigure, found: Sequence[Probed]) -> Any:
             )
             handles.setdefault(row, line)
         axes.set(title=title, xlabel="updates")
+        if "accuracy" in name:  # 0 and 1 mean something
+            axes.set_ylim(-0.03, 1.03)
         axes.locator_params(axis="x", nbins=5)
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.grid(axis="y", color="0.85", linewidth=0.6)
@@ -186,6 +188,7 @@ def _histograms(figure: ProbeFigure, found: Sequence[Probed]) -> Any:
             handles.setdefault(title, bars)
             axes.plot(places, _density(cosines, places, edges[1] - edges[0]), "k", linestyle=stroke, linewidth=1.0)
         axes.set(title=f"{each.row}, {each.update:,} updates", xlabel="cosine", ylabel="density")
+        axes.locator_params(axis="x", nbins=5)
     canvas.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2, frameon=False)
     return canvas
 
