@@ -32,6 +32,7 @@ from harness.statistics.crossed import (
 )
 from harness.statistics.difference import improvement_interval
 from harness.statistics.power import Components, detectable, precision
+from harness.statistics.sequential import LOOK_LEVEL, path
 from harness.statistics.sign_flip import holm, sign_flip
 
 Floats = NDArray[np.float64]
@@ -193,6 +194,44 @@ def family_errors(designs: int, seed: int, rows: int = 4) -> list[list[str]]:
     return found
 
 
+SHARES = (0.4, 0.5, 0.6, 0.75, 0.9, 1.1, 1.3)
+"""Wanted half widths of `sequential`, in standard deviations of one run's difference."""
+
+
+def sequential(designs: int, seed: int, budgets: Sequence[int] = (50, 150)) -> list[list[str]]:
+    """`bench --until` simulated: the crossed interval at the look at which it is narrow enough, or at the last one. Per world the worst of
+    several wanted widths: % that hold the truth, at `LOOK_LEVEL` and at 95 %, % that got as narrow, and the mean number of replicates."""
+    rows = []
+    for world in WORLDS:
+        sd = np.sqrt(world.subset**2 + world.seed**2 + world.run**2)
+        for most in budgets:
+            grids = list(path(1, 1, most))
+            drawn = world.draw(np.random.default_rng(seed), designs, *grids[-1])
+            held, nominal, reached, runs = min(stopped(drawn, grids, [share * sd for share in SHARES]))
+            rows.append([world.name, f"{most}", *(f"{100 * x:.1f}" for x in (held, nominal, reached)), f"{runs:.0f}"])
+    return rows
+
+
+def stopped(
+    drawn: Floats, grids: Sequence[tuple[int, int]], wanted: Sequence[float]
+) -> list[tuple[float, float, float, float]]:
+    """(held at LOOK_LEVEL, held at 95 %, narrow enough, mean replicates) for each wanted width, of (designs, subsets, seeds)."""
+    ended = np.zeros((len(wanted), len(drawn)), dtype=bool)
+    figures = np.zeros((4, len(wanted), len(drawn)))
+    for a, b in grids:
+        squares = mean_squares(drawn[:, :a, :b])
+        variance, degrees = t_inference(squares)
+        wide, usual = (half_width(variance, degrees, level) for level in (LOOK_LEVEL, LEVEL))
+        narrow = wide <= np.asarray(wanted)[:, None]
+        now = ~ended & (narrow | ((a, b) == grids[-1]))
+        off = np.abs(squares.mean) - 1e-12
+        each = np.broadcast_arrays(off <= wide, off <= usual, narrow, float(a * b))
+        for figure, values in zip(figures, each, strict=True):
+            figure[now] = np.broadcast_to(values, now.shape)[now]
+        ended |= now
+    return [tuple(float(each) for each in figures[:, k].mean(axis=1)) for k in range(len(wanted))]  # type: ignore[misc]
+
+
 def items_held(designs: int, seed: int, subsets: int, seeds: int, count: int = 372) -> tuple[float, float]:
     """(coverage of the item variance, bias of its estimate in % of the truth): right or wrong answers to `count` items, whose log odds
     vary by item (sd 1.5), item x subset, item x seed and run (sd 0.5 each)."""
@@ -235,6 +274,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(tabulate(powers(given.designs, given.seed), heads, disable_numparse=True))
     print("\nAny wrong rejection among four rows against a fifth, by Holm, %:")
     print(tabulate(family_errors(given.designs, given.seed), [*heads[:2], "rejected"], disable_numparse=True))
+    print("\nReplicates added until the interval is narrow enough (bench --until), worst of seven widths:")
+    heads = ["effects", "replicates", "holds, %", "95 % interval holds", "narrow enough, %", "mean replicates"]
+    print(tabulate(sequential(given.designs, given.seed), heads, disable_numparse=True))
     for subsets, seeds in ((2, 2), (5, 3), (10, 2)):
         held, bias = items_held(given.designs // 20, given.seed, subsets, seeds)
         print(f"Test items, {subsets}x{seeds}: interval holds {100 * held:.1f} %, bias {bias:+.1f} %")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tabulate import tabulate
 
 from harness.cli import EXIT_INCOMPLETE
-from harness.cli.figure import print_embeddings, print_figure, print_probe, table_of_figure
+from harness.cli.figure import print_costs, print_embeddings, print_figure, print_probe, table_of_figure
 from harness.cli.output_file import BINARY, LONG, deliver, settle_output
 from harness.cli.parser import FIGURE_FORMATS, REPORT_FORMATS
 from harness.cli.printing import duration, magnitude, print_lines, size_of, time_range, timestamp
@@ -39,6 +39,7 @@ from harness.encoders import locate
 from harness.encoders.flops import weights_bytes
 from harness.errors import UserError
 from harness.tables.caption import counted
+from harness.tables.cost_figure import COST
 from harness.tables.embedding_figure import EMBEDDINGS
 from harness.tables.plan import Plan, make_plan
 from harness.tables.probe_figure import FIGURES
@@ -70,7 +71,7 @@ def plan(args: argparse.Namespace) -> int:
         for name, runs in shared_runs(prepared).items()
         if runs
     ]
-    print_lines([*_first_line(prepared), *describe(prepared), *shared], sys.stdout)
+    print_lines([*preset_line(prepared), *describe(prepared), *shared], sys.stdout)
     print("\n".join(["", *_rows(prepared)]))
     return 0
 
@@ -91,7 +92,7 @@ def _rows(prepared: Prepared) -> list[str]:
     return [*tabulate(lines, headers=headers, intfmt=",", disable_numparse=[0, 1, 5]).splitlines()]
 
 
-def _first_line(prepared: Prepared) -> list[str]:
+def preset_line(prepared: Prepared) -> list[str]:
     """The estimated cost of the other presets, where the request names none."""
     if prepared.request.preset:
         return []
@@ -221,10 +222,12 @@ def report(args: argparse.Namespace) -> int:
         status = 0
     elif args.figure == EMBEDDINGS:
         status = print_embeddings(prepared, args, live)
+    elif args.figure == COST:
+        status = print_costs(prepared, args)
     elif args.figure in FIGURES:
         status = print_probe(prepared, FIGURES[args.figure], args, live)
     else:
-        status = print_figure(prepared, args) if args.figure else _print_table(prepared, args)
+        status = print_figure(prepared, args) if args.figure else print_grid(prepared, args)
     say_tracked(track_recorded(prepared))
     return status
 
@@ -255,7 +258,7 @@ def check_format(format: str, figure: str | None = None, out: str | None = None)
         )
 
 
-def _print_table(prepared: Prepared, args: argparse.Namespace) -> int:
+def print_grid(prepared: Prepared, args: argparse.Namespace) -> int:
     if args.format == "html":
         complete, page = page_of(prepared, args.store)
         deliver(page, args)
@@ -273,19 +276,31 @@ def bench(args: argparse.Namespace) -> int:
     check_format(args.format)
     request = read(args)
     check_trackers(request)
+    if args.until is not None:
+        from harness.cli.until import until  # it is a loop of benches
+
+        return until(args, request)
+    if args.max_replicates is not None:
+        raise UserError("--max-replicates: is for --until POINTS; add that, or leave it out.")
     prepared = prepare(request, train=True)
-    print_lines([*_first_line(prepared), *describe(prepared)])
+    print_lines([*preset_line(prepared), *describe(prepared)])
+    prepared, tracking = trained(prepared, args.yes)
+    status = print_grid(prepared, args)
+    say_tracked(tracking.finish(lambda: projection_of(prepared)))
+    return status
+
+
+def trained(prepared: Prepared, yes: bool) -> tuple[Prepared, Tracking]:
+    """The table with what was missing trained, its request kept, and what follows it in trackers."""
+    tracking = Tracking(prepared.request, prepared.store.url, warn)
     if prepared.items:
-        agree(args.yes, prepared.hours, "--tasks, --sizes, --subsets, --seeds or --methods")
+        agree(yes, prepared.hours, "--tasks, --sizes, --subsets, --seeds or --methods")
         prepared = back_translated(prepared)
-    tracking = Tracking(request, prepared.store.url, warn)
     if prepared.items:
         prepared = train(prepared, tracking.watched(live))
     if prepared.plan.runs:
         prepared.remember()
-    status = _print_table(prepared, args)
-    say_tracked(tracking.finish(lambda: projection_of(prepared)))
-    return status
+    return prepared, tracking
 
 
 def say_tracked(outcomes: dict[str, Outcome]) -> None:

@@ -9,13 +9,15 @@ from tabulate import tabulate
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.output_file import deliver
 from harness.cli.printing import print_lines
+from harness.commands.compare import costs_of
 from harness.commands.embeddings import embeddings_of
 from harness.commands.prepare import Prepared
 from harness.commands.probe import probed
 from harness.commands.report import grid_of
 from harness.commands.trained import View
 from harness.errors import UserError, unknown
-from harness.tables import embedding_figure, probe_figure
+from harness.tables import cost_figure, embedding_figure, probe_figure
+from harness.tables.cost_figure import COST
 from harness.tables.embedding_figure import EMBEDDINGS, MOST, NEIGHBOURS
 from harness.tables.figure import csv_of, drawn, figure_of, points_of
 from harness.tables.probe_figure import FIGURES, ProbeFigure
@@ -24,15 +26,15 @@ from harness.tables.table import load_table, table_names
 
 
 def table_of_figure(figure: str, table: str | None) -> str | None:
-    """The table of a figure: a figure has the name of its table, or is a file; embeddings and probes are of any. Raises UserError for
-    an unknown one, and for another table beside it."""
-    if figure == EMBEDDINGS or figure in FIGURES:
+    """The table of a figure: a figure has the name of its table, or is a file; costs, embeddings and probes are of any. Raises UserError
+    for an unknown one, and for another table beside it."""
+    if figure in (COST, EMBEDDINGS) or figure in FIGURES:
         return table
     if table not in (None, figure):
         raise UserError(f"--figure {figure} is the figure of table {figure}; leave --table {table} out.")
     if not figure.endswith(YAML) and (figure not in table_names() or load_table(figure).figure is None):
         known = [name for name in table_names() if load_table(name).figure]
-        raise unknown("figure", figure, [*known, EMBEDDINGS, *FIGURES], "--figure")
+        raise unknown("figure", figure, [*known, COST, EMBEDDINGS, *FIGURES], "--figure")
     return figure
 
 
@@ -74,6 +76,15 @@ def print_probe(prepared: Prepared, figure: ProbeFigure, args: argparse.Namespac
     else:
         deliver(probe_figure.drawn(figure, found, args.format), args)
     return EXIT_INCOMPLETE if missing else 0
+
+
+def print_costs(prepared: Prepared, args: argparse.Namespace) -> int:
+    """Write the figure of costs, or its points as CSV. Raises UserError where no run is done."""
+    grid, found, _ = costs_of(prepared)
+    if not found:
+        raise UserError(f"--figure {COST}: no run of this table is done; run its bench first.")
+    deliver(cost_figure.csv_of(found) if args.format == "csv" else cost_figure.drawn(found, args.format), args)
+    return 0 if grid.complete else EXIT_INCOMPLETE
 
 
 def print_figure(prepared: Prepared, args: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 import harness
 from harness.cli.argument_parser import Completion, Parser
+from harness.cli.comparison_flags import comparison_flags, until_flags
 from harness.cli.flag_types import count, keep, names, number, numbers, one_of, positive, store
 
 LISTED = ("methods", "tasks", "tables", "spaces", "encoders", "corpora", "translators", "benches", "runs")
@@ -231,23 +232,7 @@ def _last_flag(parser: argparse.ArgumentParser) -> None:
 
 def _compare_flags(parser: argparse.ArgumentParser) -> None:
     _last_flag(parser)
-    what = parser.add_argument_group("comparison")
-    what.add_argument("--against", metavar="ROW", help="row that the others are compared with (default: the first)")
-    what.add_argument(
-        "--region",
-        type=number("points such as 1 or 0.5", above_zero=True),
-        default=None,
-        metavar="POINTS",
-        help="rows are equivalent within this difference (default: 1)",
-    )
-    what.add_argument(
-        "--items", action="store_true", help="take the test items as a third factor: would it hold on another test set?"
-    )
-    what.add_argument(
-        "--variance",
-        action="store_true",
-        help="the variance of each cell by subset, seed, interaction and test items, instead of comparisons",
-    )
+    comparison_flags(parser)
     _output_flags(parser, FORMATS)
 
 
@@ -293,6 +278,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     bench = commands.add_parser("bench", help="train the missing runs of a table and print it")
     _table_flags(bench)
+    until_flags(bench)
     _keep_flag(bench)
     _track_flag(bench)
     _format_flag(bench, TABLE_FORMATS)
@@ -320,7 +306,7 @@ def build_parser() -> argparse.ArgumentParser:
     report.add_argument(
         "--figure",
         metavar="NAME",
-        help="the figure of table NAME, 'embeddings' of a test set, or of pre-trained rows "
+        help="the figure of table NAME, 'cost' (score against FLOPs), 'embeddings' of a test set, or of pre-trained rows "
         "'context', 'words', 'cosines', 'alignment', 'similar_pairs', 'contrast' or 'copying': png, svg, pdf or csv",
     )
     _track_flag(report)

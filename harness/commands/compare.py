@@ -2,21 +2,92 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
+
 from harness.commands.prepare import Prepared
 from harness.commands.report import grid_of
+from harness.methods import METHODS
+from harness.tables.caption import counted
 from harness.tables.cells import Grid
 from harness.tables.comparison import Comparisons, compared
+from harness.tables.costs import CellCost, Cost, RunCost, costs
+from harness.tables.optimism import Optimism, optimism
 from harness.tables.results import answers
 from harness.tables.variance import CellVariance, decomposed
 
 
-def comparisons_of(prepared: Prepared, against: str, region: float, items: bool) -> Comparisons:
-    """`region`: on the metric's own scale. `items`: test items become a factor."""
-    grid, _ = grid_of(prepared)
+def comparisons_of(prepared: Prepared, against: str, region: float, items: bool, collapsed: bool = True) -> Comparisons:
+    """`region`: on the metric's own scale. `items`: test items become a factor. `collapsed`: with the runs that collapsed."""
+    grid, left_out = counted_grid(prepared, collapsed)
     found = answers(prepared.plan, prepared.store, grid.results) if items else None
-    return compared(grid, against, region, found, prepared.request.option)
+    absent = "missing or failed" if collapsed else "missing, failed or collapsed"
+    return replace(compared(grid, against, region, found, prepared.request.option, absent), left_out=tuple(left_out))
 
 
-def variance_of(prepared: Prepared) -> tuple[Grid, list[CellVariance]]:
-    grid, _ = grid_of(prepared)
+def variance_of(prepared: Prepared, collapsed: bool = True) -> tuple[Grid, list[CellVariance]]:
+    grid, _ = counted_grid(prepared, collapsed)
     return grid, decomposed(grid, answers(prepared.plan, prepared.store, grid.results))
+
+
+def optimism_of(prepared: Prepared, collapsed: bool = True) -> tuple[Grid, list[Optimism], list[str]]:
+    """Dev minus test of every cell, and sentences about what is left out."""
+    grid, left_out = counted_grid(prepared, collapsed)
+    return grid, optimism(grid), left_out
+
+
+def costs_of(prepared: Prepared, collapsed: bool = True) -> tuple[Grid, list[CellCost], list[str]]:
+    """Scores beside the cost of a run, with the stages before fine-tuning and the search, and sentences about what is left out."""
+    grid, left_out = counted_grid(prepared, collapsed)
+    plan, store = prepared.plan, prepared.store
+    known = {
+        key: Cost(record.flops, record.seconds)
+        for key, record in store.records({s.key for run in plan.runs for s in run.stage.chain}).items()
+        if record.status == "done"
+    }
+    titles = {row.name: row.title for row in prepared.resolved.rows}
+    of_runs: dict[tuple[str, str, int], list[RunCost]] = {}
+    for run in plan.runs:
+        if all(stage.key in known for stage in run.stage.chain):
+            earlier = sum((known[stage.key] for stage in run.stage.chain[:-1]), Cost())
+            of_runs.setdefault((titles[run.row], run.task, run.size), []).append(RunCost(known[run.stage.key], earlier))
+    searched = _searches(prepared) if prepared.request.overrides else {}
+    return grid, costs(grid, of_runs, searched), left_out
+
+
+def _searches(prepared: Prepared) -> dict[str, Cost]:
+    """What the studies cost that hold the runs of a row, by row as printed. A row whose values are the table's own was not searched for, although a study
+    tries its point too: this is asked of a table with overrides."""
+    titles = {row.name: row.title for row in prepared.resolved.rows}
+    rows = {run.stage.key: titles[run.row] for run in prepared.plan.runs}
+    changed = {titles[row.name] for row in prepared.resolved.rows if _set_by_request(prepared, row.parts)}
+    found: dict[str, Cost] = {}
+    for stored, keys, _ in prepared.store.requests_for(rows):
+        mine = {rows[key] for key in keys} & changed
+        if stored.study and mine:
+            spent = prepared.store.records(prepared.store.stages_of(stored)).values()
+            whole = sum((Cost(record.flops, record.seconds) for record in spent), Cost())
+            for row in mine:
+                found[row] = found.get(row, Cost()) + whole
+    return found
+
+
+def _set_by_request(prepared: Prepared, parts: Collection[str]) -> bool:
+    """Whether an override of the request is of a method of these, or of the recipe of all."""
+    return any(each.path[0] in parts or each.path[0] not in METHODS for each in prepared.request.overrides)
+
+
+def counted_grid(prepared: Prepared, collapsed: bool) -> tuple[Grid, list[str]]:
+    """The table's cells, without the runs that collapsed where `collapsed` is False, and a sentence about those."""
+    grid, _ = grid_of(prepared)
+    if collapsed:
+        return grid, []
+    fell = grid.results["collapsed"] & (grid.results["status"] == "done")
+    each = grid.results[fell].drop_duplicates(["row", "column", "size", "subset", "seed"])
+    rows = ", ".join(f"{row} {count}" for row, count in each.groupby("row", sort=False).size().items())
+    said = (
+        f"Left out: {counted(len(each), 'collapsed run')}, which predict one class only on dev ({rows})."
+        if len(each)
+        else "No run collapsed: nothing is left out."
+    )
+    return replace(grid, results=grid.results[~fell]), [said]

@@ -98,6 +98,12 @@ class Requests(Database):
             if (digest := _digest(request)) in needed
         ]
 
+    @retried
+    def stages_of(self, request: StoredRequest) -> list[str]:
+        """The keys of the stages that a kept request needs."""
+        query = sa.select(REQUEST_STAGES.c.key).where(REQUEST_STAGES.c.digest == _digest(request))
+        return [str(row["key"]) for row in self._select(query, REQUEST_STAGES)]
+
 
 def _digest(request: StoredRequest) -> str:
     return digest_of([request.table, request.study, dict(request.values)])

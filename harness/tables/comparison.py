@@ -72,7 +72,8 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Comparisons:
-    """`region`: half the width of the region of practical equivalence, on the metric's own scale. `items`: test items are a factor."""
+    """`region`: half the width of the region of practical equivalence, on the metric's own scale. `items`: test items are a factor. `left_out`: which
+    finished runs are in no comparison, in sentences."""
 
     grid: Grid
     against: str
@@ -80,6 +81,7 @@ class Comparisons:
     items: bool
     comparisons: tuple[Comparison, ...]
     rankings: tuple[Ranking, ...]
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,11 @@ def compared(
     region: float = REGION,
     answers: Answers | None = None,
     option: Callable[[str], str] = "--{}".format,
+    absent: str = "missing or failed",
 ) -> Comparisons:
     """Every row of the grid against one of them, its first unless `against` names another. `answers`: test items become a factor.
-    `option`: how the user gives a value, by its name. Raises UserError for fewer than two rows and for an unknown one."""
+    `option`: how the user gives a value, by its name; `absent`: what runs are that have no score. Raises UserError for fewer than two rows
+    and for an unknown one."""
     titles = [title for title, rows in grid.resolved.printed_rows.items() if not all(row.skip for row in rows)]
     if len(titles) < 2:
         rows = "one row" if titles else "no row"
@@ -111,7 +115,7 @@ def compared(
         raise unknown("row", against, titles, option("against"))
     runs = runs_of(grid)
     found = [
-        _compared(grid, runs, (size, row, column), named, region, answers)
+        _compared(grid, runs, (size, row, column), named, region, answers, absent)
         for size in grid.resolved.sizes
         for column in columns_of(grid)
         for row in titles
@@ -185,7 +189,13 @@ def _runs(frame: pd.DataFrame) -> Runs:
 
 
 def _compared(
-    grid: Grid, runs: Mapping[Place, Runs], place: Place, against: str, region: float, answers: Answers | None
+    grid: Grid,
+    runs: Mapping[Place, Runs],
+    place: Place,
+    against: str,
+    region: float,
+    answers: Answers | None,
+    absent: str,
 ) -> Comparison:
     size, row, column = place
     base = Comparison(size, column, grid.title(column), metric_of(grid, column), row, against, None)
@@ -199,7 +209,7 @@ def _compared(
         missing = " and ".join(f"{count} of {name}" for name, count in rows if count)
         grid_of_both = f"{counted(len(subsets), 'subset')} x {counted(len(seeds), 'seed')}"
         kept = f"compared over {grid_of_both}" if both else "no replicate is done in both rows"
-        left_out.append(f"of {len(design)} runs each, {missing} missing or failed: {kept}")
+        left_out.append(f"of {len(design)} runs each, {missing} {absent}: {kept}")
     if not both:
         return replace(base, left_out=tuple(left_out))
     each = np.array([[ours.scores[s, r] - theirs.scores[s, r] for r in seeds] for s in subsets])

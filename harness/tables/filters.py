@@ -39,6 +39,10 @@ def _drawn(rows: Sequence[Row], draws: int) -> tuple[Row, ...]:
     return tuple(row for index, row in enumerate(rows) if index not in left_out)
 
 
+MOST_SUBSETS = 1000
+"""Subset k is a draw of its own for any k (docs/identity.md); a larger index is a misspelt seed or size."""
+
+
 def chosen_design(
     table: Table, preset: str, request: Request
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
@@ -53,8 +57,7 @@ def chosen_design(
     fixed = protocol_named(request.protocol or table.protocol).num_subsets
     subsets: Sequence[int] = range(fixed or base.subsets or table.subsets)
     if request.subsets is not None:
-        most = fixed or max(table.subsets, base.subsets or 0)
-        subsets = _in_range(request.subsets, most, request.origin("subsets"))
+        subsets = _in_range(request.subsets, fixed or MOST_SUBSETS, request.origin("subsets"))
     seeds = base.seeds or table.seeds
     if request.seeds is not None:
         seeds = _in_range(request.seeds, 2**32, request.origin("seeds"))

@@ -43,7 +43,7 @@ def sentence(comparison: Comparison, found: Comparisons) -> str:
         return f"{place}: no verdict: {in_points(d.mean, sign=True)} points, and {d.why}{left_out}."
     over = _design(d.num_subsets, d.num_seeds)
     figures = (
-        f"{in_points(d.mean, sign=True)} points, 95 % interval {_interval(d.interval)} over {over}"
+        f"{in_points(d.mean, sign=True)} points, 95 % interval {interval_text(d.interval)} over {over}"
         f"{' and the test items' if d.item_share is not None else ''}; p {_p(d.p)}, by Holm {_p(c.p_holm)}"
     )
     words = f"equivalent within ±{in_points(found.region)} points" if c.verdict == "equivalent" else c.verdict
@@ -82,6 +82,7 @@ def notes(found: Comparisons) -> list[str]:
     ]
     if not found.items:
         lines.append("The test set is taken as given; --items asks whether it would hold on another one (accuracy).")
+    lines += found.left_out
     for ranking in found.rankings:
         shares = ", ".join(
             f"{row} {100 * share:.0f} %" for row, share in sorted(ranking.shares.items(), key=lambda each: -each[1])
@@ -122,7 +123,7 @@ def rendered(found: Comparisons, format: str) -> str:
         }
         return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     layout = comparison_layout(found)
-    return _laid_out(layout, [*layout.sentences, *layout.about], format)
+    return laid_out(layout, [*layout.sentences, *layout.about], format)
 
 
 def comparison_layout(found: Comparisons) -> Layout:
@@ -145,7 +146,7 @@ def _row(c: Comparison, found: Comparisons) -> list[str]:
     better = "" if d.improvement is None else f"{d.improvement:.2f}"
     if d.interval is None or d.p is None or d.flip is None or c.p_holm is None:
         return [*place, in_points(d.mean, sign=True), *[dash] * 4, better, c.verdict]
-    values = [_interval(d.interval), _p(d.p), _p(c.p_holm), _p(d.flip.p)]
+    values = [interval_text(d.interval), _p(d.p), _p(c.p_holm), _p(d.flip.p)]
     return [*place, in_points(d.mean, sign=True), *values, better, c.verdict]
 
 
@@ -157,7 +158,7 @@ def rendered_variance(found: Sequence[CellVariance], grid: Grid, format: str) ->
         body = {"table": grid.resolved.table.name, "variance": records(variance_frame(found))}
         return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     layout = variance_layout(found, grid)
-    return _laid_out(layout, [*layout.about, *layout.sentences], format)
+    return laid_out(layout, [*layout.about, *layout.sentences], format)
 
 
 def variance_layout(found: Sequence[CellVariance], grid: Grid) -> Layout:
@@ -194,7 +195,8 @@ def _source(source: Source) -> str:
     return f"{sd} ({low} to {high}){share}"
 
 
-def _laid_out(layout: Layout, lines: Sequence[str], format: str) -> str:
+def laid_out(layout: Layout, lines: Sequence[str], format: str) -> str:
+    """Its tables, then `lines`. Raises UserError for an unknown format."""
     if format not in ("text", "md", "latex"):
         raise unknown("format", format, FORMATS)
     style, parts = STYLES[format], []
@@ -294,7 +296,7 @@ def variance_frame(found: Sequence[CellVariance]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*names, "source", "variance", "low", "high", "share", "why"])
 
 
-def _interval(interval: Interval) -> str:
+def interval_text(interval: Interval) -> str:
     return f"{in_points(interval.low, sign=True)} to {in_points(interval.high, sign=True)}"
 
 

@@ -13,6 +13,7 @@ from cli.conftest import Benched
 
 import harness as python
 from harness.errors import UserError
+from harness.store import Store
 
 Harness = Callable[..., Said]
 
@@ -70,6 +71,8 @@ def test_formats_agree(harness: Harness) -> None:
         ("--format parquet", "--format: unknown format 'parquet'"),
         ("--variance --against FT", "--against is for comparisons"),
         ("--variance --region 2", "--region is for comparisons"),
+        ("--optimism --items", "--items is for comparisons, and --optimism prints dev minus test of each cell"),
+        ("--cost --variance", "--variance and --cost each print a table of their own"),
     ],
 )
 def test_wrong_words_say_what_to_do(words: str, says: str, harness: Harness) -> None:
@@ -95,3 +98,38 @@ def test_incomplete_cells_are_said_and_set_the_status(harness: Harness) -> None:
     assert said.status == 1
     assert "14 of 28 runs of these cells are done" in said.err
     assert "missing or failed: compared over 1 subset x 2 seeds" in said.out
+
+
+def test_optimism_and_cost_are_those_of_the_records(harness: Harness, benched: Benched) -> None:
+    """Nothing is trained; a run costs what its chain's records say."""
+    frame = pd.read_csv(io.StringIO(harness("compare --optimism --format csv").out))
+    runs = pd.read_csv(io.StringIO(harness("report --format csv").out))
+    runs = runs.assign(gap=runs["dev"] - runs["test"])
+    assert frame["gap"].tolist() == pytest.approx(runs.groupby("row", sort=False)["gap"].mean().tolist())
+    spent = pd.read_csv(io.StringIO(harness("compare --cost --format csv").out), index_col="row")
+    store = Store("sqlite:///.harness/harness.db", create=False)
+    for row in ("FT", "CMLM"):
+        chains = [[s.key for s in store.stage(benched.keys[row, seed]).chain] for seed in (31, 42)]  # type: ignore[union-attr]
+        whole = [sum(each.flops for each in store.records(chain).values()) for chain in chains]
+        assert spent.loc[row, "total_flops"] == pytest.approx(sum(whole) / 2)
+    assert spent.loc["FT", "earlier_flops"] == 0
+    assert spent.loc["CMLM", "earlier_flops"] > 0
+    assert (spent["search_flops"] == 0).all()
+    said = harness("compare --optimism")
+    assert said.status == 0
+    assert "FT, SST-2, 20 training examples: dev minus test is " in said.out
+    drawn = harness("report --figure cost --format svg")
+    assert drawn.status == 0
+    assert drawn.out.startswith("<?xml")
+
+
+def test_runs_that_collapsed_are_left_out_on_request(harness: Harness) -> None:
+    runs = pd.read_csv(io.StringIO(harness("report --format csv").out))
+    fell = int(runs["collapsed"].sum())
+    assert 0 < fell < len(runs)
+    said = harness("compare --without-collapsed")
+    assert f"Left out: {fell} collapsed runs, which predict one class only on dev (FT 2, SCL 1" in said.out
+    assert "missing, failed or collapsed" in said.out
+    frame = pd.read_csv(io.StringIO(harness("compare --optimism --without-collapsed --format csv").out))
+    assert frame["row"].tolist() == runs[~runs["collapsed"]]["row"].drop_duplicates().tolist()
+    assert "Left out: " not in harness("compare").out

@@ -73,7 +73,7 @@ def test_where_nothing_is_close_all_are_named(refused: Refused, line: str, known
         ("bench --table few_shot --seeds 1,x", ["--seeds", "'1,x' is not a list of whole numbers"]),
         ("bench --table few_shot --sizes 2.5", ["--sizes", "'2.5' is not a list of whole numbers"]),
         ("bench --table few_shot --seeds -1", ["--seeds: -1 is out of range; allowed are 0 to 4294967295"]),
-        ("bench --table few_shot --subsets 5", ["--subsets: 5 is out of range; allowed are 0 to 4"]),
+        ("bench --table few_shot --subsets 1000", ["--subsets: 1000 is out of range; allowed are 0 to 999"]),
         ("bench --table few_shot --methods ,", ["--methods", "',' names nothing"]),
         ("bench --table few_shot --tasks ,", ["--tasks", "',' names nothing"]),
         ("bench --table few_shot --sizes ,", ["--sizes", "',' names nothing"]),

@@ -60,7 +60,7 @@ def own_space(old: str = "", new: str = "", text: str = SPACE) -> str:
         ("tune cmlm --metric accurcy", ["--metric: unknown metric 'accurcy'. Did you mean 'accuracy'?"]),
         ("tune cmlm --tasks movis", ["--tasks: unknown task 'movis'. Did you mean 'movies'?"]),
         ("tune cmlm --sizes 30", ["--sizes: unknown size '30'. Known: 20, 100, 1000."]),
-        ("tune cmlm --subsets 9", ["--subsets: 9 is out of range; allowed are 0 to 4"]),
+        ("tune cmlm --subsets 1000", ["--subsets: 1000 is out of range; allowed are 0 to 999"]),
         ("tune cmlm --trails 3", ["tune: unknown flag '--trails'. Did you mean '--trials'?"]),
         ("tune cmlm --trials 0", ["--trials: '0' is not a whole number of 1 or more"]),
         ("tune cmlm --seed one", ["--seed: 'one' is not a whole number"]),

@@ -283,7 +283,7 @@ def test_set_reaches_the_recipe_and_the_methods() -> None:
         ({"methods": ("CMML",)}, ["--methods", "Did you mean 'cmlm'?"]),
         ({"tasks": ("sst",)}, ["--tasks", "Did you mean 'sst2'?"]),
         ({"sizes": (200,)}, ["--sizes", ["20", "100", "1000"][1]]),
-        ({"subsets": (5,)}, ["--subsets: 5", "0 to 4"]),
+        ({"subsets": (1000,)}, ["--subsets: 1000", "0 to 999"]),
         ({"seeds": (-1,)}, ["--seeds: -1"]),
         ({"set": ("optim.lrr=1",)}, ["Did you mean 'optim.lr'?"]),
         ({"set": ("optim.lr=fast",)}, ["--set optim.lr=fast", "number"]),

@@ -1,0 +1,205 @@
+"""Scores beside their cost: what one run of a row computes and how long it takes, with the stages before fine-tuning and with search.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from harness.statistics.crossed import half_width, mean_squares, t_inference
+from harness.statistics.design import full_grid
+from harness.tables.caption import in_points
+from harness.tables.cells import Grid
+from harness.tables.comparison import columns_of, metric_of, runs_of
+from harness.tables.render import STYLES, column_name, size_name
+from harness.tables.render_comparison import Layout, laid_out
+from harness.tables.schema import csv_text, records
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Cost:
+    """FLOPs and seconds of training, a multiply-add as two."""
+
+    flops: float = 0.0
+    seconds: float = 0.0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.flops + other.flops, self.seconds + other.seconds)
+
+    def per(self, count: int) -> Cost:
+        return Cost(self.flops / count, self.seconds / count)
+
+
+@dataclass(frozen=True)
+class RunCost:
+    """Of one run: its fine-tuning, and the stages before it, each as if the run had been trained alone."""
+
+    fine_tuning: Cost
+    earlier: Cost
+
+
+RunCosts = Mapping[tuple[str, str, int], Sequence[RunCost]]
+"""The costs of finished runs by (row as printed, task, size)."""
+
+
+@dataclass(frozen=True)
+class CellCost:
+    """`score`: mean over the largest full grid of replicates, on the metric's own scale, with its crossed 95 % interval (None: no spread
+    to judge by). Costs are means of a run; `search`: of all the search, shared by the runs of the cell. `beaten`: a row that scores as
+    high for no more FLOPs."""
+
+    size: int
+    row: str
+    column: str
+    title: str
+    metric: str
+    score: float
+    low: float | None
+    high: float | None
+    fine_tuning: Cost
+    earlier: Cost
+    search: Cost
+    beaten: str = ""
+
+    @property
+    def total(self) -> Cost:
+        return self.fine_tuning + self.earlier + self.search
+
+
+def costs(grid: Grid, of_runs: RunCosts, search: Mapping[str, Cost]) -> list[CellCost]:
+    """Every cell with a finished run. `search`: the cost of the searches that gave a row its point, by row as printed. A run in a column Avg
+    costs what its runs on all columns' tasks cost."""
+    found: list[CellCost] = []
+    runs = runs_of(grid)
+    for size in grid.resolved.sizes:
+        for column in columns_of(grid):
+            here = [
+                cell
+                for row in grid.resolved.printed_rows
+                if (size, row, column) in runs
+                and (cell := _cell(grid, (size, row, column), dict(runs[size, row, column].scores), of_runs, search))
+            ]
+            found += [_beaten(cell, here) for cell in here]
+    return found
+
+
+def _cell(
+    grid: Grid,
+    place: tuple[int, str, str],
+    scores: dict[tuple[int, int], float],
+    of_runs: RunCosts,
+    search: Mapping[str, Cost],
+) -> CellCost | None:
+    size, row, column = place
+    columns = grid.resolved.columns
+    over = [name for group in grid.resolved.average_over for name in group]
+    tasks = [columns[column].task] if column in columns else [*dict.fromkeys(columns[name].task for name in over)]
+    every = [of_runs.get((row, task, size), ()) for task in tasks]
+    subsets, seeds = full_grid(list(scores))
+    if not subsets or not all(every):
+        return None
+    fine_tuning, earlier = (
+        sum((sum((getattr(run, name) for run in each), Cost()).per(len(each)) for each in every), Cost())
+        for name in ("fine_tuning", "earlier")
+    )
+    values = np.array([[scores[s, r] for r in seeds] for s in subsets])
+    mean, ends = float(values.mean()), (None, None)
+    variance, degrees = t_inference(mean_squares(values))
+    if values.size > 1 and float(variance) > 0:
+        half = float(half_width(variance, degrees))
+        ends = (mean - half, mean + half)  # type: ignore[assignment]
+    cell = (size, row, column, grid.title(column), metric_of(grid, column), mean, *ends)
+    return CellCost(*cell, fine_tuning, earlier, search.get(row, Cost()).per(values.size))
+
+
+def _beaten(cell: CellCost, here: Sequence[CellCost]) -> CellCost:
+    """With the cheapest other cell that scores as high for no more FLOPs, one of them strictly."""
+    better = [
+        other
+        for other in here
+        if other.score >= cell.score
+        and other.total.flops <= cell.total.flops
+        and (other.score, -other.total.flops) != (cell.score, -cell.total.flops)
+    ]
+    if not better:
+        return cell
+    return CellCost(**{**vars(cell), "beaten": min(better, key=lambda each: each.total.flops).row})
+
+
+def notes(found: Sequence[CellCost]) -> list[str]:
+    """What the figures are, for below the table."""
+    lines = [
+        "Score: mean over subsets and seeds in points (x100), with half the width of its crossed 95 % interval. FLOPs and time: means of one run, each stage "
+        "counted in every run that starts from it, as the run alone would cost; time as recorded, on the hardware of each record. Times: FLOPs as a multiple of the "
+        "first row's.",
+        "Beaten by: the cheapest row whose mean is as high or higher for no more FLOPs; 'harness compare' says whether the scores are separable. What others "
+        "spent on a given encoder is in no figure.",
+    ]
+    if any(each.search.flops for each in found):
+        lines.append("Search: all stages of the studies that hold the runs of a row, shared by the runs of its cell.")
+    return lines
+
+
+def cost_frame(found: Sequence[CellCost]) -> pd.DataFrame:
+    """One row a cell; scores on the metric's own scale, costs of one run in FLOPs and seconds."""
+    import pandas as pd
+
+    names = ("size", "row", "column", "metric", "score", "low", "high")
+    parts = ("fine_tuning", "earlier", "search", "total")
+    units = ("flops", "seconds")
+    rows = [
+        {name: getattr(each, name) for name in names}
+        | {f"{part}_{unit}": getattr(getattr(each, part), unit) for part in parts for unit in units}
+        | {"beaten": each.beaten}
+        for each in found
+    ]
+    columns = [*names, *(f"{part}_{unit}" for part in parts for unit in units), "beaten"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def rendered_costs(found: Sequence[CellCost], grid: Grid, more: Sequence[str], format: str) -> str:
+    """`more`: further sentences below the table. Ends with a newline. Raises UserError for an unknown format."""
+    if format == "csv":
+        return csv_text(cost_frame(found))
+    if format == "json":
+        body: dict[str, Any] = {"table": grid.resolved.table.name, "costs": records(cost_frame(found))}
+        return (
+            json.dumps(body | {"notes": [*notes(found), *more]}, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        )
+    blocks = []
+    searched = any(each.search.flops for each in found)
+    for size in grid.resolved.sizes:
+        mine = [each for each in found if each.size == size]
+        first = {each.column: each.total.flops for each in reversed(mine)}
+        blocks.append((size_name(size), [_row(grid, each, first[each.column], searched) for each in mine]))
+    search = ["Search"] if searched else []
+    head = ("Column", "Row", "Score", "Fine-tuning", "Earlier", *search, "FLOPs", "Times", "Hours", "Beaten by")
+    about = tuple(notes(found))
+    layout = Layout(f"{grid.resolved.table.name}-cost", head, tuple(blocks), (0, 1, len(head) - 1), about, ())
+    return laid_out(layout, [*about, *more], format)
+
+
+def _row(grid: Grid, each: CellCost, first: float, searched: bool) -> list[str]:
+    spread = "" if each.high is None else f" ± {in_points(each.high - each.score)}"
+    search = [f"{each.search.flops:.2g}"] if searched else []
+    values = [f"{each.fine_tuning.flops:.2g}", f"{each.earlier.flops:.2g}", *search, f"{each.total.flops:.2g}"]
+    times = f"{each.total.flops / first:.2f}" if first else STYLES["text"].dash
+    hours = f"{each.total.seconds / 3600:.2g}"
+    return [
+        column_name(grid, each.column),
+        each.row,
+        f"{in_points(each.score)}{spread}",
+        *values,
+        times,
+        hours,
+        each.beaten,
+    ]
