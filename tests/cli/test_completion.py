@@ -54,7 +54,7 @@ def test_presets_are_those_of_the_table() -> None:
 LINES = {
     "harness be": {"bench"},
     "harness bench --table few_shot --methods ft,cm": {"ft,cmlm"},
-    "harness submit --follow tune cmlm --tr": {"--trials", "--translator"},
+    "harness submit --follow tune cmlm --tr": {"--track", "--trials", "--translator"},
 }
 
 
