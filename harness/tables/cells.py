@@ -180,7 +180,7 @@ def _selected(resolved: ResolvedTable, done: pd.DataFrame) -> pd.DataFrame:
     """The runs that count: of rows with several configurations those of the one that is best on dev, where the table selects.
     A task's dev score is that of its first column, which selects checkpoints too."""
     aggregation = resolved.aggregate
-    if aggregation.select == "none" or len(resolved.printed_rows) == len(resolved.rows):
+    if aggregation.select == "none" or len(resolved.printed_rows) == len(resolved.rows) or done.empty:
         return done
     first = {column.task: name for name, column in reversed([*resolved.columns.items()])}
     by = ["size", "row", "task", *(["subset"] if aggregation.select == "per_subset" else [])]

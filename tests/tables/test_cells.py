@@ -22,6 +22,7 @@ from harness.tables.render import FORMATS, escape_latex, render
 from harness.tables.resolve import ResolvedTable
 from harness.tables.row import Row
 from harness.tables.schema import Result
+from harness.tables.table import table_names
 
 CAPTION = Caption(num_runs=9, hardware=("CPU b", "CPU a"))
 
@@ -276,6 +277,13 @@ def test_json_holds_every_number_unrounded() -> None:
             assert record[name] == getattr(cell, name)
     assert len(body["cells"]) == len(grid.cells)
     assert body["aggregate"]["ddof"] == 1
+
+
+@pytest.mark.parametrize("table", [name for name in table_names() if name != "own"])
+def test_each_table_can_be_shown_before_its_first_run(table: str) -> None:
+    r = resolve_table(table, "quick")
+    shown = render(filled(r), Caption(num_runs=0), "text")
+    assert all(title in shown for title in r.printed_rows)
 
 
 def test_an_empty_table_and_an_unknown_format() -> None:
