@@ -214,7 +214,7 @@ def _unknown_weights(found: Recorded) -> str:
     saved = [*map(int, found.record.provenance.get("saved_digests", {})), found.stage.optim.steps]
     return (
         f"{found.key[:12]}: its weights{found.after} are not stored, and the record has no digest to compare them with "
-        f"once they are trained again; name update {' or '.join(f'{each:,}' for each in saved)}, or take them with --accept-difference."
+        f"once they are trained again; name update {' or '.join(f'{each:,}' for each in saved)}, or take them with 'harness export --accept-difference'."
     )
 
 
@@ -223,8 +223,8 @@ def _differs(found: Recorded, what: str, here: str) -> str:
     origin = found.record.provenance
     then = f"{origin.get('device', '?')}, torch {origin.get('torch', '?')}"
     return (
-        f"{found.key[:12]}: trained again, {what} differ from the record's, which was made on {then} (here: {here}); export it on a "
-        "machine of that kind, or take this model with --accept-difference."
+        f"{found.key[:12]}: trained again, {what} differ from the record's, which was made on {then} (here: {here}); run this on a "
+        "machine of that kind, or take such a model with 'harness export --accept-difference'."
     )
 
 

@@ -205,7 +205,7 @@ def test_a_model_that_differs_from_its_record_is_refused(
     said = harness("export", benched.keys["FT", 31], "--out", str(tmp_path / "out"))
     assert said.status == 2
     assert "trained again, its predictions (by up to " in said.err
-    assert "take this model with --accept-difference" in said.err
+    assert "take such a model with 'harness export --accept-difference'" in said.err
     assert not list(tmp_path.iterdir())
     said = harness("export", benched.keys["FT", 31], "--out", str(tmp_path / "out"), "--accept-difference")
     assert said.status == 0
@@ -306,7 +306,7 @@ def test_weights_after_an_update_are_held_against_the_record(
     said = harness(f"export {key} --update 1 --out {tmp_path / 'a'}")
     assert said.status == 2
     assert "its weights after update 1 of 2 are not stored, and the record has no digest" in said.err
-    assert "name update 2, or take them with --accept-difference" in said.err
+    assert "name update 2, or take them with 'harness export --accept-difference'" in said.err
     with monkeypatch.context() as patch:
         patch.setattr(Storage, "delete", lambda *_: None)
         said = harness(f"export {key} --update 1 --out {tmp_path / 'b'} --accept-difference")
