@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.commands.prepare import Prepared
-from harness.commands.study import Opened, TrialView, Watcher
 from harness.commands.train import View
 from harness.errors import UserError
-from harness.search.trials import Trial
 from harness.specs import digest_of
 from harness.tables.request import FILTERS, Request
 from harness.tracking.projection import Member, Projection, member_of, of_plan, size_name
 from harness.tracking.tracker import trackers_named
 from harness.tracking.writer import BackgroundWriter, Outcome, Writer
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a plan needs no Optuna
+    from harness.commands.study import Opened, TrialView, Watcher
+    from harness.search.trials import Trial
     from harness.tables.lifecycle import Event
 
 ENDED = frozenset(("done", "failed", "diverged", "elsewhere"))

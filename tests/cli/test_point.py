@@ -189,7 +189,7 @@ def test_neither_a_table_nor_a_target(refused: Refused, command: str) -> None:
         ({"tasks": "[none.yaml]"}, ["none.yaml: there is no such file"]),
         ({"tasks": "movies"}, ["best.yaml, line 7, key target.tasks", "list"]),
         ({"sizes": "[30]"}, [", key target.sizes: unknown size '30'"]),
-        ({"subsets": "[5]"}, [", key target.subsets: 5 is out of range; allowed are 0 to 4"]),
+        ({"subsets": "[1000]"}, [", key target.subsets: 1000 is out of range; allowed are 0 to 999"]),
         ({"seeds": "[-1]"}, ["best.yaml, line 10, key target.seeds.0", "greater than or equal to 0"]),
         ({"encoder": "bert-tny"}, [", key target.encoder: unknown encoder 'bert-tny'"]),
         ({"encoder": "./none"}, [", key target.encoder ./none: there is no such folder"]),

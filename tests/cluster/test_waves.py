@@ -11,6 +11,7 @@ from cluster.driver import finished, kept, started
 from harness.store import Store
 
 LINE = "bench --table scl_transfer --subsets 0,1,2 --set fine_tune.steps=8 --format json --slots 2"
+SLOTS = 2
 EARLIER = LATER = 6
 """Three seeds, and three subsets, of two rows."""
 
@@ -49,4 +50,7 @@ def test_killed_between_waves_the_same_command_goes_on(tmp_path: Path) -> None:
             assert stage is not None
             assert records[stage.key].provenance["parent_product"] == records[best].weights_digest
         selected.add(best)
-    assert {path.stem for path in (tmp_path / ".harness").rglob("*.safetensors")} == selected
+    # A run that ended while the driver was interrupted keeps its weights: one a slot at most.
+    stored = {path.stem for path in (tmp_path / ".harness").rglob("*.safetensors")}
+    assert selected <= stored
+    assert len(stored - selected) <= SLOTS

@@ -92,6 +92,16 @@ def written(made: Any, source: Path, folder: Path, classes: tuple[str, ...] | No
 NAMES = ("bad", "so so", "good")
 
 
+def wide_electra(folder: Path) -> Path:
+    """An ELECTRA whose embeddings are as wide as its states."""
+    from transformers import ElectraConfig, ElectraForMaskedLM
+
+    config = ElectraConfig(**{**tiny._SHAPE, "vocab_size": 48, "embedding_size": 32, "max_position_embeddings": 64})
+    ElectraForMaskedLM(config).save_pretrained(str(folder))
+    tiny.tokenizer("electra").save_pretrained(str(folder))
+    return folder
+
+
 def test_plain_transformers_gives_the_same_logits(folders: dict[str, Path], tmp_path: Path) -> None:
     expected, made = {}, []
     for kind in KINDS:
@@ -111,22 +121,13 @@ def test_plain_transformers_gives_the_same_logits(folders: dict[str, Path], tmp_
         write_model(encoder, tmp_path / name)
         write_tokenizer(folders[kind], encoder, tmp_path / name, 64)
         made.append(tmp_path / name)
+    wide, expected["wide"] = classifier_of(wide_electra(tmp_path / "tiny-electra"))
+    assert form_of(wide.encoder, supervised=True) == "classifier", "with embeddings as wide as its states it is a BERT"
+    made.append(written(wide, tmp_path / "tiny-electra", tmp_path / "wide", NAMES))
     found = plain(made)
     for name, logits in expected.items():
-        np.testing.assert_allclose(found[name], logits, atol=1e-6, rtol=1e-6, err_msg=name)
-
-
-def test_an_electra_whose_embeddings_are_as_wide_as_its_states_is_a_bert(tmp_path: Path) -> None:
-    from transformers import ElectraConfig, ElectraForMaskedLM
-
-    config = ElectraConfig(**{**tiny._SHAPE, "vocab_size": 48, "embedding_size": 32, "max_position_embeddings": 64})
-    source = tmp_path / "tiny-electra"
-    ElectraForMaskedLM(config).save_pretrained(str(source))
-    tiny.tokenizer("electra").save_pretrained(str(source))
-    made, expected = classifier_of(source)
-    assert form_of(made.encoder, supervised=True) == "classifier"
-    found = plain([written(made, source, tmp_path / "wide", NAMES)])["wide"]
-    np.testing.assert_allclose(found, expected, atol=1e-6, rtol=1e-6)
+        # Rounding of logits near 2 in float32: ALBERT was 1.4e-6 apart on an AMD Milan.
+        np.testing.assert_allclose(found[name], logits, atol=3e-6, rtol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,7 +7,7 @@ import pytest
 
 from harness.tables.caption import Caption
 from harness.tables.class_report import ClassReport, class_scores
-from harness.tables.render import STYLES, _class_tables
+from harness.tables.render import STYLES, class_tables
 
 CLASSES = ("a", "b", "c")
 
@@ -42,7 +42,7 @@ def test_many_classes_show_the_most_frequent_confusion() -> None:
     gold = np.arange(12).repeat(2)
     classes = class_scores([f"c{i}" for i in range(12)], [(gold, np.where(gold == 3, 7, gold))])
     report = ClassReport("Mine", 50, 24, ("accuracy",), (("FT", (0.91666,)),), "FT", classes)
-    (_, _, rows), (title, head, body) = _class_tables(Caption(1, class_reports=(report,)), STYLES["text"])
+    (_, _, rows), (title, head, body) = class_tables(Caption(1, class_reports=(report,)), STYLES["text"])
     assert rows == [["FT", "91.67"]]
     assert "50 training examples: classes under FT" in title
     assert head[-1] == "Most often as"

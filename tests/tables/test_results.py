@@ -201,8 +201,9 @@ def test_nothing_of_the_test_sets_is_committed_but_predictions(plan: Plan, store
     assert json.loads(body)["dev_scores"] == {"accuracy": 0.5}
 
 
-def test_scores_are_computed_in_two_places() -> None:
-    """`score` is called in the loop (of dev, to select) and in `tables.results` (of the tests, after selection)."""
+def test_where_scores_are_computed() -> None:
+    """`score` is called in the loop (of dev, to select) and in `tables.results` (of the tests, after selection); of recorded
+    predictions also where records are verified, and for trackers."""
     package = Path(harness.__file__).parent
     users = set()
     for path in sorted(package.rglob("*.py")):
@@ -213,7 +214,8 @@ def test_scores_are_computed_in_two_places() -> None:
             )
             if name == "score":
                 users.add(path.relative_to(package).as_posix())
-    assert users == {"tables/results.py", "training/loop.py"}
+    recorded = {"commands/rerun.py", "commands/verify.py", "tracking/projection.py"}
+    assert users == {"tables/results.py", "training/loop.py", *recorded}
 
 
 # ------------------------------------------------------------------------------------------------------ hardware

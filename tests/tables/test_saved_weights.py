@@ -232,9 +232,9 @@ def test_a_row_without_pre_training_is_a_line_of_reference() -> None:
 
 def test_a_logarithmic_axis_takes_positive_values_alone() -> None:
     row = load_table("views").rows[0].model_copy(update={"set": {"num_views": 0}})
-    assert Figure(x="num_views", label="K").x_of(row) == 0
+    assert Figure(x="num_views", label="K").x_of(row, 100) == 0
     with pytest.raises(MisplacedError, match="has num_views 0; leave log out"):
-        Figure(x="num_views", label="K", log=True).x_of(row)
+        Figure(x="num_views", label="K", log=True).x_of(row, 100)
 
 
 class TestLifecycle:
