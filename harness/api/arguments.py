@@ -68,7 +68,7 @@ KINDS: dict[str, type] = {
     **dict.fromkeys(
         ("sizes", "subsets", "seeds", "slots", "num_workers", "micro_batch", "dev_points", "trials", "seed"), int
     ),
-    **dict.fromkeys(("gpus_per_run", "cpus_per_run", "checkpoint_minutes", "region"), float),
+    **dict.fromkeys(("gpus_per_run", "cpus_per_run", "checkpoint_minutes", "region", "points"), float),
     **dict.fromkeys(("text", "label", "kind", "dev", "test", "unlabelled", "protocol"), str),
     **dict.fromkeys(("retry", "remove_overlap"), bool),
 }

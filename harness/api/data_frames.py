@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from harness.api.arguments import checked
+from harness.commands.compare import detections_of
 from harness.commands.prepare import Prepared
 from harness.commands.recorded import learning_curve
 from harness.commands.report import grid_of
@@ -18,6 +20,7 @@ from harness.specs import Record, RowSet, Stage
 from harness.tables.plan import Plan
 from harness.tables.recipe import Value
 from harness.tables.render import render
+from harness.tables.render_power import detection_rows
 from harness.tables.results import results_of
 
 if TYPE_CHECKING:
@@ -73,6 +76,13 @@ class PlanSummary:
     def hours(self) -> float:
         """The estimated hours of what is left, on this machine."""
         return self._prepared.hours
+
+    def detect(self, points: float = 1.0) -> pd.DataFrame:
+        """What the plan detects with 80 % power, and the cheapest design for a difference of `points`: one row a size and column, with
+        scores on the metric's own scale. `docs/statistics.md` has the columns."""
+        import pandas as pd
+
+        return pd.DataFrame(detection_rows(detections_of(self._prepared, checked("points", points) / 100)))
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -14,11 +14,20 @@ from typing import TYPE_CHECKING
 from tabulate import tabulate
 
 from harness.cli import EXIT_INCOMPLETE
-from harness.cli.figure import print_costs, print_embeddings, print_figure, print_probe, table_of_figure
+from harness.cli.figure import (
+    VARIANCE,
+    print_costs,
+    print_embeddings,
+    print_figure,
+    print_probe,
+    print_variance,
+    table_of_figure,
+)
 from harness.cli.output_file import BINARY, LONG, deliver, settle_output
 from harness.cli.parser import FIGURE_FORMATS, REPORT_FORMATS
-from harness.cli.printing import duration, magnitude, print_lines, size_of, time_range, timestamp
+from harness.cli.printing import duration, magnitude, print_lines, print_table, size_of, time_range, timestamp
 from harness.cli.request import read, recalled
+from harness.commands.compare import detections_of, subsets_of
 from harness.commands.execution import storage_of
 from harness.commands.glue_submission import FORMAT as SUBMISSION
 from harness.commands.glue_submission import write_submissions
@@ -44,6 +53,7 @@ from harness.tables.embedding_figure import EMBEDDINGS
 from harness.tables.plan import Plan, make_plan
 from harness.tables.probe_figure import FIGURES
 from harness.tables.render import render
+from harness.tables.render_power import detection_lines
 from harness.tables.request import Request
 from harness.tables.resolve import ResolvedTable, resolve
 from harness.tables.schema import parquet_bytes
@@ -73,6 +83,9 @@ def plan(args: argparse.Namespace) -> int:
     ]
     print_lines([*preset_line(prepared), *describe(prepared), *shared], sys.stdout)
     print("\n".join(["", *_rows(prepared)]))
+    if args.detect is not None:
+        found = detections_of(prepared, args.detect / 100)
+        print_table("\n".join(["", *detection_lines(found, subsets_of(prepared), duration)]), sys.stdout)
     return 0
 
 
@@ -224,6 +237,8 @@ def report(args: argparse.Namespace) -> int:
         status = print_embeddings(prepared, args, live)
     elif args.figure == COST:
         status = print_costs(prepared, args)
+    elif args.figure == VARIANCE:
+        status = print_variance(prepared, args)
     elif args.figure in FIGURES:
         status = print_probe(prepared, FIGURES[args.figure], args, live)
     else:

@@ -1,4 +1,4 @@
-"""What `compare` prints, and until when `bench` adds replicates. Imports the standard library alone."""
+"""What `compare` prints, what a plan detects, and until when `bench` adds replicates. Imports the standard library alone."""
 
 from __future__ import annotations
 
@@ -37,6 +37,16 @@ def comparison_flags(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument(
         "--without-collapsed", action="store_true", help="leave out runs that predict one class only on dev"
+    )
+
+
+def detect_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--detect",
+        type=number("points such as 1 or 0.5", above_zero=True),
+        default=None,
+        metavar="POINTS",
+        help="the smallest difference between rows that the plan detects with 80 %% power, and the cheapest design for this one",
     )
 
 

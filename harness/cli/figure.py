@@ -9,7 +9,7 @@ from tabulate import tabulate
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.output_file import deliver
 from harness.cli.printing import print_lines
-from harness.commands.compare import costs_of
+from harness.commands.compare import costs_of, variance_of
 from harness.commands.embeddings import embeddings_of
 from harness.commands.prepare import Prepared
 from harness.commands.probe import probed
@@ -21,20 +21,25 @@ from harness.tables.cost_figure import COST
 from harness.tables.embedding_figure import EMBEDDINGS, MOST, NEIGHBOURS
 from harness.tables.figure import csv_of, drawn, figure_of, points_of
 from harness.tables.probe_figure import FIGURES, ProbeFigure
+from harness.tables.render_comparison import rendered_variance
 from harness.tables.request import YAML
 from harness.tables.table import load_table, table_names
+from harness.tables.variance_figure import drawn_variance
+
+VARIANCE = "variance"
+"""The figure that every table has: of the variance of its cells."""
 
 
 def table_of_figure(figure: str, table: str | None) -> str | None:
-    """The table of a figure: a figure has the name of its table, or is a file; costs, embeddings and probes are of any. Raises UserError
+    """The table of a figure: a figure has the name of its table, or is a file; costs, variance, embeddings and probes are of any. Raises UserError
     for an unknown one, and for another table beside it."""
-    if figure in (COST, EMBEDDINGS) or figure in FIGURES:
+    if figure in (COST, EMBEDDINGS, VARIANCE) or figure in FIGURES:
         return table
     if table not in (None, figure):
         raise UserError(f"--figure {figure} is the figure of table {figure}; leave --table {table} out.")
     if not figure.endswith(YAML) and (figure not in table_names() or load_table(figure).figure is None):
         known = [name for name in table_names() if load_table(name).figure]
-        raise unknown("figure", figure, [*known, COST, EMBEDDINGS, *FIGURES], "--figure")
+        raise unknown("figure", figure, [*known, COST, EMBEDDINGS, VARIANCE, *FIGURES], "--figure")
     return figure
 
 
@@ -84,6 +89,18 @@ def print_costs(prepared: Prepared, args: argparse.Namespace) -> int:
     if not found:
         raise UserError(f"--figure {COST}: no run of this table is done; run its bench first.")
     deliver(cost_figure.csv_of(found) if args.format == "csv" else cost_figure.drawn(found, args.format), args)
+    return 0 if grid.complete else EXIT_INCOMPLETE
+
+
+def print_variance(prepared: Prepared, args: argparse.Namespace) -> int:
+    """Write the figure of the cells' variance, or its numbers as CSV. Raises UserError where no cell shows a variance."""
+    grid, found = variance_of(prepared)
+    if not found:
+        raise UserError(
+            f"--figure {VARIANCE}: no cell has two runs that are done; run a bench of two subsets and two seeds first."
+        )
+    drawn = rendered_variance(found, grid, "csv") if args.format == "csv" else drawn_variance(found, args.format)
+    deliver(drawn, args)
     return 0 if grid.complete else EXIT_INCOMPLETE
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import harness
 from harness.cli.argument_parser import Completion, Parser
-from harness.cli.comparison_flags import comparison_flags, until_flags
+from harness.cli.comparison_flags import comparison_flags, detect_flag, until_flags
 from harness.cli.flag_types import count, keep, names, number, numbers, one_of, positive, store
 
 LISTED = ("methods", "tasks", "tables", "spaces", "encoders", "corpora", "translators", "benches", "runs")
@@ -296,6 +296,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _table_flags(plan)
     _keep_flag(plan)
+    detect_flag(plan)
     plan.set_defaults(handler="harness.cli.bench:plan")
 
     report = commands.add_parser(
@@ -306,7 +307,7 @@ def build_parser() -> argparse.ArgumentParser:
     report.add_argument(
         "--figure",
         metavar="NAME",
-        help="the figure of table NAME, 'cost' (score against FLOPs), 'embeddings' of a test set, or of pre-trained rows "
+        help="the figure of table NAME, 'cost' (score against FLOPs), 'variance' of the cells, 'embeddings' of a test set, or of pre-trained rows "
         "'context', 'words', 'cosines', 'alignment', 'similar_pairs', 'contrast' or 'copying': png, svg, pdf or csv",
     )
     _track_flag(report)

@@ -8,7 +8,8 @@ other and of the mean, so power is an average over them: no approximation of the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +20,9 @@ from harness.statistics.crossed import MeanSquares, half_width, t_inference
 Floats = NDArray[np.float64]
 
 POWER, LEVEL = 0.8, 0.05
-QUANTILES = 64
+MOST_SUBSETS, MOST_SEEDS = 30, 10
+"""Of a design that is proposed."""
+QUANTILES = 32
 """Of each mean square's chi-squared distribution, in the middle of as many equal parts."""
 
 
@@ -94,22 +97,24 @@ class Design:
 
 
 def cheapest(
-    components: Components,
+    components: Sequence[Components],
     difference: float,
     cost: Callable[[int, int], float],
     *,
     level: float = LEVEL,
     wanted: float = POWER,
-    subsets: Iterable[int] = range(2, 31),
-    seeds: Iterable[int] = range(2, 11),
 ) -> Design | None:
-    """The design of the least `cost` (of subsets, seeds) that detects `difference` with probability `wanted`; of equal costs the
-    one that detects less. None where none of these does. One subset or one seed says nothing about others, so neither is proposed."""
-    found: list[Design] = []
-    for place in sorted(((a, b) for a in subsets for b in seeds), key=lambda place: (cost(*place), place)):
-        if found and cost(*place) > found[0].cost:
-            break
-        detects = detectable(precision(components, *place, level), wanted)
-        if detects <= difference:
-            found.append(Design(*place, cost(*place), detects))
-    return min(found, key=lambda design: design.detects) if found else None
+    """The design of the least `cost` (of subsets, seeds) that detects `difference` with probability `wanted` under each of the
+    `components`; of equal costs the one that detects less. None where none of these does. One subset or one seed says
+    nothing about others, so neither is proposed. `cost` grows with each."""
+
+    def enough(a: int, b: int) -> bool:
+        return all(power(difference, precision(each, a, b, level)) >= wanted for each in components)
+
+    found = []
+    for b in range(2, MOST_SEEDS + 1):
+        if enough(MOST_SUBSETS, b):  # more subsets never detect less: the fewest by bisection
+            a = bisect_left(range(MOST_SUBSETS), True, lo=2, key=lambda a: enough(a, b))
+            detects = max(detectable(precision(each, a, b, level), wanted) for each in components)
+            found.append(Design(a, b, cost(a, b), detects))
+    return min(found, key=lambda design: (design.cost, design.detects)) if found else None

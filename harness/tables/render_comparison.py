@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 Format = Literal["text", "md", "latex", "csv", "json"]
 FORMATS: tuple[Format, ...] = ("text", "md", "latex", "csv", "json")
+MANY = 12
+"""Comparisons of which each gets its sentence."""
 IMPROVED = 0.75
 """Probability of improvement that Bouthillier et al. (2021) call meaningful."""
 
@@ -48,6 +51,16 @@ def sentence(comparison: Comparison, found: Comparisons) -> str:
     )
     words = f"equivalent within ±{in_points(found.region)} points" if c.verdict == "equivalent" else c.verdict
     return f"{place}: {words}: {figures}{_exact(c)}{_limits(d.num_subsets, d.num_seeds)}{left_out}."
+
+
+def _sentences(found: Comparisons) -> list[str]:
+    """A sentence for each comparison; of many, for those that are decided."""
+    if len(found.comparisons) <= MANY:
+        return [sentence(each, found) for each in found.comparisons]
+    said = [sentence(each, found) for each in found.comparisons if each.verdict in ("higher", "lower", "equivalent")]
+    rest = Counter(each.verdict for each in found.comparisons if each.verdict in ("not separable", "no verdict"))
+    counts = ", ".join(f"{verdict}: {number}" for verdict, number in rest.items())
+    return [*said, *([f"Other comparisons: {counts}; --format csv has a sentence for each."] if counts else [])]
 
 
 def _exact(c: Comparison) -> str:
@@ -80,6 +93,9 @@ def notes(found: Comparisons) -> list[str]:
         f"Verdict: higher or lower where p by Holm is below {LEVEL:g}; equivalent where two one-sided tests by Holm put the difference within "
         f"±{in_points(found.region)} points; else not separable.",
     ]
+    aggregation = found.grid.resolved.aggregate
+    if aggregation.center != "mean":
+        lines.append(f"A cell of this table is the {aggregation.label} of its runs; comparisons are of their means.")
     if not found.items:
         lines.append("The test set is taken as given; --items asks whether it would hold on another one (accuracy).")
     lines += found.left_out
@@ -133,7 +149,7 @@ def comparison_layout(found: Comparisons) -> Layout:
     for size in found.grid.resolved.sizes:
         mine = [each for each in found.comparisons if each.size == size]
         blocks.append((size_name(size), [_row(each, found) for each in mine]))
-    sentences = tuple(sentence(each, found) for each in found.comparisons)
+    sentences = tuple(_sentences(found))
     name = f"{found.grid.resolved.table.name}-comparisons"
     return Layout(name, head, tuple(blocks), (0, 1, 8), tuple(notes(found)), sentences)
 

@@ -9,13 +9,14 @@ from collections.abc import Callable
 import pandas as pd
 import pytest
 from cli.command import Said, command
-from cli.conftest import Benched
+from cli.conftest import BENCH, METHODS, Benched
 
 import harness as python
 from harness.errors import UserError
 from harness.store import Store
 
 Harness = Callable[..., Said]
+BENCHED = BENCH.format(encoder="bert-tiny", methods=METHODS)
 
 
 @pytest.fixture
@@ -133,3 +134,41 @@ def test_runs_that_collapsed_are_left_out_on_request(harness: Harness) -> None:
     frame = pd.read_csv(io.StringIO(harness("compare --optimism --without-collapsed --format csv").out))
     assert frame["row"].tolist() == runs[~runs["collapsed"]]["row"].drop_duplicates().tolist()
     assert "Left out: " not in harness("compare").out
+
+
+def test_the_figure_of_the_variance(harness: Harness) -> None:
+    said = harness("report --figure variance --format csv")
+    assert said.status == 0
+    assert said.out == harness("compare --variance --format csv").out
+    picture = harness("report --figure variance --format svg").out
+    assert picture == harness("report --figure variance --format svg").out
+    assert "<svg" in picture
+    said = harness("report --figure variance --format csv --subsets 1")
+    assert said.status == 2
+    assert "no cell has two runs that are done" in said.err
+
+
+def test_a_plan_says_what_it_detects(harness: Harness) -> None:
+    words = BENCHED.removeprefix("bench ") + " --detect"
+    said = harness(f"plan {words} 2")
+    assert said.status == 0
+    assert "defaults" in said.out  # one subset shows no variance between subsets
+    assert "The cheapest design that detects 2.00 points" in said.out
+    assert "copy it to a YAML file of your own with 'subsets: " in said.out
+    assert "it needs 8" in said.out  # 6 comparisons: 2 / 2^8 <= 0.05 / 6
+    assert "--detect" not in harness(f"plan {BENCHED.removeprefix('bench ')}").out
+    refused = harness(f"plan {words} 0")
+    assert refused.status == 2
+    assert "'0' is not a number of points such as 1 or 0.5" in refused.err
+    frame = python.plan(
+        "few_shot",
+        tasks="sst2",
+        data="data",
+        sizes=20,
+        subsets=0,
+        seeds=[31, 42],
+        methods=["ft", "scl"],
+        encoder="bert-tiny",
+    ).detect(2)
+    assert list(frame["recorded"]) == [0]
+    assert frame["detects"].notna().all()

@@ -101,14 +101,17 @@ class TestPower:
         def cost(a: int, b: int) -> float:
             return 1.0 + 2 * a + a * b
 
-        found = cheapest(self.some, 0.03, cost)
+        found = cheapest([self.some], 0.03, cost)
         assert isinstance(found, Design)
         assert found.detects <= 0.03
         for a in range(2, 31):
             for b in range(2, 11):
                 if cost(a, b) < found.cost:
                     assert detectable(precision(self.some, a, b)) > 0.03
-        assert cheapest(self.some, 1e-5, cost) is None
+        assert cheapest([self.some], 1e-5, cost) is None
+        both = cheapest([self.some, Components(16e-4, 0.0, 0.0)], 0.03, cost)
+        assert both is not None
+        assert both.cost > found.cost
 
     def test_without_variance_anything_is_detected(self) -> None:
         assert detectable(precision(Components(0, 0, 0), 5, 3)) == 0.0

@@ -101,6 +101,20 @@ def test_verdicts_and_their_sentences() -> None:
     assert noisy.against == "SCL"
 
 
+def test_of_many_comparisons_those_that_are_decided_get_a_sentence() -> None:
+    r = resolved(tasks=("sst2", "rte", "mrpc", "qnli", "cola", "qqp"))
+    text = rendered(compared(filled(r, shifted(r, {"FT": 0.0, "SCL": 0.2, "TAPT": 0.0}))), "text")
+    assert text.count("SCL - FT") == 7
+    assert "TAPT - FT" not in text
+    assert "Other comparisons: not separable: 7; --format csv has a sentence for each." in text
+
+
+def test_a_table_of_medians_says_that_means_are_compared() -> None:
+    r = replace(resolved(), aggregate=Aggregation(center="median", spread="none"))
+    text = rendered(compared(filled(r, results(r))), "md")
+    assert "A cell of this table is the median of its runs; comparisons are of their means." in text
+
+
 def test_nine_subsets_give_the_exact_test_a_word() -> None:
     r = replace(resolved(), subsets=tuple(range(9)))
     found = compared(filled(r, shifted(r, {"FT": 0.0, "SCL": 0.05, "TAPT": 0.0})))
