@@ -148,8 +148,8 @@ class Data:
     """The data of a stage. `num_labels`: 0 without labels, 1 for regression, else the number of classes.
 
     `views`: a training row holds that many views of one text side by side (back-translations). `blocks`: 'text' makes a
-    sequence of each text, 'packed' cuts the texts end to end into blocks of `max_length` tokens. `classes`: the classes' names in
-    the order of their codes, which is a label.
+    sequence of each text, 'packed' cuts the texts end to end into blocks of `max_length` tokens. Labels: `classes`, the classes' names
+    in the order of their codes; `held_out`, texts on which the loss is logged, and nothing is trained.
     """
 
     train: RowSet
@@ -160,6 +160,7 @@ class Data:
     views: int = neutral(1)
     blocks: Literal["text", "packed"] = neutral("text")
     classes: tuple[str, ...] = _label(())
+    held_out: RowSet | None = field(default=None, metadata={"label": True}, compare=False)
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,7 @@ OTHER: dict[type, dict[str, Any]] = {
         "views": 2,
         "blocks": "packed",
         "classes": ("no", "yes"),
+        "held_out": OTHERS,
     },
     RowSet: {"digest": "9" * 32, "name": "renamed", "rows": 7, "mean_chars": 1.5},
     Optim: {
@@ -113,6 +114,7 @@ OTHER: dict[type, dict[str, Any]] = {
 LABELS = {
     (Stage, "phase"),
     (Data, "classes"),
+    (Data, "held_out"),
     (RowSet, "name"),
     (RowSet, "rows"),
     (RowSet, "mean_chars"),

@@ -276,10 +276,11 @@ def _bars(values: Sequence[float], most: int = 50) -> str:
 
 def _history_lines(record: Record) -> Iterator[str]:
     for entry in record.history:
-        terms = {k: v for k, v in entry.items() if k not in ("step", "dev", "measures", "curve")}
+        terms = {k: v for k, v in entry.items() if k not in ("step", "dev", "measures", "curve", "held_out")}
+        held_out = f"  held out {_scores(entry['held_out'])}" if "held_out" in entry else ""
         dev = f"  dev {_scores(entry['dev'])}" if "dev" in entry else ""
         measures = f"  measures {_scores(entry['measures'])}" if "measures" in entry else ""
-        yield f"  step {entry['step']:>6}  {_scores(terms)}{measures}{dev}"
+        yield f"  step {entry['step']:>6}  {_scores(terms)}{held_out}{measures}{dev}"
 
 
 def _scores(values: dict[str, Any]) -> str:

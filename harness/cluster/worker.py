@@ -175,7 +175,8 @@ def fetched(references: list[Any]) -> list[Any]:
 def _wanted(stage: Stage) -> list[tuple[RowSet, Data]]:
     plain = replace(stage.data, views=1, blocks="text")
     evaluations = [*([stage.data.dev] if stage.data.dev else []), *stage.data.tests]
-    return [(stage.data.train, stage.data), *((rows, plain) for rows in evaluations)]
+    held_out = [(stage.data.held_out, stage.data)] if stage.data.held_out else []
+    return [(stage.data.train, stage.data), *((rows, plain) for rows in evaluations), *held_out]
 
 
 def _cache_key(rows: RowSet, data: Data) -> tuple[Any, ...]:
@@ -205,7 +206,9 @@ def trained(
     from harness.training.process_group import SINGLE_PROCESS
 
     (train, labels), *evaluations = sets
-    inputs = Inputs(train, labels, dict(zip(digests, evaluations, strict=True)), item.stage.data.views)
+    data, sets_of = item.stage.data, dict(zip(digests, evaluations, strict=True))
+    held_out = sets_of.pop(data.held_out.digest)[0] if data.held_out else None
+    inputs = Inputs(train, labels, sets_of, data.views, held_out)
     group = process_group or SINGLE_PROCESS
     gauges = None if group.rank else StageGauges(item, setup, group.size, ledger)
     record = run_stage(

@@ -13,7 +13,7 @@ from harness.specs import Data, RowSet, digest_of
 from harness.store import Store
 from harness.tables.plan import Plan
 from harness.tables.recipe import Augment
-from harness.tables.resolve import ResolvedTable
+from harness.tables.resolve import Part, ResolvedTable
 from harness.tables.task_reader import NO_TRANSLATION, Translation
 from harness.tasks import (
     Corpus,
@@ -60,9 +60,9 @@ def translations_of(
     return translators, found
 
 
-def corpora_of(resolved: ResolvedTable, store: Store, download: bool, where: str) -> dict[float, Corpus]:
-    """The pre-training corpus of a table, by the fractions of it that rows are trained on, the largest first; empty where no row is
-    pre-trained, and in a plan where it is not downloaded yet."""
+def corpora_of(resolved: ResolvedTable, store: Store, download: bool, where: str) -> dict[Part, Corpus]:
+    """The parts of a table's pre-training corpus, as `ResolvedTable.corpus_parts`; empty where no row is pre-trained, and in a plan
+    where it is not downloaded yet."""
     if resolved.pre_train is None:
         return {}
     memo = store.artifacts.parent / "corpora.json"
@@ -73,7 +73,7 @@ def corpora_of(resolved: ResolvedTable, store: Store, download: bool, where: str
         if download:
             raise
         return {}
-    return {fraction: whole.part(fraction) for fraction in resolved.fractions}
+    return {(start, stop): whole.part(stop, start) for start, stop in resolved.corpus_parts}
 
 
 def translate(

@@ -14,7 +14,7 @@ from harness.methods import mlm_head_stage
 from harness.objectives.definitions import step_flops
 from harness.specs import UNRESOLVED, Optim, Parent, RowSet, Run, Stage, Status, trained_again
 from harness.tables.recipe import Augment
-from harness.tables.resolve import ResolvedTable
+from harness.tables.resolve import Part, ResolvedTable
 from harness.tables.table_data import TableData, TaskData, TrainingSet, data_settings, runs_of
 from harness.tables.task_reader import NO_TRANSLATION, Overlap, TaskReader, Translation
 from harness.tables.waves import Select, Start, not_ended
@@ -24,6 +24,7 @@ from harness.tasks import (
     Task,
     TextSource,
     load_corpus,
+    part_name,
     task_named,
 )
 
@@ -39,7 +40,7 @@ CHARS_PER_TOKEN = 4.3
 @dataclass
 class Plan:
     """What a table needs. `stages` by key, parents before children; `table_data` make the runs of other hyperparameters on the
-    same data; `library` holds the rows of every row set, `corpora` the texts of pre-training, the largest fraction first;
+    same data; `library` holds the rows of every row set, `corpora` the texts of pre-training, the largest part first;
     `untranslated`: rows whose back-translations have to be made before anything is trained, for views (None) and by augmentation;
     `earlier`: the plan of the runs among which those that runs start from are selected, with its stages, and `starts` what is
     selected, by row."""
@@ -130,12 +131,12 @@ def make_plan(
     user_tasks: Mapping[str, Task] | None = None,
     translation: Translation = NO_TRANSLATION,
     augmentations: Mapping[Augment, Translation] | None = None,
-    corpora: Mapping[float, Corpus] = MappingProxyType({}),
+    corpora: Mapping[Part, Corpus] = MappingProxyType({}),
     select: Select = not_ended,
 ) -> Plan:
     """All runs of a table, and those that they start from. Without a source nothing is read and every row set is unresolved, which is enough for a cost.
 
-    `corpora`: what rows are pre-trained on, by fraction, where it was opened; `augmentations`: left out, they can be made where
+    `corpora`: what rows are pre-trained on, by part, where it was opened; `augmentations`: left out, they can be made where
     `translation` can; `select`: gives the start of a row's runs. Raises UserError for unknown tasks, methods and
     hyperparameters, for objectives that the encoder cannot be trained with, and for data that are wrong.
     """
@@ -163,7 +164,7 @@ def make_plan(
         training=training,
         base=located.encoder,
         mlm_head=mlm_head,
-        corpora={fraction: _corpus_rows(resolved, fraction, corpora) for fraction in resolved.fractions},
+        corpora={part: _corpus_rows(resolved, part, corpora) for part in resolved.corpus_parts},
         config=located.config,
         encoder=located.name,
         views=translation.views,
@@ -243,12 +244,12 @@ class _Lazy(dict[K, V]):
         return value
 
 
-def _corpus_rows(resolved: ResolvedTable, fraction: float, corpora: Mapping[float, Corpus]) -> RowSet:
-    """A fraction of the corpus as a row set, unresolved while it is not at hand."""
-    if fraction in corpora:
-        return corpora[fraction].row_set()
+def _corpus_rows(resolved: ResolvedTable, part: Part, corpora: Mapping[Part, Corpus]) -> RowSet:
+    """A part of the corpus as a row set, unresolved while it is not at hand."""
+    if part in corpora:
+        return corpora[part].row_set()
     assert resolved.pre_train is not None
-    name = resolved.pre_train.corpus if fraction == 1 else f"{100 * fraction:g} % of {resolved.pre_train.corpus}"
+    name = part_name(resolved.pre_train.corpus, part[1], part[0])
     return RowSet(f"{UNRESOLVED}{name}", name, 10000, 500.0)
 
 

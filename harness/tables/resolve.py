@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from harness.tasks.task import Task
 
 T = TypeVar("T")
+Part = tuple[float, float]
+"""Where a part of a corpus begins and ends in [0, 1); see `harness.tasks.corpora.Corpus.part`."""
 
 
 @dataclass(frozen=True)
@@ -243,15 +245,23 @@ class ResolvedTable:
         return _scaled(row.pre_train_step, table, self.optim("pre_train", row=row).steps)
 
     def fraction(self, row: Row) -> float:
-        """The fraction of the corpus that a row is pre-trained on."""
+        """The fraction of the corpus that a row is pre-trained on, without what is held out."""
         assert self.pre_train is not None
-        return row.pre_train_fraction or self.pre_train.fraction
+        return min(row.pre_train_fraction or self.pre_train.fraction, 1 - self.pre_train.held_out)
 
     @property
-    def fractions(self) -> tuple[float, ...]:
-        """Those of all rows, the largest first; none without pre-training."""
+    def held_out(self) -> Part | None:
+        """The part of the corpus on which the loss is logged; None where there is none."""
+        share = self.pre_train.held_out if self.pre_train else 0.0
+        return (1 - share, 1.0) if share else None
+
+    @property
+    def corpus_parts(self) -> tuple[Part, ...]:
+        """The parts of the corpus that rows are pre-trained on, the largest first, and the one that is held out; none without
+        pre-training."""
         rows = [row for row in self.rows if row.pre_train and not row.skip]
-        return tuple(sorted({self.fraction(row) for row in rows}, reverse=True)) if self.pre_train else ()
+        trained = sorted({self.fraction(row) for row in rows}, reverse=True) if self.pre_train else []
+        return (*((0.0, fraction) for fraction in trained), *([self.held_out] if self.held_out else []))
 
     def save_at(self, steps: int) -> set[int]:
         """The updates after which a pre-training stage of `steps` updates stores its weights, besides those that rows start from: at

@@ -53,7 +53,7 @@ class TableData:
     """The data of a table: enough to make its runs for any hyperparameters without reading again.
 
     `training` by (task, size, subset, number of texts, 0 for its own, augmentation); `base` is the encoder, `mlm_head` where stages that use an MLM
-    head start from instead (None: `base` has a usable one); `corpora` of pre-training by fraction, empty without it; `config` and
+    head start from instead (None: `base` has a usable one); `corpora` of pre-training by part, empty without it; `config` and
     `encoder` of the located encoder; `views` and `untranslated` of the translation, `unaugmented`: why training sets cannot be
     augmented so, by augmentation. `read_under`: what the table said that this depends on, by the name under which a user sets it.
     `starts`: what rows start from instead of the encoder, by row.
@@ -63,7 +63,7 @@ class TableData:
     training: Mapping[tuple[str, int, int, int, Augment | None], TrainingSet]
     base: Encoder
     mlm_head: Parent | None
-    corpora: Mapping[float, RowSet]
+    corpora: Mapping[tuple[float, float], RowSet]
     config: Mapping[str, Any]
     encoder: str
     views: int
@@ -88,6 +88,7 @@ def data_settings(resolved: ResolvedTable) -> dict[str, object]:
     if resolved.pre_train:
         found["pre_train.corpus"] = resolved.pre_train.corpus
         found["pre_train.fraction"] = resolved.pre_train.fraction
+        found["pre_train.held_out"] = resolved.pre_train.held_out
     return found
 
 
@@ -185,8 +186,10 @@ def _pre_trained(resolved: ResolvedTable, row: Row, steps: list[Step], table_dat
     text = resolved.pre_train
     base: Encoder | Parent = table_data.base
     assert text is not None  # a table with such a row has a corpus
-    rows = table_data.corpora[resolved.fraction(row)]
-    data, optim = Data(rows, max_length=text.max_length, blocks=text.blocks), resolved.optim("pre_train", row=row)
+    rows = table_data.corpora[0.0, resolved.fraction(row)]
+    held_out = table_data.corpora[resolved.held_out] if resolved.held_out else None
+    data = Data(rows, max_length=text.max_length, blocks=text.blocks, held_out=held_out)
+    optim = resolved.optim("pre_train", row=row)
     for method, values in steps:
         assert method.train is not None
         trained = method.train(values, UnlabelledPhase(data, optim, text.seed, base, "pre-train"))

@@ -49,7 +49,8 @@ def stated(table: Table) -> dict[str, Any]:
 
 def _text(pre_train: PreTrain) -> dict[str, Any]:
     """The text of pre-training; all of the corpus goes without saying, and which weights are stored on the way changes no number."""
-    return pre_train.model_dump(exclude={"save_at", *(["fraction"] if pre_train.fraction == 1 else [])})
+    plain = {name for name, value in (("fraction", 1), ("held_out", 0)) if getattr(pre_train, name) == value}
+    return pre_train.model_dump(exclude={"save_at", *plain})
 
 
 def used(resolved: ResolvedTable) -> dict[str, Any]:
@@ -219,6 +220,7 @@ _WORDS: Mapping[str, Callable[[Any], str]] = {
     "seeds": _seeds,
     "pre_train.corpus": lambda v: f"pre-training corpus {v}",
     "pre_train.fraction": lambda v: f"{100 * v:g} % of its texts",
+    "pre_train.held_out": lambda v: f"{100 * v:g} % of its texts held out",
     "pre_train.blocks": lambda v: "packed blocks framed by special tokens" if v == "packed" else "one text a sequence",
     "pre_train.max_length": lambda v: f"{v} tokens a pre-training sequence",
     "pre_train.seed": lambda v: f"pre-training seed {v}",

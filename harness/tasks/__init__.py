@@ -15,7 +15,7 @@ metrics     metrics by name
 """
 
 from harness.errors import NotAtHand, NotFetched
-from harness.tasks.corpora import CORPORA, Corpus, load_corpus, open_corpus
+from harness.tasks.corpora import CORPORA, Corpus, load_corpus, open_corpus, part_name
 from harness.tasks.metrics import METRICS, Metric, score
 from harness.tasks.overlap import count_overlap, normalised
 from harness.tasks.protocol import EvaluationSets, Protocol
@@ -57,6 +57,7 @@ __all__ = [
     "open_corpus",
     "open_source",
     "open_translator",
+    "part_name",
     "protocol_named",
     "score",
     "task_named",

@@ -70,19 +70,27 @@ class Corpus:
         """The texts, without spaces around them and none of them empty. Raises UserError when a file has changed since."""
         return self.reader()
 
-    def part(self, fraction: float) -> Corpus:
-        """About `fraction` of the texts, in their order: those whose hash is below it. So each text is in or out by its content
-        alone, equal texts together, and a part holds each smaller part. Read through once, for the digest; all of it is the corpus
-        itself. Raises UserError where no text is left."""
-        if fraction == 1:
+    def part(self, stop: float, start: float = 0.0) -> Corpus:
+        """The texts whose hash lies in [`start`, `stop`) of [0, 1), in their order: about that share of them. So each text is in or out
+        by its content alone, equal texts together, and a part holds each part within it. Read through once, for the digest; all
+        of it is the corpus itself. Raises UserError where no text is left."""
+        if (start, stop) == (0, 1):
             return self
-        name = f"{100 * fraction:g} % of {self.name}"
-        reader = partial(_part, self.reader, fraction)
-        return Corpus(name, *_measured(reader, digest_of([self.digest, fraction]), self.memo, name), reader, self.memo)
+        name = part_name(self.name, stop, start)
+        reader = partial(_part, self.reader, start, stop)
+        identity = digest_of([self.digest, stop, *([start] if start else [])])
+        return Corpus(name, *_measured(reader, identity, self.memo, name), reader, self.memo)
 
     def row_set(self, name: str = "") -> RowSet:
         """What a stage's spec holds of this corpus; `name` defaults to its own."""
         return RowSet(self.digest, name or self.name, self.rows, round(self.mean_chars, 2))
+
+
+def part_name(name: str, stop: float, start: float = 0.0) -> str:
+    """What a part of the corpus `name` is called."""
+    return (
+        f"{100 * round(stop - start, 9):g} % {'held out ' * bool(start)}of {name}" if (start, stop) != (0, 1) else name
+    )
 
 
 def open_corpus(
@@ -149,8 +157,8 @@ def _measure(texts: Iterable[str], name: str) -> tuple[str, int, float]:
     return whole.hexdigest()[:KEY_LENGTH], rows, chars / rows
 
 
-def _part(reader: Callable[[], Iterator[str]], fraction: float) -> Iterator[str]:
-    return (text for text in reader() if _place(text) < fraction)
+def _part(reader: Callable[[], Iterator[str]], start: float, stop: float) -> Iterator[str]:
+    return (text for text in reader() if start <= _place(text) < stop)
 
 
 def _place(text: str) -> float:

@@ -36,6 +36,8 @@ EVALUATION_TOKENS = 2048
 LOG_EVERY = 100
 CURVE_POINTS = 50
 """Points of a stage's loss curve."""
+HELD_OUT, HELD_OUT_BATCH = 256, 64
+"""Sequences that a held-out loss is taken of, and at once: fewer than a large batch, which takes memory, and contrasts among more."""
 MEASURE_EVERY = 10
 """Steps between two measurements of what is logged beside the loss. Measuring at each step would cost a few per cent."""
 
@@ -52,12 +54,13 @@ class DivergedError(Exception):
 class Inputs:
     """A stage's tokenised data: training sequences with labels [n] (None without labels), and evaluation sequences with
     their gold labels by digest of the row set. With several `views` of each text, `train` holds the n sequences of view 0,
-    then those of view 1, and so on."""
+    then those of view 1, and so on. `held_out`: sequences on which the loss is logged whenever the history grows."""
 
     train: Tokens
     labels: NDArray[Any] | None = None
     evaluations: dict[str, tuple[Tokens, NDArray[Any]]] = field(default_factory=dict)
     views: int = 1
+    held_out: Tokens | None = None
 
 
 @dataclass(frozen=True)
@@ -226,6 +229,8 @@ class _TrainingRun:
         probe = probed(self.objective, self._batch, self._draw(step), self.optim.precision, self.device)
         measures = mean_measures(self._measured, self.process_group) | probe
         entry |= {"measures": measures} if measures else {}
+        if self.inputs.held_out is not None:
+            entry["held_out"] = held_out_terms(self.objective, self.inputs.held_out, self.seed, self.optim, self.device)
         curve = {"loss": losses, "dev": self._dev_curve}
         entry |= {"curve": found} if (found := {name: points for name, points in curve.items() if points}) else {}
         self._pending, self._measured, self._dev_curve = [], [], []
@@ -368,6 +373,32 @@ def probed(
         found = objective.probe(some, lambda purpose, *more: draw(f"probe_{purpose}", *more), device)
     objective.train()
     return {name: value for name, each in found.items() if math.isfinite(value := float(each))}
+
+
+def held_out_terms(
+    objective: TrainingObjective, held_out: Tokens, seed: int, optim: Optim, device: torch.device
+) -> dict[str, float]:
+    """The loss and its terms on at most HELD_OUT sequences, in batches as in training but of at most HELD_OUT_BATCH; the same sequences,
+    masks and other draws each time, from streams of their own, without dropout: it changes nothing that is trained."""
+    chosen = stream(seed, "held_out").permutation(len(held_out))[:HELD_OUT]
+    size = min(optim.batch_size, HELD_OUT_BATCH)
+    sums: dict[str, float] = {}
+    whole: dict[str, float] = {}
+    objective.eval()
+    with torch.no_grad(), autocast(device, optim.precision):
+        for at in range(0, len(chosen), size):
+            batch = held_out.take(chosen[at : at + size])
+            views = objective.prepare(
+                batch, None, lambda purpose, *more, at=at: stream(seed, f"held_out_{purpose}", at, *more)
+            )
+            terms = objective(Batch.of(views.tokens, device, views.ids), views)
+            counts = objective.counts(views)
+            for name, term in terms.items():
+                whole[name] = whole.get(name, 0.0) + counts[name]
+                sums[name] = sums.get(name, 0.0) + (float(term) * counts[name] if counts[name] else 0.0)
+    objective.train()
+    means = {name: sums[name] / whole[name] for name in sums if whole[name]}
+    return {"loss": sum(objective.weights[name] * value for name, value in means.items()), **means}
 
 
 def by_length(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:

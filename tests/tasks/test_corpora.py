@@ -380,6 +380,15 @@ class TestParts:
             assert texts == [text for text in map(str.strip, TEXTS) if text in kept], "equal texts stay together"
         assert set(found[0.1]) < set(found[0.25]) < set(found[0.5]) < set(found[1.0])
 
+    def test_what_is_held_out_and_the_rest_are_the_corpus(self, tmp_path: Path) -> None:
+        corpus = open_corpus(lines(tmp_path / "a.txt", TEXTS))
+        rest, held_out = corpus.part(0.9), corpus.part(1.0, 0.9)
+        kept, away = set(rest.texts()), set(held_out.texts())
+        assert not kept & away
+        assert kept | away == set(corpus.texts())
+        assert rest.rows + held_out.rows == corpus.rows
+        assert (rest.name, held_out.name) == ("90 % of a", "10 % held out of a")
+
     def test_neither_files_nor_their_order_choose(self, tmp_path: Path) -> None:
         forwards, backwards = (
             lines(tmp_path / f"{name}.txt", texts) for name, texts in (("a", TEXTS), ("b", TEXTS[::-1]))
