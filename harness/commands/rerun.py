@@ -3,7 +3,6 @@ read."""
 
 from __future__ import annotations
 
-import json
 import random
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -13,11 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from safetensors import SafetensorError
 
 from harness.commands.execution import storage_of
 from harness.commands.prepare import Prepared, prepare
 from harness.commands.train import train
 from harness.commands.verify import Verification
+from harness.encoders.models.weights import checked_weights
 from harness.errors import UserError
 from harness.specs import Parent, Record, Stage
 from harness.statistics.crossed import half_width, mean_squares
@@ -85,13 +86,14 @@ def rerun(found: Verification, count: int, seed: int, view: View, *, storage: st
             origin = records[key].provenance
             how = (int(origin.get("workers", 1)), int(origin.get("micro_batch", 0)), bool(origin.get("kernels")))
             groups.setdefault(how, []).append(key)
+        names = prepared.plan.names()
         for how, keys_of_group in groups.items():
             ended = _trained(prepared, records, keys_of_group, how, storage, view)
             again += [
                 _judged(
                     found,
                     prepared.plan.stages[key],
-                    prepared.plan.names()[key],
+                    names[key],
                     records[key],
                     ended.get(key),
                     len(drawn),
@@ -115,7 +117,7 @@ def _trained(
         prepared = prepare(replace(prepared.request, num_workers=workers), train=True)
     plan, kept = prepared.plan, storage_of(replace(prepared.request, storage=storage), prepared.store)
     with tempfile.TemporaryDirectory(prefix="harness-verify-") as folder:
-        scratch = Storage(str(Path(folder) / "products"))
+        scratch = Storage(str(Path(folder) / "artifacts"))
         wanted: set[str] = set()
 
         def want(stage: Stage) -> None:
@@ -151,11 +153,13 @@ def _copied(stage: Stage, record: Record | None, kept: Storage, scratch: Storage
     wanted = record.provenance.get("parent_product") if record else None
     if wanted is None or not kept.exists(name):
         return False
-    content = kept.read(name)
-    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    if header.get("__metadata__", {}).get("digest") != wanted:
+    try:
+        _, digest = checked_weights(kept, stage.init.stage.key, stage.init.step)
+    except SafetensorError:
         return False
-    scratch.write(name, content)
+    if digest != wanted:
+        return False
+    scratch.write(name, kept.read(name))
     return True
 
 

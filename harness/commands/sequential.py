@@ -12,7 +12,7 @@ from harness.commands.report import grid_of
 from harness.errors import UserError
 from harness.statistics.design import full_grid
 from harness.statistics.sequential import look_width, path
-from harness.tables.caption import counted
+from harness.tables.caption import counted, examples
 from harness.tables.comparison import columns_of, runs_of
 from harness.tables.request import Request
 from harness.tasks import protocol_named
@@ -60,7 +60,7 @@ def widths(prepared: Prepared) -> list[Width]:
     found = []
     for size in grid.resolved.sizes:
         for column in columns_of(grid):
-            place = f"{grid.title(column)}, {f'{size:,} examples' if size else 'all examples'}"
+            place = f"{grid.title(column)}, {examples(size)}"
             first = runs.get((size, titles[0], column)) if titles else None
             for title in titles[1:] or titles:
                 mine = runs.get((size, title, column))

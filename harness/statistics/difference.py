@@ -30,6 +30,16 @@ class Interval:
     high: float
 
 
+def mean_interval(scores: ArrayLike, level: float = LEVEL) -> Interval | None:
+    """(subsets, seeds) -> the interval of their mean, crossed over both. None for a single run, and where scores do not vary."""
+    values = np.asarray(scores, dtype=np.float64)
+    variance, degrees = t_inference(mean_squares(values))
+    if values.size < 2 or not float(variance) > 0:
+        return None
+    mean, half = float(values.mean()), float(half_width(variance, degrees, level))
+    return Interval(mean - half, mean + half)
+
+
 @dataclass(frozen=True)
 class SignFlip:
     """`count`: of the differences, the means of the subsets (of the seeds where there is one subset); `floor`: the smallest p

@@ -361,3 +361,13 @@ def counted(number: int, noun: str) -> str:
 
 def _short_size(size: int) -> str:
     return f"n{size}" if size else "full"
+
+
+def examples(size: int) -> str:
+    """For the title of a panel or a place: '1,000 examples'."""
+    return f"{size:,} examples" if size else "all examples"
+
+
+def training_examples(size: int) -> str:
+    """For a sentence: '1,000 training examples'."""
+    return f"{size:,} training examples" if size else "full training set"

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from harness.errors import UserError, unknown
 from harness.statistics.bootstrap import best_shares, resampled_means
-from harness.statistics.crossed import half_width, mean_squares, t_inference
 from harness.statistics.design import full_grid
-from harness.statistics.difference import Difference, Interval, difference
+from harness.statistics.difference import Difference, Interval, difference, mean_interval
 from harness.statistics.sign_flip import holm
 from harness.tables.aggregation import AVERAGE, replicate_averages
 from harness.tables.caption import counted
@@ -167,10 +166,8 @@ def cell_intervals(grid: Grid) -> dict[Place, Interval]:
         cell = grid.cells.get(place)
         if cell and cell.complete and len(runs.scores) == len(subsets) * len(seeds) > 1 and cell.value is not None:
             scores = np.array([[runs.scores[s, r] for r in seeds] for s in subsets])
-            variance, degrees = t_inference(mean_squares(scores))
-            half = float(half_width(variance, degrees, 1 - LEVEL))
-            if half > 0:
-                found[place] = Interval(float(scores.mean()) - half, float(scores.mean()) + half)
+            if interval := mean_interval(scores):
+                found[place] = interval
     return found
 
 

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from harness.tables.caption import examples
 from harness.tables.costs import CellCost, cost_frame
-from harness.tables.figure import MARKERS, PANEL, file_of
+from harness.tables.figure import MARKERS, PANEL, file_of, panels_of
 from harness.tables.schema import csv_text
 
 COST = "cost"
@@ -28,21 +29,15 @@ def drawn(found: Sequence[CellCost], format: str) -> bytes:
 
 
 def _figure(found: Sequence[CellCost]) -> Any:
-    from matplotlib.figure import Figure as Canvas
-
     panels = list(dict.fromkeys((each.column, each.size) for each in found))
-    wide = min(2, len(panels))
-    high = -(-len(panels) // wide)
-    canvas = Canvas(figsize=(1.3 * PANEL[0] * wide, 1.2 * PANEL[1] * high), layout="constrained")
-    for number, (column, size) in enumerate(panels):
+    canvas, drawn_on = panels_of(len(panels), panel=(1.3 * PANEL[0], 1.2 * PANEL[1]))
+    for axes, (column, size) in zip(drawn_on, panels, strict=True):
         mine = sorted(
             (each for each in found if (each.column, each.size) == (column, size)), key=lambda each: each.total.flops
         )
-        axes = canvas.add_subplot(high, wide, number + 1)
         _panel(axes, mine)
-        examples = f"{size:,} examples" if size else "all examples"
         axes.set(
-            title=f"{mine[0].title}, {examples}",
+            title=f"{mine[0].title}, {examples(size)}",
             xlabel="FLOPs of a run",
             ylabel=f"{mine[0].metric or 'average'} (x100)",
         )

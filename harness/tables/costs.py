@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness.statistics.crossed import half_width, mean_squares, t_inference
 from harness.statistics.design import full_grid
+from harness.statistics.difference import mean_interval
 from harness.tables.caption import in_points
 from harness.tables.cells import Grid
 from harness.tables.comparison import columns_of, metric_of, runs_of
@@ -112,13 +112,20 @@ def _cell(
         for name in ("fine_tuning", "earlier")
     )
     values = np.array([[scores[s, r] for r in seeds] for s in subsets])
-    mean, ends = float(values.mean()), (None, None)
-    variance, degrees = t_inference(mean_squares(values))
-    if values.size > 1 and float(variance) > 0:
-        half = float(half_width(variance, degrees))
-        ends = (mean - half, mean + half)  # type: ignore[assignment]
-    cell = (size, row, column, grid.title(column), metric_of(grid, column), mean, *ends)
-    return CellCost(*cell, fine_tuning, earlier, search.get(row, Cost()).per(values.size))
+    interval = mean_interval(values)
+    return CellCost(
+        size,
+        row,
+        column,
+        grid.title(column),
+        metric_of(grid, column),
+        float(values.mean()),
+        interval.low if interval else None,
+        interval.high if interval else None,
+        fine_tuning,
+        earlier,
+        search.get(row, Cost()).per(values.size),
+    )
 
 
 def _beaten(cell: CellCost, here: Sequence[CellCost]) -> CellCost:
@@ -132,7 +139,7 @@ def _beaten(cell: CellCost, here: Sequence[CellCost]) -> CellCost:
     ]
     if not better:
         return cell
-    return CellCost(**{**vars(cell), "beaten": min(better, key=lambda each: each.total.flops).row})
+    return replace(cell, beaten=min(better, key=lambda each: each.total.flops).row)
 
 
 def notes(found: Sequence[CellCost]) -> list[str]:

@@ -122,18 +122,26 @@ def file_of(make: Callable[[], Any], format: str) -> bytes:
     return file.getvalue()
 
 
-def canvas_of(points: list[Point], shown: Figure) -> Any:
-    """The figure of matplotlib with a panel for each column of the points."""
+def panels_of(
+    count: int, wide: int = 2, panel: tuple[float, float] = PANEL, more: tuple[float, float] = (0, 0)
+) -> tuple[Any, list[Any]]:
+    """(figure of matplotlib, its `count` axes in rows of up to `wide`). `panel`, `more`: width and height in inches of each, and of what
+    stands beside and below them."""
     from matplotlib.figure import Figure as Canvas  # no pyplot: no backend and no global state
 
+    wide = max(1, min(wide, count))
+    high = max(1, -(-count // wide))
+    canvas = Canvas(figsize=(panel[0] * wide + more[0], panel[1] * high + more[1]), layout="constrained")
+    return canvas, [canvas.add_subplot(high, wide, place + 1) for place in range(count)]
+
+
+def canvas_of(points: list[Point], shown: Figure) -> Any:
+    """The figure of matplotlib with a panel for each column of the points."""
     titles = list(dict.fromkeys(point.column for point in points))
-    wide = min(2, len(titles))
-    high = -(-len(titles) // wide)
     lines = len({_place(point, shown) for point in points})
     beside = LEGEND if lines > LEGEND_INSIDE else 0
-    canvas = Canvas(figsize=(PANEL[0] * wide + beside, PANEL[1] * high), layout="constrained")
-    for panel, title in enumerate(titles):
-        axes = canvas.add_subplot(high, wide, panel + 1)
+    canvas, panels = panels_of(len(titles), more=(beside, 0))
+    for axes, title in zip(panels, titles, strict=True):
         mine = [point for point in points if point.column == title]
         _panel(axes, mine, shown)
         axes.set(title=title, xlabel=shown.label, ylabel=f"{mine[0].scores} {mine[0].metric} (x100)")

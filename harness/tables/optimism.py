@@ -15,7 +15,7 @@ import numpy as np
 from harness.errors import UserError
 from harness.statistics.design import full_grid
 from harness.statistics.difference import Difference, difference
-from harness.tables.caption import counted, in_points
+from harness.tables.caption import counted, in_points, training_examples
 from harness.tables.cells import Grid, counted_scores
 from harness.tables.comparison import REGION
 from harness.tables.render import STYLES, column_name, size_name
@@ -71,8 +71,7 @@ def optimism(grid: Grid) -> list[Optimism]:
 
 def sentence(each: Optimism) -> str:
     """What a cell's figures say, in plain words."""
-    size = f"{each.size:,} training examples" if each.size else "full training set"
-    place, gap = f"{each.row}, {each.title}, {size}", each.gap
+    place, gap = f"{each.row}, {each.title}, {training_examples(each.size)}", each.gap
     design = f"{counted(gap.num_subsets, 'subset')} x {counted(gap.num_seeds, 'seed')}"
     if gap.interval is None:
         return f"{place}: dev minus test is {in_points(gap.mean, sign=True)} points over {design}, without an interval: {gap.why}."

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from harness.tables.figure import LINES, MARKERS, file_of
+from harness.tables.figure import LINES, MARKERS, file_of, panels_of
 
 PANEL = (3.2, 2.5)
 """Inches of one panel."""
@@ -130,13 +130,8 @@ def drawn(figure: ProbeFigure, found: Sequence[Probed], format: str) -> bytes:
     return file_of(lambda: draw(figure, found), format)
 
 
-def _canvas(panels: int) -> tuple[Any, list[Any]]:
-    from matplotlib.figure import Figure as Canvas  # no pyplot: no backend and no global state
-
-    wide = 2 if panels in (2, 4) else min(3, panels)
-    high = -(-panels // wide)
-    canvas = Canvas(figsize=(PANEL[0] * wide, PANEL[1] * high + 0.4), layout="constrained")
-    return canvas, [canvas.add_subplot(high, wide, panel + 1) for panel in range(panels)]
+def _canvas(count: int) -> tuple[Any, list[Any]]:
+    return panels_of(count, 2 if count in (2, 4) else 3, PANEL, more=(0, 0.4))
 
 
 def _curves(figure: ProbeFigure, found: Sequence[Probed]) -> Any:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError, first_line
+from harness.tables.caption import examples
 from harness.tables.schema import PLACE, RESULT_DTYPES, Result, records
 
 SUFFIXES = (".csv", ".json", ".parquet")
@@ -148,8 +149,7 @@ def place_of(row: Values) -> Place:
 
 def where(row: Values) -> str:
     """A row's run and metric, for people."""
-    size = f"{row['size']:,} examples" if row["size"] else "all examples"
-    return f"{row['row']}, {row['column']}, {size}, subset {row['subset']}, seed {row['seed']}, {row['metric']}"
+    return f"{row['row']}, {row['column']}, {examples(row['size'])}, subset {row['subset']}, seed {row['seed']}, {row['metric']}"
 
 
 def compared(number: int, row: Values, derived: Values) -> list[Difference]:

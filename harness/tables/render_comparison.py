@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from harness.errors import unknown
 from harness.statistics.difference import Interval
-from harness.tables.caption import counted, in_points
+from harness.tables.caption import counted, in_points, training_examples
 from harness.tables.cells import Grid
 from harness.tables.comparison import LEVEL, Comparison, Comparisons
 from harness.tables.render import STYLES, column_name, latex_table, size_name, table_lines
@@ -39,7 +39,7 @@ def sentence(comparison: Comparison, found: Comparisons) -> str:
     """What a comparison says, in plain words."""
     c, d = comparison, comparison.difference
     left_out = f" ({'; '.join(c.left_out)})" if c.left_out else ""
-    place = f"{c.row} - {c.against}, {found.grid.title(c.column)}, {_short_size(c.size)}"
+    place = f"{c.row} - {c.against}, {found.grid.title(c.column)}, {training_examples(c.size)}"
     if d is None:
         return f"{place}: no verdict{left_out}."
     if d.interval is None or d.p is None or d.flip is None or c.p_holm is None:
@@ -103,7 +103,9 @@ def notes(found: Comparisons) -> list[str]:
         shares = ", ".join(
             f"{row} {100 * share:.0f} %" for row, share in sorted(ranking.shares.items(), key=lambda each: -each[1])
         )
-        lines.append(f"Best in resamples of subsets and seeds, {ranking.title}, {_short_size(ranking.size)}: {shares}.")
+        lines.append(
+            f"Best in resamples of subsets and seeds, {ranking.title}, {training_examples(ranking.size)}: {shares}."
+        )
     return lines
 
 
@@ -193,7 +195,7 @@ def variance_layout(found: Sequence[CellVariance], grid: Grid) -> Layout:
         "runs alike; what it would change in single runs is in the other columns."
     )
     sentences = dict.fromkeys(
-        f"{each.row}, {each.title}, {_short_size(each.size)}: {source.name}: {source.why}."
+        f"{each.row}, {each.title}, {training_examples(each.size)}: {source.name}: {source.why}."
         for each in found
         for source in each.sources
         if source.why
@@ -322,7 +324,3 @@ def _p(value: float) -> str:
 
 def _design(num_subsets: int, num_seeds: int) -> str:
     return f"{counted(num_subsets, 'subset')} x {counted(num_seeds, 'seed')}"
-
-
-def _short_size(size: int) -> str:
-    return f"{size:,} training examples" if size else "full training set"

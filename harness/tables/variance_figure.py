@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from harness.tables.figure import MARKERS, PANEL, file_of
+from harness.tables.caption import training_examples
+from harness.tables.figure import MARKERS, PANEL, file_of, panels_of
 from harness.tables.variance import SOURCES, CellVariance
 
 
@@ -16,17 +17,12 @@ def drawn_variance(found: Sequence[CellVariance], format: str) -> bytes:
 
 
 def _figure(found: Sequence[CellVariance]) -> Any:
-    from matplotlib.figure import Figure as Canvas
-
     panels = list(dict.fromkeys((each.title, each.size) for each in found))
-    wide = max(1, min(2, len(panels)))
-    high = max(1, -(-len(panels) // wide))
     rows = max((sum((each.title, each.size) == panel for each in found) for panel in panels), default=1)
-    canvas = Canvas(figsize=(1.3 * PANEL[0] * wide, (1.0 + 0.55 * rows) * high), layout="constrained")
-    for place, (title, size) in enumerate(panels):
-        axes = canvas.add_subplot(high, wide, place + 1)
+    canvas, drawn_on = panels_of(len(panels), panel=(1.3 * PANEL[0], 1.0 + 0.55 * rows))
+    for axes, (title, size) in zip(drawn_on, panels, strict=True):
         _panel(axes, [each for each in found if (each.title, each.size) == (title, size)])
-        axes.set(title=f"{title}, {f'{size:,} training examples' if size else 'full training set'}")
+        axes.set(title=f"{title}, {training_examples(size)}")
         axes.set_xlabel("sd of a run's score by source (x100), 95 % interval")
     if panels:
         canvas.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(SOURCES), frameon=False)
