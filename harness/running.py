@@ -65,11 +65,11 @@ def run_stage(
     record = Record(
         stage.key, "failed", provenance=provenance(setup, process_group) | {"encoder": stage.encoder.digest}
     )
+    checkpoints = None
+    if setup.checkpoint_seconds:
+        checkpoints = Checkpoints(setup.storage, stage.key, setup.checkpoint_seconds)
     try:
         objective = _build(stage, vocabulary, setup, record)
-        checkpoints = None
-        if setup.checkpoint_seconds:
-            checkpoints = Checkpoints(setup.storage, stage.key, setup.checkpoint_seconds)
 
         def tensors() -> dict[str, Tensor]:
             return {**objective.encoder.parts(), **objective.parts()}
@@ -110,7 +110,7 @@ def run_stage(
         if process_group.size > 1 and _of_one_rank(error):
             raise  # the other ranks wait for this one: the worker group ends, and starts again
         record.reason = _reason(error)
-    record.seconds = time.perf_counter() - started
+    record.seconds = time.perf_counter() - started + (checkpoints.seconds_before if checkpoints else 0.0)
     return record
 
 

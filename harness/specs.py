@@ -380,7 +380,8 @@ class Record:
     """The outcome of a stage. Test predictions are kept, test scores are not: they come after selection.
 
     `weights_digest`: of the weights a later stage starts from (None for a leaf); `tied` the number of evaluations
-    that share the best dev score; `collapsed`: one class only is predicted on dev; `flops` as multiplied-and-added x 2.
+    that share the best dev score; `collapsed`: one class only is predicted on dev; `flops` as multiplied-and-added x 2. `seconds`: of an
+    interrupted stage all that it took up to the checkpoint that it resumed from, and since then.
     """
 
     key: str

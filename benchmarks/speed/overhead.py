@@ -92,7 +92,7 @@ def main() -> None:
         pool = Pool(store, setup, opened.tokeniser.vocabulary, read, settled, "speed", start_worker_into(workers))
         ended, marks = 0, []
         for event in pool.run(opened.prepared.items):
-            assert event.kind in ("started", "done"), event
+            assert event.kind in ("started", "running", "done", "notice"), event
             ended += event.kind == "done"
             if event.kind == "done" and ended in (max(1, count // 10), count // 2, count):
                 marks.append((ended, {name: round(each[0], 1) for name, each in used().items()}))

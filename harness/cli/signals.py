@@ -1,9 +1,11 @@
-"""SIGTERM (a scheduler, `timeout`, `ray job stop`) and SIGHUP (a closed terminal) end the command as Ctrl-C does."""
+"""SIGTERM (a scheduler, `timeout`, `ray job stop`) and SIGHUP (a closed terminal) end the command as Ctrl-C does, whatever it does when
+they arrive."""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +13,8 @@ from types import FrameType
 from typing import Any
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
+AGAIN_SECONDS = 0.05
+"""After which a signal is sent again whose KeyboardInterrupt was lost: by then the callback that it interrupted has returned."""
 
 
 class Received:
@@ -34,7 +38,8 @@ class Received:
 @contextmanager
 def interruptible() -> Iterator[Received]:
     """Inside, the first SIGTERM or SIGHUP raises KeyboardInterrupt in the main thread; later ones are ignored, so that the
-    cleanup can end. A signal that was ignored before stays ignored, as under `nohup`."""
+    cleanup can end. A signal that was ignored before stays ignored, as under `nohup`. Python drops an exception that is raised in a
+    destructor or in a weak reference's callback: of these and of SIGINT one that is lost so is sent again."""
     received = Received()
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -49,9 +54,22 @@ def interruptible() -> Iterator[Received]:
         before = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
     for each in before:
         signal.signal(each, interrupt)
+    report_lost = sys.unraisablehook
+
+    def send_again(lost: sys.UnraisableHookArgs) -> None:
+        if not issubclass(lost.exc_type, KeyboardInterrupt):
+            report_lost(lost)
+            return
+        number, received.number = received.number or signal.SIGINT, None
+        main = threading.main_thread().ident
+        assert main is not None
+        threading.Timer(AGAIN_SECONDS, signal.pthread_kill, (main, number)).start()
+
+    sys.unraisablehook = send_again
     try:
         yield received
     finally:
+        sys.unraisablehook = report_lost
         for each, handler in before.items():
             signal.signal(each, handler)
 

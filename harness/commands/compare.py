@@ -6,12 +6,12 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from harness.commands.prepare import Prepared
-from harness.commands.report import grid_of
+from harness.commands.report import grid_of, known_costs
 from harness.methods import METHODS
 from harness.tables.caption import counted
 from harness.tables.cells import Grid
 from harness.tables.comparison import Comparisons, compared
-from harness.tables.costs import CellCost, Cost, RunCost, costs
+from harness.tables.costs import CellCost, Cost, RunCost, cost_before, costs
 from harness.tables.optimism import Optimism, optimism
 from harness.tables.power import Detections, cost_of, detections
 from harness.tables.results import answers
@@ -59,17 +59,13 @@ def optimism_of(prepared: Prepared, collapsed: bool = True) -> tuple[Grid, list[
 def costs_of(prepared: Prepared, collapsed: bool = True) -> tuple[Grid, list[CellCost], list[str]]:
     """Scores beside the cost of a run, with the stages before fine-tuning and the search, and sentences about what is left out."""
     grid, left_out = counted_grid(prepared, collapsed)
-    plan, store = prepared.plan, prepared.store
-    known = {
-        key: Cost(record.flops, record.seconds)
-        for key, record in store.records({s.key for run in plan.runs for s in run.stage.chain}).items()
-        if record.status == "done"
-    }
+    plan = prepared.plan
+    known = known_costs(plan, prepared.store)
     titles = {row.name: row.title for row in prepared.resolved.rows}
     of_runs: dict[tuple[str, str, int], list[RunCost]] = {}
     for run in plan.runs:
         if all(stage.key in known for stage in run.stage.chain):
-            earlier = sum((known[stage.key] for stage in run.stage.chain[:-1]), Cost())
+            earlier = cost_before(run.stage, known)
             of_runs.setdefault((titles[run.row], run.task, run.size), []).append(RunCost(known[run.stage.key], earlier))
     searched = _searches(prepared) if prepared.request.overrides else {}
     return grid, costs(grid, of_runs, searched), left_out

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from statistics import fmean
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from harness.commands.prepare import Prepared
@@ -9,11 +13,16 @@ from harness.specs import Parent
 from harness.tables.caption import Caption, shares, some_of
 from harness.tables.cells import Grid, aggregate
 from harness.tables.class_report import class_reports
+from harness.tables.costs import Cost, cost_before
 from harness.tables.overrides import unreached
 from harness.tables.plan import COMPARED_TEXTS, Plan
 from harness.tables.results import examples, hardware, results_of
+from harness.tables.table import HOURS
 from harness.tables.task_reader import UNLABELLED
 from harness.tables.values import listed
+
+if TYPE_CHECKING:
+    from harness.store import Store
 
 
 def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
@@ -26,6 +35,8 @@ def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
     }
     skipped = {(row, task): reason for row, task, reason in plan.skipped if task}
     grid = aggregate(resolved, results_of(plan, store), test_rows, not_comparable, skipped)
+    if resolved.table.figure and resolved.table.figure.x == HOURS:
+        grid = replace(grid, hours=hours_before(plan, store))
     notes = (
         own_data(plan)
         + unreached_sentences(prepared)
@@ -46,6 +57,24 @@ def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
     return grid, Caption(
         len(keys), plan.source, found, hardware(plan, store), tuple(notes), class_reports(plan, store, grid.results)
     )
+
+
+def known_costs(plan: Plan, store: Store) -> dict[str, Cost]:
+    """What the finished stages of a plan cost, by key."""
+    records = store.records({stage.key for run in plan.runs for stage in run.stage.chain})
+    return {key: Cost(each.flops, each.seconds) for key, each in records.items() if each.status == "done"}
+
+
+def hours_before(plan: Plan, store: Store) -> dict[str, float]:
+    """Hours of training before fine-tuning, by row as printed: the mean over its runs, of those whose earlier stages are all done."""
+    known = known_costs(plan, store)
+    titles = {row.name: row.title for row in plan.resolved.rows}
+    found: dict[str, list[float]] = {}
+    for run in plan.runs:
+        earlier = run.stage.chain[:-1]
+        if earlier and all(stage.key in known for stage in earlier):
+            found.setdefault(titles[run.row], []).append(cost_before(run.stage, known).seconds / 3600)
+    return {title: fmean(hours) for title, hours in found.items()}
 
 
 def unreached_sentences(prepared: Prepared) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from harness.statistics.crossed import half_width, mean_squares, t_inference
@@ -76,12 +76,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Grid:
-    """All cells by (size, row, column id), the design they fill, and the results in the order of the design."""
+    """All cells by (size, row, column id), the design they fill, and the results in the order of the design. `hours`: of training before
+    fine-tuning, by row as printed, for a figure over them."""
 
     resolved: ResolvedTable
     columns: tuple[str, ...]
     cells: Mapping[tuple[int, str, str], Cell]
     results: pd.DataFrame
+    hours: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:

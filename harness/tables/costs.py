@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from harness.specs import Parent, Stage
 from harness.statistics.design import full_grid
 from harness.statistics.difference import mean_interval
 from harness.tables.caption import in_points
@@ -73,6 +74,17 @@ class CellCost:
     @property
     def total(self) -> Cost:
         return self.fine_tuning + self.earlier + self.search
+
+
+def cost_before(stage: Stage, known: Mapping[str, Cost]) -> Cost:
+    """Of the stages that one starts from, whose costs are `known` by key. Of one whose weights are taken on its way, the share of its updates
+    until then."""
+    if not isinstance(stage.init, Parent):
+        return Cost()
+    start, step = stage.init.stage, stage.init.step
+    share = step / start.optim.steps if isinstance(step, int) else 1.0
+    whole = known[start.key]
+    return Cost(share * whole.flops, share * whole.seconds) + cost_before(start, known)
 
 
 def costs(grid: Grid, of_runs: RunCosts, search: Mapping[str, Cost]) -> list[CellCost]:

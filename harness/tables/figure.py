@@ -17,7 +17,7 @@ from harness.tables.aggregation import AVERAGE
 from harness.tables.cells import Grid, counted_scores, has_average
 from harness.tables.resolve import ResolvedTable
 from harness.tables.row import Row
-from harness.tables.table import SIZE, Figure
+from harness.tables.table import HOURS, SIZE, Figure
 
 FORMATS = ("png", "svg", "pdf")
 PANEL = (3.4, 2.6)
@@ -77,7 +77,7 @@ def points_of(grid: Grid) -> list[Point]:
                 value, spread, paper, low, high = (
                     None if v is None else 100 * v for v in (cell.value, cell.spread, cell.paper, low, high)
                 )
-                x = shown.x_of(rows[0], size)
+                x = grid.hours.get(title) if shown.x == HOURS else shown.x_of(rows[0], size)
                 if x is not None and shown.x == "pre_train_step":  # of the updates that were run
                     step = r.pre_train_step(rows[0])
                     x = float(r.optim("pre_train", row=rows[0]).steps if step == "last" else step)

@@ -88,10 +88,14 @@ SIZE = "size"
 """The `x` of a figure over the size of the training set."""
 
 
+HOURS = "pre_train_hours"
+"""The `x` of a figure over the hours of training before fine-tuning, as recorded."""
+
+
 class Figure(Strict):
-    """A figure of the table: its cells over a value that each row sets, `x` ('unlabelled', 'pre_train_step' or a hyperparameter), or over the
-    'size' of the training set, a line for each row; with its `label`. `log`: on a logarithmic axis. `bars`: one standard deviation, or from the
-    lowest run to the highest. Over updates of pre-training, a row without any is a line of reference."""
+    """A figure of the table: its cells over a value that each row sets, `x` ('unlabelled', 'pre_train_step' or a hyperparameter), over the
+    'size' of the training set, a line for each row, or over 'pre_train_hours', which the records tell; with its `label`. `log`: on a logarithmic axis. `bars`: one standard deviation, or from the
+    lowest run to the highest. Over updates or hours of pre-training, a row without any is a line of reference."""
 
     x: str
     label: str
@@ -99,7 +103,7 @@ class Figure(Strict):
     bars: Literal["spread", "range"] = "spread"
 
     def x_of(self, row: Row, size: int) -> float | None:
-        """Where a row at a size stands; None for a line of reference. Raises MisplacedError for any other row that sets no number there,
+        """Where a row at a size stands; None for a line of reference, and where the records tell. Raises MisplacedError for any other row that sets no number there,
         or none that a logarithmic axis has, and for a full training set on an axis of sizes."""
         if self.x == SIZE:
             if not size:
@@ -107,7 +111,7 @@ class Figure(Strict):
                     ["figure", "x"], "a full training set has no size to stand at; give sizes by number"
                 )
             return float(size)
-        if self.x == "pre_train_step" and not row.pre_train:
+        if self.x == HOURS or (self.x == "pre_train_step" and not row.pre_train):
             return None
         value = getattr(row, self.x) if self.x in ("unlabelled", "pre_train_step") else row.set.get(self.x)
         if isinstance(value, bool) or not isinstance(value, (int, float)):

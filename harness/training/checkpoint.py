@@ -52,14 +52,15 @@ class SavedWeights:
 class Checkpoints:
     """One stage's checkpoint, written at an evaluation when `seconds` have passed since the last one.
 
-    `resumed_at`: the step of the checkpoint that training resumed from (0: none); `count`: checkpoints read and written;
-    `failed`: why one could not be written, which does not end the stage.
+    `resumed_at`: the step of the checkpoint that training resumed from (0: none); `seconds_before`: what the stage took until then, in
+    the processes that wrote it; `count`: checkpoints read and written; `failed`: why one could not be written, which does not end the stage.
     """
 
     def __init__(self, storage: Storage, key: str, seconds: float) -> None:
         self._storage, self._name, self._seconds = storage, checkpoint_of(key), seconds
-        self._at = time.monotonic()
+        self._began = self._at = time.monotonic()
         self.resumed_at = self.count = 0
+        self.seconds_before = 0.0
         self.failed = ""
 
     @property
@@ -77,7 +78,8 @@ class Checkpoints:
         if time.monotonic() - self._at < self._seconds:
             return
         result = progress.result
-        found = {"step": progress.step, "best_score": progress.best_score}
+        seconds = self.seconds_before + time.monotonic() - self._began
+        found = {"step": progress.step, "best_score": progress.best_score, "seconds": seconds}
         found |= asdict(replace(result, predictions={}))
         tensors = {"progress": torch.tensor(list(json.dumps(found).encode()), dtype=torch.uint8)}
         tensors |= {f"weights/{name}": tensor for name, tensor in weights.items()}
@@ -127,4 +129,5 @@ class Checkpoints:
         predictions = {d: Predictions(logits.numpy(), gold[d]) for d, logits in parts["logits"].items()}
         best = {name: tensor.to(weights[name].device) for name, tensor in parts["best"].items()}
         self.resumed_at, self.count = step, 1
+        self.seconds_before = body.pop("seconds", 0.0)  # older checkpoints do not say
         return TrainingProgress(TrainingResult(**{**body, "predictions": predictions}), step, best_score, best)

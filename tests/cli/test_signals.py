@@ -74,6 +74,20 @@ def test_a_signal_that_ends_the_command(number: signal.Signals, status: int, sai
     assert (tmp_path / "cleaned").exists()
 
 
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_one_that_arrives_in_a_destructor(number: signal.Signals, status: int, tmp_path: Path) -> None:
+    """Python prints an exception there and goes on: the command would train to its end."""
+    destructor = "lambda self: (print('destroyed', flush=True), time.sleep(600))"
+    process = program(tmp_path, f"type('Any', (), dict(__del__={destructor}))(); {SLEEP}")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "destroyed\n"
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == status
+    assert err.startswith("still said\nharness: interrupted")
+    assert "Traceback" not in err
+
+
 def test_another_one_does_not_disturb_the_cleanup(tmp_path: Path) -> None:
     process = program(tmp_path, cleanup="[os.kill(os.getpid(), n) for n in (signal.SIGTERM, signal.SIGHUP)]")
     process.terminate()

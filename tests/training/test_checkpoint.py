@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny
+import torch
+from safetensors.torch import load, save
 
 from harness.encoders.models.weights import load_weights
 from harness.execution import WorkerSetup
@@ -69,6 +72,26 @@ def test_interrupted_twice_and_resumed(name: str, bert: Path, tmp_path: Path, mo
     assert numbers(resumed) == numbers(undisturbed)
     mine, theirs = (load_weights(Storage(str(tmp_path / where)), stage.key) for where in ("killed", "undisturbed"))
     assert all(np.array_equal(mine[tensor].numpy(), theirs[tensor].numpy()) for tensor in theirs)
+
+
+def test_the_seconds_of_a_resumed_stage_count_those_before_its_checkpoint(bert: Path, tmp_path: Path) -> None:
+    """A cost would be too low otherwise. A checkpoint of an older harness does not say how long it took."""
+    stage, inputs = tiny.fine_tuning(bert, every=EVERY, steps=22)
+    place = replace(tiny.worker_setup(bert, tmp_path), checkpoint_seconds=1e-9)
+    with pytest.raises(Killed):
+        run(stage, inputs, place, 2)
+    name = checkpoint_of(stage.key)
+    tensors = load(place.storage.read(name))
+    progress = json.loads(bytes(tensors["progress"].tolist()))
+    assert progress["seconds"] > 0
+    found = {}
+    for before in (1000.0, None):
+        said = {k: v for k, v in progress.items() if k != "seconds"} | ({} if before is None else {"seconds": before})
+        changed = tensors | {"progress": torch.tensor(list(json.dumps(said).encode()), dtype=torch.uint8)}
+        place.storage.write(name, save(changed))
+        found[before] = run(stage, inputs, replace(place, checkpoint_seconds=1e9))
+        assert found[before].provenance["resumed_at"] == EVERY
+    assert found[None].seconds < 1000 < found[1000.0].seconds
 
 
 def test_a_checkpoint_that_cannot_be_read_is_none(bert: Path, tmp_path: Path) -> None:
