@@ -27,7 +27,7 @@ from harness.cli.output_file import BINARY, LONG, deliver, settle_output
 from harness.cli.parser import FIGURE_FORMATS, REPORT_FORMATS
 from harness.cli.printing import duration, magnitude, print_lines, print_table, size_of, time_range, timestamp
 from harness.cli.request import read, recalled
-from harness.commands.compare import detections_of, subsets_of
+from harness.commands.compare import detections_of
 from harness.commands.execution import storage_of
 from harness.commands.glue_submission import FORMAT as SUBMISSION
 from harness.commands.glue_submission import write_submissions
@@ -85,7 +85,7 @@ def plan(args: argparse.Namespace) -> int:
     print("\n".join(["", *_rows(prepared)]))
     if args.detect is not None:
         found = detections_of(prepared, args.detect / 100)
-        print_table("\n".join(["", *detection_lines(found, subsets_of(prepared), duration)]), sys.stdout)
+        print_table("\n".join(["", *detection_lines(found, duration)]), sys.stdout)
     return 0
 
 

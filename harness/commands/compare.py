@@ -16,7 +16,6 @@ from harness.tables.optimism import Optimism, optimism
 from harness.tables.power import Detections, cost_of, detections
 from harness.tables.results import answers
 from harness.tables.variance import CellVariance, decomposed
-from harness.tasks import protocol_named
 
 
 def comparisons_of(prepared: Prepared, against: str, region: float, items: bool, collapsed: bool = True) -> Comparisons:
@@ -37,12 +36,6 @@ def detections_of(prepared: Prepared, wanted: float) -> Detections:
 
     grid, _ = grid_of(prepared)
     return detections(grid, wanted, hours)
-
-
-def subsets_of(prepared: Prepared) -> int:
-    """How many subsets the table, its preset or its protocol has in all."""
-    r = prepared.resolved
-    return protocol_named(r.protocol).num_subsets or max(r.table.subsets, r.table.presets[r.preset].subsets or 0)
 
 
 def variance_of(prepared: Prepared, collapsed: bool = True) -> tuple[Grid, list[CellVariance]]:

@@ -192,6 +192,8 @@ def _panel(axes: Any, points: list[Point], shown: Figure) -> None:
     places = sorted({point.x for point in curves if point.x is not None})
     if shown.log:
         _log_ticks(axes, places)
+    elif shown.x == HOURS:
+        axes.locator_params(axis="x", nbins=5)
     elif all(right - left > CLOSE * (places[-1] - places[0]) for left, right in itertools.pairwise(places)):
         axes.set_xticks(places)
     else:  # their labels would overlap

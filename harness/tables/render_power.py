@@ -13,8 +13,8 @@ MANY = 8
 """Comparisons above which a narrower table is advised."""
 
 
-def detection_lines(found: Detections, most_subsets: int, duration: Callable[[float], str]) -> list[str]:
-    """`most_subsets`: that the table has; `duration`: hours in words."""
+def detection_lines(found: Detections, duration: Callable[[float], str]) -> list[str]:
+    """`duration`: hours in words."""
     dash = STYLES["text"].dash
     wanted = in_points(found.wanted)
     head = ["Column", "Examples", "Subset sd", "Seed sd", "Run sd", "From", "Detects", f"For {wanted}", "Time"]
@@ -46,10 +46,9 @@ def detection_lines(found: Detections, most_subsets: int, duration: Callable[[fl
             f"The cheapest design that detects {wanted} points in all columns and sizes: {design_text(found.enough)}, about "
             f"{duration(found.enough.cost)} for the whole table."
         )
-        if found.enough.num_subsets > most_subsets:
-            lines.append(
-                f"This table has {counted(most_subsets, 'subset')}; copy it to a YAML file of your own with 'subsets: {found.enough.num_subsets}'."
-            )
+        lines.append(
+            f"In a shell: --subsets $(seq -s, 0 {found.enough.num_subsets - 1}), and with --seeds any {found.enough.num_seeds} numbers."
+        )
     if found.num_subsets < found.subsets_for_exact:
         lines.append(
             f"The exact sign-flip test cannot reach p {found.level:.3g} with {counted(found.num_subsets, 'subset')} (its smallest p is "

@@ -72,14 +72,18 @@ def test_what_is_detected_is_that_of_the_design_and_its_family() -> None:
 
 def test_says_what_is_not_known() -> None:
     r = resolved(subsets=(0,), seeds=(31,))
-    lines = "\n".join(detection_lines(detections(filled(r, []), 0.001, hours), 5, "{:.1f} h".format))
+    lines = "\n".join(detection_lines(detections(filled(r, []), 0.001, hours), "{:.1f} h".format))
     assert "defaults" in lines
     assert "No design of up to 30 subsets x 10 seeds detects 0.10 points" in lines
     assert "the largest detects" in lines
     assert "One seed says nothing about others" in lines
     assert "nan" not in lines
-    wide = "\n".join(detection_lines(detections(filled(resolved(), []), 0.015, hours), 5, "{:.1f} h".format))
-    assert "This table has 5 subsets; copy it to a YAML file of your own with 'subsets: " in wide
+    found = detections(filled(resolved(), []), 0.015, hours)
+    assert found.enough
+    asked = (
+        f"--subsets $(seq -s, 0 {found.enough.num_subsets - 1}), and with --seeds any {found.enough.num_seeds} numbers"
+    )
+    assert asked in "\n".join(detection_lines(found, "{:.1f} h".format))
 
 
 @pytest.mark.parametrize("design", [(2, 2), (5, 1), (1, 3), (4, 2)])

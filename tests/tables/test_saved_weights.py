@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from harness.encoders import Located
 from harness.errors import UserError
 from harness.specs import Encoder, Parent, Stage, Status
 from harness.storage import weights_of
+from harness.tables.costs import Cost, cost_before
 from harness.tables.figure import csv_of, drawn, points_of
 from harness.tables.lifecycle import Event, Lifecycle
 from harness.tables.plan import Plan, make_plan
-from harness.tables.table import Figure, Table, load_table
+from harness.tables.table import HOURS, Figure, Table, load_table
 from harness.tables.work import Item, work
 from harness.yaml_files import MisplacedError
 
@@ -242,6 +244,37 @@ def test_a_row_without_pre_training_is_a_line_of_reference() -> None:
     assert all(shown), "the legend's words and, on a logarithmic axis, a tick at each update"
     missing = filled(r, [run for run in runs if run.row != first.row], rows_of(r))
     assert f"<!-- {first.row} -->" not in drawn(missing, "svg").decode(), "runs of the reference are not done"
+
+
+def test_the_cost_before_a_row_is_that_of_the_updates_it_starts_after() -> None:
+    plan = plan_of(table_of(steps=(50_000, 250_000)))
+    (stage,) = pre_training(plan)
+    known = {stage.key: Cost(1000.0, 7200.0)}
+    found = {run.row: cost_before(run.stage, known) for run in plan.runs}
+    assert found == {"row 50000": Cost(200.0, 1440.0), "row 250000": Cost(1000.0, 7200.0)}
+    (leaf,) = (run.stage for run in plan.runs if run.row == "row 50000")
+    assert cost_before(replace(leaf, init=Parent(leaf, "selected")), known | {leaf.key: Cost(1.0, 2.0)}) == Cost(
+        201.0, 1442.0
+    )
+    assert cost_before(stage, {}) == Cost()
+
+
+def test_points_over_hours_stand_where_the_records_say() -> None:
+    """A row without pre-training is a line of reference, and one whose hours are not known yet stands nowhere."""
+    table = load_table("learning_curves")
+    shown = Figure(x=HOURS, label="hours")
+    r = resolve_table(table.model_copy(update={"figure": shown}), "laptop")
+    runs = [result(r, row, size, column, s, seed, 0.7, dev=0.5) for size, row, column, s, seed in r.places]
+    hours = {row.title: 0.25 * index for index, row in enumerate(r.rows) if index}
+    points = points_of(replace(filled(r, runs, rows_of(r)), hours=hours))
+    assert {point.row: point.x for point in points} == {row.title: hours.get(row.title) for row in r.rows}
+    (reference,) = (point for point in points if point.x is None)
+    assert reference.series == reference.row == "No further pre-training"
+    for series in ("MLM", "TACO", "ELECTRA", "COCO-LM"):
+        line = [point.x for point in points if point.series == series]
+        assert line == sorted(line)
+        assert len(line) == 5
+    assert {point.x for point in points_of(filled(r, [], rows_of(r)))} == {None}
 
 
 def test_a_logarithmic_axis_takes_positive_values_alone() -> None:
