@@ -47,7 +47,8 @@ def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
     if any(run for run in plan.runs if run.row in {row.name for row in resolved.rows if row.augment}):
         notes.append(f"Training sets are augmented with back-translations by {resolved.translator}.")
     corpora = {stage.data.train.name: stage.data.train for stage in plan.stages.values() if stage.phase == "pre-train"}
-    notes += [f"Pre-trained on {name} ({rows.rows:,} texts)." for name, rows in corpora.items()]
+    known = {name: f" ({rows.rows:,} texts)" if rows.resolved else "" for name, rows in corpora.items()}
+    notes += [f"Pre-trained on {name}{size}." for name, size in known.items()]
     notes += [f"{sentence}." for sentence in (*starts_of(plan), *start_sentences(plan))]
     notes += mlm_head_notes(plan)
     seen = sorted(set(plan.located.contaminated) & set(resolved.tasks))
@@ -85,11 +86,12 @@ def unreached_sentences(prepared: Prepared) -> list[str]:
 def starts_of(plan: Plan) -> list[str]:
     """Which rows start from the weights of an update before the end of their pre-training."""
     found: dict[tuple[int, int], dict[str, None]] = {}
+    titles = {row.name: row.title for row in plan.resolved.rows}
     for run in plan.runs:
         for stage in run.stage.chain:
             if isinstance(stage.init, Parent):
                 for step in stage.init.save_at:
-                    found.setdefault((step, stage.init.stage.optim.steps), {})[run.row] = None
+                    found.setdefault((step, stage.init.stage.optim.steps), {})[titles[run.row]] = None
     return [
         f"{some_of([*rows])} start{'s' if len(rows) == 1 else ''} after update {step:,} of {steps:,} of pre-training"
         for (step, steps), rows in sorted(found.items())
@@ -99,10 +101,11 @@ def starts_of(plan: Plan) -> list[str]:
 def mlm_head_notes(plan: Plan) -> list[str]:
     """Which rows start from a trained MLM head, where the encoder has no usable one of its own."""
     rows: dict[str, None] = {}
+    titles = {row.name: row.title for row in plan.resolved.rows}
     for run in plan.runs:
         root = run.stage.chain[0]
         if root.phase == "mlm-head":
-            rows[run.row] = None
+            rows[titles[run.row]] = None
             stage = root
     if not rows:
         return []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,6 +70,10 @@ def title_lines(grid: Grid) -> list[str]:
     design = counted(len(r.seeds), "seed")
     subsets, runs = (max(map(len, map(at, r.sizes))) for at in (r.subsets_at, r.replicates_at))
     design = f"{counted(subsets, 'subset')} x {design}" if any(r.sizes) or subsets > 1 else design
+    counts = {count for rows in r.printed_rows.values() for count in _configurations(r, rows)}
+    if r.aggregate.select == "none" and max(counts) > 1:
+        design = f"{'up to ' if len(counts) > 1 else ''}{max(counts)} configurations x {design}"
+        runs *= max(counts)
     if any(r.sizes) and 0 in r.sizes and len(r.subsets_at(0)) < len(r.subsets):
         design += f" (full training set: {counted(len(r.seeds), 'seed')})"
     if r.aggregate.spread == "std" and runs > r.aggregate.ddof:
@@ -77,6 +81,11 @@ def title_lines(grid: Grid) -> list[str]:
     else:
         what = f"{r.aggregate.label} over {design}" if runs > 1 else "one run a cell"
     return [title, f"{r.aggregate.scores.capitalize()} scores in points (x100): {what}."]
+
+
+def _configurations(r: ResolvedTable, rows: Iterable[Row]) -> set[int]:
+    """Of how many configurations the cells of a printed row have runs."""
+    return {sum(r.takes(row, task) for row in rows) for task in r.tasks} - {0} or {1}
 
 
 def note_lines(grid: Grid, caption: Caption, bold: bool = True) -> list[str]:
@@ -131,7 +140,7 @@ def _average_line(r: ResolvedTable) -> str:
 def _selection_lines(grid: Grid) -> Iterator[str]:
     """Which configurations count, where rows have several."""
     r = grid.resolved
-    several = [title for title, rows in r.printed_rows.items() if len(rows) > 1]
+    several = [title for title, rows in r.printed_rows.items() if max(_configurations(r, rows)) > 1]
     if not several:
         return
     if r.aggregate.select == "none":
@@ -188,7 +197,7 @@ def _value_lines(r: ResolvedTable) -> Iterator[str]:
         yield from _origin_lines(r, by_letter)
     else:
         values = {path: value for path, value in used(r).items() if not path.startswith(_ELSEWHERE)}
-        yield f"Recipe: {words(r, values)}{'' if r.selection_every == LAST else ' and after the last'}."
+        yield f"Recipe: {words(r, values)}."
     own = {row.title: _row_settings(row) for row in r.rows if not row.configuration_of}
     if any(own.values()):
         yield f"Set by rows: {'; '.join(f'{name}: {text}' for name, text in own.items() if text)}."

@@ -313,7 +313,7 @@ def _reasons(
     reasons = [*resolved.incomparable]
     if resolved.aggregate.center != "mean" or len(rows) > 1:
         reasons.append("the interval of a verdict holds for the mean of all runs of one configuration")
-    reasons += [f"row {row.name}: {mine}" for row in rows if (mine := resolved.row_incomparable(row))]
+    reasons += filter(None, map(resolved.row_incomparable, rows))
     expected, actual = resolved.columns[column].test_rows, test_rows.get(column)
     title = resolved.columns[column].title
     if resolved.comparable and actual is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from harness import specs
@@ -110,8 +111,16 @@ class ResolvedTable:
         ]
 
     def takes(self, row: Row, task: str) -> bool:
-        """Whether a row is run on a task: all rows are on one that the table lacks."""
-        return task not in self.table.tasks or row.takes(task)
+        """Whether a row is run on a task: on one that the table lacks all rows are, those with a grid for each group of tasks at the
+        points of the last one."""
+        if task in self.table.tasks:
+            return row.takes(task)
+        return row.tasks == self._last_tasks.get(row.title, row.tasks)
+
+    @cached_property
+    def _last_tasks(self) -> dict[str, tuple[str, ...]]:
+        """The last group of tasks of each printed row."""
+        return {row.title: row.tasks for row in self.table.rows}
 
     @property
     def average_over(self) -> tuple[tuple[str, ...], ...]:

@@ -213,7 +213,7 @@ _WORDS: Mapping[str, Callable[[Any], str]] = {
     "translator": lambda v: f"back-translation by {v or 'none'}",
     "max_length": lambda v: f"at most {v} tokens a sequence",
     "selection_every": lambda v: (
-        f"dev evaluation every {v} updates" if isinstance(v, int) else f"dev evaluation {_apart(v)}"
+        f"dev evaluation every {v} updates and after the last" if isinstance(v, int) else f"dev evaluation {_apart(v)}"
     ),
     "draws": lambda v: f"{v} random point{'' if v == 1 else 's'} of each grid",
     "subsets": lambda v: f"{v} subset{'' if v == 1 else 's'}",

@@ -13,12 +13,15 @@ from requested import resolve_table
 from ruamel.yaml import YAML
 from tables.runs import filled, result, rows_of
 
+from harness.commands.report import starts_of
 from harness.encoders import Located
 from harness.errors import UserError
 from harness.specs import Encoder, Parent
+from harness.tables.caption import Caption
 from harness.tables.figure import drawn, points_of
 from harness.tables.plan import Plan, make_plan
 from harness.tables.recipe import updates_between
+from harness.tables.render import render
 from harness.tables.row import Row
 from harness.tables.table import Table, load_table
 from harness.tasks import TASKS
@@ -191,6 +194,32 @@ def test_taco_base_has_six_points_of_each_grid_or_four_seeds() -> None:
         assert len(rows) == 6
         assert len({frozenset(row) for row in rows.values()}) == 1, f"all rows draw the same points of {task}"
     assert points["cola"] != points["stsb"], "each task draws its own"
+
+
+def test_a_task_that_grids_lack_is_run_at_the_points_of_the_last() -> None:
+    """As the table's own task of that group is, and not at those of all groups."""
+    for table in ("taco_base", "coco_lm_glue"):
+        r = resolve_table(table, "paper", tasks=("movies",))
+        for title, rows in r.printed_rows.items():
+            groups = {row.tasks: row for row in r.table.rows if row.title == title}
+            taken = [row for row in rows if r.takes(row, "movies")]
+            assert {row.tasks for row in taken} == {[*groups][-1]}
+            assert taken == [row for row in rows if r.takes(row, [*groups][-1][0])]
+
+
+def test_a_caption_names_a_row_and_not_its_configurations() -> None:
+    """Reasons and starts are those of the row: 288 names would hide them."""
+    made = plan("taco_base")
+    r = made.resolved
+    text = render(filled(r, [], rows_of(r)), Caption(1, notes=tuple(starts_of(made))), "text")
+    assert "mean over 6 configurations x 1 seed" in text
+    assert "MLM-100k, TACO-100k start after update 100,000 of 500,000 of pre-training" in text
+    assert "the corpus is English Wikipedia of 2023 without the paper's books (54 cells)" in text
+    assert not [row.name for row in r.rows if row.name in text]
+    one = resolve_table("taco_base", "quick")
+    said = render(filled(one, [], rows_of(one)), Caption(1), "text")
+    assert "one run a cell" in said
+    assert "several configurations" not in said
 
 
 def test_tacos_figure_and_fractions_share_the_runs_of_its_table() -> None:
