@@ -154,7 +154,7 @@ def test_a_plan_says_what_it_detects(harness: Harness) -> None:
     assert said.status == 0
     assert "defaults" in said.out  # one subset shows no variance between subsets
     assert "The cheapest design that detects 2.00 points" in said.out
-    assert "copy it to a YAML file of your own with 'subsets: " in said.out
+    assert "In a shell: --subsets $(seq -s, 0 " in said.out
     assert "it needs 8" in said.out  # 6 comparisons: 2 / 2^8 <= 0.05 / 6
     assert "--detect" not in harness(f"plan {BENCHED.removeprefix('bench ')}").out
     refused = harness(f"plan {words} 0")
