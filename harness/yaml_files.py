@@ -157,14 +157,15 @@ def format_value(value: Any) -> str:
 
 
 def _shortest(value: float) -> str:
-    """The shorter of the two ways to write a float exactly: 0.05, but 2e-4."""
+    """The shorter of the two ways to write a float exactly: 0.05, but 2e-4. Counts, of epochs for example, stay plain: 10.0."""
     plain = repr(value)
     if not math.isfinite(value):
         return {"inf": ".inf", "-inf": "-.inf"}.get(plain, ".nan")
     sign, digits, exponent = Decimal(plain).normalize().as_tuple()
     whole, *rest = map(str, digits)
     scientific = f"{'-' * sign}{whole}{'.' * bool(rest)}{''.join(rest)}e{int(exponent) + len(rest)}"
-    return scientific if len(scientific) < len(plain) else plain
+    count = value.is_integer() and abs(value) < 10_000
+    return scientific if len(scientific) < len(plain) and not count else plain
 
 
 def describe_errors(

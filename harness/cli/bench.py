@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
@@ -63,6 +63,7 @@ from harness.tracking.writer import Outcome
 from harness.yaml_files import format_value
 
 if TYPE_CHECKING:
+    from harness.specs import Run
     from harness.tables.lifecycle import Event
 
 ASK_ABOVE_HOURS = 1.0
@@ -90,19 +91,31 @@ def plan(args: argparse.Namespace) -> int:
 
 
 def _rows(prepared: Prepared) -> list[str]:
-    """A line for each row: its methods and settings, its runs, their stages, and how many of these are to be trained. A stage
+    """A line for each printed row: its methods and settings, its runs, their stages, and how many of these are to be trained. A stage
     of several rows is counted as to be trained in the first of them, so that the column adds up to the plan's number."""
-    left = {item.stage.key for item in prepared.items}
+    resolved, left = prepared.resolved, {item.stage.key for item in prepared.items}
+    titles = {row.name: row.title for row in resolved.rows}
+    runs: dict[str, list[Run]] = {title: [] for title in resolved.printed_rows}
+    for run in prepared.plan.runs:
+        runs[titles[run.row]].append(run)
     lines = []
-    for row in prepared.resolved.rows:
-        runs = [run for run in prepared.plan.runs if run.row == row.name]
-        stages = {stage.key for run in runs for stage in run.stage.chain}
+    for title, (row, *more) in resolved.printed_rows.items():
+        stages = {stage.key for run in runs[title] for stage in run.stage.chain}
         method = f"{row.pre_train} (pre-trained) > {row.method}" if row.pre_train else row.method
-        settings = ", ".join(f"{k}={format_value(v)}" for k, v in prepared.resolved.hyperparameters(row).items())
-        lines.append((row.name, method or "-", len(runs), len(stages), len(stages & left), settings))
+        run_here = [each for each in (row, *more) if any(resolved.takes(each, task) for task in resolved.tasks)]
+        settings = _settings([resolved.hyperparameters(each) for each in run_here])
+        lines.append((title, method or "-", len(runs[title]), len(stages), len(stages & left), settings))
         left -= stages
     headers = ("Row", "Method", "Runs", "Stages", "To train", "Set")
     return [*tabulate(lines, headers=headers, intfmt=",", disable_numparse=[0, 1, 5]).splitlines()]
+
+
+def _settings(configurations: Sequence[Mapping[str, Any]]) -> str:
+    """'alpha=0.3, fine_tune.lr=1e-5|2e-5': each value once, in the order of the configurations."""
+    found: dict[str, dict[str, None]] = {}
+    for name, value in [each for settings in configurations for each in settings.items()]:
+        found.setdefault(name, {})[format_value(value)] = None
+    return ", ".join(f"{name}={'|'.join(values)}" for name, values in found.items())
 
 
 def preset_line(prepared: Prepared) -> list[str]:

@@ -250,7 +250,7 @@ def _method_choices(r: ResolvedTable) -> list[str]:
         for part, values in settings.items():
             method = METHODS[part]
             choices = method.choices(hyperparameters(method, values, f"row {row.name}"))
-            title = row.name if part in first else method.title
+            title = row.title if part in first else method.title
             new = [choice for choice in choices if choice not in first.get(part, ())]
             first.setdefault(part, choices)
             found.setdefault(title, {}).update(dict.fromkeys(new))

@@ -69,6 +69,24 @@ def test_a_plan_of_what_is_at_hand(harness: Harness, workdir: Path) -> None:
     assert columns == {"FT": [2, 2, 2], "TAPT": [2, 5, 5], "CMLM": [2, 5, 0]}
 
 
+@pytest.mark.usefixtures("_no_network", "workdir")
+def test_a_row_with_a_grid_is_one_line(harness: Harness) -> None:
+    """With the values of all its configurations; its runs add up to the plan's."""
+    said = harness("plan --table taco_base --preset paper --tasks rte,mrpc --set fine_tune.clip=0.5")
+    assert said.status == 0
+    header, _, *rows = said.out.rpartition("\n\n")[2].splitlines()
+    ends = [header.index(name) + len(name) for name in ("Runs", "Stages", "To train")]
+    columns = [[int(row[:end].split()[-1]) for end in ends] for row in rows]
+    assert [row.split()[0] for row in rows] == [
+        f"{name}-{step}00k".replace("200k", "250k") for name in ("MLM", "TACO") for step in (1, 2, 5)
+    ]
+    assert columns == [[12, 13, 13], [12, 13, 12], [12, 13, 12]] * 2
+    assert f"Runs: {sum(runs for runs, *_ in columns)}, " in said.out
+    assert f"to train: {sum(left for *_, left in columns)}." in said.out
+    assert all("fine_tune.epochs=" in row and "4.0" in row for row in rows)
+    assert not any("warmup_steps" in row for row in rows), "that is MNLI's grid"
+
+
 @pytest.mark.parametrize("words", ["plan", "report"])
 def test_wrong_data_are_said_by_a_plan_too(harness: Harness, tmp_path: Path, words: str) -> None:
     data_folder(tmp_path / "data")
