@@ -23,7 +23,7 @@ from harness.encoders.kernels.processor import kernels
 from harness.encoders.models.text_encoder import ENCODER_PARTS, load_encoder
 from harness.encoders.models.weights import checked_weights, save_weights
 from harness.encoders.tokens import Vocabulary
-from harness.errors import UserError, first_line
+from harness.errors import DivergedError, UserError, first_line
 from harness.execution import WorkerSetup
 from harness.objectives import build
 from harness.objectives.base import TrainingObjective
@@ -31,7 +31,7 @@ from harness.objectives.definitions import HEAD, WORD_EMBEDDINGS
 from harness.specs import Parent, Record, Stage
 from harness.storage import weights_of
 from harness.training.checkpoint import Checkpoints, SavedWeights
-from harness.training.loop import DivergedError, Inputs, Placement, Report, Scoring, train
+from harness.training.loop import Inputs, Placement, Report, Scoring, train
 from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
 from harness.training.result import TrainingResult
 from harness.training.throughput import Speed, peak_flops, provenance_of

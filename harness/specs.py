@@ -178,7 +178,7 @@ class Optim:
     beta2: float = 0.999
     eps: float = 1e-8
     dropout: float = 0.1
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
 
 
 @dataclass(frozen=True)

@@ -397,7 +397,7 @@ optims = st.builds(
     st.sampled_from(["linear", "constant"]),
     weight_decay=numbers,
     dropout=numbers,
-    precision=st.sampled_from(["fp32", "bf16"]),
+    precision=st.sampled_from(["fp32", "bf16", "fp16"]),
 )
 datas = st.builds(
     Data,

@@ -24,7 +24,8 @@ def checks(setting: Setting) -> dict[str, Check]:
     for precision in numerics.DROPOUT:
         found[f"dropout {precision}"] = partial(numerics.dropout, setting, precision)
     for name in numerics.COMPARED:
-        found[f"bf16 {name}"] = partial(numerics.bf16, setting, name)
+        for precision in ("bf16", "fp16"):
+            found[f"{precision} {name}"] = partial(numerics.half, setting, name, precision)
     for name in numerics.COMPARED:
         for precision in ("fp32", "bf16"):
             found[f"repeated {name} {precision}"] = partial(numerics.repeated, setting, name, precision)

@@ -81,7 +81,7 @@ class Phase(Strict):
     beta2: Annotated[Number, Field(ge=0, lt=1)] | None = None
     eps: Rate | None = None
     dropout: Annotated[Number, Field(ge=0, lt=1)] | None = None
-    precision: Literal["fp32", "bf16"] | None = None
+    precision: Literal["fp32", "bf16", "fp16"] | None = None
 
     @model_validator(mode="after")
     def _one_of_each(self) -> Phase:

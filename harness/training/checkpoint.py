@@ -1,5 +1,5 @@
-"""Checkpoints that an interrupted stage resumes from: weights, optimizer, best state and progress, as safetensors; and the
-weights that a stage saves on its way for later stages.
+"""Checkpoints that an interrupted stage resumes from: weights, optimizer, scale of the loss (fp16), best state and progress, as
+safetensors; and the weights that a stage saves on its way for later stages.
 
 The order of the data and all draws follow from the step, so a resumed stage ends with the numbers of an uninterrupted one.
 """
@@ -16,6 +16,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
+from torch.amp import GradScaler
 
 from harness.encoders.models.weights import checked_weights, save_weights
 from harness.specs import Predictions
@@ -73,14 +74,21 @@ class Checkpoints:
         }
         return {name: value for name, value in found.items() if value}
 
-    def keep(self, progress: TrainingProgress, weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer) -> None:
+    def keep(
+        self,
+        progress: TrainingProgress,
+        weights: Mapping[str, Tensor],
+        optimizer: torch.optim.Optimizer,
+        scaler: GradScaler,
+    ) -> None:
         """Write the progress, when it is time."""
         if time.monotonic() - self._at < self._seconds:
             return
         result = progress.result
         seconds = self.seconds_before + time.monotonic() - self._began
-        found = {"step": progress.step, "best_score": progress.best_score, "seconds": seconds}
+        found: dict[str, Any] = {"step": progress.step, "best_score": progress.best_score, "seconds": seconds}
         found |= asdict(replace(result, predictions={}))
+        found |= {"scaler": scale} if (scale := scaler.state_dict()) else {}  # fp16 alone has one
         tensors = {"progress": torch.tensor(list(json.dumps(found).encode()), dtype=torch.uint8)}
         tensors |= {f"weights/{name}": tensor for name, tensor in weights.items()}
         tensors |= {f"best/{name}": tensor for name, tensor in progress.best.items()}
@@ -98,11 +106,12 @@ class Checkpoints:
         self,
         weights: Mapping[str, Tensor],
         optimizer: torch.optim.Optimizer,
+        scaler: GradScaler,
         gold: Mapping[str, Any],
         usable: Callable[[int], bool] = lambda step: True,
     ) -> TrainingProgress | None:
-        """Put weights and optimizer in the state that was kept; None where there is none, none that can be read, or one of a step
-        that is not `usable`.
+        """Put weights, optimizer and scaler in the state that was kept; None where there is none, none that can be read, or one of a
+        step that is not `usable`.
 
         `gold`: labels of the evaluation sets by digest.
         """
@@ -125,6 +134,7 @@ class Checkpoints:
             index, rest = name.split("/", 1)
             states.setdefault(int(index), {})[rest] = tensor
         optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
+        scaler.load_state_dict(body.pop("scaler", {}))
         step, best_score = body.pop("step"), body.pop("best_score")
         predictions = {d: Predictions(logits.numpy(), gold[d]) for d, logits in parts["logits"].items()}
         best = {name: tensor.to(weights[name].device) for name, tensor in parts["best"].items()}

@@ -19,6 +19,7 @@ from harness.encoders.models.text_encoder import Batch
 from harness.objectives.base import Gather, Measures, TrainingObjective, Views
 from harness.streams import seed_of
 from harness.training.batch_split import BatchSplit, split_batch
+from harness.training.precision import DTYPES, grad_scaler
 from harness.training.process_group import ProcessGroup
 
 
@@ -27,8 +28,8 @@ class _GatheredError(Exception):
 
 
 class ForwardBackward:
-    """Runs `objective` on batches. Every rank ends with the gradient of the whole batch. Each micro-batch draws its own
-    dropout, so only the dropout depends on the split."""
+    """Runs `objective` on batches. Every rank ends with the gradient of the whole batch, times the scale of `scaler`. Each
+    micro-batch draws its own dropout, so only the dropout depends on the split."""
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class ForwardBackward:
     ) -> None:
         self._objective, self._process_group, self._micro_batch = objective, process_group, micro_batch
         self._precision, self._device, self._seed = precision, device, seed
+        self.scaler = grad_scaler(device, precision)
         self._model: Any = objective
         if process_group.size > 1:
             # An option may leave a head unused; the buffers are tables that all ranks have.
@@ -53,7 +55,7 @@ class ForwardBackward:
         if split.num_micro_batches == 1:
             terms = self._forward(self._model, views, measured, seed_of(self._seed, "dropout", step))
             loss = self._objective.loss(terms)
-            loss.backward()  # type: ignore[no-untyped-call]
+            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             return {"loss": loss.detach(), **{name: term.detach() for name, term in terms.items()}}
         shard = split.shards[self._process_group.rank]
         summands: list[dict[str, Tensor]] = []
@@ -66,7 +68,7 @@ class ForwardBackward:
             loss = self._objective.loss(terms)
             with nullcontext() if rows == shard[-1] else self._no_sync():
                 # DistributedDataParallel divides the sum over the ranks by their number.
-                (loss * self._process_group.size).backward()  # type: ignore[no-untyped-call]
+                self.scaler.scale(loss * self._process_group.size).backward()  # type: ignore[no-untyped-call]
             summands.append({"loss": loss.detach(), **{name: term.detach() for name, term in terms.items()}})
         return {name: torch.stack([each[name] for each in summands]).sum(dim=0) for name in summands[0]}
 
@@ -158,4 +160,4 @@ def seed_dropout(seed: int, device: torch.device) -> None:
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
-    return torch.autocast(device.type, dtype=torch.bfloat16) if precision == "bf16" else nullcontext()
+    return nullcontext() if precision == "fp32" else torch.autocast(device.type, dtype=DTYPES[precision])

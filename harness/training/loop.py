@@ -20,6 +20,7 @@ from harness.encoders.flops import forward_flops
 from harness.encoders.models.compact_embedding import compact
 from harness.encoders.models.text_encoder import Batch
 from harness.encoders.tokens import Tokens
+from harness.errors import DivergedError
 from harness.objectives.base import Draw, Measures, TrainingObjective, at_least_single
 from harness.objectives.probes import PROBED
 from harness.specs import Optim, Predictions, Selection, Stage
@@ -27,6 +28,7 @@ from harness.streams import stream
 from harness.tasks.metrics import score
 from harness.training.checkpoint import Checkpoints, SavedWeights
 from harness.training.forward_backward import ForwardBackward, autocast
+from harness.training.precision import loss_scale
 from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
 from harness.training.result import TrainingProgress, TrainingResult
 from harness.training.throughput import Speed, Stopwatch
@@ -44,10 +46,6 @@ MEASURE_EVERY = 10
 CPU = torch.device("cpu")
 
 Report = Callable[[dict[str, Any]], None]
-
-
-class DivergedError(Exception):
-    """The loss is not finite: a result of the stage, not a failure of the machine."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ def train(
     same result. With `checkpoints`, training goes on from the last one, unless weights that are to be `saved` before it are missing.
     `until`: the update after which it ends, where only weights saved so far are wanted (0: the last). `report_speed` is called every
     few seconds.
-    Raises DivergedError when a loss, a dev prediction or a final weight is not finite.
+    Raises DivergedError when a loss, a dev prediction or a final weight is not finite, and where fp16 can train no more.
     """
     run = _TrainingRun(objective, inputs, optim, seed, scoring, placement)
     run.resume(checkpoints, saved)
@@ -132,7 +130,7 @@ def train(
             continue
         report(run.evaluate(step))
         if checkpoints and placement.process_group.rank == 0 and step != optim.steps:
-            checkpoints.keep(run.progress, run.trained, run.optimizer)
+            checkpoints.keep(run.progress, run.trained, run.optimizer, run.scaler)
     return run.finish()
 
 
@@ -170,6 +168,7 @@ class _TrainingRun:
         self._forward_backward = ForwardBackward(
             objective, self.process_group, placement.micro_batch, optim.precision, self.device, seed
         )
+        self.scaler = self._forward_backward.scaler
         self._pending: list[tuple[int, dict[str, Tensor]]] = []
         self._measured: list[Measures] = []
         self._dev_curve: list[list[float]] = []
@@ -193,7 +192,8 @@ class _TrainingRun:
         if checkpoints:
             gold = {digest: labels for digest, (_, labels) in self.inputs.evaluations.items()}
             usable = saved.complete if saved else lambda step: True
-            self.progress = checkpoints.found(self.trained, self.optimizer, gold, usable) or self.progress
+            found = checkpoints.found(self.trained, self.optimizer, self.scaler, gold, usable)
+            self.progress = found or self.progress
         if len(set(steps := self.process_group.all_gather_object(self.progress.step))) > 1:
             raise RuntimeError(f"the workers read checkpoints of different steps: {steps}")
         self._order = self._batches_from(self.progress.step)
@@ -211,11 +211,15 @@ class _TrainingRun:
         views = self.objective.prepare(self._batch, labels, self._draw(step))
         measured = None if (step - 1) % MEASURE_EVERY else self._measured
         terms = self._forward_backward.run(views, len(rows), step, measured)
+        self.scaler.unscale_(self.optimizer)
         if self.optim.clip > 0:
             torch.nn.utils.clip_grad_norm_(list(self.trained.values()), self.optim.clip, foreach=True)
         for group in self.optimizer.param_groups:
             group["lr"] = self.optim.lr * schedule(self.optim, step - 1)
-        self.optimizer.step()
+        # Skipped where fp16's gradients overflowed, by all ranks alike: they have the same gradient. It is an update all the same: a
+        # stage has a fixed number of them, and order and schedule follow from it.
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         self.result.flops += views.flops
         self.stopwatch.count(len(self._batch.ids), views.flops)
@@ -228,6 +232,7 @@ class _TrainingRun:
         entry: dict[str, Any] = {"step": step, **means}
         probe = probed(self.objective, self._batch, self._draw(step), self.optim.precision, self.device)
         measures = mean_measures(self._measured, self.process_group) | probe
+        measures |= loss_scale(self.scaler, self.optimizer, step, self.optim.steps)
         entry |= {"measures": measures} if measures else {}
         if self.inputs.held_out is not None:
             entry["held_out"] = held_out_terms(self.objective, self.inputs.held_out, self.seed, self.optim, self.device)

@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 
+from harness.training.precision import DTYPES
+
 PUBLISHED_PEAKS = {
     "H200": (66.9e12, 989.4e12),
     "H100 80GB HBM3": (66.9e12, 989.4e12),
     "A100": (19.5e12, 312e12),
 }
-"""FLOP/s of dense products in fp32 (without TF32) and in bf16, by a part of the device's name: NVIDIA's data sheets."""
+"""FLOP/s of dense products in fp32 (without TF32) and in bf16 or fp16, by a part of the device's name: NVIDIA's data sheets."""
 PRODUCT = 512
 """Rows and columns of the matrices whose product is timed on a CPU."""
 REPORT_SECONDS = 2.0
@@ -82,17 +84,18 @@ class Stopwatch:
 
 
 def peak_flops(device: torch.device, name: str, precision: str, threads: int) -> float:
-    """FLOP/s that a device does at most in matrix products: as published of a GPU, timed on a CPU. 0 where it is not known."""
+    """FLOP/s that a device does at most in matrix products: as published of a GPU, timed on a CPU. 0 where it is not known, and for fp16
+    on a CPU, where most of a stage's own products are faster than the one that would be timed."""
     if device.type == "cpu":
-        return _timed_product(precision, threads)
+        return 0.0 if precision == "fp16" else _timed_product(precision, threads)
     found = next((peaks for part, peaks in PUBLISHED_PEAKS.items() if part in name), None)
-    return found[precision == "bf16"] if found else 0.0
+    return found[precision != "fp32"] if found else 0.0
 
 
 @lru_cache(maxsize=4)
 def _timed_product(precision: str, threads: int) -> float:
     """The best of a few products of square matrices, with as many threads as torch has now (`threads` is for the cache alone)."""
-    left = torch.ones(PRODUCT, PRODUCT, dtype=torch.bfloat16 if precision == "bf16" else torch.float32)
+    left = torch.ones(PRODUCT, PRODUCT, dtype=DTYPES[precision])
     best = float("inf")
     for _ in range(10):  # other work on the machine slows down some of them
         started = time.perf_counter()

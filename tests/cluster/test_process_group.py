@@ -5,6 +5,7 @@ One worker group a world size trains all stages, and this process. Without dropo
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 import urllib.request
@@ -20,17 +21,22 @@ import torch
 from cluster.driver import waited
 from numpy.typing import NDArray
 
+from harness.encoders.models.weights import weights_digest
 from harness.execution import Execution
 from harness.running import run_stage
 from harness.specs import Record
-from harness.training.loop import Placement, Scoring, train
+from harness.training.loop import Placement, Scoring, train, trainable
 from harness.training.process_group import ProcessGroup
 
 pytestmark = pytest.mark.ray
 STEPS = 10
-DTYPES = {"float64": (1e-8, 1e-9), "float32": (1e-4, 1e-5)}
+DTYPES = {"float64": (1e-8, 1e-9), "float32": (1e-4, 1e-5), "float16": (1e-2, 5e-2)}
 """Adam's eps and the largest difference allowed. Adam divides a gradient by its own size: one that is zero but for
-rounding (a key's bias) moves a weight by a whole learning rate unless eps is above what rounding leaves."""
+rounding (a key's bias) moves a weight by a whole learning rate unless eps is above what rounding leaves. float16: products under
+autocast, weights in float32, and an update that is skipped because of one rank's gradient; a sum over fewer rows may overflow an update
+later or earlier than the whole batch's, and then one run has skipped one more."""
+SPOILED = 3
+"""The update at which the last rank's gradient is infinite, under fp16."""
 MICRO_BATCH = 3
 RESUMED = 8
 """The step of the last checkpoint of a stage of twice as many steps."""
@@ -38,17 +44,24 @@ RESUMED = 8
 
 @dataclass
 class Trained:
-    """What one stage came to: loss by step, weights by name."""
+    """What one stage came to: loss by step, weights by name; under fp16 each rank's scale and skipped updates by step, with a digest
+    of its weights."""
 
     losses: list[float]
     weights: dict[str, NDArray[Any]]
+    ranks: list[Any]
 
 
 def trained(folder: Path, name: str, dtype: str, process_group: ProcessGroup, micro_batch: int = 0) -> Trained:
     spec, supervised = tiny.OBJECTIVES[name], name in tiny.SUPERVISED
     make = tiny.fine_tuning if supervised else tiny.post_training
-    stage, inputs = make(folder, spec, dropout=0.0, steps=STEPS, eps=DTYPES[dtype][0])
-    module = tiny.built(folder, spec).to(getattr(torch, dtype))
+    precision = "fp16" if dtype == "float16" else "fp32"
+    stage, inputs = make(folder, spec, dropout=0.0, steps=STEPS, eps=DTYPES[dtype][0], precision=precision)
+    module = tiny.built(folder, spec).to(torch.float64 if dtype == "float64" else torch.float32)
+    if precision == "fp16" and process_group.rank == process_group.size - 1:
+        updates = itertools.count(1)
+        norm = next(p for n, p in trainable(module).items() if n.endswith("LayerNorm.bias"))
+        norm.register_hook(lambda given: given / 0.0 if next(updates) == SPOILED else given)
     outcome = train(
         module,
         inputs,
@@ -59,7 +72,12 @@ def trained(folder: Path, name: str, dtype: str, process_group: ProcessGroup, mi
         placement=Placement(process_group=process_group, micro_batch=micro_batch),
     )
     weights = {n: p.detach().numpy().copy() for n, p in module.named_parameters()}
-    return Trained([entry["loss"] for entry in outcome.history], weights)
+    scales = [entry["measures"] for entry in outcome.history] if precision == "fp16" else []
+    scales = [(each["loss_scale"], each["skipped_updates"]) for each in scales]
+    digest = weights_digest({n: torch.from_numpy(w) for n, w in weights.items()})
+    return Trained(
+        [entry["loss"] for entry in outcome.history], weights, process_group.all_gather_object((scales, digest))
+    )
 
 
 def interrupted(folder: Path, artifacts: Path, process_group: ProcessGroup) -> tuple[Record, Record]:
@@ -100,7 +118,8 @@ def stage_loop(config: dict[str, Any]) -> None:
         for name in (tiny.OBJECTIVES if process_group.size < 4 else SOME)
     }
     for name in SOME:
-        found[name, "float32", 0] = trained(folder, name, "float32", process_group)
+        for dtype in ("float32", "float16"):
+            found[name, dtype, 0] = trained(folder, name, dtype, process_group)
         if process_group.size < 4:
             found[name, "float64", MICRO_BATCH] = trained(folder, name, "float64", process_group, MICRO_BATCH)
     if process_group.size < 4:
@@ -232,6 +251,18 @@ def test_losses_and_weights_do_not_depend_on_the_number_of_workers(
     print(
         f"{workers} workers and one, {dtype}: losses differ by {losses:.1e} at most, weights by {weights:.1e}"
     )  # pytest -rP
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_all_ranks_skip_the_update_that_one_of_them_cannot_make(workers: int, found: dict[int, dict[Any, Any]]) -> None:
+    """Its gradient is everyone's before anyone looks whether it is finite."""
+    for name in SOME:
+        ranks = found[workers][name, "float16", 0].ranks
+        assert len(ranks) == workers
+        assert all(each == ranks[0] for each in ranks), name
+        scales, skipped = zip(*ranks[0][0], strict=True)
+        assert skipped[SPOILED - 1] == skipped[SPOILED - 2] + 1, name
+        assert scales[SPOILED - 1] == scales[SPOILED - 2] / 2, name
 
 
 @pytest.mark.parametrize("workers", [1, 2])

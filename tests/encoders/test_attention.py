@@ -194,18 +194,31 @@ def test_dropout_draws_alike_with_and_without_gradient(first_tokens_only: bool) 
     torch.testing.assert_close(once().detach(), looked, atol=1e-6, rtol=0)
 
 
-def test_half_precision_comes_back_as_it_went_in() -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_comes_back_as_it_went_in(dtype: torch.dtype) -> None:
     lengths = LENGTHS["mixed"]
-    halves = [each.bfloat16() for each in drawn(sum(lengths))]
+    halves = [each.to(dtype) for each in drawn(sum(lengths))]
     q, k, v = (each.requires_grad_() for each in halves[:3])
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast("cpu", dtype=dtype):
         found = attended(q, k, v, packing_of(lengths))
     found.backward(halves[3])
     out, gradients = expected(halves, lengths)
     for one, exact in zip((found.detach(), q.grad, k.grad, v.grad), (out, *gradients), strict=True):
         assert one is not None
-        assert one.dtype == torch.bfloat16
+        assert one.dtype == dtype
         torch.testing.assert_close(one.double(), exact, atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_scores_beyond_fp16(trained: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores of up to some millions, where fp16 ends at 65,504: they are float32, and the softmax picks one key."""
+    monkeypatch.setattr(MODULE, "training", trained)
+    lengths = LENGTHS["mixed"]
+    q, k, v, _ = ((each * scale).half() for each, scale in zip(drawn(sum(lengths)), (2e3, 2e3, 1, 1), strict=True))
+    out, _ = expected([q, k, v, v], lengths)
+    with torch.autocast("cpu", dtype=torch.float16):
+        found = attended(q, k, v, packing_of(lengths))
+    torch.testing.assert_close(found.double(), out, atol=2e-2, rtol=2e-2)
 
 
 # ---------------------------------------------------------------- where things lie

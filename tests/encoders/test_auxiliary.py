@@ -282,11 +282,12 @@ class TestRuns:
         assert layers.get_total_flops() in (pytest.approx(counted), pytest.approx(counted - attention))
         assert mlm_head_flops(auxiliary.config, 64) == head.get_total_flops()
 
-    def test_bf16_and_dropout(self, folder: Path) -> None:
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    def test_half_precision_and_dropout(self, dtype: torch.dtype, folder: Path) -> None:
         encoder, batch = tiny.encoder(folder), batch_of(folder)
         auxiliary = beside(encoder, **NARROW, **RELATIVE).train()
         auxiliary.set_dropout(0.2)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=dtype):
             loss = nn.functional.cross_entropy(auxiliary.logits(auxiliary(batch)).float(), batch.ids)
         loss.backward()
         assert loss.isfinite()

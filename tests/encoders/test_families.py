@@ -22,6 +22,7 @@ from harness.encoders.sources import locate
 from harness.encoders.tokens import Tokeniser
 from harness.errors import UserError
 from harness.objectives.definitions import headless, unmet
+from harness.training.forward_backward import autocast
 from harness.training.loop import Scoring, train
 
 CPU = torch.device("cpu")
@@ -117,6 +118,29 @@ def test_dropout_follows_the_setting(kind: str, made: dict[str, Path]) -> None:
     torch.testing.assert_close(encoder(batch), still, rtol=0, atol=1e-5)
     encoder.set_dropout(0.3)
     assert not torch.allclose(encoder(batch), still, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_fp16(kind: str, made: dict[str, Path]) -> None:
+    """States near float32's, in training and evaluation, and gradients that are finite: no constant that hides padding is too large for
+    fp16. DeBERTa's code in transformers runs under no autocast: it hides padding by float32's least number in scores of half precision."""
+    encoder = tiny.encoder(made[kind])
+    encoder.set_dropout(0.0)
+    batch = Batch.of(Tokeniser(made[kind])(TEXTS, 72), CPU)
+    exact = encoder(batch).detach()
+    if kind == "deberta":
+        for precision in ("bf16", "fp16"):
+            with autocast(CPU, precision), pytest.raises(RuntimeError, match="without overflow"):
+                encoder(batch)
+        return
+    with autocast(CPU, "fp16"):
+        found = encoder.train()(batch)
+        with torch.inference_mode():
+            evaluated = encoder.eval()(batch)
+    found.float().square().mean().backward()
+    for states in (found.detach(), evaluated):
+        assert (states.float() - exact).abs().max() < 4e-3 * exact.abs().max()
+    assert all(p.grad.isfinite().all() for p in encoder.parameters() if p.grad is not None)
 
 
 @pytest.mark.parametrize("kind", EVERY)

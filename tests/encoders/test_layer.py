@@ -85,7 +85,7 @@ def test_is_what_the_modules_compute(
         torch.testing.assert_close(each, theirs[name], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("precision", "near"), [("fp32", 1e-5), ("bf16", 6e-2)])
+@pytest.mark.parametrize(("precision", "near"), [("fp32", 1e-5), ("bf16", 6e-2), ("fp16", 8e-3)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_precisions(encoder: TextEncoder, precision: str, near: float, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, theirs, _ = passed(encoder, BY_MODULES, "first", monkeypatch, precision=precision)

@@ -17,6 +17,7 @@ from harness.encoders.models.relative_positions import RelativePositions, bucket
 from harness.encoders.models.text_encoder import Batch
 from harness.encoders.models.weights import load_weights, save_weights
 from harness.storage import Storage
+from harness.training.forward_backward import autocast
 
 CPU = torch.device("cpu")
 PUBLISHED = [(32, 128), (64, 128), (128, 256)]
@@ -151,14 +152,14 @@ class TestEncoder:
             expected = getattr(plain, plain.base_model_prefix)(**padded, position_ids=positions[None])[0][real]
             torch.testing.assert_close(encoder(Batch.of(tokens, CPU)), expected, atol=2e-6, rtol=1e-6)
 
-    @pytest.mark.parametrize("bf16", [False, True])
-    def test_trains_with_dropout(self, bf16: bool, kind: str, folders: dict[str, Path]) -> None:
+    @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+    def test_trains_with_dropout(self, precision: str, kind: str, folders: dict[str, Path]) -> None:
         encoder, batch = tiny.encoder(folders[kind]), self.batch(folders[kind])
         encoder.add_relative_positions()
         encoder.set_dropout(0.2)
         encoder.train()
         torch.manual_seed(0)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+        with autocast(CPU, precision):
             hidden = encoder(batch)
             hidden.float().square().sum().backward()
         assert hidden.isfinite().all()

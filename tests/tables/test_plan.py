@@ -357,6 +357,7 @@ ALL = {FT, SCL, TAPT_1, TAPT_2, CMLM_1, CMLM_2}
         ("post_train.steps=7", ALL - {FT, SCL}),
         ("optim.dropout=0", ALL),
         ("optim.precision=bf16", ALL),
+        ("optim.precision=fp16", ALL),
         ("max_length=64", ALL),
         ("cmlm.p_c=0.5", {CMLM_1, CMLM_2}),
         ("cmlm.p_m=0.2", {CMLM_1, CMLM_2}),

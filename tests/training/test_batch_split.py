@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.encoders.kernels import processor
 from harness.training.batch_split import split_batch
 from harness.training.forward_backward import ForwardBackward
 from harness.training.process_group import SINGLE_PROCESS
@@ -53,18 +54,18 @@ def test_the_split_over_one_rank_is_the_batch() -> None:
     assert split_batch(16, 16).shards == ((slice(0, 16),),)
 
 
-def gradients(folder: Path, name: str, micro_batch: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Terms and gradients of one batch in double precision."""
+def gradients(
+    folder: Path, name: str, micro_batch: int, precision: str = "fp32"
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Terms and gradients of one batch in double precision, which autocast leaves as it is."""
     spec = tiny.OBJECTIVES[name]
-    stage, inputs = (tiny.fine_tuning if name in tiny.SUPERVISED else tiny.post_training)(folder, spec)
+    _, inputs = (tiny.fine_tuning if name in tiny.SUPERVISED else tiny.post_training)(folder, spec)
     module = tiny.built(folder, spec).double()
     of_row = len(inputs.train) // inputs.views
     rows = np.concatenate([np.arange(3, 3 + ROWS) + view * of_row for view in range(inputs.views)])
     labels = None if inputs.labels is None else inputs.labels[3 : 3 + ROWS]
     views = module.prepare(inputs.train.take(rows), labels, tiny.draw_of())
-    terms = ForwardBackward(module, SINGLE_PROCESS, micro_batch, stage.optim.precision, CPU, 1).run(
-        views, ROWS, 1, None
-    )
+    terms = ForwardBackward(module, SINGLE_PROCESS, micro_batch, precision, CPU, 1).run(views, ROWS, 1, None)
     return terms, {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
 
 
@@ -81,3 +82,15 @@ def test_terms_and_gradients_of_the_micro_batches_add_up(name: str, bert: Path) 
         assert added.keys() == whole.keys()
         for parameter, gradient in whole.items():
             torch.testing.assert_close(added[parameter], gradient, rtol=1e-9, atol=1e-13)
+
+
+@pytest.mark.parametrize("micro_batch", [0, 3])
+@pytest.mark.parametrize("name", ["scl", "cmlm-simclr", "taco", "coco_lm"])
+def test_fp16_scales_the_gradient_and_not_the_terms(name: str, micro_batch: int, bert: Path, monkeypatch: Any) -> None:
+    """To the bit: the scale is a power of two, the same for each micro-batch."""
+    monkeypatch.setattr(processor, "kernels", lambda: processor.DEFAULT)  # whole layers know no double under autocast
+    terms, plain = gradients(bert, name, micro_batch)
+    same, scaled = gradients(bert, name, micro_batch, "fp16")
+    assert {n: t.item() for n, t in same.items()} == {n: t.item() for n, t in terms.items()}
+    for parameter, gradient in plain.items():
+        assert torch.equal(scaled[parameter], gradient * 2**16), parameter

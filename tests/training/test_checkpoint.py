@@ -19,7 +19,7 @@ from harness.execution import WorkerSetup
 from harness.running import run_stage
 from harness.specs import Record, Stage
 from harness.storage import Storage, checkpoint_of
-from harness.training import loop
+from harness.training import forward_backward, loop
 from harness.training.loop import Inputs
 
 EVERY = 4
@@ -28,7 +28,11 @@ STAGES: dict[str, Callable[[Path], tuple[Stage, Inputs]]] = {
     "with weight decay": lambda folder: tiny.fine_tuning(folder, every=EVERY, steps=22, weight_decay=0.1),
     "post-training": lambda folder: tiny.post_training(folder, tiny.OBJECTIVES["cmlm-simsiam"], steps=22),
     "pre-training": lambda folder: tiny.post_training(folder, tiny.OBJECTIVES["coco_lm"], steps=22),
-    "half precision": lambda folder: tiny.fine_tuning(folder, every=EVERY, steps=22, precision="bf16"),
+    "bf16": lambda folder: tiny.fine_tuning(folder, every=EVERY, steps=22, precision="bf16"),
+    "fp16": lambda folder: tiny.fine_tuning(folder, every=EVERY, steps=22, precision="fp16"),
+    "fp16, skipped updates": lambda folder: tiny.post_training(
+        folder, tiny.OBJECTIVES["coco_lm"], steps=22, precision="fp16"
+    ),
 }
 
 
@@ -56,9 +60,15 @@ def numbers(record: Record) -> tuple[Any, ...]:
     return (*found, record.flops, record.weights_digest, predictions)
 
 
+def grows_soon(device: torch.device, precision: str) -> torch.amp.GradScaler:
+    """fp16's scale doubles after five updates, which a checkpoint falls between."""
+    return torch.amp.GradScaler(device.type, growth_interval=5, enabled=precision == "fp16")
+
+
 @pytest.mark.parametrize("name", STAGES)
 def test_interrupted_twice_and_resumed(name: str, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "LOG_EVERY", EVERY)
+    monkeypatch.setattr(forward_backward, "grad_scaler", grows_soon)
     stage, inputs = STAGES[name](bert)
     undisturbed = run(stage, inputs, tiny.worker_setup(bert, tmp_path / "undisturbed"))
     assert undisturbed.status == "done", undisturbed.reason
@@ -70,6 +80,10 @@ def test_interrupted_twice_and_resumed(name: str, bert: Path, tmp_path: Path, mo
     resumed = run(stage, inputs, place)
     assert resumed.provenance["resumed_at"] == 12
     assert numbers(resumed) == numbers(undisturbed)
+    if name.startswith("fp16"):
+        measures = [entry["measures"] for entry in resumed.history]
+        assert measures[-1]["loss_scale"] > min(each["loss_scale"] for each in measures), "it has grown"
+        assert measures[0]["skipped_updates"] > 0 or "skipped" not in name, "before the first checkpoint"
     mine, theirs = (load_weights(Storage(str(tmp_path / where)), stage.key) for where in ("killed", "undisturbed"))
     assert all(np.array_equal(mine[tensor].numpy(), theirs[tensor].numpy()) for tensor in theirs)
 
@@ -92,6 +106,20 @@ def test_the_seconds_of_a_resumed_stage_count_those_before_its_checkpoint(bert: 
         found[before] = run(stage, inputs, replace(place, checkpoint_seconds=1e9))
         assert found[before].provenance["resumed_at"] == EVERY
     assert found[None].seconds < 1000 < found[1000.0].seconds
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_checkpoint_holds_what_its_precision_needs(precision: str, bert: Path, tmp_path: Path) -> None:
+    """That of fp32 and bf16 has the fields of before there was fp16."""
+    stage, inputs = tiny.fine_tuning(bert, every=EVERY, precision=precision)
+    place = replace(tiny.worker_setup(bert, tmp_path), checkpoint_seconds=1e-9)
+    with pytest.raises(Killed):
+        run(stage, inputs, place, 2)
+    tensors = load(place.storage.read(checkpoint_of(stage.key)))
+    fields = {"step", "best_score", "seconds", "selected_step", "tied", "dev_scores", "history", "flops", "predictions"}
+    body = json.loads(bytes(tensors["progress"].tolist()))
+    assert body.keys() == fields | {"speed"} | ({"scaler"} if precision == "fp16" else set())
+    assert {name.split("/")[0] for name in tensors} == {"progress", "weights", "best", "logits", "optimizer"}
 
 
 def test_a_checkpoint_that_cannot_be_read_is_none(bert: Path, tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from harness.encoders.models.weights import weights_digest
 from harness.encoders.tokens import Tokens
+from harness.errors import DivergedError
 from harness.objectives import build
 from harness.objectives.base import TrainingObjective
 from harness.specs import Objective, Predictions, Stage
 from harness.training import forward_backward, loop
 from harness.training.loop import (
-    DivergedError,
     Inputs,
     Placement,
     Scoring,
@@ -401,8 +401,8 @@ class TestSelection:
 
 
 class TestEvaluation:
-    @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-    def test_in_the_original_order(self, precision: str, bert: Path) -> None:
+    @pytest.mark.parametrize(("precision", "near"), [("fp32", 2e-6), ("bf16", 2e-2), ("fp16", 3e-3)])
+    def test_in_the_original_order(self, precision: str, near: float, bert: Path) -> None:
         """Sorted by length inside; what comes back lies as the rows do, and dropout is off."""
         stage, inputs = tiny.fine_tuning(bert)
         objective = objective_of(bert, stage)
@@ -411,24 +411,25 @@ class TestEvaluation:
         found, flops = predict(objective, (tokens, gold), precision, CPU)
         alone = [predict(objective, (tokens.take([i]), gold[[i]]), precision, CPU) for i in range(len(tokens))]
         expected = np.concatenate([prediction.logits for prediction, _ in alone])
-        np.testing.assert_allclose(found.logits, expected, atol=2e-6 if precision == "fp32" else 2e-2, rtol=0)
+        np.testing.assert_allclose(found.logits, expected, atol=near, rtol=0)
         assert found.logits.dtype == np.float32
         assert np.array_equal(found.gold, gold)
         assert flops == pytest.approx(sum(spent for _, spent in alone))
 
-    def test_bfloat16(self, bert: Path) -> None:
+    @pytest.mark.parametrize(("precision", "near"), [("bf16", 0.5), ("fp16", 0.05)])
+    def test_half_precision(self, precision: str, near: float, bert: Path) -> None:
         """It trains, stays finite, keeps float32 weights, and is another computation than float32, but not by far."""
         outcomes = {}
-        for precision in ("fp32", "bf16"):
-            stage, inputs = tiny.fine_tuning(bert, precision=precision)
-            objective, outcomes[precision] = run(bert, stage, inputs)
+        for each in ("fp32", precision):
+            stage, inputs = tiny.fine_tuning(bert, precision=each)
+            objective, outcomes[each] = run(bert, stage, inputs)
             assert {p.dtype for p in objective.parameters()} == {torch.float32}
-        exact, half = (outcomes[p].predictions["test"].logits for p in ("fp32", "bf16"))
+        exact, half = (outcomes[p].predictions["test"].logits for p in ("fp32", precision))
         assert np.isfinite(half).all()
         assert not np.array_equal(half, exact)
-        assert np.abs(half - exact).max() < 0.5
+        assert np.abs(half - exact).max() < near
         for name in ("mlm", "cmlm-simsiam", "cmlm-simclr"):
-            stage, inputs = tiny.post_training(bert, tiny.OBJECTIVES[name], precision="bf16", steps=3)
+            stage, inputs = tiny.post_training(bert, tiny.OBJECTIVES[name], precision=precision, steps=3)
             assert np.isfinite(run(bert, stage, inputs)[1].history[-1]["loss"])
 
     def test_flops_are_those_of_the_steps_and_evaluations(self, bert: Path) -> None:

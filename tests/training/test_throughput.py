@@ -67,9 +67,11 @@ def test_a_record_names_it(bert: Path, tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_share_is_of_what_the_device_can_do() -> None:
     assert peak_flops(torch.device("cuda"), "NVIDIA H100 80GB HBM3", "bf16", 1) == 989.4e12
     assert peak_flops(torch.device("cuda"), "NVIDIA A100-SXM4-80GB", "fp32", 1) == 19.5e12
+    assert peak_flops(torch.device("cuda"), "NVIDIA A100-SXM4-80GB", "fp16", 1) == 312e12
     assert peak_flops(torch.device("cuda"), "another", "bf16", 1) == 0
     assert all(half > single for single, half in PUBLISHED_PEAKS.values())
     assert 1e9 < peak_flops(CPU, "any", "fp32", 1) < 1e13
+    assert peak_flops(CPU, "any", "fp16", 1) == 0
     speed = Speed(1, 2, 3.0, 4.0, 5.0)
     assert provenance_of(speed, 10.0, 2)["peak_flops_per_second"] == 20.0
     assert "peak_flops_per_second" not in provenance_of(speed, 0.0, 2)
