@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import cache, cached_property, lru_cache
 from types import UnionType
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
@@ -57,8 +57,11 @@ def canonical(value: Any) -> Any:
 
 
 @cache
-def _fields_of(kind: type[Any]) -> tuple[Field[Any], ...]:
-    return fields(kind)
+def _fields_of(kind: type[Any]) -> tuple[tuple[str, Any, type | None], ...]:
+    """(name, neutral value or MISSING, float or int where the field is one) of the hashed fields of a dataclass, by name."""
+    numbers = {"float": float, float: float, "int": int, int: int}
+    hashed = [f for f in fields(kind) if not f.metadata.get("label")]
+    return tuple(sorted((f.name, f.metadata.get("neutral", MISSING), numbers.get(f.type)) for f in hashed))
 
 
 _encoded = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
@@ -67,15 +70,15 @@ _encoded = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=
 def _hashed(value: Any) -> dict[str, Any]:
     """A dataclass's hashed fields, without labels and neutral values; `1` in a float field is 1.0, and so on."""
     found: dict[str, Any] = {}
-    for f in _fields_of(value.__class__):
-        each = getattr(value, f.name)
-        if f.metadata.get("label") or ("neutral" in f.metadata and each == f.metadata["neutral"]):
+    for name, left_out, number in _fields_of(value.__class__):
+        each = getattr(value, name)
+        if left_out is not MISSING and each == left_out:
             continue
-        if f.type in ("float", float) and isinstance(each, (int, np.integer)):
+        if number is float and isinstance(each, (int, np.integer)):
             each = float(each)
-        elif f.type in ("int", int) and isinstance(each, (float, np.floating)) and float(each).is_integer():
+        elif number is int and isinstance(each, (float, np.floating)) and float(each).is_integer():
             each = int(each)
-        found[f.name] = each
+        found[name] = each
     return found
 
 
@@ -87,14 +90,15 @@ def _text(value: Any) -> str:
         return _quoted(value)
     if kind is int:
         return str(value)
-    if isinstance(value, Stage):
-        return f'"{value.key}"'
-    if is_dataclass(kind):
-        kept = vars(value)
-        if "_text" not in kept:
-            kept["_text"] = _object(_hashed(value))
+    kept = getattr(value, "__dict__", None)
+    if kept is not None and "_text" in kept:
         found: str = kept["_text"]
         return found
+    if isinstance(value, Stage):
+        return f'"{value.key}"'
+    if is_dataclass(kind) and kept is not None:
+        kept["_text"] = text = _object(_hashed(value))
+        return text
     if kind is tuple or kind is list:
         return f"[{','.join(map(_text, value))}]"
     if kind is dict:

@@ -19,9 +19,9 @@ from harness.yaml_files import Strict, describe_errors
 class RunContext:
     """What a method builds the stages of one run from: one task, size, subset and seed under one protocol's recipe.
 
-    `mlm_head`: the stage that replaces `encoder` for stages that use an MLM head; None where the encoder's own head is
-    usable. `translated`: the same texts as back-translated views, `views` of them per row; None where there are none, for the
-    reason in `untranslated`.
+    `unlabelled`: what stages without labels read, the same object in all runs that read it, so that its part of their keys is made once.
+    `translated`: the same texts as back-translated views; None where there are none, for the reason in `untranslated`. `mlm_head`: the
+    stage that replaces `encoder` for stages that use an MLM head; None where the encoder's own head is usable.
     """
 
     task: str
@@ -29,14 +29,13 @@ class RunContext:
     subset: int
     seed: int
     data: Data
-    unlabelled: RowSet
+    unlabelled: Data
     fine_tune: Optim
     post_train: Optim
     selection: Selection
     encoder: Encoder
     mlm_head: Parent | None = None
-    translated: RowSet | None = None
-    views: int = 2
+    translated: Data | None = None
     untranslated: str = "no translator is named"
 
 
@@ -124,10 +123,8 @@ def chain(steps: Sequence[Step], context: RunContext, start: Encoder | Parent | 
 
 
 def _post_training(method: Method, context: RunContext, base: Encoder | Parent) -> UnlabelledPhase:
-    data = Data(context.unlabelled, max_length=context.data.max_length)
     mlm_head = context.mlm_head if isinstance(base, Encoder) else None
-    if method.translates:
-        data = Data(cast(RowSet, context.translated), max_length=context.data.max_length, views=context.views)
+    data = cast(Data, context.translated) if method.translates else context.unlabelled
     return UnlabelledPhase(data, context.post_train, context.seed, base, "post-train", mlm_head)
 
 

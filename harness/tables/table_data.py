@@ -212,6 +212,10 @@ def _contexts(resolved: ResolvedTable, row: Row, table_data: TableData, name: st
                 tests=tuple(found.tests.values()),
                 classes=found.task.classes,
             )
+            unlabelled = Data(training.texts, max_length=resolved.max_length)
+            translated = None
+            if training.translated:
+                translated = Data(training.translated, max_length=resolved.max_length, views=table_data.views)
             fine_tune = resolved.optim("fine_tune", size, training.drawn, row, name)
             post_train = resolved.optim("post_train", size, training.texts.rows, row, name)
             selection: Selection = resolved.selection(name, math.ceil(training.drawn / fine_tune.batch_size))
@@ -222,13 +226,12 @@ def _contexts(resolved: ResolvedTable, row: Row, table_data: TableData, name: st
                     subset,
                     seed,
                     data,
-                    training.texts,
+                    unlabelled,
                     fine_tune,
                     post_train,
                     selection,
                     table_data.base,
                     table_data.mlm_head,
-                    training.translated,
-                    table_data.views,
+                    translated,
                     table_data.untranslated,
                 )

@@ -23,6 +23,10 @@ def normalised(text: str) -> str:
     "It does n't , really ." and "it doesn't, really" are one text: corpora differ in tokenisation, quotes and spacing. A
     text without any letter or digit keeps its characters, spaces excepted.
     """
+    if text.isascii():  # as below, in a twentieth of the time
+        form = text.lower().encode().translate(None, _DROPPED_ASCII)
+        if form:
+            return form.decode()
     folded = unicodedata.normalize("NFKC", text).casefold()
     return _DROPPED.sub("", folded) or "".join(folded.split())
 

@@ -22,12 +22,12 @@ CONTEXT = RunContext(
         dev=RowSet("d" * 32, "toy/dev", 500, 50.0),
         tests=(RowSet("f" * 32, "toy/test", 300, 50.0),),
     ),
-    unlabelled=RowSet("a" * 32, "toy/train-texts", 100, 50.0),
+    unlabelled=Data(RowSet("a" * 32, "toy/train-texts", 100, 50.0), max_length=96),
     fine_tune=Optim(1e-5, 64, 700),
     post_train=Optim(2e-5, 256, 650),
     selection=Selection("accuracy"),
     encoder=ENCODER,
-    translated=RowSet("9" * 32, "toy/train-texts/views", 100, 50.0),
+    translated=Data(RowSet("9" * 32, "toy/train-texts/views", 100, 50.0), max_length=96, views=2),
 )
 HEAD = mlm_head_stage(ENCODER, RowSet("c" * 32, "prose", 9000, 500.0), Optim(1e-3, 32, 100), 64, 0, frozen=True)
 HEADLESS = replace(CONTEXT, mlm_head=Parent(HEAD))

@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from methods.contexts import CONTEXT, ENCODER, HEAD, HEADLESS, chain, keys
@@ -140,16 +140,14 @@ class TestMethodContract:
         *earlier, leaf = chain(method)
         for stage in earlier:
             assert stage.objective.name not in SUPERVISED
-            texts = Data(CONTEXT.unlabelled, max_length=CONTEXT.data.max_length)
-            views = Data(cast(RowSet, CONTEXT.translated), max_length=CONTEXT.data.max_length, views=CONTEXT.views)
-            assert stage.data == (views if method.translates else texts)
+            assert stage.data == (CONTEXT.translated if method.translates else CONTEXT.unlabelled)
             assert (stage.selection, stage.optim, stage.phase) == (None, CONTEXT.post_train, "post-train")
         for change in changes:
             assert [s.key for s in earlier] == keys(method, change)[:-1]
             assert leaf.key != keys(method, change)[-1]
 
     def test_texts_and_post_training_recipe_matter_where_there_is_post_training(self, method: Method) -> None:
-        texts = {"translated" if method.translates else "unlabelled": RowSet("3" * 32)}
+        texts = {"translated" if method.translates else "unlabelled": Data(RowSet("3" * 32), max_length=96)}
         for change in (
             replace(CONTEXT, **texts),
             replace(CONTEXT, post_train=Optim(9e-5, 256, 650)),
@@ -161,9 +159,12 @@ class TestMethodContract:
 
     def test_seed_length_and_encoder_flow_into_every_stage(self, method: Method) -> None:
         assert all(stage.seed == CONTEXT.seed for stage in chain(method))
+        assert CONTEXT.translated
+        sets = {"data": CONTEXT.data, "unlabelled": CONTEXT.unlabelled, "translated": CONTEXT.translated}
+        shorter: dict[str, Any] = {name: replace(each, max_length=64) for name, each in sets.items()}
         for change in (
             replace(CONTEXT, seed=42),
-            replace(CONTEXT, data=replace(CONTEXT.data, max_length=64)),
+            replace(CONTEXT, **shorter),
             replace(CONTEXT, encoder=Encoder("9" * 32)),
         ):
             assert not set(keys(method)) & set(keys(method, change))

@@ -401,7 +401,7 @@ def test_cssl_skips_without_a_translation_and_says_why() -> None:
     missing = replace(CONTEXT, translated=None, untranslated="apertium is not installed")
     assert CSSL.skip(missing) == "apertium is not installed"
     (post, _) = chain(CSSL)
-    assert post.data.train == CONTEXT.translated
+    assert post.data == CONTEXT.translated
     assert (post.data.views, post.objective.params["num_views"]) == (2, 1)
 
 

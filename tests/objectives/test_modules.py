@@ -372,7 +372,7 @@ class TestMethods:
         0,
         1,
         tiny.Data(RowSet("t"), 2, 64, RowSet("d"), (RowSet("e"),)),
-        RowSet("u"),
+        tiny.Data(RowSet("u"), max_length=64),
         tiny.optim(batch_size=16),
         tiny.optim(),
         Selection("accuracy"),
