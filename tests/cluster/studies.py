@@ -8,6 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from harness.cli.request import read_words
 from harness.commands.prepare import prepare
 from harness.search.study import Entry
@@ -83,10 +85,11 @@ def keys_of_bench(point: dict[str, Any]) -> set[str]:
 
 
 def leases(folder: Path) -> int:
+    """How many are alive. One that was granted in the instant of an interruption may stay: it is free once its owner has ended."""
     connection = sqlite3.connect(folder / ".harness" / "harness.db")
-    (count,) = connection.execute("SELECT count(*) FROM leases").fetchone()
+    owners = connection.execute("SELECT pid FROM leases").fetchall()
     connection.close()
-    return int(count)
+    return sum(psutil.pid_exists(pid) for (pid,) in owners)
 
 
 def weights(folder: Path) -> set[str]:
