@@ -14,7 +14,7 @@ export PIP_NO_INPUT := 1
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --no-compile
+PIP := $(BIN)/python -m pip install --quiet
 STAMPS := $(VENV)/.stamps
 # The demo's own command line, e.g. make demo DEMO="bench --table ablation"
 DEMO := bench --table few_shot
