@@ -15,7 +15,6 @@ from tabulate import tabulate
 
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.figure import (
-    VARIANCE,
     print_costs,
     print_embeddings,
     print_figure,
@@ -59,6 +58,7 @@ from harness.tables.resolve import ResolvedTable, resolve
 from harness.tables.schema import parquet_bytes
 from harness.tables.task_reader import Translation
 from harness.tables.values import listed, sizes_text
+from harness.tables.variance_figure import VARIANCE
 from harness.tracking.writer import Outcome
 from harness.yaml_files import format_value
 
@@ -94,7 +94,7 @@ def _rows(prepared: Prepared) -> list[str]:
     """A line for each printed row: its methods and settings, its runs, their stages, and how many of these are to be trained. A stage
     of several rows is counted as to be trained in the first of them, so that the column adds up to the plan's number."""
     resolved, left = prepared.resolved, {item.stage.key for item in prepared.items}
-    titles = {row.name: row.title for row in resolved.rows}
+    titles = resolved.titles
     runs: dict[str, list[Run]] = {title: [] for title in resolved.printed_rows}
     for run in prepared.plan.runs:
         runs[titles[run.row]].append(run)
@@ -156,7 +156,7 @@ def default_preset(default: str, presets: Iterable[str], cost: Callable[[str], t
 def describe(prepared: Prepared) -> list[str]:
     """The plan in lines: cells, runs, stages, what is done, shared, skipped, unresolved, and what the rest costs."""
     plan, resolved = prepared.plan, prepared.resolved
-    titles = {row.name: row.title for row in resolved.rows}
+    titles = resolved.titles
     rows = len({titles[run.row] for run in plan.runs})
     cells = rows * len(resolved.columns) * len(resolved.sizes)
     one = any(resolved.sizes) and len(resolved.subsets_at(0)) < len(resolved.subsets) and 0 in resolved.sizes

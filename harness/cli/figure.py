@@ -24,10 +24,7 @@ from harness.tables.probe_figure import FIGURES, ProbeFigure
 from harness.tables.render_comparison import rendered_variance
 from harness.tables.request import YAML
 from harness.tables.table import load_table, table_names
-from harness.tables.variance_figure import drawn_variance
-
-VARIANCE = "variance"
-"""The figure that every table has: of the variance of its cells."""
+from harness.tables.variance_figure import VARIANCE, drawn_variance
 
 
 def table_of_figure(figure: str, table: str | None) -> str | None:

@@ -53,8 +53,8 @@ def costs_of(prepared: Prepared, collapsed: bool = True) -> tuple[Grid, list[Cel
     """Scores beside the cost of a run, with the stages before fine-tuning and the search, and sentences about what is left out."""
     grid, left_out = counted_grid(prepared, collapsed)
     plan = prepared.plan
-    known = known_costs(plan, prepared.store)
-    titles = {row.name: row.title for row in prepared.resolved.rows}
+    known = known_costs((stage for run in plan.runs for stage in run.stage.chain), prepared.store)
+    titles = prepared.resolved.titles
     of_runs: dict[tuple[str, str, int], list[RunCost]] = {}
     for run in plan.runs:
         if all(stage.key in known for stage in run.stage.chain):
@@ -67,7 +67,7 @@ def costs_of(prepared: Prepared, collapsed: bool = True) -> tuple[Grid, list[Cel
 def _searches(prepared: Prepared) -> dict[str, Cost]:
     """What the studies cost that hold the runs of a row, by row as printed. A row whose values are the table's own was not searched for, although a study
     tries its point too: this is asked of a table with overrides."""
-    titles = {row.name: row.title for row in prepared.resolved.rows}
+    titles = prepared.resolved.titles
     rows = {run.stage.key: titles[run.row] for run in prepared.plan.runs}
     changed = {titles[row.name] for row in prepared.resolved.rows if _set_by_request(prepared, row.parts)}
     found: dict[str, Cost] = {}

@@ -126,7 +126,7 @@ def _selected(prepared: Prepared) -> dict[str, dict[str, Selected]]:
             f"{prepared.request.option('sizes')}."
         )
     records = prepared.store.records([run.stage.key for run in plan.runs])
-    titles = {row.name: row.title for row in resolved.rows}
+    titles = resolved.titles
     found: dict[str, dict[str, Selected]] = {}
     cells: dict[tuple[str, str], list[Run]] = {}
     for run in plan.runs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.commands.prepare import Prepared
-from harness.specs import Parent
+from harness.specs import Parent, Stage
 from harness.tables.caption import Caption, shares, some_of
 from harness.tables.cells import Grid, aggregate
 from harness.tables.class_report import class_reports
@@ -60,16 +61,16 @@ def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
     )
 
 
-def known_costs(plan: Plan, store: Store) -> dict[str, Cost]:
-    """What the finished stages of a plan cost, by key."""
-    records = store.records({stage.key for run in plan.runs for stage in run.stage.chain})
+def known_costs(stages: Iterable[Stage], store: Store) -> dict[str, Cost]:
+    """What those of the stages cost that are finished, by key."""
+    records = store.records({stage.key for stage in stages})
     return {key: Cost(each.flops, each.seconds) for key, each in records.items() if each.status == "done"}
 
 
 def hours_before(plan: Plan, store: Store) -> dict[str, float]:
     """Hours of training before fine-tuning, by row as printed: the mean over its runs, of those whose earlier stages are all done."""
-    known = known_costs(plan, store)
-    titles = {row.name: row.title for row in plan.resolved.rows}
+    known = known_costs((stage for run in plan.runs for stage in run.stage.chain[:-1]), store)
+    titles = plan.resolved.titles
     found: dict[str, list[float]] = {}
     for run in plan.runs:
         earlier = run.stage.chain[:-1]
@@ -86,7 +87,7 @@ def unreached_sentences(prepared: Prepared) -> list[str]:
 def starts_of(plan: Plan) -> list[str]:
     """Which rows start from the weights of an update before the end of their pre-training."""
     found: dict[tuple[int, int], dict[str, None]] = {}
-    titles = {row.name: row.title for row in plan.resolved.rows}
+    titles = plan.resolved.titles
     for run in plan.runs:
         for stage in run.stage.chain:
             if isinstance(stage.init, Parent):
@@ -101,7 +102,7 @@ def starts_of(plan: Plan) -> list[str]:
 def mlm_head_notes(plan: Plan) -> list[str]:
     """Which rows start from a trained MLM head, where the encoder has no usable one of its own."""
     rows: dict[str, None] = {}
-    titles = {row.name: row.title for row in plan.resolved.rows}
+    titles = plan.resolved.titles
     for run in plan.runs:
         root = run.stage.chain[0]
         if root.phase == "mlm-head":

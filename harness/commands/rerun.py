@@ -18,7 +18,7 @@ from harness.commands.execution import storage_of
 from harness.commands.prepare import Prepared, prepare
 from harness.commands.train import train
 from harness.commands.verify import Verification
-from harness.encoders.models.weights import checked_weights
+from harness.encoders.models.weights import checked
 from harness.errors import UserError
 from harness.specs import Parent, Record, Stage
 from harness.statistics.crossed import half_width, mean_squares
@@ -154,13 +154,14 @@ def _copied(stage: Stage, record: Record | None, kept: Storage, scratch: Storage
     wanted = record.provenance.get("parent_product") if record else None
     if wanted is None or not kept.exists(name):
         return False
+    content = kept.read(name)
     try:
-        _, digest = checked_weights(kept, stage.init.stage.key, stage.init.step)
+        _, digest = checked(content)
     except SafetensorError:
         return False
     if digest != wanted:
         return False
-    scratch.write(name, kept.read(name))
+    scratch.write(name, content)
     return True
 
 

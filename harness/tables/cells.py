@@ -160,7 +160,7 @@ def own_scores(resolved: ResolvedTable, results: pd.DataFrame) -> pd.DataFrame:
 
     metrics = {name: column.metric for name, column in resolved.columns.items()}
     own = results[results["metric"] == results["column"].map(metrics)]
-    titles = {row.name: row.title for row in resolved.rows}
+    titles = resolved.titles
     if resolved.aggregate.scores == "dev":
         own = own.assign(test=own["dev"])
     done = (own["status"] == "done") & own["test"].notna()

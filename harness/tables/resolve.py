@@ -91,6 +91,11 @@ class ResolvedTable:
         return tuple((subset, seed) for subset in self.subsets_at(size) for seed in self.seeds)
 
     @property
+    def titles(self) -> dict[str, str]:
+        """The printed row of each row, by its name."""
+        return {row.name: row.title for row in self.rows}
+
+    @property
     def printed_rows(self) -> dict[str, tuple[Row, ...]]:
         """The rows as they are printed, each with its configurations: most have one, the row itself."""
         return {

@@ -10,6 +10,9 @@ from harness.tables.caption import training_examples
 from harness.tables.figure import MARKERS, PANEL, file_of, panels_of
 from harness.tables.variance import SOURCES, CellVariance
 
+VARIANCE = "variance"
+"""The name of the figure, which every table has."""
+
 
 def drawn_variance(found: Sequence[CellVariance], format: str) -> bytes:
     """The figure as a file. Sources differ in marker and place, never in colour alone; what is not known is left out."""

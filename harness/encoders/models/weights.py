@@ -37,7 +37,11 @@ def load_weights(storage: Storage, key: str, step: str | int = "last") -> dict[s
 def checked_weights(storage: Storage, key: str, step: str | int = "last") -> tuple[dict[str, Tensor], str]:
     """A stage's weights and their digest. Raises FileNotFoundError, and SafetensorError for a damaged file: one that cannot be
     read, or whose content does not match its digest."""
-    content = storage.read(weights_of(key, step))
+    return checked(storage.read(weights_of(key, step)))
+
+
+def checked(content: bytes) -> tuple[dict[str, Tensor], str]:
+    """The weights of a file and their digest. Raises SafetensorError as `checked_weights`."""
     tensors: dict[str, Tensor] = load(content)
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     kept, digest = header.get("__metadata__", {}).get("digest"), weights_digest(tensors)
