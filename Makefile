@@ -25,11 +25,14 @@ help:
 demo: install packaged
 	$(BIN)/harness $(DEMO)
 
+# A file's tests in one process, files in the order of tests/conftest.py. One process more than cores: tests with Ray wait half of their time.
+PARALLEL := -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist loadfile --no-loadscope-reorder
+
 test: check packaged
-	$(BIN)/pytest -q -n auto --dist loadfile -m "not slow"
+	$(BIN)/pytest -q $(PARALLEL) -m "not slow"
 
 test-all: check packaged
-	$(BIN)/pytest -q -n auto --dist loadfile
+	$(BIN)/pytest -q $(PARALLEL)
 
 check: dev
 	$(BIN)/ruff check .

@@ -23,15 +23,16 @@ from harness.commands.prepare import Prepared, prepare
 from harness.commands.report import grid_of
 from harness.commands.texts import reader
 from harness.encoders.models.text_encoder import Batch, load_encoder
-from harness.encoders.models.weights import load_weights
+from harness.encoders.models.weights import checked_weights
 from harness.encoders.tokens import Tokeniser, Tokens, Vocabulary
 from harness.errors import UserError
 from harness.methods import METHODS
 from harness.objectives.losses import masked_lm
+from harness.planning.request import Request
+from harness.report.figures.figure import Point, canvas_of, csv_of, figure_of, points_of
+from harness.report.figures.panels import file_of
 from harness.specs import Parent, Stage
 from harness.streams import stream
-from harness.tables.figure import Point, canvas_of, csv_of, figure_of, file_of, points_of
-from harness.tables.request import Request
 from harness.training.loop import batch_order
 
 UNSEEN, BATCH, MASKED, SEED = 128, 32, 0.15, 1
@@ -75,7 +76,7 @@ def weights_loss(prepared: Prepared, stage: Stage, step: int, held_out: Tokens, 
     config = located.config if located.new else None
     encoder = load_encoder(located.folder, stage.encoder.digest, seed=stage.seed, config=config)
     kept = "last" if step == stage.optim.steps else step
-    encoder.load_parts(load_weights(storage, stage.key, kept), ("encoder", "mlm_head"))
+    encoder.load_parts(checked_weights(storage, stage.key, kept)[0], ("encoder", "mlm_head"))
     encoder.eval()
     losses, counts = [], []
     with torch.inference_mode():
@@ -102,7 +103,7 @@ def losses(prepared: Prepared) -> list[Point]:
     assert folder is not None
     tokeniser = Tokeniser(folder)
     _, first, _ = next(iter(starts.values()))
-    blocks, _ = reader(prepared.plan, tokeniser, prepared.store)(first.data.train, first.data)
+    blocks = reader(prepared.plan, tokeniser, prepared.store)(first.data.train, first.data)[0].tokens
     drawn, others = split(first, len(blocks))
     held_out, vocabulary = blocks.take(others), tokeniser.vocabulary
     found = [point_of(None, "unigrams (loss)", unigram_loss(blocks.take(np.sort(drawn)), held_out, vocabulary.size))]

@@ -31,12 +31,12 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 from tabulate import tabulate
 
-from harness.search.racing import ERROR_RATE, crossed, limit, looks, projected, statistic
+from harness.search.racing import ERROR_RATE, crossed, looks, projected, statistic
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-DESIGNS = ((3, 2), (5, 3), (5, 1), (1, 5), (2, 3))
+DESIGNS = ((3, 2), (5, 3), (10, 3), (5, 1), (1, 5), (2, 3))
 """Subsets x seeds."""
 POINTS, SPREAD = 30, 2.0
 """Points in a race, and the sd of their true means."""
@@ -100,8 +100,8 @@ def paired(race: Race, trial: int, done: int) -> Bools | None:
     if done not in looks(race.replicates):
         return None
     differences = race.scores[:, trial, :done] - race.incumbent[:, :done]
-    t, degrees = statistic(crossed(differences, race.replicates))
-    drop: Bools = race.has_incumbent & (t < limit(degrees, race.replicates))
+    t, limit = statistic(crossed(differences, race.replicates), ERROR_RATE / len(looks(race.replicates)))
+    drop: Bools = race.has_incumbent & (t < limit)
     return drop
 
 
@@ -115,7 +115,9 @@ def unclustered_once(race: Race, trial: int, done: int) -> Bools | None:
     if done != len(race.replicates) - 1:
         return None
     differences = race.scores[:, trial, :done] - race.incumbent[:, :done]
-    return race.has_incumbent & (statistic(differences[:, None, :])[0] < float(stdtrit(done - 1, ERROR_RATE)))
+    t, limit = statistic(differences[:, None, :], ERROR_RATE)
+    drop: Bools = race.has_incumbent & (t < limit)
+    return drop
 
 
 def pooled(race: Race, trial: int, done: int) -> Bools | None:
@@ -361,7 +363,7 @@ class Grid:
 
 
 def read_study(path: Path) -> Grid:
-    """From `harness.search.tables.points_table(study, 'json')`; trials that are not fully replicated are left out."""
+    """From `harness.report.study.points_table(study, 'json')`; trials that are not fully replicated are left out."""
     read: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     replicates = tuple((int(place["subset"]), int(place["seed"])) for place in read["replicates"])
     metric, sign = read["metrics"][0], 1 if read["directions"][0] == "maximize" else -1

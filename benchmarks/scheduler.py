@@ -24,10 +24,11 @@ import psutil
 from harness.cluster.session import session
 from harness.encoders.tokens import Vocabulary
 from harness.execution import Execution, WorkerSetup
-from harness.specs import Data, Encoder, Objective, Optim, Parent, Predictions, Record, RowSet, Selection, Stage
+from harness.kinds import Predictions
+from harness.planning.work import Item
+from harness.specs import Data, Encoder, Objective, Optim, Parent, Record, RowSet, Selection, Stage
 from harness.storage import Storage
 from harness.store import Store
-from harness.tables.work import Item
 
 TRAIN, DEV = RowSet("a" * 32, "none/train", 20, 20.0), RowSet("b" * 32, "none/dev", 5000, 20.0)
 NAMES = {
@@ -75,7 +76,7 @@ def nothing(item: Item, storage: Storage) -> Record:
         rows = 50 * 10 ** (stage.seed % 3)
         random = np.random.default_rng(stage.seed)
         logits = random.standard_normal((rows, 2)).astype(np.float32)
-        record.predictions = {stage.data.dev.digest: Predictions(logits, random.integers(0, 2, rows))}
+        record.predictions = {stage.data.dev.digest: Predictions({"logits": logits}, random.integers(0, 2, rows))}
         record.dev_scores = {"accuracy": 0.5}
     return record
 
@@ -156,7 +157,7 @@ def measure(folder: Path, count: int, slots: int) -> None:
                 now = time.perf_counter()
                 started = started or now
                 gap, heard = max(gap, now - (heard or now)), now
-                live.show(event)
+                live(event)
                 ended += event.kind == "done"
                 if event.kind == "done" and ended in (count // 10, count):
                     marks.append((ended, used()))

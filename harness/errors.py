@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 
-SHORTEST_BEGINNING = 3
-"""Characters of a name that stand for the longer name which they begin."""
+CLOSE = 0.65
+"""The similarity (`difflib`) from which a name is taken for a misspelling of another."""
+LONGEST = 100
+"""Characters of a name that are compared."""
 
 
 class UserError(Exception):
@@ -32,62 +35,33 @@ class DivergedError(Exception):
 def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> UserError:
     """An unknown name, answered with the full list, and with the known name that is spelled nearly like it, if one is."""
     choices = sorted(known, key=lambda text: (int(text), "") if text.isdecimal() else (-1, text))
-    close = nearest(name, choices)
-    hint = f" Did you mean '{close}'?" if close else ""
     place = f"{where}: " if where else ""
-    return UserError(f"{place}unknown {kind} '{name}'.{hint} Known: {', '.join(choices) or 'none'}.")
+    return UserError(f"{place}unknown {kind} '{name}'.{hint(name, choices)} Known: {', '.join(choices) or 'none'}.")
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The name in `known` that `name` most likely misspells, None where none is near.
+def hint(name: str, known: Iterable[str]) -> str:
+    """A sentence with the name in `known` that `name` most likely misspells, after a space; '' where none is close.
 
-    Near is a name within one edit, or one for each four characters where it has eight or more. An edit inserts, deletes or
-    replaces a character or swaps two neighbours; case counts for nothing. Near is also a name that `name` abbreviates by its
-    first characters, at least three of them. In a dotted name ('fine_tune.lr') each part has to be near. A number is near
-    to nothing: 30 is no misspelling of 20. Of two that are as near the one with the same letters is meant: --tabel is --table, not
-    --label.
+    `difflib` says what is close, whatever the case, and in a dotted name ('fine_tune.lr') of each part. No number is close to
+    another one: 30 is no misspelling of 20.
     """
-    if name.isdecimal():
-        return None
-    letters = sorted(name.casefold())
-    ranked = [
-        (rank, sorted(choice.casefold()) != letters, choice)
-        for choice in known
-        if (rank := _rank(name.casefold(), choice.casefold())) is not None
-    ]
-    return min(ranked)[2] if ranked else None
+    name = name.casefold()[:LONGEST]
+    close = {choice.casefold(): choice for choice in known if _is_close(name.split("."), choice.casefold().split("."))}
+    best = [] if name.isdecimal() else get_close_matches(name, close, n=1, cutoff=CLOSE)
+    return f" Did you mean '{close[best[0]]}'?" if best else ""
 
 
-def _rank(name: str, choice: str) -> tuple[int, int] | None:
-    """How far `choice` lies from `name`: (0, edits) for a misspelling, (1, characters left out) for a beginning, else None."""
-    parts, theirs = name.split("."), choice.split(".")
-    if len(parts) == len(theirs) > 1:
-        ranks = [_rank(mine, other) for mine, other in zip(parts, theirs, strict=True)]
-        found = [rank for rank in ranks if rank is not None]
-        return (max(found)[0], sum(rank[1] for rank in found)) if len(found) == len(parts) else None
-    longest = max(len(name), len(choice))
-    limit = max(1, longest // 4)
-    if abs(len(name) - len(choice)) <= limit and (edits := _edits(name, choice)) <= limit and edits < longest:
-        return 0, edits
-    if choice.startswith(name) and len(name) >= SHORTEST_BEGINNING:
-        return 1, len(choice) - len(name)
-    return None
-
-
-def _edits(a: str, b: str) -> int:
-    """Optimal string alignment distance: insertions, deletions, replacements and swaps of neighbours."""
-    rows = [list(range(len(b) + 1))]
-    for i, left in enumerate(a, start=1):
-        row = [i]
-        for j, right in enumerate(b, start=1):
-            cost = min(rows[-1][j] + 1, row[-1] + 1, rows[-1][j - 1] + (left != right))
-            if i > 1 and j > 1 and left == b[j - 2] and right == a[i - 2]:
-                cost = min(cost, rows[-2][j - 2] + 1)
-            row.append(cost)
-        rows.append(row)
-    return rows[-1][-1]
+def _is_close(parts: list[str], others: list[str]) -> bool:
+    pairs = zip(parts, others, strict=False)
+    return len(parts) == len(others) and all(get_close_matches(part, [other], cutoff=CLOSE) for part, other in pairs)
 
 
 def first_line(error: BaseException) -> str:
     text = str(error).strip()
     return text.splitlines()[0][:300] if text else "no message"
+
+
+def quoted(value: object) -> str:
+    """A value as errors show it: its beginning, where it is long."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -23,6 +23,12 @@ class Execution:
     threads: int = 1
     num_workers: int = 1
 
+    @property
+    def resources(self) -> dict[str, float]:
+        """What Ray reserves for one worker, by Ray's names."""
+        gpus = {"GPU": self.gpus_per_run} if self.gpus_per_run > 0 else {}
+        return {"CPU": self.cpus_per_run, **gpus}
+
 
 @dataclass(frozen=True)
 class WorkerSetup:

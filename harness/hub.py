@@ -7,8 +7,8 @@ cache without a request. A hub that cannot be reached gets one request a minute:
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -68,51 +68,39 @@ class Repository:
         """A file, if it is in the cache. Makes no request."""
         from huggingface_hub import try_to_load_from_cache
 
-        found = try_to_load_from_cache(self.name, file, revision=self.revision, repo_type=self.kind)
-        return Path(found) if isinstance(found, str) else None
+        path = try_to_load_from_cache(self.name, file, revision=self.revision, repo_type=self.kind)
+        return Path(path) if isinstance(path, str) else None
 
     def fetch(self, file: str) -> Path:
         """A file, from the cache or else the hub. Raises NotAtHand or UserError, see `failed`."""
         from huggingface_hub import hf_hub_download
 
-        found = self.cached(file)
-        if found is None:
-            self.require_hub(f"{file} of {self.name}")
-            try:
-                found = Path(hf_hub_download(self.name, file, revision=self.revision, repo_type=self.kind))
-            except Exception as error:  # of the client, its HTTP library or the disk: see `failed`
-                raise self.failed(error, file) from None
-        return found
+        if path := self.cached(file):
+            return path
+        with self._asking(file):
+            return Path(hf_hub_download(self.name, file, revision=self.revision, repo_type=self.kind))
 
     def cached_snapshot(self, patterns: Sequence[str]) -> Path | None:
         """A folder with the cached files of these patterns; None where there is none. Makes no request."""
-        from huggingface_hub import snapshot_download
         from huggingface_hub.errors import HfHubHTTPError
 
         try:
-            found = snapshot_download(
-                self.name,
-                revision=self.revision,
-                repo_type=self.kind,
-                allow_patterns=list(patterns),
-                local_files_only=True,
-            )
+            return self._snapshot(patterns, local_files_only=True)
         except (HfHubHTTPError, OSError):  # not there, or not whole
             return None
-        return Path(found)
 
     def snapshot(self, patterns: Sequence[str]) -> Path:
         """A folder with the files of these patterns, fetched where they are new. Raises NotAtHand or UserError, see `failed`."""
+        with self._asking():
+            return self._snapshot(patterns)
+
+    def _snapshot(self, patterns: Sequence[str], **options: Any) -> Path:
         from huggingface_hub import snapshot_download
 
-        self.require_hub()
-        try:
-            found = snapshot_download(
-                self.name, revision=self.revision, repo_type=self.kind, allow_patterns=list(patterns)
-            )
-        except Exception as error:
-            raise self.failed(error) from None
-        return Path(found)
+        revision, kind = self.revision, self.kind
+        return Path(
+            snapshot_download(self.name, revision=revision, repo_type=kind, allow_patterns=list(patterns), **options)
+        )
 
     def commit(self) -> str:
         """The commit that the revision stands for now. Raises NotAtHand or UserError, see `failed`; also where files are not given.
@@ -122,14 +110,20 @@ class Repository:
         from huggingface_hub import HfApi, hf_hub_download
         from huggingface_hub.errors import RemoteEntryNotFoundError
 
-        self.require_hub()
-        try:
+        with self._asking():
             info = HfApi().repo_info(self.name, revision=self.revision, repo_type=self.kind, timeout=SECONDS)
             with suppress(RemoteEntryNotFoundError):
                 hf_hub_download(self.name, "README.md", revision=info.sha, repo_type=self.kind)
-        except Exception as error:
-            raise self.failed(error) from None
         return str(info.sha)
+
+    @contextmanager
+    def _asking(self, file: str = "") -> Iterator[None]:
+        """Inside, the hub is asked for the repository, or for a file of it. Raises NotAtHand or UserError, see `failed`."""
+        self.require_hub(f"{file} of {self.name}" if file else "")
+        try:
+            yield
+        except Exception as error:  # of the client, its HTTP library or the disk
+            raise self.failed(error, file) from None
 
     def check_writable(self) -> None:
         """Raises UserError where this user may not upload to it: before anything is made that would be uploaded."""
@@ -150,10 +144,10 @@ class Repository:
             user = HfApi().whoami()
         except Exception as error:
             raise self.failed(error) from None
-        mine = [user["name"], *(each["name"] for each in user.get("orgs", []))]
-        if owner not in mine:
+        owners = [user["name"], *(organisation["name"] for organisation in user.get("orgs", []))]
+        if owner not in owners:
             raise UserError(
-                f"{self.where} {self.name}: the token is that of {user['name']}; upload to one of {', '.join(mine)}."
+                f"{self.where} {self.name}: the token is that of {user['name']}; upload to one of {', '.join(owners)}."
             )
 
     def upload(self, folder: Path, message: str, *, private: bool) -> str:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, TypeVar
 
 from harness.errors import UserError
+
+T = TypeVar("T")
 
 
 def named_path(text: str, place: str = "") -> Path:
@@ -30,14 +38,48 @@ def named_path(text: str, place: str = "") -> Path:
     return path
 
 
+_FOLDERS = re.compile(r"(?<![\w.~:/<>-])((?:file:|sqlite:///)?)~?/(?:[^\s'\"`,;()<>/]+/)*([^\s'\"`,;()<>/]+)")
+
+
+def without_folders(text: str) -> str:
+    """A text as it is published: of each absolute path in it the last part alone, since folders name people and machines."""
+    return _FOLDERS.sub(r"\1\2", text)
+
+
 def replace_file(path: Path, content: bytes) -> None:
     """Writes a file at once: until it is whole, the earlier one, or none, is there. Raises OSError."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
     try:
         part.write_bytes(content)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def read_json(path: Path, version: int) -> dict[str, Any]:
+    """What `write_json` wrote, or nothing: it only saves time."""
+    try:
+        body: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return body if body["version"] == version else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def write_json(path: Path, body: dict[str, Any]) -> None:
+    """Written whole or not at all, whoever else writes it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, json.dumps(body, indent=1).encode())
+
+
+def remembered(path: Path, group: str, key: str, make: Callable[[], T], most: int) -> T:
+    """`make()`, a JSON value, kept under a key in a file that holds the last `most` of a group; nothing is kept where it cannot be
+    written."""
+    known: dict[str, T] = read_json(path, 1).get(group, {})
+    if key not in known:
+        known = dict([*known.items(), (key, make())][-most:])
+        with suppress(OSError):
+            write_json(path, {"version": 1, group: known})
+    return known[key]
 
 
 def _short(text: str) -> str:

@@ -12,14 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import transformers
 from safetensors import SafetensorError
 from torch import Tensor
 
 import harness
-from harness.encoders.kernels.processor import kernels
+from harness.encoders.kernels.cpu import kernels
 from harness.encoders.models.text_encoder import ENCODER_PARTS, load_encoder
 from harness.encoders.models.weights import checked_weights, save_weights
 from harness.encoders.tokens import Vocabulary
@@ -121,7 +120,7 @@ def _build(stage: Stage, vocabulary: Vocabulary, setup: WorkerSetup, record: Rec
     if root.relative_buckets:
         encoder.add_relative_positions(root.relative_buckets, root.relative_distance)
     if not isinstance(stage.init, Parent):
-        return build(stage.objective, encoder, vocabulary, data.num_labels, stage.optim.dropout, stage.seed)
+        return build(stage.objective, encoder, vocabulary, data.kind, stage.optim.dropout, stage.seed)
     parent, step, parts = stage.init.stage, stage.init.step, stage.init.parts
     kept = "selected" if parent.selection else "last"
     if isinstance(step, str) and step != kept:
@@ -130,7 +129,7 @@ def _build(stage: Stage, vocabulary: Vocabulary, setup: WorkerSetup, record: Rec
     encoder.load_parts(tensors, [part for part in parts if part in ENCODER_PARTS])
     if WORD_EMBEDDINGS in parts:
         encoder.load_word_embeddings(tensors)
-    objective = build(stage.objective, encoder, vocabulary, data.num_labels, stage.optim.dropout, stage.seed)
+    objective = build(stage.objective, encoder, vocabulary, data.kind, stage.optim.dropout, stage.seed)
     objective.load_parts(tensors, parts)
     return objective
 
@@ -148,9 +147,9 @@ def restored(
     encoder = load_encoder(setup.encoder_folder, stage.encoder.digest, seed=stage.seed, config=setup.encoder_config)
     drawn = encoder.fresh_head and not (isinstance(stage.init, Parent) and "mlm_head" in stage.init.parts)
     encoder.load_parts(tensors, ENCODER_PARTS)
-    objective = build(stage.objective, encoder, vocabulary, stage.data.num_labels, stage.optim.dropout, stage.seed)
+    objective = build(stage.objective, encoder, vocabulary, stage.data.kind, stage.optim.dropout, stage.seed)
     encoder.fresh_head = drawn and not objective.uses_mlm_head
-    if objective.supervised:
+    if objective.predicts:
         objective.load_parts(tensors, (HEAD,))
     return objective.to(torch.device(setup.device)), digest
 
@@ -196,10 +195,8 @@ def fill(record: Record, outcome: TrainingResult, stage: Stage) -> None:
     record.history = outcome.history
     record.flops = outcome.flops
     record.predictions = outcome.predictions
-    if stage.data.dev and stage.data.num_labels > 1:
-        classes = outcome.predictions[stage.data.dev.digest].logits.argmax(axis=1)
-        record.histogram = np.bincount(classes, minlength=stage.data.num_labels).tolist()
-        record.collapsed = int(np.count_nonzero(record.histogram)) == 1
+    if stage.data.dev and (predicted := outcome.predictions.get(stage.data.dev.digest)):
+        record.histogram, record.collapsed = predicted.histogram, predicted.collapsed
 
 
 def provenance(setup: WorkerSetup, process_group: ProcessGroup = SINGLE_PROCESS) -> dict[str, Any]:

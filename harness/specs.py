@@ -17,7 +17,8 @@ from types import UnionType
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
-from numpy.typing import NDArray
+
+from harness.kinds import Kind, Predictions, kind_of_outputs
 
 LOOP_VERSION = 2
 """Bumped by hand when the training loop changes a number; part of every key."""
@@ -166,10 +167,16 @@ class Data:
     classes: tuple[str, ...] = _label(())
     held_out: RowSet | None = field(default=None, metadata={"label": True}, compare=False)
 
+    @property
+    def kind(self) -> Kind | None:
+        """What is predicted of a row; None without labels."""
+        return kind_of_outputs(self.num_labels, self.classes) if self.num_labels else None
+
 
 @dataclass(frozen=True)
 class Optim:
-    """One phase's recipe. `batch_size` is the global one; `warmup` a fraction of `steps`; `clip` 0 means no clipping."""
+    """One phase's recipe. `batch_size` is the global one; `warmup` a fraction of `steps`; `clip` 0 means no clipping;
+    `decay_biases_and_norms`: weight decay moves them too, as in fairseq, not the matrices alone, as in Hugging Face's scripts."""
 
     lr: float
     batch_size: int
@@ -183,6 +190,7 @@ class Optim:
     eps: float = 1e-8
     dropout: float = 0.1
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    decay_biases_and_norms: bool = neutral(False)
 
 
 @dataclass(frozen=True)
@@ -256,16 +264,6 @@ class Stage:
     @cached_property
     def key(self) -> str:
         return digest_of({"loop": LOOP_VERSION, **_hashed(self)})
-
-    def fits(self, key: str) -> bool:
-        """Whether `key` is this stage's, under this loop version or an earlier one."""
-        return self.key == key or any(self._key_at(loop) == key for loop in range(1, LOOP_VERSION))
-
-    def _key_at(self, loop: int) -> str:
-        hashed = _hashed(self)
-        if isinstance(self.init, Parent):
-            hashed["init"] = {**canonical(self.init), "stage": self.init.stage._key_at(loop)}
-        return digest_of({"loop": loop, **hashed})
 
     @property
     def parent(self) -> Stage | None:
@@ -361,14 +359,6 @@ class Run:
     def name(self) -> str:
         size = f"n{self.size}" if self.size else "full"
         return f"{self.row}/{self.task}/{size}/subset{self.subset}/seed{self.seed}"
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """Per example, in the row set's canonical order: `logits` float32 [n, num_labels], `gold` [n]."""
-
-    logits: NDArray[np.float32]
-    gold: NDArray[Any]
 
 
 Status = Literal["done", "failed", "diverged"]

@@ -5,21 +5,20 @@ YAML 1.2 by ruamel's round-trip loader: `1e-5` is a float, `no` a string, a key 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import math
-import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
 
 import harness
-from harness.errors import UserError, nearest, unknown
+from harness.errors import UserError, hint, quoted, unknown
 from harness.paths import named_path
 
 SHOWN_ERRORS = 3
@@ -32,6 +31,23 @@ class Strict(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    @model_validator(mode="wrap")
+    @classmethod
+    def _known_keys(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """An unknown key is told beside all other mistakes, with the keys that there are."""
+        try:
+            return handler(values)
+        except ValidationError as error:
+            details: list[Any] = error.errors(include_url=False)
+            for item in details:
+                if item["type"] == "extra_forbidden" and len(item["loc"]) == 1:
+                    known = sorted(cls.model_fields)
+                    sentence = (
+                        f"unknown key.{hint(str(item['loc'][0]), known)} Known here: {', '.join(known) or 'none'}."
+                    )
+                    item |= {"type": "value_error", "ctx": {"error": ValueError(sentence)}}
+            raise ValidationError.from_exception_data(cls.__name__, details) from None
+
 
 class MisplacedError(ValueError):
     """Raised by a model's own validator to say which key below it is wrong: `loc` as keys from that model down."""
@@ -39,6 +55,29 @@ class MisplacedError(ValueError):
     def __init__(self, loc: Sequence[int | str], message: str) -> None:
         super().__init__(message)
         self.loc = tuple(loc)
+
+
+@contextmanager
+def placed(*loc: int | str) -> Iterator[None]:
+    """What is raised below is wrong at `loc`, as keys from the model that is validated, or from the `placed` around this one, down."""
+    try:
+        yield
+    except MisplacedError as error:
+        raise MisplacedError((*loc, *error.loc), str(error)) from None
+    except (UserError, ValueError) as error:
+        raise MisplacedError(loc, str(error)) from None
+
+
+def one_of(kind: str, known: Iterable[str]) -> AfterValidator:
+    """For the annotation of a name: it must be known."""
+    names = tuple(known)
+
+    def checked(name: str) -> str:
+        if name not in names:
+            raise ValueError(str(unknown(kind, name, names)))
+        return name
+
+    return AfterValidator(checked)
 
 
 M = TypeVar("M", bound=BaseModel)
@@ -128,7 +167,15 @@ def parse_yaml(text: str, model: type[M], where: str) -> M:
     try:
         return model.model_validate(_plain(tree, where))
     except ValidationError as error:
-        raise UserError(describe_errors(error, model, where, tree)) from None
+        raise UserError(describe_errors(error, where, tree)) from None
+
+
+def validated(model: type[M], values: Mapping[str, Any], where: str) -> M:
+    """Values as a `model`. Raises UserError, which names `where`."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise UserError(describe_errors(error, where)) from None
 
 
 def parse_value(text: str) -> Any:
@@ -161,23 +208,20 @@ def _shortest(value: float) -> str:
     plain = repr(value)
     if not math.isfinite(value):
         return {"inf": ".inf", "-inf": "-.inf"}.get(plain, ".nan")
-    sign, digits, exponent = Decimal(plain).normalize().as_tuple()
-    whole, *rest = map(str, digits)
-    scientific = f"{'-' * sign}{whole}{'.' * bool(rest)}{''.join(rest)}e{int(exponent) + len(rest)}"
+    scientific = f"{Decimal(plain).normalize():e}".replace("e+", "e")
     count = value.is_integer() and abs(value) < 10_000
     return scientific if len(scientific) < len(plain) and not count else plain
 
 
 def describe_errors(
     error: ValidationError,
-    model: type[BaseModel],
     where: str,
     tree: Any = None,
     origins: Mapping[str, str] | None = None,
 ) -> str:
     """The first three errors of a ValidationError, a sentence each and a line each.
 
-    `tree`: what `model` was validated from; a ruamel tree adds line numbers. `where` names the file or flag; `origins`: what
+    `tree`: what the model was validated from; a ruamel tree adds line numbers. `where` names the file or flag; `origins`: what
     names a top-level key instead of `where`.
     """
     found = []
@@ -189,7 +233,7 @@ def describe_errors(
             path.append(str(loc[-1]))
         place = _place(where, path, line)
         place = (origins or {}).get(path[0], place) if path else place
-        found.append((line or 0, f"{place}: {_sentence(item, model)}"))
+        found.append((line or 0, f"{place}: {_sentence(item)}"))
     lines = [text for _, text in sorted(found, key=lambda pair: pair[0])]
     more = [f"{where}: and {len(lines) - SHOWN_ERRORS} more."] if len(lines) > SHOWN_ERRORS else []
     return "\n".join(lines[:SHOWN_ERRORS] + more)
@@ -254,7 +298,7 @@ def _plain(tree: Any, where: str) -> Any:
         if type(node).__name__ == "ScalarBoolean":
             return bool(node)
         if isinstance(node, str) and any(char == "\0" or "\ud800" <= char <= "\udfff" for char in node):
-            raise UserError(f"{where}: {_show(str(node))} holds a null or half a character; write it without.")
+            raise UserError(f"{where}: {quoted(str(node))} holds a null or half a character; write it without.")
         for kind in (bool, int, float, str):
             if isinstance(node, kind):
                 return kind(node)
@@ -282,7 +326,7 @@ def _locate(tree: Any, loc: Sequence[int | str]) -> tuple[list[str], int | None]
         else:
             continue
         # a key merged in by `<<`, or a tree not read from a file, has no mark: the line of the parent stands
-        with contextlib.suppress(AttributeError, KeyError, TypeError):
+        with suppress(AttributeError, KeyError, TypeError):
             line = (marks.key(key) if isinstance(node, Mapping) else marks.item(key))[0] + 1  # type: ignore[union-attr]
         node = node[key]
     if line is None and getattr(tree, "lc", None) is not None:
@@ -290,50 +334,15 @@ def _locate(tree: Any, loc: Sequence[int | str]) -> tuple[list[str], int | None]
     return path, line
 
 
-def _sentence(item: Any, model: type[BaseModel]) -> str:
-    kind, loc, message = item["type"], item["loc"], str(item["msg"])
-    if kind == "extra_forbidden":
-        names = sorted({n for m in _models(model, loc[:-1]) for n in _keys(m)})
-        close = nearest(str(loc[-1]), names)
-        hint = f" Did you mean '{close}'?" if close else ""
-        return f"unknown key.{hint} Known here: {', '.join(names) or 'none'}."
+def _sentence(item: Any) -> str:
+    kind, message = item["type"], str(item["msg"])
     if kind == "missing":
         return "this key is missing and is required."
     if kind in ("model_type", "model_attributes_type", "dict_type"):
-        return f"should be a mapping of keys to values, not {_show(item['input'])}."
+        return f"should be a mapping of keys to values, not {quoted(item['input'])}."
     if kind in ("value_error", "assertion_error"):
         message = message.partition(", ")[2]
         return message if message.endswith(".") else message + "."
     message = message.replace("Input should", "should", 1).replace("valid tuple", "list").replace("valid list", "list")
     message = message[:1].lower() + message[1:]
-    return f"{message}, not {_show(item['input'])}."
-
-
-def _show(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _keys(model: type[BaseModel]) -> Iterator[str]:
-    for name, field in model.model_fields.items():
-        yield field.alias or name
-
-
-def _models(annotation: Any, loc: Sequence[int | str]) -> set[type[BaseModel]]:
-    """The models that may stand at `loc` below `annotation`."""
-    if typing.get_origin(annotation) is typing.Annotated:
-        return _models(typing.get_args(annotation)[0], loc)
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        here = {m for member in typing.get_args(annotation) for m in _models(member, loc)}
-        return here or (_models(annotation, loc[1:]) if loc else set())
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        if not loc:
-            return {annotation}
-        for name, field in annotation.model_fields.items():
-            if loc[0] in (name, field.alias):
-                return _models(field.annotation, loc[1:])
-        return _models(annotation, loc[1:]) if loc[0] == annotation.__name__ else set()
-    members = [a for a in typing.get_args(annotation) if a is not Ellipsis]
-    if members and loc:
-        return _models(members[-1], loc[1:])
-    return set()
+    return f"{message}, not {quoted(item['input'])}."

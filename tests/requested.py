@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from harness.tables.request import Request, parse_override
-from harness.tables.resolve import ResolvedTable, resolve
-from harness.tables.table import Table, load_table
+from harness.planning.request import Request, parse_override
+from harness.planning.resolve import resolve
+from harness.planning.resolved import ResolvedTable
+from harness.planning.table import Table, load_table
 from harness.tasks import Task
 
 

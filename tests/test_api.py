@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from analysis.runs import commit
 from pandas.testing import assert_frame_equal
-from tables.runs import commit
+from trained import train_here
 
 import harness
 from harness import api
@@ -28,8 +29,8 @@ from harness.cli.request import command, read_words
 from harness.commands.prepare import prepare
 from harness.commands.stored import like_last
 from harness.errors import UserError
+from harness.planning.request import Override, Request, from_json, overrides_of, parse_override, to_json
 from harness.store import DEFAULT_URL, Store
-from harness.tables.request import Override, Request, from_json, overrides_of, parse_override, to_json
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 MOVIES: dict[str, Any] = {"tasks": "movies", "methods": ("ft", "cmlm"), "sizes": 20, "subsets": [0, 1], "seeds": 31}
@@ -184,9 +185,11 @@ def test_the_package_is_light_until_it_is_used() -> None:
     assert all(name in done.stdout for name in harness.__all__)
 
 
-@pytest.mark.parametrize("before", ["", "import harness.tables.table; ", "from harness.tables import plan; "])
-def test_bench_is_a_function_beside_its_package(before: str) -> None:
-    code = f"{before}import harness\ntry: harness.bench('nowhere')\nexcept Exception as error: print(type(error).__name__, error)"
+@pytest.mark.parametrize("before", ["", "import harness.planning.table; ", "from harness.analysis import cells; "])
+@pytest.mark.parametrize("name", ["bench", "plan", "results"])
+def test_a_function_may_have_the_name_of_a_package(name: str, before: str) -> None:
+    call = f"harness.{name}('nowhere')"
+    code = f"{before}import harness\nharness.{name}\ntry: {call}\nexcept Exception as error: print(type(error).__name__, error)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("UserError table: unknown table 'nowhere'")
 
@@ -235,8 +238,11 @@ def test_the_session_on_results_runs_and_every_format_has_them(capsysbinary: pyt
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("packaged")
-def test_the_examples_run() -> None:
-    """In the order of a notebook, in one folder: plan, bench, results, record, tune, compare."""
+@pytest.mark.parametrize("benches_on_ray", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_examples_run(benches_on_ray: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of a notebook, in one folder: plan, bench, results, record, tune, compare. The search is always on Ray."""
+    if not benches_on_ray:
+        monkeypatch.setattr("harness.commands.bench.train", train_here)
     finder, runner = (
         doctest.DocTestFinder(recurse=False),
         doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE),

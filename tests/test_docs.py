@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from harness.cli.request import read_words
+from harness.methods import METHODS
+from harness.planning.resolve import resolve
+from harness.planning.table import load_table
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGE = REPOSITORY / "harness"
@@ -58,27 +65,18 @@ def test_files_that_are_named_exist(page: Path) -> None:
     assert not missing
 
 
-def file_map() -> dict[str, str]:
-    """What CONTRIBUTING says of each file under harness/, by path: of a package by its heading, of a module by its row."""
-    text = (REPOSITORY / "CONTRIBUTING.md").read_text().partition("## File map")[2].partition("\n#")[0]
-    found: dict[str, str] = {}
-    package = ""
-    for row in re.findall(r"(?m)^\| `([\w./]+)` \| (.+) \|$", text):
-        name, what = row
-        if name.startswith("harness/"):
-            package = name if name.endswith("/") else ""
-            found[name] = what
-        else:
-            found[package + name] = what
-    return found
-
-
-def test_the_file_map_names_every_module_and_no_other() -> None:
-    modules = {path.relative_to(REPOSITORY) for path in PACKAGE.rglob("*.py")} - {Path("harness/__init__.py")}
-    there = {f"{path.parent}/" if path.name == "__init__.py" else str(path) for path in modules}
-    named = set(file_map())
-    assert not there - named, "say in CONTRIBUTING.md, 'File map', what they hold"
-    assert not named - there, "CONTRIBUTING.md, 'File map', names files that are gone"
+def test_the_file_map_is_made_of_the_docstrings() -> None:
+    spec = importlib.util.spec_from_file_location("file_map", REPOSITORY / "scripts" / "file_map.py")
+    assert spec
+    assert spec.loader
+    file_map = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(file_map)
+    written = (REPOSITORY / "CONTRIBUTING.md").read_text()
+    assert written == file_map.current(), "run python scripts/file_map.py"
+    modules = {path.relative_to(REPOSITORY).as_posix() for path in PACKAGE.rglob("*.py")} - {"harness/__init__.py"}
+    unsaid = [name for name in modules if not file_map.first_sentence(REPOSITORY / name)]
+    assert not unsaid, "say in the first sentence of the docstring what these hold"
+    assert written.count(".py` |") + written.count("/` |") >= len(modules)
 
 
 def test_what_the_code_cites_is_in_the_documents() -> None:
@@ -94,3 +92,26 @@ def test_what_the_code_cites_is_in_the_documents() -> None:
         for numbers in re.findall(r"docs/papers\.md,?((?:[\s,-]+(?:and )?[SCTLD]\d+)+)", text):
             wrong += [f"{path.name}: {item}" for item in re.findall(r"[SCTLD]\d+", numbers) if item not in items]
     assert not wrong
+
+
+def test_the_command_under_readmes_result_makes_the_table_beside_it() -> None:
+    """Its rows, subsets, seeds and size, and as many stages as the text counts, besides the MLM stage that rows share."""
+    text = (
+        (REPOSITORY / "README.md")
+        .read_text(encoding="utf-8")
+        .partition("<!-- result -->")[2]
+        .partition("<!-- /result -->")[0]
+    )
+    words = next(line for line in text.splitlines() if line.startswith("    harness bench")).split()[1:]
+    request = replace(read_words(words), data=None)
+    resolved = resolve(load_table(request.table), request)
+    shown = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("|")][2:]
+    assert [row.name for row in resolved.rows] == shown
+    numbers = {"Five": 5, "three": 3}
+    told = re.search(r"(\w+) training subsets, (\w+) seeds each; test accuracy of (\d+) runs", text)
+    assert told
+    assert (len(resolved.subsets), len(resolved.seeds)) == (numbers[told[1]], numbers[told[2]])
+    assert len(resolved.replicates) == int(told[3])
+    assert resolved.sizes == (100,)
+    stages = sum(len(resolved.replicates) * (2 if METHODS[row.method].train else 1) for row in resolved.rows)
+    assert f"The {stages} stages of FT, TAPT and CMLM" in text

@@ -105,6 +105,7 @@ OTHER: dict[type, dict[str, Any]] = {
         "eps": 1e-6,
         "dropout": 0.0,
         "precision": "bf16",
+        "decay_biases_and_norms": True,
     },
     Selection: {"metric": "mcc", "every": 50},
     Encoder: {"digest": "8" * 32, "name": "renamed", "relative_buckets": 32, "relative_distance": 128},
@@ -121,7 +122,7 @@ LABELS = {
     (Encoder, "name"),
 }
 EVERY = [(kind, f.name) for kind in OTHER for f in fields(kind)]
-NUMBERS = [(kind, name) for kind, name in EVERY if isinstance(OTHER[kind].get(name), (int, float))]
+NUMBERS = [(kind, name) for kind, name in EVERY if type(OTHER[kind].get(name)) in (int, float)]
 
 
 def altered(value: Any, kind: type, name: str, new: Any) -> Any:
@@ -515,7 +516,6 @@ def test_each_update_of_a_stage_is_a_parent_of_its_own() -> None:
     leaf = replace(FINE, init=parents[1])
     again = Stage.from_json(json.loads(json.dumps(leaf.to_json())))
     assert (again.key, again.init) == (leaf.key, leaf.init)
-    assert leaf.fits(leaf._key_at(1))
 
 
 @pytest.mark.parametrize("step", [0, -1, 10**9])

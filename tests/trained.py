@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ from harness.commands.prepare import Prepared
 from harness.commands.texts import reader
 from harness.encoders.tokens import Tokeniser
 from harness.execution import WorkerSetup
+from harness.planning.lifecycle import Event
 from harness.running import run_stage
 from harness.specs import SHARED_PHASES, Parent
 from harness.storage import weights_of
 from harness.store import Owner, Store
-from harness.tables.lifecycle import Event
 from harness.training.loop import Inputs
 
 
@@ -44,7 +45,7 @@ def train_here(prepared: Prepared, view: Any, *, remember: bool = True) -> Prepa
             trained(start.stage, (), True, start.save_at)
         train, labels = read(stage.data.train, stage.data)
         sets = [rows for rows in (stage.data.dev, *stage.data.tests) if rows]
-        inputs = Inputs(train, labels, {rows.digest: read(rows, stage.data) for rows in sets}, stage.data.views)
+        inputs = Inputs(train, labels, {rows.digest: read(rows, stage.data) for rows in sets})
         saves = {"keep_weights": keep, "save_at": save_at, "until": until}
         return run_stage(stage, inputs, tokeniser.vocabulary, metrics, setup, **saves)
 
@@ -63,6 +64,20 @@ def train_here(prepared: Prepared, view: Any, *, remember: bool = True) -> Prepa
             storage.delete(weights_of(parent.key))
     prepared.statuses = prepared.store.statuses(prepared.plan.stages)
     return prepared
+
+
+WORDS = {"good": ("fine", "lovely", "bright", "warm"), "bad": ("dull", "poor", "grey", "cold")}
+
+
+def films_folder(root: Path) -> Path:
+    """600 labelled texts of sst2, 60 for dev and test, two translations of each text (views.jsonl) and a corpus (corpus.txt)."""
+    rows = [(f"A {WORDS[('bad', 'good')[i % 2]][i // 2 % 4]} film, number {i}.", str(i % 2)) for i in range(660)]
+    write_csv(root / "data" / "sst2" / "train.csv", rows[:600])
+    write_csv(root / "data" / "sst2" / "validation.csv", rows[600:])
+    views = [{"text": text, "view_1": text.upper(), "view_2": text.replace("film", "movie")} for text, _ in rows[:600]]
+    (root / "views.jsonl").write_text("".join(json.dumps(row) + "\n" for row in views), encoding="utf-8")
+    (root / "corpus.txt").write_text("\n".join(text for text, _ in rows[:100]), encoding="utf-8")
+    return root
 
 
 def sentiment_folder(root: Path) -> Path:

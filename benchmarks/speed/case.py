@@ -33,7 +33,7 @@ def ended(stage: Stage, found: Record | TrainingResult) -> dict[str, Any]:
         "evaluations": len(found.history),
         "selected": found.selected_step,
         "dev": found.dev_scores["accuracy"],
-        "test": score("accuracy", tested.gold, tested.logits),
+        "test": score("accuracy", tested),
     }
 
 
@@ -103,12 +103,12 @@ class Opened:
         found = {name: self.tokens(rows, stage.data) for name, rows in self.sets(stage).items()}
         train, labels = found.pop("train")
         digests = {name: rows.digest for name, rows in self.sets(stage).items()}
-        return Inputs(train, labels, {digests[name]: each for name, each in found.items()}, stage.data.views)
+        return Inputs(train, labels, {digests[name]: each for name, each in found.items()})
 
     def objective(self, stage: Stage) -> TrainingObjective:
         encoder = load_encoder(self.folder, stage.encoder.digest, seed=stage.seed)
-        labels, dropout = stage.data.num_labels, stage.optim.dropout
-        return build(stage.objective, encoder, self.tokeniser.vocabulary, labels, dropout, stage.seed)
+        vocabulary = self.tokeniser.vocabulary
+        return build(stage.objective, encoder, vocabulary, stage.data.kind, stage.optim.dropout, stage.seed)
 
     def texts(self, path: Path) -> Path:
         """The rows of train, dev and test as JSON columns, for who tokenises them himself."""

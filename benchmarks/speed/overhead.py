@@ -36,8 +36,7 @@ def start_worker_into(workers: list[Any]) -> Any:
     def start_worker(execution: Execution, setup: WorkerSetup, ledger: Any, name: str, /, **options: Any) -> Any:
         import ray
 
-        from harness.cluster import local_trainer
-        from harness.cluster.worker import WorkerProcess, fetched, trained
+        from harness.cluster.worker import WorkerProcess, fetched, launch_alone, trained
 
         class Timed(WorkerProcess):
             def __init__(self, *given: Any) -> None:
@@ -60,7 +59,7 @@ def start_worker_into(workers: list[Any]) -> Any:
                         finally:
                             self._inside = time.perf_counter() - began
 
-                    return local_trainer.launch(timed)
+                    return launch_alone(timed)
 
                 sets = fetched(references)
                 return trained(item, self._setup, vocabulary, digests, sets, launch=launch, ledger=self._ledger)

@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 from harness.encoders.models.compact_embedding import compact
-from harness.encoders.tokens import Tokens
+from harness.encoders.tokens import Examples, Tokens
 from harness.specs import Stage
 from harness.streams import stream
 from harness.training.forward_backward import ForwardBackward
@@ -51,10 +51,10 @@ def plain_step(opened: Opened, stage: Stage, model: Any, loss: Callable[[Tokens,
 def our_step(opened: Opened, stage: Stage) -> Part:
     """The same updates as `harness.training.loop.train` makes them."""
     objective, inputs = opened.objective(stage), opened.inputs(stage)
-    if objective.supervised:
-        compact(objective.encoder.base, torch.from_numpy(inputs.train.ids.astype(np.int64)))
+    if objective.labelled and not objective.uses_mlm_head:
+        compact(objective.encoder.base, torch.from_numpy(inputs.train.tokens.ids.astype(np.int64)))
     trained = trainable(objective)
-    optimizer = torch.optim.AdamW(decay_groups(trained, 0.0), lr=stage.optim.lr, fused=True)
+    optimizer = torch.optim.AdamW(decay_groups(trained, stage.optim), lr=stage.optim.lr, fused=True)
     batches = ForwardBackward(objective, SINGLE_PROCESS, 0, stage.optim.precision, CPU, 0)
     objective.train()
 
@@ -62,7 +62,7 @@ def our_step(opened: Opened, stage: Stage) -> Part:
         for step, rows in enumerate(_batches(len(inputs.train), stage)):
             labels = None if inputs.labels is None else inputs.labels[rows]
             views = objective.prepare(inputs.train.take(rows), labels, lambda purpose, *more: stream(0, purpose, *more))
-            batches.run(views, len(rows), step, None)
+            batches.run(views, step, None)
             torch.nn.utils.clip_grad_norm_(list(trained.values()), 1.0, foreach=True)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -109,7 +109,8 @@ def measured(case: Case, folder: Path) -> dict[str, dict[str, Part]]:
             "harness": our_step(fine, post),
         }
     assert stage.data.dev is not None
-    dev, gold = fine.tokens(stage.data.dev, stage.data)
+    examples, gold = fine.tokens(stage.data.dev, stage.data)
+    dev = examples.tokens
     objective = fine.objective(stage)
     plain = AutoModelForSequenceClassification.from_pretrained(where, num_labels=2, dtype=torch.float32).eval()
 
@@ -124,13 +125,13 @@ def measured(case: Case, folder: Path) -> dict[str, dict[str, Part]]:
     found[f"evaluation of {len(dev)} rows"] = {
         "padded to 128": evaluate(MAX_LENGTH),
         "dynamic padding": evaluate(0),
-        "harness": lambda: predict(objective, (dev, gold), case.precision, CPU),
+        "harness": lambda: predict(objective, (examples, gold), case.precision, CPU),
     }
     optimizer = torch.optim.AdamW(plain.parameters())
     for parameter in plain.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
-    compact(objective.encoder.base, torch.from_numpy(fine.inputs(stage).train.ids.astype(np.int64)))
+    compact(objective.encoder.base, torch.from_numpy(fine.inputs(stage).train.tokens.ids.astype(np.int64)))
     trained = trainable(objective)
 
     def checkpoint() -> None:
@@ -169,7 +170,7 @@ def masked(fine: Opened, post: Stage, width: int) -> tuple[Any, Callable[[Tokens
     contrast: Any = getattr(objective, "contrast", None)
 
     def loss(tokens: Tokens, _: Any, step: int) -> Tensor:
-        views = objective.prepare(tokens, None, lambda purpose, *more: stream(0, purpose, step, *more))
+        views = objective.prepare(Examples(tokens), None, lambda purpose, *more: stream(0, purpose, step, *more))
         size = len(tokens.ids)
         labels = np.full(size, -100)
         labels[views.where] = views.targets

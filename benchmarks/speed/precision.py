@@ -48,7 +48,7 @@ def main() -> None:
             records = Store(store).records([run.stage.key for run in runs], predictions=True)
             found = [(run, records[run.stage.key].predictions[run.stage.data.tests[0].digest]) for run in runs]
             classes[precision] = np.stack([tested.logits.argmax(axis=1) for _, tested in found])
-            accuracy = {(run.subset, run.seed): score("accuracy", p.gold, p.logits) for run, p in found}
+            accuracy = {(run.subset, run.seed): score("accuracy", p) for run, p in found}
             scores[precision] = 100 * np.array([[accuracy[subset, seed] for seed in SEEDS] for subset in SUBSETS])
     print(
         f"{args.method}, {args.encoder}, {args.task}, N = {args.size}, {args.steps} updates, {scores['fp32'].size} replicates"

@@ -8,35 +8,38 @@ argument raises `harness.errors.UserError`. Data come back as pandas data frames
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from os import fspath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from harness.api.arguments import Fields, Name, Set, Shared, checked, request_from, with_table
-from harness.api.comparisons import CompareResult, compare_prepared
-from harness.api.data_frames import BenchResult, PlanSummary, StageRecord, TuneResult
-from harness.api.models import export, misclassified, predict, runs
+from harness.analysis.schema import RESULT_DTYPES
+from harness.analysis.scores import results_of
+from harness.api.arguments import Fields, Files, Name, Set, Shared, checked, request_from, with_table
+from harness.api.data_frames import BenchResult, CompareResult, PlanSummary, TuneResult
+from harness.commands.bench import Callbacks
+from harness.commands.bench import bench as run_bench
+from harness.commands.compare import comparisons_of
+from harness.commands.export import Exported
+from harness.commands.export import export as write
+from harness.commands.predict import classifier
 from harness.commands.prepare import Prepared, prepare
-from harness.commands.recorded import plan_of
-from harness.commands.stored import find_key, last_bench, like_last
-from harness.commands.study import Opened, Watcher, open_study, prepare_study, run_trials, study_of
-from harness.commands.track import Tracking, check_trackers, projection_of, study_projection
-from harness.commands.train import train, translated
+from harness.commands.recorded import StageRecord, best_key, misclassified, recorded, recorded_runs, stage_record
+from harness.commands.stored import last_bench, like_last
+from harness.commands.study import Watcher, searched, study_of
+from harness.commands.train import unshown
 from harness.errors import UserError
+from harness.planning.request import Request
 from harness.search.request import TuneRequest
 from harness.search.results import best_point
-from harness.search.space import Mode
+from harness.search.trials import Mode
 from harness.store import DEFAULT_URL, Store
-from harness.tables.request import Request
-from harness.tables.results import results_of
-from harness.tables.schema import RESULT_DTYPES
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from harness.tables.lifecycle import Event
+    from harness.planning.lifecycle import Event
 
 __all__ = [
     "RESULT_DTYPES",
@@ -58,11 +61,11 @@ __all__ = [
 ]
 
 
-def plan(table: Name = "", *, set: Set | None = None, with_file: Name = "", **fields: Unpack[Fields]) -> PlanSummary:
+def plan(table: Name = "", *, set: Set | None = None, with_file: Files = "", **fields: Unpack[Fields]) -> PlanSummary:
     """What a bench with these arguments would run; trains nothing.
 
     `table`: a name ('harness list tables') or the path of a YAML file. `set`: overridden values by key. `with_file`: a YAML
-    file with a method's point, as `tune` writes it. `fields`: see `Fields`; what is left out is the table's.
+    file with a method's point, as `tune` writes it, or several. `fields`: see `Fields`; what is left out is the table's.
 
     >>> import harness
     >>> ours = harness.plan("few_shot", tasks="movies", methods="ft", sizes=20, subsets=0, seeds=[31, 42])
@@ -80,7 +83,7 @@ def bench(
     table: Name = "",
     *,
     set: Set | None = None,
-    with_file: Name = "",
+    with_file: Files = "",
     on_event: Callable[[Event], None] | None = None,
     **fields: Unpack[Fields],
 ) -> BenchResult:
@@ -94,30 +97,16 @@ def bench(
     ['accuracy']
     """
 
-    @contextmanager
-    def view(*_: Any) -> Iterator[Callable[[Event], None]]:
-        yield on_event or (lambda event: None)
+    def shown(*_: Any) -> AbstractContextManager[Callable[[Event], None]]:
+        return nullcontext(on_event or (lambda event: None))
 
-    asked = with_table(request_from(table, set, with_file, fields))
-    check_trackers(asked)
-    prepared = prepare(asked, train=True)
-    tracking = Tracking(asked, prepared.store.url, warnings.warn)
-    if prepared.items:
-        prepared, _ = translated(prepared, _uncounted)
-        prepared = train(prepared, tracking.watched(view))
-    if prepared.plan.runs:
-        prepared.remember()
-    tracking.finish(lambda: projection_of(prepared))
-    return BenchResult(prepared)
-
-
-@contextmanager
-def _uncounted(*_: Any) -> Iterator[Callable[[int], Callable[[int, int], None]]]:
-    yield lambda size: lambda done, total: None
+    done = run_bench(with_table(request_from(table, set, with_file, fields)), Callbacks(stages=shown))
+    done.track()
+    return BenchResult(done.prepared)
 
 
 def results(
-    table: Name = "", *, set: Set | None = None, with_file: Name = "", **fields: Unpack[Fields]
+    table: Name = "", *, set: Set | None = None, with_file: Files = "", **fields: Unpack[Fields]
 ) -> pd.DataFrame:
     """Tidy results from the store, one row a replicate and metric; trains nothing. Arguments as of `plan`; without a table
     those of the last bench in the store.
@@ -151,7 +140,7 @@ def compare(
     region: float = 1.0,
     items: bool = False,
     set: Set | None = None,
-    with_file: Name = "",
+    with_file: Files = "",
     **fields: Unpack[Fields],
 ) -> CompareResult:
     """Every row of a table against one of them, from the store; trains nothing. Arguments as of `results`.
@@ -169,7 +158,7 @@ def compare(
     if not isinstance(items, bool):
         raise UserError(f"items: should be true or false, not {items!r}.")
     prepared = _recorded("compare", request_from(table, set, with_file, fields))
-    return compare_prepared(prepared, against, checked("region", region), items)
+    return CompareResult(prepared, comparisons_of(prepared, against, checked("region", region) / 100, items))
 
 
 def tune(
@@ -199,9 +188,8 @@ def tune(
     (2, True)
     """
 
-    @contextmanager
-    def view(*_: Any) -> Iterator[Watcher]:
-        yield on_trial or (lambda kind, trial: None)
+    def shown(*_: Any) -> AbstractContextManager[Watcher]:
+        return nullcontext(on_trial or (lambda kind, trial: None))
 
     request = TuneRequest(
         method=method,
@@ -215,25 +203,12 @@ def tune(
         metrics=checked("metric", metric),
         seed=checked("seed", seed),
     )
-    check_trackers(request.base)
-    prepared = prepare_study(request)
-    if prepared.prepared.plan.untranslated:
-        translated(prepared.prepared, _uncounted)
-        prepared = prepare_study(request)  # what was translated has its identity now
-    with open_study(prepared) as opened:
-        tracking = Tracking(request.base, opened.store.url, warnings.warn)
-        if opened.proposals.remaining():
-            run_trials(opened, tracking.watched_trials(view))
-        opened.mirror.sync(opened.proposals.history.entries)
-        tracking.finish(lambda: study_projection(opened))
-        return _tuned(opened)
-
-
-def _tuned(opened: Opened) -> TuneResult:
-    study = study_of(opened)
-    best = best_point(study)
-    overrides = () if best is None else opened.points.space.overrides(best.point)
-    return TuneResult(opened.name, study, None if best is None else {o.key: o.value for o in overrides})
+    with searched(request, Callbacks(), shown) as (opened, track):
+        track()
+        study = study_of(opened)
+        best = best_point(study)
+        overrides = () if best is None else opened.points.space.overrides(best.point)
+        return TuneResult(opened.name, study, None if best is None else {o.key: o.value for o in overrides})
 
 
 def record(key: str, *, store: str = DEFAULT_URL) -> StageRecord:
@@ -248,8 +223,53 @@ def record(key: str, *, store: str = DEFAULT_URL) -> StageRecord:
     >>> list(wrong.columns)
     ['split', 'sentence', 'gold', 'predicted', 'logit.negative', 'logit.positive']
     """
-    opened = Store(store, create=False)
-    whole = find_key(opened, key)
-    stage, found = opened.stage(whole), opened.records([whole], predictions=True)[whole]
-    assert stage is not None  # a record keeps its stage
-    return StageRecord(stage, found, plan_of(opened, stage) if found.predictions else None)
+    return stage_record(Store(store, create=False), key)
+
+
+def runs(*, store: str = DEFAULT_URL) -> pd.DataFrame:
+    """The recorded runs of a store, one row a run, the newest first.
+
+    Columns: key, table, row, method, task, size (0: the full training set), subset, seed, status, reason, metric, dev (at the
+    selected checkpoint, 1 for 100 %), step, seconds of the last stage, recorded_at.
+    """
+    import pandas as pd
+
+    frame = pd.DataFrame(recorded_runs(Store(store, create=False), Request()))
+    if len(frame):
+        frame["recorded_at"] = pd.to_datetime(frame["recorded_at"], unit="s", utc=True)
+    return frame
+
+
+def export(
+    key: str = "",
+    out: Name = "model",
+    *,
+    best: bool = False,
+    task: str | None = None,
+    update: int | None = None,
+    store: str | None = None,
+    storage: str | None = None,
+    accept_difference: bool = False,
+    license: str = "",
+) -> Exported:
+    """Write a recorded stage as a folder that plain transformers loads, with a model card; see docs/models.md.
+
+    `key`: or its beginning; with `best` the run of the last bench with the best dev score (`task`: where it has several). Weights that
+    are not stored are trained again and compared with the record. `update`: its weights after that update. `license`: what the card states, as the hub calls it ('apache-2.0').
+    """
+    if bool(key) == best:
+        raise UserError("export: name a key, or give best=True for the best run of the last bench.")
+    key = key or best_key(Request(store=store, tasks=None if task is None else (task,)))
+    stage = recorded(store, key, update)
+    return write(
+        stage, Path(fspath(out)), unshown, storage=storage, accept_difference=accept_difference, license=license
+    )
+
+
+def predict(model: Name, texts: Sequence[str | tuple[str, ...]], *, store: str | None = None) -> pd.DataFrame:
+    """What an exported folder, or a recorded run whose weights are stored, predicts of texts (or pairs of them), one row each: the
+    predicted class and the probability of each class as 'probability.CLASS', or the predicted number."""
+    import pandas as pd
+
+    rows = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
+    return pd.DataFrame(classifier(fspath(model), store=store).columns_of(rows))

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from os import PathLike, fspath
 from typing import Any, Literal, TypedDict
 
 from harness.errors import UserError, unknown
-from harness.tables.point import with_point
-from harness.tables.recipe import Value
-from harness.tables.request import FILTERS, KEPT, Request, overrides_of, with_default_table
+from harness.planning.fields import BY_NAME, Field
+from harness.planning.point import with_points
+from harness.planning.recipe import Value
+from harness.planning.request import KEPT, Request, overrides_of, with_default_table
 
 Set = Mapping[str, Value] | Mapping[tuple[str, ...], Value]
 """Values by key ('fine_tune.lr') or by path (('fine_tune', 'lr')), as `--set` takes them."""
 
 
 Name = str | PathLike[str]
+Files = Name | Sequence[Name]
 """A name, or the path of a file or folder."""
 
 
 class Shared(TypedDict, total=False):
-    """Keyword arguments of a request; see `harness.tables.request.Request`. A filter may be one value or several."""
+    """Keyword arguments of a request; see `harness.planning.request.Request`. A filter may be one value or several."""
 
     tasks: Name | Iterable[Name]
     text: str | Iterable[str]
@@ -62,32 +64,28 @@ class Fields(Shared, total=False):
     keep: Literal["best", "all", "none"]
 
 
-KINDS: dict[str, type] = {
-    **dict.fromkeys(("preset", "methods", "tasks", "encoder", "data", "corpus", "translator"), str),
-    **dict.fromkeys(("store", "storage", "address", "sampler", "racing", "metric", "keep", "track"), str),
-    **dict.fromkeys(
-        ("sizes", "subsets", "seeds", "slots", "num_workers", "micro_batch", "dev_points", "trials", "seed"), int
-    ),
-    **dict.fromkeys(("gpus_per_run", "cpus_per_run", "checkpoint_minutes", "region", "points"), float),
-    **dict.fromkeys(("text", "label", "kind", "dev", "test", "unlabelled", "protocol"), str),
-    **dict.fromkeys(("retry", "remove_overlap"), bool),
-}
-SEVERAL = (*FILTERS, "text", "metric", "track")
-"""Arguments that take one value or several."""
-LEAST = {"trials": 1, "num_workers": 1}
-"""The least value of a number; 0 where there is none."""
+_OTHERS = (
+    *(Field(name, str, "kept", "") for name in ("sampler", "racing")),
+    Field("metric", str, "kept", "", several=True),
+    Field("trials", int, "kept", "", least=1),
+    Field("seed", int, "kept", ""),
+    *(Field(name, float, "kept", "") for name in ("region", "points")),
+)
+KNOWN = BY_NAME | {field.name: field for field in _OTHERS}
+"""What an argument holds, by name; those of a request are its fields."""
 
 
 def request_from(
-    table: Name, set: Set | None, with_file: Name, given: Mapping[str, Any], fields: type[Shared] = Fields
+    table: Name, set: Set | None, with_file: Files, arguments: Mapping[str, Any], fields: type[Shared] = Fields
 ) -> Request:
-    """`given`: those of `fields` that the caller named. Raises TypeError for another name."""
-    if wrong := [name for name in given if name not in fields.__annotations__]:
+    """`arguments`: those of `fields` that the caller named. Raises TypeError for another name."""
+    if wrong := [name for name in arguments if name not in fields.__annotations__]:
         known = ", ".join(sorted(fields.__annotations__))
         raise TypeError(f"unknown argument '{wrong[0]}'; known besides those of the signature are {known}")
-    values = {name: checked(name, value) for name, value in given.items() if value is not None}
+    values = {name: checked(name, value) for name, value in arguments.items() if value is not None}
     request = Request(table=fspath(table), overrides=overrides_of(set or {}), **values)
-    return with_point(request, fspath(with_file)) if with_file else request
+    files = [with_file] if isinstance(with_file, (str, PathLike)) else with_file
+    return with_points(request, [fspath(file) for file in files if file])
 
 
 def checked(name: str, value: Any) -> Any:
@@ -95,7 +93,7 @@ def checked(name: str, value: Any) -> Any:
     UserError for a value of another type or below the least."""
     if value is None:
         return None
-    if name in SEVERAL:
+    if KNOWN[name].several:
         single = isinstance(value, (str, PathLike)) or not isinstance(value, Iterable)
         return tuple(_one(name, each) for each in ([value] if single else value))
     return _one(name, value)
@@ -104,7 +102,7 @@ def checked(name: str, value: Any) -> Any:
 def _one(name: str, value: Any) -> Any:
     if name == "keep" and value not in KEPT:
         raise unknown("choice", str(value), KEPT, name)
-    kind, least = KINDS[name], LEAST.get(name, 0)
+    kind, least = KNOWN[name].kind, KNOWN[name].least
     if kind is str and isinstance(value, (str, PathLike)):
         return fspath(value)
     if kind is bool and isinstance(value, bool):

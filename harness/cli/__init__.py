@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 
-from harness.cli.output import BROKEN_PIPE, OutputError, standard_streams
-from harness.cli.parser import build_parser
-from harness.cli.signals import Received, interruptible
+from harness.cli.parser import COMMANDS, build_parser
+from harness.cli.terminal import BROKEN_PIPE, OutputError, Received, interruptible, standard_streams
 from harness.errors import SessionLostError, UserError, unknown
 
 EXIT_INCOMPLETE, EXIT_USER = 1, 2
@@ -61,18 +60,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     """Parse and run. Raises UserError for what is wrong in the arguments."""
-    commands = (
-        *("bench", "tune", "plan", "report", "init", "submit"),
-        *("compare", "verify", "list", "show", "errors", "translate", "export", "predict", "doctor"),
-    )
     for text in arguments:
         try:
             text.encode()
         except UnicodeEncodeError:
             raw = text.encode(errors="backslashreplace").decode().replace("\\udc", "\\x")
             raise UserError(f"the argument '{raw}' is not UTF-8 text; type it as UTF-8, or rename the file.") from None
-    if arguments and not arguments[0].startswith("-") and arguments[0] not in commands:
-        raise unknown("command", arguments[0], commands)
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+        raise unknown("command", arguments[0], COMMANDS)
     if not arguments:
         print(FIRST_COMMANDS)
         return 0
@@ -85,7 +80,7 @@ def _run(arguments: list[str]) -> int:
 def _ended(error: UserError | KeyboardInterrupt, received: Received) -> int:
     """Print why the command ends. Returns its exit status."""
     wrong = isinstance(error, UserError) and received.number is None  # a signal may have ended what we need first
-    own = wrong or isinstance(error, KeyboardInterrupt)
+    reason = str(error) if wrong or isinstance(error, KeyboardInterrupt) else ""
     with suppress(OSError):
-        print(f"harness: {(own and str(error)) or received.sentence}", file=sys.stderr, flush=True)
+        print(f"harness: {reason or received.sentence}", file=sys.stderr, flush=True)
     return EXIT_USER if wrong else received.status

@@ -14,8 +14,6 @@ import argcomplete
 from argcomplete.completers import DirectoriesCompleter, FilesCompleter, SuppressCompleter
 from argcomplete.shell_integration import shellcode
 
-from harness.cli.parser import LISTED
-
 Completer = Callable[..., Iterable[str]]
 """Called by argcomplete with the keywords prefix, action, parser and parsed_args; argcomplete drops what does not fit."""
 
@@ -41,17 +39,19 @@ def complete(parser: argparse.ArgumentParser) -> None:
 
 
 def attach(parser: argparse.ArgumentParser) -> set[str]:
-    """Give each argument its completer; the names of all arguments that have one."""
-    found: set[str] = set()
+    """Give each argument its completer, by its name or by its metavar; the names that have one of their own."""
+    named: set[str] = set()
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():
-                found |= attach(command)
-        for name in action.option_strings or [action.dest]:
-            if name in COMPLETERS:
-                action.completer = COMPLETERS[name]  # type: ignore[attr-defined]
-                found.add(name)
-    return found
+                named |= attach(command)
+        name = (action.option_strings or [action.dest])[-1]
+        named |= {name} & COMPLETERS.keys()
+        metavar = str(action.metavar)
+        by_metavar = _choices if "|" in metavar else METAVARS.get(metavar)
+        if completer := COMPLETERS.get(name, by_metavar):
+            action.completer = completer  # type: ignore[attr-defined]
+    return named
 
 
 def _words(names: Callable[[], Iterable[str]], *, separators: str = "", files: Any = None) -> Completer:
@@ -60,8 +60,8 @@ def _words(names: Callable[[], Iterable[str]], *, separators: str = "", files: A
     def completer(prefix: str, **_: Any) -> list[str]:
         start = max((prefix.rfind(mark) for mark in separators), default=-1) + 1
         given = set(re.split(f"[{re.escape(separators)}]", prefix[:start])) if separators else set()
-        found = [prefix[:start] + name for name in names() if name not in given]
-        return found + ([] if files is None or start else [*files(prefix)])
+        offered = [prefix[:start] + name for name in names() if name not in given]
+        return offered + ([] if files is None or start else [*files(prefix)])
 
     return completer
 
@@ -77,7 +77,7 @@ def _packaged(folder: str) -> Callable[[], Iterable[str]]:
 
 def _presets(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
     """The presets of the table that the line names; without one, those of all packaged tables."""
-    from harness.tables.table import load_table
+    from harness.planning.table import load_table
 
     named = getattr(parsed_args, "table", None)
     return sorted(
@@ -85,8 +85,8 @@ def _presets(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
     )
 
 
-def _formats(action: argparse.Action, **_: Any) -> list[str]:
-    """Those of the command, as its help lists them."""
+def _choices(action: argparse.Action, **_: Any) -> list[str]:
+    """Those that the argument's help lists."""
     return str(action.metavar).split("|")
 
 
@@ -97,7 +97,7 @@ def _encoders() -> Iterable[str]:
 
 
 def _metrics() -> Iterable[str]:
-    from harness.search.space import FLOPS
+    from harness.search.space_file import FLOPS
     from harness.tasks import METRICS
 
     return [*METRICS, FLOPS]
@@ -116,6 +116,7 @@ def _settings() -> Iterable[str]:
 
 _YAML, _FOLDERS, _FILES = FilesCompleter(("yaml", "yml")), DirectoriesCompleter(), FilesCompleter()
 
+METAVARS: dict[str, Completer] = {"FILE": _FILES, "FOLDER": _FOLDERS, "URI": _FOLDERS}
 COMPLETERS: dict[str, Completer] = {
     "--table": _words(_packaged("benchmarks"), files=_YAML),
     "--preset": _presets,
@@ -130,15 +131,7 @@ COMPLETERS: dict[str, Completer] = {
     "--metric": _words(_metrics, separators=","),
     "--sampler": _words(_in("harness.search.space", "SAMPLERS")),
     "--racing": _words(_in("harness.search.space", "RACINGS")),
-    "--format": _formats,
-    "--keep": _words(_in("harness.tables.request", "KEPT")),
-    "what": _words(lambda: LISTED),
-    "words": _words(lambda: ("bench", "tune")),
     "--with": _YAML,
     "--runtime-env": _YAML,
-    "--storage": _FOLDERS,
-    "--out": _FOLDERS,
     "model": _FOLDERS,
-    "--input": _FILES,
-    "--output": _FILES,
 }

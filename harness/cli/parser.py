@@ -1,152 +1,277 @@
-"""The flags of every command. Imports the standard library alone, so that --help is fast."""
+"""The flags of every command, and how their words are read. Imports the standard library alone, so that --help is fast."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NoReturn
 
 import harness
-from harness.cli.argument_parser import Completion, Parser
-from harness.cli.comparison_flags import comparison_flags, detect_flag, until_flags
-from harness.cli.flag_types import count, keep, names, number, numbers, one_of, positive, store
+from harness.errors import UserError, unknown
+from harness.planning.fields import BY_NAME, names_of
 
-LISTED = ("methods", "tasks", "tables", "spaces", "encoders", "corpora", "translators", "benches", "runs")
 FORMATS = ("text", "md", "latex", "csv", "json")
 TABLE_FORMATS = (*FORMATS, "parquet")
+PRESETS = "quick, laptop, paper, base, grid, seeds"
 FIGURE_FORMATS = ("png", "svg", "pdf")
 SUBMISSION = "glue-submission"
 REPORT_FORMATS = (*TABLE_FORMATS, "html", *FIGURE_FORMATS, SUBMISSION)
+COMPARE_FORMATS = (*FORMATS, *FIGURE_FORMATS)
+LISTED = ("methods", "tasks", "tables", "spaces", "encoders", "corpora", "translators", "benches", "runs")
+"""What `list` takes."""
 
 
-def _choice_flags(parser: argparse.ArgumentParser) -> Any:
+class Parser(argparse.ArgumentParser):
+    """Raises one sentence for a mistake, where argparse would print the whole usage."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+
+    @property
+    def _place(self) -> str:
+        """'bench' of 'harness bench'."""
+        return self.prog.partition(" ")[2]
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Reports an unknown flag first, with the closest one: a missing flag is often a misspelt one."""
+        for text in self._own(args):
+            flag = text.partition("=")[0]
+            if flag.startswith("--") and flag != "--" and flag not in self._option_string_actions:
+                known = [name for name in self._option_string_actions if name.startswith("--")]
+                raise unknown("flag", flag, known, self._place)
+        return super().parse_known_args(args, namespace)
+
+    def _own(self, args: Iterable[str]) -> Iterator[str]:
+        """The words up to the command that follows, if one does: it has flags of its own."""
+        leads = any(action.nargs == argparse.PARSER for action in self._actions)
+        words = iter(args)
+        for text in words:
+            if leads and not text.startswith("-"):
+                return
+            yield text
+            action = self._option_string_actions.get(text)
+            if leads and action and action.nargs is None:
+                next(words, None)  # its value
+
+    def error(self, message: str) -> NoReturn:
+        from harness.store import masked
+
+        shown = " ".join(masked(word) for word in message.split(" "))  # a URL without its flag is among them
+        raise UserError(f"{self._place}{': ' if self._place else ''}{shown}; see '{self.prog} --help'.")
+
+
+class Completion(argparse.Action):
+    """Prints the completion script and ends."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from harness.cli.completion import script
+
+        print(script())
+        parser.exit()
+
+
+# --------------------------------------------------------------------------------------------------- values of flags
+
+
+def names(text: str) -> tuple[str, ...]:
+    parts = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not parts:
+        raise argparse.ArgumentTypeError(f"'{text}' has no name; leave the flag out for all")
+    return parts
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in names(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list of whole numbers such as 20,100") from None
+
+
+def whole(least: int, example: str) -> Callable[[str], int]:
+    """Reads a whole number of at least `least`."""
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = -1
+        if number < least:
+            raise argparse.ArgumentTypeError(f"'{text}' is not a whole number {example}")
+        return number
+
+    return read
+
+
+def number(what: str, *, above_zero: bool = False) -> Callable[[str], float]:
+    """Reads a finite number of 0 or more, or above 0."""
+
+    def read(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = -1.0
+        if not 0 <= number < float("inf") or (above_zero and number == 0):
+            raise argparse.ArgumentTypeError(f"'{text}' is not a number of {what}")
+        return number
+
+    return read
+
+
+def store(text: str) -> str:
+    """The URL of a store, without a password: every user of the machine sees the words of a command."""
+    from harness.store import has_password
+
+    if has_password(text):
+        raise UserError(
+            "--store: a password in the URL can be seen by every user of this machine; put it into PGPASSWORD or ~/.pgpass."
+        )
+    return text
+
+
+def one_of(choices: Sequence[str], kind: str, flag: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in choices:
+            raise unknown(kind, text, choices, flag)
+        return text
+
+    return read
+
+
+count, positive = whole(0, "such as 2"), whole(1, "of 1 or more")
+points = number("points such as 1 or 0.5", above_zero=True)
+
+READERS: dict[str, Any] = {
+    "store": store,
+    "keep": one_of((BY_NAME["keep"].metavar or "").split("|"), "choice", "--keep"),
+    "gpus_per_run": number("GPUs such as 1 or 0.5"),
+    "cpus_per_run": number("CPU cores such as 1 or 0.5", above_zero=True),
+    "micro_batch": positive,
+    "checkpoint_minutes": number("minutes such as 10, or 0 for never"),
+}
+"""How the words of a flag are read where the kind of its field does not say it."""
+
+
+# ---------------------------------------------------------------------------------------------------- groups of flags
+
+
+def _add(parser: Any, *named: str, **other: str) -> None:
+    """The flags of fields of a request. `other`: a help text of its own, by field."""
+    for name in named:
+        field = BY_NAME[name]
+        flag: dict[str, Any] = {"default": field.default, "help": other.get(name, field.help)}
+        if field.kind is bool:
+            flag |= {"action": "store_const", "const": True}
+        else:
+            read = {str: names if field.several else str, int: numbers if field.several else count}.get(field.kind)
+            flag["type"] = READERS.get(name, positive if field.least else read)
+            flag["metavar"] = field.metavar
+        parser.add_argument(field.flag, **flag)
+
+
+def _switch(parser: Any, flag: str, help: str) -> None:
+    parser.add_argument(flag, action="store_true", help=help)
+
+
+def _choice_flags(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("table")
     what.add_argument("--table", help="table: a name ('harness list tables') or your own YAML file")
-    what.add_argument("--preset", help="preset: paper, laptop or quick (default: quick)")
-    what.add_argument("--methods", type=names, help="methods or rows of the table, comma-separated")
+    _add(what, "preset", "methods", preset=BY_NAME["preset"].help.format(presets=PRESETS))
     _data_flags(what)
-    return what
+    _labelled_flags(parser)
 
 
 def _table_flags(parser: argparse.ArgumentParser) -> None:
-    what = _choice_flags(parser)
-    what.add_argument(
+    _choice_flags(parser)
+    parser.add_argument(
         "--with",
-        dest="with_file",
+        dest="with_files",
+        action="append",
         metavar="FILE",
-        help="YAML file with a method's hyperparameters (best.yaml of 'tune'); its target gives the flags that are left out",
+        help="YAML file with a method's hyperparameters (best.yaml of 'tune'), for its row alone; its target gives the flags that are "
+        "left out; several times: several rows",
     )
-    labelled_flags(parser)
     _execution_flags(parser)
 
 
 def _data_flags(what: Any) -> None:
-    what.add_argument(
-        "--tasks", type=names, help="tasks, comma-separated: names, files of labelled rows (.csv ...) or YAML files"
-    )
-    what.add_argument("--sizes", type=numbers, help="numbers of labelled training examples, comma-separated")
-    what.add_argument("--subsets", type=numbers, help="indices of training subsets from 0, comma-separated")
-    what.add_argument("--seeds", type=numbers, help="training seeds, comma-separated")
-    what.add_argument(
-        "--protocol", help="which rows are train, dev and test: own, own_redrawn, own_small_dev or own_cross_validated"
-    )
-    what.add_argument("--encoder", help="encoder: a packaged name, a folder or a Hugging Face model id")
-    what.add_argument("--data", help="data: 'hub', or a folder with TASK/SPLIT.parquet, .csv or .jsonl")
-    what.add_argument("--corpus", metavar="NAME", help="pre-training corpus: a name, files or hub:OWNER/NAME")
-    what.add_argument(
-        "--translator", metavar="NAME", help="translator for the back-translations of CSSL ('harness list translators')"
-    )
+    _add(what, "tasks", "sizes", "subsets", "seeds", *names_of("data"))
     what.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="override of a value, such as optim.lr=1e-5 or cmlm.alpha=0.3; repeatable",
+        help="override of a value, such as optim.lr=1e-5 or cmlm.alpha=0.3, or of one row: CMLM:fine_tune.lr=1e-5; repeatable",
     )
 
 
-def labelled_flags(parser: argparse.ArgumentParser) -> None:
-    """Of a file of labelled rows."""
+def _labelled_flags(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("a file of labelled rows; what is left out is inferred and shown")
-    what.add_argument("--text", type=names, metavar="COLUMN", help="text column, or the two of a pair: COLUMN,COLUMN")
-    what.add_argument("--label", metavar="COLUMN", help="label column")
-    what.add_argument("--kind", metavar="classes|regression", help="what the labels are")
-    what.add_argument("--test", metavar="FILE", help="test set (default: a quarter of the rows, drawn by their text)")
-    what.add_argument(
-        "--dev", metavar="FILE", help="dev set, which selects checkpoints (default: a fifth of the other rows)"
-    )
-    what.add_argument(
-        "--unlabelled", metavar="FILE", help="texts for post-training: a file, a folder or hub:OWNER/NAME"
-    )
-    what.add_argument(
-        "--remove-overlap",
-        action="store_const",
-        const=True,
-        default=None,
-        help="leave out the unlabelled texts that stand in dev or test",
-    )
+    _add(what, *names_of("labelled"))
 
 
 def _execution_flags(parser: argparse.ArgumentParser) -> None:
     where = parser.add_argument_group("execution and storage")
-    _store_flags(where)
-    where.add_argument(
-        "--slots", type=count, default=0, help="runs at the same time (default: one per CPU core or GPU share)"
-    )
-    where.add_argument(
-        "--gpus-per-run",
-        type=number("GPUs such as 1 or 0.5"),
-        default=None,
-        help="GPUs reserved by each run, such as 1 or 0.5 (default: 1 if there is a GPU)",
-    )
-    where.add_argument(
-        "--cpus-per-run",
-        type=number("CPU cores such as 1 or 0.5", above_zero=True),
-        default=1.0,
-        help="CPU cores reserved by each run (default: 1)",
-    )
-    where.add_argument(
-        "--num-workers",
-        type=positive,
-        default=None,
-        help="workers that train one stage together by Ray Train (default: 1)",
-    )
-    where.add_argument(
-        "--micro-batch",
-        type=positive,
-        default=0,
-        help="sequences per forward pass on a worker; the batch size is unchanged",
-    )
-    where.add_argument(
-        "--dev-points",
-        type=count,
-        default=0,
-        help="score dev this often along a stage for its learning curve; selects nothing (default: 0)",
-    )
-    where.add_argument(
-        "--checkpoint-minutes",
-        type=number("minutes such as 10, or 0 for never"),
-        default=10.0,
-        help="minutes between two checkpoints of a running stage (default: 10; 0: none)",
-    )
-    where.add_argument(
-        "--address", default="local", help="address of a Ray cluster: 'auto' or HOST:PORT (default: this machine)"
-    )
-    where.add_argument("--retry", action="store_true", help="also retrain diverged stages (failed stages always are)")
+    _add(where, "store", "storage", *names_of("execution"))
 
 
-def _tune_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("method", help="method: 'cmlm', or several as 'cmlm+scl' ('harness list methods')")
-    what = parser.add_argument_group("search")
+def _format_flag(parser: Any, formats: Sequence[str], default: str | None = "text") -> None:
+    parser.add_argument(
+        "--format",
+        type=one_of(formats, "format", "--format"),
+        default=default,
+        metavar="|".join(formats),
+        help=f"output format (default: text{'' if default else ', or by the ending of --out'})",
+    )
+
+
+def _output_flags(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
+    _format_flag(parser, formats, None)
+    folder = f"; for --format {SUBMISSION} a new folder, or a .zip" if SUBMISSION in formats else ""
+    parser.add_argument("--out", metavar="FILE", help=f"file to write or replace (default: standard output){folder}")
+    _switch(parser, "--standalone", "with --format latex: a whole document, which pdflatex compiles")
+
+
+def _last_flag(parser: argparse.ArgumentParser) -> None:
+    _switch(parser, "--last", "take every value that is not given from the last bench (of the table)")
+
+
+def _yes_flag(parser: argparse.ArgumentParser) -> None:
+    _switch(parser, "--yes", "do not ask for confirmation before a plan of more than an hour")
+
+
+# ----------------------------------------------------------------------------------------------------------- commands
+
+
+def _bench(bench: argparse.ArgumentParser) -> None:
+    _table_flags(bench)
+    more = bench.add_argument_group("replicates until intervals are narrow enough")
+    more.add_argument(
+        "--until",
+        type=points,
+        metavar="POINTS",
+        help="add subsets and seeds until each row's difference from the first is known to within so many points",
+    )
+    more.add_argument(
+        "--max-replicates", type=positive, metavar="R", help="for --until: replicates of a cell at most (default: 50)"
+    )
+    _add(bench, "keep", "track")
+    _format_flag(bench, TABLE_FORMATS)
+    _yes_flag(bench)
+    bench.set_defaults(out=None, standalone=False)
+
+
+def _tune(tune: argparse.ArgumentParser) -> None:
+    tune.add_argument("method", help="method: 'cmlm', or several as 'cmlm+scl' ('harness list methods')")
+    what = tune.add_argument_group("search")
     what.add_argument(
         "--space", metavar="FILE", help="search space: a name ('harness list spaces') or your own YAML file"
     )
     mode = what.add_mutually_exclusive_group()
-    mode.add_argument("--grid", action="store_true", help="run every point of the space's grid")
-    mode.add_argument(
-        "--search", action="store_true", help="sample from the space's distributions (default where it has some)"
+    _switch(mode, "--grid", "run every point of the space's grid")
+    _switch(mode, "--search", "sample from the space's distributions (default where it has some)")
+    what.add_argument(
+        "--preset", help="preset of the space: quick, laptop, paper or, for one task, paper_TASK (default: quick)"
     )
-    what.add_argument("--preset", help="preset: paper, laptop or quick (default: quick)")
     what.add_argument("--trials", type=positive, help="number of trials (a grid runs all of its points)")
     what.add_argument("--sampler", metavar="NAME", help="sampler: tpe, random, cmaes or nsga2; for a grid also grid")
     what.add_argument("--racing", metavar="RULE", help="rule that stops trials early: paired, asha, median or none")
@@ -154,154 +279,31 @@ def _tune_flags(parser: argparse.ArgumentParser) -> None:
         "--metric", type=names, help="dev metric(s) to optimise; several, comma-separated, give a Pareto front"
     )
     what.add_argument("--seed", type=count, default=0, help="sampler seed (default: 0)")
-    judged = parser.add_argument_group("data")
-    _data_flags(judged)
-    labelled_flags(parser)
-    end = parser.add_argument_group("results")
+    _data_flags(tune.add_argument_group("data"))
+    _labelled_flags(tune)
+    end = tune.add_argument_group("results")
     end.add_argument(
         "--out", metavar="FOLDER", help="folder of best.yaml, tables and plots (default: beside the store)"
     )
-    end.add_argument("--final-test", action="store_true", help="score the best trial on the test set at the end")
+    _switch(end, "--final-test", "score the best trial on the test set at the end")
     _format_flag(end, FORMATS)
-    _execution_flags(parser)
-
-
-def _store_flag(parser: Any, what: str = "database of records") -> None:
-    default = "sqlite:///.harness/harness.db"
-    parser.add_argument("--store", type=store, metavar="URL", help=f"{what} (default: {default})")
-
-
-def _store_flags(parser: Any) -> None:
-    _store_flag(parser)
-    parser.add_argument(
-        "--storage",
-        metavar="URI",
-        help="artifact storage (weights, checkpoints): a folder, s3://... or gs://... (default: beside the store)",
-    )
-
-
-def _format_flag(parser: Any, formats: Sequence[str]) -> None:
-    parser.add_argument(
-        "--format",
-        type=one_of(formats),
-        default="text",
-        metavar="|".join(formats),
-        help="output format (default: text)",
-    )
-
-
-def _output_flags(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
-    parser.add_argument(
-        "--format",
-        type=one_of(formats),
-        metavar="|".join(formats),
-        help="output format (default: text, or by the ending of --out)",
-    )
-    folder = f"; for --format {SUBMISSION} a new folder, or a .zip" if SUBMISSION in formats else ""
-    parser.add_argument("--out", metavar="FILE", help=f"file to write or replace (default: standard output){folder}")
-    parser.add_argument(
-        "--standalone", action="store_true", help="with --format latex: a whole document, which pdflatex compiles"
-    )
-
-
-def _keep_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--keep",
-        type=keep,
-        default="none",
-        metavar="best|all|none",
-        help="weights that stay in the storage: of each cell's best run by dev, of all stages, or none (default)",
-    )
-
-
-def _track_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--track",
-        type=names,
-        default=(),
-        metavar="TRACKER",
-        help="also write what is recorded to these trackers, comma-separated: tensorboard, mlflow, wandb",
-    )
-
-
-def _last_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--last", action="store_true", help="take every value that is not given from the last bench (of the table)"
-    )
-
-
-def _compare_flags(parser: argparse.ArgumentParser) -> None:
-    _last_flag(parser)
-    comparison_flags(parser)
-    _output_flags(parser, FORMATS)
-
-
-def _yes_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--yes", action="store_true", help="do not ask for confirmation before a plan of more than an hour"
-    )
-
-
-def _export_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "key", nargs="?", default="", help="key of a stage, or its first characters ('harness list runs')"
-    )
-    parser.add_argument("--out", required=True, metavar="FOLDER", help="folder to write, new or empty")
-    parser.add_argument("--update", type=positive, metavar="N", help="its weights after update N (default: the last)")
-    which = parser.add_argument_group("in place of a key")
-    which.add_argument("--best", action="store_true", help="the run of the last bench with the best dev score")
-    which.add_argument("--methods", type=names, help="for --best: methods or rows of the table, comma-separated")
-    which.add_argument("--tasks", type=names, help="for --best: the task")
-    which.add_argument("--sizes", type=numbers, help="for --best: numbers of labelled training examples")
-    hub = parser.add_argument_group("hub")
-    hub.add_argument(
-        "--license",
-        default="",
-        metavar="ID",
-        help="licence that the model card states, such as apache-2.0 (default: other)",
-    )
-    hub.add_argument("--push", metavar="OWNER/NAME", help="upload to this repository of the Hugging Face hub, private")
-    hub.add_argument("--public", action="store_true", help="make the repository public if it is new")
-    _store_flags(parser)
-    parser.add_argument(
-        "--accept-difference",
-        action="store_true",
-        help="export a retrained model whose predictions differ from the record's (another kind of processor)",
-    )
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="harness", description="Train and compare contrastive objectives for language encoders.")
-    parser.add_argument("--version", action="version", version=f"harness {harness.__version__}")
-    parser.add_argument("--completion", action=Completion, help="print the completion script of bash and zsh")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
-
-    bench = commands.add_parser("bench", help="train the missing runs of a table and print it")
-    _table_flags(bench)
-    until_flags(bench)
-    _keep_flag(bench)
-    _track_flag(bench)
-    _format_flag(bench, TABLE_FORMATS)
-    _yes_flag(bench)
-    bench.set_defaults(handler="harness.cli.bench:bench", out=None, standalone=False)
-
-    tune = commands.add_parser("tune", help="search a method's hyperparameters over subsets and seeds")
-    _tune_flags(tune)
-    _track_flag(tune)
+    _execution_flags(tune)
+    _add(tune, "track")
     _yes_flag(tune)
-    tune.set_defaults(handler="harness.cli.tune:tune")
 
-    plan = commands.add_parser(
-        "plan", help="show what a bench would run, what is done and what it costs; trains nothing"
-    )
+
+def _plan(plan: argparse.ArgumentParser) -> None:
     _table_flags(plan)
-    _keep_flag(plan)
-    detect_flag(plan)
-    plan.set_defaults(handler="harness.cli.bench:plan")
-
-    report = commands.add_parser(
-        "report", help="print a table from the store; without flags that of the last bench; trains nothing"
+    _add(plan, "keep")
+    plan.add_argument(
+        "--detect",
+        type=points,
+        metavar="POINTS",
+        help="the smallest difference between rows that the plan detects with 80 %% power, and the cheapest design for this one",
     )
+
+
+def _report(report: argparse.ArgumentParser) -> None:
     _table_flags(report)
     _last_flag(report)
     report.add_argument(
@@ -310,18 +312,26 @@ def build_parser() -> argparse.ArgumentParser:
         help="the figure of table NAME, 'cost' (score against FLOPs), 'variance' of the cells, 'embeddings' of a test set, or of pre-trained rows "
         "'context', 'words', 'cosines', 'alignment', 'similar_pairs', 'contrast' or 'copying': png, svg, pdf or csv",
     )
-    _track_flag(report)
+    _add(report, "track")
     _output_flags(report, REPORT_FORMATS)
-    report.set_defaults(handler="harness.cli.bench:report")
 
-    compare = commands.add_parser(
-        "compare", help="compare rows of a table from the store: intervals, tests, verdicts; trains nothing"
-    )
+
+def _compare(compare: argparse.ArgumentParser) -> None:
     _table_flags(compare)
-    _compare_flags(compare)
-    compare.set_defaults(handler="harness.cli.compare:compare")
+    _last_flag(compare)
+    what = compare.add_argument_group("comparison")
+    what.add_argument("--against", metavar="ROW", help="row that the others are compared with (default: the first)")
+    what.add_argument(
+        "--region", type=points, metavar="POINTS", help="rows are equivalent within this difference (default: 1)"
+    )
+    _switch(what, "--items", "test items as a third random factor, so that conclusions hold for other test sets too")
+    _switch(what, "--variance", "each cell's variance components: subset, seed, interaction and test items")
+    _switch(what, "--cost", "each cell's score beside the FLOPs and hours of a run, post-training and search included")
+    _switch(what, "--without-collapsed", "leave out runs that predict a single class on dev")
+    _output_flags(compare, COMPARE_FORMATS)
 
-    verify = commands.add_parser("verify", help="check a published file of results against the records of the store")
+
+def _verify(verify: argparse.ArgumentParser) -> None:
     verify.add_argument("file", metavar="FILE", help=".csv, .json or .parquet file that 'report --format' wrote")
     again = verify.add_argument_group("training again")
     again.add_argument(
@@ -332,18 +342,18 @@ def build_parser() -> argparse.ArgumentParser:
         help="train K stages again, drawn from those of the file, and compare them with their records",
     )
     again.add_argument("--seed", type=count, help="seed of the draw (default: 0)")
-    _store_flags(verify)
-    verify.set_defaults(handler="harness.cli.verify:verify")
+    _add(verify, "store", "storage")
 
-    init = commands.add_parser("init", help="write a task's YAML file for a file of labelled rows")
+
+def _init(init: argparse.ArgumentParser) -> None:
     init.add_argument(
         "file", metavar="FILE", help="file of labelled rows: .csv, .tsv, .jsonl, .parquet or hub:OWNER/NAME"
     )
-    labelled_flags(init)
+    _labelled_flags(init)
     init.add_argument("--out", metavar="FILE", help="the YAML file (default: named after the task, in this folder)")
-    init.set_defaults(handler="harness.cli.init:init")
 
-    submit = commands.add_parser("submit", help="submit a bench or tune to a Ray cluster as a job")
+
+def _submit(submit: argparse.ArgumentParser) -> None:
     submit.add_argument(
         "--address",
         dest="cluster",
@@ -353,74 +363,127 @@ def build_parser() -> argparse.ArgumentParser:
     )
     submit.add_argument("--runtime-env", metavar="FILE", help="YAML file with the job's Ray runtime environment")
     submit.add_argument("--id", metavar="NAME", help="name of the job (default: harness-TABLE-DATE-TIME-XXXX)")
-    submit.add_argument("--follow", action="store_true", help="print the job's output and exit with its status")
+    _switch(submit, "--follow", "print the job's output and exit with its status")
     submit.add_argument("words", nargs=argparse.PARSER, metavar="bench|tune", help="the command, with its flags")
-    submit.set_defaults(handler="harness.cli.submit:submit")
 
-    listing = commands.add_parser("list", help=f"list {', '.join(LISTED)}")
+
+def _list(listing: argparse.ArgumentParser) -> None:
     listing.add_argument("what", metavar="|".join(LISTED))
-    _store_flag(listing, "database of records, for 'list benches' and 'list runs'")
+    _add(listing, "store", store=f"{BY_NAME['store'].help}, for 'list benches' and 'list runs'")
     runs = listing.add_argument_group("for 'list runs'")
     runs.add_argument("--table", help="runs of one table, by its own name")
-    runs.add_argument("--methods", type=names, help="methods or rows of the table, comma-separated")
-    runs.add_argument("--tasks", type=names, help="tasks, comma-separated")
-    runs.add_argument("--sizes", type=numbers, help="numbers of labelled training examples, comma-separated; 0: full")
-    runs.add_argument("--subsets", type=numbers, help="indices of training subsets, comma-separated")
-    runs.add_argument("--seeds", type=numbers, help="training seeds, comma-separated")
-    listing.set_defaults(handler="harness.cli.show:listing")
+    _add(runs, *names_of("filter"))
 
-    show = commands.add_parser(
-        "show", help="show one record: its numbers, its parents and the command that reproduces it"
-    )
+
+def _show(show: argparse.ArgumentParser) -> None:
     show.add_argument("key", help="key of a stage, or its first characters")
-    _store_flags(show)
-    show.set_defaults(handler="harness.cli.show:show")
+    _add(show, "store", "storage")
 
-    errors = commands.add_parser("errors", help="show the examples that a run got wrong, with their texts")
+
+def _errors(errors: argparse.ArgumentParser) -> None:
     errors.add_argument("key", help="key of a run, or its first characters ('harness list runs')")
     errors.add_argument("--split", default="dev", help="dev, test, or the name of a test set (default: dev)")
     errors.add_argument("--limit", type=positive, default=20, help="examples to print (default: 20)")
     errors.add_argument(
         "--output", metavar="FILE", help="write all of them to a new .csv, .tsv, .jsonl or .parquet file"
     )
-    _store_flag(errors)
-    errors.set_defaults(handler="harness.cli.runs:errors")
+    _add(errors, "store")
 
-    translate = commands.add_parser(
-        "translate", help="print training texts of a table beside their back-translations; makes those that are missing"
-    )
+
+def _translate(translate: argparse.ArgumentParser) -> None:
     _choice_flags(translate)
-    labelled_flags(translate)
     translate.add_argument("--limit", type=positive, default=2, help="examples of each task (default: 2)")
-    _store_flag(translate, "database that keeps back-translations")
+    _add(translate, "store")
     _format_flag(translate, ("text", "csv"))
-    translate.set_defaults(handler="harness.cli.translate:translate")
 
-    export = commands.add_parser(
-        "export", help="write a trained model as a Hugging Face folder with a model card, and upload it"
-    )
-    _export_flags(export)
-    export.set_defaults(handler="harness.cli.export:export")
 
-    predict = commands.add_parser(
-        "predict", help="classify the rows of a file with an exported model or a recorded run"
+def _export(export: argparse.ArgumentParser) -> None:
+    export.add_argument(
+        "key", nargs="?", default="", help="key of a stage, or its first characters ('harness list runs')"
     )
+    export.add_argument("--out", required=True, metavar="FOLDER", help="folder to write, new or empty")
+    export.add_argument("--update", type=positive, metavar="N", help="its weights after update N (default: the last)")
+    which = export.add_argument_group("in place of a key")
+    _switch(which, "--best", "the run of the last bench with the best dev score; the flags below select among its runs")
+    _add(which, "methods", "tasks", "sizes")
+    hub = export.add_argument_group("hub")
+    hub.add_argument(
+        "--license",
+        default="",
+        metavar="ID",
+        help="licence that the model card states, such as apache-2.0 (default: other)",
+    )
+    hub.add_argument("--push", metavar="OWNER/NAME", help="upload to this repository of the Hugging Face hub, private")
+    _switch(hub, "--public", "make the repository public if it is new")
+    _add(export, "store", "storage")
+    _switch(
+        export,
+        "--accept-difference",
+        "export a retrained model whose predictions differ from the record's (another kind of processor)",
+    )
+
+
+def _predict(predict: argparse.ArgumentParser) -> None:
     predict.add_argument("model", help="folder that 'export' wrote, or key of a run whose weights are stored")
     predict.add_argument(
         "--input", required=True, metavar="FILE", help="rows to classify: .csv, .tsv, .jsonl or .parquet"
     )
     predict.add_argument("--output", required=True, metavar="FILE", help="new file of the same rows, scored")
-    predict.add_argument(
-        "--text", type=names, metavar="COLUMN", help="text column, or two, comma-separated (default: the task's)"
-    )
-    _store_flags(predict)
-    predict.set_defaults(handler="harness.cli.export:predict")
+    _add(predict, "text", "store", "storage", text="text column, or two, comma-separated (default: the task's)")
 
-    doctor = commands.add_parser("doctor", help="check Python, torch, Ray, packages, data, store and disk")
-    _store_flags(doctor)
-    doctor.add_argument("--data", help="data: 'hub' or a folder")
-    doctor.add_argument(
-        "--quarantine", action="store_true", help="move damaged records of the store to a separate table"
-    )
-    doctor.set_defaults(handler="harness.cli.doctor:run")
+
+def _doctor(doctor: argparse.ArgumentParser) -> None:
+    _add(doctor, "store", "storage", "data")
+    _switch(doctor, "--quarantine", "move damaged records of the store to a separate table")
+
+
+COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str, str]] = {
+    "bench": (_bench, "bench:bench", "train the missing runs of a table and print it"),
+    "tune": (_tune, "tune:tune", "search a method's hyperparameters over subsets and seeds"),
+    "plan": (_plan, "plan:plan", "show what a bench would run, what is done and what it costs; trains nothing"),
+    "report": (
+        _report,
+        "report:report",
+        "print a table from the store; without flags that of the last bench; trains nothing",
+    ),
+    "compare": (
+        _compare,
+        "report:compare",
+        "compare rows of a table from the store: intervals, tests, verdicts; trains nothing",
+    ),
+    "verify": (_verify, "verify:verify", "check a published file of results against the records of the store"),
+    "init": (_init, "init:init", "write a task's YAML file for a file of labelled rows"),
+    "submit": (_submit, "submit:submit", "submit a bench or tune to a Ray cluster as a job"),
+    "list": (_list, "show:listing", f"list {', '.join(LISTED)}"),
+    "show": (_show, "show:show", "show one record: its numbers, its parents and the command that reproduces it"),
+    "errors": (_errors, "models:errors", "show the examples that a run got wrong, with their texts"),
+    "translate": (
+        _translate,
+        "translate:translate",
+        "print training texts of a table beside their back-translations; makes those that are missing",
+    ),
+    "export": (
+        _export,
+        "models:export",
+        "write a trained model as a Hugging Face folder with a model card, and upload it",
+    ),
+    "predict": (
+        _predict,
+        "models:predict",
+        "classify the rows of a file with an exported model or a recorded run",
+    ),
+    "doctor": (_doctor, "doctor:run", "check Python, torch, Ray, packages, data, store and disk"),
+}
+"""Of each command its flags, its handler below `harness.cli`, and its help."""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="harness", description="Train and compare contrastive objectives for language encoders.")
+    parser.add_argument("--version", action="version", version=f"harness {harness.__version__}")
+    parser.add_argument("--completion", action=Completion, nargs=0, help="print the completion script of bash and zsh")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
+    for name, (add_flags, handler, help) in COMMANDS.items():
+        command = commands.add_parser(name, help=help)
+        add_flags(command)
+        command.set_defaults(handler=f"harness.cli.{handler}")
     return parser

@@ -1,10 +1,10 @@
-"""Progress of bench and tune on standard error: a bar on a terminal, else a line every ten seconds."""
+"""What commands show on standard error while they work: progress as a bar on a terminal, else a line every ten seconds; warnings,
+trackers, and the question before hours of training."""
 
 from __future__ import annotations
 
 import sys
 import time
-from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
@@ -14,19 +14,45 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from harness.cli.printing import duration, escaped, time_range
+from harness.cli.terminal import duration, escaped, print_lines, time_range
+from harness.commands.bench import Callbacks
+from harness.commands.prepare import Prepared
+from harness.commands.track import sentences
+from harness.errors import UserError
+from harness.planning.estimate import Estimate, Timed, remaining
+from harness.planning.work import Item
 from harness.search.trials import Direction, Trial, best_trial
-from harness.tables.estimate import Estimate, Timed, remaining
-from harness.tables.work import Item
+from harness.tracking.writer import Outcome
 
 if TYPE_CHECKING:
-    from harness.tables.lifecycle import Event, Running
+    from harness.commands.study import Opened
+    from harness.planning.lifecycle import Event, Running
 
+ASK_ABOVE_HOURS = 1.0
 LINE_EVERY_SECONDS = 10.0
 ESTIMATE_EVERY_SECONDS = 1.0
 LEARNED_FROM = 200
 """Number of last stages that an estimate is learned from."""
 _ENDS = ("done", "failed", "diverged", "elsewhere")
+
+
+def confirm(yes: bool, expected: float, narrow: str) -> None:
+    """Ask before a plan of more than an hour; without a terminal it wants --yes. `expected` in hours."""
+    if yes or expected <= ASK_ABOVE_HOURS:
+        return
+    if not sys.stdin.isatty():
+        raise UserError(
+            f"This plan takes about {duration(expected)} here; add --yes to run it, or narrow it with {narrow}."
+        )
+    print(f"This takes about {duration(expected)} here. Continue? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise UserError("Nothing was trained.")
+
+
+def print_tracked(outcomes: dict[str, Outcome]) -> None:
+    """Say what trackers hold now."""
+    if lines := sentences(outcomes):
+        print_lines(lines)
 
 
 class _Bar(Progress):
@@ -40,12 +66,13 @@ class _Bar(Progress):
             yield Text(self.below, no_wrap=True, overflow="ellipsis")
 
 
-class _ProgressView(ABC):
+class _ProgressView:
     """Progress of `total` things (0: not known), as a context manager. Prints the address of Ray's dashboard first, where there is one, and a
-    summary last."""
+    summary last. `_ended`: how many have ended."""
 
     def __init__(self, what: str, total: int, dashboard: str = "") -> None:
         self._what, self._total, self._dashboard = what, total, dashboard
+        self._ended = 0
         self._started = self._last_printed = time.monotonic()
         self._progress: _Bar | None = None
         console = Console(stderr=True)
@@ -53,11 +80,6 @@ class _ProgressView(ABC):
             columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
             self._progress = _Bar(*columns, TimeElapsedColumn(), console=console)
             self._task = self._progress.add_task("", total=total or None)
-
-    @property
-    @abstractmethod
-    def _ended(self) -> int:
-        """How many have ended."""
 
     def _state(self) -> str:
         """Counts for the end of a line."""
@@ -70,10 +92,6 @@ class _ProgressView(ABC):
     def _slowest(self) -> str:
         """What runs for long, for a line."""
         return ""
-
-    @property
-    def _elapsed(self) -> float:
-        return time.monotonic() - self._started
 
     def __enter__(self) -> Self:
         if self._dashboard:
@@ -89,7 +107,9 @@ class _ProgressView(ABC):
         if self._progress:
             self._progress.stop()
             self._progress = None
-        self._line(self._summary(f" in {_clock(self._elapsed)}"))
+        minutes, seconds = divmod(int(time.monotonic() - self._started), 60)
+        hours, minutes = divmod(minutes, 60)
+        self._line(self._summary(f" in {hours}:{minutes:02}:{seconds:02}" if hours else f" in {minutes}:{seconds:02}"))
 
     def _update(self) -> None:
         if self._progress:
@@ -100,8 +120,9 @@ class _ProgressView(ABC):
             self._line("; ".join(filter(None, (self._summary(), self._slowest()))))
 
     def _summary(self, when: str = "") -> str:
+        count = f"{self._ended:,}/{self._total:,}" if self._total else f"{self._ended:,}"
         state = self._state()
-        return f"{self._ended:,}/{self._total:,} {self._what}{when}{': ' if state else ''}{state}"
+        return f"{count} {self._what}{when}{': ' if state else ''}{state}"
 
     def _line(self, text: str) -> None:
         text = escaped(text)
@@ -128,11 +149,7 @@ class StageProgress(_ProgressView):
         self._most = 1
         self._left, self._left_at = "", -ESTIMATE_EVERY_SECONDS
 
-    @property
-    def _ended(self) -> int:
-        return sum(self._counts[kind] for kind in _ENDS)
-
-    def show(self, event: Event) -> None:
+    def __call__(self, event: Event) -> None:
         """Count one event of the pool."""
         item, now = event.item, time.monotonic()
         key = item.stage.key
@@ -144,6 +161,7 @@ class StageProgress(_ProgressView):
             began = self._running.pop(key, None)
             self._speeds.pop(key, None)
             self._counts[event.kind] += 1
+            self._ended = sum(self._counts[kind] for kind in _ENDS)
             if event.kind == "retried":
                 self._waiting[key] = item
             else:
@@ -187,17 +205,17 @@ class StageProgress(_ProgressView):
     def _slowest(self) -> str:
         if not self._speeds:
             return ""
-        key = max(self._speeds, key=lambda each: self._speeds[each].seconds_left)
+        key = max(self._speeds, key=lambda key: self._speeds[key].seconds_left)
         return f"{self._running[key][0].name}{self._speed(key)}" if key in self._running else ""
 
     def _speed(self, key: str) -> str:
         """How far a running stage is, in brackets; '' before it has said so."""
-        found = self._speeds.get(key)
-        if found is None:
+        speed = self._speeds.get(key)
+        if speed is None:
             return ""
-        share = "" if found.share is None else f", {100 * found.share:.0f} % of peak"
-        left = f", about {duration(found.seconds_left / 3600)} left"
-        return f" (update {found.step:,} of {found.steps:,}, {found.tokens:,.0f} tokens/s{share}{left})"
+        share = "" if speed.share is None else f", {100 * speed.share:.0f} % of peak"
+        left = f", about {duration(speed.seconds_left / 3600)} left"
+        return f" (update {speed.step:,} of {speed.steps:,}, {speed.tokens:,.0f} tokens/s{share}{left})"
 
 
 class TrialProgress(_ProgressView):
@@ -209,19 +227,20 @@ class TrialProgress(_ProgressView):
         super().__init__("trials", trials, dashboard)
         self._replicates, self._direction = replicates, direction
         self._trials = {trial.number: trial for trial in seen}
-        self._trained = self._found = 0
+        self._trained = self._reused = 0
+        self._count()
 
-    @property
-    def _ended(self) -> int:
-        return sum(trial.state != "running" for trial in self._trials.values())
+    def _count(self) -> None:
+        self._ended = sum(trial.state != "running" for trial in self._trials.values())
 
-    def show(self, kind: str, trial: Trial) -> None:
+    def __call__(self, kind: str, trial: Trial) -> None:
         """Count one event of a trial; see `Watch` in cluster/proposals.py."""
         self._trials[trial.number] = trial
+        self._count()
         if kind == "replicate":
             outcome = trial.outcomes[-1]
             self._trained += outcome.trained
-            self._found += outcome.stages - outcome.trained
+            self._reused += outcome.stages - outcome.trained
             if outcome.status != "done":
                 self._line(f"{outcome.status}: trial {trial.number}: {outcome.reason}")
         elif kind == "ended" and trial.state == "failed":
@@ -234,56 +253,58 @@ class TrialProgress(_ProgressView):
         parts = [f"{states['complete']} complete", f"{states['running']} running"]
         parts += [f"{states[state]} {state}" for state in ("dropped", "failed") if states[state]]
         parts.append(f"{done}/{self._total * self._replicates} replicates")
-        parts.append(f"{self._trained} stages trained, {self._found} reused")
+        parts.append(f"{self._trained} stages trained, {self._reused} reused")
         best = best_trial(self._trials.values(), self._direction)
         if best is not None:
             parts.append(f"best {100 * (best.mean() or 0.0):.2f} (trial {best.number})")
         return ", ".join(parts)
 
 
-class ProgressCounter(_ProgressView):
-    """Counts many small things, such as translated texts."""
+class TextProgress(_ProgressView):
+    """Counts texts as they are back-translated."""
 
-    def __init__(self, what: str, total: int) -> None:
-        super().__init__(what, total)
-        self._now = 0
-
-    @property
-    def _ended(self) -> int:
-        return self._now
-
-    def part(self, size: int) -> Callable[[int, int], None]:
-        """A callback for the next `size` things: `done` of their `total` pieces are finished."""
-        before = self._now
+    def __call__(self, size: int) -> Callable[[int, int], None]:
+        """A callback for the next `size` texts: `done` of their `total` pieces are finished."""
+        before = self._ended
 
         def progress(done: int, total: int) -> None:
-            self._now = before + (size if done >= total else size * done // total)
-            if self._progress or self._now < self._total:  # the last line is the summary
+            self._ended = before + (size if done >= total else size * done // total)
+            if self._progress or self._ended < self._total:  # the last line is the summary
                 self._update()
 
         return progress
 
 
 class RowProgress(_ProgressView):
-    """Counts the rows of a file whose number is not known."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(what, 0)
-        self._now = 0
-
-    @property
-    def _ended(self) -> int:
-        return self._now
+    """Counts rows."""
 
     def __call__(self, done: int) -> None:
-        self._now = done
+        self._ended = done
         self._update()
 
-    def _summary(self, when: str = "") -> str:
-        return f"{self._now:,} {self._what}{when}"
+
+def count_texts(translator: str, texts: int) -> TextProgress:
+    return TextProgress(f"texts back-translated by {translator}", texts)
 
 
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+def show_stages(prepared: Prepared, dashboard: str) -> StageProgress:
+    reused = sum(status == "done" for status, _ in prepared.statuses.values())
+    slots = prepared.slots if prepared.request.address == "local" else prepared.request.slots
+    return StageProgress(prepared.items, reused, dashboard, prepared.expected, slots)
+
+
+def show_trials(opened: Opened, dashboard: str) -> TrialProgress:
+    space, trials = opened.points.space, opened.proposals.history.trials
+    return TrialProgress(space.trials, len(opened.points.replicates), space.directions[0], trials, dashboard)
+
+
+def _warn(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
+
+
+def _say_empty(number: int) -> None:
+    _warn(f"Empty back-translations: {number}; the text itself is used instead.")
+
+
+ON_TERMINAL = Callbacks(show_stages, count_texts, _say_empty, _warn)
+"""What a command shows on standard error."""

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import fields
 
 from harness.cli.parser import build_parser
-from harness.cli.printing import print_lines, timestamp
+from harness.cli.terminal import print_lines, timestamp
 from harness.commands.stored import command, last_bench, like_last
 from harness.errors import UserError
+from harness.planning.fields import BY_NAME
+from harness.planning.point import with_points
+from harness.planning.request import FIELDS, Request, parse_override, with_default_table
 from harness.search.request import TuneRequest
 from harness.store import DEFAULT_URL, Store
-from harness.tables.point import with_point
-from harness.tables.request import FIELDS, Request, parse_override, with_default_table
 
 
 def read(args: argparse.Namespace) -> Request:
     """The request of `bench`, `plan` or `report`. Raises UserError where neither a flag nor the file names a table."""
-    request = _flags(args)
-    if getattr(args, "with_file", None):
-        request = with_point(request, args.with_file)
+    request, files = _flags(args), getattr(args, "with_files", None) or []
+    if files:
+        request = with_points(request, files)
     request = with_default_table(request)
     if not request.table:
-        with_file = getattr(args, "with_file", None)
-        rest = f"{with_file} has none" if with_file else f"see 'harness {args.command} --help'"
+        hint = f"there is none in {' and '.join(files)}" if files else f"see 'harness {args.command} --help'"
         raise UserError(
-            f"{args.command}: name a table with --table, a file of labelled rows with --tasks, or a file with a target with --with; {rest}."
+            f"{args.command}: name a table with --table, a file of labelled rows with --tasks, or a file with a target with --with; {hint}."
         )
     return request
 
@@ -54,11 +53,9 @@ def read_tune(args: argparse.Namespace) -> TuneRequest:
 
 
 def _flags(args: argparse.Namespace) -> Request:
-    given = vars(args)
-    named = [f.name for f in fields(Request) if f.name in given]
+    values = {name: value for name in BY_NAME if (value := getattr(args, name, None)) is not None}
     overrides = tuple(parse_override(text, "--set") for text in args.set)
-    values = {name: given[name] for name in named if given[name] is not None}
-    return Request(**values, overrides=overrides, flags=True)
+    return Request(getattr(args, "table", None) or "", **values, overrides=overrides, flags=True)
 
 
 # ------------------------------------------------------------------------------------------------------------ recalling
@@ -71,19 +68,19 @@ def recalled(args: argparse.Namespace) -> Request:
     """
     given = with_default_table(_flags(args))
     changed = given.overrides or any(getattr(given, name) is not None for name in FIELDS)
-    if not args.last and (args.with_file or (given.table and changed)):
+    if not args.last and (args.with_files or (given.table and changed)):
         return read(args)
     store = Store(given.store or DEFAULT_URL, create=False)
-    found = last_bench(store, given.table)
-    if found is None:
+    last = last_bench(store, given.table)
+    if last is None:
         if args.last:
             of = f" of {given.table}" if given.table else ""
             raise UserError(
                 f"{args.command} --last: the store {store.shown} holds no bench{of} yet; run one first, or leave --last out."
             )
         return read(args)
-    stored, last = found
-    request = like_last(given, last)
+    stored, bench = last
+    request = like_last(given, bench)
     print_lines(
         [
             f"As in the last bench{f' of {args.table}' if args.table else ''} ({timestamp(stored.asked_at)}): "

@@ -22,11 +22,11 @@ from harness.cli.parser import build_parser
 from harness.cli.request import read, read_tune
 from harness.commands.prepare import read_named
 from harness.errors import UserError, unknown
+from harness.planning.point import load_point
+from harness.planning.request import BESIDE, YAML
 from harness.search.space import requested_space
 from harness.store import has_password
 from harness.store.database import parsed
-from harness.tables.point import load_point
-from harness.tables.request import BESIDE, YAML
 from harness.tasks.user_task import load_user_task
 from harness.yaml_files import load_yaml
 
@@ -65,7 +65,6 @@ def submit(args: argparse.Namespace) -> int:
     from harness.cluster.jobs import Jobs
 
     jobs = Jobs(args.cluster)
-    command = shlex.join(["harness", *words])
     with tempfile.TemporaryDirectory() as folder:
         for file in uploads:
             target = Path(folder) / file
@@ -73,12 +72,8 @@ def submit(args: argparse.Namespace) -> int:
             shutil.copyfile(file, target)
         if uploads:
             runtime_env["working_dir"] = folder
-        jobs.submit(
-            id,
-            shlex.join(["harness", *words, "--address", "auto", "--yes"]),
-            metadata | {"command": command},
-            runtime_env,
-        )
+        entrypoint = shlex.join(["harness", *words, "--address", "auto", "--yes"])
+        jobs.submit(id, entrypoint, metadata | {"command": shlex.join(["harness", *words])}, runtime_env)
     print(
         f"Job {id} is submitted.\n"
         f"Follow it:  {jobs.command('logs --follow', id)}\n"
@@ -130,42 +125,40 @@ def _check_words(inner: argparse.Namespace, words: list[str]) -> None:
 def _check_persistent(inner: argparse.Namespace) -> None:
     """Store, artifact storage and results must lie outside the job's own folder, which is deleted with the job."""
     gone = "a job's own folder is deleted with it"
-    where = "name a database server, or a file on the head node as sqlite:////absolute/path.db"
     try:
         url = parsed(inner.store) if inner.store else None
     except UserError as error:
         raise UserError(f"submit {inner.command}: {error}") from None
     sqlite = url is not None and url.get_backend_name() == "sqlite"
     if url is None or (sqlite and not Path(url.database or "").is_absolute()):
-        raise UserError(f"submit {inner.command} --store: {gone}, with every relative path; {where}.")
-    places = {"--storage": inner.storage} | ({"--out": inner.out} if inner.command == "tune" else {})
-    for flag, place in places.items():
-        if place is None and sqlite:
-            continue  # beside the store
-        if place is None or not ("://" in place or Path(place).is_absolute()):
-            what = (
-                "a folder that every node sees or s3://BUCKET/PATH"
-                if flag == "--storage"
-                else "a folder of the head node"
-            )
-            raise UserError(f"submit {inner.command} {flag}: {gone}; name {what} by its absolute path.")
+        raise UserError(
+            f"submit {inner.command} --store: {gone}, with every relative path; name a database server, or a file on the head node as "
+            "sqlite:////absolute/path.db."
+        )
+    places = [("--storage", inner.storage, "a folder that every node sees or s3://BUCKET/PATH")]
+    if inner.command == "tune":
+        places.append(("--out", inner.out, "a folder of the head node"))
+    for flag, place, fix in places:
+        beside_store = place is None and sqlite
+        if not beside_store and (place is None or not ("://" in place or Path(place).is_absolute())):
+            raise UserError(f"submit {inner.command} {flag}: {gone}; name {fix} by its absolute path.")
 
 
 def _runtime_env(file: str | None) -> dict[str, Any]:
     """The file's mapping as Ray takes it."""
     if file is None:
         return {}
-    found = load_yaml(Path(file), RuntimeEnv)
-    for name, value in found.env_vars.items():
+    environment = load_yaml(Path(file), RuntimeEnv)
+    for name, value in environment.env_vars.items():
         if SECRET.search(name) or has_password(value):
             raise UserError(
                 f"--runtime-env {file}, key env_vars.{name}: the cluster stores and shows runtime environments; set this "
                 "variable on the nodes instead, before 'ray start' or from a Kubernetes secret."
             )
-    folder = found.working_dir
+    folder = environment.working_dir
     if folder and "://" not in folder and not Path(folder).expanduser().is_dir():
         raise UserError(f"--runtime-env {file}, key working_dir: there is no folder {folder}.")
-    return found.model_dump(exclude_unset=True)
+    return environment.model_dump(exclude_unset=True)
 
 
 def _checked(inner: argparse.Namespace) -> tuple[str, dict[str, str]]:
@@ -174,7 +167,7 @@ def _checked(inner: argparse.Namespace) -> tuple[str, dict[str, str]]:
     if inner.command == "tune":
         request = read_tune(inner)
         space = requested_space(request)
-        bench = request.bench(space, space.defaults)
+        bench = space.bench(request.base, space.defaults)
         name, shown = space.space.name, {"study": space.space.name, "method": space.method, "preset": space.preset}
     else:
         bench, shown, name = read(inner), {}, ""
@@ -185,32 +178,27 @@ def _checked(inner: argparse.Namespace) -> tuple[str, dict[str, str]]:
 
 def _uploads(inner: argparse.Namespace, working_dir: str | None) -> Iterator[str]:
     """The small files that the command names and that are uploaded with the job; a working_dir must hold them already."""
+    not_uploaded = "name a path that every node sees, or put it into a working_dir with --runtime-env."
     for flag, text in _named(inner):
         path = Path(text)
         small = text.endswith(YAML)
         if small and "tasks" in flag and not working_dir:
             task = load_user_task(path)
-            named = {"data": task.data, "unlabelled": task.unlabelled, **dict(task.files)}
-            for key in (
-                key for key, file in named.items() if file and Path(file).is_relative_to(path.absolute().parent)
-            ):
-                raise UserError(
-                    f"{flag} {text}, key {key}: data are not uploaded with a job; name a path that every node sees, or put it "
-                    "into a working_dir with --runtime-env."
-                )
+            files = {"data": task.data, "unlabelled": task.unlabelled, **dict(task.files)}
+            for key, file in files.items():
+                if file and Path(file).is_relative_to(path.absolute().parent):
+                    raise UserError(f"{flag} {text}, key {key}: data are not uploaded with a job; {not_uploaded}")
         if path.is_absolute() or text.startswith("~") or not (small or path.exists()):
             if small:
-                raise UserError(f"{flag} {text}: name the file from this folder, without a leading '/' or '~', so that it "
-                                "is uploaded with the job.")  # fmt: skip
+                raise UserError(
+                    f"{flag} {text}: name the file from this folder, without a leading '/' or '~', so that it is uploaded with the job."
+                )
             continue  # a name, or a place on the cluster
         if working_dir:
             if "://" not in working_dir and not (Path(working_dir).expanduser() / path).exists():
                 raise UserError(f"{flag} {text}: the runtime environment's working_dir {working_dir} has no such file.")
         elif not small:
-            raise UserError(
-                f"{flag} {text}: data and encoders are not uploaded with a job; name a path that every node sees, or put it "
-                "into a working_dir with --runtime-env."
-            )
+            raise UserError(f"{flag} {text}: data and encoders are not uploaded with a job; {not_uploaded}")
         elif ".." in path.parts:
             raise UserError(
                 f"{flag} {text}: go to the folder above and name the file from there, so that it is uploaded with the job."
@@ -221,17 +209,14 @@ def _uploads(inner: argparse.Namespace, working_dir: str | None) -> Iterator[str
 
 def _named(inner: argparse.Namespace) -> Iterator[tuple[str, str]]:
     """(flag, value) of every flag that may name a file or folder, also inside a --with file."""
-    values = vars(inner)
-    found = {flag: values.get(flag) for flag in ("table", "space", "data", "encoder", "corpus", *BESIDE)}
-    found["with"] = values.get("with_file")
-    found["translator"] = (inner.translator or "").removeprefix("file:")
-    for flag, value in found.items():
-        if value:
-            yield f"--{flag}", value
+    places = ("table", "data", "encoder", "corpus", *BESIDE)
+    values = {name: getattr(inner, name, None) for name in ("space", *places)}
+    values["translator"] = (inner.translator or "").removeprefix("file:")
+    yield from ((f"--{name}", value) for name, value in values.items() if value)
     yield from (("--tasks", text) for text in inner.tasks or ())
-    target = load_point(Path(inner.with_file)).target if values.get("with_file") else None
-    if target:
-        for key in ("table", "data", "encoder", "corpus", *BESIDE):
-            if value := getattr(target, key):
-                yield f"{inner.with_file}, key target.{key}:", value
-        yield from ((f"{inner.with_file}, key target.tasks:", text) for text in target.tasks)
+    for file in getattr(inner, "with_files", None) or ():
+        yield "--with", file
+        if target := load_point(Path(file)).target:
+            named = {name: value for name in places if (value := getattr(target, name))}
+            yield from ((f"{file}, key target.{name}:", value) for name, value in named.items())
+            yield from ((f"{file}, key target.tasks:", text) for text in target.tasks)

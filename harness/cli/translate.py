@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from harness.cli.bench import counting
-from harness.cli.printing import escaped, print_lines
+from harness.cli.progress import count_texts
 from harness.cli.request import read
+from harness.cli.terminal import escaped, print_lines
 from harness.commands.prepare import prepare
 from harness.commands.texts import Sample, samples
 from harness.store import Store
@@ -20,45 +20,32 @@ ORIGINAL = "Original"
 def translate(args: argparse.Namespace) -> int:
     """Print examples of each task with their back-translations. Trains nothing."""
     prepared = prepare(read(args), train=False)
-    found = samples(prepared.resolved, prepared.plan, Store(prepared.store.url), args.limit, counting)
+    chosen = samples(prepared.resolved, prepared.plan, Store(prepared.store.url), args.limit, count_texts)
     if args.format == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(["task", "example", "column", "translator", "copy", "original", "back_translation"])
-        writer.writerows(_records(found))
+        for sample in chosen:
+            place = (sample.task, sample.example, sample.column)
+            writer.writerows([*place, name, copy, sample.original, text] for name, copy, text in _numbered(sample))
         return 0
-    titles = {name: data.task.title for name, data in prepared.plan.tasks.items()}
-    types = [ORIGINAL, *(_type(*pair) for each in found for pair in _copies(each))]
-    width = max(map(len, types))
-    print_lines([*_lines(found, titles, width)], sys.stdout, indent=width + 4)
+    lines: list[tuple[str, str]] = []  # (type, text) of a text, ("", title) of an example
+    for sample in chosen:
+        columns = {other.column for other in chosen if other.task == sample.task}
+        column = f", {sample.column}" if len(columns) > 1 else ""
+        lines.append(("", f"{prepared.plan.tasks[sample.task].task.title} {sample.example}{column}"))
+        lines.append((ORIGINAL, sample.original))
+        several = {name for name, copy, _ in _numbered(sample) if copy > 1}
+        for name, copy, text in _numbered(sample):
+            lines.append((f"{name} ({copy})" if name in several else name, text))
+        lines.append(("", ""))
+    width = max(len(type) for type, _ in lines)
+    printed = (f"  {type:<{width}}  {escaped(' '.join(text.split()))}" if type else text for type, text in lines)
+    print_lines(printed, sys.stdout, indent=width + 4)
     return 0
 
 
-def _copies(sample: Sample) -> Iterator[tuple[str, int, int]]:
-    """Of each back-translation its translator, its number among those of this translator, and how many these are."""
+def _numbered(sample: Sample) -> Iterator[tuple[str, int, str]]:
+    """Of each back-translation its translator, its number among those of this translator, and its text."""
     names = [name for name, _ in sample.translations]
-    for index, name in enumerate(names):
-        yield name, names[:index].count(name) + 1, names.count(name)
-
-
-def _type(translator: str, copy: int, copies: int) -> str:
-    return f"{translator} ({copy})" if copies > 1 else translator
-
-
-def _lines(found: Sequence[Sample], titles: dict[str, str], width: int) -> Iterator[str]:
-    columns = {name: len({each.column for each in found if each.task == name}) for name in titles}
-    for sample in found:
-        yield f"{titles[sample.task]} {sample.example}" + (f", {sample.column}" if columns[sample.task] > 1 else "")
-        yield f"  {ORIGINAL:<{width}}  {_line(sample.original)}"
-        for copy, (_, text) in zip(_copies(sample), sample.translations, strict=True):
-            yield f"  {_type(*copy):<{width}}  {_line(text)}"
-        yield ""
-
-
-def _line(text: str) -> str:
-    return escaped(" ".join(text.split()))
-
-
-def _records(found: Sequence[Sample]) -> Iterator[list[str | int]]:
-    for sample in found:
-        for (name, copy, _), (_, text) in zip(_copies(sample), sample.translations, strict=True):
-            yield [sample.task, sample.example, sample.column, name, copy, sample.original, text]
+    for index, (name, text) in enumerate(sample.translations):
+        yield name, names[: index + 1].count(name), text

@@ -1,56 +1,57 @@
-"""`tune`: a space, its study, what the study would cost, the trials that are left, and what they found."""
+"""`tune`: a space, its study, what the study would cost, the trials that are left, and what they found: tables, plots, best.yaml and a
+page in the study's folder."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
-from harness.cli.bench import agree, back_translated, default_preset, say_tracked, unread_plan, warn
-from harness.cli.printing import print_lines, time_range
+from harness.cli import EXIT_INCOMPLETE
+from harness.cli.plan import preset_line
+from harness.cli.progress import ON_TERMINAL, confirm, print_tracked, show_trials
 from harness.cli.request import read_tune
-from harness.cli.study_report import report_study, scored_points
-from harness.commands.prepare import read_named
-from harness.commands.report import overlap_sentences
-from harness.commands.study import Opened, PreparedStudy, Watcher, open_study, prepare_study, run_trials
-from harness.commands.track import Tracking, check_trackers, study_projection
-from harness.search.request import TuneRequest
-from harness.search.space import resolve_space
+from harness.cli.terminal import print_lines, print_table, time_range
+from harness.commands.stored import tune_command
+from harness.commands.study import Opened, PreparedStudy, runs_recorded, searched, study_of
+from harness.errors import UserError, first_line
+from harness.paths import replace_file
+from harness.planning.estimate import estimated
+from harness.planning.point import PointFile
+from harness.planning.request import LABELLED
+from harness.report.margins import marginal_tables
+from harness.report.notes import overlap_sentences
+from harness.report.study import points_table, rule, test_lines
+from harness.search.results import Study, best_point, best_yaml, budget, chosen, final_test
 from harness.search.study import History
-from harness.tables.caption import counted
-from harness.tables.estimate import estimated
+from harness.search.trials import Trial
+from harness.store import masked
+from harness.wording import counted
+
+FILES = {"md": "md", "csv": "csv", "latex": "tex", "json": "json"}
+"""Formats of the tables, each with the suffix of its files."""
+BEST, FINAL_TEST, PAGE = "best.yaml", "final_test.json", "report.html"
 
 
 def tune(args: argparse.Namespace) -> int:
     """Show the plan, run the trials that are left, print all points. 1 when no point can be the best."""
-    request = read_tune(args)
-    check_trackers(request.base)
-    study = prepare_study(request)
-    agree(args.yes, _announce(study), "--trials, --tasks, --sizes, --subsets or --seeds")
-    if study.prepared.plan.untranslated:
-        back_translated(study.prepared)
-        study = prepare_study(study.request)  # what was translated has its identity now
-    with open_study(study) as opened:
+
+    def agree(study: PreparedStudy) -> None:
+        confirm(args.yes, _announce(study), "--trials, --tasks, --sizes, --subsets or --seeds")
+
+    def begin(opened: Opened) -> None:
         if args.final_test:
-            scored_points(opened.folder)  # a damaged file is named before anything is trained
-        tracking = Tracking(request.base, opened.store.url, warn)
-        if opened.proposals.remaining():
-            run_trials(opened, tracking.watched_trials(_live))
-        opened.mirror.sync(opened.proposals.history.entries)
-        status = report_study(opened, args.format, args.final_test)
-        say_tracked(tracking.finish(lambda: study_projection(opened)))
+            _scored_points(opened.folder)  # a damaged file is named before anything is trained
+
+    with searched(read_tune(args), ON_TERMINAL, show_trials, agree, begin) as (opened, track):
+        status = _report(opened, args.format, args.final_test)
+        print_tracked(track())
         return status
-
-
-@contextmanager
-def _live(opened: Opened, dashboard: str) -> Iterator[Watcher]:
-    """The progress of a study on standard error."""
-    from harness.cli.progress import TrialProgress
-
-    space, trials = opened.points.space, opened.proposals.history.trials
-    with TrialProgress(space.trials, len(opened.points.replicates), space.directions[0], trials, dashboard) as view:
-        yield view.show
 
 
 # ---------------------------------------------------------------------------------------------------------- the plan
@@ -68,41 +69,156 @@ def _announce(study: PreparedStudy) -> float:
     default = ", ".join(f"{path}={value}" for path, value in space.defaults.items())
     stages, to_train, flops = study.work_left(history.entries.values())
     spent = prepared.hours_of(flops, to_train or 1)
-    most = "" if space.sampler == "grid" else "at most "
-    took = time_range(estimated(3600 * spent, prepared.calibration.spread))
-    left = f"{most}{to_train:,} of {counted(stages, 'stage')}, {flops:.2g} FLOPs, about {took} on "
-    left = f"{left}{counted(prepared.slots, 'slot')} of this machine" if to_train else "nothing"
-    lines = [
-        *_others(study),
-        f"Study {study.name}: {space.mode} over {what}.",
-        f"{counted(space.trials, 'point')}, sampler {space.sampler}, racing {space.racing}, seed {seed}; first the "
-        f"default point, {default}.",
-        f"Judged on dev {' and '.join(points.metrics)}: table {base.table.name}, row {base.rows[0].name}, preset "
-        f"{base.preset}, {', '.join(base.tasks)}, {sizes}, {design} = {counted(len(points.replicates), 'replicate')} a point.",
-        f"Encoder {base.encoder} ({prepared.plan.located.encoder.digest[:10]}), data: {prepared.plan.source}, "
-        f"store {prepared.store.shown}.",
-        *(f"Overlap: {sentence}." for sentence in overlap_sentences(prepared.plan)),
-        f"Ended in earlier commands: {ended} of {counted(space.trials, 'point')}. To do: {left}.",
-    ]
-    print_lines(lines)
+    left = "nothing"
+    if to_train:
+        most = "" if space.sampler == "grid" else "at most "
+        took = time_range(estimated(3600 * spent, prepared.calibration.spread))
+        slots = counted(prepared.slots, "slot")
+        left = f"{most}{to_train:,} of {counted(stages, 'stage')}, {flops:.2g} FLOPs, about {took} on {slots} of this machine"
+    print_lines(
+        [
+            *preset_line(study.request.preset, space.preset, space.space.presets),
+            f"Study {study.name}: {space.mode} over {what}.",
+            f"{counted(space.trials, 'point')}, sampler {space.sampler}, racing {space.racing}, seed {seed}; first the "
+            f"default point, {default}.",
+            f"Judged on dev {' and '.join(points.metrics)}: table {base.table.name}, row {base.rows[0].name}, preset "
+            f"{base.preset}, {', '.join(base.tasks)}, {sizes}, {design} = {counted(len(points.replicates), 'replicate')} a point.",
+            f"Encoder {base.encoder} ({prepared.plan.located.encoder.digest[:10]}), data: {prepared.plan.source}, "
+            f"store {prepared.store.shown}.",
+            *(f"Overlap: {sentence}." for sentence in overlap_sentences(prepared.plan)),
+            f"Ended in earlier commands: {ended} of {counted(space.trials, 'point')}. To do: {left}.",
+        ]
+    )
     return spent
 
 
-def _when(conditions: Any) -> str:
+def _when(conditions: Mapping[str, Sequence[Any]]) -> str:
     every = [f"{parent} is {' or '.join(map(str, values))}" for parent, values in conditions.items()]
     return f" where {' and '.join(every)}" if every else ""
 
 
-def _others(study: PreparedStudy) -> list[str]:
-    """The estimated cost of the other presets, where the request names none."""
-    request, space = study.request, study.points.space
-    if request.preset:
+# -------------------------------------------------------------------------------------------------------- the results
+
+
+def _report(opened: Opened, format: str, test: bool) -> int:
+    """Print all points. Write tables, marginals, plots, best.yaml and the page into the study's folder. Returns the exit status."""
+    study, folder = study_of(opened), opened.folder
+    best = best_point(study)
+    # Every cell of a grid counts in the marginals, also where two cells are one computation.
+    whole = replace(study, trials=(*study.trials, *opened.proposals.history.repeated))
+    tested: list[str] = []
+    best_text = ""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for kind, suffix in FILES.items():
+            (folder / f"points.{suffix}").write_text(points_table(study, kind), encoding="utf-8")
+            if margins := marginal_tables(whole, kind):
+                (folder / f"marginals.{suffix}").write_text(margins, encoding="utf-8")
+        if best is not None:
+            best_text = best_yaml(_best(opened, study, best))
+            (folder / BEST).write_text(best_text, encoding="utf-8")
+            tested = _final_test(opened, study, best) if test else []
+        notes = _write_page(opened, study, whole, best, best_text)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written ({error.strerror}); name another folder with --out.") from None
+    shown = points_table(study, format)
+    if format == "text":
+        print_table(shown + (f"\n{marginal_tables(whole, 'text')}" if study.grid else ""), sys.stdout)
+    else:
+        print(shown, end="")
+    print_lines([*notes, f"Tables and plots: {folder}; all of them on one page: {folder / PAGE}"])
+    if best is None:
+        print_lines(["There is no best point: no point has all its replicates done."])
+        return EXIT_INCOMPLETE
+    tuned = study.row if study.row in {row.name for row in opened.points.base.table.rows} else study.method
+    methods = "" if study.method == "ft" else f" --methods {shlex.quote(f'ft,{tuned}')}"
+    print(f"Next: {_bench_command(opened, methods)}", file=sys.stderr)
+    if test:
+        stream = sys.stdout if format in ("text", "md") else sys.stderr  # the other formats are read by programs
+        print_lines(["", *tested], stream)
+    return 0
+
+
+def _bench_command(opened: Opened, methods: str = "") -> str:
+    """The bench of the best point."""
+    store = opened.study.request.base.store
+    kept = f" --store {masked(store)}" if store else ""
+    return f"harness bench --with {shlex.quote(str(opened.folder / BEST))}{methods}{kept}"
+
+
+def _write_page(opened: Opened, study: Study, whole: Study, best: Trial | None, best_text: str) -> list[str]:
+    """Write the plots and the page. Returns why plots are missing."""
+    from harness.report.figures.study import save_plots
+    from harness.report.study_page import StudyResults, study_page
+
+    folder = opened.folder
+    plots, notes = save_plots(opened.mirror.study, folder, study.paths)
+    scored = [point for point in _scored_points(folder) if best and point["trial"] == best.number]
+    tested = [line for point in scored for line in point.get("lines", [])]
+    keys, records = runs_recorded(opened)
+    commands = [tune_command(opened.study.request), *([_bench_command(opened)] if best else [])]
+    results = StudyResults(study, whole, best_text, tested, plots, notes, keys, records, commands)
+    replace_file(folder / PAGE, study_page(results).encode())
+    return notes
+
+
+def _best(opened: Opened, study: Study, best: Trial) -> dict[str, Any]:
+    points, request = opened.points, opened.points.request
+    base, given = points.base, opened.study.request.base
+    target = {
+        "table": points.space.table,
+        "preset": base.preset,
+        "row": base.rows[0].name,
+        "tasks": list(given.tasks or base.tasks),
+        "sizes": list(base.sizes),
+        "subsets": list(base.subsets),
+        "seeds": list(base.seeds),
+        **{name: getattr(given, name) for name in LABELLED},
+        "protocol": request.protocol,
+        "encoder": base.encoder,
+        **{name: getattr(request, name) or "" for name in ("data", "corpus", "translator")},
+        "set": [override.text for override in request.overrides],
+    }
+    kept = {key: value for key, value in target.items() if value not in ("", [], None)}
+    point = {
+        "method": points.space.method,
+        "set": dict(best.point),
+        "target": kept,
+        "chosen": chosen(study, rule(study)),
+    }
+    PointFile.model_validate(point)
+    return point
+
+
+def _scored_points(folder: Path) -> list[dict[str, Any]]:
+    """The points of a study whose test score was computed, from its folder. Raises UserError where the file is damaged."""
+    path = folder / FINAL_TEST
+    try:
+        points = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(points, list) or not all(isinstance(point, dict) and "trial" in point for point in points):
+            raise ValueError("not a list of trials")
+    except FileNotFoundError:
         return []
+    except ValueError as error:
+        raise UserError(
+            f"{path}: is damaged ({first_line(error)}); it lists the trials whose test score was computed, so restore a copy, "
+            "or delete it to begin a new list."
+        ) from None
+    return points
 
-    def cost(preset: str) -> tuple[str, float]:
-        other = resolve_space(space.space, TuneRequest(space.method, preset=preset, mode=space.mode))
-        plan = unread_plan(read_named(request.bench(other, other.defaults)).resolve())
-        hours = study.prepared.hours_of(other.trials * plan.flops, other.trials * len(plan.stages))
-        return counted(other.trials, "point"), hours
 
-    return [default_preset(space.preset, space.space.presets, cost)]
+def _final_test(opened: Opened, study: Study, best: Trial) -> list[str]:
+    """The chosen point's test scores, beside the default point's, from the predictions that their runs kept."""
+    first = study.default_trial
+    default = opened.test_scores(first) if first and first is not best and study.eligible(first) else None
+    result = final_test(best.values(), opened.test_scores(best), study.replicates, default)
+    others = [point for point in _scored_points(opened.folder) if point["trial"] != best.number]
+    lines = [*test_lines(result, study.replicates)]
+    scored = {"trial": best.number, "set": dict(best.point), **asdict(result), "lines": lines.copy()}
+    (opened.folder / FINAL_TEST).write_text(json.dumps([*others, scored], indent=1), encoding="utf-8")
+    if others:
+        tried = ", ".join(str(point["trial"]) for point in others)
+        lines.append(
+            f"This study's test set was scored before, for trial {tried}: this score is one of {len(others) + 1}."
+        )
+    return [*lines, f"Budget: {budget(study).replicates} replicates on dev."]

@@ -1,68 +1,76 @@
-"""`verify`: a published file of results held against the records of a store."""
+"""`verify`: a published file of results compared with the records of a store."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from harness.cli import EXIT_INCOMPLETE
-from harness.cli.bench import live
-from harness.cli.printing import escaped, print_lines
+from harness.cli.progress import show_stages
+from harness.cli.terminal import escaped, print_lines
 from harness.commands.rerun import Rerun, rerun
+from harness.commands.stored import command
 from harness.commands.verify import Verification
 from harness.commands.verify import verify as verified
 from harness.errors import UserError
-from harness.tables.caption import counted
-from harness.tables.values import listed
+from harness.wording import counted
 
 SHOWN = 5
-"""Differences of one kind that are printed."""
+"""Places of one kind that are printed."""
 
 
 def verify(args: argparse.Namespace) -> int:
-    """Print what was compared and what differs. 1 where anything does."""
+    """Print what was compared and what differs. 0 only where all was compared and nothing differs."""
     if args.seed is not None and not args.rerun:
         raise UserError("verify: --seed draws the stages of --rerun K; add --rerun, or leave --seed out.")
-    found = verified(Path(args.file), args.store)
-    print_lines([escaped(line) for line in _report(found)], sys.stdout)
-    confirmed = found.confirmed
+    verification = verified(Path(args.file), args.store)
+    _print(_report(verification))
+    reruns: list[Rerun] = []
     if args.rerun:
-        again = rerun(found, args.rerun, args.seed or 0, live, storage=args.storage)
-        print_lines([escaped(line) for line in _rerun_report(again)], sys.stdout)
-        confirmed = confirmed and all(each.agrees for each in again)
-    elif confirmed:
-        print_lines(["Predictions are taken as recorded; --rerun K trains K stages again."], sys.stdout)
-    print_lines(["Confirmed." if confirmed else "NOT confirmed."], sys.stdout)
-    return 0 if confirmed else EXIT_INCOMPLETE
+        reruns = rerun(verification, args.rerun, args.seed or 0, show_stages, storage=args.storage)
+    _print(_rerun_report(reruns))
+    if verification.wrong or not all(rerun.agrees for rerun in reruns):
+        verdict = "NOT confirmed."
+    elif verification.unchecked:
+        parts = [f"{len(places):,} {what}" if places else what for what, places in verification.unchecked.items()]
+        verdict = f"Confirmed in part, without {'; '.join(parts)}."
+    else:
+        verdict = "Confirmed."
+    _print([verdict])
+    return 0 if verdict == "Confirmed." else EXIT_INCOMPLETE
 
 
-def _report(found: Verification) -> list[str]:
-    rows = found.published.rows
-    table = f" of table {listed(found.tables)}" if found.tables else ""
-    lines = [
-        f"{found.published.path}: {counted(len(rows), 'row')} of {counted(len(found.published.keys), 'run')}{table}, held against the store "
-        f"{found.store.shown}.",
-        f"Figures derived again from the records: {found.figures:,}, of which {len(found.differences):,} differ.",
-        *_first([each.sentence for each in found.differences]),
-        f"Records whose scores were computed again from their predictions: {found.rescored:,}.",
-    ]
-    if found.missing:
-        lines += [f"Runs without a record that gives them: {len(found.missing):,}.", *_first(found.missing)]
-    if found.problems:
-        lines += [f"Further contradictions: {len(found.problems):,}.", *_first(found.problems)]
-    return [*lines, *found.notes]
+def _print(lines: Iterable[str]) -> None:
+    print_lines(map(escaped, lines), sys.stdout)
 
 
-def _first(sentences: Sequence[str]) -> list[str]:
-    more = len(sentences) - SHOWN
-    return [*(f"  {each}" for each in sentences[:SHOWN]), *([f"  and {more:,} more"] if more > 0 else [])]
+def _report(verification: Verification) -> Iterator[str]:
+    published = verification.published
+    yield f"{published.path}: {counted(len(published.rows), 'row')} of {counted(len(published.keys), 'run')}, store {verification.store.shown}."
+    for bench in verification.benches:
+        yield f"Compared with the plan of {counted(len(bench.runs), 'run')} of: {command(bench.request)}"
+    yield f"Differences from what plan and records give: {len(verification.differing):,}."
+    yield from _first(verification.differing)
+    yield f"Records checked against their predictions, history, batches and parents: {verification.checked:,}."
+    if verification.problems:
+        yield f"Contradictions: {len(verification.problems):,}."
+        yield from _first(verification.problems)
+    for what, places in verification.unchecked.items():
+        yield f"Not confirmed: {f'{len(places):,} ' if places else ''}{what}."
+        yield from _first(places)
 
 
-def _rerun_report(again: Sequence[Rerun]) -> list[str]:
-    agreeing = sum(each.agrees for each in again)
-    return [
-        f"Stages trained again: {len(again):,}, of which {agreeing:,} agree with their records.",
-        *(f"  {each.sentence}" for each in again),
-    ]
+def _first(sentences: Sequence[str]) -> Iterator[str]:
+    yield from (f"  {sentence}" for sentence in sentences[:SHOWN])
+    if len(sentences) > SHOWN:
+        yield f"  and {len(sentences) - SHOWN:,} more"
+
+
+def _rerun_report(reruns: Sequence[Rerun]) -> Iterator[str]:
+    if not reruns:
+        yield "Taken as recorded: predictions, losses, times, hardware, and FLOPs before fine-tuning; --rerun K trains K stages again."
+        return
+    yield f"Stages trained again: {len(reruns):,}, of which {sum(rerun.agrees for rerun in reruns):,} agree with their records."
+    yield from (f"  {rerun.sentence}" for rerun in reruns)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, get_args
 from ray.util.metrics import Gauge
 
 from harness.execution import WorkerSetup
-from harness.tables.lifecycle import End, Lifecycle, Running
-from harness.tables.work import Item
+from harness.planning.lifecycle import End, Lifecycle, Running
+from harness.planning.work import Item
 
 if TYPE_CHECKING:
     from harness.training.throughput import Speed

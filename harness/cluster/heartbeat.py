@@ -112,10 +112,10 @@ class HeartbeatMonitor:
                     del self._heartbeats[each], last[each], silent[each]
                     self._kill(each)
 
-    def _kill(self, each: tuple[str, ProcessId]) -> None:
-        self._hung.add(each)  # before its death is known
+    def _kill(self, process: tuple[str, ProcessId]) -> None:
+        self._hung.add(process)  # before its death is known
         kill: Any = ray.remote(num_cpus=0, max_retries=0)(_kill)
         with suppress(RayError):  # its node died, and the process with it
-            killed = kill.options(scheduling_strategy=on_node(each[1].node)).remote(each[1])
+            killed = kill.options(scheduling_strategy=on_node(process[1].node)).remote(process[1])
             if not ray.get(killed, timeout=KILL_SECONDS):
-                self._hung.discard(each)  # it had ended before, and was silent because of that
+                self._hung.discard(process)  # it had ended before, and was silent because of that

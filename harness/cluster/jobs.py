@@ -107,11 +107,9 @@ class Jobs:
     def _ended(self, id: str) -> JobResult:
         until = time.monotonic() + ANSWER_SECONDS
         while time.monotonic() < until:
-            found = self._speaking(lambda: self._client.get_job_info(id))
-            if found.status.is_terminal():
-                return JobResult(
-                    found.status.value, found.driver_exit_code, first_line(RuntimeError(found.message or ""))
-                )
+            job = self._speaking(lambda: self._client.get_job_info(id))
+            if job.status.is_terminal():
+                return JobResult(job.status.value, job.driver_exit_code, first_line(RuntimeError(job.message or "")))
             time.sleep(0.2)
         raise RuntimeError("its output ended, but the job did not")
 

@@ -1,26 +1,29 @@
-"""The ledger: one actor on the driver's node that holds the database and is its only writer, for bench and tune alike."""
+"""The ledger: one actor on the driver's node that holds the database and is its only writer, for bench and tune alike; and the stages
+of one command: their state machine, with the ledger's and the artifact storage's answers."""
 
 from __future__ import annotations
 
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import ray
 from ray.exceptions import RayActorError
 
+from harness.analysis.scores import dev_scores
 from harness.cluster import heartbeat
 from harness.cluster.heartbeat import HeartbeatMonitor, ProcessId, on_driver_node
-from harness.cluster.worker import answer
+from harness.cluster.worker import WorkerGroupEndedError, WorkerResult, answer, death_reason, died_with_node
 from harness.errors import UserError
+from harness.planning.lifecycle import DiscardWeights, Event, Lifecycle, Output, RecordFailure, ReleaseLease, Running
+from harness.planning.work import Item
 from harness.search.points import StageResult
-from harness.specs import Record, Stage, Status
+from harness.specs import Parent, Record, Stage, Status
 from harness.storage import Storage, weights_of
 from harness.store import RENEW_SECONDS, Grant, Owner, Store
-from harness.tables.lifecycle import Running
-from harness.tables.results import dev_scores
 
 F = TypeVar("F", bound=Callable[..., Any])
 PRINT_SECONDS = 2.0
@@ -118,8 +121,8 @@ class Ledger:
     @_concurrent
     def reports(self) -> dict[str, Running]:
         """The last report of each stage since the last question."""
-        found, self._running = self._running, {}
-        return found
+        reports, self._running = self._running, {}
+        return reports
 
     @_concurrent
     def outage(self) -> str:
@@ -163,3 +166,75 @@ def _relay(ledger: Any, shown: str) -> None:
         if outage != printed:
             print(outage or f"The store {shown} answers again.", file=sys.stderr, flush=True)
             printed = outage
+
+
+# -------------------------------------------------------------------------------------------------------------- stages
+
+
+@dataclass
+class LeasedStages:
+    """Leases and ends stages in the name of `owner` (None: the driver). `discard` deletes the weights of a stage when nothing in
+    `life` starts from them any more. Every report returns its events, after it did what follows from it."""
+
+    life: Lifecycle
+    ledger: Any
+    storage: Storage
+    owner: Owner | None
+    discard: Callable[[Stage], None]
+
+    def lease(self, item: Item) -> list[Event]:
+        """Ask for the lease of an item that `life.next_item` returned. Where it is granted, and nothing else must come first, the
+        stage is 'running' afterwards: train it, and report with `trained` or `lost`."""
+        grant = ask(self.ledger, "lease", item.stage.key, item.seen_attempt, item.remake, self.owner)
+        if grant == "held":
+            outputs = self.life.held(item)
+        elif grant == "settled":
+            outputs = self._recorded(item)
+        elif item.remake and self._stored(*item.stored):
+            outputs = self.life.weights_found(item)
+        elif isinstance(start := item.stage.init, Parent) and not self._stored(weights_of(start.stage.key, start.step)):
+            outputs = self.life.weights_missing(item, self.storage.shown)
+        else:
+            outputs = self.life.started(item)
+        return self._events(outputs)
+
+    def trained(self, item: Item, result: WorkerResult) -> list[Event]:
+        """A worker returned this result."""
+        if result.ours:
+            return self._events(self.life.finished(item, result.status, result.reason))
+        return self._events(self._recorded(item))
+
+    def lost(self, item: Item, error: Exception, worker: str = "") -> list[Event]:
+        """The process that trained the stage ended, as one of WORKER_LOST says. `worker`: its name in the ledger."""
+        status, attempt = ask(self.ledger, "status", item.stage.key) or (None, 0)
+        recorded = status if attempt > item.seen_attempt else None
+        with_node = died_with_node(error)
+        hung = worker and isinstance(error, RayActorError | WorkerGroupEndedError) and not with_node
+        if with_node:
+            reason = "its worker's node left"
+        elif hung and ask(self.ledger, "hung", worker):
+            reason = f"its worker did not answer for {heartbeat.HANG_SECONDS:g} s"
+        else:
+            reason = death_reason(item.deaths + 1, error)
+        return self._events(self.life.worker_lost(item, reason, with_node=with_node, recorded=recorded))
+
+    def _recorded(self, item: Item) -> list[Output]:
+        known = ask(self.ledger, "status", item.stage.key)
+        return self.life.recorded(item, known[0] if known else "done", weights=self._stored(*item.stored))
+
+    def _stored(self, *names: str) -> bool:
+        return all(map(self.storage.exists, names))
+
+    def _events(self, outputs: Iterable[Output]) -> list[Event]:
+        events = []
+        for output in outputs:
+            match output:
+                case Event():
+                    events.append(output)
+                case RecordFailure(item, reason):
+                    ask(self.ledger, "commit", item.stage, Record(item.stage.key, "failed", reason), self.owner)
+                case ReleaseLease(item):
+                    ask(self.ledger, "release", item.stage.key, self.owner)
+                case DiscardWeights(stage):
+                    self.discard(stage)
+        return events

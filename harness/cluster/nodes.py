@@ -17,8 +17,8 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from harness.cluster.heartbeat import on_node
 from harness.encoders.sources import encoder_digest, files_of
 from harness.errors import UserError, first_line
 from harness.execution import Execution, WorkerSetup
@@ -110,9 +110,7 @@ def _answers(setup: WorkerSetup) -> list[_Seen]:
     nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
     files = {identity: f"probe-{uuid.uuid4().hex}" for identity in nodes}
     answers = {
-        identity: _LOOK.options(
-            name="harness-look", scheduling_strategy=NodeAffinitySchedulingStrategy(identity, soft=False)
-        ).remote(setup, file)
+        identity: _LOOK.options(name="harness-look", scheduling_strategy=on_node(identity)).remote(setup, file)
         for identity, file in files.items()
     }
     try:

@@ -9,27 +9,171 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnavailableError, RayActorError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
 from harness.cluster.gauges import StagesGauge
-from harness.cluster.heartbeat import on_driver_node
-from harness.cluster.ledger import ask, start_ledger
-from harness.cluster.stages import LeasedStages
-from harness.cluster.worker import WORKER_LOST, TokenCache, Tokenised, answer, submit
+from harness.cluster.heartbeat import ProcessId, on_driver_node
+from harness.cluster.ledger import LeasedStages, ask, start_ledger
+from harness.cluster.worker import (
+    WORKER_LOST,
+    TokenCache,
+    Tokenised,
+    answer,
+    died_with_node,
+    resources_text,
+    slots_in,
+    slots_of,
+    submit,
+)
 from harness.cluster.worker_group import start_worker
-from harness.cluster.worker_set import WorkerHandle, WorkerSet
 from harness.encoders.tokens import Vocabulary
+from harness.errors import UserError
 from harness.execution import Execution, WorkerSetup
+from harness.planning.lifecycle import Event, Lifecycle
+from harness.planning.work import Item
 from harness.specs import Stage
 from harness.storage import weights_of
 from harness.store import Owner, Store
-from harness.tables.lifecycle import Event, Lifecycle
-from harness.tables.work import Item
 
 POLL_SECONDS = 1.0
 """The time between two questions after a stage that another driver trains."""
 LOOK_SECONDS = 2.0
-"""The time between two questions how far the running stages are."""
+"""The time between two questions after the progress of the running stages."""
+RECOUNT_SECONDS = 3.0
+STALL_SECONDS = 20.0
+"""Without a worker for this long, the user reads what the pool waits for."""
+MAX_STARTS = 3
+"""The command ends after this many failed starts in a row. A start that fails with its node does not count."""
+MAX_STAGES = 500
+"""A worker is replaced after this many stages: its process gives back fragmented and leaked memory."""
+
+
+@dataclass(eq=False)
+class WorkerHandle:
+    """One worker. `process`: where it runs, once it has started; `stages`: how many it has trained."""
+
+    name: str
+    actor: Any
+    process: ProcessId | None = None
+    stages: int = 0
+
+
+class WorkerSet:
+    """The workers of a pool: as many as fit on the nodes of the cluster at this moment. Starting one does not block.
+
+    `start_worker`: (name, options of the actor) -> the handle of a worker that is starting, with the interface of `WorkerProcess`.
+    Call `scale_to` in every round, wait for the `references` of workers that start together with those of running stages, and give each
+    one that is ready to `take_ready`. `idle`: workers without a stage; take the last one first.
+    """
+
+    def __init__(self, start_worker: Callable[[str, dict[str, Any]], Any], execution: Execution) -> None:
+        self._start_worker, self._execution = start_worker, execution
+        self.idle: list[WorkerHandle] = []
+        self._starting: dict[Any, WorkerHandle] = {}
+        self._workers: set[WorkerHandle] = set()
+        self._excluded_nodes: dict[str, str] = {}
+        self._num_started = self._num_failed = 0
+        self._notices: list[str] = []
+        self._slots, self._counted_at = slots_of(execution), time.monotonic()
+        self._had_worker_at = time.monotonic()
+        self._notified = False
+
+    @property
+    def references(self) -> list[Any]:
+        return list(self._starting)
+
+    def scale_to(self, wanted: int) -> list[str]:
+        """Start workers until there are `wanted`, or as many as fit. Returns notices for the user, one sentence each. Raises
+        UserError if no worker can start."""
+        now = time.monotonic()
+        if now - self._counted_at >= RECOUNT_SECONDS:
+            self._counted_at = now
+            self._recount()
+        for _ in range(len(self._workers), min(self._slots, wanted)):
+            self._start()
+        if len(self._workers) > len(self._starting):
+            self._had_worker_at, self._notified = now, False
+        elif not self._notified and now - self._had_worker_at >= (STALL_SECONDS if self._slots else 0):
+            self._notified = True
+            self._notices.append(self._waits_for())
+        notices, self._notices = self._notices, []
+        return notices
+
+    def _usable_nodes(self) -> list[dict[str, Any]]:
+        return [node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in self._excluded_nodes]
+
+    def _recount(self) -> None:
+        nodes = self._usable_nodes()
+        self._slots, there = slots_in(nodes, self._execution), {node["NodeID"] for node in nodes}
+        for worker in [worker for worker in self.idle if worker.process and worker.process.node not in there]:
+            self.remove(worker)
+        surplus = max(0, len(self._workers) - self._slots)
+        for worker in list(self._starting.values())[::-1][:surplus]:  # they wait for resources that left the cluster
+            self.remove(worker)
+
+    def _waits_for(self) -> str:
+        each = resources_text(self._execution.resources)
+        if not self._slots:
+            return f"waiting for nodes: no node of the cluster has {each}; recorded stages are kept."
+        return f"waiting for a worker of {each}: the cluster has {resources_text(ray.available_resources())} free."
+
+    def _start(self) -> None:
+        self._num_started += 1
+        name = f"harness-worker-{self._num_started}"
+        options: dict[str, Any] = {}
+        if self._excluded_nodes:
+            options["label_selector"] = {"ray.io/node-id": f"!in({','.join(self._excluded_nodes)})"}
+        worker = WorkerHandle(name, self._start_worker(name, options))
+        self._workers.add(worker)
+        self._starting[worker.actor.ready.remote()] = worker
+
+    def take_ready(self, reference: Any) -> bool:
+        """Whether the reference is that of a worker that starts; if so, the worker becomes idle, or is removed if it failed."""
+        worker = self._starting.pop(reference, None)
+        if worker is None:
+            return False
+        try:
+            worker.process, problem = answer(reference)
+        except (RayError, *WORKER_LOST) as error:
+            self.remove(worker)
+            if not died_with_node(error) and not isinstance(error, ActorUnavailableError):
+                self._num_failed += 1
+                if self._num_failed >= MAX_STARTS:
+                    why = str(error).strip().splitlines()[-1][:300]
+                    raise UserError(
+                        f"No worker can start: {self._num_failed} processes in a row ended before their first stage ({why})."
+                    ) from None
+            return True
+        if not problem:
+            self._num_failed = 0
+            self.idle.append(worker)
+            return True
+        assert worker.process is not None
+        self.remove(worker)
+        if worker.process.node not in self._excluded_nodes:
+            self._excluded_nodes[worker.process.node] = problem
+            self._notices.append(f"node {worker.process.node[:10]} is not used: {problem}")
+        self._counted_at = -RECOUNT_SECONDS
+        if not self._usable_nodes():
+            raise UserError(problem)
+        return True
+
+    def returned(self, worker: WorkerHandle, *, spent: bool) -> None:
+        """A worker has trained a stage. It becomes idle, or is removed if it is `spent` (out of memory) or has trained MAX_STAGES; of
+        these one at a time."""
+        worker.stages += 1
+        if spent or (worker.stages >= MAX_STAGES and not self._starting):
+            self.remove(worker)
+        else:
+            self.idle.append(worker)
+
+    def remove(self, worker: WorkerHandle) -> None:
+        """End a worker's process, if it still runs; `scale_to` starts another."""
+        self._workers.discard(worker)
+        if worker in self.idle:
+            self.idle.remove(worker)
+        self._starting = {reference: other for reference, other in self._starting.items() if other is not worker}
+        ray.kill(worker.actor)
 
 
 @dataclass(frozen=True)
@@ -71,6 +215,8 @@ class Pool:
         self._table = table
         self._keep_weights = keep_weights
         self._workers = WorkerSet(self._new_worker, execution)
+        self._running: dict[Any, _Running] = {}
+        """By the reference to its worker's answer."""
 
     def run(self, items: Iterable[Item]) -> Iterator[Event]:
         """Train all items, parents first; yields an event for each start and each end."""
@@ -78,7 +224,7 @@ class Pool:
         life = Lifecycle(every)
         stages = LeasedStages(life, self._ledger, self._setup.storage, None, self._discard)
         workers = self._workers
-        running: dict[Any, _Running] = {}  # by the reference to its worker's answer
+        running = self._running = {}
         asked_at, looked_at = 0.0, time.monotonic()
         while life.unfinished:
             if life.count("held") and time.monotonic() - asked_at > POLL_SECONDS:
@@ -89,8 +235,9 @@ class Pool:
             while workers.idle and (item := life.next_item()):
                 yield from stages.lease(item)
                 if life.state(item.stage.key) == "running":
-                    worker = workers.idle.pop()
-                    running[self._submitted(worker, item)] = _Running(item, worker)
+                    worker, name = workers.idle.pop(), f"{self._table}: {item.name}"
+                    reference = submit(worker.actor, item, self._vocabulary, self._token_cache, name=name)
+                    running[reference] = _Running(item, worker)
             self._gauge.show(life)
             references = [*running, *workers.references]
             if not references:
@@ -99,36 +246,30 @@ class Pool:
             if time.monotonic() - looked_at > LOOK_SECONDS:
                 looked_at = time.monotonic()
                 reports = ask(self._ledger, "reports")
-                for each in list(running.values()):
-                    if found := reports.get(each.item.stage.key):
-                        yield Event("running", each.item, running=found)
+                for stage in list(running.values()):
+                    if report := reports.get(stage.item.stage.key):
+                        yield Event("running", stage.item, running=report)
             for reference in ray.wait(references, timeout=POLL_SECONDS)[0]:
                 if not workers.take_ready(reference):
-                    yield from self._answered(reference, stages, workers, running)
+                    yield from self._answered(reference, stages)
         self._gauge.show(life)
 
-    def _answered(
-        self, reference: Any, stages: LeasedStages, workers: WorkerSet, running: dict[Any, _Running]
-    ) -> list[Event]:
+    def _answered(self, reference: Any, stages: LeasedStages) -> list[Event]:
         """A worker's answer: a result, or that its process ended."""
-        stage = running.pop(reference)
+        stage = self._running.pop(reference)
         item, worker = stage.item, stage.worker
         try:
             result = answer(reference)
             if stage.doubtful:
                 raise RayActorError(error_msg="its process could not be reached")
         except ActorUnavailableError:  # Ray knows within a minute whether its node is gone
-            running[worker.actor.ready.remote()] = replace(stage, doubtful=True)
+            self._running[worker.actor.ready.remote()] = replace(stage, doubtful=True)
             return []
         except WORKER_LOST as error:
-            workers.remove(worker)
+            self._workers.remove(worker)
             return stages.lost(item, error, worker.name)
-        workers.returned(worker, spent=result.status == "failed" and result.reason.startswith("out of memory"))
+        self._workers.returned(worker, spent=result.status == "failed" and result.reason.startswith("out of memory"))
         return stages.trained(item, result)
-
-    def _submitted(self, worker: WorkerHandle, item: Item) -> Any:
-        """A reference to the worker's answer; the dashboard shows the task by table and run."""
-        return submit(worker.actor, item, self._vocabulary, self._token_cache, name=f"{self._table}: {item.name}")
 
     def _new_worker(self, name: str, options: dict[str, Any]) -> Any:
         options["name"] = f"{name}-{self._table}-{self._owner.token[:6]}"

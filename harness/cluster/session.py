@@ -1,4 +1,8 @@
-"""A Ray session: local on loopback by default, or an existing cluster by address, without Ray's own output."""
+"""A Ray session: local on loopback by default, or an existing cluster by address, without Ray's own output; and the watchdog that
+ends it when a process dies that it depends on.
+
+Ray itself would end the command without an error message of the harness: when it uses a dead raylet, or a minute after its GCS died.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,16 @@ import logging
 import os
 import shlex
 import signal
+import socket
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import replace
 from ipaddress import ip_address
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 import psutil
 
@@ -21,6 +28,11 @@ from harness import private
 from harness.errors import SessionLostError, UserError, first_line
 from harness.execution import Execution
 from harness.store import masked
+
+LOOK_SECONDS = 0.1
+CONNECT_SECONDS = 5.0
+RECONNECT_SECONDS = 45.0
+"""The GCS of a cluster may restart with its state; Ray itself ends the command after 60 s."""
 
 
 def _hide_passwords() -> None:
@@ -47,8 +59,6 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
     import ray
     from ray.job_config import JobConfig
 
-    from harness.cluster.watchdog import Watchdog
-
     private.silence_worker_logs()  # only tables go to standard output
     private.assume_dashboard_dependencies()
     private.start_fewer_processes()
@@ -67,7 +77,7 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
     watchdog = Watchdog(execution.address == "local")
     try:
         settled = replace(execution, gpus_per_run=_gpus(execution))
-        with watchdog, redirect_stdout(sys.stderr):
+        with watchdog.watching(), redirect_stdout(sys.stderr):
             yield context.dashboard_url or "", settled
     finally:
         if lost := watchdog.lost:  # ray.shutdown would end this process with another exit status
@@ -160,3 +170,96 @@ def _torch_has_gpus() -> bool:
     import torch
 
     return torch.cuda.is_available()
+
+
+# ------------------------------------------------------------------------------------------------------------ watchdog
+
+
+class Watchdog:
+    """Interrupts the main thread if the raylet of this node or the GCS dies. `local`: this process started both."""
+
+    def __init__(self, local: bool) -> None:
+        import ray
+
+        context = ray.get_runtime_context()
+        processes = psutil.Process().children() if local else psutil.process_iter()
+        self._checks: dict[str, Callable[[], bool]] = {}
+        if raylet := _process(processes, "raylet", f"--node_id={context.get_node_id()}"):
+            self._checks["Ray's raylet process ended on this machine, perhaps for lack of memory"] = lambda: _ended(
+                raylet
+            )
+        if not local:
+            address = context.gcs_address
+            self._checks[f"the GCS of the Ray cluster at {address} does not answer any more"] = _Silence(address)
+        elif gcs := _process(processes, "gcs_server"):
+            self._checks["Ray's GCS process ended, perhaps for lack of memory"] = lambda: _ended(gcs)
+
+    @property
+    def lost(self) -> str:
+        """The process that is dead now, as a clause; '' if none is."""
+        return next((clause for clause, dead in self._checks.items() if dead()), "")
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """In the main thread; elsewhere nothing is watched."""
+        main, over = threading.main_thread(), threading.Event()
+        if threading.current_thread() is not main:
+            yield
+            return
+
+        def watch() -> None:
+            while not over.wait(LOOK_SECONDS):
+                if self.lost:
+                    assert main.ident is not None
+                    signal.pthread_kill(main.ident, signal.SIGUSR2)
+                    return
+
+        before = signal.signal(signal.SIGUSR2, _interrupt)  # SIGUSR1 is Ray Tune's
+        threading.Thread(target=watch, daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
+            signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # a pending signal
+            signal.signal(signal.SIGUSR2, before)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt  # the only exception that passes through a waiting Ray call
+
+
+def _process(processes: Iterable[psutil.Process], name: str, word: str = "") -> psutil.Process | None:
+    for process in processes:
+        try:
+            if process.name() == name and (not word or word in process.cmdline()):
+                return process
+        except psutil.Error:
+            continue
+    return None
+
+
+def _ended(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+class _Silence:
+    """Whether an address has accepted no connection for RECONNECT_SECONDS."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._place = (host.strip("[]"), int(port))
+        self._heard_at = self._asked_at = time.monotonic()
+
+    def __call__(self) -> bool:
+        now = time.monotonic()
+        if now - self._asked_at >= 1:
+            self._asked_at = now
+            try:
+                socket.create_connection(self._place, CONNECT_SECONDS).close()
+                self._heard_at = time.monotonic()
+            except OSError:
+                pass
+        return now - self._heard_at > RECONNECT_SECONDS

@@ -1,22 +1,40 @@
-"""Ray Tune over a study: parallel trials in reused actors, each one point over its replicates."""
+"""Ray Tune over a study: parallel trials in reused actors, each one point over its replicates, with the workers and the ledger of the
+bench. Of the stages of a run what is recorded is taken as it is, the rest is trained under a lease."""
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import os
 import shutil
+import threading
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import ray
 from ray import tune
 
+from harness.cluster.ledger import LeasedStages, ask
 from harness.cluster.proposals import Fatal, Proposals, scheduler_of
-from harness.cluster.trial import Evaluator, HarnessTrial
-from harness.errors import UserError
-from harness.execution import Execution
+from harness.cluster.worker import WORKER_LOST, TokenCache, WorkerResult, answer, submit
+from harness.cluster.worker_group import start_worker
+from harness.encoders.tokens import Vocabulary
+from harness.errors import UserError, first_line
+from harness.execution import Execution, WorkerSetup
+from harness.planning.lifecycle import Event, Lifecycle
+from harness.planning.work import Item
+from harness.search.points import Points, StageResult
+from harness.search.trials import Point, ReplicateOutcome
+from harness.specs import SHARED_PHASES, Parent, Run, Stage
+from harness.storage import weights_of
+from harness.store import RENEW_SECONDS, Owner
 
+POLL_SECONDS = 0.5
 NO_CPU = {"memory": 1.0}
 """One byte: the resources of a trial that only drives a worker group. It must take none that the ranks need."""
 
@@ -100,9 +118,201 @@ def _raise_user_error(error: Exception, folder: Path) -> None:
 def _resources(execution: Execution) -> Any:
     """A trial's process takes no resources; its worker's stand in the same placement group, so that both start together. A worker
     group has a placement group of its own."""
-    if execution.num_workers > 1:
-        return tune.PlacementGroupFactory([NO_CPU])
-    worker = {"CPU": execution.cpus_per_run}
-    if execution.gpus_per_run > 0:
-        worker["GPU"] = execution.gpus_per_run
-    return tune.PlacementGroupFactory([{}, worker])
+    return tune.PlacementGroupFactory([NO_CPU] if execution.num_workers > 1 else [{}, execution.resources])
+
+
+# -------------------------------------------------------------------------------------------------------------- trials
+
+
+class Evaluator(Protocol):
+    """Gives the outcomes of a point's replicates, one after another in the order of all trials."""
+
+    replicates: int
+
+    def begin(self, number: int, point: Point) -> None: ...
+    def outcome(self, index: int) -> ReplicateOutcome: ...
+    def close(self) -> None: ...
+
+
+class HarnessTrial(tune.Trainable):
+    """`step` runs the next replicate and reports the point's scores so far. An actor serves one trial after another with the same
+    evaluator."""
+
+    def setup(self, config: dict[str, Any], make_evaluator: Callable[[], Evaluator]) -> None:
+        self._evaluator = make_evaluator()
+        self._begin(config)
+
+    def __repr__(self) -> str:
+        return "harness-trial"
+
+    def _begin(self, config: dict[str, Any]) -> None:
+        self._outcomes: list[ReplicateOutcome] = []
+        self._evaluator.begin(config["number"], config["point"])
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self._begin(new_config)
+        return True
+
+    def step(self) -> dict[str, Any]:
+        try:
+            outcome = self._evaluator.outcome(len(self._outcomes))
+        except Exception as error:  # a failed trial does not stop the study; a cluster that cannot run any trial does
+            fatal = isinstance(error, UserError)
+            reason = str(error) if fatal else f"{type(error).__name__}: {first_line(error)}"
+            done = len(self._outcomes)
+            return {"error": reason, "fatal": fatal, "score": math.nan, "replicates_done": done, "done": True}
+        self._outcomes.append(outcome)
+        done = len(self._outcomes)
+        return {
+            "score": sum(outcome.values[0] for outcome in self._outcomes) / done,
+            "replicates_done": done,
+            "outcome": json.dumps(asdict(outcome)),
+            "done": done >= self._evaluator.replicates,
+        }
+
+    def cleanup(self) -> None:
+        self._evaluator.close()
+
+
+class TrainingEvaluator:
+    """The evaluator that trains: a point's replicates one after another, each a run along its chains, by a worker in the trial's
+    placement group. A new one starts after its death. `references`: to tokens, as of `TokenCache`; `retry`: diverged stages of earlier
+    commands are trained again."""
+
+    def __init__(
+        self,
+        points: Points,
+        setup: WorkerSetup,
+        vocabulary: Vocabulary,
+        references: Mapping[tuple[Any, ...], Any],
+        ledger: Any,
+        driver: Owner,
+        execution: Execution,
+        retry: bool,
+    ) -> None:
+        self.replicates = len(points.replicates)
+        self._points, self._setup, self._vocabulary, self._execution = points, setup, vocabulary, execution
+        self._token_cache, self._ledger = TokenCache(references=references), ledger
+        self._worker: Any = None
+        self._chain_runner = ChainRunner(ledger, driver.here(), setup, self._train, retry)
+
+    def begin(self, number: int, point: Point) -> None:
+        self._number = number
+        self._runs = self._points.runs(point)
+
+    def outcome(self, index: int) -> ReplicateOutcome:
+        points, runs = self._points, self._runs[index]
+        chains = [self._chain_runner.run(run, points.scored(run), f"trial {self._number}: {run.name}") for run in runs]
+        return points.outcome(runs, chains)
+
+    def _train(self, item: Item, owner: Owner) -> WorkerResult:
+        if self._worker is None:
+            self._worker = start_worker(self._execution, self._setup, self._ledger, "harness-worker")
+        try:
+            result: WorkerResult = answer(submit(self._worker, item, self._vocabulary, self._token_cache, owner))
+        except WORKER_LOST:
+            self.close()
+            raise
+        return result
+
+    def close(self) -> None:
+        if self._worker is not None:
+            ray.kill(self._worker)
+            self._worker = None
+
+
+# ---------------------------------------------------------------------------------------------- the stages of one run
+
+Train = Callable[[Item, Owner], WorkerResult]
+"""Trains an item and commits its record for an owner; raises one of WORKER_LOST when its process died."""
+
+
+@dataclass
+class ChainRunner:
+    """Trains in the name of `owner`, a trial's process. Of two trials that need one stage the first trains it, and the second
+    waits. `setup`: where weights are. `retry`: diverged stages of earlier commands are trained again."""
+
+    ledger: Any
+    owner: Owner
+    setup: WorkerSetup
+    train: Train
+    retry: bool
+
+    def __post_init__(self) -> None:
+        threading.Thread(target=self._renew, daemon=True).start()
+
+    def _renew(self) -> None:
+        """On another host than the database's, a lease lives as long as it is renewed."""
+        while True:
+            time.sleep(RENEW_SECONDS)
+            try:
+                ray.get(self.ledger.renew.remote(self.owner))
+            except Exception:  # the ledger is unavailable for a moment, or ended with its driver
+                continue
+
+    def run(self, run: Run, metrics: tuple[str, ...], name: str) -> list[StageResult]:
+        """How the stages of a run ended, from the root to the leaf or to the first one that did not finish."""
+        own = [stage.key for stage in run.stage.chain[:-1] if stage.phase not in SHARED_PHASES]
+        user = run.stage.key  # not this process: whoever goes on with the run after its death releases them
+        for key in own:
+            ask(self.ledger, "hold", key, user)
+        trained, failed = self._trained(self._items(run.stage, metrics, name))
+        for key in own:
+            ask(self.ledger, "let_go", key, user)
+        chain = []
+        for stage in run.stage.chain:
+            ended: StageResult = (
+                ask(self.ledger, "look", stage.key, False, metrics)[1] or failed.get(stage.key) or StageResult("done")
+            )
+            chain.append(replace(ended, trained=stage.key in trained))
+            if ended.status != "done":
+                break
+        return chain
+
+    def _items(self, leaf: Stage, metrics: tuple[str, ...], name: str) -> list[Item]:
+        """What must be trained before the leaf is recorded, from the leaf upwards; nothing where an ancestor ended without
+        weights."""
+        items: list[Item] = []
+        start: Parent | None = None  # of the stage after the one looked at
+        for stage in reversed(leaf.chain):
+            attempt: int
+            ended: StageResult | None
+            attempt, ended = ask(self.ledger, "look", stage.key, self.retry)
+            if ended and ended.status != "done":
+                return []
+            if ended and (start is None or self.setup.storage.exists(weights_of(stage.key, start.step))):
+                break
+            save_at = start.save_at if start else ()
+            keep = start is not None and not (ended and save_at)
+            items.append(
+                Item(stage, f"{name} ({stage.phase})", 0.0, metrics, keep, bool(ended), attempt, save_at=save_at)
+            )
+            start = stage.init if isinstance(stage.init, Parent) else None
+        return items
+
+    def _trained(self, items: Iterable[Item]) -> tuple[set[str], dict[str, StageResult]]:
+        """Train items to their end. Returns the keys of those that were trained here, and how those ended that failed."""
+        stages = LeasedStages(Lifecycle(items), self.ledger, self.setup.storage, self.owner, lambda _: None)
+        trained: set[str] = set()
+        events: list[Event] = []
+        while stages.life.unfinished:
+            item = stages.life.next_item()
+            if item is None:
+                time.sleep(POLL_SECONDS)
+                stages.life.ask_again()
+                continue
+            events += stages.lease(item)
+            if stages.life.state(item.stage.key) != "running":
+                continue
+            try:
+                result = self.train(item, self.owner)
+            except WORKER_LOST as error:
+                events += stages.lost(item, error)
+            else:
+                events += stages.trained(item, result)
+                trained |= {item.stage.key} if result.ours else set()
+        failed: dict[str, StageResult] = {}
+        for event in events:
+            if event.kind == "failed" or event.kind == "diverged":
+                failed[event.item.stage.key] = StageResult(event.kind, event.reason)
+        return trained, failed

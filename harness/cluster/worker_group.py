@@ -8,9 +8,9 @@ import logging
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 
@@ -24,17 +24,15 @@ from harness.cluster.worker import (
     died_with_node,
     fetched,
     prepared,
+    resources_text,
     trained,
 )
 from harness.encoders.tokens import Vocabulary
 from harness.errors import UserError, first_line
 from harness.execution import Execution, WorkerSetup
+from harness.planning.work import Item
 from harness.specs import Status
 from harness.store import Owner
-from harness.tables.work import Item
-
-if TYPE_CHECKING:
-    from harness.training.result import TrainingResult
 
 _TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
 START_SECONDS = float(os.environ.get(_TIMEOUT, 300))
@@ -53,27 +51,20 @@ _ENVIRONMENT = {
 
 
 @dataclass
-class _CurrentStage:
-    """The stage that the group trains. `finished_ranks`: ranks that ended it; `all_finished`: set when all have."""
-
-    result: asyncio.Future[WorkerResult | UserError]
-    finished_ranks: set[int] = field(default_factory=set)
-    all_finished: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-@dataclass
 class _GroupRun:
     """One start of the group.
 
     `ended`: Ray Train's reason for its end, set when its processes have ended and their resources are free; '' where the ranks
-    reported the reason. `reports`: what the ranks reported, first report first. `unfit`: why a rank cannot train any stage.
+    reported the reason. `stage_end`: where the ranks wait for each other. `result`: of the stage that the group trains. `reports`: what
+    the ranks reported, first report first. `unfit`: why a rank cannot train any stage.
     """
 
     queues: list[asyncio.Queue[Any]]
     ended: asyncio.Future[str]
+    stage_end: asyncio.Barrier
     ready_ranks: set[int] = field(default_factory=set)
     started: asyncio.Event = field(default_factory=asyncio.Event)
-    stage: _CurrentStage | None = None
+    result: asyncio.Future[WorkerResult | UserError] | None = None
     reports: list[str] = field(default_factory=list)
     unfit: str = ""
 
@@ -105,13 +96,14 @@ class WorkerGroup:
     ) -> WorkerResult:
         """Have all ranks train a stage, and commit its record."""
         group = self._group_run = await self._started()
-        stage = group.stage = _CurrentStage(asyncio.get_running_loop().create_future())
+        ended: asyncio.Future[WorkerResult | UserError] = asyncio.get_running_loop().create_future()
+        group.result = ended
         for queue in group.queues:
             queue.put_nowait((item, owner, vocabulary, digests, references))
-        await _either(stage.result, group.ended)
-        if not stage.result.done():
+        await _either(ended, group.ended)
+        if not ended.done():
             raise WorkerGroupEndedError(group.end_reason)
-        result = stage.result.result()
+        result = ended.result()
         if isinstance(result, UserError):
             raise result
         if result.status == "failed":  # the next stage needs a clean process group
@@ -138,13 +130,9 @@ class WorkerGroup:
 
     async def wait_for_all(self, rank: int, status: Status, reason: str) -> None:
         """Returns when all ranks have ended the stage. Raises TimeoutError for a rank that failed alone."""
-        group, stage = self._now, self._now.stage
-        assert stage is not None
-        stage.finished_ranks.add(rank)
-        if len(stage.finished_ranks) == len(group.queues):
-            stage.all_finished.set()
+        group = self._now
         try:
-            await asyncio.wait_for(stage.all_finished.wait(), None if status == "done" else ALONE_SECONDS)
+            await asyncio.wait_for(group.stage_end.wait(), None if status == "done" else ALONE_SECONDS)
         except TimeoutError:
             group.reports.append(f"rank {rank} alone {status}: {reason}")
             raise
@@ -159,8 +147,8 @@ class WorkerGroup:
         self._now.started.set()
 
     async def finish(self, result: WorkerResult | UserError) -> None:
-        assert self._now.stage is not None
-        self._now.stage.result.set_result(result)
+        assert self._now.result is not None
+        self._now.result.set_result(result)
 
     @property
     def _now(self) -> _GroupRun:
@@ -173,7 +161,9 @@ class WorkerGroup:
         if self._group_run is not None and not self._group_run.ended.done():
             return self._group_run
         loop, size = asyncio.get_running_loop(), self._execution.num_workers
-        group = self._group_run = _GroupRun([asyncio.Queue() for _ in range(size)], loop.create_future())
+        group = self._group_run = _GroupRun(
+            [asyncio.Queue() for _ in range(size)], loop.create_future(), asyncio.Barrier(size)
+        )
         actor = ray.get_runtime_context().current_actor
 
         def train() -> None:
@@ -190,19 +180,13 @@ class WorkerGroup:
             await self.close()
             raise UserError(group.unfit)
         if not group.started.is_set():
-            each = " and ".join(f"{count:g} {name}s" for name, count in self._resources().items())
             there, free = ray.cluster_resources(), ray.available_resources()
             raise UserError(
-                f"The Ray Train worker group of {size} workers ({each} each) did not start in {START_SECONDS:.0f} s; the "
-                f"cluster has {there.get('CPU', 0):g} CPUs ({free.get('CPU', 0):g} free) and {there.get('GPU', 0):g} GPUs "
-                f"({free.get('GPU', 0):g} free); lower --num-workers or --slots."
+                f"The Ray Train worker group of {size} workers ({resources_text(self._execution.resources)} each) did not start in "
+                f"{START_SECONDS:.0f} s; the cluster has {resources_text(there)}, of which {resources_text(free)} are free; lower "
+                "--num-workers or --slots."
             )
         return group
-
-    def _resources(self) -> dict[str, float]:
-        """Of one worker."""
-        gpus = {"GPU": self._execution.gpus_per_run} if self._execution.gpus_per_run else {}
-        return {"CPU": self._execution.cpus_per_run, **gpus}
 
     def _train(self, actor: Any) -> str:
         """Run the group to its end. Returns why it ended; '' where a rank reported it."""
@@ -218,7 +202,7 @@ class WorkerGroup:
         scaling = ScalingConfig(
             num_workers=self._execution.num_workers,
             use_gpu=self._execution.gpus_per_run > 0,
-            resources_per_worker=self._resources(),
+            resources_per_worker=self._execution.resources,
         )
         backend = "cpu:gloo,cuda:nccl" if self._execution.gpus_per_run >= 1 else "gloo"
         try:
@@ -301,7 +285,7 @@ def stage_loop(config: dict[str, Any]) -> None:
                 digests,
                 fetched(references),
                 ledger=ledger,
-                launch=_call,
+                launch=lambda train_function: train_function(),  # a rank runs under Ray Train already
                 process_group=process_group,
             )
         except Exception as error:
@@ -326,8 +310,3 @@ def _on_device(setup: WorkerSetup) -> WorkerSetup:
 
     torch.cuda.set_device(get_device())
     return replace(setup, device=str(get_device()))
-
-
-def _call(train_function: Callable[[], TrainingResult]) -> TrainingResult:
-    """A rank runs under Ray Train already."""
-    return train_function()

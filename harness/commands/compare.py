@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 
+from harness.analysis.cells import Grid
+from harness.analysis.comparison import Comparisons, Place, compared
+from harness.analysis.cost import CellCost, Cost, RunCost, cost_before, costs
+from harness.analysis.power import Detections, cost_of, detections
+from harness.analysis.scores import answers
+from harness.analysis.variance import CellVariance, decomposed
 from harness.commands.prepare import Prepared
 from harness.commands.report import grid_of, known_costs
 from harness.methods import METHODS
-from harness.tables.caption import counted
-from harness.tables.cells import Grid
-from harness.tables.comparison import Comparisons, compared
-from harness.tables.costs import CellCost, Cost, RunCost, cost_before, costs
-from harness.tables.optimism import Optimism, optimism
-from harness.tables.power import Detections, cost_of, detections
-from harness.tables.results import answers
-from harness.tables.variance import CellVariance, decomposed
+from harness.planning.aggregation import AVERAGE
+from harness.planning.row import Row
+from harness.wording import counted
 
 
 def comparisons_of(prepared: Prepared, against: str, region: float, items: bool, collapsed: bool = True) -> Comparisons:
@@ -23,7 +23,31 @@ def comparisons_of(prepared: Prepared, against: str, region: float, items: bool,
     grid, left_out = counted_grid(prepared, collapsed)
     found = answers(prepared.plan, prepared.store, grid.results) if items else None
     absent = "missing or failed" if collapsed else "missing, failed or collapsed"
-    return replace(compared(grid, against, region, found, prepared.request.option, absent), left_out=tuple(left_out))
+    elsewhere = benched_places(prepared)
+    comparisons = compared(grid, against, region, found, prepared.request.option, absent, elsewhere)
+    return replace(comparisons, left_out=tuple(left_out))
+
+
+def benched_places(prepared: Prepared) -> set[Place]:
+    """The places of all benches of this table that need any of its runs, whatever filters select of them here: they are one family of comparisons."""
+    store, table = prepared.store, prepared.named.table
+    benches = store.requests_for({run.stage.key for run in prepared.plan.runs})
+    keys = {key for stored, _, _ in benches if not stored.study for key in store.stages_of(stored)}
+    titles = {row.name: row.title for row in table.rows}
+    columns: dict[str, list[str]] = {}
+    for name, column in table.columns.items():
+        columns.setdefault(column.task, []).append(name)
+    found = {
+        (int(label["size"]), titles.get(label["row"], label["row"]), column)
+        for label in store.labels_of(keys)
+        if label["table"] == table.name
+        for column in columns.get(label["task"], [label["task"]])
+    }
+    averaged, given = {column for _, _, column in found}, table.aggregate.average_over
+    if given is not None:
+        averaged &= {column for group in given for column in ((group,) if isinstance(group, str) else group)}
+    rows = {(size, row) for size, row, _ in found if all((size, row, column) in found for column in averaged)}
+    return found | {(size, row, AVERAGE) for size, row in rows if len(averaged) > 1}
 
 
 def detections_of(prepared: Prepared, wanted: float) -> Detections:
@@ -41,12 +65,6 @@ def detections_of(prepared: Prepared, wanted: float) -> Detections:
 def variance_of(prepared: Prepared, collapsed: bool = True) -> tuple[Grid, list[CellVariance]]:
     grid, _ = counted_grid(prepared, collapsed)
     return grid, decomposed(grid, answers(prepared.plan, prepared.store, grid.results))
-
-
-def optimism_of(prepared: Prepared, collapsed: bool = True) -> tuple[Grid, list[Optimism], list[str]]:
-    """Dev minus test of every cell, and sentences about what is left out."""
-    grid, left_out = counted_grid(prepared, collapsed)
-    return grid, optimism(grid), left_out
 
 
 def costs_of(prepared: Prepared, collapsed: bool = True) -> tuple[Grid, list[CellCost], list[str]]:
@@ -69,7 +87,7 @@ def _searches(prepared: Prepared) -> dict[str, Cost]:
     tries its point too: this is asked of a table with overrides."""
     titles = prepared.resolved.titles
     rows = {run.stage.key: titles[run.row] for run in prepared.plan.runs}
-    changed = {titles[row.name] for row in prepared.resolved.rows if _set_by_request(prepared, row.parts)}
+    changed = {titles[row.name] for row in prepared.resolved.rows if _set_by_request(prepared, row)}
     found: dict[str, Cost] = {}
     for stored, keys, _ in prepared.store.requests_for(rows):
         mine = {rows[key] for key in keys} & changed
@@ -81,9 +99,10 @@ def _searches(prepared: Prepared) -> dict[str, Cost]:
     return found
 
 
-def _set_by_request(prepared: Prepared, parts: Collection[str]) -> bool:
-    """Whether an override of the request is of a method of these, or of the recipe of all."""
-    return any(each.path[0] in parts or each.path[0] not in METHODS for each in prepared.request.overrides)
+def _set_by_request(prepared: Prepared, row: Row) -> bool:
+    """Whether an override of the request is of this row, of a method of it, or of the recipe of all."""
+    shared = [each.path[0] for each in prepared.request.overrides if not each.row]
+    return row.name in prepared.resolved.tuned or any(name in row.parts or name not in METHODS for name in shared)
 
 
 def counted_grid(prepared: Prepared, collapsed: bool) -> tuple[Grid, list[str]]:

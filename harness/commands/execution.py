@@ -8,10 +8,10 @@ import resource
 from harness.encoders import Located
 from harness.errors import UserError
 from harness.execution import Execution, WorkerSetup
+from harness.planning.request import Request
+from harness.planning.resolved import ResolvedTable
 from harness.storage import Storage
 from harness.store import Store
-from harness.tables.request import Request
-from harness.tables.resolve import ResolvedTable
 
 ADDRESS_SPACE, STORE_SHARE = 8 * 2**30, 0.3
 """What Ray's raylet maps at the most: 12 GB were seen on 25 GB of memory, of which its object store takes 30 %."""
@@ -33,12 +33,11 @@ def worker_setup_of(request: Request, located: Located, storage: Storage, execut
     from harness.cluster.nodes import shared
 
     assert located.folder is not None  # unresolved encoders were refused
-    config = located.config if located.new else None
     setup = WorkerSetup(
         located.folder.resolve(),
         storage,
         execution.threads,
-        encoder_config=config,
+        encoder_config=located.new_config,
         micro_batch=request.micro_batch,
         dev_points=request.dev_points,
         checkpoint_seconds=60 * request.checkpoint_minutes,

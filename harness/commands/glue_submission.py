@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import re
 import shutil
-import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from harness.commands.export import new_folder
 from harness.commands.predict import ROWS, Classifier, classifier_of
 from harness.commands.prepare import Prepared
-from harness.commands.recorded import recorded, task_of
+from harness.commands.recorded import recorded
 from harness.commands.row_files import parts
-from harness.commands.trained import View, trained_model
+from harness.commands.train import View
+from harness.commands.trained import trained_model
 from harness.errors import UserError
 from harness.hub import Repository
+from harness.planning.waves import best_run
 from harness.specs import Run
-from harness.tables.caption import counted
-from harness.tables.waves import best_run
 from harness.tasks import TASKS, Task
 from harness.tasks.sources import HUB_DATASET, HUB_FILE, HUB_REVISION, file_of
+from harness.wording import counted
 
 FORMAT = "glue-submission"
 
@@ -61,6 +62,10 @@ OPTIONAL = "AX.tsv"
 """The diagnostic set: it counts for no score, so that a folder without it will do."""
 
 
+TestSet = tuple[list[int], list[tuple[str, ...]]]
+"""The server's index of each row, and its texts."""
+
+
 @dataclass(frozen=True)
 class Selected:
     """A run of a row that is best on dev among those of its task. `done` of `runs` have finished."""
@@ -86,24 +91,21 @@ def write_submissions(prepared: Prepared, out: Path, view: View) -> list[str]:
             f"folder, or one row with {prepared.request.option('methods')}."
         )
     if out.exists() and (archive or not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"--out {out}: is there already; name a new one, or delete that one.")
+        raise UserError(f"--out {out} exists already; name a new one, or delete that one.")
     tasks = dict.fromkeys(task for runs in selected.values() for task in runs)
-    files = {sheet.file: found for sheet in SHEETS if sheet.task in tasks and (found := _file(prepared, sheet))}
-    indices = {sheet.file: _indices(files[sheet.file], sheet) for sheet in SHEETS if sheet.file in files}
+    files = {sheet: path for sheet in SHEETS if sheet.task in tasks and (path := _file(prepared, sheet))}
+    tests = {sheet.file: _test_set(path, sheet) for sheet, path in files.items()}
     sentences: list[str] = []
-    with new_folder(out.with_suffix("") if archive else out) as folder:
+    with TemporaryDirectory() if archive else new_folder(out) as folder:
         for row, runs in selected.items():
-            place = folder / _name(row)
+            place = Path(folder, _name(row))
             place.mkdir()
-            sentences += _write(prepared, row, runs, place, files, indices, view)
-            _zip(place, folder / f"{_name(row)}.zip")
-        if archive:
-            shutil.move(next(folder.glob("*.zip")), out)
-            for path in folder.iterdir():
-                shutil.rmtree(path)
-    if archive:
-        out.with_suffix("").rmdir()
-    constant = [sheet.file for sheet in SHEETS if sheet.file not in files]
+            sentences += _write(prepared, row, runs, place, tests, view)
+            zipped = shutil.make_archive(str(place), "zip", place)  # the files at its root, as the server wants them
+            if archive:
+                out.parent.mkdir(parents=True, exist_ok=True)
+                shutil.move(zipped, out)
+    constant = [sheet.file for sheet in SHEETS if sheet.file not in tests]
     sentences.append(
         f"Constant, because the server takes whole sets only: {', '.join(constant)}. Their scores, and the overall score, say nothing of "
         "these models."
@@ -127,10 +129,10 @@ def _selected(prepared: Prepared) -> dict[str, dict[str, Selected]]:
         )
     records = prepared.store.records([run.stage.key for run in plan.runs])
     titles = resolved.titles
-    found: dict[str, dict[str, Selected]] = {}
     cells: dict[tuple[str, str], list[Run]] = {}
     for run in plan.runs:
         cells.setdefault((titles[run.row], run.task), []).append(run)
+    selected: dict[str, dict[str, Selected]] = {}
     for (row, task), runs in cells.items():
         best = best_run(runs, records)
         if best is None or best.stage.selection is None:
@@ -140,10 +142,10 @@ def _selected(prepared: Prepared) -> dict[str, dict[str, Selected]]:
             )
         done = sum(run.stage.key in records and records[run.stage.key].status == "done" for run in runs)
         dev = records[best.stage.key].dev_scores[best.stage.selection.metric]
-        found.setdefault(row, {})[task] = Selected(best, dev, done, len(runs))
-    if not found:
+        selected.setdefault(row, {})[task] = Selected(best, dev, done, len(runs))
+    if not selected:
         raise UserError(f"--format {FORMAT}: the table has no runs.")
-    return found
+    return selected
 
 
 # --------------------------------------------------------------------------------------------------------- test files
@@ -166,23 +168,25 @@ def _file(prepared: Prepared, sheet: Sheet) -> Path | None:
     return found
 
 
-def _indices(path: Path, sheet: Sheet) -> list[int]:
-    """The server's index of each row: column `idx` where there is one, else its place. Raises UserError."""
-    found: list[int] = []
+def _test_set(path: Path, sheet: Sheet) -> TestSet:
+    """The server's index of each row (column `idx` where there is one, else its place), and its texts. Raises UserError."""
+    indices: list[int] = []
+    texts: list[tuple[str, ...]] = []
     for part in parts(path, ROWS):
-        for row, place in zip(part.rows, part.places, strict=True):
+        for place, row in enumerate(part.rows):
             try:
-                found.append(int(row.get("idx", len(found))))
+                indices.append(int(row.get("idx", len(indices))))
             except (TypeError, ValueError):
-                raise UserError(f"{place}: idx is {row['idx']!r}, not a whole number.") from None
-    if len(found) != sheet.rows:
+                raise UserError(f"{part.place(place)}: idx is {row['idx']!r}, not a whole number.") from None
+        texts += part.texts(TASKS[sheet.task].columns)
+    if len(indices) != sheet.rows:
         raise UserError(
-            f"{path}: {len(found):,} rows, and GLUE's test set for {sheet.file} has {sheet.rows:,}; the server refuses another number. "
+            f"{path}: {len(indices):,} rows, and GLUE's test set for {sheet.file} has {sheet.rows:,}; the server refuses another number. "
             "Put the whole file there."
         )
-    if sorted(found) != list(range(sheet.rows)):
+    if sorted(indices) != list(range(sheet.rows)):
         raise UserError(f"{path}: its column idx should number the rows from 0 to {sheet.rows - 1:,}, each once.")
-    return found
+    return indices, texts
 
 
 # ------------------------------------------------------------------------------------------------------------ writing
@@ -193,55 +197,38 @@ def _write(
     row: str,
     runs: Mapping[str, Selected],
     place: Path,
-    files: Mapping[str, Path],
-    indices: Mapping[str, Sequence[int]],
+    tests: Mapping[str, TestSet],
     view: View,
 ) -> Iterator[str]:
     """The files of one row."""
     models: dict[str, Classifier] = {}
     for task, best in runs.items():
-        models[task], checked = _model(prepared, best.run, view)
+        stage = recorded(prepared.store.url, best.run.stage.key)
+        model = trained_model(stage, view, storage=prepared.request.storage)
+        models[task] = classifier_of(model)
         of = f"{best.done} of {best.runs} finished runs" if best.done < best.runs else counted(best.runs, "run")
         yield (
             f"{row}, {task}: run {best.run.stage.key[:12]} (subset {best.run.subset}, seed {best.run.seed}, dev {100 * best.dev:.2f}), the "
-            f"best on dev of {of}. {' '.join(checked)}"
+            f"best on dev of {of}. {' '.join(model.sentences)}"
         )
     for sheet in SHEETS:
-        if sheet.task in models and sheet.file in files:
-            predicted = _predictions(models[sheet.task], TASKS[sheet.task], files[sheet.file])
-            lines = sorted(zip(indices[sheet.file], predicted, strict=True))
-        else:
-            lines = [(index, sheet.constant) for index in range(sheet.rows)]
+        lines: Iterable[tuple[int, str]] = ((index, sheet.constant) for index in range(sheet.rows))
+        if sheet.task in models and sheet.file in tests:
+            indices, texts = tests[sheet.file]
+            lines = sorted(zip(indices, _predictions(models[sheet.task], TASKS[sheet.task], texts), strict=True))
         text = "".join(f"{index}\t{value}\n" for index, value in lines)
         (place / sheet.file).write_text(f"index\tprediction\n{text}", encoding="utf-8")
 
 
-def _model(prepared: Prepared, run: Run, view: View) -> tuple[Classifier, tuple[str, ...]]:
-    from harness.encoders.tokens import Tokeniser
-
-    model = trained_model(recorded(prepared.store.url, run.stage.key), view, storage=prepared.request.storage)
-    stage = model.prepared.plan.stages[run.stage.key]
-    tokeniser = Tokeniser(model.setup.encoder_folder)
-    task = task_of(stage, model.prepared.plan)
-    return classifier_of(stage, task, model.objective, tokeniser, model.setup.device), model.sentences
-
-
-def _predictions(model: Classifier, task: Task, path: Path) -> Iterator[str]:
-    """What the server wants of each row, in the file's order."""
-    for part in parts(path, ROWS):
-        logits = model.logits(part.texts(task.columns))
-        if task.regression:
+def _predictions(model: Classifier, task: Task, texts: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """What the server wants of each row."""
+    for start in range(0, len(texts), ROWS):
+        decoded = model.predictions(texts[start : start + ROWS]).decoded
+        if not task.classes:
             low, high = task.label_range or (0.0, 5.0)
-            yield from (f"{min(max(float(value), low), high):.6f}" for value in logits[:, 0])
+            yield from (f"{min(max(float(value), low), high):.6f}" for value in decoded)
         else:
-            yield from (task.classes[code] if task.name in NAMED else str(code) for code in logits.argmax(axis=1))
-
-
-def _zip(folder: Path, target: Path) -> None:
-    """The files at the root of the archive, as the server wants them."""
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for sheet in SHEETS:
-            archive.write(folder / sheet.file, sheet.file)
+            yield from (task.classes[code] if task.name in NAMED else str(code) for code in decoded)
 
 
 def _name(row: str) -> str:

@@ -14,11 +14,12 @@ from harness.commands.recorded import Recorded
 from harness.commands.report import grid_of
 from harness.hub import is_id
 from harness.methods import methods_named
+from harness.paths import without_folders
 from harness.specs import Run, Stage
-from harness.tables.caption import counted, in_points
 from harness.tasks import Task
 from harness.tasks.hub_data import HUB
 from harness.tasks.sources import HUB_DATASET, OTHER_DATASETS
+from harness.wording import counted, in_points
 from harness.yaml_files import format_value
 
 if TYPE_CHECKING:
@@ -32,51 +33,82 @@ HUB_METRICS = {"mcc": "matthews_correlation", "pearson": "pearsonr", "spearman":
 
 @dataclass(frozen=True)
 class Checked:
-    """What was checked of a written folder, in sentences; a row of texts to show its use with; the task of a classifier."""
+    """What was checked of a written folder, in sentences; how many texts a row has; the task of a classifier."""
 
     sentences: tuple[str, ...]
-    example: tuple[str, ...]
+    texts: int = 1
     task: Task | None = None
 
 
 @dataclass(frozen=True)
 class Result:
-    """A score on one test set, on the metric's own scale: of this model, and of its cell over `runs` runs."""
+    """A score on one test set, on the metric's own scale: of this model, and the mean of its cell over `runs` runs (None while some are
+    missing), which `cell` shows in points."""
 
-    column: str
     dataset: str
     metric: str
     own: float
+    mean: float | None
     cell: str
     runs: int
 
 
-def card(found: Recorded, prepared: Prepared, form: Form, checked: Checked, name: str, license: str = "") -> str:
+def card(recorded: Recorded, prepared: Prepared, form: Form, checked: Checked, name: str, license: str = "") -> str:
     """README.md with its metadata. `name`: the folder or the repository that its code loads; `license`: the hub's identifier of the
     licence that the user gives it; left out, the card says that those of encoder and data hold."""
     from huggingface_hub import ModelCardData
+    from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    run = found.run_in(prepared.plan)
-    results = list(_results(found, prepared, run, checked.task))
-    stage = prepared.plan.stages[found.key]
-    title = _title(prepared, stage, run, checked.task) + found.after
-    encoder = prepared.resolved.encoder
-    base = encoder if "/" in encoder and is_id(encoder) else None
+    task, plan, resolved, run = checked.task, prepared.plan, prepared.resolved, recorded.run_in(prepared.plan)
+    results = list(_results(recorded, prepared, run, task))
+    stage = plan.stages[recorded.key]
+    title = _title(prepared, stage, run, task) + recorded.after
     data: Any = ModelCardData(
         license=license or "other",
         license_name=None if license else "of-encoder-and-data",
         library_name="transformers" if form != "relative" else "harness",
-        pipeline_tag="text-classification" if checked.task else "fill-mask" if form == "masked_lm" else None,
-        base_model=base,
-        datasets=[hub_id] if (hub_id := _dataset(checked.task)) else None,
+        pipeline_tag="text-classification" if task else "fill-mask" if form == "masked_lm" else None,
+        base_model=resolved.encoder if "/" in resolved.encoder and is_id(resolved.encoder) else None,
+        datasets=[hub_id] if (hub_id := _dataset(task)) else None,
         metrics=list(dict.fromkeys(HUB_METRICS.get(r.metric, r.metric) for r in results)) or None,
-        tags=["harness", *dict.fromkeys(each.objective.name for each in stage.chain)],
+        tags=["harness", *dict.fromkeys(map(_objective, stage.chain))],
         model_name=title if results else None,
         eval_results=[each for result in results for each in _metadata(result)] or None,
     )
-    body = [f"# {title}", *_use(form, checked, name), *_table(results, run), *_training(found, prepared, stage, run)]
-    body += ["## Checks", "\n".join(f"- {sentence}" for sentence in checked.sentences)]
-    return f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(body) + "\n"
+    pre_train = next((row.pre_train for row in resolved.rows if row.name == run.row), "")
+    names = dict.fromkeys(name for name in (pre_train, run.method) if name)
+    environment = Environment(
+        loader=PackageLoader("harness.commands"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"counted": counted, "in_points": in_points}
+    body = environment.get_template("model_card.jinja").render(
+        title=title,
+        form=form,
+        name=name,
+        task=task,
+        texts=checked.texts,
+        results=results,
+        run=run,
+        stage=stage,
+        stages=[*map(_stage, stage.chain)],
+        encoder=resolved.encoder,
+        encoder_license=encoder_license(plan.located.folder),
+        source=plan.source,
+        notes=[resolved.table.title]
+        + [data.note for data in plan.tasks.values() if data.note]
+        + [f"{data.task.title}: {data.origin}" for data in plan.tasks.values() if data.origin],
+        origin=dict.fromkeys(("device", "torch", "transformers", "harness")) | recorded.record.provenance,
+        version=harness.__version__,
+        recorded=recorded,
+        methods=[method for name in names for method in methods_named(name)],
+        checks=checked.sentences,
+    )
+    return f"---\n{data.to_yaml()}\n---\n\n" + without_folders(body)
 
 
 def _title(prepared: Prepared, stage: Stage, run: Run, task: Task | None) -> str:
@@ -104,184 +136,61 @@ def encoder_license(folder: Path | None) -> str:
     return stated[1] if stated else ""
 
 
-# ------------------------------------------------------------------------------------------------------------- results
-
-
-def _results(found: Recorded, prepared: Prepared, run: Run, task: Task | None) -> Iterator[Result]:
+def _results(recorded: Recorded, prepared: Prepared, run: Run, task: Task | None) -> Iterator[Result]:
     """Of each column of the table that scores this model."""
     if task is None:
         return
     grid = grid_of(prepared)[0]
-    mine = grid.results[(grid.results["key"] == found.record.key) & (grid.results["row"] == run.row)]
-    own = mine.dropna(subset="test").drop_duplicates("column").set_index("column")["test"].to_dict()
-    title = next(row.title for row in prepared.resolved.rows if row.name == run.row)
+    rows = grid.results[(grid.results["key"] == recorded.record.key) & (grid.results["row"] == run.row)]
+    own = rows.dropna(subset="test").drop_duplicates("column").set_index("column")["test"].to_dict()
+    title = prepared.resolved.titles[run.row]
     for name, column in prepared.resolved.columns.items():
-        if column.task != run.task:
-            continue
-        cell = grid.cells[run.size, title, name]
-        spread = f" ± {in_points(cell.spread)}" if cell.spread is not None else ""
-        shown = f"{in_points(cell.value)}{spread}" if cell.value is not None else f"{cell.done}/{cell.expected} runs"
-        yield Result(column.title, f"{task.title} ({column.evaluation})", column.metric, own[name], shown, cell.done)
+        if column.task == run.task:
+            cell = grid.cells[run.size, title, name]
+            spread = f" ± {in_points(cell.spread)}" if cell.spread is not None else ""
+            shown = (
+                f"{in_points(cell.value)}{spread}" if cell.value is not None else f"{cell.done}/{cell.expected} runs"
+            )
+            dataset = f"{task.title} ({column.evaluation})"
+            yield Result(dataset, column.metric, own[name], cell.value, shown, cell.done)
 
 
 def _metadata(result: Result) -> Iterator[EvalResult]:
     from huggingface_hub import EvalResult
 
-    kind = HUB_METRICS.get(result.metric, result.metric)
-    common: dict[str, Any] = {"task_type": "text-classification", "metric_type": kind}
-    common |= {"dataset_name": result.dataset, "dataset_type": result.dataset.partition(" ")[0].lower()}
-    yield EvalResult(**common, metric_name=f"{result.metric}, this model", metric_value=in_points(result.own))
-    over = f"{result.metric}, mean ± sd of {counted(result.runs, 'run')} (subsets and seeds)"
-    yield EvalResult(**common, metric_name=over, metric_value=result.cell)
-
-
-def _table(results: list[Result], run: Run) -> Iterator[str]:
-    if not results:
-        return
-    yield "## Results"
-    yield (
-        f"Test scores in points. The first is of this model (subset {run.subset}, seed {run.seed}); the second over all subsets and "
-        "seeds of its recipe, mean ± standard deviation, which is what to expect of the recipe. Checkpoints were selected on dev."
-    )
-    lines = ["| test set | metric | this model | recipe |", "|:--|:--|--:|--:|"]
-    lines += [
-        f"| {r.dataset} | {r.metric} | {in_points(r.own)} | {r.cell} ({counted(r.runs, 'run')}) |" for r in results
-    ]
-    yield "\n".join(lines)
-
-
-# ----------------------------------------------------------------------------------------------------------------- use
-
-
-def _use(form: Form, checked: Checked, name: str) -> Iterator[str]:
-    yield "## Use"
-    if form == "relative":
-        yield (
-            "**transformers cannot load this model**: it has no class for T5's relative positions in an encoder (COCO-LM). With "
-            "`harness`: `--encoder FOLDER` starts from these weights, bit for bit"
-            + (
-                ", and `harness predict FOLDER --input new.csv --output scored.csv` classifies."
-                if checked.task
-                else "."
+    whole = f"mean of {counted(result.runs, 'run')} (subsets and seeds)"
+    for what, value in (("this model", result.own), (whole, result.mean)):
+        if value is not None:
+            yield EvalResult(
+                task_type="text-classification",
+                metric_type=HUB_METRICS.get(result.metric, result.metric),
+                dataset_name=result.dataset,
+                dataset_type=result.dataset.partition(" ")[0].lower(),
+                metric_name=f"{result.metric}, {what}",
+                metric_value=round(100 * value, 2),
             )
-        )
-        return
-    if form == "masked_lm":
-        code = [
-            "from transformers import pipeline",
-            "",
-            f'fill = pipeline("fill-mask", model="{name}")',
-            'print(fill(f"A sentence with one {fill.tokenizer.mask_token}."))',
-        ]
-    elif form == "classifier":
-        code = _classifier_code(checked.example, name)
-    else:
-        code = _encoder_code(checked, name)
-        if checked.task:
-            yield "transformers has no classifier with this head for this encoder, so the head is applied by hand:"
-    yield "\n".join(["```python", *code, "```"])
 
 
-def _classifier_code(example: tuple[str, ...], name: str) -> list[str]:
-    return [
-        "import torch",
-        "from transformers import AutoModelForSequenceClassification, AutoTokenizer",
-        "",
-        f'tokenizer = AutoTokenizer.from_pretrained("{name}")',
-        f'model = AutoModelForSequenceClassification.from_pretrained("{name}").eval()',
-        f'given = tokenizer({_arguments(example)}, truncation=True, return_tensors="pt")',
-        "with torch.no_grad():",
-        "    logits = model(**given).logits",
-        *_verdict(),
-    ]
-
-
-def _encoder_code(checked: Checked, name: str) -> list[str]:
-    load = [
-        "import torch",
-        "from safetensors.torch import load_file",
-        "from transformers import AutoModel, AutoTokenizer",
-        "",
-        f'folder = "{name}"',
-        "tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()",
-        f'given = tokenizer({_arguments(checked.example)}, truncation=True, return_tensors="pt")',
-        "with torch.no_grad():",
-        "    state = model(**given).last_hidden_state[:, 0]",
-    ]
-    if checked.task is None:
-        return [line for line in load if "load_file" not in line] + ["print(state.shape)"]
-    return [
-        *load,
-        '    head = load_file(f"{folder}/classifier.safetensors")',
-        '    pooled = torch.tanh(state @ head["dense.weight"].T + head["dense.bias"])',
-        '    logits = pooled @ head["out.weight"].T + head["out.bias"]',
-        *_verdict(),
-    ]
-
-
-def _arguments(example: tuple[str, ...]) -> str:
-    """Texts that are nobody's: rows of a data set may not be passed on."""
-    return ", ".join(f'"{text}"' for text in ("A text to classify.", "The second text.")[: max(1, len(example))])
-
-
-def _verdict() -> list[str]:
-    return [
-        "if model.config.num_labels > 1:",
-        "    print(model.config.id2label[int(logits.argmax())], logits.softmax(-1).tolist())",
-        "else:",
-        "    print(float(logits))",
-    ]
-
-
-# ------------------------------------------------------------------------------------------------------------ training
-
-
-def _training(found: Recorded, prepared: Prepared, stage: Stage, run: Run) -> Iterator[str]:
-    plan, resolved = prepared.plan, prepared.resolved
-    yield "## Training"
-    yield f"From the encoder `{resolved.encoder}` (digest {stage.encoder.digest[:10]}), in {counted(len(stage.chain), 'stage')}:"
-    yield "\n".join(f"{number}. {_stage(each)}" for number, each in enumerate(stage.chain, 1))
-    notes = [resolved.table.title, *(found_.note for found_ in plan.tasks.values() if found_.note)]
-    notes += [f"{each.task.title}: {each.origin}" for each in plan.tasks.values() if each.origin]
-    yield f"Data: {plan.source}. " + " ".join(f"{note.rstrip('.')}." for note in notes)
-    origin = found.record.provenance
-    yield (
-        f"Trained on {origin.get('device', '?')} with torch {origin.get('torch', '?')}, transformers "
-        f"{origin.get('transformers', '?')} and harness {origin.get('harness', harness.__version__)}."
-    )
-    update = "" if found.step == "last" else f" --update {found.step}"
-    if found.again:
-        yield f"To make it again, and export it:\n\n```sh\n{found.again}\nharness export {found.key[:12]}{update} --out FOLDER\n```"
-    yield "## Licence and citation"
-    stated = encoder_license(plan.located.folder)
-    yield (
-        f"The weights derive from the encoder `{resolved.encoder}`{f' (its card states: {stated})' if stated else ''} and from the training "
-        "data, whose licences hold for them. Cite the paper of the method:"
-    )
-    methods = [
-        part for name in dict.fromkeys((_pre(prepared, run), run.method)) if name for part in methods_named(name)
-    ]
-    yield "\n".join(f"- {method.title}: {method.citation}" for method in methods)
-
-
-def _pre(prepared: Prepared, run: Run) -> str:
-    return next((row.pre_train for row in prepared.resolved.rows if row.name == run.row), "") or ""
+def _objective(stage: Stage) -> str:
+    """What a stage minimises: the classification objective is the mean squared error where the labels are scores."""
+    kind = stage.data.kind
+    return kind.loss if kind and stage.objective.name == "cross_entropy" else stage.objective.name
 
 
 def _stage(stage: Stage) -> str:
     """One stage in a sentence."""
     params = ", ".join(f"{name} {format_value(value)}" for name, value in sorted(stage.objective.params.items()))
     optim = stage.optim
-    said = (
-        f"**{stage.phase}**: objective `{stage.objective.name}`{f' ({params})' if params else ''} on {stage.data.train.name} "
+    selection = (
+        f"; best checkpoint by {stage.selection.metric} on {stage.data.dev.name} ({counted(stage.data.dev.rows, 'row')}), scored "
+        f"every {counted(stage.selection.every, 'update')}"
+        if stage.selection and stage.data.dev
+        else ""
+    )
+    return (
+        f"**{stage.phase}**: objective `{_objective(stage)}`{f' ({params})' if params else ''} on {stage.data.train.name} "
         f"({counted(stage.data.train.rows, 'row')}, digest {stage.data.train.digest[:10]}); {counted(optim.steps, 'update')} of "
         f"{optim.batch_size}, AdamW, lr {optim.lr:g} ({optim.schedule}, warm-up {optim.warmup:g}), weight decay "
-        f"{optim.weight_decay:g}, clip {optim.clip:g}, dropout {optim.dropout:g}, at most {stage.data.max_length} tokens, "
-        f"{optim.precision}, seed {stage.seed}"
+        f"{optim.weight_decay:g}{' (biases and norms too)' if optim.decay_biases_and_norms else ''}, clip {optim.clip:g}, dropout {optim.dropout:g}, at most {stage.data.max_length} tokens, "
+        f"{optim.precision}, seed {stage.seed}{selection}."
     )
-    if stage.selection and stage.data.dev:
-        said += (
-            f"; best checkpoint by {stage.selection.metric} on {stage.data.dev.name} ({counted(stage.data.dev.rows, 'row')}), scored "
-            f"every {counted(stage.selection.every, 'update')}"
-        )
-    return f"{said}."

@@ -2,72 +2,63 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from harness.commands.execution import storage_of
 from harness.commands.export import SETTINGS
-from harness.commands.recorded import recorded, task_of
-from harness.commands.row_files import Part, kind_of, parts, writer
-from harness.commands.trained import worker_setup
+from harness.commands.recorded import recorded
+from harness.commands.row_files import Part, parts, writer
+from harness.commands.row_files import kind_of as kind_of_file
+from harness.commands.train import unshown
+from harness.commands.trained import TrainedModel, trained_model
 from harness.encoders import locate
 from harness.encoders.families import family_of
+from harness.encoders.sources import json_object
 from harness.errors import UserError, first_line
+from harness.kinds import Kind, Predictions, kind_of
+from harness.paths import named_path
+from harness.planning.request import Request
 from harness.storage import weights_of
-from harness.tables.request import Request
 
 if TYPE_CHECKING:
-    from harness.encoders.tokens import Tokeniser
+    from harness.encoders.tokens import Reading, Tokeniser
     from harness.objectives.base import TrainingObjective
-    from harness.specs import Stage
-    from harness.tasks import Task
 
 ROWS = 2048
 """Rows that are read, classified and written at a time."""
-PREDICTED, PROBABILITY = "predicted", "probability"
 
 
 @dataclass(frozen=True)
 class Classifier:
-    """A trained model with all that a text needs. `classes`: empty for a regression; `columns`: of its task, '' where unknown."""
+    """A trained model with all that a text needs. `kind`: what it predicts; `columns`: of its task, () where unknown."""
 
     name: str
     objective: TrainingObjective
     tokeniser: Tokeniser
-    classes: tuple[str, ...]
+    kind: Kind
     columns: tuple[str, ...]
-    max_length: int
+    reading: Reading
     precision: str
     device: str
 
-    def logits(self, texts: Sequence[tuple[str, ...]]) -> NDArray[np.float32]:
-        """[n, C] in the order of the rows, by the evaluation of training: packed batches of similar lengths."""
+    def predictions(self, texts: Sequence[tuple[str, ...]]) -> Predictions:
+        """In the order of the rows, with zeros for gold labels, by the evaluation of training: packed batches of similar lengths."""
         import torch
 
         from harness.training.loop import predict
 
-        tokens = self.tokeniser(texts, self.max_length)
-        given = (tokens, np.zeros(len(texts)))
-        return predict(self.objective, given, self.precision, torch.device(self.device))[0].logits
+        given = (self.reading.examples(texts, self.tokeniser), np.zeros(len(texts)))
+        return predict(self.objective, given, self.precision, torch.device(self.device))[0]
 
     def columns_of(self, texts: Sequence[tuple[str, ...]]) -> list[dict[str, Any]]:
         """For each row the predicted class and each class's probability, or the predicted number."""
-        logits = self.logits(texts).astype(np.float64)
-        if not self.classes:
-            return [{PREDICTED: float(value)} for value in logits[:, 0]]
-        shares = np.exp(logits - logits.max(axis=1, keepdims=True))
-        shares /= shares.sum(axis=1, keepdims=True)
-        return [
-            {PREDICTED: self.classes[int(np.argmax(row))]}
-            | {f"{PROBABILITY}.{name}": float(share) for name, share in zip(self.classes, row, strict=True)}
-            for row in shares
-        ]
+        columns = self.kind.columns(self.predictions(texts))
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def classifier(name: str, *, store: str | None = None, storage: str | None = None) -> Classifier:
@@ -75,12 +66,28 @@ def classifier(name: str, *, store: str | None = None, storage: str | None = Non
     import torch
 
     torch.set_float32_matmul_precision("highest")
-    path = Path(name).expanduser()
+    path = named_path(name, "predict")
     if path.is_dir():
-        return _of_folder(path)
+        return _checked(path)
     if "/" in name or name.startswith("."):
         raise UserError(f"{name}: there is no such folder; name one that 'harness export' wrote, or the key of a run.")
     return _of_run(name, store, storage)
+
+
+def _checked(folder: Path) -> Classifier:
+    """The model of a folder, which anyone may have written: whatever it leads the libraries to, in loading or with a first text, is one
+    UserError."""
+    try:
+        model = _of_folder(folder)
+        model.columns_of([("a",) * (len(model.columns) or 1)])
+    except UserError:
+        raise
+    except Exception as error:
+        kind = type(error).__name__
+        raise UserError(
+            f"{folder}: its files make no model ({kind}: {first_line(error)}); fetch or export it again."
+        ) from None
+    return model
 
 
 def _of_folder(folder: Path) -> Classifier:
@@ -88,10 +95,11 @@ def _of_folder(folder: Path) -> Classifier:
 
     from harness.encoders.models.pretrained_folder import read_head
     from harness.encoders.models.text_encoder import load_encoder
-    from harness.encoders.tokens import Tokeniser
+    from harness.encoders.tokens import Plain, Tokeniser
     from harness.objectives import build, objective
     from harness.objectives.definitions import HEAD
 
+    settings, tokenizer = _settings(folder / SETTINGS), _settings(folder / "tokenizer_config.json")
     located = locate(f"{folder}/", where="predict")
     encoder = load_encoder(folder, located.encoder.digest, seed=0)
     head = read_head(folder, encoder)
@@ -101,69 +109,67 @@ def _of_folder(folder: Path) -> Classifier:
             "folder that 'harness export' wrote of a run."
         )
     tokeniser = Tokeniser(folder)
-    settings, tokenizer = _json(folder / SETTINGS), _json(folder / "tokenizer_config.json")
-    made = build(objective("cross_entropy"), encoder, tokeniser.vocabulary, len(head.classes) or 1, 0.0, 0)
+    kind = kind_of(head.classes)
+    made = build(objective("cross_entropy"), encoder, tokeniser.vocabulary, kind, 0.0, 0)
     made.load_parts({f"{HEAD}/{name}": tensor for name, tensor in head.tensors.items()}, (HEAD,))
     positions = family_of(located.config).positions(located.config)
-    length = min(settings.get("max_length", int(tokenizer.get("model_max_length", positions))), positions)
+    length = int(min(settings.get("max_length", tokenizer.get("model_max_length", positions)), positions))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     columns, precision = tuple(settings.get("columns", ())), settings.get("precision", "fp32")
     return Classifier(
-        str(folder), made.to(torch.device(device)), tokeniser, head.classes, columns, length, precision, device
+        str(folder), made.to(torch.device(device)), tokeniser, kind, columns, Plain(length), precision, device
     )
 
 
-def _json(path: Path) -> dict[str, Any]:
+_SETTINGS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "max_length": ("a number of tokens", lambda value: type(value) is int and value > 0),
+    "model_max_length": ("a number of tokens", lambda value: type(value) in (int, float) and value >= 1),
+    "columns": (
+        "a list of names",
+        lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
+    ),
+    "precision": ("fp32, bf16 or fp16", lambda value: value in ("fp32", "bf16", "fp16")),
+}
+
+
+def _settings(path: Path) -> dict[str, Any]:
     """An object in a file of the folder; empty where there is no such file: folders from elsewhere have none of ours."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    except ValueError as error:
-        raise UserError(f"{path} is not valid JSON: {error}; export the run again.") from None
-    return found if isinstance(found, dict) else {}
+    found = json_object(path) if path.exists() else {}
+    for name, (wanted, fits) in _SETTINGS.items():
+        if name in found and not fits(found[name]):
+            raise UserError(f"{path}: {name} is {repr(found[name])[:60]}, and it should be {wanted}.")
+    return found
 
 
 def _of_run(key: str, store: str | None, storage: str | None) -> Classifier:
-    from safetensors import SafetensorError
-
-    from harness.encoders.tokens import Tokeniser
-    from harness.running import restored
-
-    found = recorded(store, key)
-    if not found.stage.data.num_labels:
+    stage = recorded(store, key)
+    if not stage.stage.data.kind:
         raise UserError(
-            f"{found.key[:12]} ({found.stage.phase}) predicts no labels; name a run that ends with fine-tuning."
+            f"{stage.key[:12]} ({stage.stage.phase}) predicts no labels; name a run that ends with fine-tuning."
         )
-    kept = storage_of(Request(storage=storage), found.store)
-    if not kept.exists(weights_of(found.key)):
+    kept = storage_of(Request(storage=storage), stage.store)
+    if not kept.exists(weights_of(stage.key)):
         raise UserError(
-            f"{found.key[:12]}: its weights are not stored in {kept.shown}; 'harness export {found.key[:12]} --out FOLDER' trains them "
+            f"{stage.key[:12]}: its weights are not stored in {kept.shown}; 'harness export {stage.key[:12]} --out FOLDER' trains them "
             "again, and 'harness predict FOLDER' takes that folder."
         )
-    prepared = found.prepare()
-    setup = worker_setup(found, prepared, kept)
-    tokeniser = Tokeniser(setup.encoder_folder)
-    stage = prepared.plan.stages[found.key]
-    try:
-        objective, _ = restored(stage, tokeniser.vocabulary, setup)
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise UserError(f"{found.key[:12]}: its stored weights cannot be used ({first_line(error)}).") from None
-    return classifier_of(stage, task_of(stage, prepared.plan), objective, tokeniser, setup.device)
+    return classifier_of(trained_model(stage, unshown, storage=storage, accept_difference=True))
 
 
-def classifier_of(
-    stage: Stage, task: Task | None, objective: TrainingObjective, tokeniser: Tokeniser, device: str
-) -> Classifier:
-    """A trained stage that predicts labels. `task`: what it was trained on, None where that is not known."""
-    classes = task.classes if task else tuple(map(str, range(stage.data.num_labels)))
+def classifier_of(model: TrainedModel) -> Classifier:
+    """A trained stage that predicts labels."""
+    from harness.encoders.tokens import reading_of
+
+    stage, task = model.stage, model.task
     return Classifier(
         stage.key[:12],
-        objective,
-        tokeniser,
-        classes if stage.data.num_labels > 1 else (),
+        model.objective,
+        model.tokeniser,
+        model.kind,
         task.columns if task else (),
-        stage.data.max_length,
+        reading_of(stage.data),
         stage.optim.precision,
-        device,
+        model.setup.device,
     )
 
 
@@ -182,10 +188,10 @@ def predict_file(
     `columns`: the text columns (None: those of the model's task). `progress`: called with the number of rows so far. Raises
     UserError, and writes nothing, for a row without its texts.
     """
-    kind_of(source, "--input")
-    kind_of(target, "--output")
+    kind_of_file(source, "--input")
+    kind_of_file(target, "--output")
     if target.exists():
-        raise UserError(f"--output {target}: is there already; name a new file, or delete that one.")
+        raise UserError(f"--output {target} exists already; name a new file, or delete that one.")
     wanted = columns or model.columns
     if not wanted:
         raise UserError(
@@ -211,5 +217,5 @@ def _scored(model: Classifier, part: Part, columns: tuple[str, ...]) -> list[dic
     found = model.columns_of(part.texts(columns))
     double = next((name for name in found[0] if name in part.rows[0]), None)
     if double:
-        raise UserError(f"{part.places[0]}: has a column '{double}' already, which predict adds; rename it.")
+        raise UserError(f"{part.place(0)}: has a column '{double}' already, which predict adds; rename it.")
     return [{**row, **more} for row, more in zip(part.rows, found, strict=True)]

@@ -15,19 +15,20 @@ from harness.encoders import Located, locate
 from harness.encoders.families import family_of
 from harness.encoders.sources import check_vocabulary
 from harness.errors import UserError
-from harness.specs import Run, Status, trained_again
+from harness.planning.estimate import Calibration, Estimate, calibrate, estimated, hours
+from harness.planning.request import BESIDE, LABELLED, Request, has_rows, is_own, to_json
+from harness.planning.resolve import resolve
+from harness.planning.resolved import ResolvedTable
+from harness.planning.runs import Plan, make_plan
+from harness.planning.table import Table, load_table
+from harness.planning.waves import SELECTED, Select, Start, selected
+from harness.planning.work import Item, work
+from harness.specs import Run, Stage, Status, trained_again
 from harness.store import DEFAULT_URL, Store, StoredRequest
-from harness.tables.caption import counted
-from harness.tables.estimate import Calibration, Estimate, calibrate, estimated, hours
-from harness.tables.plan import Plan, make_plan
-from harness.tables.request import BESIDE, LABELLED, Request, has_rows, is_own, to_json
-from harness.tables.resolve import ResolvedTable, resolve
-from harness.tables.table import Table, load_table
-from harness.tables.waves import SELECTED, Select, Start, selected
-from harness.tables.work import Blocked, Item, work
-from harness.tasks import TASKS, NotAtHand, Rows, Task, TextSource, open_source, protocol_named
-from harness.tasks.inferred import Description, infer_task
+from harness.tasks import TASKS, NotAtHand, Rows, Task, TextSource, count_overlap, open_source, protocol_named
+from harness.tasks.inferred import Description, infer_task, task_name
 from harness.tasks.user_task import load_user_task
+from harness.wording import counted
 
 UNTRANSLATED = "data back-translation of "
 """How the plan names rows that are not back-translated yet."""
@@ -66,7 +67,7 @@ class Prepared:
     store: Store
     statuses: dict[str, tuple[Status, int]]
     items: list[Item]
-    blocked: list[Blocked]
+    blocked: list[Stage]
     calibration: Calibration
     slots: int
     translators: Translators = field(default_factory=dict)
@@ -165,6 +166,7 @@ def prepare(request: Request, *, train: bool, tried: Collection[str] = ()) -> Pr
     resolved = named.resolve()
     source = open_source(named.request.data, request.origin("data"), named.rows)
     named = replace(named, rows={})  # the source keeps what it needs of them
+    _check_studies(named, resolved, source)
     if request.sizes is None and not named.table.sizes:
         named = replace(named, request=_with_sizes(named, resolved, source))
         resolved = named.resolve()
@@ -218,7 +220,7 @@ def shared_runs(prepared: Prepared) -> dict[str, int]:
         other = load_table(name)
         if resolved.preset not in other.presets or other.protocol != resolved.protocol:
             continue
-        methods = tuple(dict.fromkeys(row.method for row in resolved.rows if not row.skip))
+        methods = tuple(dict.fromkeys(row.method for row in resolved.rows))
         theirs = resolve(
             other, Request(preset=resolved.preset, methods=methods, encoder=resolved.encoder), prepared.named.tasks
         )
@@ -235,6 +237,34 @@ def _with_sizes(named: Named, resolved: ResolvedTable, source: TextSource) -> Re
     except NotAtHand:  # as a plan shows it
         return named.request
     return replace(named.request, sizes=min(found, key=max))
+
+
+def _check_studies(named: Named, resolved: ResolvedTable, source: TextSource) -> None:
+    """Raises UserError where a text that a point was selected on, of a dev set of its study, is in a test set here."""
+    for study in named.request.studies:
+        theirs, ours = protocol_named(study.protocol), protocol_named(resolved.protocol)
+        for name in {_name_of(text) for text in study.tasks} & set(resolved.tasks) if theirs != ours else ():
+            task = named.tasks[name]
+            try:
+                tests = ours.evaluation_sets(task, source).tests
+                places = [(size, k) for size in study.sizes or (0,) for k in study.subsets or (0,)]
+                dev_sets = {rows.digest: rows for rows in (theirs.dev_set(task, source, *place) for place in places)}
+            except NotAtHand:
+                continue
+            shared = max(count_overlap(dev, test) for dev in dev_sets.values() for test in tests.values())
+            if shared:
+                raise UserError(
+                    f"{study.file}: its point was selected under protocol {theirs.name} on rows of {name} of which {shared:,} are test rows "
+                    f"under protocol {ours.name}; take the study's with {named.request.option('protocol', theirs.name)}, or tune again with "
+                    f"{named.request.option('protocol', ours.name)}."
+                )
+
+
+def _name_of(text: str) -> str:
+    """The task of a name or a file."""
+    if not is_own(text):
+        return text
+    return task_name(text) if has_rows(text) else load_user_task(text).name
 
 
 def _check_cores(request: Request, resolved: ResolvedTable, cores: int) -> None:

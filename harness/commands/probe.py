@@ -1,35 +1,41 @@
-"""Probes of the pre-trained rows of a prepared table after their saved updates: measured once, recorded in the store."""
+"""What is measured of weights: probes of the pre-trained rows of a prepared table after their saved updates, which the store keeps, and
+embeddings of a test set under its best runs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harness.commands.execution import storage_of
 from harness.commands.prepare import Prepared
-from harness.commands.recorded import Recorded
+from harness.commands.recorded import Recorded, recorded
 from harness.commands.texts import reader
-from harness.commands.trained import Step, View, recorded_digest, start_of, trained_models
+from harness.commands.train import View
+from harness.commands.trained import Step, TrainedModel, recorded_digest, start_of, trained_model, trained_models
 from harness.errors import UserError
 from harness.methods import METHODS
-from harness.specs import Data, Encoder, Parent, Record, Stage, canonical, digest_of
+from harness.planning.waves import best_run
+from harness.report.figures.embeddings import MOST, Embedded
+from harness.report.figures.probes import Probed, ProbeFigure
+from harness.specs import Data, Encoder, Parent, Record, Run, Stage, canonical, digest_of
 from harness.storage import weights_of
-from harness.store import Store
 from harness.streams import stream
-from harness.tables.caption import counted
-from harness.tables.probe_figure import Probed, ProbeFigure
-from harness.tasks import open_source
-from harness.tasks.similar_pairs import similar_pairs
+from harness.tasks import open_source, similar_pairs
+from harness.wording import counted
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
     from harness.encoders.models.text_encoder import TextEncoder
     from harness.encoders.tokens import Tokens
+
 
 VERSION = 1
 """Raised when a probe computes other numbers; part of the digest under which a result is recorded."""
@@ -112,9 +118,9 @@ def _lines(prepared: Prepared, figure: ProbeFigure) -> list[Line]:
     named = {row.name: row for row in prepared.resolved.rows}
     lines: list[Line] = []
     for key, stage in stages.items():
-        own = list(dict.fromkeys(rows[key]))
-        parts = [part for part in named[own[0]].pre_train.split("+") if part]
-        name = named[own[0]].title if len(own) == 1 else "+".join(METHODS[part].title for part in parts)
+        own = list(dict.fromkeys(prepared.resolved.titles[row] for row in rows[key]))
+        parts = [part for part in named[rows[key][0]].pre_train.split("+") if part]
+        name = own[0] if len(own) == 1 else "+".join(METHODS[part].title for part in parts)
         if name in {line.name for line in lines}:
             name = own[0]
         updates = set(starts[key])
@@ -133,47 +139,18 @@ def _lines(prepared: Prepared, figure: ProbeFigure) -> list[Line]:
 # ---------------------------------------------------------------- measuring
 
 
-@dataclass(frozen=True)
-class Texts:
-    """What a probe reads: the corpus as the first line's stage does, similar pairs where it compares texts, and both in words."""
+Values = tuple[dict[str, float], dict[str, list[float]]]
+"""What was measured, and the numbers behind it."""
 
-    data: Data
-    tokens: Tokens
+
+@dataclass(frozen=True)
+class Probe:
+    """What a figure measures of weights: `measure` is called with an encoder, its device and the precision. `identity`: of the texts that
+    it reads; `about`: these in words."""
+
     identity: Mapping[str, Any]
     about: str
-    pairs: tuple[Tokens, Tokens] | None = None
-    words: Any = None
-
-
-@dataclass
-class _Results:
-    """The results of a probe by their digests: those that the store has, and those measured now, which it gets."""
-
-    store: Store
-    figure: ProbeFigure
-    texts: Texts
-    known: dict[str, dict[str, Any]]
-
-    def digest(self, line: Line, update: int) -> str:
-        return digest_of([VERSION, SEED, self.figure.probe, line.key, update, self.texts.identity])
-
-    def measure(self, line: Line, update: int, encoder: TextEncoder, device: str) -> None:
-        import torch
-
-        precision = line.stage.optim.precision
-        values, samples = _of_encoder(self.figure, encoder, torch.device(device), precision, self.texts)
-        body: dict[str, Any] = {"probe": self.figure.probe, "key": line.key, "update": update, "seed": SEED}
-        body |= {"of": self.texts.identity, "values": _finite(values), "samples": samples}
-        self.store.keep_probe(self.digest(line, update), body)
-        self.known[self.digest(line, update)] = body
-
-    def probed(self, lines: Sequence[Line]) -> list[Probed]:
-        return [
-            Probed(line.name, line.key, update, kept["values"], kept["samples"])
-            for line in lines
-            for update in line.updates
-            if (kept := self.known.get(self.digest(line, update)))
-        ]
+    measure: Callable[[TextEncoder, torch.device, str], Values]
 
 
 def _measured(
@@ -184,15 +161,34 @@ def _measured(
     data: Data,
     view: View,
 ) -> tuple[list[Probed], list[str]]:
-    """The results of a probe, from the store or new."""
-    results = _Results(prepared.store, figure, _texts(prepared, figure, data), {})
-    results.known = prepared.store.probes(results.digest(line, update) for line in lines for update in line.updates)
-    sentences = [results.texts.about]
-    storage = storage_of(prepared.request, prepared.store)
+    """The results of a probe, from the store or measured now and kept in it."""
+    import torch
+
+    from harness.training.forward_backward import autocast
+
+    probe, store, storage = _probe(prepared, figure, data), prepared.store, storage_of(prepared.request, prepared.store)
+    digests = {
+        (line.key, update): digest_of([VERSION, SEED, figure.probe, line.key, update, probe.identity])
+        for line in lines
+        for update in line.updates
+    }
+    known = store.probes(digests.values())
+    sentences = [probe.about]
+
+    def measure(line: Line, update: int, encoder: TextEncoder, device: str) -> None:
+        place, precision = torch.device(device), line.stage.optim.precision
+        with torch.inference_mode(), autocast(place, precision):
+            values, samples = probe.measure(encoder.to(place).eval(), place, precision)
+        finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
+        body: dict[str, Any] = {"probe": figure.probe, "key": line.key, "update": update, "seed": SEED}
+        body |= {"of": probe.identity, "values": finite, "samples": samples}
+        store.keep_probe(digests[line.key, update], body)
+        known[digests[line.key, update]] = body
+
     for line in lines:
-        new = [update for update in line.updates if results.digest(line, update) not in results.known]
+        new = [update for update in line.updates if digests[line.key, update] not in known]
         if new == [0]:
-            results.measure(line, 0, *start_of(prepared, line.stage))
+            measure(line, 0, *start_of(prepared, line.stage))
         if new in ([], [0]):
             continue
         steps: dict[Step, int] = {"last" if update == line.stage.optim.steps else update: update for update in new}
@@ -204,25 +200,27 @@ def _measured(
             sentences.append(f"{line.name}: its weights were not saved after update {after}, which is left out.")
         if not steps:
             continue
-        found = Recorded(prepared.store, line.stage, records[line.key], prepared.request)
-        with trained_models(found, [*steps], view, storage=prepared.request.storage) as model:
+        recorded = Recorded(prepared.store, line.stage, records[line.key], prepared.request)
+        with trained_models(recorded, [*steps], view, storage=prepared.request.storage) as model:
             for step, update in steps.items():
                 trained = model(step)
-                results.measure(line, update, trained.objective.encoder, trained.setup.device)
+                measure(line, update, trained.objective.encoder, trained.setup.device)
         now = ", ".join(f"{update:,}" for update in steps.values())
         sentences.append(f"{line.name}: measured now after update {now}, and kept in the store.")
-    if not (drawn := results.probed(lines)):
+    drawn = [
+        Probed(line.name, line.key, update, kept["values"], kept["samples"])
+        for line in lines
+        for update in line.updates
+        if (kept := known.get(digests[line.key, update]))
+    ]
+    if not drawn:
         raise UserError(f"--figure {figure.name}: {' '.join(sentences[1:])} Name rows whose weights are saved.")
     return drawn, sentences
 
 
-def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: value if math.isfinite(value) else None for name, value in values.items()}
-
-
-def _texts(prepared: Prepared, figure: ProbeFigure, data: Data) -> Texts:
-    """What the probe of a figure reads: sequences of the corpus as stages with these `data` read it."""
-    from harness.encoders.tokens import Tokeniser
+def _probe(prepared: Prepared, figure: ProbeFigure, data: Data) -> Probe:
+    """The probe of a figure, which reads sequences of the corpus as stages with these `data` read it."""
+    from harness.encoders.tokens import Plain, Tokeniser
     from harness.encoders.tokens.cooccurrence import cooccurring_words
 
     plan = prepared.plan
@@ -231,36 +229,39 @@ def _texts(prepared: Prepared, figure: ProbeFigure, data: Data) -> Texts:
             f"--figure {figure.name}: {', '.join(plan.unresolved) or 'the corpus'} is not at hand; run 'harness bench' with the same values first."
         )
     corpus, tokeniser = plan.corpora[0], Tokeniser(plan.located.folder)
-    tokens, _ = reader(plan, tokeniser, prepared.store)(corpus.row_set(), data)
+    tokens = reader(plan, tokeniser, prepared.store)(corpus.row_set(), data)[0].tokens
     identity: dict[str, Any] = {"corpus": corpus.digest, "max_length": data.max_length, "blocks": data.blocks}
     of = f"of {corpus.name}"
     if figure.probe == "context":
         some = _drawn(tokens, SEQUENCES, "sequences")
         about = f"Every token of {len(some):,} sequences {of} beside another of its own sequence and one of another sequence, drawn at random."
-        return Texts(data, some, {**identity, "sequences": SEQUENCES}, about)
+        return Probe(identity | {"sequences": SEQUENCES}, about, partial(_of_context, some))
     if figure.probe == "words":
-        pairs = cooccurring_words(_drawn(tokens, WORD_SEQUENCES, "words"), tokeniser.words, WORD_PAIRS)
-        if not len(pairs):
+        words = cooccurring_words(_drawn(tokens, WORD_SEQUENCES, "words"), tokeniser.words, WORD_PAIRS)
+        if not len(words):
             raise UserError(
                 f"--figure {figure.name}: no two words co-occur often enough in {corpus.name}; take a larger corpus."
             )
         about = (
-            f"Word embeddings of {counted(len(pairs), 'pair')} of frequent words {of}, those with the highest normalised pointwise mutual "
+            f"Word embeddings of {counted(len(words), 'pair')} of frequent words {of}, those with the highest normalised pointwise mutual "
             "information. "
             "The paper's pairs were chosen by people and are not named."
         )
-        return Texts(data, tokens, {**identity, "pairs": pairs.tolist()}, about, words=pairs)
+        return Probe(identity | {"pairs": words.tolist()}, about, partial(_of_words, words))
     given = prepared.named.request.data
     rows, what = similar_pairs(None if given is None else open_source(given))
     order = stream(SEED, "probe_similar_pairs").permutation(len(rows))[:SIMILAR_PAIRS]
     chosen = [rows.texts[i] for i in order]
-    one, other = (tokeniser([(pair[side],) for pair in chosen], data.max_length) for side in (0, 1))
+    one, other = (
+        Plain(data.max_length).examples([(pair[side],) for pair in chosen], tokeniser).tokens for side in (0, 1)
+    )
     some = _drawn(tokens, 2 * RANDOM_PAIRS, "random_pairs")
     about = (
         f"States of first tokens. Similar: {len(chosen):,} {what}. Random: {len(some) // 2:,} pairs of sequences {of}."
     )
     identity |= {"similar": rows.digest, "pairs": [RANDOM_PAIRS, SIMILAR_PAIRS]}
-    return Texts(data, some, identity, about, (one, other))
+    measure = partial(_of_plane, one, other) if figure.probe == "plane" else partial(_of_pairs, one, other, some)
+    return Probe(identity, about, measure)
 
 
 def _drawn(tokens: Tokens, most: int, purpose: str) -> Tokens:
@@ -269,80 +270,167 @@ def _drawn(tokens: Tokens, most: int, purpose: str) -> Tokens:
     return tokens.take(chosen)
 
 
-def _of_encoder(
-    figure: ProbeFigure, encoder: TextEncoder, device: torch.device, precision: str, texts: Texts
-) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """The values of a probe, and the numbers behind them."""
+def _of_pairs(
+    one: Tokens, other: Tokens, random: Tokens, encoder: TextEncoder, device: torch.device, precision: str
+) -> Values:
+    """Similar pairs, and random ones: each sequence of the first half beside one of the second."""
+    from harness.objectives.probes import alignment, paired_cosines, uniformity
+
+    first, second = (_states(encoder, side, device, precision) for side in (one, other))
+    states = _states(encoder, random, device, precision)
+    half = len(states) // 2
+    apart = paired_cosines(states[:half], states[half : 2 * half])
+    similar = paired_cosines(first, second)
+    values = {
+        "alignment": alignment(first, second),
+        "uniformity": uniformity(states),
+        "random_cosine": apart.mean(),
+        "similar_cosine": similar.mean(),
+    }
+    samples = {"random_cosine": apart.tolist(), "similar_cosine": similar.tolist()}
+    return {name: float(value) for name, value in values.items()}, samples
+
+
+def _of_plane(one: Tokens, other: Tokens, encoder: TextEncoder, device: torch.device, precision: str) -> Values:
+    """t-SNE of both texts of all pairs, side by side."""
+    from harness.objectives.probes import paired_cosines
+    from harness.report.figures.embeddings import plane
+
+    first, second = (_states(encoder, side, device, precision) for side in (one, other))
+    points = plane(np.stack([first, second], axis=1).reshape(-1, first.shape[1]))
+    similar = float(paired_cosines(first, second).mean())
+    return {"similar_cosine": similar}, {"x": points[:, 0].tolist(), "y": points[:, 1].tolist()}
+
+
+def _states(encoder: TextEncoder, tokens: Tokens, device: torch.device, precision: str) -> Tensor:
     import torch
 
-    from harness.commands.embeddings import first_states
-    from harness.objectives.probes import alignment, paired_cosines, uniformity
-    from harness.training.forward_backward import autocast
-
-    encoder.to(device).eval()
-    with torch.inference_mode(), autocast(device, precision):
-        if figure.probe == "words":
-            return _of_words(encoder, texts.words, device), {}
-        if figure.probe == "context":
-            return _of_context(encoder, texts.tokens, device), {}
-        assert texts.pairs is not None
-        one, other = (first_states(encoder, each, device, precision) for each in texts.pairs)
-        similar = paired_cosines(*map(torch.from_numpy, (one, other)))
-        if figure.probe == "plane":
-            points = _plane(one, other)
-            return {"similar_cosine": float(similar.mean())}, {"x": points[:, 0].tolist(), "y": points[:, 1].tolist()}
-        states = torch.from_numpy(first_states(encoder, texts.tokens, device, precision))
-        half = len(states) // 2
-        random = paired_cosines(states[:half], states[half : 2 * half])
-        values = {
-            "alignment": alignment(*map(torch.from_numpy, (one, other))),
-            "uniformity": uniformity(states),
-            "random_cosine": random.mean(),
-            "similar_cosine": similar.mean(),
-        }
-        samples = {"random_cosine": random.tolist(), "similar_cosine": similar.tolist()}
-        return {name: float(value) for name, value in values.items()}, samples
+    return torch.from_numpy(first_states(encoder, tokens, device, precision))
 
 
-def _plane(one: Any, other: Any) -> Any:
-    """t-SNE of both texts of all pairs, side by side [2 N, 2]."""
-    from harness.tables.embedding_figure import plane
-
-    return plane(np.stack([one, other], axis=1).reshape(-1, one.shape[1]))
-
-
-def _of_words(encoder: Any, pairs: Any, device: Any) -> dict[str, float]:
+def _of_words(pairs: Any, encoder: TextEncoder, device: torch.device, precision: str) -> Values:
+    """Of the words themselves, whatever the precision."""
     import torch
 
     from harness.objectives.probes import paired_cosines
 
-    embedded = encoder.base.get_input_embeddings()
+    embedded: Any = encoder.base.get_input_embeddings()
     shuffled = stream(SEED, "probe_other_words").permutation(pairs[:, 1])
     there = shuffled != pairs[:, 0]
     cosines = [
-        paired_cosines(*(embedded(torch.from_numpy(each).to(device)) for each in (ones, others))).mean()
+        paired_cosines(*(embedded(torch.from_numpy(words).to(device)) for words in (ones, others))).mean()
         for ones, others in ((pairs[:, 0], pairs[:, 1]), (pairs[there, 0], shuffled[there]))
     ]
-    return dict(zip(("cooccurring_cosine", "other_cosine"), map(float, cosines), strict=True))
+    return dict(zip(("cooccurring_cosine", "other_cosine"), map(float, cosines), strict=True)), {}
 
 
-def _of_context(encoder: Any, tokens: Tokens, device: Any) -> dict[str, float]:
-    """Over parts of PROBED sequences, weighted by their words."""
+def _of_context(tokens: Tokens, encoder: TextEncoder, device: torch.device, precision: str) -> Values:
+    """Over parts of PROBED sequences, weighted by their words; of equal size or one less, so that none holds a single sequence, which would
+    have no other."""
     from harness.objectives.probes import PROBED, context_cosines
 
     sums: dict[str, float] = {}
     weight = 0
-    for part, rows in _parts(len(tokens), PROBED):
+    for k, rows in enumerate(np.array_split(np.arange(len(tokens)), max(1, len(tokens) // PROBED))):
         some = tokens.take(rows)
-        found = context_cosines(encoder, some, lambda purpose, k=part: stream(SEED, f"probe_{purpose}", k), device)
+        cosines = context_cosines(encoder, some, lambda purpose, k=k: stream(SEED, f"probe_{purpose}", k), device)
         words = int(np.count_nonzero(~some.special))
         weight += words
-        for name, value in found.items():
+        for name, value in cosines.items():
             sums[name] = sums.get(name, 0.0) + words * float(value)
     means = {name: total / weight for name, total in sums.items()}
-    return {**means, "contextual_score": means["intra_context_cosine"] - means["inter_context_cosine"]}
+    return {**means, "contextual_score": means["intra_context_cosine"] - means["inter_context_cosine"]}, {}
 
 
-def _parts(size: int, width: int) -> Iterator[tuple[int, Any]]:
-    """Rows in parts of equal size or one less, so that none holds a single sequence, which would have no other."""
-    yield from enumerate(np.array_split(np.arange(size), max(1, size // width)))
+# --------------------------------------------------------------------------------------------- embeddings of a test set
+
+
+def embeddings_of(prepared: Prepared, view: View) -> tuple[list[Embedded], list[str]]:
+    """The first test set of a table's only task under the best recorded run of each cell, in the order of sizes and rows: the state
+    of the first token after the last layer, which the classifier's head reads, without dropout. Of more than MOST examples the
+    first; and sentences about the runs, for people.
+
+    Weights that are not stored are trained again, shown by `view`. Raises UserError for a table of several tasks, for a regression,
+    and where no run is recorded or a run cannot be made again.
+    """
+    plan, resolved = prepared.plan, prepared.resolved
+    if len(resolved.tasks) > 1:
+        raise UserError(
+            f"--figure embeddings: the table has {', '.join(resolved.tasks)}; name one task with {prepared.request.option('tasks')}."
+        )
+    (data,) = plan.tasks.values()
+    if not data.task.classes:
+        raise UserError(
+            f"--figure embeddings: task {data.task.name} is a regression, and the figure shows classes; name another task."
+        )
+    column = next(iter(resolved.columns.values()))
+    digest = data.tests[column.evaluation].digest
+    import torch
+
+    best = _best(prepared)
+    if not best:
+        raise UserError(
+            "--figure embeddings: no run of these cells is recorded; run 'harness bench' with the same values first (--keep best keeps the weights)."
+        )
+    found, sentences = [], []
+    for run, dev in best:
+        stage = recorded(prepared.store.url, run.stage.key)
+        model = trained_model(stage, view, storage=prepared.request.storage)
+        tokens, gold = _read(model, digest)
+        predicted = stage.record.predictions[digest].decoded[: len(gold)]
+        model.objective.eval()
+        device = torch.device(model.setup.device)
+        vectors = first_states(model.objective.encoder, tokens, device, run.stage.optim.precision)
+        found.append(Embedded(run.row, run.size, run.subset, run.seed, run.stage.key, vectors, gold, predicted))
+        sentences.append(
+            f"{found[-1].title}: run {stage.key[:12]} (subset {run.subset}, seed {run.seed}, dev {100 * dev:.2f}); "
+            f"{found[-1].numbers}. {' '.join(model.sentences)}"
+        )
+    return found, sentences
+
+
+def to_train_again(prepared: Prepared) -> list[str]:
+    """Keys of the runs that the figure shows and whose weights were not kept."""
+    storage = storage_of(prepared.request, prepared.store)
+    keys = [run.stage.key for run, _ in _best(prepared)]
+    return [key for key in keys if not storage.exists(weights_of(key, "last"))]
+
+
+def _best(prepared: Prepared) -> list[tuple[Run, float]]:
+    """Of each cell the run that `best_run` selects, with its dev score; cells without a finished run are left out."""
+    runs = prepared.plan.runs
+    records = prepared.store.records([run.stage.key for run in runs])
+    found = []
+    for size in prepared.resolved.sizes:
+        for row in prepared.resolved.rows:
+            best = best_run([run for run in runs if (run.size, run.row) == (size, row.name)], records)
+            if best is not None:
+                assert best.stage.selection is not None
+                found.append((best, records[best.stage.key].dev_scores[best.stage.selection.metric]))
+    return found
+
+
+def _read(model: TrainedModel, digest: str) -> tuple[Any, NDArray[Any]]:
+    """The first examples of the test set, as tokens, and their classes."""
+    rows = next(rows for rows in model.stage.data.tests if rows.digest == digest)
+    read = reader(model.prepared.plan, model.tokeniser, model.prepared.store)
+    examples, gold = read(rows, model.stage.data)
+    some = np.arange(min(MOST, len(examples)))
+    return examples.take(some).tokens, gold[some]
+
+
+def first_states(encoder: TextEncoder, tokens: Any, device: torch.device, precision: str) -> NDArray[Any]:
+    """The states of the first tokens of sequences after the last layer, float32 [n, d], in batches of similar lengths as dev and test are
+    evaluated, in the mode that the encoder is in."""
+    import torch
+
+    from harness.encoders.models.text_encoder import Batch
+    from harness.training.forward_backward import autocast
+    from harness.training.loop import by_length
+
+    found = np.zeros((len(tokens), encoder.hidden_size), dtype=np.float32)
+    with torch.inference_mode(), autocast(device, precision):
+        for rows in by_length(tokens.lengths):
+            batch = Batch.of(tokens.take(rows), device)
+            found[rows] = encoder(batch, batch.packing.first).float().cpu().numpy()
+    return found

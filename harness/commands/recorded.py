@@ -1,37 +1,43 @@
 """A recorded stage with what its store and its data tell of it: the run and the cell that it belongs to, texts, and how to make
-it again."""
+it again; its numbers, and the runs of a store, as data frames."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from harness.commands.prepare import Prepared, prepare
-from harness.commands.stored import command, find_key, last_bench, like_last, of_cell, of_run
-from harness.errors import UserError
-from harness.specs import Record, Run, Stage
+from harness.commands.stored import check_exists, command, find_key, last_bench, like_last, of_cell, of_run
+from harness.errors import UserError, unknown
+from harness.planning.request import Request, from_json
+from harness.planning.runs import Plan
+from harness.planning.waves import best_run
+from harness.specs import Record, RowSet, Run, Stage
 from harness.store import DEFAULT_URL, Store, StoredRequest
-from harness.tables.plan import Plan
-from harness.tables.request import Request, from_json
-from harness.tables.waves import best_run
 from harness.tasks import TASKS, Task
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
 class Recorded:
     """A stage of a store, its record with predictions, and the request that makes it.
 
-    `cell`: the request of its cell, all subsets and seeds; of a stage that no run ends with the whole request. `label`: of the
-    run that ends with it. `again`: the command that makes it again. All three empty where the store does not know. `step`: which of
-    its weights are meant, its final ones or those after an update.
+    `cell`: the request of its cell, all subsets and seeds; of a stage that no run ends with the whole request. `again`: the command that
+    makes it again. Both empty where the store does not know. `step`: which of its weights are meant, its final ones or those after an
+    update.
     """
 
     store: Store
     stage: Stage
     record: Record
     cell: Request | None = None
-    label: Mapping[str, Any] | None = None
     again: str = ""
     step: Literal["last"] | int = "last"
 
@@ -44,6 +50,13 @@ class Recorded:
         """Which weights are meant, in words that follow a name; empty for the final ones."""
         return "" if self.step == "last" else f" after update {self.step:,} of {self.stage.optim.steps:,}"
 
+    def check_done(self) -> None:
+        """Raises UserError for a stage that has no weights because it did not finish."""
+        if self.record.status != "done":
+            raise UserError(
+                f"{self.key[:12]} is {self.record.status} ({self.record.reason}); only a finished stage has weights."
+            )
+
     def prepare(self, *, train: bool = False) -> Prepared:
         """Its cell, planned. Raises UserError where the request is not known, or its files changed."""
         if self.cell is None:
@@ -51,48 +64,51 @@ class Recorded:
                 f"{self.key[:12]}: the store {self.store.shown} does not know which request made this stage; run its bench again "
                 "with this store, which trains nothing that is recorded."
             )
-        found = prepare(replace(self.cell, store=self.store.url), train=train)
-        if self.key not in found.plan.stages:
-            missing = ", ".join(found.plan.unresolved[:3])
+        prepared = prepare(replace(self.cell, store=self.store.url), train=train)
+        if self.key not in prepared.plan.stages:
+            missing = ", ".join(prepared.plan.unresolved[:3])
             why = f"{missing} is not at hand" if missing else "its table, its data or its encoder changed since then"
             raise UserError(f"{self.key[:12]}: the same request makes another stage now: {why}. It was: {self.again}")
-        return found
+        return prepared
 
     def run_in(self, plan: Plan) -> Run:
         """The run that ends with it, or the first that passes through it."""
-        ends = [run for run in plan.runs if run.stage.key == self.key]
-        return next(iter(ends or [run for run in plan.runs if any(s.key == self.key for s in run.stage.chain)]))
+        passing = [run for run in plan.runs if any(stage.key == self.key for stage in run.stage.chain)]
+        return next((run for run in passing if run.stage.key == self.key), passing[0])
 
 
-def recorded(url: str | None, beginning: str) -> Recorded:
-    """The stage whose key begins so, in the store at `url` (None: the default one). Raises UserError."""
+def recorded(url: str | None, beginning: str, update: int | None = None) -> Recorded:
+    """The stage whose key begins so, in the store at `url` (None: the default one), with its final weights or those after an `update`.
+    Raises UserError."""
     store = Store(url or DEFAULT_URL, create=False)
     key = find_key(store, beginning)
     stage, record = store.stage(key), store.records([key], predictions=True)[key]
     assert stage is not None  # a record keeps its stage
+    step = "last" if update is None else _checked_update(stage, record, update)
     for stored, label in requests_of(store, key):
-        return Recorded(store, stage, record, of_cell(stored, label), label, command(of_run(stored, label), store=url))
+        again = command(of_run(stored, label), store=url)
+        return Recorded(store, stage, record, of_cell(stored, label), again, step)
     for stored in store.requests(key):
         if not stored.study:
             whole = from_json(stored.values)
-            return Recorded(store, stage, record, whole, None, command(whole, store=url))
-    return Recorded(store, stage, record)
+            return Recorded(store, stage, record, whole, command(whole, store=url), step)
+    return Recorded(store, stage, record, step=step)
 
 
-def after_update(found: Recorded, update: int) -> Recorded:
-    """The same stage with its weights after an update. Raises UserError where it has none of its own."""
-    stage, said = found.stage, f"--update {update}: {found.key[:12]}"
+def _checked_update(stage: Stage, record: Record, update: int) -> Literal["last"] | int:
+    """Raises UserError for an update after which a stage has no weights of its own."""
+    place = f"--update {update}: {record.key[:12]}"
     if stage.selection:
         raise UserError(
-            f"{said} ({stage.phase}) keeps its best checkpoint alone; name a stage of pre-training or post-training, whose key 'harness "
-            f"show {found.key[:12]}' prints among the parents."
+            f"{place} ({stage.phase}) keeps its best checkpoint alone; name a stage of pre-training or post-training, whose key 'harness "
+            f"show {record.key[:12]}' prints among the parents."
         )
     if not 1 <= update <= stage.optim.steps:
-        saved = "".join(f"{step:,}, " for step in found.record.provenance.get("saved_at", []))
+        saved = "".join(f"{step:,}, " for step in record.provenance.get("saved_at", []))
         raise UserError(
-            f"{said} has {stage.optim.steps:,} updates (weights saved after {saved}{stage.optim.steps:,}); name one."
+            f"{place} has {stage.optim.steps:,} updates (weights saved after {saved}{stage.optim.steps:,}); name one."
         )
-    return replace(found, step="last" if update == stage.optim.steps else update)
+    return "last" if update == stage.optim.steps else update
 
 
 def requests_of(store: Store, key: str) -> Iterator[tuple[StoredRequest, Mapping[str, Any]]]:
@@ -105,12 +121,10 @@ def requests_of(store: Store, key: str) -> Iterator[tuple[StoredRequest, Mapping
 def plan_of(store: Store, stage: Stage) -> Plan | None:
     """The plan of a run that ends with a stage, for its texts; None where its data are not at hand any more."""
     for stored, label in requests_of(store, stage.key):
-        try:
-            made = prepare(replace(of_run(stored, label), store=store.url), train=False).plan
-        except (UserError, OSError):
-            continue
-        if any(rows.digest in made.library for rows in stage.row_sets):
-            return made
+        with suppress(UserError, OSError):
+            plan = prepare(replace(of_run(stored, label), store=store.url), train=False).plan
+            if any(rows.digest in plan.library for rows in stage.row_sets):
+                return plan
     return None
 
 
@@ -120,24 +134,24 @@ def class_names(stage: Stage, labels: Iterable[Mapping[str, Any]]) -> tuple[str,
     if stage.data.classes:
         return stage.data.classes
     known = (TASKS[label["task"]].classes for label in labels if label["task"] in TASKS)
-    found = next((names for names in known if len(names) == stage.data.num_labels), None)
-    return found or tuple(f"class {code}" for code in range(stage.data.num_labels))
+    codes = tuple(f"class {code}" for code in range(stage.data.num_labels))
+    return next((names for names in known if len(names) == len(codes)), codes)
 
 
 def task_of(stage: Stage, plan: Plan) -> Task | None:
     """The task that a stage is evaluated on."""
     dev = stage.data.dev
-    return next((found.task for found in plan.tasks.values() if dev and found.dev.digest == dev.digest), None)
+    return next((data.task for data in plan.tasks.values() if dev and data.dev.digest == dev.digest), None)
 
 
 def best_key(request: Request) -> str:
     """The run of the last bench with the best dev score among those of one task; see `best_run`. Filters of `request` narrow the
     bench. Raises UserError."""
     store = Store(request.store or DEFAULT_URL, create=False)
-    found = last_bench(store)
-    if found is None:
+    last = last_bench(store)
+    if last is None:
         raise UserError(f"--best: the store {store.shown} holds no bench yet; run one first, or name a key.")
-    plan = prepare(like_last(request, found[1]), train=False).plan
+    plan = prepare(like_last(request, last[1]), train=False).plan
     tasks = dict.fromkeys(run.task for run in plan.runs)
     if len(tasks) > 1:
         raise UserError(
@@ -149,12 +163,110 @@ def best_key(request: Request) -> str:
     return best.stage.key
 
 
+# ---------------------------------------------------------------------------------------------------------- data frames
+
+
+@dataclass(frozen=True, repr=False)
+class StageRecord:
+    """One recorded stage. `record`: its status, scores, cost and provenance."""
+
+    stage: Stage
+    record: Record
+    _texts: Plan | None
+
+    @property
+    def key(self) -> str:
+        return self.record.key
+
+    @cached_property
+    def history(self) -> pd.DataFrame:
+        """The evaluations, one row each: step, the means of the loss's terms since the entry before, and scores on dev
+        as 'dev.accuracy'."""
+        import pandas as pd
+
+        entries = [{name: value for name, value in entry.items() if name != "curve"} for entry in self.record.history]
+        return pd.json_normalize(entries)
+
+    @cached_property
+    def curve(self) -> pd.DataFrame:
+        """The learning curve in more points than the evaluations, one row a point: step, loss (its mean since the point before)
+        and dev, the score that checkpoints are selected by."""
+        import pandas as pd
+
+        losses, dev = (
+            pd.DataFrame(points, columns=["step", name]).astype({"step": int})
+            for name, points in zip(("loss", "dev"), learning_curve(self.record, self.stage), strict=True)
+        )
+        return losses.merge(dev, on="step", how="outer").sort_values("step", ignore_index=True)
+
+    @cached_property
+    def predictions(self) -> pd.DataFrame:
+        """One row an example of dev and of each test set: split, the text columns of its task where its texts are at hand, gold
+        and predicted class (by name where the task is known, else by code; numbers for a regression), and the logit of each
+        class."""
+        import pandas as pd
+
+        frames = [self.split(name) for name in self.splits]
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=["split", "gold", "predicted"])
+
+    @property
+    def splits(self) -> dict[str, RowSet]:
+        """The sets that predictions are recorded of, by name."""
+        data = self.stage.data
+        splits = {"dev": data.dev} if data.dev else {}
+        splits |= {"test" if len(data.tests) == 1 else rows.name.rpartition("/")[2]: rows for rows in data.tests}
+        return {name: rows for name, rows in splits.items() if rows.digest in self.record.predictions}
+
+    def split(self, name: str) -> pd.DataFrame:
+        """The rows of `predictions` of one set."""
+        import pandas as pd
+
+        rows, plan = self.splits[name], self._texts
+        predicted = self.record.predictions[rows.digest]
+        task = task_of(self.stage, plan) if plan else None
+        texts = plan.library.get(rows.digest) if plan else None
+        frame = pd.DataFrame({"split": [name] * len(predicted.gold)})
+        if task and texts is not None and np.array_equal(texts.gold, predicted.gold):
+            frame[list(task.columns)] = texts.texts
+        return frame.assign(**(task.kind if task else predicted.kind).frame(predicted))
+
+    def __repr__(self) -> str:
+        return f"<{self.stage.phase} {self.key[:12]}: {self.record.status}>"
+
+
+def stage_record(store: Store, beginning: str) -> StageRecord:
+    """The stage whose key begins so. Raises UserError."""
+    key = find_key(store, beginning)
+    stage, record = store.stage(key), store.records([key], predictions=True)[key]
+    assert stage is not None  # a record keeps its stage
+    return StageRecord(stage, record, plan_of(store, stage) if record.predictions else None)
+
+
+def misclassified(key: str, *, split: str = "dev", store: str = DEFAULT_URL) -> pd.DataFrame:
+    """The examples of one split that a run got wrong: texts (where they are at hand), gold and predicted class, confidence (the
+    probability of the predicted class) and logits; the highest probability first. Of a regression all examples by `difference`.
+
+    `attrs`: 'rows' of the split, 'wrong' of them, and the 'measure' that orders them. Raises UserError for a split without predictions.
+    """
+    record = stage_record(Store(store, create=False), key)
+    if not record.splits:
+        raise UserError(
+            f"{record.key[:12]} ({record.stage.phase}) has no predictions; name a run that ends with fine-tuning."
+        )
+    if split not in record.splits:
+        raise unknown("split", split, record.splits, "--split")
+    predicted = record.record.predictions[record.splits[split].digest]
+    order, measure, values = predicted.kind.mistakes(predicted)
+    wrong = record.split(split).assign(**{measure: values}).iloc[order].reset_index(drop=True)
+    wrong.attrs.update(rows=len(values), wrong=len(order), measure=measure)
+    return wrong
+
+
 def recorded_runs(store: Store, request: Request) -> list[dict[str, Any]]:
     """The recorded runs of a store, the newest first, narrowed by the table and the filters of `request`: key, table, row, method,
     task, size (0: the full training set), subset, seed, status, reason, metric and dev (at the selected checkpoint), step,
     seconds of the last stage, recorded_at (Unix time)."""
-    if not store.exists:
-        raise UserError(f"There is no store at {store.shown} yet; run a bench first, or name another store.")
+    check_exists(store)
     wanted = {name: getattr(request, name + "s") for name in ("task", "size", "subset", "seed")}
     methods = None if request.methods is None else {name.casefold() for name in request.methods}
     labels = [
@@ -165,14 +277,14 @@ def recorded_runs(store: Store, request: Request) -> list[dict[str, Any]]:
         and all(values is None or label[name] in values for name, values in wanted.items())
     ]
     records = store.records(dict.fromkeys(label["key"] for label in labels))
-    found = []
+    runs = []
     for label in labels:
         if (record := records.get(label["key"])) is not None:  # None: damaged
             metric, dev = next(iter(record.dev_scores.items()), ("", None))
             more = {"status": record.status, "reason": record.reason, "metric": metric, "dev": dev}
             more |= {"step": record.selected_step, "seconds": record.seconds, "recorded_at": label.pop("committed_at")}
-            found.append({**label, **more})
-    return found
+            runs.append({**label, **more})
+    return runs
 
 
 def learning_curve(record: Record, stage: Stage) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:

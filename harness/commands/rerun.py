@@ -5,32 +5,28 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
 
 from harness.commands.execution import storage_of
 from harness.commands.prepare import Prepared, prepare
-from harness.commands.train import train
+from harness.commands.train import View, train
 from harness.commands.verify import Verification
 from harness.encoders.models.weights import checked
 from harness.errors import UserError
+from harness.planning.work import work
 from harness.specs import Parent, Record, Stage
 from harness.statistics.crossed import half_width, mean_squares
 from harness.statistics.design import full_grid
 from harness.storage import Storage, weights_of
 from harness.store import Store
-from harness.tables.work import work
 
-if TYPE_CHECKING:
-    from harness.tables.lifecycle import Event
-
-View = Callable[[Prepared, str], AbstractContextManager[Callable[["Event"], None]]]
 HARDWARE = ("device", "kernels", "torch", "threads", "workers", "micro_batch")
 """What a record's provenance says of the kind of hardware: where all are equal, numbers are bit-identical."""
 LEVEL = 0.05
@@ -59,61 +55,54 @@ class Tolerance:
     runs: int
 
 
-def rerun(found: Verification, count: int, seed: int, view: View, *, storage: str | None = None) -> list[Rerun]:
+def rerun(outcome: Verification, count: int, seed: int, view: View, *, storage: str | None = None) -> list[Rerun]:
     """Train `count` stages again, drawn by `seed` from the chains of the file's finished runs, and compare them with their records.
 
     `storage`: where weights are kept: those of a parent that are there as they were recorded are used, others are trained again. Raises UserError
     where no finished run of the file can be planned here.
     """
-    planned: list[tuple[Prepared, dict[str, Record]]] = []
-    population: dict[str, int] = {}
-    for request in {id(each): each for each in found.requests.values()}.values():
-        keys = {key for key, each in found.requests.items() if each is request}
-        prepared = prepare(request, train=True)
-        chains = {s.key for run in prepared.plan.runs if run.stage.key in keys for s in run.stage.chain}
-        records = {k: r for k, r in found.store.records(chains, predictions=True).items() if r.status == "done"}
-        population |= {key: len(planned) for key in records if key not in population}
-        planned.append((prepared, records))
-    if not population:
+    keys = {*outcome.published.keys}
+    plans: dict[str, Prepared] = {}
+    records: dict[str, Record] = {}
+    for bench in outcome.benches:
+        if bench.prepared:
+            prepared = prepare(bench.request, train=True)
+            chains = {s.key for run in prepared.plan.runs if run.stage.key in keys for s in run.stage.chain}
+            for key, record in outcome.store.records(chains - plans.keys(), predictions=True).items():
+                if record.status == "done":
+                    plans[key], records[key] = prepared, record
+    if not plans:
         raise UserError(
-            f"--rerun: no finished run of {found.published.path} can be planned here; nothing can be trained again."
+            f"--rerun: no finished run of {outcome.published.path} can be planned here; nothing can be trained again."
         )
-    drawn = random.Random(seed).sample(sorted(population), min(count, len(population)))
-    again: list[Rerun] = []
-    for place, (prepared, records) in enumerate(planned):
-        mine = [key for key in drawn if population[key] == place]
-        groups: dict[tuple[int, int, bool], list[str]] = {}
-        for key in mine:
-            origin = records[key].provenance
-            how = (int(origin.get("workers", 1)), int(origin.get("micro_batch", 0)), bool(origin.get("kernels")))
-            groups.setdefault(how, []).append(key)
+    drawn = random.Random(seed).sample(sorted(plans), min(count, len(plans)))
+    groups: dict[tuple[int, int, int, bool], list[str]] = {}
+    for key in drawn:
+        origin = records[key].provenance
+        how = (int(origin.get("workers", 1)), int(origin.get("micro_batch", 0)), bool(origin.get("kernels")))
+        groups.setdefault((id(plans[key]), *how), []).append(key)
+    reruns: list[Rerun] = []
+    for (_, workers, micro_batch, on_cpu), group in groups.items():
+        prepared = plans[group[0]]
+        ended = _trained(prepared, records, group, workers, micro_batch, on_cpu, storage, view)
         names = prepared.plan.names()
-        for how, keys_of_group in groups.items():
-            ended = _trained(prepared, records, keys_of_group, how, storage, view)
-            again += [
-                _judged(
-                    found,
-                    prepared.plan.stages[key],
-                    names[key],
-                    records[key],
-                    ended.get(key),
-                    len(drawn),
-                )
-                for key in keys_of_group
-            ]
-    return again
+        for key in group:
+            stage = prepared.plan.stages[key]
+            reruns.append(_judged(outcome, stage, names[key], records[key], ended.get(key), len(drawn)))
+    return reruns
 
 
 def _trained(
     prepared: Prepared,
     records: Mapping[str, Record],
     keys: Iterable[str],
-    how: tuple[int, int, bool],
+    workers: int,
+    micro_batch: int,
+    on_cpu: bool,
     storage: str | None,
     view: View,
 ) -> dict[str, Record]:
-    """The records of stages trained in a folder that is deleted at the end; `how`: workers, micro-batch, and whether on a CPU."""
-    workers, micro_batch, on_cpu = how
+    """The records of stages trained in a folder that is deleted at the end."""
     if workers != prepared.resolved.num_workers:
         prepared = prepare(replace(prepared.request, num_workers=workers), train=True)
     plan, kept = prepared.plan, storage_of(replace(prepared.request, storage=storage), prepared.store)
@@ -155,68 +144,55 @@ def _copied(stage: Stage, record: Record | None, kept: Storage, scratch: Storage
     if wanted is None or not kept.exists(name):
         return False
     content = kept.read(name)
-    try:
-        _, digest = checked(content)
-    except SafetensorError:
-        return False
-    if digest != wanted:
-        return False
-    scratch.write(name, content)
-    return True
+    with suppress(SafetensorError):
+        if checked(content)[1] == wanted:
+            scratch.write(name, content)
+    return scratch.exists(name)
 
 
 # ------------------------------------------------------------------------------------------------------ comparing
 
 
 def _judged(
-    found: Verification, stage: Stage, names: list[str], record: Record, ended: Record | None, judged: int
+    outcome: Verification, stage: Stage, names: list[str], record: Record, ended: Record | None, judged: int
 ) -> Rerun:
     several = f" and {len(names) - 1} more" if len(names) > 1 else ""
     name = f"{stage.key[:12]}, {stage.phase} of {names[0]}{several}"
     if ended is None or ended.status != "done":
         why = ended.reason if ended else "no worker returned it"
         return Rerun(stage.key, False, f"{name}: could not be trained again: {why}")
-    there, here = ({each: one.provenance.get(each) for each in HARDWARE} for one in (record, ended))
+    there, here = ({part: one.provenance.get(part) for part in HARDWARE} for one in (record, ended))
     if there == here:
-        agrees, said = bit_for_bit(record, ended)
-        return Rerun(stage.key, agrees, f"{name}: {said} (the same kind of hardware: {here['device']})")
-    moved = ", ".join(f"{each} {here[each]} instead of {there[each]}" for each in HARDWARE if there[each] != here[each])
-    agrees, said = within_tolerance(stage, record, ended, tolerance_of(found, stage, judged))
-    return Rerun(stage.key, agrees, f"{name}: {said} (other hardware: {moved})")
-
-
-def losses_of(record: Record) -> list[tuple[int, float]]:
-    return [(int(entry["step"]), float(entry["loss"])) for entry in record.history if "loss" in entry]
+        agrees, sentence = bit_for_bit(record, ended)
+        return Rerun(stage.key, agrees, f"{name}: {sentence} (the same kind of hardware: {here['device']})")
+    moved = ", ".join(f"{part} {here[part]} instead of {there[part]}" for part in HARDWARE if there[part] != here[part])
+    agrees, sentence = within_tolerance(stage, record, ended, tolerance_of(outcome, stage, judged))
+    return Rerun(stage.key, agrees, f"{name}: {sentence} (other hardware: {moved})")
 
 
 def bit_for_bit(record: Record, ended: Record) -> tuple[bool, str]:
     """Whether two records hold the same numbers, and the sentence about it."""
-    differs = []
-    if losses_of(record) != losses_of(ended):
-        differs.append("its losses")
-    if (record.selected_step, record.dev_scores) != (ended.selected_step, ended.dev_scores):
-        differs.append("its selected update or dev scores")
-    greatest = max(
-        (
-            float(np.abs(each.logits - ended.predictions[digest].logits).max())
-            for digest, each in record.predictions.items()
-        ),
-        default=0.0,
+    losses, again = (
+        [(int(entry["step"]), float(entry["loss"])) for entry in one.history if "loss" in entry]
+        for one in (record, ended)
     )
-    if greatest or any(
-        not np.array_equal(each.gold, ended.predictions[d].gold) for d, each in record.predictions.items()
-    ):
-        differs.append(f"its predictions (logits by up to {greatest:.2g})")
-    if record.weights_digest and record.weights_digest != ended.weights_digest:
-        differs.append("its weights")
-    if (start := record.provenance.get("parent_product")) and start != ended.provenance.get("parent_product"):
-        differs.append("the weights that it starts from")
-    if differs:
+    pairs = [(predicted, ended.predictions[digest]) for digest, predicted in record.predictions.items()]
+    greatest = max((then.difference(now) for then, now in pairs), default=0.0)
+    start = record.provenance.get("parent_product")
+    equal = {
+        "its losses": losses == again,
+        "its selected update or dev scores": (record.selected_step, record.dev_scores)
+        == (ended.selected_step, ended.dev_scores),
+        f"its predictions (logits by up to {greatest:.2g})": not greatest
+        and all(np.array_equal(then.gold, now.gold) for then, now in pairs),
+        "its weights": not record.weights_digest or record.weights_digest == ended.weights_digest,
+        "the weights that it starts from": not start or start == ended.provenance.get("parent_product"),
+    }
+    if differs := [what for what, same in equal.items() if not same]:
         return False, f"DIFFERS from its record in {', '.join(differs)}"
-    rows = sum(len(each.gold) for each in record.predictions.values())
+    rows = sum(len(predicted.gold) for predicted in record.predictions.values())
     weights = " and weights" if record.weights_digest else ""
-    losses = f"{len(losses_of(record)):,} mean losses"
-    return True, f"bit-identical: {losses}, {rows:,} predictions{weights}"
+    return True, f"bit-identical: {len(losses):,} mean losses, {rows:,} predictions{weights}"
 
 
 def within_tolerance(stage: Stage, record: Record, ended: Record, tolerance: Tolerance | None) -> tuple[bool, str]:
@@ -225,25 +201,18 @@ def within_tolerance(stage: Stage, record: Record, ended: Record, tolerance: Tol
 
     start, limit = _start(record), START[stage.optim.precision]
     apart = abs(start - _start(ended)) / abs(start) if start else 0.0
-    said = [f"first losses differ by {apart:.1e} of their value, tolerance {limit:.0e}"]
-    agrees = apart <= limit
+    first = f"first losses differ by {apart:.1e} of their value, tolerance {limit:.0e}"
     if tolerance is None:
-        return agrees, "; ".join(
-            [
-                *said,
-                "no score is compared"
-                if stage.selection is None
-                else "its cell has too few runs for a tolerance of scores",
-            ]
+        few = (
+            "no score is compared" if stage.selection is None else "its cell has too few runs for a tolerance of scores"
         )
-    digest = next(each.digest for each in stage.data.tests if each.name.endswith(f"/{tolerance.evaluation}"))
-    then, now = (
-        score(tolerance.metric, p.gold, p.logits) for p in (record.predictions[digest], ended.predictions[digest])
+        return apart <= limit, f"{first}; {few}"
+    digest = next(rows.digest for rows in stage.data.tests if rows.name.endswith(f"/{tolerance.evaluation}"))
+    then, now = (score(tolerance.metric, p) for p in (record.predictions[digest], ended.predictions[digest]))
+    return apart <= limit and abs(now - then) <= tolerance.value, (
+        f"{first}; test {tolerance.metric} {100 * now:.2f} instead of {100 * then:.2f}, tolerance {100 * tolerance.value:.2f} points by "
+        f"the runs of its cell ({tolerance.runs})"
     )
-    said.append(
-        f"test {tolerance.metric} {100 * now:.2f} instead of {100 * then:.2f}, tolerance {100 * tolerance.value:.2f} points by the runs of its cell ({tolerance.runs})"
-    )
-    return agrees and abs(now - then) <= tolerance.value, "; ".join(said)
 
 
 def _start(record: Record) -> float:
@@ -253,17 +222,17 @@ def _start(record: Record) -> float:
     return float(points[0][1] if points else first["loss"])
 
 
-def tolerance_of(found: Verification, stage: Stage, judged: int) -> Tolerance | None:
+def tolerance_of(outcome: Verification, stage: Stage, judged: int) -> Tolerance | None:
     """Two runs of one subset and seed on different hardware differ by the run's own noise. Its variance is at most the mean square of interaction
     and run in the cell, so that the difference lies within t * sqrt(2 * mean square) with 95 %, over all `judged` stages together."""
-    row = next((row for row in found.published.rows if row["key"] == stage.key and row["test"] is not None), None)
+    row = next((row for row in outcome.published.rows if row["key"] == stage.key and row["test"] is not None), None)
     if row is None:
         return None
     cell = ("row", "column", "size", "metric")
     scores = {
-        (each["subset"], each["seed"]): each["test"]
-        for each in found.published.rows
-        if each["test"] is not None and all(each[name] == row[name] for name in cell)
+        (other["subset"], other["seed"]): other["test"]
+        for other in outcome.published.rows
+        if other["test"] is not None and all(other[name] == row[name] for name in cell)
     }
     subsets, seeds = full_grid(list(scores))
     if len(subsets) * len(seeds) < 2:
@@ -271,5 +240,5 @@ def tolerance_of(found: Verification, stage: Stage, judged: int) -> Tolerance | 
     squares = mean_squares([[scores[s, r] for r in seeds] for s in subsets])
     a, b, ab = squares.degrees
     square, degrees = (squares.residual, ab) if ab else (squares.subset + squares.seed, max(a, b))
-    value = float(half_width(2 * square, np.asarray(float(degrees)), 1 - LEVEL / judged))
+    value = float(half_width([2 * square], [degrees], 1 - LEVEL / judged))
     return Tolerance(row["metric"], row["evaluation"], value, len(subsets) * len(seeds))

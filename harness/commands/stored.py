@@ -9,16 +9,21 @@ from typing import Any
 
 from harness.errors import UserError
 from harness.methods import METHODS, methods_named
+from harness.planning.request import FIELDS, FILTERS, SEVERAL, Request, from_json, is_own, same_table
+from harness.planning.table import load_table
 from harness.search.request import TuneRequest
 from harness.store import Store, StoredRequest, masked
-from harness.tables.request import FIELDS, FILTERS, SEVERAL, Request, from_json, is_own, same_table
-from harness.tables.table import load_table
+
+
+def check_exists(store: Store) -> None:
+    """Raises UserError where there is no store."""
+    if not store.exists:
+        raise UserError(f"There is no store at {store.shown}; run a bench first, or name another one with --store.")
 
 
 def find_key(store: Store, beginning: str) -> str:
     """The only key that begins so. Raises UserError."""
-    if not store.exists:
-        raise UserError(f"There is no store at {store.shown} yet; run a bench first, or name another store.")
+    check_exists(store)
     keys = store.keys_like(beginning)
     if not keys:
         raise UserError(f"The store {store.shown} has no record whose key begins with '{beginning}'.")
@@ -68,9 +73,11 @@ def variants(store: Store, request: Request) -> list[Variant]:
                 for name in FIELDS
                 if (value := getattr(theirs, name)) not in (None, getattr(request, name)) and name not in FILTERS
             ]
-            ours = {override.key: override.value for override in request.overrides}
-            words += [f"--set {each.text}" for each in theirs.overrides if ours.pop(each.key, None) != each.value]
-            words += [f"no --set {key}" for key in ours]
+            ours = {(override.row, override.key): override for override in request.overrides}
+            for each in theirs.overrides:
+                mine = ours.pop((each.row, each.key), None)
+                words += [f"--set {each.text}"] if mine is None or mine.value != each.value else []
+            words += [f"no --set {each.text.partition('=')[0]}" for each in ours.values()]
             if words:
                 found.append(Variant(stored, theirs, tuple(words)))
     return found

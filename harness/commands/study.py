@@ -10,10 +10,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from harness.analysis.cells import own_scores
+from harness.analysis.scores import results_of
+from harness.commands.bench import Callbacks
 from harness.commands.execution import check_machine, execution_of, storage_of, worker_setup_of
 from harness.commands.prepare import Prepared, check_masks, prepare
 from harness.commands.texts import reader
+from harness.commands.track import check_trackers, writer_of
+from harness.commands.train import unshown
 from harness.errors import UserError
+from harness.paths import without_folders
+from harness.planning.resolve import resolve
 from harness.search.points import Points
 from harness.search.request import TuneRequest
 from harness.search.results import Study
@@ -22,9 +29,8 @@ from harness.search.study import Entry, History, OptunaMirror, study_name, unfin
 from harness.search.trials import Trial
 from harness.specs import SHARED_PHASES, Record, Stage, trained_again
 from harness.store import Owner, Store, StoredRequest
-from harness.tables.cells import own_scores
-from harness.tables.resolve import resolve
-from harness.tables.results import results_of
+from harness.tracking.projection import Projection, member_of, size_name
+from harness.tracking.writer import Outcome, Writer
 
 Watcher = Callable[[str, Trial], None]
 """Called with what happened ('started', 'replicate', 'ended') and the trial as it is now."""
@@ -100,7 +106,7 @@ class Opened:
 
     def test_scores(self, trial: Trial) -> dict[str, list[float]]:
         """Test scores of a trial by column title, in the order of the study's replicates."""
-        request = self.study.request.bench(self.points.space, trial.point)
+        request = self.points.space.bench(self.study.request.base, trial.point)
         prepared = prepare(request, train=False)
         scores = own_scores(prepared.resolved, results_of(prepared.plan, self.store))
         found = scores[scores["done"]].set_index(["size", "column", "subset", "seed"])["test"].to_dict()
@@ -132,7 +138,7 @@ def prepare_study(request: TuneRequest) -> PreparedStudy:
     space = requested_space(request)
     check_sampler(space, request)
     check_overrides(request.base.overrides, space)
-    prepared = prepare(request.bench(space, space.defaults), train=True)
+    prepared = prepare(space.bench(request.base, space.defaults), train=True)
     if prepared.plan.waiting:
         raise UserError(
             f"table {prepared.resolved.table.name}: its runs start from selected runs, which are not trained yet; run 'harness bench "
@@ -186,6 +192,35 @@ def open_study(study: PreparedStudy) -> Iterator[Opened]:
         store.release(owner)
 
 
+@contextmanager
+def searched(
+    request: TuneRequest,
+    callbacks: Callbacks,
+    view: TrialView = unshown,
+    agree: Callable[[PreparedStudy], None] = lambda study: None,
+    begin: Callable[[Opened], None] = lambda opened: None,
+) -> Iterator[tuple[Opened, Callable[[], dict[str, Outcome]]]]:
+    """The study of a request with the trials that were left, and what writes to its trackers what they miss.
+
+    `view`: the progress of the trials. `agree`: called before anything is trained, `begin` once the study is held; each raises an error to train nothing.
+    """
+    check_trackers(request.base)
+    study = prepare_study(request)
+    agree(study)
+    if study.prepared.plan.untranslated:
+        callbacks.translated(study.prepared)
+        study = prepare_study(request)  # what was translated has its identity now
+    with open_study(study) as opened:
+        begin(opened)
+        writer = writer_of(request.base, opened.store.url, callbacks.warn)
+        if writer.outcomes:
+            opened.watchers.append(partial(track_trial, opened, writer))
+        if opened.proposals.remaining():
+            run_trials(opened, view)
+        opened.mirror.sync(opened.proposals.history.entries)
+        yield opened, lambda: writer.finish(study_projection(opened)) if writer.outcomes else {}
+
+
 def study_of(opened: Opened) -> Study:
     """All that the study knows now."""
     points, space = opened.points, opened.points.space
@@ -213,7 +248,7 @@ def study_of(opened: Opened) -> Study:
         sampler=space.sampler,
         racing=space.racing,
         seed=opened.study.request.seed,
-        notes=tuple(notes),
+        notes=tuple(map(without_folders, notes)),
     )
 
 
@@ -230,8 +265,7 @@ def run_trials(opened: Opened, view: TrialView) -> None:
     metadata = {"study": opened.name, "space": points.space.space.name, "encoder": located.name}
     with session(execution_of(request, points.base), metadata) as (dashboard, settled):
         from harness.cluster.ledger import start_ledger
-        from harness.cluster.trial import TrainingEvaluator, TrialContext
-        from harness.cluster.tune import explore
+        from harness.cluster.tune import TrainingEvaluator, explore
         from harness.cluster.worker import TokenCache, answer, slots_of
 
         storage = storage_of(request, store)
@@ -243,9 +277,11 @@ def run_trials(opened: Opened, view: TrialView) -> None:
         kept = [s.key for s in plan.stages.values() if s.parent and not s.selection]
         for key in kept:  # weights that the default point shares with others stay until the study ends
             answer(ledger.hold.remote(key, opened.owner.token))
-        context = TrialContext(
+        setup = worker_setup_of(request, located, storage, settled)
+        evaluator = partial(
+            TrainingEvaluator,
             points,
-            worker_setup_of(request, located, storage, settled),
+            setup,
             tokeniser.vocabulary,
             token_cache.made,
             ledger,
@@ -254,10 +290,10 @@ def run_trials(opened: Opened, view: TrialView) -> None:
             request.retry,
         )
         with view(opened, dashboard) as show:
-            opened.watchers += [show, partial(_remember, opened)]
+            opened.watchers[:0] = [show, partial(_remember, opened)]
             explore(
                 opened.proposals,
-                partial(TrainingEvaluator, context),
+                evaluator,
                 study=opened.name,
                 folder=store.artifacts.parent / "tune",
                 execution=settled,
@@ -273,6 +309,33 @@ def _remember(opened: Opened, kind: str, trial: Trial) -> None:
         points, named = opened.points, opened.study.prepared.named
         runs = [run for runs in points.runs(trial.point) for run in runs]
         opened.store.label(points.base.table.name, runs)
-        settings = [override.text for override in opened.study.request.bench(points.space, trial.point).overrides]
+        settings = [override.text for override in points.space.bench(opened.study.request.base, trial.point).overrides]
         request = StoredRequest(named.table.name, {**named.kept.values, "set": settings}, opened.name)
         opened.store.keep_request(request, [stage.key for run in runs for stage in run.stage.chain])
+
+
+# ----------------------------------------------------------------------------------------------------------- trackers
+
+
+def study_projection(opened: Opened) -> Projection:
+    """A study as trackers show it: a group a trial, without test scores, which the study does not look at."""
+    return _projection(opened, opened.proposals.history.trials)
+
+
+def track_trial(opened: Opened, writer: Writer, kind: str, trial: Trial) -> None:
+    """Write the stages of a trial whose replicate has ended."""
+    if kind == "replicate":
+        projection = _projection(opened, [trial])
+        for key in projection.stages:
+            writer.put(projection, key)
+
+
+def _projection(opened: Opened, trials: Iterable[Trial]) -> Projection:
+    points, members = opened.points, []
+    for trial in trials:
+        with suppress(UserError):  # a point that cannot be run: its trial failed
+            labels = {"study": opened.name, "trial": trial.number, **trial.point}
+            for run in {run.name: run for runs in points.runs(trial.point) for run in runs}.values():
+                group = f"trial {trial.number}/{run.task}/{size_name(run)}"
+                members.append(member_of(run, group, labels, points.table_data.tasks[run.task], tests=False))
+    return Projection(f"harness-{opened.name}", tuple(members))

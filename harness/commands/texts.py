@@ -9,12 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import UserError
+from harness.planning.recipe import Augment
+from harness.planning.resolved import Part, ResolvedTable
+from harness.planning.runs import Plan
+from harness.planning.task_reader import NO_TRANSLATION, Translation
 from harness.specs import Data, RowSet, digest_of
 from harness.store import Store
-from harness.tables.plan import Plan
-from harness.tables.recipe import Augment
-from harness.tables.resolve import Part, ResolvedTable
-from harness.tables.task_reader import NO_TRANSLATION, Translation
 from harness.tasks import (
     Corpus,
     NotAtHand,
@@ -29,9 +29,11 @@ from harness.tasks import (
 )
 
 if TYPE_CHECKING:
-    from harness.encoders.tokens import Tokeniser, Tokens
+    from harness.encoders.tokens import Examples, Tokeniser
 
 
+Counting = Callable[[str, int], AbstractContextManager[Callable[[int], Callable[[int, int], None]]]]
+"""How the progress of a back-translation is shown, given the translator's name and the number of texts; see `translate`."""
 Translators = Mapping[Augment | None, Translator]
 """The translators of a table: of its rows' views (None), and of each augmentation."""
 
@@ -100,7 +102,7 @@ def samples(
     plan: Plan,
     store: Store,
     limit: int,
-    progress: Callable[[str, int], AbstractContextManager[Callable[[int], Callable[[int, int], None]]]],
+    progress: Counting,
 ) -> list[Sample]:
     """The first `limit` examples of each task's first training set with their back-translations by every translator of the table.
     What the store lacks is made and kept.
@@ -140,24 +142,19 @@ def samples(
     return made
 
 
-def reader(plan: Plan, tokeniser: Tokeniser, store: Store) -> Callable[[RowSet, Data], tuple[Tokens, Any]]:
-    """How the pool gets a row set as a stage reads it: tokens, views one after another, and labels."""
-    from harness.encoders.tokens import joined
+def reader(plan: Plan, tokeniser: Tokeniser, store: Store) -> Callable[[RowSet, Data], tuple[Examples, Any]]:
+    """How the pool gets a row set as a stage reads it: examples, and labels or None."""
+    from harness.encoders.tokens import Examples, reading_of
     from harness.encoders.tokens.corpus_files import tokenise_corpus
 
-    def blocks(corpus: Corpus, data: Data) -> Tokens:
-        """A corpus is tokenised once, to disk, and read from there."""
-        identity = digest_of([corpus.digest, plan.located.encoder.digest, data.max_length, data.blocks])
-        folder = store.artifacts.parent / "blocks" / identity
-        return tokenise_corpus(corpus.texts(), tokeniser, data.max_length, data.blocks, folder, identity=identity)
-
-    def read(row_set: RowSet, data: Data) -> tuple[Tokens, Any]:
-        corpus = next((each for each in plan.corpora if each.digest == row_set.digest), None)
-        if corpus and (data.blocks == "packed" or row_set.digest not in plan.library):
-            return blocks(corpus, data), None
+    def read(row_set: RowSet, data: Data) -> tuple[Examples, Any]:
+        reading, rows = reading_of(data), plan.library.get(row_set.digest)
+        corpus = next((corpus for corpus in plan.corpora if corpus.digest == row_set.digest), None)
+        if corpus and (rows is None or data.blocks == "packed"):  # tokenised once, to disk, and read from there
+            identity = digest_of([corpus.digest, plan.located.encoder.digest, data.max_length, data.blocks])
+            folder = store.artifacts.parent / "blocks" / identity
+            return Examples(tokenise_corpus(corpus.texts(), tokeniser, reading, folder, identity=identity)), None
         rows = plan.library[row_set.digest]
-        width = rows.columns // data.views
-        views = [tuple(texts[k * width : (k + 1) * width] for texts in rows.texts) for k in range(data.views)]
-        return joined(*(tokeniser(view, data.max_length) for view in views)), rows.labels
+        return reading.examples(rows.texts, tokeniser), rows.labels
 
     return read

@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.commands.execution import check_machine, execution_of, storage_of, worker_setup_of
 from harness.commands.prepare import Prepared, check_masks, prepare
-from harness.commands.texts import reader, translate
+from harness.commands.texts import reader
+from harness.planning.runs import Plan
+from harness.planning.waves import best_run
 from harness.specs import Record, Run
 from harness.storage import Storage, weights_of
 from harness.store import Store
-from harness.tables.plan import Plan
-from harness.tables.waves import best_run
 
 if TYPE_CHECKING:
-    from harness.tables.lifecycle import Event
+    from harness.planning.lifecycle import Event
 
 View = Callable[[Prepared, str], AbstractContextManager[Callable[["Event"], None]]]
 """How the progress of a table is shown, given the dashboard's address: a context in which each event is passed on."""
-Counting = Callable[[str, int], AbstractContextManager[Callable[[int], Callable[[int, int], None]]]]
-"""The same of back-translation, given the translator's name and the number of texts; see `translate`."""
 
 
-def translated(prepared: Prepared, counting: Counting) -> tuple[Prepared, int]:
-    """The table with its back-translations made, whose stages have their keys now, and how many came back empty."""
-    if not prepared.plan.untranslated:
-        return prepared, 0
-    empty = 0
-    for augment, rows in prepared.plan.untranslated.items():
-        translator = prepared.translators[augment]
-        with counting(translator.name, sum(map(len, rows))) as progress:
-            empty += translate(rows, translator, Store(prepared.store.url), progress)
-    return prepare(prepared.request, train=True), empty
+@contextmanager
+def unshown(*_: Any) -> Iterator[Callable[..., None]]:
+    """A view that shows nothing."""
+    yield lambda *event: None
 
 
 def train(prepared: Prepared, view: View, *, remember: bool = True) -> Prepared:

@@ -1,225 +1,428 @@
-"""A published file of results, held against the records of a store: every figure is derived again by the current code, and every score
-is computed again from the stored predictions."""
+"""A published file of results, held against a store: its bench is planned again, the file is compared with what plan and records give, and
+the records are checked against themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from harness.analysis.published import Published, Values, differences, read_published, same, where
+from harness.analysis.schema import PLACE, records
+from harness.analysis.scores import results_of
 from harness.commands.prepare import Prepared, prepare
 from harness.commands.report import grid_of
+from harness.commands.stored import check_exists
+from harness.commands.texts import reader
+from harness.commands.trained import start_of
+from harness.encoders.flops import forward_flops
+from harness.encoders.tokens import Tokeniser
 from harness.errors import UserError
-from harness.specs import Record, Stage
-from harness.store import DEFAULT_URL, Store
-from harness.tables.caption import counted
-from harness.tables.plan import Plan
-from harness.tables.published import (
-    Difference,
-    Place,
-    Published,
-    cells_compared,
-    compared,
-    place_of,
-    read_published,
-    same,
-    where,
-)
-from harness.tables.render import cell_records
-from harness.tables.request import Request, from_json, is_own
-from harness.tables.results import results_of
-from harness.tables.schema import PLACE, records
+from harness.objectives import build, definition_of
+from harness.objectives.definitions import StepSize
+from harness.planning.request import BESIDE, Request, from_json, is_own
+from harness.report.table import render
+from harness.specs import Data, Parent, Record, RowSet, Stage
+from harness.store import DEFAULT_URL, Store, StoredRequest
 from harness.tasks import score
 
 CHUNK = 100
 """Records whose predictions are held in memory at a time."""
+RUN = ("size", "row", "task", "subset", "seed")
+"""What names a run of a bench."""
+
+Place = tuple[Any, ...]
+
+
+def run_of(row: Values) -> Place:
+    return tuple(row[name] for name in RUN)
+
+
+def _score_of(row: Values) -> Place:
+    return tuple(row[name] for name in (*PLACE, "metric"))
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A bench that the store remembers. `runs`: the keys of its runs, by its plan; by their labels in the store where it cannot be planned
+    here, for `reason`. `paths`: how the user wrote those that are absolute in `request`."""
+
+    published: Published
+    request: Request
+    runs: Mapping[Place, str]
+    paths: Mapping[str, str]
+    prepared: Prepared | None = None
+    reason: str = ""
+
+    @cached_property
+    def rows(self) -> dict[Place, Values]:
+        """What the records give, by place and metric; nothing where the bench cannot be planned."""
+        derived = records(results_of(self.prepared.plan, self.prepared.store)) if self.prepared else []
+        return {_score_of(row): self.as_written(row) for row in derived}
+
+    def as_written(self, value: Any) -> Any:
+        """A JSON value with the paths of the request as the user wrote them."""
+        text = json.dumps(value) if self.paths else ""
+        for path, written in self.paths.items():
+            text = text.replace(json.dumps(path)[1:-1], json.dumps(written)[1:-1])
+        return json.loads(text) if text else value
+
+    @cached_property
+    def differing(self) -> list[str]:
+        """In which fields the JSON file differs from the report of the bench, or from that of the part that the file says it is: the shorter
+        list; nothing where the bench cannot be planned."""
+        if not self.prepared or not self.published.body:
+            return []
+        best, part = self._differing(self.prepared), None
+        with suppress(KeyError, TypeError):  # a header of another form is no part of the bench
+            part = self._part(self.prepared)
+        if best and part:
+            with suppress(UserError):
+                best = min(best, self._differing(prepare(part, train=False)), key=len)
+        return best
+
+    def _differing(self, prepared: Prepared) -> list[str]:
+        derived = json.loads(render(*grid_of(prepared), "json"))
+        del derived["results"]
+        return [*differences(self.as_written(self.published.body), self.as_written(derived))]
+
+    def _part(self, prepared: Prepared) -> Request:
+        """The request with the filters that the file states, as far as the bench or the rows of the file know their values."""
+        body = self.published.body
+
+        def stated(name: str, column: str) -> tuple[int, ...]:
+            known = {*getattr(prepared.resolved, name), *(row[column] for row in self.published.rows)}
+            return tuple(dict.fromkeys(value for value in body[name] if value in known))
+
+        of_table = {row.name for row in prepared.resolved.table.rows}
+        added = {row.name: "+".join(row.parts) for row in prepared.resolved.rows if row.name not in of_table}
+        names = [str(row["name"]) for row in body["rows"]]
+        tasks = {str(cell["task"]): None for cell in body["cells"] if cell["task"]}
+        return replace(
+            self.request,
+            methods=tuple(added.get(name, name) for name in names),
+            tasks=tuple(task for task in self.request.tasks or tasks if task in tasks or is_own(task)),
+            sizes=stated("sizes", "size"),
+            subsets=stated("subsets", "subset"),
+            seeds=stated("seeds", "seed"),
+        )
 
 
 @dataclass
 class Verification:
-    """What came out. `figures`: that were compared; `missing`: rows of the file without an intact record, `problems`: everything else that is
-    wrong, a sentence each; `notes`: what the file leaves out and what was not checked; `rescored`: records whose scores were computed
-    again; `requests`: of each run that was found the request that makes it."""
+    """What came out. `benches`: those that the file was compared with; `differing`: figures that differ, and `problems`: everything
+    else that is wrong, a sentence each; `unchecked`: what is not in the file or was not compared, with its places;
+    `checked`: records that were checked against themselves."""
 
     published: Published
     store: Store
-    figures: int = 0
-    rescored: int = 0
-    differences: list[Difference] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
+    benches: list[Bench]
+    checked: int = 0
+    differing: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    tables: dict[str, None] = field(default_factory=dict)
-    requests: dict[str, Request] = field(default_factory=dict)
+    unchecked: dict[str, list[str]] = field(default_factory=dict)
 
     @property
-    def confirmed(self) -> bool:
-        return not (self.differences or self.missing or self.problems)
+    def wrong(self) -> bool:
+        return bool(self.differing or self.problems)
+
+    @cached_property
+    def _damaged(self) -> dict[str, str]:
+        return {damage.key: damage.why for damage in self.store.damages()[1]}
+
+    def absent(self, key: str) -> str:
+        """Why a key has no intact record; '' where it has one."""
+        if self.store.statuses([key]):
+            return ""
+        if key in self._damaged:
+            return f"its record {key[:12]} is damaged ({self._damaged[key]})"
+        return f"the store has no record {key[:12]}"
+
+    def leave_out(self, what: str, place: str) -> None:
+        self.unchecked.setdefault(what, []).append(place)
 
 
 def verify(path: Path, url: str | None) -> Verification:
-    """Compare every figure of a file with what the records of its runs give. Raises UserError for a file that is not one of results, and where
-    there is no store."""
+    """Compare a file with the plan of its bench and with what the records give. Raises UserError for a file that is not one of results, and
+    where there is no store."""
     published = read_published(path)
     store = Store(url or DEFAULT_URL, create=False)
-    if not store.exists:
-        raise UserError(
-            f"There is no store at {store.shown}; name the one that holds the records of {path} with --store."
-        )
-    found = Verification(published, store)
-    left = dict(enumerate(published.rows, start=1))
-    derived: dict[Place, Mapping[str, Any]] = {}
-    reasons: dict[str, str] = {}
-    for prepared in _tables(published, store, left, reasons):
-        rows = {place_of(row): row for row in records(results_of(prepared.plan, store))}
-        mine = {k: row for k, row in left.items() if rows.get(place_of(row), {}).get("key") == row["key"]}
-        if not mine:
-            continue
-        for k, row in mine.items():
-            found.differences += compared(k, row, rows[place_of(row)])
-            found.figures += len(row)
-            found.requests.setdefault(row["key"], prepared.request)
-            del left[k]
-        found.tables[prepared.resolved.table.name] = None
-        derived |= rows
-        _check_records(found, prepared, {row["key"] for row in mine.values()})
-        if published.cells and not left:
-            _check_cells(found, prepared)
-    found.differences.sort(key=lambda each: each.row)
-    _explain(found, left, reasons)
-    _look_for_left_out(found, derived)
-    if published.unknown:
-        found.notes.append(f"Not checked: {', '.join(published.unknown)} (no columns of 'harness report').")
-    return found
+    check_exists(store)
+    benches = _benches(published, store)
+    outcome = Verification(published, store, benches)
+    _compare_rows(outcome)
+    _compare_runs(outcome)
+    for bench in benches:
+        if bench.prepared:
+            _check_records(outcome, bench.prepared)
+    if published.body and benches and benches[0].prepared:
+        outcome.differing += benches[0].differing
+    elif published.body:
+        outcome.unchecked["all of the JSON but its results"] = []
+    if columns := [*published.unknown, *(f"{name} (missing)" for name in published.absent)]:
+        outcome.unchecked[f"columns of the file: {', '.join(columns)}"] = []
+    return outcome
 
 
-def _tables(
-    published: Published, store: Store, left: Mapping[int, Mapping[str, Any]], reasons: dict[str, str]
-) -> Iterator[Prepared]:
-    """The benches that need runs of the file, prepared, as long as rows are left: first those with the most of its runs, of these the smallest.
-    `reasons`: filled with why a bench cannot be planned here, by the keys of its stages."""
-    benches = [each for each in store.requests_for(published.keys) if not each[0].study]
-    for stored, keys, _ in sorted(benches, key=lambda each: (-len(each[1]), each[2])):
-        if keys.isdisjoint(row["key"] for row in left.values()):
-            continue
-        try:
-            prepared = prepare(replace(from_json(stored.values), store=store.url), train=False)
-        except UserError as error:
-            reasons |= dict.fromkeys(keys, str(error))
-            continue
-        if gone := prepared.plan.unresolved:
-            reasons |= dict.fromkeys(keys, f"{', '.join(gone[:3])} is not at hand.")
-        yield prepared
+# ------------------------------------------------------------------------------------------------------- benches
+
+
+def _benches(published: Published, store: Store) -> list[Bench]:
+    """The benches that have the runs of the file: first the one with the most of them, of these the smallest, or of a JSON file the one from
+    whose report it differs least; then those that have others."""
+    labels = {key: {(label["table"], run_of(label)) for label in store.labels(key)} for key in published.keys}
+    candidates = []
+    for stored, keys, total in store.requests_for(published.keys):
+        if not stored.study:
+            held = [(row["key"], (stored.table, run_of(row))) for row in published.rows]
+            rows = {k for k, (key, label) in enumerate(held) if key in keys and label in labels[key]}
+            candidates.append(((-len(rows), -len(keys), total), rows, stored))
+    candidates.sort(key=lambda candidate: candidate[0])
+    benches: list[Bench] = []
+    covered: set[int] = set()
+    for _, rows, stored in candidates:
+        if rows - covered or not benches:
+            rivals = [stored]
+            if published.body and not benches:
+                rivals = [other for _, others, other in candidates if others == rows]
+            planned = [_planned(rival, store, published) for rival in rivals]
+            benches.append(min(planned, key=lambda bench: (bench.prepared is None, len(bench.differing))))
+            covered |= rows
+    return benches
+
+
+def _planned(stored: StoredRequest, store: Store, published: Published) -> Bench:
+    """A remembered bench with its plan, or with its labels where something that the plan needs is not at hand."""
+    request = replace(from_json(stored.values), store=store.url)
+    absolute = [
+        (getattr(request, name), stored.values.get(name)) for name in ("table", "encoder", "data", "corpus", *BESIDE)
+    ]
+    absolute += zip(request.tasks or (), stored.values.get("tasks", ()), strict=True)
+    paths = {path: written for path, written in absolute if path and written and path != written}
+    try:
+        prepared = prepare(request, train=False)
+        if not (gone := prepared.plan.unresolved):
+            runs = {run_of(vars(run)): run.stage.key for run in prepared.plan.runs}
+            return Bench(published, request, runs, paths, prepared)
+        reason = f"{', '.join(gone[:3])} is not at hand"
+    except UserError as error:
+        reason = str(error).rstrip(".")
+    labels = store.labels_of(store.stages_of(stored))
+    runs = {run_of(label): label["key"] for label in labels if label["table"] == stored.table}
+    return Bench(published, request, runs, paths, reason=reason)
+
+
+# ------------------------------------------------------------------------------------------------------- rows
+
+
+def _compare_rows(outcome: Verification) -> None:
+    """Each row of the file with the row that the records give at its place."""
+    derived = {place: row for bench in reversed(outcome.benches) for place, row in bench.rows.items()}
+    runs = {run: (key, bench) for bench in reversed(outcome.benches) for run, key in bench.runs.items()}
+    first: dict[Place, int] = {}
+    for number, row in enumerate(outcome.published.rows, start=1):
+        place, (key, bench) = _score_of(row), runs.get(run_of(row), ("", None))
+        words = f"row {number} ({where(row)})"
+        problem = ""
+        if first.setdefault(place, number) != number:
+            problem = f" repeats row {first[place]}"
+        elif place in derived:
+            written = {name: derived[place][name] for name in row}
+            outcome.differing += [f"{words}: {sentence}" for sentence in differences(dict(row), written)]
+        elif bench is None:
+            others = "; ".join(where(label) for label in outcome.store.labels(row["key"])[:2])
+            known = f"its key {row['key'][:12]} is the run of {others}" if others else outcome.absent(row["key"])
+            problem = f" is no run of the bench; {known}"
+        elif key != row["key"]:
+            problem = f": its key is {row['key'][:12]}, and that of the run is {key[:12]}"
+        elif why := outcome.absent(key):
+            problem = f": {why}"
+        elif not bench.prepared:
+            outcome.leave_out(f"rows whose bench cannot be planned here ({bench.reason})", words)
+        else:
+            problem = ": its run has no score of this metric in this column"
+        outcome.problems += [words + problem] if problem else []
+
+
+def _compare_runs(outcome: Verification) -> None:
+    """The runs that the benches plan and the file does not have. One that is recorded, of the subsets and seeds of the file, is left out wrongly;
+    others make the file a part of its bench."""
+    rows = outcome.published.rows
+    scores, there = {_score_of(row) for row in rows}, {run_of(row) for row in rows}
+    design = [{run[k] for run in there} for k in range(len(RUN))]
+    for bench in outcome.benches:
+        outcome.problems += [
+            f"the file leaves out {where(row)}"
+            for place, row in bench.rows.items()
+            if run_of(row) in there and place not in scores
+        ]
+        of_bench = f"of the {len(bench.runs):,} runs of the bench"
+        for run, key in bench.runs.items():
+            words = where(dict(zip(RUN, run, strict=True)))
+            if run in there:
+                continue
+            if why := outcome.absent(key):
+                outcome.leave_out(f"{of_bench}, which have no record (never trained, or deleted)", f"{words}: {why}")
+            elif all(value in values for value, values in zip(run, design, strict=True)):
+                outcome.problems.append(f"the file leaves out the run {words}, {key[:12]}")
+            else:
+                outcome.leave_out(f"{of_bench}, which the file leaves out", f"{words}, {key[:12]}")
 
 
 # ------------------------------------------------------------------------------------------------------- records
 
 
-def _check_records(found: Verification, prepared: Prepared, keys: Iterable[str]) -> None:
-    """Compute the scores of finished runs again from their predictions, and compare them with what their records say."""
-    plan, known = prepared.plan, sorted(set(keys) & prepared.plan.stages.keys())
-    for start in range(0, len(known), CHUNK):
-        for key, record in found.store.records(known[start : start + CHUNK], predictions=True).items():
+def _check_records(outcome: Verification, prepared: Prepared) -> None:
+    """The records of the file's runs and of the stages before them."""
+    keys = set(outcome.published.keys)
+    chains = [run.stage.chain for run in prepared.plan.runs if run.stage.key in keys]
+    stages = {stage.key: stage for chain in chains for stage in chain}
+    checks = RecordChecks(prepared)
+    for key, stage in stages.items():
+        if key not in keys and (why := outcome.absent(key)):
+            outcome.problems.append(f"the {stage.phase} stage before runs of the file: {why}")
+    for start in range(0, len(stages), CHUNK):
+        part = [*stages][start : start + CHUNK]
+        for key, record in outcome.store.records(part, predictions=True).items():
             if record.status == "done":
-                found.rescored += 1
-                found.problems += [
-                    f"record {key[:12]}: {said}" for said in contradictions(plan, plan.stages[key], record)
-                ]
+                outcome.checked += 1
+                outcome.problems += [f"record {key[:12]}: {wrong}" for wrong in checks(stages[key], record)]
+    if checks.unloadable:
+        outcome.unchecked[f"losses and FLOPs ({checks.unloadable})"] = []
 
 
-def contradictions(plan: Plan, stage: Stage, record: Record) -> Iterator[str]:
-    """In which figures a finished record contradicts its own predictions and history, or its predictions the labels of the data."""
-    for rows in (stage.data.dev, *stage.data.tests):
-        if rows is None or rows.digest not in plan.library:
-            continue
-        if not np.array_equal(record.predictions[rows.digest].gold, plan.library[rows.digest].gold):
-            yield f"the labels of {rows.name} that it keeps are not those of the data"
-    if stage.data.dev is None or stage.selection is None:
-        return
-    predicted = record.predictions[stage.data.dev.digest]
-    for metric, recorded in record.dev_scores.items():
-        computed = score(metric, predicted.gold, predicted.logits)
-        if not same(recorded, computed):
-            yield f"it says {recorded!r} for {metric} on dev, and its predictions give {computed!r}"
-    if stage.data.num_labels > 1:
-        classes = np.bincount(predicted.logits.argmax(axis=1), minlength=stage.data.num_labels)
-        if record.histogram != classes.tolist() or record.collapsed != (np.count_nonzero(classes) == 1):
+# ---------------------------------------------------------------------------------------------- a record against itself
+
+
+ROUNDING = 1e-4
+"""Relative difference of a loss and of the sum of its terms by rounding: means of single-precision numbers."""
+
+
+class RecordChecks:
+    """What contradicts what in the finished records of a plan, without training: predictions, losses as a whole, times, and the FLOPs of
+    stages without labels are taken as recorded. `unloadable`: why losses and FLOPs were not checked, where the encoder cannot be loaded."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._prepared, self.unloadable = prepared, ""
+        assert prepared.plan.located.folder is not None  # a plan with all it needs
+        self._tokeniser = Tokeniser(prepared.plan.located.folder)
+        self._read = reader(prepared.plan, self._tokeniser, prepared.store)
+        self._objectives: dict[str, tuple[Mapping[str, float], Mapping[str, Any]]] = {}
+        self._kept: dict[str, NDArray[np.float64]] = {}
+
+    def __call__(self, stage: Stage, record: Record) -> Iterator[str]:
+        """A sentence for each contradiction in the finished record of a stage."""
+        loaded = self._objective(stage)
+        if loaded:
+            yield from _losses(loaded[0], record)
+        parent = stage.init
+        if isinstance(parent, Parent):
+            before = self._prepared.store.records([parent.stage.key]).get(parent.stage.key)
+            digests = before.provenance.get("saved_digests", {}) if before else {}
+            kept = digests.get(str(parent.step)) if parent.save_at else before and before.weights_digest
+            if kept and record.provenance.get("parent_product") not in (None, kept):
+                yield "the weights that it says it started from are not those that the stage before it recorded"
+        if stage.selection is None or stage.data.dev is None:
+            return
+        yield from self._predictions(stage, record)
+        yield from _selection(stage, record)
+        if loaded and not same(record.flops, flops := self._flops(stage, loaded[1])):
+            yield f"it says {record.flops!r} FLOPs, and its batches have {flops!r}"
+
+    def _predictions(self, stage: Stage, record: Record) -> Iterator[str]:
+        assert stage.data.dev is not None
+        for rows in (stage.data.dev, *stage.data.tests):
+            if not np.array_equal(record.predictions[rows.digest].gold, self._prepared.plan.library[rows.digest].gold):
+                yield f"the labels of {rows.name} that it keeps are not those of the data"
+        predicted = record.predictions[stage.data.dev.digest]
+        for metric, recorded in record.dev_scores.items():
+            computed = score(metric, predicted)
+            if not same(recorded, computed):
+                yield f"it says {recorded!r} for {metric} on dev, and its predictions give {computed!r}"
+        if (record.histogram, record.collapsed) != (predicted.histogram, predicted.collapsed):
             yield "the classes that it says are predicted on dev are not those of its predictions"
-    evaluated = [(entry["step"], entry["dev"][stage.selection.metric]) for entry in record.history if "dev" in entry]
-    best = max((value for _, value in evaluated), default=None)
-    first = next((step for step, value in evaluated if value == best), record.selected_step)
+
+    def _objective(self, stage: Stage) -> tuple[Mapping[str, float], Mapping[str, Any]] | None:
+        """The weights of an objective's terms, and the shape of its encoder; None where that cannot be loaded."""
+        kind = repr((stage.objective, stage.encoder, stage.data.num_labels))
+        if kind not in self._objectives and not self.unloadable:
+            try:
+                encoder, _ = start_of(self._prepared, stage)
+            except UserError as error:
+                self.unloadable = str(error).rstrip(".")
+                return None
+            vocabulary = self._tokeniser.vocabulary
+            built = build(stage.objective, encoder, vocabulary, stage.data.kind, 0.0, 0)
+            self._objectives[kind] = (built.weights, encoder.shape)
+        return self._objectives.get(kind)
+
+    def _flops(self, stage: Stage, shape: Mapping[str, Any]) -> float:
+        """The FLOPs of a stage with labels: of its updates, of each evaluation on dev, and of the test sets."""
+        from harness.training.loop import batch_order
+
+        assert stage.selection is not None
+        sets = {rows.digest: self._lengths(rows, stage.data) for rows in stage.row_sets}
+        train, dev, *tests = sets.values()
+        order = batch_order(len(train), stage.optim.batch_size, stage.seed)
+        definition, total = definition_of(stage.objective), 0.0
+        for _ in range(stage.optim.steps):
+            tokens, squares = _size(train[next(order)])
+            total += definition.flops(shape, StepSize(tokens, squares, tokens, squares))
+        for lengths, times in ((dev, -(-stage.optim.steps // stage.selection.every)), *((each, 1) for each in tests)):
+            total += times * forward_flops(shape, *_size(lengths))
+        return float(total)
+
+    def _lengths(self, rows: RowSet, data: Data) -> NDArray[np.float64]:
+        """The numbers of tokens of rows."""
+        kind = f"{rows.digest} {data.max_length}"
+        if kind not in self._kept:
+            self._kept[kind] = self._read(rows, data)[0].tokens.lengths.astype(np.float64)
+        return self._kept[kind]
+
+
+def _size(lengths: NDArray[np.float64]) -> tuple[float, float]:
+    """How many tokens there are, and the sum of squared lengths."""
+    return float(lengths.sum()), float((lengths**2).sum())
+
+
+def _losses(weights: Mapping[str, float], record: Record) -> Iterator[str]:
+    """Each loss of the history against its terms, and against its course between two evaluations."""
+    before = 0
+    for entry in record.history:
+        if "loss" not in entry:
+            continue
+        terms = sum(weight * entry[name] for name, weight in weights.items() if name in entry)
+        points = entry.get("curve", {}).get("loss", [])
+        updates = np.diff([before, *(step for step, _ in points)])
+        course = float(np.average([value for _, value in points], weights=updates)) if points else entry["loss"]
+        for what, value in (("terms", terms), ("course", course)):
+            if not math.isclose(entry["loss"], value, rel_tol=ROUNDING, abs_tol=ROUNDING):
+                yield f"it says loss {entry['loss']!r} at update {entry['step']}, and its {what} give {value!r}"
+        before = entry["step"]
+
+
+def _selection(stage: Stage, record: Record) -> Iterator[str]:
+    """The selected update, its scores and ties against the evaluations of the history."""
+    assert stage.selection is not None
+    evaluated = {entry["step"]: entry["dev"] for entry in record.history if "dev" in entry}
+    steps = [*range(stage.selection.every, stage.optim.steps, stage.selection.every), stage.optim.steps]
+    if [*evaluated] != steps:
+        yield f"its history has evaluations after updates {[*evaluated]}, and its stage after {steps}"
+        return
+    scores = {step: dev[stage.selection.metric] for step, dev in evaluated.items()}
+    best = max(scores.values())
+    first = next(step for step, value in scores.items() if value == best)
     if first != record.selected_step:
         yield f"it selects update {record.selected_step}, and its history is best on dev at update {first}"
-
-
-# ------------------------------------------------------------------------------------- what the file does not agree with
-
-
-def _check_cells(found: Verification, prepared: Prepared) -> None:
-    """The cells of a JSON file against those of a table of the same tasks, subsets and seeds."""
-    rows, request, resolved = found.published.rows, prepared.request, prepared.resolved
-    subsets, seeds, tasks = ({row[name] for row in rows} for name in ("subset", "seed", "task"))
-    if subsets < {*resolved.subsets} or seeds < {*resolved.seeds} or tasks < {*resolved.tasks}:
-        named = tuple(text for text in request.tasks or resolved.tasks if text in tasks or is_own(text))
-        kept = (
-            tuple(each for each in all_of if each in mine)
-            for all_of, mine in ((resolved.subsets, subsets), (resolved.seeds, seeds))
-        )
-        prepared = prepare(replace(request, tasks=named, subsets=next(kept), seeds=next(kept)), train=False)
-    grid, _ = grid_of(prepared)
-    derived = cell_records(grid)
-    all_rows = {cell["row"] for cell in derived} == {cell.get("row") for cell in found.published.cells}
-    if not all_rows:  # which cell is the best of its column depends on the rows
-        derived = [{name: value for name, value in cell.items() if name != "best"} for cell in derived]
-    found.figures += sum(len(set(derived[0]) & set(cell)) for cell in found.published.cells)
-    found.problems += cells_compared(found.published.cells, derived)
-
-
-def _explain(found: Verification, left: Mapping[int, Mapping[str, Any]], reasons: Mapping[str, str]) -> None:
-    """Why no record gives these rows: not recorded, damaged, another run, or a bench that cannot be planned here."""
-    keys = {str(row["key"]) for row in left.values()}
-    recorded = found.store.statuses(keys)
-    damaged = {each.key: each.why for each in found.store.damages()[1]} if keys - recorded.keys() else {}
-    said: set[str] = set()
-    for number, row in left.items():
-        key, words = str(row["key"]), f"row {number} ({where(row)})"
-        if key in found.requests or (key in recorded and key not in reasons):
-            others = ", ".join(
-                f"{label['row']}, {label['task']}, {label['size']:,} examples, subset {label['subset']}, seed {label['seed']}"
-                for label in found.store.labels(key)[:2]
-            )
-            found.problems.append(f"{words}: its key {key[:12]} is the run of {others or 'no bench of this store'}")
-        elif key not in said:
-            said.add(key)
-            if key in damaged:
-                found.missing.append(f"{words}: its record {key[:12]} is damaged ({damaged[key]})")
-            elif key in reasons:
-                found.missing.append(f"{words}: {key[:12]} cannot be derived again here: {reasons[key].rstrip('.')}")
-            else:
-                found.missing.append(f"{words}: the store has no record {key[:12]}")
-
-
-def _look_for_left_out(found: Verification, derived: Mapping[Place, Mapping[str, Any]]) -> None:
-    """Finished runs of the same benches that the file does not have: within its own design that is wrong, beyond it a note."""
-    rows = found.published.rows
-    there = {place_of(row) for row in rows}
-    design = [{row[name] for row in rows} for name in (*PLACE, "metric")]
-    lacking = [row for place, row in derived.items() if place not in there]
-    inside = [row for row in lacking if all(v in each for v, each in zip(place_of(row), design, strict=True))]
-    if inside:
-        found.problems.append(
-            f"the file leaves out {counted(len(inside), 'row')} of its own subsets and seeds; the first: {where(inside[0])}"
-        )
-    outside = {row["key"] for row in lacking} - {row["key"] for row in rows} - {row["key"] for row in inside}
-    if outside:
-        more = [
-            f"{name} {', '.join(map(str, extra))}"
-            for name, mine in zip(PLACE, design, strict=False)
-            if (extra := sorted({row[name] for row in lacking if row["key"] in outside} - mine))
-        ]
-        found.notes.append(
-            f"The bench that it was printed from has {counted(len(outside), 'more run')} ({'; '.join(more)}), which the file leaves out."
-        )
+    elif evaluated[first] != record.dev_scores:
+        yield f"its dev scores are {record.dev_scores}, and those of its history at update {first} are {evaluated[first]}"
+    elif record.tied != [*scores.values()].count(best):
+        yield f"it says that {record.tied} evaluations share its dev score, and its history has {[*scores.values()].count(best)}"

@@ -7,19 +7,19 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from harness.encoders.families import FAMILIES, base_config, family_of
-from harness.encoders.packaged import PACKAGED, HeadTraining, package_folder
-from harness.encoders.sizes import SIZES, relative_positions_error
-from harness.encoders.trained_tokenizer import PAD, SPECIAL, TRAINED, parsed, trained_tokenizer
-from harness.errors import UserError, unknown
+from harness.encoders.packaged import PACKAGED, SIZES, HeadTraining, encoder_folder, relative_positions_error
+from harness.encoders.tokens.pretrained_tokenizer import pretrained_tokenizer, unusual_settings
+from harness.encoders.trained_tokenizer import PAD, SPECIAL, TRAINED, cache_folder, parsed, trained_tokenizer
+from harness.errors import UserError, hint, unknown
 from harness.hub import Repository, is_id
-from harness.paths import named_path
-from harness.specs import KEY_LENGTH, UNRESOLVED, Encoder
+from harness.paths import named_path, remembered
+from harness.specs import KEY_LENGTH, UNRESOLVED, Encoder, digest_of
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 _TOKENIZER = (
@@ -32,15 +32,7 @@ _TOKENIZER = (
 )
 _SENTENCEPIECE = ("spm.model", "spiece.model")
 """Read where there is no tokenizer.json."""
-_TOKENIZER_SETTINGS = {
-    "do_lower_case": True,
-    "strip_accents": None,
-    "tokenize_chinese_chars": True,
-    "add_prefix_space": False,
-    "truncation_side": "right",
-}
-"""Settings that transformers reads from tokenizer_config.json in preference to tokenizer.json, with its defaults; hashed where
-they differ."""
+_MEMO_ENTRIES = 500
 NEW = "new:"
 NEW_TOKENIZER = "bert-tiny"
 """Uncased WordPiece with BERT's 30,522 entries."""
@@ -89,6 +81,11 @@ class Located:
     def name(self) -> str:
         return self.encoder.name
 
+    @property
+    def new_config(self) -> dict[str, Any] | None:
+        """The configuration that weights are drawn by; None where the folder holds them."""
+        return self.config if self.new else None
+
     def adapted(self, settings: Mapping[str, int]) -> Located:
         """With the settings of `adapted`."""
         return replace(self, encoder=adapted(self.encoder, settings, self.config))
@@ -130,7 +127,7 @@ def locate(name: str, *, download: bool = False, where: str = "--encoder") -> Lo
         return _new(name, download, where)
     if name in PACKAGED:
         packaged = PACKAGED[name]
-        folder = package_folder(name, packaged)
+        folder = encoder_folder(packaged)
         encoder = Encoder(encoder_digest(folder), name)
         return Located(encoder, folder, _config(folder), packaged.head_training, packaged.contaminated)
     path = named_path(name, where)
@@ -141,7 +138,7 @@ def locate(name: str, *, download: bool = False, where: str = "--encoder") -> Lo
     if name.count("/") > 1 or " " in name:
         raise unknown("encoder", name, PACKAGED, where)
     found = _hub_folder(name, False, where)
-    if found is None and "/" not in name and get_close_matches(name.lower(), PACKAGED, n=1, cutoff=0.75):
+    if found is None and "/" not in name and hint(name, PACKAGED):
         raise unknown("encoder", name, PACKAGED, where)  # no model of the hub is called nearly like ours
     if found is None and download:
         found = _hub_folder(name, True, where)
@@ -182,7 +179,7 @@ def check_vocabulary(size: int, config: dict[str, Any], place: str) -> None:
 def _num_ids(folder: Path, old: tuple[str, ...]) -> int:
     """The highest id that the files of a tokenizer give, plus 1."""
     if (folder / "tokenizer.json").exists():
-        return 1 + max(_tokenizer(folder).get_vocab(with_added_tokens=True).values(), default=-1)
+        return int(_probed(folder)["ids"])
     if old == ("vocab.txt",):
         ids = set(range(_read_text(folder / "vocab.txt").rstrip("\n").count("\n") + 1))
     else:
@@ -193,8 +190,8 @@ def _num_ids(folder: Path, old: tuple[str, ...]) -> int:
 
 def _ids(path: Path) -> set[int]:
     """Of a JSON object of tokens."""
-    body = _json(path)
-    if not isinstance(body, dict) or not all(isinstance(each, int) for each in body.values()):
+    body = json_object(path)
+    if not all(isinstance(each, int) for each in body.values()):
         raise UserError(f"{path} is not a vocabulary: it should hold a JSON object of tokens and their numbers.")
     return set(body.values())
 
@@ -218,7 +215,7 @@ def _new(name: str, download: bool, where: str) -> Located:
     if source.folder is None:
         config = size.config(source.config.get("vocab_size", size.vocabulary), pad_id)
         return Located(Encoder(f"{UNRESOLVED}{label}", label, *size.relative_positions), None, config, None, new=True)
-    config = size.config(_vocabulary_size(source.folder), pad_id)
+    config = size.config(_probed(source.folder)["size"], pad_id)
     whole = hashlib.sha256(_INITIAL_WEIGHTS)
     whole.update(json.dumps(config, sort_keys=True).encode())
     _hash_tokenizer(whole, source.folder)
@@ -230,25 +227,6 @@ def _with_trained(name: str, download: bool, where: str) -> Located:
     """A tokenizer that is trained on a corpus, as an encoder without weights."""
     config = {"vocab_size": parsed(name, where)[0], "pad_token_id": SPECIAL.index(PAD)}
     return Located(Encoder("", name), trained_tokenizer(name, download=download, where=where), config, None, new=True)
-
-
-def _vocabulary_size(folder: Path) -> int:
-    """The number of ids of the tokenizer."""
-    if not (folder / "tokenizer.json").exists():
-        from harness.encoders.tokens import Tokeniser  # builds one from the older files; imports torch, so only here
-
-        return Tokeniser(folder).vocabulary.size
-    return int(_tokenizer(folder).get_vocab_size(with_added_tokens=True))
-
-
-def _tokenizer(folder: Path) -> Any:
-    """The tokenizer.json of a folder. Raises UserError."""
-    from tokenizers import Tokenizer
-
-    try:
-        return Tokenizer.from_file(str(folder / "tokenizer.json"))
-    except Exception as error:  # the library raises nothing narrower
-        raise UserError(f"The encoder folder {folder} has no usable tokenizer: {error}.") from None
 
 
 _HUB_SHAPES: dict[str, dict[str, Any]] = {
@@ -274,10 +252,7 @@ def _config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.exists():
         raise UserError(f"The encoder folder {folder} has no config.json.")
-    config: dict[str, Any] = _json(path)
-    if not isinstance(config, dict):
-        raise UserError(f"{path} is not the configuration of a model: it should hold a JSON object.")
-    config = base_config(config)
+    config = base_config(json_object(path))
     try:
         family = family_of({"model_type": "None", **config})
     except KeyError as error:
@@ -312,6 +287,14 @@ def _json(path: Path) -> Any:
         raise UserError(f"{path} is not valid JSON: {error}.") from None
 
 
+def json_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file of a model's folder. Raises UserError."""
+    body = _json(path)
+    if not isinstance(body, dict):
+        raise UserError(f"{path} should hold a JSON object; fetch it again.")
+    return body
+
+
 def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
@@ -330,11 +313,28 @@ def _hash_tokenizer(whole: Any, path: Path) -> None:
     for name in () if (path / "tokenizer.json").exists() else _SENTENCEPIECE:
         if (path / name).exists():
             whole.update(name.encode() + (path / name).read_bytes())
-    if (path / "tokenizer_config.json").exists():
-        settings = _json(path / "tokenizer_config.json")
-        unusual = {k: settings[k] for k, usual in _TOKENIZER_SETTINGS.items() if settings.get(k, usual) != usual}
-        if unusual:
-            whole.update(json.dumps(unusual, sort_keys=True).encode())
+    configured = path / "tokenizer_config.json"
+    if unusual := unusual_settings(json_object(configured) if configured.exists() else {}):
+        whole.update(json.dumps(unusual, sort_keys=True).encode())
+    if (path / "tokenizer.json").exists():
+        whole.update(_probed(path)["departure"].encode())
+
+
+def _probed(path: Path) -> dict[str, Any]:
+    """Of the tokenizer in a folder its `departure` (see `pretrained_tokenizer`), its `size`, and `ids`, the highest id plus 1. Read once for
+    the same files and versions: that takes seconds."""
+    names = ("config.json", "added_tokens.json", *_TOKENIZER, *_SENTENCEPIECE)
+    contents = [(name, (path / name).read_bytes()) for name in names if (path / name).exists()]
+    identity = digest_of(
+        [version("transformers"), version("tokenizers"), [(n, hashlib.sha256(c).hexdigest()) for n, c in contents]]
+    )
+
+    def probe() -> dict[str, Any]:
+        tokenizer, departure = pretrained_tokenizer(path)
+        ids = 1 + max(tokenizer.get_vocab().values(), default=-1)
+        return {"departure": departure, "size": len(tokenizer), "ids": ids}
+
+    return remembered(cache_folder() / "tokenizers.json", "tokenizers", identity, probe, _MEMO_ENTRIES)
 
 
 @lru_cache(maxsize=32)

@@ -60,7 +60,7 @@ def trained_tokenizer(name: str, *, download: bool, where: str) -> Path | None:
     tokenizer = _train(corpus, size)
     if tokenizer.get_vocab_size() < size:
         raise UserError(
-            f"{where} {name}: the texts give {tokenizer.get_vocab_size():,} entries; take so many or fewer, or a larger corpus."
+            f"{where} {name}: the texts give {tokenizer.get_vocab_size():,} entries; ask for at most as many, or name a larger corpus."
         )
     with tempfile.TemporaryDirectory(dir=_cache()) as temporary:
         fresh = Path(temporary) / "tokenizer"
@@ -76,8 +76,13 @@ def trained_tokenizer(name: str, *, download: bool, where: str) -> Path | None:
     return folder
 
 
+def cache_folder() -> Path:
+    """Where this user's tokenizers, and what is known of others, are kept; it need not be there."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "harness" / "tokenizers"
+
+
 def _cache() -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "harness" / "tokenizers"
+    cache = cache_folder()
     try:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:

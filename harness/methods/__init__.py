@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from pkgutil import iter_modules
+
 from harness.errors import UserError, unknown
 from harness.methods.base import Method, RunContext, Step, UnlabelledPhase, chain, hyperparameters, mlm_head_stage
-from harness.methods.cmlm import CMLM
-from harness.methods.coco_lm import COCO_LM
-from harness.methods.cssl import CSSL
-from harness.methods.electra import ELECTRA
-from harness.methods.ft import FT
-from harness.methods.mlm import MLM
-from harness.methods.scl import SCL
-from harness.methods.taco import TACO
-from harness.methods.tapt import TAPT
 
-METHODS: dict[str, Method] = {
-    method.name: method for method in (FT, SCL, CSSL, TAPT, CMLM, MLM, TACO, ELECTRA, COCO_LM)
-}
+_MODULES = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
+_FOUND = [value for module in _MODULES for value in vars(module).values() if isinstance(value, Method)]
+METHODS: dict[str, Method] = {m.name: m for m in sorted(_FOUND, key=lambda m: (not m.supervised, m.name))}
+"""Every method that a module of this package defines: first those that fine-tune."""
 
 
 def methods_named(name: str, where: str = "") -> tuple[Method, ...]:

@@ -9,7 +9,8 @@ from typing import Annotated, Any, cast
 from pydantic import AfterValidator, Field, ValidationError
 
 from harness.errors import UserError
-from harness.objectives import objective
+from harness.kinds import Classes, Kind, Scores
+from harness.objectives import definition_of, objective
 from harness.objectives.definitions import HEAD
 from harness.specs import Data, Encoder, Objective, Optim, Parent, RowSet, Selection, Stage
 from harness.yaml_files import Strict, describe_errors
@@ -59,9 +60,11 @@ class Method:
     """A paper's method: data, and two functions of its hyperparameters, of which one is there.
 
     `train(h, phase)`: its stages on unlabelled text; later stages start from the last one. The same stages serve as
-    pre-training on a corpus and as post-training on a task's own text. `classify(h, batch_size)`: the objective it
-    fine-tunes with. `translates`: its rows are back-translated views. `skip`: a reason not to run it in a context.
-    `choices(h)`: decisions of these hyperparameters that no paper fixes, in a few words each, for a table's caption.
+    pre-training on a corpus and as post-training on a task's own text. `classify(h, context)`: the objective it
+    fine-tunes with. `translates`: its rows are back-translated views. `kinds`: of tasks that it can be run on. `skip`: a further reason not to run it in a
+    context.
+    `choices(h)`: decisions of these hyperparameters that no paper fixes (docs/papers.md), in a few words each, for a table's caption;
+    equal for hyperparameters that make equal stages. `full_name`: what the title stands for.
     """
 
     name: str
@@ -69,14 +72,23 @@ class Method:
     citation: str
     Hyperparameters: type[Strict]
     train: Callable[[Any, UnlabelledPhase], tuple[Stage, ...]] | None = None
-    classify: Callable[[Any, int], Objective] | None = None
+    classify: Callable[[Any, RunContext], Objective] | None = None
     translates: bool = False
+    kinds: tuple[type[Kind], ...] = (Classes, Scores)
     skip: Callable[[RunContext], str | None] = lambda context: None
     choices: Callable[[Any], tuple[str, ...]] = lambda h: ()
+    full_name: str = ""
 
     @property
     def supervised(self) -> bool:
         return self.classify is not None
+
+    def unfit(self, context: RunContext) -> str | None:
+        """Why it is not run in a context; None where it is."""
+        kind = context.data.kind
+        if kind and not isinstance(kind, self.kinds):
+            return f"{self.title} is not defined for {kind.description}"
+        return self.skip(context)
 
 
 Step = tuple[Method, Any]
@@ -96,7 +108,7 @@ def hyperparameters(
     try:
         return method.Hyperparameters(**values)
     except ValidationError as error:
-        raise UserError(describe_errors(error, method.Hyperparameters, where, dict(values), origins)) from None
+        raise UserError(describe_errors(error, where, dict(values), origins)) from None
 
 
 # ------------------------------------------------------------------------------------------------------------ chains
@@ -116,8 +128,8 @@ def chain(steps: Sequence[Step], context: RunContext, start: Encoder | Parent | 
     spec = objective("cross_entropy")
     for method, values in steps:
         if method.classify is not None:
-            spec = method.classify(values, context.fine_tune.batch_size)
-    init = _for_classifier(base)
+            spec = method.classify(values, context)
+    init = _for_classifier(spec, base, context)
     fine_tuned = Stage(spec, context.data, context.fine_tune, context.seed, init, context.selection, "fine-tune")
     return (*stages, fine_tuned)
 
@@ -128,18 +140,24 @@ def _post_training(method: Method, context: RunContext, base: Encoder | Parent) 
     return UnlabelledPhase(data, context.post_train, context.seed, base, "post-train", mlm_head)
 
 
-def _for_classifier(base: Encoder | Parent) -> Encoder | Parent:
-    """What fine-tuning starts from: of a stage its encoder, and the head of a classifier where that is to be kept."""
+def _for_classifier(spec: Objective, base: Encoder | Parent, context: RunContext) -> Encoder | Parent:
+    """What fine-tuning starts from: of a stage its encoder, the head of a classifier where that is to be kept, and its MLM head where
+    the objective uses one."""
+    inherits = definition_of(spec).inherits
+    if isinstance(base, Encoder) and "mlm_head" in inherits:
+        base = context.mlm_head or base
     if isinstance(base, Encoder):
         return base
-    return Parent(base.stage, base.step, tuple(part for part in base.parts if part in ("encoder", HEAD)))
+    kept = tuple(part for part in base.parts if part in ("encoder", HEAD))
+    return Parent(base.stage, base.step, (*kept, *inherits))
 
 
-def unlabelled_stage(spec: Objective, phase: UnlabelledPhase, *, mlm_head: bool, parts: tuple[str, ...] = ()) -> Stage:
-    """A stage on unlabelled text. It starts from its parent's encoder, `parts`, and MLM head where the objective uses one."""
-    base = phase.mlm_head if mlm_head and phase.mlm_head else phase.base
+def unlabelled_stage(spec: Objective, phase: UnlabelledPhase) -> Stage:
+    """A stage on unlabelled text. It starts from its parent's encoder and from the parts that the objective inherits."""
+    inherits = definition_of(spec).inherits
+    base = phase.mlm_head if "mlm_head" in inherits and phase.mlm_head else phase.base
     if isinstance(base, Parent):
-        base = Parent(base.stage, base.step, ("encoder", *(("mlm_head",) if mlm_head else ()), *parts))
+        base = Parent(base.stage, base.step, ("encoder", *inherits))
     return Stage(spec, phase.data, phase.optim, phase.seed, base, phase=phase.name)
 
 
@@ -173,6 +191,13 @@ def group_words(contrast_group: int) -> str:
     return (
         f"contrast within groups of {contrast_group} sequences" if contrast_group else "contrast within the whole batch"
     )
+
+
+def contrast_words(h: Any) -> list[str]:
+    """How a method contrasts views, in a caption (docs/papers.md C1-C3)."""
+    if h.contrast == "simsiam":
+        return ["the printed exponential of SimSiam's loss", "its predictor initialised as the encoder"]
+    return [f"temperature {h.temperature:g}", "one direction with view 0 as the anchor", group_words(h.contrast_group)]
 
 
 def contrast_params(h: Any, batch_size: int, method: str) -> dict[str, Any]:

@@ -17,7 +17,15 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness.methods.base import ContrastGroup, Method, UnlabelledPhase, contrast_params, group_words, unlabelled_stage
+from harness.methods.base import (
+    ContrastGroup,
+    Method,
+    UnlabelledPhase,
+    contrast_params,
+    contrast_words,
+    unlabelled_stage,
+)
+from harness.methods.mlm import loss_words, masking_words
 from harness.objectives import objective
 from harness.specs import Objective, Stage
 from harness.yaml_files import Strict
@@ -55,16 +63,17 @@ def spec(h: Hyperparameters, batch_size: int) -> Objective:
 
 
 def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
-    return (unlabelled_stage(spec(h, phase.optim.batch_size), phase, mlm_head=h.mlm),)
+    return (unlabelled_stage(spec(h, phase.optim.batch_size), phase),)
 
 
 def choices(h: Hyperparameters) -> tuple[str, ...]:
-    found = ["special tokens never masked", "MLM loss a mean over tokens"] if h.mlm else ["special tokens never masked"]
-    if h.alpha:
-        found.append("the other views masked by the mask alone" if h.mask_only else "the other views masked 80/10/10")
-        found += [f"independent masks with probability {h.p_c:g}"] if h.masking == "independent" else []
-        found += [f"temperature {h.temperature:g}", group_words(h.contrast_group)] if h.contrast == "simclr" else []
-    return tuple(found)
+    found = masking_words(h.p_m)
+    if h.alpha == 0:
+        return (*found, loss_words())
+    found += [f"{loss_words()} of view 0 alone"] if h.mlm else []
+    found.append(f"the other views masked {'by the mask alone' if h.mask_only else '80/10/10'}")
+    found += [f"independent masks with probability {h.p_c:g}"] if h.masking == "independent" else []
+    return (*found, *contrast_words(h))
 
 
 CMLM = Method(
@@ -74,4 +83,5 @@ CMLM = Method(
     Hyperparameters,
     train=train,
     choices=choices,
+    full_name="contrastive masked language modelling",
 )

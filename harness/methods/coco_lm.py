@@ -102,19 +102,39 @@ def spec(h: Hyperparameters, batch_size: int) -> Objective:
 
 def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
     main = spec(h, phase.optim.batch_size)
-    copied = h.auxiliary == "shallow" and h.replacements != "random"
     if h.replacements != "converged":
-        return (unlabelled_stage(main, phase, mlm_head=copied),)
+        return (unlabelled_stage(main, phase),)
     alone = objective("auxiliary_mlm", **{name: main.params[name] for name in ("p_m", *electra.AUXILIARY)})
-    first = unlabelled_stage(alone, phase, mlm_head=copied)
+    first = unlabelled_stage(alone, phase)
     after = UnlabelledPhase(phase.data, phase.optim, phase.seed, Parent(first), phase.name)
-    return first, unlabelled_stage(main, after, mlm_head=False, parts=("auxiliary",))
+    return first, unlabelled_stage(main, after)
+
+
+LM_WORDS = {
+    "mixture": "LM loss the printed mixture, not the released weighted cross-entropy",
+    "weighted_ce": "LM loss the released weighted cross-entropy, not the printed mixture",
+    "softmax": "LM loss the cross-entropy of the softmax",
+    "all_token": "LM loss the printed mixture",
+}
 
 
 def choices(h: Hyperparameters) -> tuple[str, ...]:
-    found = [group_words(h.contrast_group)] if h.contrast else []
-    found += [electra.NARROW] if h.auxiliary == "narrow" and h.replacements != "random" else []
+    found = electra.masking_words(h.p_m)
+    if h.replacements != "random":
+        found += electra.auxiliary_words(h.auxiliary, shared=h.replacements == "auxiliary")
     found += ["converged auxiliary network trained as long as the main one"] if h.replacements == "converged" else []
+    found.append(electra.ORIGINAL)
+    found += [electra.BINARY] if h.rtd else []
+    found += [electra.DETECTOR] if h.rtd or h.lm in ("mixture", "weighted_ce", "all_token") else []
+    found.append(electra.POSITIONS)
+    if h.lm != "none":
+        which = "all" if h.lm == "all_token" else "the masked"
+        found += [LM_WORDS[h.lm], f"LM loss a mean over {which} tokens", "no bias in the LM head"]
+    if h.contrast:
+        found.append(group_words(h.contrast_group))
+        found.append(f"first tokens contrasted {'after the released' if h.projection else 'without a'} projection")
+        kept = f"the first token and {100 * h.crop_ratio:g} % of the others" if h.crop_ratio < 1 else "all"
+        found.append(f"a crop keeps {kept} of the original text")
     return tuple(found)
 
 
@@ -125,4 +145,5 @@ COCO_LM = Method(
     Hyperparameters,
     train=train,
     choices=choices,
+    full_name="correcting and contrasting text sequences",
 )

@@ -21,7 +21,7 @@ from harness.methods.base import (
     RunContext,
     UnlabelledPhase,
     contrast_params,
-    group_words,
+    contrast_words,
     unlabelled_stage,
 )
 from harness.objectives import objective
@@ -41,7 +41,7 @@ def spec(h: Hyperparameters, batch_size: int, num_views: int) -> Objective:
 
 
 def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
-    return (unlabelled_stage(spec(h, phase.optim.batch_size, phase.data.views - 1), phase, mlm_head=False),)
+    return (unlabelled_stage(spec(h, phase.optim.batch_size, phase.data.views - 1), phase),)
 
 
 def skip(context: RunContext) -> str | None:
@@ -49,7 +49,8 @@ def skip(context: RunContext) -> str | None:
 
 
 def choices(h: Hyperparameters) -> tuple[str, ...]:
-    return (f"temperature {h.temperature:g}", group_words(h.contrast_group)) if h.contrast == "simclr" else ()
+    name = "SimSiam" if h.contrast == "simsiam" else "SimCLR"
+    return (f"{name} between the back-translations", *contrast_words(h))
 
 
 CSSL = Method(
@@ -61,4 +62,5 @@ CSSL = Method(
     translates=True,
     skip=skip,
     choices=choices,
+    full_name="contrastive self-supervised learning",
 )

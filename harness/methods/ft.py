@@ -4,7 +4,7 @@ Deviations. The classification head is RoBERTa's (dropout, dense, tanh, dropout,
 encoder, so that encoders differ in their weights alone.
 """
 
-from harness.methods.base import Method
+from harness.methods.base import Method, RunContext
 from harness.objectives import objective
 from harness.specs import Objective
 from harness.yaml_files import Strict
@@ -14,7 +14,7 @@ class Hyperparameters(Strict):
     """FT has none of its own."""
 
 
-def classify(h: Hyperparameters, batch_size: int) -> Objective:
+def classify(h: Hyperparameters, context: RunContext) -> Objective:
     return objective("cross_entropy")
 
 
@@ -29,4 +29,5 @@ FT = Method(
     Hyperparameters,
     classify=classify,
     choices=choices,
+    full_name="fine-tuning with cross-entropy",
 )

@@ -17,6 +17,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from harness.kinds import Classes
+from harness.methods import ft
 from harness.methods.base import ContrastGroup, Method, RunContext, group_of, group_words
 from harness.objectives import objective
 from harness.specs import Objective
@@ -36,30 +38,30 @@ class Hyperparameters(Strict):
     contrast_group: ContrastGroup = 0
 
 
-def classify(h: Hyperparameters, batch_size: int) -> Objective:
+def classify(h: Hyperparameters, context: RunContext) -> Objective:
     """lambda = 0 is FT: the other parameters then have no effect."""
     if h.lam == 0:
         return objective("cross_entropy")
-    return objective("scl", **h.model_dump() | {"contrast_group": group_of(h.contrast_group, batch_size, "scl")})
-
-
-def skip(context: RunContext) -> str | None:
-    return "SCL contrasts classes, and this task is a regression" if context.data.num_labels == 1 else None
+    group = group_of(h.contrast_group, context.fine_tune.batch_size, "scl")
+    return objective("scl", **h.model_dump() | {"contrast_group": group})
 
 
 def choices(h: Hyperparameters) -> tuple[str, ...]:
     state = "raw first token" if h.representation == "first_token" else "pooled first token"
     reduction = {
-        "mean": "mean over all anchors",
-        "mean_valid": "mean over anchors with a positive",
-        "sum": "sum over anchors",
+        "mean": "mean over all anchors, of which one alone in its class adds 0",
+        "mean_valid": "mean over the anchors that are not alone in their class",
+        "sum": "sum over anchors, of which one alone in its class adds 0",
     }
+    if h.lam == 0:
+        return ft.choices(ft.Hyperparameters())
     return (
         f"lambda {h.lam:g}",
         f"temperature {h.temperature:g}",
         group_words(h.contrast_group),
         f"{state} with dropout active",
         reduction[h.reduction],
+        "softmax cross-entropy",
     )
 
 
@@ -69,6 +71,7 @@ SCL = Method(
     "Gunel et al., Supervised Contrastive Learning, ICLR 2021",
     Hyperparameters,
     classify=classify,
-    skip=skip,
+    kinds=(Classes,),
     choices=choices,
+    full_name="supervised contrastive learning",
 )

@@ -6,7 +6,8 @@ Deviations.
   cross-entropy over cos / tau, and so is ours.
 - Positives and negatives carry no gradient in the released code, which the paper does not mention (`detach_contrast`).
 - e, "static embedding", is the released code's output of the embedding layer for the corrupted input, position, type,
-  normalisation and dropout included (`embedding: layer`); `word` takes the word embedding alone.
+  normalisation and dropout included (`embedding: layer`); `word` takes the word embedding alone, and `original` that of the
+  token before it was masked, as section 2.1 defines e.
 - "Within a window span" W: `half` means 0 < |d| <= floor(W / 2), as in the released sampler for odd W; `less` |d| < W is
   its README, `at_most` |d| <= W; `released` adds its fallback at the edges, where an offset outside the sequence becomes a
   uniform draw over the whole sequence (odd W only).
@@ -48,8 +49,10 @@ class Hyperparameters(Strict):
     token_prediction: Annotated[bool, Field(description="predict the tokens that are not masked as well")] = False
     detach_contrast: Annotated[bool, Field(description="no gradient through positives and negatives (released)")] = True
     embedding: Annotated[
-        Literal["layer", "word"],
-        Field(description="e is the embedding layer's output (released), or the word embedding"),
+        Literal["layer", "word", "original"],
+        Field(
+            description="e is the embedding layer's output (released), the word embedding, or that of the original token"
+        ),
     ] = "layer"
     contrast_group: ContrastGroup = 0
 
@@ -71,17 +74,35 @@ class Hyperparameters(Strict):
 def spec(h: Hyperparameters, batch_size: int) -> Objective:
     """Without weight nothing of the contrast has an effect, and what is left is MLM."""
     if h.weight == 0:
-        return mlm.spec(h.p_m, h.token_prediction)
+        return objective("mlm", p_m=h.p_m, token_prediction=h.token_prediction)
     params: dict[str, Any] = h.model_dump()
     return objective("taco", **params | {"contrast_group": group_of(h.contrast_group, batch_size, "taco")})
 
 
 def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
-    return (unlabelled_stage(spec(h, phase.optim.batch_size), phase, mlm_head=True),)
+    return (unlabelled_stage(spec(h, phase.optim.batch_size), phase),)
 
 
 def choices(h: Hyperparameters) -> tuple[str, ...]:
-    return (group_words(h.contrast_group),) if h.weight else ()
+    found = [*mlm.masking_words(h.p_m), mlm.loss_words(h.token_prediction)]
+    if h.weight == 0:
+        return tuple(found)
+    reach = {"half": h.window // 2, "released": h.window // 2, "less": h.window - 1, "at_most": h.window}
+    edge = "or beyond an edge anywhere in" if h.window_reading == "released" else "and inside"
+    static = {
+        "layer": "the embedding layer's output for the corrupted input, with position and dropout",
+        "word": "the word embedding of the corrupted input",
+        "original": "the word embedding of the original token",
+    }
+    return (
+        *found,
+        group_words(h.contrast_group),
+        "f the exponential of the cosine over tau",
+        f"{'no gradient' if h.detach_contrast else 'gradient'} through positives and negatives",
+        f"e {static[h.embedding]}",
+        f"positives at most {reach[h.window_reading]} positions away for W = {h.window} {edge} the sequence",
+        f"contrast a mean over {'the masked' if h.concentrated else 'all'} tokens without padding",
+    )
 
 
 TACO = Method(
@@ -91,4 +112,5 @@ TACO = Method(
     Hyperparameters,
     train,
     choices=choices,
+    full_name="token-alignment contrastive objective",
 )

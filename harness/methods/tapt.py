@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from harness.methods.base import Method, UnlabelledPhase, unlabelled_stage
+from harness.methods.mlm import loss_words, masking_words
 from harness.objectives import objective
 from harness.specs import Stage
 from harness.yaml_files import Strict
@@ -19,11 +20,11 @@ class Hyperparameters(Strict):
 
 
 def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
-    return (unlabelled_stage(objective("mlm", p_m=h.p_m), phase, mlm_head=True),)
+    return (unlabelled_stage(objective("mlm", p_m=h.p_m), phase),)
 
 
 def choices(h: Hyperparameters) -> tuple[str, ...]:
-    return ("special tokens never masked", "MLM loss a mean over tokens")
+    return (*masking_words(h.p_m), loss_words())
 
 
 TAPT = Method(
@@ -33,4 +34,5 @@ TAPT = Method(
     Hyperparameters,
     train=train,
     choices=choices,
+    full_name="task-adaptive pre-training",
 )

@@ -6,37 +6,46 @@ from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from harness import specs
-from harness.objectives.definitions import DEFINITIONS
+from harness.objectives.definitions import DEFINITIONS, definition_of
+from harness.specs import Objective
 
 if TYPE_CHECKING:
     from harness.encoders.models.text_encoder import TextEncoder
     from harness.encoders.tokens import Vocabulary
+    from harness.kinds import Kind
     from harness.objectives.base import TrainingObjective
 
 
-def objective(name: str, **params: float | int | str | bool) -> specs.Objective:
-    """The objective's identity: its name, its version, and those parameters that have an effect."""
+def objective(name: str, **params: float | int | str | bool) -> Objective:
+    """The objective's identity: its name, its version, and those parameters that have an effect.
+
+    Raises KeyError for an unknown objective and TypeError for a parameter that it does not have and for one that is missing.
+    """
     return _identity(name, DEFINITIONS[name].version, **params)
 
 
 @lru_cache(typed=True)  # one object for thousands of stages, whose canonical form is then computed once
-def _identity(name: str, version: int, /, **params: float | int | str | bool) -> specs.Objective:
-    return specs.Objective(name, version, params)
+def _identity(name: str, version: int, /, **params: float | int | str | bool) -> Objective:
+    return DEFINITIONS[name](**params).spec
 
 
 def build(
-    spec: specs.Objective, encoder: TextEncoder, vocabulary: Vocabulary, num_labels: int, dropout: float, seed: int
+    spec: Objective, encoder: TextEncoder, vocabulary: Vocabulary, kind: Kind | None, dropout: float, seed: int
 ) -> TrainingObjective:
-    """The module that trains `encoder` with this objective; its heads are drawn from the seed's own streams.
+    """The module that trains `encoder` with this objective; its heads are drawn from the seed's own streams. `kind`: what it predicts,
+    None without labels.
 
-    Raises ValueError when the stage was recorded by another version of the objective.
+    Raises ValueError when the stage was recorded by another version of the objective, and TypeError for parameters as `objective` does.
     """
-    definition = DEFINITIONS.get(spec.name)
-    version = definition.version if definition else None
-    if definition is None or version != spec.version:
+    known = DEFINITIONS.get(spec.name)
+    if known is None or known.version != spec.version:
+        version = known.version if known else None
         raise ValueError(f"objective {spec.name} is version {version} here, the stage was recorded by {spec.version}")
-    module, name = definition.module
-    objective_class = getattr(import_module(f"harness.objectives.{module}"), name)
-    made: TrainingObjective = objective_class(encoder, vocabulary, num_labels, dropout, seed, spec.params, definition)
+    module = import_module(known.__module__.replace(".definitions", ""))
+    made: TrainingObjective = getattr(module, known.module)(
+        encoder, vocabulary, kind, dropout, seed, definition_of(spec)
+    )
     return made
+
+
+__all__ = ["DEFINITIONS", "build", "definition_of", "objective"]

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from harness.encoders.kernels.packing import packing
 from harness.encoders.models.text_encoder import Batch
-from harness.encoders.tokens import Tokens
+from harness.encoders.tokens import Examples
 from harness.objectives import diagnostics
 from harness.objectives.base import Draw, Measures, named, on
+from harness.objectives.definitions.alignment import TacoDefinition
 from harness.objectives.losses import token_alignment
-from harness.objectives.masked import MaskedLM, MaskedViews
+from harness.objectives.masked import MaskedText, MaskedViews
 from harness.objectives.masking import sample_negatives, sample_positives
 
 
@@ -29,8 +30,8 @@ class AlignmentViews(MaskedViews):
     positives: NDArray[np.int64]
     negatives: NDArray[np.int64]
 
-    def cut(self, size: int, rows: slice) -> dict[str, Any]:
-        found, drawn = super().cut(size, rows), self.negatives[rows]
+    def cut(self, rows: slice) -> dict[str, Any]:
+        found, drawn = super().cut(rows), self.negatives[rows]
         width = int(found["tokens"].lengths.max())
         drawn = drawn[:, :width]
         return found | {
@@ -40,26 +41,23 @@ class AlignmentViews(MaskedViews):
         }
 
 
-class TokenAlignment(MaskedLM):
-    """masked LM + weight x token-alignment contrast (TACO equations 3, 6-8 and 11).
+class TokenAlignment(MaskedText):
+    """masked LM + weight x token-alignment contrast (TACO equations 3, 6-8 and 11)."""
 
-    params: weight, p_m, num_negatives (K), window (W), window_reading, temperature, concentrated (anchors are the masked
-    positions alone), token_prediction, detach_contrast, embedding ('layer': what the first layer got; 'word': the word
-    embedding alone), contrast_group (negatives come from its other sequences).
-    """
+    params: TacoDefinition
 
     def build(self) -> None:
-        super().build()
-        self.weights = {"masked_lm": 1.0, "contrast": float(self.params["weight"])}
+        self.weights = {"masked_lm": 1.0, "contrast": self.params.weight}
 
-    def prepare(self, tokens: Tokens, labels: NDArray[Any] | None, draw: Draw) -> AlignmentViews:
-        selected, ids = self.mask(tokens, self.params["p_m"], draw, 0)
-        masked = self.views(tokens, selected, ids)
+    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> AlignmentViews:
+        tokens = examples.tokens
+        selected, ids = self.mask(tokens, self.params.p_m, draw, 0)
+        masked = self.views(tokens, self.maskable(tokens) if self.params.token_prediction else selected, ids)
         shape = (len(tokens), int(tokens.lengths.max()))
-        num_negatives, reading = self.params["num_negatives"], self.params["window_reading"]
+        num_negatives, reading = self.params.num_negatives, self.params.window_reading
         positives = sample_positives(
             tokens.lengths,
-            self.params["window"],
+            self.params.window,
             draw("positives").random(shape),
             reading=reading,
             fallback=draw("positives_fallback").random(shape) if reading == "released" else None,
@@ -69,19 +67,18 @@ class TokenAlignment(MaskedLM):
             num_negatives,
             draw("negatives_row").random((*shape, num_negatives)),
             draw("negatives_column").random((*shape, num_negatives)),
-            group=self.params["contrast_group"],
+            group=self.params.contrast_group,
         )
-        anchors = selected if self.params["concentrated"] else np.ones_like(selected)
+        anchors = selected if self.params.concentrated else np.ones_like(selected)
         return AlignmentViews(
-            tokens, ids, None, masked.flops, masked.where, masked.targets, anchors, positives, negatives
+            tokens, masked.owner, ids, None, masked.flops, masked.where, masked.targets, anchors, positives, negatives
         )
 
-    def forward(  # type: ignore[override]  # the views are its own `prepare`'s
-        self, batch: Batch, views: AlignmentViews, measures: Measures | None = None
-    ) -> dict[str, Tensor]:
+    def forward(self, batch: Batch, views: AlignmentViews, measures: Measures | None = None) -> dict[str, Tensor]:
         hidden, embedded = self.encoder.forward_with_embeddings(batch)
-        if self.params["embedding"] == "word":
-            embedded = self.encoder.word_embeddings(batch.ids)
+        if self.params.embedding != "layer":
+            (original,) = on(batch.ids.device, views.tokens.ids.astype(np.int64))
+            embedded = self.encoder.word_embeddings(original if self.params.embedding == "original" else batch.ids)
         around, packed, states = views, batch.packing, hidden
         if views.global_batch:
             around = views.global_batch.whole
@@ -97,8 +94,8 @@ class TokenAlignment(MaskedLM):
             positives,
             negatives,
             real,
-            temperature=self.params["temperature"],
-            detach_contrast=self.params["detach_contrast"],
+            temperature=self.params.temperature,
+            detach_contrast=self.params.detach_contrast,
             anchors=anchors,
         )
         if measures is not None:
@@ -107,7 +104,7 @@ class TokenAlignment(MaskedLM):
             # An anchor alone in its group has no negative, and adds 0: it has all of them or none.
             contrasted = anchors & (positives >= 0) & (negatives[:, :, 0, 0] >= 0)
             share = contrasted.sum() / anchors.sum().clamp(min=1)
-            measures["collapsed_value"] = share * diagnostics.collapsed_token_alignment(self.params["num_negatives"])
+            measures["collapsed_value"] = share * diagnostics.collapsed_token_alignment(self.params.num_negatives)
         (where,) = on(batch.ids.device, views.where)
         return {"masked_lm": self.token_term(hidden.index_select(0, where), views, measures), "contrast": contrast}
 

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from harness.encoders.models.text_encoder import Batch, TextEncoder
-from harness.encoders.tokens import Tokens, Vocabulary
+from harness.encoders.tokens import Examples, Tokens, Vocabulary
+from harness.kinds import Kind
 from harness.objectives.definitions import Definition, StepSize
 from harness.streams import seed_of
 
@@ -40,38 +41,46 @@ class GlobalBatchContext:
 class Views:
     """One step's data on the host: the token ids that go through the encoder, and what else the loss needs.
 
-    `tokens`: the sequences of all views end to end, `ids` [T] their (corrupted) ids; `flops` of the training step.
+    `tokens`: the sequences that the encoder reads, in its order, `owner` [S] the example of each, and `ids` [T] their (corrupted) ids.
+    `labels`: of the examples; `flops` of the training step.
     `global_batch`: only in a micro-batch whose contrast group is cut. An objective that needs more data adds fields in a
     subclass, and slices them for a micro-batch in `cut`.
     """
 
     tokens: Tokens
+    owner: NDArray[np.int64]
     ids: NDArray[Any]
     labels: NDArray[Any] | None
     flops: float
     global_batch: GlobalBatchContext | None = field(default=None, kw_only=True)
 
-    def micro_batch(self, size: int, rows: slice, gather: Gather | None = None) -> Self:
-        """The views of some of a batch's `size` rows: whole contrast groups, or else with what gathers the others."""
-        return replace(self, **self.cut(size, rows), global_batch=gather and GlobalBatchContext(self, gather))
+    @property
+    def size(self) -> int:
+        """The number of examples."""
+        return int(self.owner[-1]) + 1
 
-    def cut(self, size: int, rows: slice) -> dict[str, Any]:
-        """The fields that differ in a micro-batch."""
+    def micro_batch(self, rows: slice, gather: Gather | None = None) -> Self:
+        """The views of some of a batch's examples: whole contrast groups, or else with what gathers the others."""
+        return replace(self, **self.cut(rows), global_batch=gather and GlobalBatchContext(self, gather))
+
+    def cut(self, rows: slice) -> dict[str, Any]:
+        """The fields that differ in a micro-batch of these examples, which has all sequences of each."""
+        index = owned(self.owner, rows)
         return {
-            "tokens": rows_of(self.tokens, size, rows),
-            "ids": rows_of(replace(self.tokens, ids=self.ids), size, rows).ids,
+            "tokens": self.tokens.take(index),
+            "owner": self.owner[index] - rows.start,
+            "ids": replace(self.tokens, ids=self.ids).take(index).ids,
             "labels": None if self.labels is None else self.labels[rows],
         }
 
     def span(self, rows: slice) -> tuple[int, int]:
-        """The first token of these rows in view 0, and the one after their last."""
+        """The first token of these examples' first sequences, and the one after their last, where those stand before all others."""
         return int(self.tokens.offsets[rows.start]), int(self.tokens.offsets[rows.stop])
 
 
-def rows_of(tokens: Tokens, size: int, rows: slice) -> Tokens:
-    """Some rows of a batch of `size`, in each of its views."""
-    views = range(0, len(tokens), size)
-    return tokens.take(np.concatenate([np.arange(rows.start, rows.stop) + view for view in views]))
+def owned(owner: NDArray[np.int64], rows: slice) -> NDArray[np.int64]:
+    """The sequences of some examples, in their order."""
+    return np.flatnonzero((owner >= rows.start) & (owner < rows.stop))
 
 
 def on(device: torch.device, *arrays: NDArray[Any]) -> tuple[Tensor, ...]:
@@ -80,34 +89,35 @@ def on(device: torch.device, *arrays: NDArray[Any]) -> tuple[Tensor, ...]:
 
 
 class TrainingObjective(nn.Module):
-    """Base of the objectives. `weights` are the terms' coefficients: loss = sum of weight x term.
+    """Base of the objectives. `weights` are the terms' coefficients: loss = sum of weight x term. `params`: its definition with the
+    parameters of the stage, of the type that a subclass names.
 
-    `supervised`: it predicts labels. `uses_mlm_head`: the encoder's own MLM head is trained.
-    `contrasted`: the term that is taken over contrast groups, where there is one.
+    `predicts`: `predict` gives outputs for labels. `uses_mlm_head`: the encoder's own MLM head is
+    trained. `contrasted`: the term that is taken over contrast groups, where there is one.
     """
 
-    supervised = False
+    predicts = False
     uses_mlm_head = False
     contrasted = "contrast"
+    params: Any
 
     def __init__(
         self,
         encoder: TextEncoder,
         vocabulary: Vocabulary,
-        num_labels: int,
+        kind: Kind | None,
         dropout: float,
         seed: int,
-        params: Mapping[str, Any],
-        definition: Definition,
+        params: Definition,
     ) -> None:
         super().__init__()
         self.encoder = encoder
         self.vocabulary = vocabulary
-        self.num_labels = num_labels
+        self.kind = kind
         self.dropout = dropout
         self.seed = seed
-        self.params = dict(params)
-        self.definition = definition
+        self.params = params
+        self.labelled = params.labelled
         self.weights: dict[str, float] = {}
         self.build()
 
@@ -115,8 +125,8 @@ class TrainingObjective(nn.Module):
         """Make the heads and set the weights."""
         raise NotImplementedError
 
-    def prepare(self, tokens: Tokens, labels: NDArray[Any] | None, draw: Draw) -> Views:
-        """The views of a batch of B sequences with T tokens."""
+    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
+        """The views of a batch of B examples."""
         raise NotImplementedError
 
     def forward(self, batch: Batch, views: Any, measures: Measures | None = None) -> dict[str, Tensor]:
@@ -134,7 +144,7 @@ class TrainingObjective(nn.Module):
         return {}
 
     def predict(self, batch: Batch) -> Tensor:
-        """Logits [B, num_labels]; supervised objectives only."""
+        """The outputs of the kind for each sequence [S, C]; only where `predicts`."""
         raise NotImplementedError
 
     def set_dropout(self, probability: float) -> None:
@@ -153,7 +163,7 @@ class TrainingObjective(nn.Module):
     @property
     def contrast_group(self) -> int:
         """The number of consecutive rows that are contrasted with each other; 0 where rows are independent."""
-        return int(self.params.get("contrast_group", 0))
+        return int(getattr(self.params, "contrast_group", 0))
 
     def step_flops(self, tokens: Tokens, *, predicted: int = 0, encoded: Tokens | None = None) -> float:
         """FLOPs of a training step. `tokens`: the first view; `encoded`: all tokens that go through the encoder, where these are
@@ -161,7 +171,7 @@ class TrainingObjective(nn.Module):
         every = tokens if encoded is None else encoded
         lengths, of_all = tokens.lengths.astype(np.float64), every.lengths.astype(np.float64)
         size = StepSize(lengths.sum(), (lengths**2).sum(), of_all.sum(), (of_all**2).sum(), predicted)
-        return float(self.definition.flops(self.params, self.encoder.shape, size))
+        return float(self.params.flops(self.encoder.shape, size))
 
     def draw_linear(self, layer: nn.Linear, purpose: str) -> nn.Linear:
         return draw_linear(layer, self.encoder.config.initializer_range, self.seed, purpose)

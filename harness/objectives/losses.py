@@ -87,7 +87,7 @@ def simclr(h0: Tensor, hk: Tensor, *, temperature: float) -> Tensor:
     """Tells, for each sequence's view 0, its own view k among those of the batch: the SimCLR form of CMLM.
 
     h0 [B, d] (view 0), hk [K, B, d] (views 1..K) -> scalar, the mean over K * B of
-    -log softmax_b(cos(hk[k, i], h0[b]) / temperature) over i.
+    -log softmax_i(cos(h0[b], hk[k, i]) / temperature) at i = b.
 
     Source: CMLM equations 7 and 8, as printed: the anchor is view 0, the positive is in the denominator, one direction.
     Elsewhere: SimCLR's NT-Xent takes both directions and all 2B - 1 other views as negatives. The paper gives no

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.encoders.models.text_encoder import Batch
-from harness.encoders.tokens import Tokens
+from harness.encoders.tokens import Examples, Tokens
 from harness.objectives.base import Draw, Measures, TrainingObjective, Views, on
+from harness.objectives.definitions.masked import CmlmDefinition, MaskedDefinition, MlmDefinition
 from harness.objectives.losses import masked_lm
 from harness.objectives.masking import corrupt, select
 from harness.objectives.probes import context_cosines
@@ -29,10 +30,10 @@ class MaskedViews(Views):
     where: NDArray[np.int64]
     targets: NDArray[np.int64]
 
-    def cut(self, size: int, rows: slice) -> dict[str, Any]:
+    def cut(self, rows: slice) -> dict[str, Any]:
         first, _ = self.span(rows)
         inside = self.inside(rows)
-        return super().cut(size, rows) | {"where": self.where[inside] - first, "targets": self.targets[inside]}
+        return super().cut(rows) | {"where": self.where[inside] - first, "targets": self.targets[inside]}
 
     def inside(self, rows: slice) -> NDArray[np.bool_]:
         """[M]: whether each predicted position is in these rows."""
@@ -40,19 +41,22 @@ class MaskedViews(Views):
         return (self.where >= first) & (self.where < last)
 
 
-class MaskedLM(TrainingObjective):
-    """Masked language modelling with dynamic random masking, token mean. params: p_m; where they are set, token_prediction and
-    fixed_embeddings (word embeddings that are not trained).
+def all_but_first(tokens: Tokens) -> NDArray[np.bool_]:
+    """[T]: every token but the first of each sequence, whose state stands for the sequence (docs/papers.md L8)."""
+    found = np.ones(len(tokens.ids), dtype=np.bool_)
+    found[tokens.offsets[:-1]] = False
+    return found
+
+
+class MaskedText(TrainingObjective):
+    """Dynamic random masking, and the loss of the masked tokens of view 0: what objectives with masked views share.
 
     Each token is selected with probability p_m (Bernoulli as printed: CMLM equation 1; fairseq selects a fixed number),
-    80/10/10; special tokens never. With `token_prediction` the tokens that are not selected are predicted as well.
+    80/10/10; special tokens never.
     """
 
-    def build(self) -> None:
-        self.weights = {"masked_lm": 1.0}
-        self.uses_mlm_head = True
-        if self.params.get("fixed_embeddings"):
-            self.encoder.fix_word_embeddings()
+    params: MaskedDefinition
+    uses_mlm_head = True
 
     def mask(
         self,
@@ -67,28 +71,22 @@ class MaskedLM(TrainingObjective):
         size = len(tokens.ids)
         if self.vocabulary.mask_id is None:
             raise ValueError("the encoder's tokenizer has no mask token")
-        selected = select(~tokens.special, probability, draw("mask", view).random(size), excluded)
+        selected = select(self.maskable(tokens), probability, draw("mask", view).random(size), excluded)
         actions = draw("mask_action", view).random(size)
         random_ids = draw("mask_random", view).integers(0, self.vocabulary.size, size)
         return selected, corrupt(tokens.ids, selected, actions, random_ids, self.vocabulary.mask_id, mask_only)
 
-    def prepare(self, tokens: Tokens, labels: NDArray[Any] | None, draw: Draw) -> MaskedViews:
-        selected, ids = self.mask(tokens, self.params["p_m"], draw, 0)
-        return self.views(tokens, selected, ids)
+    def maskable(self, tokens: Tokens) -> NDArray[np.bool_]:
+        """[T]: the tokens that may be masked."""
+        return ~tokens.special
 
-    def views(
-        self, first: Tokens, selected: NDArray[np.bool_], ids: NDArray[Any], tokens: Tokens | None = None
-    ) -> MaskedViews:
-        """From view 0 and the `selected` positions of it [T0], the corrupted ids of all views, and all views where there
-        are more."""
-        tokens = first if tokens is None else tokens
-        where = np.flatnonzero(~first.special if self.params.get("token_prediction") else selected)
+    def views(self, first: Tokens, predicted: NDArray[np.bool_], ids: NDArray[Any], num_views: int = 1) -> MaskedViews:
+        """From view 0, its `predicted` positions [T0], and the corrupted ids of `num_views` views of it, one view after another."""
+        copies = np.tile(np.arange(len(first)), num_views)
+        tokens = first if num_views == 1 else first.take(copies)
+        where = np.flatnonzero(predicted)
         flops = self.step_flops(first, predicted=len(where), encoded=tokens)
-        return MaskedViews(tokens, ids, None, flops, where, first.ids[where].astype(np.int64))
-
-    def forward(self, batch: Batch, views: MaskedViews, measures: Measures | None = None) -> dict[str, Tensor]:
-        (where,) = on(batch.ids.device, views.where)
-        return {"masked_lm": self.token_term(self.encoder(batch, where), views, measures)}
+        return MaskedViews(tokens, copies, ids, None, flops, where, first.ids[where].astype(np.int64))
 
     def counts(self, views: MaskedViews) -> dict[str, float]:
         return {"masked_lm": len(views.where)}
@@ -103,6 +101,30 @@ class MaskedLM(TrainingObjective):
         if measures is not None:
             measures["mlm_accuracy"] = (logits.detach().argmax(dim=1) == targets).float().mean()
         return masked_lm(logits, targets)
+
+
+class MaskedLM(MaskedText):
+    """Masked language modelling, token mean. With `mask_special_tokens` special tokens are masked too, except the first (COCO-LM,
+    appendix D, of RoBERTa)."""
+
+    params: MlmDefinition
+
+    def build(self) -> None:
+        self.weights = {"masked_lm": 1.0}
+        if self.params.fixed_embeddings:
+            self.encoder.fix_word_embeddings()
+
+    def maskable(self, tokens: Tokens) -> NDArray[np.bool_]:
+        return all_but_first(tokens) if self.params.mask_special_tokens else super().maskable(tokens)
+
+    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> MaskedViews:
+        tokens = examples.tokens
+        selected, ids = self.mask(tokens, self.params.p_m, draw, 0)
+        return self.views(tokens, self.maskable(tokens) if self.params.token_prediction else selected, ids)
+
+    def forward(self, batch: Batch, views: MaskedViews, measures: Measures | None = None) -> dict[str, Tensor]:
+        (where,) = on(batch.ids.device, views.where)
+        return {"masked_lm": self.token_term(self.encoder(batch, where), views, measures)}
 
 
 class MaskedLMHead(MaskedLM):
@@ -123,45 +145,38 @@ class MaskedLMHead(MaskedLM):
         return {"masked_lm": self.token_term(hidden, views, measures)}
 
 
-class ContrastiveMaskedLM(MaskedLM):
-    """CMLM (equations 1-12): MLM on view 0 + alpha x contrast between view 0 and K complementary views.
+class ContrastiveMaskedLM(MaskedText):
+    """CMLM (equations 1-12): MLM on view 0 + alpha x contrast between view 0 and K complementary views."""
 
-    params: alpha, p_m, p_c, num_views (K), mlm, mask_only (views k only), masking of the views ('complementary', or
-    'independent' with p_c: 'w/o CRM'), contrast ('simsiam', or 'simclr' with temperature and contrast_group).
-    """
+    params: CmlmDefinition
 
     def build(self) -> None:
-        self.weights = {"contrast": float(self.params["alpha"])}
-        if self.params["mlm"]:
+        self.weights = {"contrast": self.params.alpha}
+        if self.params.mlm:
             self.weights = {"masked_lm": 1.0, **self.weights}
-        self.uses_mlm_head = bool(self.params["mlm"])
+        self.uses_mlm_head = self.params.mlm
         self.contrast = ViewContrast(self.encoder, self.params, self.seed)
 
-    def prepare(self, tokens: Tokens, labels: NDArray[Any] | None, draw: Draw) -> MaskedViews:
-        num_views, rows = self.params["num_views"], len(tokens)
-        selected, first = self.mask(tokens, self.params["p_m"], draw, 0)
-        excluded = selected if self.params["masking"] == "complementary" else None
+    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> MaskedViews:
+        tokens = examples.tokens
+        num_views = self.params.num_views
+        selected, first = self.mask(tokens, self.params.p_m, draw, 0)
+        excluded = selected if self.params.masking == "complementary" else None
         ids = [first]
         for view in range(1, num_views + 1):
-            ids.append(self.mask(tokens, self.params["p_c"], draw, view, excluded, self.params["mask_only"])[1])
-        whole = tokens.take(np.tile(np.arange(rows), num_views + 1))
-        if not self.params["mlm"]:
+            ids.append(self.mask(tokens, self.params.p_c, draw, view, excluded, self.params.mask_only)[1])
+        if not self.params.mlm:
             selected = np.zeros_like(selected)
-        return self.views(tokens, selected, np.concatenate(ids), whole)
+        return self.views(tokens, selected, np.concatenate(ids), num_views + 1)
 
     def forward(self, batch: Batch, views: MaskedViews, measures: Measures | None = None) -> dict[str, Tensor]:
         first = batch.packing.first
-        if not self.params["mlm"]:
-            return {"contrast": self.contrast(self.by_view(self.encoder(batch, first)), views, measures)}
+        if not self.params.mlm:
+            return {"contrast": self.contrast(self.encoder(batch, first), views, measures)}
         (where,) = on(batch.ids.device, views.where)
         predicted, seen = self.encoder(batch, torch.cat([where, first])).split([len(where), len(first)])
         masked_lm = self.token_term(predicted, views, measures)
-        return {"masked_lm": masked_lm, "contrast": self.contrast(self.by_view(seen), views, measures)}
-
-    def by_view(self, first: Tensor) -> Tensor:
-        """[(K + 1) B, d] -> [K + 1, B, d]."""
-        return first.view(self.params["num_views"] + 1, -1, first.shape[-1])
+        return {"masked_lm": masked_lm, "contrast": self.contrast(seen, views, measures)}
 
     def counts(self, views: MaskedViews) -> dict[str, float]:
-        rows = len(views.tokens) // (self.params["num_views"] + 1)
-        return {**super().counts(views), "contrast": rows}
+        return {**super().counts(views), "contrast": views.size}

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from harness.errors import nearest
+from harness.errors import hint
 
 READINGS = ("half", "less", "at_most", "released")
 
@@ -148,9 +148,7 @@ def sample_positives(
     sampler refuses (docs/papers.md T5, T6).
     """
     if reading not in READINGS:
-        close = nearest(str(reading), READINGS)
-        hint = f"did you mean '{close}'? Known" if close else "known"
-        raise ValueError(f"reading '{reading}' is unknown; {hint}: {', '.join(READINGS)}.")
+        raise ValueError(f"unknown reading '{reading}'.{hint(str(reading), READINGS)} Known: {', '.join(READINGS)}.")
     if window < 1:
         raise ValueError(f"window must be at least 1, got {window}.")
     if reading == "released" and window % 2 == 0:

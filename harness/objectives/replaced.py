@@ -15,23 +15,24 @@ from torch import Tensor, nn
 
 from harness.encoders.models.auxiliary import Auxiliary
 from harness.encoders.models.text_encoder import Batch
-from harness.encoders.tokens import Tokens, joined
+from harness.encoders.tokens import Examples, Tokens, joined
 from harness.objectives import diagnostics
-from harness.objectives.base import Draw, GlobalBatchContext, Measures, TrainingObjective, in_groups, named, on, rows_of
-from harness.objectives.definitions import auxiliary_shape
+from harness.objectives.base import Draw, GlobalBatchContext, Measures, TrainingObjective, in_groups, named, on, owned
+from harness.objectives.definitions.replaced import AuxiliaryDefinition, CocoLmDefinition, ElectraDefinition
 from harness.objectives.losses import corrective_lm, masked_lm, replaced_token_detection, sequence_contrastive
-from harness.objectives.masked import MaskedViews
+from harness.objectives.masked import MaskedViews, all_but_first
 from harness.objectives.masking import crop, select_fixed
 from harness.objectives.probes import corrected, replaced_and_original, sequence_cosines
 
 
 class AuxiliaryMaskedLM(TrainingObjective):
     """MLM of an auxiliary network with embeddings of its own, the encoder left as it is: what COCO-LM's 'converged
-    auxiliary' is trained with beforehand. params: p_m, auxiliary, auxiliary_layers.
+    auxiliary' is trained with beforehand.
 
     A fixed count of tokens is masked, special ones too except the first, always by the mask (COCO-LM, appendix D).
     """
 
+    params: AuxiliaryDefinition
     auxiliary: Auxiliary | None
 
     def build(self) -> None:
@@ -40,12 +41,12 @@ class AuxiliaryMaskedLM(TrainingObjective):
         self.encoder.requires_grad_(False)
 
     def make_auxiliary(self, *, shared: bool) -> Auxiliary:
-        layers, hidden = auxiliary_shape(self.params, self.encoder.shape)
+        layers, hidden = self.params.auxiliary_shape(self.encoder.shape)
         return Auxiliary(
             self.encoder,
             layers=layers,
             hidden=hidden,
-            initial="encoder" if self.params["auxiliary"] == "shallow" else "random",
+            initial="encoder" if self.params.auxiliary == "shallow" else "random",
             shared=shared,
             seed=self.seed,
         )
@@ -62,31 +63,32 @@ class AuxiliaryMaskedLM(TrainingObjective):
         """(masked positions [M], ids with the mask there [T])."""
         if self.vocabulary.mask_id is None:
             raise ValueError("the encoder's tokenizer has no mask token")
-        size = len(tokens.ids)
-        maskable = np.ones(size, dtype=np.bool_)
-        maskable[tokens.offsets[:-1]] = False
-        rounding = draw("mask_count").random(len(tokens))
-        selected = select_fixed(maskable, tokens.lengths, self.params["p_m"], draw("mask", 0).random(size), rounding)
+        rounding, uniforms = draw("mask_count").random(len(tokens)), draw("mask", 0).random(len(tokens.ids))
+        selected = select_fixed(all_but_first(tokens), tokens.lengths, self.params.p_m, uniforms, rounding)
         where = np.flatnonzero(selected)
         ids = tokens.ids.copy()
         ids[where] = self.vocabulary.mask_id
         return where, ids
 
-    def prepare(self, tokens: Tokens, labels: NDArray[Any] | None, draw: Draw) -> MaskedViews:
+    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> MaskedViews:
+        tokens = examples.tokens
         where, ids = self.mask(tokens, draw)
         flops = self.step_flops(tokens, predicted=len(where))
-        return MaskedViews(tokens, ids, None, flops, where, tokens.ids[where].astype(np.int64))
+        return MaskedViews(tokens, np.arange(len(tokens)), ids, None, flops, where, tokens.ids[where].astype(np.int64))
 
     def forward(self, batch: Batch, views: MaskedViews, measures: Measures | None = None) -> dict[str, Tensor]:
         where, targets = on(batch.ids.device, views.where, views.targets)
-        return {"auxiliary_mlm": self.auxiliary_term(batch, where, targets, measures)}
+        return {"auxiliary_mlm": self.auxiliary_term(self.auxiliary_logits(batch, where), targets, measures)}
 
     def counts(self, views: MaskedViews) -> dict[str, float]:
         return {"auxiliary_mlm": len(views.where)}
 
-    def auxiliary_term(self, batch: Batch, where: Tensor, targets: Tensor, measures: Measures | None) -> Tensor:
+    def auxiliary_logits(self, batch: Batch, where: Tensor) -> Tensor:
+        """[M, V]: the auxiliary network's at the masked positions, with dropout while it trains."""
         assert self.auxiliary is not None
-        logits = self.auxiliary.logits(self.auxiliary(batch, where))
+        return self.auxiliary.logits(self.auxiliary(batch, where))
+
+    def auxiliary_term(self, logits: Tensor, targets: Tensor, measures: Measures | None) -> Tensor:
         if measures is not None:
             measures["auxiliary_accuracy"] = (logits.detach().argmax(dim=1) == targets).float().mean()
         return masked_lm(logits, targets)
@@ -101,10 +103,10 @@ class ReplacedViews(MaskedViews):
     uniforms: NDArray[np.float64] | None
     replacements: NDArray[np.int64] | None
 
-    def cut(self, size: int, rows: slice) -> dict[str, Any]:
+    def cut(self, rows: slice) -> dict[str, Any]:
         inside = self.inside(rows)
-        return super().cut(size, rows) | {
-            "main": rows_of(self.main, size, rows),
+        return super().cut(rows) | {
+            "main": self.main.take(owned(np.resize(self.owner, len(self.main)), rows)),
             "uniforms": None if self.uniforms is None else self.uniforms[inside],
             "replacements": None if self.replacements is None else self.replacements[inside],
         }
@@ -132,10 +134,10 @@ class _Replaced(AuxiliaryMaskedLM):
     Terms come from `judge`.
     """
 
-    cropped = False
+    params: ElectraDefinition | CocoLmDefinition
 
     def build(self) -> None:
-        replacements = self.params.get("replacements", "auxiliary")
+        replacements = self.params.replacements
         self.auxiliary = None
         if replacements != "random":
             self.auxiliary = self.make_auxiliary(shared=replacements == "auxiliary")
@@ -152,11 +154,11 @@ class _Replaced(AuxiliaryMaskedLM):
     def parts(self) -> dict[str, Tensor]:
         return {}  # the auxiliary network is discarded after training (section 3.1)
 
-    def prepare(self, tokens: Tokens, labels: NDArray[Any] | None, draw: Draw) -> ReplacedViews:
-        return self.replaced_views(tokens, draw, self.params["crop_ratio"] if self.cropped else None)
+    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> ReplacedViews:
+        return self.replaced_views(examples.tokens, draw, self.params.crop_ratio)
 
-    def replaced_views(self, tokens: Tokens, draw: Draw, crop_ratio: float | None) -> ReplacedViews:
-        """The masked view, and the cropped one where there is a ratio."""
+    def replaced_views(self, tokens: Tokens, draw: Draw, crop_ratio: float) -> ReplacedViews:
+        """The masked view, and the cropped one where the ratio is above 0."""
         where, ids = self.mask(tokens, draw)
         uniforms = replacements = None
         if self.auxiliary is None:
@@ -164,14 +166,16 @@ class _Replaced(AuxiliaryMaskedLM):
         else:
             uniforms = draw("replacement").random(len(where))
         main = tokens
-        if crop_ratio is not None:
+        if crop_ratio:
             kept, lengths = crop(tokens.lengths, crop_ratio, draw("crop").random(len(tokens)))
             offsets = np.concatenate([[0], np.cumsum(lengths)])
             shorter = Tokens(tokens.ids[kept], tokens.types[kept], tokens.special[kept], offsets)
             main = joined(tokens, shorter)
         flops = self.step_flops(tokens, predicted=len(where), encoded=main)
         targets = tokens.ids[where].astype(np.int64)
-        return ReplacedViews(tokens, ids, None, flops, where, targets, main, uniforms, replacements)
+        return ReplacedViews(
+            tokens, np.arange(len(tokens)), ids, None, flops, where, targets, main, uniforms, replacements
+        )
 
     def forward(  # type: ignore[override]  # the views are its own `prepare`'s
         self, batch: Batch, views: ReplacedViews, measures: Measures | None = None
@@ -179,9 +183,11 @@ class _Replaced(AuxiliaryMaskedLM):
         device = batch.ids.device
         where, targets = on(device, views.where, views.targets)
         terms: dict[str, Tensor] = {}
+        logits = None
         if "auxiliary_mlm" in self.weights:
-            terms["auxiliary_mlm"] = self.auxiliary_term(batch, where, targets, measures)
-        main, original = self.replace(batch, views, where)
+            logits = self.auxiliary_logits(batch, where)
+            terms["auxiliary_mlm"] = self.auxiliary_term(logits, targets, measures)
+        main, original = self.replace(batch, views, where, logits if self.params.sampling_dropout else None)
         corrupted, size = main.ids[: len(original)], len(original)
         hidden = self.encoder(main)
         masked = torch.zeros_like(original, dtype=torch.bool).index_fill(0, where, True)
@@ -198,13 +204,17 @@ class _Replaced(AuxiliaryMaskedLM):
     def counts(self, views: MaskedViews) -> dict[str, float]:
         return {**super().counts(views), "rtd": len(views.tokens.ids)}
 
-    def replace(self, batch: Batch, views: ReplacedViews, where: Tensor) -> tuple[Batch, Tensor]:
-        """(what the encoder reads: the corrupted view and behind it the cropped one, the original ids of the former [T])."""
+    def replace(
+        self, batch: Batch, views: ReplacedViews, where: Tensor, logits: Tensor | None = None
+    ) -> tuple[Batch, Tensor]:
+        """(what the encoder reads: the corrupted view and behind it the cropped one, the original ids of the former [T]).
+        `logits`: as in `sample`."""
         if views.replacements is not None:
             (replacements,) = on(where.device, views.replacements)
         else:
             assert views.uniforms is not None
-            replacements = self.sample(batch, where, *on(where.device, views.uniforms))
+            (uniforms,) = on(where.device, views.uniforms)
+            replacements = self.sample(batch, where, uniforms, logits)
         main = Batch.of(views.main, where.device)
         size = len(batch.ids)
         original = main.ids[:size]
@@ -212,17 +222,19 @@ class _Replaced(AuxiliaryMaskedLM):
         return Batch(torch.cat([corrupted, main.ids[size:]]), main.types, main.packing), original
 
     @torch.no_grad()
-    def sample(self, batch: Batch, where: Tensor, uniforms: Tensor) -> Tensor:
-        """Replacements [M] drawn from the auxiliary network's distribution at the masked positions, without dropout, by
-        inverting its cumulative distribution at `uniforms`: a stream of its own decides, not torch's generator."""
+    def sample(self, batch: Batch, where: Tensor, uniforms: Tensor, logits: Tensor | None = None) -> Tensor:
+        """Replacements [M] drawn from the auxiliary network's distribution at the masked positions by inverting its cumulative
+        distribution at `uniforms`: a stream of its own decides, not torch's generator. `logits` [M, V]: of the pass that trains the
+        network, dropout included (ELECTRA); None for a pass without dropout (COCO-LM 3.3)."""
         assert self.auxiliary is not None
         training = self.auxiliary.training
         self.auxiliary.eval()
-        hidden = self.auxiliary(batch, where)
+        states = self.auxiliary(batch, where) if logits is None else logits
         drawn = [torch.empty(0, dtype=torch.long, device=where.device)]
         for start in range(0, len(where), SAMPLED_AT_ONCE):
             rows = slice(start, start + SAMPLED_AT_ONCE)
-            cumulative, u = self.auxiliary.logits(hidden[rows]).double().softmax(dim=1).cumsum(dim=1), uniforms[rows]
+            some = self.auxiliary.logits(states[rows]) if logits is None else states[rows]
+            cumulative, u = some.double().softmax(dim=1).cumsum(dim=1), uniforms[rows]
             place = torch.searchsorted(cumulative, u[:, None] * cumulative[:, -1:], right=True)
             drawn.append(place[:, 0].clamp(max=cumulative.shape[1] - 1))
         self.auxiliary.train(training)
@@ -250,14 +262,13 @@ SAMPLED_AT_ONCE = 512
 
 
 class ReplacedTokenDetection(_Replaced):
-    """ELECTRA: the auxiliary network's MLM + lambda_rtd x binary loss over real tokens.
+    """ELECTRA: the auxiliary network's MLM + lambda_rtd x binary loss over real tokens."""
 
-    params: p_m, lambda_rtd, auxiliary ('narrow' or 'shallow'), auxiliary_layers.
-    """
+    params: ElectraDefinition
 
     def build(self) -> None:
         super().build()
-        self.weights = {**self.weights, "rtd": float(self.params["lambda_rtd"])}
+        self.weights["rtd"] = self.params.lambda_rtd
 
     def judge(self, seen: Corrupted, measures: Measures | None) -> dict[str, Tensor]:
         logits = self.detector(seen.states)[:, 0]
@@ -272,23 +283,19 @@ PROBE_CROP = 0.9
 
 
 class CorrectiveContrast(_Replaced):
-    """COCO-LM (equation 4): the auxiliary network's MLM + corrective LM + sequence contrast.
+    """COCO-LM (equation 4): the auxiliary network's MLM + corrective LM + sequence contrast."""
 
-    params: those of ELECTRA with lambda_copy (absent: no binary loss), lm ('mixture', 'weighted_ce', 'softmax', 'all_token'
-    or 'none'), stop_gradient, rtd, contrast, temperature, crop_ratio, projection, contrast_group, replacements.
-    """
+    params: CocoLmDefinition
 
     def build(self) -> None:
         super().build()
-        p = self.params
-        if p["rtd"]:
-            self.weights = {**self.weights, "rtd": float(p["lambda_copy"])}
-        if p["lm"] != "none":
-            self.weights = {**self.weights, "lm": 1.0}
-        self.cropped = bool(p["contrast"])
-        if self.cropped:
-            self.weights = {**self.weights, "contrast": 1.0}
-        if p.get("projection"):
+        if self.params.rtd:
+            self.weights["rtd"] = self.params.lambda_copy
+        if self.params.lm != "none":
+            self.weights["lm"] = 1.0
+        if self.params.contrast:
+            self.weights["contrast"] = 1.0
+        if self.params.projection:
             size = self.encoder.hidden_size
             self.projection = nn.Sequential(
                 self.draw_linear(nn.Linear(size, size), "projection"),
@@ -301,15 +308,15 @@ class CorrectiveContrast(_Replaced):
         if measures is not None:
             self.measure_detection(logits, seen, measures)
         terms = self.correct(logits, seen, measures)
-        if self.cropped:
+        if self.params.contrast:
             terms["contrast"] = self.contrast(seen, measures)
         return terms
 
     def correct(self, logits: Tensor, seen: Corrupted, measures: Measures | None) -> dict[str, Tensor]:
         """The binary loss on `logits` [T], and the LM loss in the form that `lm` names."""
         original, corrupted = seen.original, seen.ids
-        lm, real, terms = self.params["lm"], torch.ones_like(seen.masked), {}
-        if self.params["rtd"]:
+        lm, real, terms = self.params.lm, torch.ones_like(seen.masked), {}
+        if self.params.rtd:
             terms["rtd"] = replaced_token_detection(logits[None], original[None], corrupted[None], real[None])
         if lm == "none":
             return terms
@@ -335,7 +342,7 @@ class CorrectiveContrast(_Replaced):
                 corrupted[None],
                 predicted[None],
                 real[None],
-                stop_gradient=self.params["stop_gradient"],
+                stop_gradient=bool(self.params.stop_gradient),
                 mixture="weighted_ce" if lm == "weighted_ce" else "probability",
             ).lm
         return terms
@@ -343,7 +350,7 @@ class CorrectiveContrast(_Replaced):
     def probe(self, tokens: Tokens, draw: Draw, device: torch.device) -> Measures:
         """Of the first tokens themselves, with or without the contrast (Figure 7); of all tokens of the corrupted view whether they are
         rightly copied, and rightly predicted where the objective predicts them (Figure 8)."""
-        views = self.replaced_views(tokens, draw, self.params.get("crop_ratio", PROBE_CROP))
+        views = self.replaced_views(tokens, draw, self.params.crop_ratio or PROBE_CROP)
         main, original = self.replace(Batch.of(tokens, device, views.ids), views, *on(device, views.where))
         hidden, size = self.encoder(main), len(original)
         first = hidden.index_select(0, main.packing.first)
@@ -351,30 +358,30 @@ class CorrectiveContrast(_Replaced):
         logits = self.detector(states)[:, 0]
         found = sequence_cosines(first[: len(tokens)], first[len(tokens) :])
         found |= replaced_and_original((logits > 0) == (original == ids), original, ids, "copy_accuracy")
-        if self.params["lm"] == "none":
+        if self.params.lm == "none":
             return found
         most_likely = []
         for start in range(0, size, SAMPLED_AT_ONCE):
             rows = slice(start, start + SAMPLED_AT_ONCE)
             words = self.encoder.embedding_logits(states[rows])
-            softmax = self.params["lm"] == "softmax"
+            softmax = self.params.lm == "softmax"
             most_likely.append(words.argmax(dim=1) if softmax else corrected(logits[rows], words, ids[rows]))
         return found | replaced_and_original(torch.cat(most_likely) == original, original, ids, "lm_accuracy")
 
     def counts(self, views: MaskedViews) -> dict[str, float]:
-        words = len(views.tokens.ids) if self.params["lm"] == "all_token" else len(views.where)
+        words = len(views.tokens.ids) if self.params.lm == "all_token" else len(views.where)
         return {**super().counts(views), "lm": words, "contrast": len(views.tokens)}
 
     def contrast(self, seen: Corrupted, measures: Measures | None) -> Tensor:
         corrupted, cropped = seen.first, seen.first_cropped
-        if self.params["projection"]:
+        if self.params.projection:
             corrupted, cropped = self.projection(corrupted), self.projection(cropped)
         if seen.global_batch:
             corrupted, cropped = seen.global_batch.gather(torch.stack([corrupted, cropped], dim=1)).unbind(dim=1)
         parts, collapsed = [], 0.0
-        for rows, share in in_groups(len(corrupted), self.params["contrast_group"]):
+        for rows, share in in_groups(len(corrupted), self.params.contrast_group):
             parts.append(
-                sequence_contrastive(corrupted[rows], cropped[rows], temperature=self.params["temperature"]) * share
+                sequence_contrastive(corrupted[rows], cropped[rows], temperature=self.params.temperature) * share
             )
             collapsed += share * math.log(2 * (rows.stop - rows.start) - 1)
         if measures is not None:

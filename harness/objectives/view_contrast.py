@@ -1,30 +1,30 @@
-"""Contrast between the views of a text by their first tokens: SimSiam or SimCLR, as CMLM's equations 7 to 11 print them."""
+"""Contrast between the views of a text by their first tokens: SimSiam or SimCLR, as CMLM's equations 7 to 11 print them; CSSL and SimCSE."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from harness.encoders.models.text_encoder import TextEncoder
+from harness.encoders.models.text_encoder import Batch, TextEncoder
+from harness.encoders.tokens import Examples
 from harness.objectives import diagnostics
-from harness.objectives.base import Measures, Views, draw_linear, in_groups, named
+from harness.objectives.base import Draw, Measures, TrainingObjective, Views, draw_linear, in_groups, named
+from harness.objectives.definitions.view_contrast import CsslDefinition, SimcseDefinition, ViewContrastDefinition
 from harness.objectives.losses import simclr, simsiam
 
 
 class ViewContrast(nn.Module):
-    """The contrast between view 0 and views 1 to K, with SimSiam's predictor where it is SimSiam.
+    """The contrast between view 0 and views 1 to K, with SimSiam's predictor where it is SimSiam."""
 
-    params: contrast ('simsiam', or 'simclr' with temperature and contrast_group).
-    """
-
-    def __init__(self, encoder: TextEncoder, params: Mapping[str, Any], seed: int) -> None:
+    def __init__(self, encoder: TextEncoder, params: ViewContrastDefinition, seed: int) -> None:
         super().__init__()
-        self.params = dict(params)
-        if self.params["contrast"] == "simsiam":
+        self.params = params
+        if self.params.contrast == "simsiam":
             size, spread = encoder.hidden_size, encoder.config.initializer_range
             # Equation 10: no bias, no normalisation, d to d; the paper does not say how they are drawn.
             self.inner = draw_linear(nn.Linear(size, size, bias=False), spread, seed, "predictor_inner")
@@ -34,24 +34,73 @@ class ViewContrast(nn.Module):
         """z = W2 gelu(W1 h), equation 10."""
         return self.outer(nn.functional.gelu(self.inner(first)))  # type: ignore[no-any-return]
 
-    def forward(self, by_view: Tensor, views: Views, measures: Measures | None = None) -> Tensor:
-        """First tokens by view [K + 1, B, d] -> the contrast, a scalar. Measures are of views 0 and 1."""
+    def forward(self, first: Tensor, views: Views, measures: Measures | None = None) -> Tensor:
+        """First tokens [(K + 1) B, d], view after view -> the contrast, a scalar. Measures are of views 0 and 1."""
+        by_view = first.view(self.params.num_views + 1, -1, first.shape[-1])
         if views.global_batch:
             by_view = views.global_batch.gather(by_view.transpose(0, 1)).transpose(0, 1)
         h0, hk = by_view[0], by_view[1:]
         if measures is not None:
             measures["embedding_std"] = diagnostics.embedding_std(h0)
             measures |= named(diagnostics.pair_cosines(h0, hk[0]))
-        if self.params["contrast"] == "simsiam":
+        if self.params.contrast == "simsiam":
             z = self.predict_view(by_view)
             if measures is not None:
                 measures["predictor_cosine"] = diagnostics.pair_cosines(z[0], hk[0])["positive"]
                 measures["collapsed_value"] = h0.new_tensor(diagnostics.collapsed_simsiam(), dtype=torch.float32)
             return simsiam(h0, hk, z[0], z[1:])
         parts, collapsed = [], 0.0
-        for rows, share in in_groups(h0.shape[0], self.params["contrast_group"]):
-            parts.append(simclr(h0[rows], hk[:, rows], temperature=self.params["temperature"]) * share)
+        for rows, share in in_groups(h0.shape[0], self.params.contrast_group):
+            parts.append(simclr(h0[rows], hk[:, rows], temperature=self.params.temperature) * share)
             collapsed += share * math.log(rows.stop - rows.start)
         if measures is not None:
             measures["collapsed_value"] = h0.new_tensor(collapsed, dtype=torch.float32)
         return torch.stack(parts).sum()
+
+
+class TranslatedContrast(TrainingObjective):
+    """CMLM equations 13 and 14: the contrast of equations 7 to 11 between the views of a text, which are the sequences of an
+    example, without a token loss. The encoder reads the B sequences of view 0, then those of view 1, and so on to view K."""
+
+    params: CsslDefinition | SimcseDefinition
+
+    def build(self) -> None:
+        self.weights = {"contrast": 1.0}
+        self.contrast = ViewContrast(self.encoder, self.params, self.seed)
+
+    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
+        tokens, owner = examples.side_by_side()
+        return Views(tokens, owner, tokens.ids, None, self.step_flops(tokens))
+
+    def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
+        return {"contrast": self.contrast(self.represent(batch), views, measures)}
+
+    def represent(self, batch: Batch) -> Tensor:
+        """What is contrasted of each sequence: its first token, [(K + 1) B, d]."""
+        first: Tensor = self.encoder(batch, batch.packing.first)
+        return first
+
+    def counts(self, views: Views) -> dict[str, float]:
+        return {"contrast": len(views.tokens)}
+
+
+class DropoutContrast(TranslatedContrast):
+    """Unsupervised SimCSE (equation 4): the views are passes of the same text, which differ by their dropout alone."""
+
+    params: SimcseDefinition
+
+    def build(self) -> None:
+        super().build()
+        if self.params.projection:
+            size = self.encoder.hidden_size
+            self.projection = nn.Sequential(self.draw_linear(nn.Linear(size, size), "projection"), nn.Tanh())
+
+    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
+        owner = np.tile(np.arange(len(examples)), self.params.num_views + 1)
+        passes = examples.tokens.take(owner)
+        return Views(passes, owner, passes.ids, None, self.step_flops(examples.tokens, encoded=passes))
+
+    def represent(self, batch: Batch) -> Tensor:
+        first = super().represent(batch)
+        projected: Tensor = self.projection(first) if self.params.projection else first
+        return projected

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
 
-from harness.errors import UserError, unknown
-from harness.methods import METHODS, Method, hyperparameters
-from harness.tables.recipe import Number, Phase, Scalar, Value
-from harness.tables.values import PHASES
-from harness.yaml_files import MisplacedError, Strict, describe_errors
-
-Kind = Literal["number", "whole", "word", "bool"]
+from harness.errors import hint
+from harness.methods import METHODS
+from harness.planning.recipe import PHASES, Number, Phase, Scalar, Value
+from harness.yaml_files import MisplacedError, Strict, describe_errors, placed
 
 
 def _values(value: object) -> object:
@@ -99,12 +95,14 @@ def stepped(low: float, step: float, count: int) -> float:
 class Parameter:
     """One path that a space varies, checked and in its canonical form.
 
-    `path`: 'name' where the space's method has one part, 'part.name' where it has several, 'phase.field' of a recipe.
-    `choices`: of a choice or a grid's list; empty for a range. `extra`: the default's value where the grid lacks it, so that a
-    sampler can be told of the default point. `when`: values of its parents under which it is active.
+    `path`: 'name' where the space's method has one part, 'part.name' where it has several, 'phase.field' of a recipe; `key`: as
+    an override names it. `choices`: of a choice or a grid's list; empty for a range. `extra`: the default's value where the grid
+    lacks it, so that a sampler can be told of the default point. `when`: values of its parents under which it is active. `loc`:
+    its keys in the space's file.
     """
 
     path: str
+    key: tuple[str, str] = ("", "")
     choices: tuple[Value, ...] = ()
     extra: tuple[Value, ...] = ()
     low: float = 0
@@ -113,6 +111,7 @@ class Parameter:
     step: float | None = None
     integer: bool = False
     when: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    loc: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def offered(self) -> tuple[Value, ...]:
@@ -168,55 +167,66 @@ class Tunable:
     name: str
 
     @property
-    def method(self) -> Method | None:
-        return METHODS.get(self.owner)
-
-    @property
     def model(self) -> type[BaseModel]:
-        return self.method.Hyperparameters if self.method else Phase
+        return METHODS[self.owner].Hyperparameters if self.owner in METHODS else Phase
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> type[Value]:
         return _kind(self.model.model_fields[self.name].annotation)
 
     def value(self, value: Value) -> Value:
-        """The value as the model reads it: 1 as 1.0 for a number. Raises ValueError with a sentence for a wrong one.
+        """The value as the field reads it: 1 as 1.0 for a number. Raises ValueError with a sentence for a wrong one.
 
-        A value that is only wrong beside others is right: the others may be varied too.
+        Rules on several fields of the model are left out: the others may be varied too.
         """
-        read: BaseModel
-        try:
-            if self.method is None:
-                read = Phase.model_validate({self.name: value})
-            else:
-                read = hyperparameters(self.method, {self.name: value}, self.name)
-            return typing.cast(Value, getattr(read, self.name))
-        except ValidationError as error:
-            message = describe_errors(error, Phase, self.name)
-        except UserError as error:
-            message = str(error)
-            if not isinstance(value, bool):
-                with contextlib.suppress(ValidationError):
-                    return self._alone(value)
-        sentence = message.split("\n")[0].partition(": ")[2]
-        raise ValueError(sentence.removeprefix(f"{self.name} ").removesuffix("."))
-
-    def _alone(self, value: Value) -> Value:
-        """As the field reads it, without the model's rules on several fields."""
+        if isinstance(value, bool) and self.kind in (int, float):
+            raise ValueError(f"should be a number, not {str(value).lower()}")
         info = self.model.model_fields[self.name]
-        kind: Any = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
-        return typing.cast(Value, TypeAdapter(kind).validate_python(value))
+        annotation: Any = Annotated[info.annotation, info]
+        try:
+            return typing.cast(Value, TypeAdapter(annotation).validate_python(value))
+        except ValidationError as error:
+            sentence = describe_errors(error, self.name).split("\n")[0].partition(": ")[2]
+            raise ValueError(sentence.removesuffix(".")) from None
+
+    def values(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
+        """The values of a choice or a grid as the model reads them. Raises MisplacedError."""
+        checked: list[Value] = []
+        for index, value in enumerate(values):
+            with placed(index):
+                checked.append(self.value(value))
+                if checked.index(checked[-1]) < index:
+                    raise ValueError(f"{value!r} is given twice; keep one")
+        return tuple(checked)
+
+    def parameter(self, spec: Distribution | tuple[Value, ...], loc: tuple[str, ...]) -> Parameter:
+        """The values of a grid, or what a search draws from, as a parameter, `when` left out. Raises MisplacedError."""
+        parameter = Parameter(self.path, (self.owner, self.name), loc=loc)
+        if isinstance(spec, tuple):
+            return replace(parameter, choices=self.values(spec))
+        if spec.choice is not None:
+            with placed("choice"):
+                return replace(parameter, choices=self.values(spec.choice))
+        if self.kind in (str, bool):
+            words = "true and false" if self.kind is bool else "words"
+            raise ValueError(f"{self.path} takes {words}, which have no range; give a choice: [...]")
+        assert spec.low is not None  # Distribution has seen to it
+        assert spec.high is not None
+        for name, end in (("low", spec.low), ("high", spec.high), ("step", spec.step or 1.0)):
+            with placed(name):
+                if self.kind is int and not end.is_integer():
+                    raise ValueError(f"{self.path} is a whole number, and {end:g} is not")
+                if name != "step":
+                    self.value(self.kind(end))
+        integer = self.kind is int
+        return replace(parameter, low=spec.low, high=spec.high, log=spec.log, step=spec.step, integer=integer)
 
 
-def _kind(annotation: Any) -> Kind:
-    """Of `Annotated[...]`, `... | None` and the like: the first plain type in it."""
-    origin = typing.get_origin(annotation)
-    if origin is Literal:
-        return "word"
-    if origin in (Annotated, typing.Union, types.UnionType):
+def _kind(annotation: Any) -> type[Value]:
+    """Of `Annotated[...]`, `... | None` and the like: the first plain type in it; of a `Literal` str."""
+    if typing.get_origin(annotation) in (Annotated, typing.Union, types.UnionType):
         return _kind(typing.get_args(annotation)[0])
-    kinds: dict[Any, Kind] = {bool: "bool", int: "whole", float: "number"}
-    return kinds.get(annotation, "word")
+    return annotation if annotation in (bool, int, float) else str
 
 
 def tunable_at(path: str, parts: tuple[str, ...]) -> Tunable:
@@ -228,53 +238,10 @@ def tunable_at(path: str, parts: tuple[str, ...]) -> Tunable:
         owner, name = parts[0], path
     if owner in parts and name in METHODS[owner].Hyperparameters.model_fields:
         return Tunable(name if len(parts) == 1 else f"{owner}.{name}", owner, name)
-    takers = [part for part in parts if path in METHODS[part].Hyperparameters.model_fields]
+    own = {f"{part}.{name}": name for part in parts for name in METHODS[part].Hyperparameters.model_fields}
+    takers = [key for key, name in own.items() if name == path]
     if takers:
-        raise ValueError(
-            f"the method has several parts; write {' or '.join(f'{part}.{path}' for part in takers)} instead of {path}"
-        )
-    own = [
-        name if len(parts) == 1 else f"{part}.{name}"
-        for part in parts
-        for name in METHODS[part].Hyperparameters.model_fields
-    ]
-    fields = [f"{phase}.{name}" for phase in PHASES for name in Phase.model_fields]
-    hint = str(unknown("parameter", path, [*own, *fields])).partition(" Known:")[0]
-    raise ValueError(f"{hint} Known: {', '.join([*sorted(own), *(f'{phase}.*' for phase in PHASES)])}")
-
-
-def checked_values(tunable: Tunable, values: tuple[Value, ...], loc: list[int | str]) -> tuple[Value, ...]:
-    """The values of a choice or a grid as the model reads them. Raises MisplacedError."""
-    found: list[Value] = []
-    for index, value in enumerate(values):
-        try:
-            read = tunable.value(value)
-        except ValueError as error:
-            raise MisplacedError([*loc, index], str(error)) from None
-        if read in found:
-            raise MisplacedError([*loc, index], f"{value!r} is given twice; keep one")
-        found.append(read)
-    return tuple(found)
-
-
-def sampled_parameter(tunable: Tunable, spec: Distribution, loc: list[int | str]) -> Parameter:
-    """A distribution as a parameter, `when` left out. Raises MisplacedError."""
-    if spec.choice is not None:
-        return Parameter(tunable.path, checked_values(tunable, spec.choice, [*loc, "choice"]))
-    assert spec.low is not None  # Distribution has seen to it
-    assert spec.high is not None
-    if tunable.kind in ("word", "bool"):
-        words = "true and false" if tunable.kind == "bool" else "words"
-        raise MisplacedError(loc, f"{tunable.path} takes {words}, which have no range; give a choice: [...]")
-    ends = {"low": spec.low, "high": spec.high, **({} if spec.step is None else {"step": spec.step})}
-    for name, end in ends.items():
-        if tunable.kind == "whole" and not end.is_integer():
-            raise MisplacedError([*loc, name], f"{tunable.path} is a whole number, and {end:g} is not")
-        try:
-            if name != "step":
-                tunable.value(int(end) if tunable.kind == "whole" else end)
-        except ValueError as error:
-            raise MisplacedError([*loc, name], str(error)) from None
-    return Parameter(
-        tunable.path, low=spec.low, high=spec.high, log=spec.log, step=spec.step, integer=tunable.kind == "whole"
-    )
+        raise ValueError(f"the method has several parts; write {' or '.join(takers)} instead of {path}")
+    known = sorted(own if len(parts) > 1 else own.values())
+    meant = hint(path, [*known, *(f"{phase}.{name}" for phase in PHASES for name in Phase.model_fields)])
+    raise ValueError(f"unknown parameter '{path}'.{meant} Known: {', '.join([*known, *(f'{p}.*' for p in PHASES)])}")

@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.errors import UserError
+from harness.planning.aggregation import mean
+from harness.planning.data import TableData, runs_of
+from harness.planning.request import Request
+from harness.planning.resolve import resolve
+from harness.planning.resolved import ResolvedTable
+from harness.planning.runs import stage_flops
 from harness.search.space import ResolvedSpace
 from harness.search.space_file import FLOPS
 from harness.search.trials import Point, ReplicateOutcome
 from harness.specs import SHARED_PHASES, Run, Stage, Status
-from harness.tables.aggregation import mean
-from harness.tables.plan import stage_flops
-from harness.tables.request import Request
-from harness.tables.resolve import ResolvedTable, resolve
-from harness.tables.table_data import TableData, runs_of
 from harness.tasks import METRICS, Task
 
 
@@ -52,10 +53,7 @@ class Points:
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names for readers: those of the search, or what the tasks are selected by."""
-        return self.space.metrics or (" and ".join(dict.fromkeys(self._own_metric(task) for task in self.base.tasks)),)
-
-    def _own_metric(self, task: str) -> str:
-        return self.base.selection_metric(task)
+        return self.space.metrics or (" and ".join(dict.fromkeys(map(self.base.selection_metric, self.base.tasks))),)
 
     def resolved(self, point: Point) -> ResolvedTable:
         overrides = (*self.request.overrides, *self.space.overrides(point))
@@ -79,7 +77,9 @@ class Points:
 
     def scored(self, run: Run) -> tuple[str, ...]:
         """What a run's stages are scored by on dev, the selection's metric first."""
-        return tuple(dict.fromkeys((self._own_metric(run.task), *self.table_data.tasks[run.task].task.metrics)))
+        return tuple(
+            dict.fromkeys((self.base.selection_metric(run.task), *self.table_data.tasks[run.task].task.metrics))
+        )
 
     def outcome(self, runs: Sequence[Run], chains: Sequence[Sequence[StageResult]]) -> ReplicateOutcome:
         """One replicate: means over its runs. `chains`: how the stages of each run ended, up to the last one that did.
@@ -87,44 +87,42 @@ class Points:
         A run that failed or diverged, or whose score is not finite, counts with its metric's worst value, and with the
         FLOPs that were planned: never less than what it would have cost, so that failing never pays.
         """
-        chains = [(*chain[:-1], self._scorable(run, chain[-1])) for run, chain in zip(runs, chains, strict=True)]
-        leaves = [chain[-1] for chain in chains]
+        ended_runs = [
+            (run, [*chain[:-1], self._scorable(run, chain[-1])]) for run, chain in zip(runs, chains, strict=True)
+        ]
         values = []
         for metric in self.space.metrics or ("",):
-            each = []
-            for run, chain in zip(runs, chains, strict=True):
-                leaf = chain[-1]
-                if metric == FLOPS:
-                    each.append(math.fsum(e.flops for e in chain) if leaf.status == "done" else self.planned(run.stage))
-                    continue
-                name = metric or self._own_metric(run.task)
-                each.append(leaf.dev_scores[name] if leaf.status == "done" else METRICS[name].worst)
-            values.append(math.fsum(each) if metric == FLOPS else mean(each))
-        broken = [
-            f"{run.name} {leaf.status}: {leaf.reason}"
-            for run, leaf in zip(runs, leaves, strict=True)
-            if leaf.status != "done"
-        ]
-        statuses = {leaf.status for leaf in leaves}
+            of_runs = [self._value(run, chain, metric) for run, chain in ended_runs]
+            values.append(math.fsum(of_runs) if metric == FLOPS else mean(of_runs))
+        broken = [(run, chain[-1]) for run, chain in ended_runs if chain[-1].status != "done"]
+        statuses = {leaf.status for _, leaf in broken}
         own = [
             ended
-            for run, chain in zip(runs, chains, strict=True)
+            for run, chain in ended_runs
             for stage, ended in zip(run.stage.chain, chain, strict=False)
             if stage.phase not in SHARED_PHASES
         ]
         return ReplicateOutcome(
             tuple(values),
             next((status for status in ("failed", "diverged") if status in statuses), "done"),
-            broken[0] if broken else "",
+            next((f"{run.name} {leaf.status}: {leaf.reason}" for run, leaf in broken), ""),
             math.fsum(ended.flops for ended in own),
             math.fsum(ended.seconds for ended in own),
             sum(ended.trained for ended in own),
             len(own),
         )
 
+    def _value(self, run: Run, chain: Sequence[StageResult], metric: str) -> float:
+        """What a run counts with for a metric; '': the one that its task is selected by."""
+        leaf, name = chain[-1], metric or self.base.selection_metric(run.task)
+        if metric == FLOPS:
+            return math.fsum(ended.flops for ended in chain) if leaf.status == "done" else self.planned(run.stage)
+        return leaf.dev_scores[name] if leaf.status == "done" else METRICS[name].worst
+
     def _scorable(self, run: Run, leaf: StageResult) -> StageResult:
         """A run whose scores are not finite has diverged, whatever its record says."""
-        names = [metric or self._own_metric(run.task) for metric in self.space.metrics or ("",) if metric != FLOPS]
+        own = self.base.selection_metric(run.task)
+        names = [metric or own for metric in self.space.metrics or ("",) if metric != FLOPS]
         wrong = [name for name in names if not math.isfinite(leaf.dev_scores.get(name, math.nan))]
         if leaf.status != "done" or not wrong:
             return leaf

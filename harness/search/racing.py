@@ -14,11 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import stdtrit
 
+from harness.planning.aggregation import mean
 from harness.search.trials import ReplicateOutcome
-from harness.statistics.crossed import ROUNDING, mean_squares, t_inference
-from harness.tables.aggregation import mean
+from harness.statistics.crossed import ROUNDING, half_width, mean_squares, t_inference
 
 ERROR_RATE = 0.05
 """Probability, at most, that a point that is not worse than the incumbent is dropped, over all looks together."""
@@ -46,12 +45,12 @@ def looks(replicates: Replicates) -> tuple[int, ...]:
     subset, have no look, and racing saves nothing there.
     """
     least = 2 if _num_subsets(replicates) == 2 else MIN_CLUSTERS
-    found = []
+    places = []
     for done in range(1, len(replicates)):
         sizes = [len(cluster) for cluster in _clusters(replicates, done)]
         if len(sizes) >= least and len(set(sizes)) == 1:
-            found.append(done)
-    return tuple(found)
+            places.append(done)
+    return tuple(places)
 
 
 def paired(
@@ -88,8 +87,8 @@ def paired(
     if done not in looks(replicates):
         return Decision(False)
     differences = sign * crossed(np.subtract(candidate, incumbent[:done]), replicates)
-    t, degrees = (float(each) for each in statistic(differences))
-    bound, difference = float(limit(degrees, replicates, error_rate)), float(differences.mean())
+    t, bound = (float(number) for number in statistic(differences, error_rate / len(looks(replicates))))
+    difference = float(differences.mean())
     subsets, seeds = differences.shape
     design = f"{subsets} subsets x {seeds} seeds"
     over = f"{seeds} seeds" if subsets == 1 else f"{subsets} subsets" if seeds == 1 else design
@@ -136,24 +135,20 @@ def crossed(values: ArrayLike, replicates: Replicates) -> NDArray[np.float64]:
     )
 
 
-def statistic(differences: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(..., subsets, seeds) -> (...): t of their mean against zero, and its degrees of freedom. Without a spread t is -inf for three
-    clusters that are equally worse, otherwise 0."""
+def statistic(differences: NDArray[np.float64], share: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(..., subsets, seeds) -> (...): t of their mean against zero, and the t below which a trial is dropped at a look with this `share` of the
+    error rate. Without a spread t is -inf for three clusters that are equally worse, otherwise 0."""
     num_subsets, num_seeds = differences.shape[-2:]
     clusters = num_subsets if num_subsets > 1 else num_seeds
     assert clusters > 1
     squares = mean_squares(differences)
-    variance, degrees = t_inference(squares)
+    variances, degrees = t_inference(squares)
+    variance = variances.sum(axis=-1)
     flat = variance * num_subsets * num_seeds < ROUNDING**2
     equally_worse = flat & (squares.mean < -ROUNDING) & (clusters >= MIN_CLUSTERS)
-    t = squares.mean / np.sqrt(np.where(flat, 1.0, variance))
-    return np.where(equally_worse, -np.inf, np.where(flat, 0.0, t)), degrees
-
-
-def limit(degrees: ArrayLike, replicates: Replicates, error_rate: float = ERROR_RATE) -> NDArray[np.float64]:
-    """The t below which a trial is dropped at a look with these degrees of freedom."""
-    bound: NDArray[np.float64] = stdtrit(degrees, error_rate / len(looks(replicates)))
-    return bound
+    error = np.sqrt(np.where(flat, 1.0, variance))
+    limit = -half_width(variances, degrees, 1 - 2 * share) / error
+    return np.where(equally_worse, -np.inf, np.where(flat, 0.0, squares.mean / error)), limit
 
 
 def _num_subsets(replicates: Replicates) -> int:
@@ -163,7 +158,7 @@ def _num_subsets(replicates: Replicates) -> int:
 def _clusters(replicates: Replicates, done: int) -> list[list[int]]:
     """Places among the first `done` replicates by subset; each its own where there is one subset in all."""
     single = _num_subsets(replicates) == 1
-    found: dict[tuple[int, int], list[int]] = {}
+    clusters: dict[tuple[int, int], list[int]] = {}
     for place, (subset, seed) in enumerate(replicates[:done]):
-        found.setdefault((subset, seed if single else 0), []).append(place)
-    return list(found.values())
+        clusters.setdefault((subset, seed if single else 0), []).append(place)
+    return list(clusters.values())

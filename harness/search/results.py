@@ -1,20 +1,19 @@
 """Results of a study: its budget, the best point, best.yaml and the final test.
 
-Pure: no torch, optuna or ray, and the same trials in any order give the same results. `tables` and `marginals` print them.
+Pure: no torch, optuna or ray, and the same trials in any order give the same results. `harness.report.study` prints them.
 """
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from harness.planning.aggregation import mean, subset_std
+from harness.planning.recipe import Value
 from harness.search.trials import Direction, Point, Trial, best_trial, pareto_front
-from harness.tables.aggregation import mean, subset_std
-from harness.tables.caption import counted, in_points
-from harness.tables.recipe import Value
 
 COSTS = frozenset({"flops", "seconds"})
 """Metrics that are amounts; every other metric is a score with 1 for 100 %."""
@@ -151,8 +150,8 @@ def above_default(study: Study) -> Measured | None:
     return Measured(mean(differences), subset_std(subsets, differences))
 
 
-def chosen(study: Study) -> dict[str, Any]:
-    """The mapping `chosen` of best.yaml: how the point was chosen, its dev score, and what the study cost.
+def chosen(study: Study, rule: str) -> dict[str, Any]:
+    """The mapping `chosen` of best.yaml: how the point was chosen (`rule`, in words), its dev score, and what the study cost.
 
     Raises ValueError while no trial can be the best.
     """
@@ -160,23 +159,23 @@ def chosen(study: Study) -> dict[str, Any]:
     if best is None:
         raise ValueError(f"no trial of the study {study.name} has all its replicates done")
     spent = budget(study)
-    found: dict[str, Any] = {
+    body: dict[str, Any] = {
         "study": study.name,
         "trial": best.number,
-        "rule": rule(study),
+        "rule": rule,
         "metric": study.metrics[0],
         "direction": study.directions[0],
         "dev": {"mean": best.mean(), "spread": best.spread(study.replicates), "replicates": len(best.outcomes)},
     }
     first, difference = study.default_trial, above_default(study)
     if first is not None and difference is not None:
-        found["default"] = {
+        body["default"] = {
             "mean": first.mean(),
             "spread": first.spread(study.replicates),
             "replicates": len(first.outcomes),
             "difference": {"mean": difference.mean, "spread": difference.spread},
         }
-    found |= {
+    body |= {
         "trials": spent.trials,
         "complete": spent.complete,
         "dropped": spent.dropped,
@@ -190,21 +189,8 @@ def chosen(study: Study) -> dict[str, Any]:
     }
     if len(study.metrics) > 1:
         means = [{metric: t.mean(k) for k, metric in enumerate(study.metrics)} for t in study.front]
-        found["front"] = [
-            {"set": dict(t.point), "values": values} for t, values in zip(study.front, means, strict=True)
-        ]
-    return found
-
-
-def rule(study: Study) -> str:
-    """How the best point is chosen, without a full stop."""
-    eligible = sum(study.eligible(trial) for trial in study.trials)
-    best = "highest" if study.directions[0] == "maximize" else "lowest"
-    whom = f"{counted(eligible, 'point')} of {len(study.trials)} whose {counted(len(study.replicates), 'replicate')}"
-    text = f"the {best} mean dev {study.metrics[0]} among the {whom} are done"
-    if len(study.metrics) > 1:
-        text += f"; the first of the Pareto front of {' and '.join(study.metrics)}"
-    return text
+        body["front"] = [{"set": dict(t.point), "values": values} for t, values in zip(study.front, means, strict=True)]
+    return body
 
 
 def best_yaml(point: Mapping[str, Any]) -> str:
@@ -238,7 +224,7 @@ class Measured:
 class FinalTest:
     """The chosen point's test scores. `test`: the mean over `columns` within each replicate; `difference`: dev minus test,
     replicate by replicate; `default`: the default point's test mean, where that is another point; `above_default`: the chosen
-    point's minus the default one's, replicate by replicate; `lines`: the same in words."""
+    point's minus the default one's, replicate by replicate."""
 
     replicates: int
     dev: Measured
@@ -247,7 +233,6 @@ class FinalTest:
     difference: Measured
     default: Measured | None
     above_default: Measured | None
-    lines: tuple[str, ...]
 
 
 def final_test(
@@ -268,7 +253,7 @@ def final_test(
     average = [mean(values) for values in zip(*test.values(), strict=True)]
     columns = {title: measured(values) for title, values in test.items()}
     first = [mean(values) for values in zip(*default.values(), strict=True)] if default else None
-    found = FinalTest(
+    return FinalTest(
         replicates=len(replicates),
         dev=measured(dev),
         columns=columns,
@@ -276,40 +261,4 @@ def final_test(
         difference=measured([a - b for a, b in zip(dev, average, strict=True)]),
         default=measured(first) if first else None,
         above_default=measured([a - b for a, b in zip(average, first, strict=True)]) if first else None,
-        lines=(),
     )
-    return replace(found, lines=tuple(_test_lines(found, replicates)))
-
-
-def _test_lines(found: FinalTest, replicates: Sequence[tuple[int, int]]) -> Iterator[str]:
-    scores = [f"{title} {_shown(cell)}" for title, cell in found.columns.items()]
-    scores += [f"mean of the columns {_shown(found.test)}"] if len(scores) > 1 else []
-    yield f"Test: {', '.join(scores)}."
-    yield f"Dev: {_shown(found.dev)}, {_distance(found.difference)} test."
-    if found.default and found.above_default:
-        yield f"Test of the default point: {_shown(found.default)}; the best point is {_distance(found.above_default)} it."
-    yield f"Values are in points (x100): {design(replicates)}."
-    points = "this point and the default one" if found.default else "this point"
-    yield f"The test set was scored once, for {points}, after the choice on dev."
-
-
-def _distance(difference: Measured) -> str:
-    where = "above" if difference.mean >= 0 else "below"
-    return f"{_shown(Measured(abs(difference.mean), difference.spread))} {where}"
-
-
-def _shown(cell: Measured) -> str:
-    return in_points(cell.mean) + (f" ± {in_points(cell.spread)}" if cell.spread is not None else "")
-
-
-def design(replicates: Sequence[tuple[int, int]]) -> str:
-    """What a mean and its ± are taken over, in words."""
-    subsets, seeds = {subset for subset, _ in replicates}, {seed for _, seed in replicates}
-    if len(replicates) == 1:
-        return "one replicate, so no spread"
-    if len(subsets) == 1:
-        return f"mean ± standard deviation (ddof 1) over {len(replicates)} replicates of one subset"
-    over = f"{len(subsets)} subsets x {counted(len(seeds), 'seed')}"
-    if len(replicates) != len(subsets) * len(seeds):
-        over = f"{len(replicates)} replicates of {len(subsets)} subsets"
-    return f"mean ± standard deviation of the subsets' means (ddof 1) over {over}"

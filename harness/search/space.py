@@ -16,35 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import UserError, unknown
 from harness.methods import METHODS, methods_named
-from harness.search.parameters import Parameter, tunable_at
+from harness.planning.recipe import EXCLUSIVE, PHASES, Value
+from harness.planning.request import OWN_TABLE, YAML, Override, Request, is_own, overrides_of
+from harness.search.parameters import Parameter
 from harness.search.request import TuneRequest
-from harness.search.space_file import FLOPS, MODES, RACINGS, SAMPLERS, Mode, Space, View, directions_of
-from harness.search.trials import Direction, Point
-from harness.tables.recipe import Value
-from harness.tables.request import Override, overrides_of
-from harness.tables.values import EXCLUSIVE, PHASES
+from harness.search.space_file import FLOPS, MODES, RACINGS, SAMPLERS, Space, View, directions_of
+from harness.search.trials import Direction, Mode, Point
 from harness.tasks.metrics import METRICS
 from harness.yaml_files import MisplacedError, load_named, packaged_files
 
 if TYPE_CHECKING:
     from harness.tasks.task import Task
-
-__all__ = [
-    "FLOPS",
-    "RACINGS",
-    "SAMPLERS",
-    "Mode",
-    "Parameter",
-    "ResolvedSpace",
-    "Space",
-    "check_metrics",
-    "check_overrides",
-    "check_sampler",
-    "load_space",
-    "requested_space",
-    "resolve_space",
-    "space_names",
-]
 
 
 @dataclass(frozen=True)
@@ -100,11 +82,26 @@ class ResolvedSpace:
 
     def overrides(self, point: Point) -> tuple[Override, ...]:
         """The point as the overrides of a request."""
-        found = []
-        for path, value in point.items():
-            tunable = tunable_at(path, self.space.parts)
-            found.append(Override((tunable.owner, tunable.name), value, f"space {self.space.name},"))
-        return tuple(found)
+        keys, origin = {parameter.path: parameter.key for parameter in self.parameters}, f"space {self.space.name},"
+        return tuple(Override(keys[path], value, origin=origin) for path, value in point.items())
+
+    def bench(self, base: Request, point: Point) -> Request:
+        """The bench that runs one point. `base`: of the search's request."""
+        tasks = base.tasks or self.tasks or ()
+        own = bool(tasks) and all(map(is_own, tasks)) and not self.table.endswith(YAML)
+        subsets = tuple(range(self.subsets)) if self.subsets else None
+        return replace(
+            base,
+            table=self.table,
+            preset=self.table_preset,
+            methods=(self.row or self.method,),
+            protocol=base.protocol or (OWN_TABLE if own else None),
+            tasks=base.tasks or self.tasks,
+            sizes=base.sizes or self.sizes,
+            subsets=base.subsets or subsets,
+            seeds=base.seeds or self.seeds,
+            overrides=(*self.set, *base.overrides, *self.overrides(point)),
+        )
 
     def identity(self) -> dict[str, Any]:
         """Everything that decides which points are proposed and how they are judged, as JSON: the study's name is its hash."""
@@ -158,15 +155,15 @@ def resolve_space(space: Space, request: TuneRequest) -> ResolvedSpace:
     """
     option, mode, sampler, racing = request.base.option, request.mode, request.sampler, request.racing
     view = _view(space, request)
+    shown = view.space
     for word, known, what in ((sampler, SAMPLERS, "sampler"), (racing, RACINGS, "racing"), (mode, MODES, "mode")):
         if word is not None and word not in known:
             raise unknown(what, word, known, option(what))
     if mode is None:
-        grids = view.get("grid") and (sampler == "grid" or not view.get("search"))
-        mode = "grid" if grids else "search"
+        mode = "grid" if shown.grid and (sampler == "grid" or not shown.search) else "search"
     if sampler == "grid" and mode == "search":
         raise UserError(f"{option('sampler', 'grid')}: {_no_grid(view, option('mode', 'grid'))}")
-    if not view.get(mode):
+    if not getattr(shown, mode):
         other = option("mode", "search" if mode == "grid" else "grid")
         where = option("mode", mode)
         raise UserError(f"{where}: the space {space.name} has no {mode} under preset {view.preset}; take {other}.")
@@ -175,37 +172,40 @@ def resolve_space(space: Space, request: TuneRequest) -> ResolvedSpace:
     if mode == "grid":
         off = {p.path: (defaults[p.path],) for p in parameters if defaults[p.path] not in p.choices}
         parameters = tuple(replace(p, extra=off.get(p.path, ())) for p in parameters)
-    chosen = sampler or ("grid" if mode == "grid" else view.get("sampler"))
+    chosen = sampler or ("grid" if mode == "grid" else shown.sampler)
     if request.trials is not None and chosen == "grid":
         drawn = option("sampler", "random")
         raise UserError(f"{option('trials')}: a grid ends by itself; leave it out, or draw from the grid with {drawn}.")
-    judged, directions = view.metrics, view.directions
+    judged, directions = shown.metric, view.directions
     if request.metrics is not None:
-        judged, directions = _judged(view, tuple(dict.fromkeys(request.metrics)), option("metric"))
+        judged = tuple(dict.fromkeys(request.metrics))
+        for metric in judged:
+            if metric not in (*METRICS, FLOPS):
+                raise unknown("metric", metric, (*METRICS, FLOPS), option("metric"))
+        directions = directions if judged == shown.metric else directions_of(judged)
     if racing not in (None, "none") and len(judged) > 1:
         where, fix = option("racing", racing), option("racing", "none")
         raise UserError(f"{where}: several metrics ({', '.join(judged)}) have no order to race in; take {fix}.")
-    ruled = racing or ("none" if mode == "grid" or len(judged) > 1 else view.get("racing"))
     resolved = ResolvedSpace(
         space=space,
         preset=view.preset,
         table_preset=view.table_preset,
         mode=mode,
         method=space.method,
-        table=view.get("table"),
+        table=shown.table,
         row=view.row.name if view.row else "",
         parameters=parameters,
-        set=overrides_of(view.shared(), f"space {space.name}, key set,"),
+        set=overrides_of(shown.set, f"space {space.name}, key set,"),
         defaults=defaults,
         metrics=judged,
         directions=directions,
-        tasks=view.get("tasks"),
-        sizes=view.get("sizes"),
-        subsets=view.get("subsets"),
-        seeds=view.get("seeds"),
-        trials=request.trials or view.get("trials"),
+        tasks=shown.tasks,
+        sizes=shown.sizes,
+        subsets=shown.subsets,
+        seeds=shown.seeds,
+        trials=request.trials or shown.trials,
         sampler=chosen,
-        racing=ruled,
+        racing=racing or ("none" if mode == "grid" or len(judged) > 1 else shown.racing),
     )
     return replace(resolved, trials=len(resolved.grid_points())) if chosen == "grid" else resolved
 
@@ -215,7 +215,7 @@ def _view(space: Space, request: TuneRequest) -> View:
     preset = request.preset or space.default_preset
     if space.presets and preset not in space.presets:
         raise unknown("preset", preset, space.presets, f"{request.base.option('preset')} of space {space.name}")
-    view = View(space, preset)
+    view = space.under(preset)
     if not space.presets:
         try:
             view.check()
@@ -227,24 +227,16 @@ def _view(space: Space, request: TuneRequest) -> View:
 def _no_grid(view: View, grid: str) -> str:
     """Why there is no grid over the search's distributions. `grid`: the option that explores the space's own grid."""
     ranges = [parameter for parameter in view.parameters("search") if not parameter.choices]
-    fix = f"take {grid}" if view.get("grid") else "list values under grid in the space"
+    fix = f"take {grid}" if view.space.grid else "list values under grid in the space"
     if not ranges:
         return f"a search draws its points; {fix}."
     return f"a grid over a continuous range has no end, and {ranges[0].path} goes from {ranges[0].described()}; {fix}."
 
 
-def _judged(view: View, metrics: tuple[str, ...], where: str) -> tuple[tuple[str, ...], tuple[Direction, ...]]:
-    for metric in metrics:
-        if metric not in (*METRICS, FLOPS):
-            raise unknown("metric", metric, (*METRICS, FLOPS), where)
-    return metrics, view.directions if metrics == view.metrics else directions_of(metrics)
-
-
 def check_overrides(overrides: Iterable[Override], space: ResolvedSpace) -> None:
     """Raises UserError for an override of what the space varies, which every point would replace, and of the other field of
     an exclusive pair, such as steps where the space varies epochs."""
-    varied = {p.path: p.choices[0] if p.choices else p.low for p in space.parameters}
-    keys = {override.key for override in space.overrides(varied)}
+    keys = {".".join(parameter.key) for parameter in space.parameters}
     for override in overrides:
         key, group, name = override.key, override.path[0], ".".join(override.path[1:])
         phases = PHASES[:2] if group == "optim" else (group,)

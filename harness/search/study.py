@@ -20,7 +20,8 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from harness import private
 from harness.errors import UserError, first_line
-from harness.search.space import Parameter, ResolvedSpace
+from harness.search.parameters import Parameter
+from harness.search.space import ResolvedSpace
 from harness.search.trials import Point, ReplicateOutcome, State, Trial
 from harness.specs import digest_of, trained_again
 from harness.store import Store
@@ -79,7 +80,7 @@ class Entry:
         return self.order >= 0
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "trial": {**asdict(self.trial), "point": dict(self.trial.point)}}
+        return asdict(self)
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Entry:
@@ -130,12 +131,12 @@ class History:
     @property
     def repeated(self) -> tuple[Trial, ...]:
         """Points that are the same computation as an earlier one, with its outcomes."""
-        found = [
+        pairs = [
             (entry.trial, self.entries[entry.same_as].trial)
             for entry in self.entries.values()
             if entry.same_as is not None
         ]
-        return tuple(replace(first, number=trial.number, point=trial.point) for trial, first in found)
+        return tuple(replace(first, number=trial.number, point=trial.point) for trial, first in pairs)
 
     def propose(self, point: Point, same_as: int | None = None) -> int:
         number = len(self.entries)
@@ -321,9 +322,9 @@ def _database_errors(store: Store) -> Iterator[None]:
         yield
     except (optuna.exceptions.StorageInternalError, optuna.exceptions.DuplicatedStudyError, SQLAlchemyError) as error:
         cause = error.__cause__ or error
-        said = sentence(f"The store {store.shown}", cause) if isinstance(cause, DBAPIError) else None
-        if isinstance(said, TransientOutageError):
-            raise said from None
+        reason = sentence(f"The store {store.shown}", cause) if isinstance(cause, DBAPIError) else None
+        if isinstance(reason, TransientOutageError):
+            raise reason from None
         raise UserError(
             f"The store {store.shown} refused the study ({first_line(cause)}); recorded stages are kept."
         ) from None

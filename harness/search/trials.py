@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from harness.planning.aggregation import mean, subset_std
+from harness.planning.recipe import Value
 from harness.specs import Status
-from harness.tables.aggregation import mean, subset_std
-from harness.tables.recipe import Value
 
 Point = Mapping[str, Value]
 """One hyperparameter point: values by path ('alpha', 'fine_tune.lr')."""
 Direction = Literal["maximize", "minimize"]
+Mode = Literal["grid", "search"]
 State = Literal["running", "complete", "dropped", "failed"]
 
 

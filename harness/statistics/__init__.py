@@ -2,11 +2,10 @@
 
 crossed     variance components, standard errors, intervals; test items as a third factor
 sign_flip   the exact test over subsets; Holm
-bootstrap   subsets and seeds drawn again
 difference  one row minus another: all figures of a comparison
 design      the replicates of which a full grid can be made
 sequential  replicates added until an interval is narrow enough
 power       what a planned design can detect
 
-`benchmarks/coverage.py` measures every interval and test, `docs/statistics.md` explains them.
+`tests/statistics/test_coverage.py` measures every interval and test, `docs/statistics.md` explains them.
 """

@@ -5,7 +5,7 @@ and SR of mean zero; with one run a pair the interaction and the run's own noise
 third crossed factor where the score is a mean over items (accuracy).
 
 Sources: Searle, Casella and McCulloch, Variance Components (1992), section 4.3 (mean squares of the balanced two-way random model);
-Satterthwaite, Biometrics 2 (1946) 110-114 (degrees of freedom of a combination of mean squares); Williams, Biometrika 49 (1962)
+Banerjee, Sankhya 22 (1960) 359-362 (interval of a mean whose variance is estimated in parts); Williams, Biometrika 49 (1962)
 278-281, and Tukey, Biometrics 7 (1951) 13-28 (interval of a component). `docs/statistics.md` has the measured coverage.
 
 Every function takes leading axes: many designs at once.
@@ -13,6 +13,7 @@ Every function takes leading axes: many designs at once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,8 @@ Floats = NDArray[np.float64]
 
 ROUNDING = 1e-9
 """On the metric's own scale: smaller differences are rounding errors of sums and count as zero."""
+TINIEST = 1e-300
+"""Of a p value that is not 0."""
 
 
 @dataclass(frozen=True)
@@ -59,39 +62,65 @@ def mean_squares(scores: ArrayLike) -> MeanSquares:
     return MeanSquares(mean, subset, seed, residual, num_subsets, num_seeds)
 
 
-def t_inference(squares: MeanSquares) -> tuple[Floats, Floats]:
-    """(variance of the mean, degrees of freedom) for t; degrees 0 where there is one run.
+def t_inference(squares: MeanSquares) -> tuple[Floats, tuple[int, ...]]:
+    """(..., parts): independent estimates that add up to the squared standard error of the mean, MS_subset / runs and MS_seed / runs; and
+    the degrees of freedom of each. A factor with one level has no part and says nothing of further levels; a single run has none.
 
-    (MS_subset + MS_seed) / runs, with Satterthwaite's degrees of freedom. The unbiased estimate also subtracts MS_residual; with few
-    subsets and seeds that difference falls near or below 0 by chance, and its intervals hold the truth in 70 to 90 % of cases
-    instead of 95. Without it they are too wide, by sqrt(2) at most, where subsets and seeds have no effect of their own.
-    With one subset or one seed the mean square of the other factor, which then says nothing of further ones.
+    Their sum is too large by interaction / runs. The unbiased estimate subtracts MS_residual / runs; with few subsets and seeds that difference
+    often falls near or below 0 by chance.
     """
     a, b, _ = squares.degrees
     runs = squares.num_subsets * squares.num_seeds
-    total = squares.subset + squares.seed
-    parts = squares.subset**2 / max(1, a) + squares.seed**2 / max(1, b)
-    degrees = np.where(parts > 0, total**2 / np.where(parts > 0, parts, 1.0), float(a + b))
-    return total / runs, degrees
+    parts = [(square / runs, degrees) for square, degrees in ((squares.subset, a), (squares.seed, b)) if degrees]
+    variances = np.stack([each for each, _ in parts], axis=-1) if parts else np.zeros((*np.shape(squares.mean), 0))
+    return variances, tuple(degrees for _, degrees in parts)
 
 
-def half_width(variance: Floats, degrees: Floats, level: float = 0.95) -> Floats:
-    """Of the interval of a mean: the t quantile times the standard error."""
+def half_width(variances: ArrayLike, degrees: Sequence[float], level: float = 0.95) -> Floats:
+    """Of the interval of a mean, (..., parts) -> (...): `variances` are independent estimates that add up to its squared standard error, each with
+    its `degrees` of freedom.
+
+    The square is the sum of the parts, each times its own squared t quantile. With normal effects this holds the truth at least as often as
+    `level` says, whatever the true parts are. One t quantile at Satterthwaite's degrees of freedom does not: where a factor with
+    two or three levels has most of the variance, its 95 % intervals hold 89 %, and its errors at the levels of Holm's
+    correction are up to 16 times the nominal ones.
+    """
     from scipy.special import stdtrit
 
-    found: Floats = stdtrit(degrees, (1 + level) / 2) * np.sqrt(variance)
+    quantiles = stdtrit(np.asarray(degrees, dtype=np.float64), (1 + level) / 2)
+    found: Floats = np.sqrt((np.asarray(variances) * quantiles**2).sum(axis=-1))
     return found
 
 
-def p_value(mean: Floats, variance: Floats, degrees: Floats) -> Floats:
-    """Two-sided p of a mean of 0 by t; 1 for a mean of 0 without variance."""
-    from scipy.special import stdtr
+def p_value(distance: ArrayLike, variances: ArrayLike, degrees: Sequence[float]) -> Floats:
+    """Two-sided p of a mean that lies `distance` from the value that is tested: below 1 - level exactly where the distance exceeds the `half_width` at
+    that level. 1 for a distance of 0 without variance.
 
-    error = np.sqrt(variance)
-    t = np.where(
-        error > 0, np.abs(mean) / np.where(error > 0, error, 1.0), np.where(np.abs(mean) > ROUNDING, np.inf, 0.0)
-    )
-    found: Floats = 2 * stdtr(degrees, -t)
+    Of one part it is that of t. Of several it lies between those of t with the most and with the fewest degrees of freedom, and is found by
+    bisection of its logarithm.
+    """
+    from scipy.special import stdtr, stdtrit
+
+    parts, each = np.asarray(variances, dtype=np.float64), np.asarray(degrees, dtype=np.float64)
+    apart, total = np.abs(np.asarray(distance, dtype=np.float64)), parts.sum(axis=-1)
+    t = np.where(total > 0, apart / np.sqrt(np.where(total > 0, total, 1.0)), np.where(apart > ROUNDING, np.inf, 0.0))
+    ends = [np.log(np.maximum(2 * stdtr(count, -t), TINIEST)) for count in (max(degrees), min(degrees))]
+    low, high = ends
+    shares = parts / np.where(total > 0, total, 1.0)[..., None]
+    for _ in range(50 if len(set(degrees)) > 1 else 0):
+        middle = (low + high) / 2
+        critical = (shares * stdtrit(each, np.exp(middle)[..., None] / 2) ** 2).sum(axis=-1)
+        beyond = t**2 > critical
+        low, high = np.where(beyond, low, middle), np.where(beyond, middle, high)
+    return np.where(np.isinf(t), 0.0, np.exp(high))
+
+
+def effective_degrees(variances: ArrayLike, degrees: Sequence[float]) -> Floats:
+    """(..., parts) -> (...): degrees of freedom of the sum of these parts (Satterthwaite, Biometrics 2, 1946, 110-114), all of them where there is no
+    variance."""
+    parts, each = np.asarray(variances, dtype=np.float64), np.asarray(degrees, dtype=np.float64)
+    weights = (parts**2 / each).sum(axis=-1)
+    found: Floats = np.where(weights > 0, parts.sum(axis=-1) ** 2 / np.where(weights > 0, weights, 1.0), each.sum())
     return found
 
 
@@ -122,31 +151,49 @@ def variance_interval(square: Floats, degrees: int, level: float = 0.95) -> tupl
 @dataclass(frozen=True)
 class Items:
     """The part of the test items in a score that is a mean over them. `variance`: of the score by the draw of the test set, the same for
-    all its runs; an unbiased estimate, so that it may be below 0. `error`: its standard error; `count`: of the items."""
+    all its runs; an unbiased estimate, so that it may be below 0. `errors`: what adds up to its squared standard error, by the draw of items, subsets
+    and seeds, each with its `degrees` of freedom; `count`: of the items."""
 
     variance: float
-    error: float
+    errors: tuple[float, ...]
+    degrees: tuple[int, ...]
     count: int
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
-        from scipy.special import ndtri
-
-        half = float(ndtri((1 + level) / 2)) * self.error
+        half = float(half_width(self.errors, self.degrees, level))
         return max(0.0, self.variance - half), max(0.0, self.variance + half)
 
 
 def item_variance(values: ArrayLike) -> Items:
     """(items, subsets, seeds): what each item adds to the score of each run, 0 or 1 of accuracy, or the difference of two rows.
 
-    Of the three-way crossed random model with one value a place: the main effect of the items, divided by their number. Item by
-    item it is the squared deviation of the item's mean less what its runs vary by; over items these are independent, which
-    gives the error.
+    Of the three-way crossed random model with one value a place: the main effect of the items, divided by their number. Its error by
+    other items takes them as independent; that by other subsets and seeds is the jackknife's, and is the larger one where runs lean to one class:
+    all items of a class then go together, and which way depends on the runs.
     """
     x = np.asarray(values, dtype=np.float64)
-    count = len(x)
-    squares = mean_squares(x - x.mean(axis=0))
-    runs = squares.num_subsets * squares.num_seeds
+    count, each = len(x), _item_squares(x)
+    errors = [(float(each.var(ddof=1)) / count, count - 1)]
+    errors += [(_jackknife(x, axis), x.shape[axis] - 1) for axis in (1, 2) if x.shape[axis] > 1]
+    return Items(
+        float(each.mean()) / count, tuple(error / count**2 for error, _ in errors), tuple(n for _, n in errors), count
+    )
+
+
+def _item_squares(x: Floats) -> Floats:
+    """(items, subsets, seeds) -> (items,), whose mean is the variance of the items' main effect: the squared deviation of the item's mean less what its
+    runs vary by."""
+    count, squares = len(x), mean_squares(x - x.mean(axis=0))
     rest = squares.residual if squares.degrees[2] else 0.0
-    own = (squares.subset + squares.seed - rest) / runs
-    each = (squares.mean**2 - own) * count / (count - 1)
-    return Items(float(each.mean()) / count, float(each.std(ddof=1)) / count**1.5, count)
+    own = (squares.subset + squares.seed - rest) / (squares.num_subsets * squares.num_seeds)
+    found: Floats = (squares.mean**2 - own) * count / (count - 1)
+    return found
+
+
+def _jackknife(x: Floats, axis: int) -> float:
+    """Squared error of the mean of `_item_squares` by the levels of one factor, each left out in turn; 0 where one run or none would be left."""
+    levels = x.shape[axis]
+    if x[0].size - x[0].size // levels < 2:
+        return 0.0
+    without = np.array([_item_squares(np.delete(x, level, axis)).mean() for level in range(levels)])
+    return float((levels - 1) * without.var())

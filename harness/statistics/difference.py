@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from harness.statistics.bootstrap import RESAMPLES, percentile_interval, resampled_means
 from harness.statistics.crossed import (
     ROUNDING,
+    effective_degrees,
     half_width,
     item_variance,
     mean_squares,
@@ -33,11 +34,23 @@ class Interval:
 def mean_interval(scores: ArrayLike, level: float = LEVEL) -> Interval | None:
     """(subsets, seeds) -> the interval of their mean, crossed over both. None for a single run, and where scores do not vary."""
     values = np.asarray(scores, dtype=np.float64)
-    variance, degrees = t_inference(mean_squares(values))
-    if values.size < 2 or not float(variance) > 0:
+    half = float(half_width(*t_inference(mean_squares(values)), level))
+    if not half:
         return None
-    mean, half = float(values.mean()), float(half_width(variance, degrees, level))
+    mean = float(values.mean())
     return Interval(mean - half, mean + half)
+
+
+def published_half_width(scores: ArrayLike, spread: ArrayLike | None, count: int, level: float = LEVEL) -> Floats:
+    """(..., subsets, seeds) -> (...): half the width of the interval of their mean minus a published mean. `spread`: (...) or one number, the standard
+    deviation that was published with it; without one the published mean is taken to be as uncertain as this one. `count`: of its
+    subsets (seeds where there is one subset), which are independent, as runs of one subset are not."""
+    variances, degrees = t_inference(mean_squares(scores))
+    theirs, their_degrees = variances, degrees
+    if spread is not None and count > 1:
+        theirs = np.broadcast_to(np.square(spread) / count, variances.shape[:-1])[..., None]
+        their_degrees = (count - 1,)
+    return half_width(np.concatenate([variances, theirs], axis=-1), (*degrees, *their_degrees), level)
 
 
 @dataclass(frozen=True)
@@ -54,21 +67,18 @@ class SignFlip:
 class Difference:
     """On the metric's own scale. What cannot be had is None, and `why` says why.
 
-    `interval`, `error`, `degrees`, `p`: of the crossed t test. `bootstrap`: the two-way percentile interval. `improvement`: the share of
-    pairs in which the row is better, ties counted half. `equivalence_p`: of two one-sided t tests, that the difference lies outside
-    the region of practical equivalence. `item_share`: of the squared standard error, the part of the test items, where they are
-    in it.
+    `interval`, `error`, `p`: of the crossed t test. `flip`: None with test items, which it does not see. `improvement`: the share of pairs in which the
+    row is better, ties counted half. `equivalence_p`: of two one-sided t tests, that the difference lies outside the region of
+    practical equivalence. `item_share`: of the squared standard error, the part of the test items, where they are in it.
     """
 
     mean: float
     num_subsets: int
     num_seeds: int
     error: float | None = None
-    degrees: float | None = None
     interval: Interval | None = None
     p: float | None = None
     flip: SignFlip | None = None
-    bootstrap: Interval | None = None
     improvement: float | None = None
     improvement_interval: Interval | None = None
     equivalence_p: float | None = None
@@ -77,36 +87,32 @@ class Difference:
 
 
 def difference(
-    differences: ArrayLike, region: float, items: ArrayLike | None = None, level: float = LEVEL, seed: int = 0
+    differences: ArrayLike, region: float, items: ArrayLike | None = None, level: float = LEVEL
 ) -> Difference:
     """`differences`: (subsets, seeds), all finite. `region`: half the width of the region of practical equivalence around 0. `items`:
-    (items, subsets, seeds), whose mean over items `differences` is: the interval then holds for other test sets too.
-    `seed`: of the bootstrap."""
+    (items, subsets, seeds), whose mean over items `differences` is: interval, p and equivalence then hold for other test sets too, and
+    there is no sign-flip test, which does not see them."""
     d = np.asarray(differences, dtype=np.float64)
     num_subsets, num_seeds = d.shape
     found = Difference(float(d.mean()), num_subsets, num_seeds, improvement=float(better(d).mean()))
     if why := _without_interval(d):
         return replace(found, why=why)
-    variance, degrees = (float(each) for each in t_inference(mean_squares(d)))
+    variances, degrees = t_inference(mean_squares(d))
     share = None
     if items is not None:
         drawn = item_variance(items)
-        share = max(0.0, drawn.variance) / (variance + max(0.0, drawn.variance))
-        variance, degrees = _added(variance, degrees, max(0.0, drawn.variance), drawn.count - 1)
-    mean, error = found.mean, math.sqrt(variance)
-    half = float(half_width(np.asarray(variance), np.asarray(degrees), level))
+        variances, degrees = np.append(variances, max(0.0, drawn.variance)), (*degrees, drawn.count - 1)
+        share = float(variances[-1] / variances.sum())
+    mean, half = found.mean, float(half_width(variances, degrees, level))
     each = d.mean(axis=0) if found.num_subsets == 1 else d.mean(axis=1)
-    low, high = percentile_interval(resampled_means(d, RESAMPLES, seed), degrees, level)
     return replace(
         found,
-        error=error,
-        degrees=degrees,
+        error=math.sqrt(variances.sum()),
         interval=Interval(mean - half, mean + half),
-        p=float(p_value(np.asarray(mean), np.asarray(variance), np.asarray(degrees))),
-        flip=SignFlip(float(sign_flip(each)), smallest_p(each.size), each.size),
-        bootstrap=Interval(float(low), float(high)),
+        p=float(p_value(mean, variances, degrees)),
+        flip=SignFlip(float(sign_flip(each)), smallest_p(each.size), each.size) if items is None else None,
         improvement_interval=Interval(*(float(end) for end in improvement_interval(d, level))),
-        equivalence_p=equivalence(mean, error, degrees, region),
+        equivalence_p=equivalence(mean, variances, degrees, region),
         item_share=share,
     )
 
@@ -118,11 +124,11 @@ def better(differences: Floats) -> Floats:
 
 
 def improvement_interval(differences: Floats, level: float = LEVEL) -> tuple[Floats, Floats]:
-    """(..., subsets, seeds) -> the ends of the probability that the row is better in a further pair, by Clopper and Pearson with as many
-    trials as there are subsets (seeds where there is one subset): pairs of one subset are not independent."""
+    """(..., subsets, seeds) -> the ends of the probability that the row is better in a further pair, by Clopper and Pearson. Pairs of
+    one subset or one seed are not independent: the trials are one more than the effective degrees of freedom of the mean difference."""
     from scipy.special import betaincinv
 
-    count = differences.shape[-2] if differences.shape[-2] > 1 else differences.shape[-1]
+    count = effective_degrees(*t_inference(mean_squares(differences))) + 1
     won = count * better(differences).mean(axis=(-1, -2))
     tail = (1 - level) / 2
     low = betaincinv(np.maximum(won, ROUNDING), count - won + 1, tail)
@@ -130,12 +136,12 @@ def improvement_interval(differences: Floats, level: float = LEVEL) -> tuple[Flo
     return np.where(won > 0, low, 0.0), np.where(won < count, high, 1.0)
 
 
-def equivalence(mean: float, error: float, degrees: float, region: float) -> float:
+def equivalence(mean: float, variances: ArrayLike, degrees: Sequence[float], region: float) -> float:
     """p of two one-sided t tests (Schuirmann, Journal of Pharmacokinetics and Biopharmaceutics 15, 1987, 657-680): below 0.05 exactly where
     the 90 % interval lies within -region to region."""
-    from scipy.special import stdtr
-
-    return float(stdtr(degrees, (abs(mean) - region) / error))
+    inside = region - abs(mean)
+    beyond = float(p_value(inside, variances, degrees)) / 2
+    return beyond if inside > 0 else 1 - beyond
 
 
 def _without_interval(differences: Floats) -> str:
@@ -145,7 +151,7 @@ def _without_interval(differences: Floats) -> str:
     if np.ptp(differences) > ROUNDING:
         return (
             ""
-            if float(t_inference(mean_squares(differences))[0]) > 0
+            if float(t_inference(mean_squares(differences))[0].sum()) > 0
             else "the means of the subsets and of the seeds do not vary"
         )
     same = (
@@ -154,9 +160,3 @@ def _without_interval(differences: Floats) -> str:
         else "the difference is the same in all"
     )
     return f"{same} {differences.size} pairs of runs, so that there is no spread to judge it by"
-
-
-def _added(variance: float, degrees: float, more: float, more_degrees: float) -> tuple[float, float]:
-    """The sum of two independent variances, and its degrees of freedom by Satterthwaite."""
-    total = variance + more
-    return total, total**2 / (variance**2 / degrees + more**2 / more_degrees)

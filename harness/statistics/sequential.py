@@ -3,7 +3,7 @@
 A look decides by the width alone, never by the mean or by p. For normal effects the mean squares are independent of the mean, so the
 mean at the end is unbiased. But a grid whose mean squares are small by chance stops early, so that at the end an interval of the nominal level
 holds the truth too rarely: 95 % intervals in 92 % of cases at worst. `LOOK_LEVEL` makes up for it. The path is fixed in advance: a path
-that follows the estimated components ends in grids with few seeds where few seeds seem enough by chance (89 %). `benchmarks/coverage.py`
+that follows the estimated components ends in grids with few seeds where few seeds seem enough by chance. `tests/statistics/test_sequential.py`
 measures the whole procedure, docs/statistics.md has the figures.
 
 Source: Chow and Robbins, Annals of Mathematical Statistics 36 (1965) 457-462 (intervals of fixed width).
@@ -19,7 +19,8 @@ from numpy.typing import ArrayLike
 from harness.statistics.crossed import ROUNDING, half_width, mean_squares, t_inference
 
 LOOK_LEVEL = 0.975
-"""Of the interval at each look: the one at the last look then holds the truth in 95 % of cases, by simulation, for up to eight looks."""
+"""Of the interval at each look: the one at the last look then holds the truth in 95 % of cases or more, by simulation, for up to eight looks; along
+seeds alone in 93.5 %."""
 FIRST = (5, 3)
 """Subsets and seeds of the first look, at least."""
 
@@ -44,5 +45,4 @@ def look_width(differences: ArrayLike) -> float | None:
         return None
     if np.ptp(d) <= ROUNDING:
         return 0.0
-    variance, degrees = t_inference(mean_squares(d))
-    return float(half_width(variance, degrees, LOOK_LEVEL)) if float(variance) > 0 else None
+    return float(half_width(*t_inference(mean_squares(d)), LOOK_LEVEL)) or None

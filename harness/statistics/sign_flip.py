@@ -43,12 +43,13 @@ def smallest_p(k: int) -> float:
     return 2.0 / 2.0**k if k <= MOST_EXACT else 1 / (1 + SAMPLED)
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
+def holm(p_values: Sequence[float], family: int = 0) -> list[float]:
     """Adjusted p values in the order given: rejecting those below a level keeps the probability of any wrong rejection in the
-    family at most at this level, whatever their dependence."""
-    count, found, largest = len(p_values), [0.0] * len(p_values), 0.0
-    for rank, place in enumerate(sorted(range(count), key=lambda index: p_values[index])):
-        largest = max(largest, min(1.0, (count - rank) * p_values[place]))
+    family at most at this level, whatever their dependence. `family`: how many comparisons it has, at least those that are given; of those that are
+    not, p counts as the largest."""
+    family, found, largest = max(family, len(p_values)), [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=lambda index: p_values[index])):
+        largest = max(largest, min(1.0, (family - rank) * p_values[place]))
         found[place] = largest
     return found
 

@@ -12,7 +12,7 @@ import socket
 import sqlite3
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import wraps
 from pathlib import Path
@@ -20,12 +20,13 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 from urllib.parse import quote, unquote
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
 from harness.errors import UserError
 from harness.store import retry
 from harness.store.integrity import sha256_of
-from harness.store.tables import META, RECORDS, metadata
+from harness.store.tables import META, metadata
 
 SCHEMA_VERSION = 1
 DEFAULT_URL = "sqlite:///.harness/harness.db"
@@ -63,8 +64,6 @@ class Database:
         self._parsed = parsed(url)
         self.shown = shown(self._parsed)
         self.outage_retry = retry.OutageRetry(f"The store {self.shown}")
-        self.checksums = True
-        """Whether the table of records has checksums; a database of an older harness gets the column with the next commit."""
         self.path: Path | None = None
         self.url = self._parsed.render_as_string(hide_password=False)
         """With the password: never show it."""
@@ -104,10 +103,7 @@ class Database:
             self._make_file()
         asked = sa.select(META.c.value).where(META.c.name == "schema_version")
         with self._read() as connection:
-            found = sa.inspect(connection)
-            version = connection.execute(asked).scalar() if found.has_table(META.name) else None
-            if found.has_table(RECORDS.name):
-                self.checksums = any(column["name"] == "checksum" for column in found.get_columns(RECORDS.name))
+            version = connection.execute(asked).scalar() if sa.inspect(connection).has_table(META.name) else None
         if version is None and self.path:
             raise UserError(
                 f"The store {self.shown} is not a store of harness, or is damaged: it has no schema version; restore a copy, move "
@@ -183,6 +179,20 @@ class Database:
             there = sa.inspect(connection).has_table(table.name)
             return [*connection.execute(query).mappings()] if there else []
 
+    def _insert(
+        self, connection: Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]], replacing: Sequence[str] = ()
+    ) -> None:
+        """Insert rows. One whose primary key is there stays, but for the columns in `replacing`, which take the new values."""
+        insert: Any = (sqlite if self.path else postgresql).insert(table)
+        changes = {name: insert.excluded[name] for name in replacing}
+        insert = (
+            insert.on_conflict_do_update(index_elements=list(table.primary_key), set_=changes)
+            if changes
+            else insert.on_conflict_do_nothing()
+        )
+        if rows:
+            connection.execute(insert, list(rows))
+
     @contextmanager
     def _as_user_error(self) -> Iterator[None]:
         """Raise a database's error as a sentence."""
@@ -218,23 +228,23 @@ def parsed(url: str) -> sa.engine.URL:
     if url.startswith("sqlite:"):
         return _parsed_sqlite(url)
     try:
-        found = sa.engine.make_url(url)
+        made = sa.engine.make_url(url)
     except (sa.exc.ArgumentError, ValueError):
         raise UserError(
             f"store '{masked(url)}' is not a database URL; write for example sqlite:///results/harness.db or "
             "postgresql+psycopg://user@host/name."
         ) from None
-    if found.drivername not in ("postgresql", "postgresql+psycopg"):
+    if made.drivername not in ("postgresql", "postgresql+psycopg"):
         raise UserError(
             f"store '{masked(url)}' names an unknown kind of database; use sqlite:///FILE or "
             "postgresql+psycopg://USER@HOST/NAME (pip install 'glue-harness[postgresql]')."
         )
-    if found.host and "@" in found.host:
+    if made.host and "@" in made.host:
         raise UserError(f"store '{masked(url)}' has an @ in its password; write %40 for it, or set PGPASSWORD.")
-    if found.password is None and "password" not in found.query:
+    if made.password is None and "password" not in made.query:
         # A ledger on another node does not have this environment.
-        found = found.set(password=os.environ.get("PGPASSWORD"))
-    return found.set(drivername="postgresql+psycopg")
+        made = made.set(password=os.environ.get("PGPASSWORD"))
+    return made.set(drivername="postgresql+psycopg")
 
 
 def _parsed_sqlite(url: str) -> sa.engine.URL:

@@ -96,8 +96,8 @@ class Leases(Database):
             with suppress(TransientOutageError):
                 self._released(LEASES.c.owner.startswith(owner.token))
         else:
-            mine = (LEASES.c.owner == owner.token) & (LEASES.c.key == key)
-            self.outage_retry.call(lambda _: self._released(mine))
+            lease = (LEASES.c.owner == owner.token) & (LEASES.c.key == key)
+            self.outage_retry.call(lambda _: self._released(lease))
 
     def _released(self, condition: sa.ColumnElement[bool]) -> None:
         with self._write() as connection:

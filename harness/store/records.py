@@ -21,13 +21,10 @@ from harness.errors import UserError
 from harness.specs import Record, Run, Stage, Status
 from harness.store import retry
 from harness.store.database import parts, retried
-from harness.store.integrity import Notices, Row, checksum, packed, sha256_of, written
+from harness.store.integrity import Row, checksum, packed, report_damage, sha256_of, written
+from harness.store.kept import Kept
 from harness.store.leases import Leases, Owner
-from harness.store.probes import Probes
-from harness.store.requests import Requests
 from harness.store.tables import DAMAGED, LEASES, RECORDS, RUNS
-from harness.store.translations import Translations
-from harness.store.trials import Trials
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ class Damage:
     why: str
 
 
-class Store(Leases, Translations, Trials, Requests, Probes):
+class Store(Leases, Kept):
     """One open store. Its errors are those of `Database`.
 
     A damaged record is skipped, and reported on standard error once.
@@ -107,8 +104,10 @@ class Store(Leases, Translations, Trials, Requests, Probes):
         with self._read() as connection:
             keys = connection.execute(newest.order_by(RECORDS.c.committed_at.desc()).limit(200)).scalars().all()
             records = {row.key: row.read(predictions=False) for row in self._intact(connection, keys)}
-        found = [records[key] for key in keys if key in records]
-        return [Speed(r.provenance.get("host", ""), r.provenance.get("encoder", ""), r.flops, r.seconds) for r in found]
+        recorded = [records[key] for key in keys if key in records]
+        return [
+            Speed(r.provenance.get("host", ""), r.provenance.get("encoder", ""), r.flops, r.seconds) for r in recorded
+        ]
 
     def _attempts(self, connection: Connection, key: str) -> int:
         return next((row.attempt for row in self._intact(connection, [key])), 0)
@@ -118,7 +117,7 @@ class Store(Leases, Translations, Trials, Requests, Probes):
         for part in parts(keys):
             for row in self._rows(connection, RECORDS.c.key.in_(part), predictions):
                 if why := row.damage():
-                    Notices(self.shown).damaged(row.key, why)
+                    report_damage(self.shown, row.key, why)
                 else:
                     yield row
 
@@ -130,10 +129,9 @@ class Store(Leases, Translations, Trials, Requests, Probes):
         # A damaged file may give any type, which the column's own type cannot read.
         content: sa.ColumnElement[Any] = sa.type_coerce(c.predictions, sa.types.NullType())
         digest: sa.ColumnElement[Any] = sa.type_coerce(sa.func.sha256(c.predictions), sa.types.NullType())
-        known = c.checksum if self.checksums else sa.null()
-        query = sa.select(c.key, c.status, c.attempt, c.stage, c.record, known, content if predictions else digest)
-        for key, status, attempt, stage, record, checksum_, found in connection.execute(query.where(condition)):
-            digest_, blob = (sha256_of(found), found) if predictions else (found, None)
+        query = sa.select(c.key, c.status, c.attempt, c.stage, c.record, c.checksum, content if predictions else digest)
+        for key, status, attempt, stage, record, checksum_, last in connection.execute(query.where(condition)):
+            digest_, blob = (sha256_of(last), last) if predictions else (last, None)
             yield Row(key, status, attempt, stage, record, checksum_, digest_, blob)
 
     def commit(self, stage: Stage, record: Record, owner: Owner) -> bool:
@@ -147,7 +145,6 @@ class Store(Leases, Translations, Trials, Requests, Probes):
             "record": written(record),
             "predictions": packed(record.predictions) if record.predictions else None,
         }
-        self._with_checksums()
         return self.outage_retry.call(lambda again: self._commit(row, owner, again))
 
     def _commit(self, row: dict[str, Any], owner: Owner, again: bool) -> bool:
@@ -174,42 +171,32 @@ class Store(Leases, Translations, Trials, Requests, Probes):
             )
             return True
 
-    @retried
-    def _with_checksums(self) -> None:
-        """Add the column to a database of an older harness. Rows that the older harness writes later have no checksum, and are
-        still read."""
-        if not self.checksums:
-            with self._write() as connection:
-                if not any(c["name"] == "checksum" for c in sa.inspect(connection).get_columns(RECORDS.name)):
-                    connection.execute(sa.text("ALTER TABLE records ADD COLUMN checksum VARCHAR(64)"))
-            self.checksums = True
-
     # ---------------------------------------------------------------- damaged records
 
     @retried
     def damages(self) -> tuple[int, list[Damage]]:
         """Check every record: how many there are, and the damaged ones. Raises UserError if SQLite's file itself is damaged."""
-        count, found = 0, []
+        count, damages = 0, []
         with self._read() as connection:
-            if self.path and (said := connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar()) != "ok":
-                raise retry.damaged(f"The store {self.shown}", str(said), self.path)
+            if self.path and (answer := connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar()) != "ok":
+                raise retry.damaged(f"The store {self.shown}", str(answer), self.path)
             places = connection.execute(sa.select(self._place).select_from(RECORDS)).scalars().all()
             for place in places:
                 for row in self._rows(connection, self._place == place, predictions=True):
                     count += 1
                     if why := row.damage():
-                        found.append(Damage(place, str(row.key), why))
-        return count, found
+                        damages.append(Damage(place, str(row.key), why))
+        return count, damages
 
     @retried
     def quarantine(self, damages: Iterable[Damage]) -> None:
         """Move records into the table of damaged ones, which nothing reads."""
-        every = list(damages)
-        if not every:
+        moved = list(damages)
+        if not moved:
             return
         with self._write() as connection:
-            for each in every:
-                self._set_aside(connection, self._place == each.place, each.why)
+            for damage in moved:
+                self._set_aside(connection, self._place == damage.place, damage.why)
 
     @property
     def _place(self) -> sa.ColumnElement[Any]:
@@ -217,10 +204,8 @@ class Store(Leases, Translations, Trials, Requests, Probes):
         return sa.literal_column("records.rowid") if self.path else RECORDS.c.key
 
     def _set_aside(self, connection: Connection, condition: sa.ColumnElement[bool], why: str) -> None:
-        DAMAGED.create(connection, checkfirst=True)
-        columns = [column for column in RECORDS.columns if self.checksums or column.name != "checksum"]
-        rows = sa.select(*columns, sa.literal(why)).where(condition)
-        connection.execute(sa.insert(DAMAGED).from_select([*(column.name for column in columns), "reason"], rows))
+        rows = sa.select(*RECORDS.columns, sa.literal(why)).where(condition)
+        connection.execute(sa.insert(DAMAGED).from_select([*RECORDS.columns.keys(), "reason"], rows))
         connection.execute(sa.delete(RECORDS).where(condition))
 
     # ---------------------------------------------------------------- runs (labels)
@@ -234,15 +219,17 @@ class Store(Leases, Translations, Trials, Requests, Probes):
             for r in runs
         ]
         with self._write() as connection:
-            known = {tuple(row) for row in connection.execute(sa.select(RUNS).where(RUNS.c.table == table))}
-            order = [column.name for column in RUNS.columns]
-            new = [row for row in rows if tuple(row[name] for name in order) not in known]
-            if new:
-                connection.execute(sa.insert(RUNS), new)
+            self._insert(connection, RUNS, rows)
 
     @retried
     def labels(self, key: str) -> list[dict[str, Any]]:
-        return [dict(row) for row in self._select(sa.select(RUNS).where(RUNS.c.key == key), RUNS)]
+        return self.labels_of([key])
+
+    @retried
+    def labels_of(self, keys: Iterable[str]) -> list[dict[str, Any]]:
+        """The labels of the runs with any of these keys."""
+        queries = [sa.select(RUNS).where(RUNS.c.key.in_(part)) for part in parts(keys)]
+        return [dict(row) for query in queries for row in self._select(query, RUNS)]
 
     @retried
     def recorded_runs(self) -> list[dict[str, Any]]:

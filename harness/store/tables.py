@@ -35,7 +35,7 @@ RECORDS = sa.Table(
     sa.Column("record", sa.Text, nullable=False),
     sa.Column("predictions", sa.LargeBinary),
     sa.Column("committed_at", sa.Float, nullable=False),
-    sa.Column("checksum", sa.String(64)),  # NULL in rows of an older harness
+    sa.Column("checksum", sa.String(64)),
 )
 DAMAGED = sa.Table(
     "damaged_records",  # rows moved out of `records`, unchanged, with the reason
@@ -79,4 +79,27 @@ TUNE_TRIALS = sa.Table(
     sa.Column("number", sa.Integer, primary_key=True),
     sa.Column("body", sa.Text, nullable=False),
 )
-"""These two and `damaged_records` are created with their first row: a database of an older harness lacks them."""
+REQUESTS = sa.Table(
+    "requests",
+    metadata,
+    sa.Column("digest", sa.String(64), primary_key=True),
+    sa.Column("table", sa.Text, nullable=False),
+    sa.Column("study", sa.Text, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("asked_at", sa.Float, nullable=False),
+)
+REQUEST_STAGES = sa.Table(
+    "request_stages",
+    metadata,
+    sa.Column("key", sa.String(64), primary_key=True),
+    sa.Column("digest", sa.String(64), primary_key=True),
+)
+PROBES = sa.Table(
+    "probes",
+    metadata,
+    sa.Column("digest", sa.String(64), primary_key=True),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("checksum", sa.String(64), nullable=False),
+)
+LATER = (REQUESTS, REQUEST_STAGES, PROBES)
+"""Older stores lack these: they are created with the first row of one."""

@@ -14,14 +14,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from harness import errors
 from harness.errors import UserError
-from harness.paths import named_path
+from harness.paths import named_path, remembered
 from harness.specs import KEY_LENGTH, RowSet, digest_of
-from harness.tasks import reading
-from harness.tasks.hub_data import HUB, open_hub_data, read_json, write_json
+from harness.tasks.hub_data import HUB, open_hub_data
 from harness.tasks.packaged import boolq_prose
+from harness.tasks.reading import is_half, lines, objects, parts_of
 from harness.tasks.rows import Rows
 
 CORPORA: Mapping[str, Callable[[], Rows]] = {"boolq_prose": boolq_prose}
@@ -38,10 +39,10 @@ _KINDS = {
     ".txt": "text",
 }
 _FIX = "name one by PATH:COLUMN"
-_BATCH_ROWS = 1024
 _JOIN = " + "
-_FORMAT = 1
 _MEMO_ENTRIES = 200
+Stamp = tuple[str, int, int]
+"""Path, size and time of change of a file."""
 
 
 def load_corpus(name: str) -> Rows:
@@ -56,7 +57,7 @@ class Corpus:
     """Texts in an order, read again by each call of `texts`; pickles as the names of its files.
 
     `digest`: hex, over the texts in their order, so it is the same however they are split into files, compressed or
-    wrapped; of a corpus in CORPORA it is its rows' own. `rows` texts of `mean_chars` characters in the mean.
+    wrapped; of a corpus in CORPORA it is its rows' own. `rows` texts of `mean_chars` characters on average.
     """
 
     name: str
@@ -123,24 +124,23 @@ def open_corpus(
         rows = CORPORA[text]()
         return Corpus(text, rows.digest, len(rows), rows.mean_chars, partial(_named, text), memo)
     paths, column, label = _hub_files(text, download) if text.startswith(HUB) else _local_files(name, where)
-    files = _Files(tuple(paths), column, tuple(_stamp(path) for path in paths))
-    known = _measured(files, files.identity, memo, text, files.stamps[0][0])
-    return Corpus(label, *known, files, memo)
+    stamps = [_stamp(path) for path in paths]
+    reader = partial(_of_files, paths, column or COLUMN, stamps)
+    known = _measured(reader, digest_of([column, *stamps]), memo, text, stamps[0][0])
+    return Corpus(label, *known, reader, memo)
 
 
 def _measured(
     reader: Callable[[], Iterable[str]], identity: str, memo: Path | None, name: str, first: str = ""
 ) -> tuple[str, int, float]:
     """As `_measure`, from the memo where it knows the `identity`. `first`: the path of the first file, for whoever reads the memo."""
-    known = read_json(memo, _FORMAT).get("corpora", {}).get(identity) if memo else None
-    if known:
-        return known["digest"], known["rows"], known["mean_chars"]
-    found = _measure(reader(), name)
-    if memo:
-        entry = dict(zip(("digest", "rows", "mean_chars"), found, strict=True)) | {"first": first or name}
-        kept = [*read_json(memo, _FORMAT).get("corpora", {}).items(), (identity, entry)][-_MEMO_ENTRIES:]
-        write_json(memo, {"version": _FORMAT, "corpora": dict(kept)})
-    return found
+
+    def entry() -> dict[str, Any]:
+        values = zip(("digest", "rows", "mean_chars"), _measure(reader(), name), strict=True)
+        return dict(values) | {"first": first or name}
+
+    measured = remembered(memo, "corpora", identity, entry, _MEMO_ENTRIES) if memo else entry()
+    return measured["digest"], measured["rows"], measured["mean_chars"]
 
 
 def _measure(texts: Iterable[str], name: str) -> tuple[str, int, float]:
@@ -175,31 +175,20 @@ def _named(name: str) -> Iterator[str]:
     return (text for (text,) in CORPORA[name]().texts)
 
 
-@dataclass(frozen=True)
-class _Files:
-    """Files one after the other; `stamps` are as they were when the corpus was opened."""
-
-    files: tuple[Path, ...]
-    column: str | None
-    stamps: tuple[tuple[str, int, int], ...]
-
-    def __call__(self) -> Iterator[str]:
-        for path, stamp in zip(self.files, self.stamps, strict=True):
-            yield from _texts(path, self.column or COLUMN)
-            if _stamp(path) != stamp:
-                raise UserError(f"{path}: has changed while it was in use; run the command again.")
-
-    @property
-    def identity(self) -> str:
-        return digest_of([self.column, *self.stamps])
+def _of_files(files: Sequence[Path], column: str, stamps: Sequence[Stamp]) -> Iterator[str]:
+    """Texts of files one after the other; `stamps` are as they were when the corpus was opened."""
+    for path, stamp in zip(files, stamps, strict=True):
+        yield from _texts(path, column)
+        if _stamp(path) != stamp:
+            raise UserError(f"{path}: has changed while it was in use; run the command again.")
 
 
-def _stamp(path: Path) -> tuple[str, int, int]:
+def _stamp(path: Path) -> Stamp:
     try:
-        found = path.stat()
+        state = path.stat()
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
-    return os.path.abspath(path), found.st_size, found.st_mtime_ns
+    return os.path.abspath(path), state.st_size, state.st_mtime_ns
 
 
 # Files on this machine.
@@ -245,28 +234,21 @@ def _kind(path: Path) -> str | None:
 def _texts(path: Path, column: str) -> Iterator[str]:
     kind = _kind(path)
     if kind in ("parquet", "arrow"):
-        return _of_table(path, column)
-    return _of_objects(path, column) if kind == "jsonl" else (text for _, text in reading.lines(path))
-
-
-def _of_objects(path: Path, column: str) -> Iterator[str]:
-    for line, row in reading.objects(path, (column,), _FIX):
-        value = row[column]
-        if not isinstance(value, str | None):
-            raise UserError(f"{path}, line {line}: '{column}' is not text; write it in quotes.")
-        if value and (stripped := value.strip()):
-            if not stripped.isascii() and reading.halved(stripped):
-                raise UserError(f"{path}, line {line}: '{column}' holds half a character (a surrogate); fix the text.")
-            yield stripped
-
-
-def _of_table(path: Path, column: str) -> Iterator[str]:
-    before = 0
-    for batch in reading.batches(path, (column,), _FIX, rows=_BATCH_ROWS):
-        for value in reading.as_list(path, column, batch.column(0), before):
+        for part in parts_of(path, (column,), fix=_FIX):
+            yield from (stripped for value in part.columns[column] if value and (stripped := value.strip()))
+    elif kind == "jsonl":
+        for line, row in objects(path, (column,), _FIX):
+            value = row[column]
+            if not isinstance(value, str | None):
+                raise UserError(f"{path}, line {line}: '{column}' is not text; write it in quotes.")
             if value and (stripped := value.strip()):
+                if not stripped.isascii() and is_half(stripped):
+                    raise UserError(
+                        f"{path}, line {line}: '{column}' holds half a character (a surrogate); fix the text."
+                    )
                 yield stripped
-        before += batch.num_rows
+    else:
+        yield from (text for _, text in lines(path))
 
 
 def _hub_files(name: str, download: bool) -> tuple[list[Path], None, str]:

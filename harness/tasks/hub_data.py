@@ -8,10 +8,8 @@ without @REVISION what was once found stays.
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +17,8 @@ from typing import Any
 
 from harness.errors import NotAtHand, UserError, unknown
 from harness.hub import Repository
-from harness.tasks.labelled import LabelledFile, read_labelled
+from harness.paths import read_json, write_json
+from harness.tasks.reading import LabelledFile, read_labelled
 
 HUB = "hub:"
 CONVERTED = "refs/convert/parquet"
@@ -182,20 +181,3 @@ def _unreadable(at: Repository, error: Exception) -> UserError:
         reason = " ".join(str(error.__cause__ or error).split())[:160].rstrip(".")
         return UserError(f"{at.where}: {at} holds files that are not read as a table ({reason}); {at.otherwise}.")
     return at.failed(error)
-
-
-def read_json(path: Path, version: int) -> dict[str, Any]:
-    """What `write_json` wrote, or nothing: it only saves time."""
-    try:
-        body: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return body if body["version"] == version else {}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-
-
-def write_json(path: Path, body: dict[str, Any]) -> None:
-    """Written whole or not at all, whoever else writes it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    part.write_text(json.dumps(body, indent=1), encoding="utf-8")
-    os.replace(part, path)

@@ -5,9 +5,10 @@ What the file leaves open is an error that names the flag which settles it; noth
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ from typing import Any
 import numpy as np
 
 from harness.errors import UserError, unknown
+from harness.kinds import kind_of, number_of
 from harness.paths import named_path
 from harness.tasks.hub_data import HUB, HubData, open_hub_data
-from harness.tasks.labelled import LabelledFile, number_of, read_labelled, rows_of_all
-from harness.tasks.reading import LABELLED, columns_of, sample_of
+from harness.tasks.reading import LabelledFile, existing_file, read_labelled, rows_of_all, whole_rows
 from harness.tasks.rows import Rows
 from harness.tasks.task import OWN_TEST, TASKS, Task
+from harness.wording import some_of
 
 LABEL_NAMES = ("label", "labels", "class", "category", "target")
 """Columns that are taken for the labels where no flag names one."""
@@ -28,10 +30,8 @@ KINDS = ("classes", "regression")
 MOST_CLASSES = 1000
 FEW_NUMBERS = 10
 """Whole numbers of at most so many different values are classes; of more, a flag says what they are."""
-CLASS_METRICS = ("accuracy", "f1_macro", "f1_weighted", "f1_micro", "mcc")
-SCORE_METRICS = ("spearman", "pearson")
 SAMPLE = 1000
-_SHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
+SHOWN_NAMES = 12
 _Counts = Mapping[str, tuple[int, str, Any]]
 
 
@@ -53,38 +53,41 @@ Option = Callable[[str], str]
 """How the user sets a field, as errors name it: '--label'."""
 
 
-def infer_task(name: str, said: Description, option: Option) -> tuple[Task, Rows]:
+def infer_task(name: str, described: Description, option: Option) -> tuple[Task, Rows]:
     """The task of a file of labelled rows, or of a data set of the hub ('hub:OWNER/NAME'), and the rows, read once for both.
 
     Raises UserError for a file that cannot be read, and where text columns, labels or kind are not clear from it; NotAtHand for a
     data set that cannot be fetched.
     """
-    if said.kind and said.kind not in KINDS:
-        raise UserError(f"{option('kind')} {said.kind}: should be {' or '.join(KINDS)}.")
+    if described.kind and described.kind not in KINDS:
+        raise UserError(f"{option('kind')} {described.kind}: should be {' or '.join(KINDS)}.")
     data: HubData | None = None
     if name.startswith(HUB):
         data = open_hub_data(name, f"task {name}", "name a file", download=True)
         split = "train" if "train" in data.splits else next(iter(data.splits))
         path = next(data.files(split, download=True))
-        title, place = name[len(HUB) :].partition("@")[0].partition("/")[2], name
+        place = name
     else:
-        path = _file(name, option("tasks"))
-        title, place = path.stem, str(path.absolute())
-    columns = columns_of(path)
-    _check_columns(name, columns, said, option)
-    sample = sample_of(path, SAMPLE)
-    label = said.label or _label(name, columns, sample, said.text, option)
-    text = said.text or _text(name, columns, sample, label, option)
+        path = existing_file(named_path(name, option("tasks")), option("tasks"))
+        place = str(path.absolute())
+    first = [row for _, row in itertools.islice(whole_rows(path), SAMPLE)]
+    if not first:
+        raise UserError(f"{name}: there are no rows in it; give a file with labelled rows.")
+    columns = list(first[0])
+    _check_columns(name, columns, described, option)
+    sample = {column: [row.get(column) for row in first] for column in columns}
+    label = described.label or _label(name, columns, sample, described.text, option)
+    text = described.text or _text(name, columns, sample, label, option)
     tables = list(data.tables(split, text, label)) if data else [read_labelled(path, text, label)]
     names = tuple(tables[0].names.get(label, ())) if not data else ()
     counts = _counts(tables)
-    classes = names or _classes(name, counts, said.kind, label, option)
+    classes = names or _classes(name, counts, described.kind, label, option)
     task = Task(
-        name=_task_name(title),
-        title=_title(title),
+        name=task_name(name),
+        title=_title(_stem(name)),
         columns=text,
         classes=classes,
-        metrics=CLASS_METRICS if classes else SCORE_METRICS,
+        metrics=kind_of(classes).metrics,
         train=split if data else "train",
         own=True,
         data=place,
@@ -92,13 +95,13 @@ def infer_task(name: str, said: Description, option: Option) -> tuple[Task, Rows
         labels=tuple((str(code), each) for code, each in enumerate(names)),
         files=tuple(
             (split_, _beside(each, option(field)))
-            for split_, each, field in (("validation", said.dev, "dev"), (OWN_TEST, said.test, "test"))
+            for split_, each, field in (("validation", described.dev, "dev"), (OWN_TEST, described.test, "test"))
             if each
         ),
-        unlabelled=said.unlabelled
-        if said.unlabelled.startswith(HUB)
-        else _beside(said.unlabelled, option("unlabelled")),
-        remove_overlap=said.remove_overlap,
+        unlabelled=described.unlabelled
+        if described.unlabelled.startswith(HUB)
+        else _beside(described.unlabelled, option("unlabelled")),
+        remove_overlap=described.remove_overlap,
     )
     return task, rows_of_all(tables, task, task.name)
 
@@ -117,7 +120,7 @@ def task_yaml(task: Task, folder: Path) -> dict[str, Any]:
         "columns": list(task.columns),
         "label": task.label,
         "classes": list(task.classes),
-        "regression": task.regression,
+        "regression": not task.classes,
         "labels": {int(value): name for value, name in task.labels},
         "metrics": list(task.metrics),
         "splits": {"train": task.train} if task.train != "train" else None,
@@ -127,21 +130,6 @@ def task_yaml(task: Task, folder: Path) -> dict[str, Any]:
         "remove_overlap": task.remove_overlap,
     }
     return {key: value for key, value in found.items() if value}
-
-
-def _file(name: str, where: str) -> Path:
-    path = named_path(name, where)
-    if path.suffix.lower() in _SHEETS:
-        raise UserError(f"{path}: spreadsheets are not read; save the sheet as CSV (UTF-8).")
-    if path.is_dir():
-        raise UserError(
-            f"{path}: is a folder; name a file of labelled rows, or name the folder under data in a YAML file."
-        )
-    if not path.exists():
-        raise UserError(f"{where}: there is no file {path}.")
-    if path.suffix not in LABELLED:
-        raise UserError(f"{path}: is none of {', '.join(LABELLED)}; write its rows to one of these.")
-    return path
 
 
 def _beside(name: str, where: str) -> str:
@@ -154,8 +142,14 @@ def _beside(name: str, where: str) -> str:
     return str(path.absolute())
 
 
-def _task_name(title: str) -> str:
-    name = re.sub(r"[^a-z0-9_]+", "-", title.lower()).strip("-_") or "data"
+def _stem(text: str) -> str:
+    """The part of a file's or a data set's name that its task is named after."""
+    return text[len(HUB) :].partition("@")[0].partition("/")[2] if text.startswith(HUB) else Path(text).stem
+
+
+def task_name(text: str) -> str:
+    """The name of the task of a file of labelled rows, or of a data set of the hub."""
+    name = re.sub(r"[^a-z0-9_]+", "-", _stem(text).lower()).strip("-_") or "data"
     return f"own-{name}" if name in TASKS else name[:100]
 
 
@@ -166,20 +160,17 @@ def _title(title: str) -> str:
 # ------------------------------------------------------------------------------------------------------------ columns
 
 
-def _check_columns(name: str, columns: Sequence[str], said: Description, option: Option) -> None:
-    """Raises UserError for a file without columns, one column twice, and for columns that the user names and that do not fit."""
-    if not columns:
-        raise UserError(f"{name}: is empty; write a header line and a line for each row.")
-    twice = next((column for column in columns if list(columns).count(column) > 1), None)
-    if twice is not None:
-        raise UserError(f"{name}: column '{twice}' appears twice; rename or drop one.")
-    for column in (*said.text, *filter(None, [said.label])):
+def _check_columns(name: str, columns: Sequence[str], described: Description, option: Option) -> None:
+    """Raises UserError for columns that the user names and that do not fit."""
+    for column in (*described.text, *filter(None, [described.label])):
         if column not in columns:
-            raise unknown("column", column, columns, f"{name}, {option('text' if column in said.text else 'label')}")
-    shown = f"{option('text')} {','.join(said.text)}"
-    if len(said.text) > 2:
+            raise unknown(
+                "column", column, columns, f"{name}, {option('text' if column in described.text else 'label')}"
+            )
+    shown = f"{option('text')} {','.join(described.text)}"
+    if len(described.text) > 2:
         raise UserError(f"{shown}: name one text column, or the two of a pair.")
-    if len({*said.text, said.label}) < len(said.text) + 1:
+    if len({*described.text, described.label}) < len(described.text) + 1:
         raise UserError(f"{shown}: each text column and the label column should be another.")
 
 
@@ -195,7 +186,7 @@ def _label(
         if len(found) == 1:
             return found[0]
     raise UserError(
-        f"{name}: which column holds the labels is not clear; name it with {option('label')} ({_listed(columns)})."
+        f"{name}: which column holds the labels is not clear; name it with {option('label')} ({some_of(columns, SHOWN_NAMES)})."
     )
 
 
@@ -208,7 +199,11 @@ def _text(
         found = [column for column in columns if column != label]
     if len(found) == 1:
         return (found[0],)
-    which = f"several columns hold text ({_listed(found)})" if found else f"no column holds text ({_listed(columns)})"
+    which = (
+        f"several columns hold text ({some_of(found, SHOWN_NAMES)})"
+        if found
+        else f"no column holds text ({some_of(columns, SHOWN_NAMES)})"
+    )
     flag = option("text")
     raise UserError(f"{name}: {which}; name one with {flag} COLUMN, or the two of a pair with {flag} COLUMN,COLUMN.")
 
@@ -219,11 +214,6 @@ def _is_text(values: Sequence[Any]) -> bool:
     if not texts or 2 * len(texts) < len(values) or 2 * len(set(texts)) < len(texts):
         return False
     return 2 * sum(" " in text.strip() or len(text) > 20 for text in texts) > len(texts)
-
-
-def _listed(columns: Iterable[str]) -> str:
-    found = list(columns)
-    return ", ".join(found[:12]) + (f" and {len(found) - 12} more" if len(found) > 12 else "")
 
 
 # ------------------------------------------------------------------------------------------------------------ labels
@@ -242,8 +232,6 @@ def _counts(tables: Sequence[LabelledFile]) -> _Counts:
             name = class_name(value)
             before, place, first = found.get(name, (0, table.place(code), value))
             found[name] = (before + rows[code], place, first)
-    if not found:
-        raise UserError(f"{next(iter(tables)).path}: there are no rows in it; give a file with labelled rows.")
     return found
 
 

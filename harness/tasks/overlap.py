@@ -8,8 +8,7 @@ import unicodedata
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.tasks.rows import Rows, Scope, scoped
-from harness.tasks.text_buffer import Ids
+from harness.tasks.rows import Ids, Rows, Scope, scoped
 
 VALIDATION_SHARE = 0.25
 
@@ -62,7 +61,7 @@ def normal_ids(rows: Rows, whole: bool = True) -> Ids:
     """Hashes of the normalised texts: uint64 [n, 1] of whole rows, else [n, columns]."""
     if whole or rows.columns <= 1:
         return rows.hashes("normalised", normal_pieces).reshape(len(rows), 1)
-    return rows.hashes("each normalised", normal_pieces, each=True)
+    return rows.hashes("each normalised", normal_pieces, each_text=True)
 
 
 def normal_pieces(texts: list[bytes], characters: list[int]) -> list[bytes]:
@@ -84,3 +83,13 @@ def parted(rows: Rows, scope: Scope) -> tuple[Rows, Rows]:
     """
     held_out = scoped(normal_ids(rows)[:, 0], scope) < np.uint64(int(VALIDATION_SHARE * 2**64))
     return rows.take(~held_out).sorted(), rows.take(held_out).sorted()
+
+
+def without(rows: Rows, *others: Rows) -> Rows:
+    """The rows whose text is in none of `others`, by normalised text: of whole rows where both have as many columns, else of
+    any one text of a row."""
+    kept = np.ones(len(rows), dtype=np.bool_)
+    for other in others:
+        whole = rows.columns == other.columns
+        kept &= ~among(normal_ids(rows, whole), normal_ids(other, whole)).any(axis=1)
+    return rows if kept.all() else rows.take(kept)

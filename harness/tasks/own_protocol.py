@@ -11,20 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import UserError
-from harness.tasks.overlap import normal_ids
+from harness.tasks.overlap import normal_ids, without
 from harness.tasks.protocol import (
     EvaluationSets,
     Protocol,
+    draw,
+    of_classes,
     once,
     own_test_rows,
     own_tests,
+    quotas,
+    require_classes,
 )
-from harness.tasks.rows import Rows, Scope, mix, scoped
-from harness.tasks.samplers import draw, require_classes
+from harness.tasks.rows import Ids, Rows, Scope, mix, scoped
 from harness.tasks.sources import WHOLE, TextSource
 from harness.tasks.task import Task
-from harness.tasks.text_buffer import Ids
-from harness.tasks.unlabelled import without
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,18 +45,21 @@ class OwnProtocol(Protocol):
     """Splits of a user's own data. Scopes hold no name of a task or file: the same rows give the same sets and keys.
 
     * Test: the task's test set where it has one (a file, or a split 'test'; a task that is not the user's: its evaluation sets), else
-      the quarter of the labelled rows whose normalised text has the lowest hash, at most 5,000 rows.
+      a quarter of the labelled rows' normalised texts, at most 5,000.
     * Dev: the task's validation set where it has one, else by `dev`
-        'once': the fifth of the other rows with the lowest hash, at most 1,000 rows;
+        'once': a fifth of the other texts, at most 1,000;
         'redrawn': such a fifth for each subset, under the subset's own scope, so that full training sets differ as well;
-        'as large as training': for each subset, as many rows as it trains on (of the full set half of the rows);
+        'as large as training': for each subset, as many texts as it trains on rows (of the full set half);
         'folds': subset k of `folds` holds fold k of its labelled rows out and trains on the others. A size counts both here, and
         the rows of a size are the same in all folds.
     * Training: the other labelled rows. Subset k of size N: the N rows with the smallest hash of (N, k, salt) and row; the salt
       grows until every class is in.
 
-    Rows with one normalised text stay on one side. Where the user gives a test or dev set, labelled rows with a text of it are left
-    out of training, and dev rows with a text of test out of dev.
+    What is drawn for test and dev is stratified: of each class the texts with the lowest hash, its share to within one text, and one
+    at least stays for training (a regression has no classes). Rows with one normalised text stay on one side. Where the user gives a
+    test or dev set, labelled rows with a text of it are left out of training, and dev rows with a text of test out of dev.
+
+    Version 1 was not stratified: it took the texts with the lowest hash of all.
     """
 
     dev: Literal["once", "redrawn", "as large as training", "folds"] = "once"
@@ -81,24 +85,23 @@ class OwnProtocol(Protocol):
         if self.dev == "folds":
             most = len(self._parts(task, source).pool)
         large = _round_below(most // 2)
-        found = [_round_below(large // 4), large]
-        return (*(size for size in found if size >= 2 * max(1, len(task.classes))), 0)
+        least = 2 * max(1, len(task.classes))
+        return (*(size for size in (_round_below(large // 4), large) if size >= least), 0)
 
     def _split(self, task: Task, source: TextSource) -> EvaluationSets:
         """See `Protocol`."""
         parts, dev = self._parts(task, source), self.dev_set(task, source, 0, 0)
         training = self.training_set(task, source, 0, 0)
         lines = [*parts.cut, self._dev_words(parts, dev, training), *parts.repeated]
-        return EvaluationSets(dev, parts.tests, False, "", "; ".join(lines))
+        rare = _rare_classes(task, {"training": training, "dev": dev, **parts.tests}) if task.own else ""
+        return EvaluationSets(dev, parts.tests, False, "", "; ".join(lines), rare)
 
     def dev_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
         """See `Protocol`."""
         parts = self._parts(task, source)
         if parts.dev is not None:
             return parts.dev
-        held_out, pool = self._held_out(task, parts.pool, size, subset), parts.pool
-        if self.dev == "folds":
-            pool = self._budget(task, parts.pool, size)
+        pool, held_out = self._drawn_dev(task, parts.pool, size, subset)
         if not held_out.any():
             raise UserError(
                 f"task {task.name}: of {len(pool):,} labelled rows none is left for dev; give more rows, or a dev set of your own."
@@ -113,36 +116,32 @@ class OwnProtocol(Protocol):
                 + (f", and there are {self.num_subsets} subsets." if self.num_subsets else ".")
             )
         parts, name = self._parts(task, source), f"{task.name}/{f'n{size}' if size else 'full'}/subset{subset}"
-        rows = self._budget(task, parts.pool, size) if self.dev == "folds" else parts.pool
+        rows = parts.pool
         if parts.dev is None:
-            rows = rows.take(~self._held_out(task, parts.pool, size, subset))
+            rows, held_out = self._drawn_dev(task, rows, size, subset)
+            rows = rows.take(~held_out)
         if self.dev == "folds" or not size:
             require_classes(task, rows)
             return rows.sorted().named(name)
-        return draw(task, rows, size, self._scope("train", size, subset), _FEWER).named(name)
+        return draw(task, rows, size, self._scope("train", size, subset)).named(name)
 
     def _scope(self, *what: str | int) -> Scope:
         return ["own", self.version, *what]
 
-    def _budget(self, task: Task, pool: Rows, size: int) -> Rows:
-        """The labelled rows of one size that the folds divide."""
-        return draw(task, pool, size, self._scope("labelled", size), _FEWER) if size else pool
-
-    def _held_out(self, task: Task, pool: Rows, size: int, subset: int) -> NDArray[np.bool_]:
-        """Which rows of the pool (of the budget, for folds) are the dev rows of a subset."""
+    def _drawn_dev(self, task: Task, pool: Rows, size: int, subset: int) -> tuple[Rows, NDArray[np.bool_]]:
+        """The labelled rows that a subset divides, those of its size for folds, and which of them are its dev rows."""
         if self.dev == "folds":
-            rows = self._budget(task, pool, size)
-            folds = _folds(scoped(normal_ids(rows)[:, 0], self._scope("folds", size)), self.folds)
-            return np.equal(folds, subset)
-        ids = scoped(normal_ids(pool)[:, 0], self._scope("dev", subset))
+            pool = draw(task, pool, size, self._scope("labelled", size)) if size else pool
+            return pool, _Texts(task, pool).fold(self._scope("folds", size), self.folds, subset)
+        texts, scope = _Texts(task, pool), self._scope("dev", subset)
         if self.dev == "redrawn":
-            return _lowest_share(ids, self.DEV_SHARE, self.MOST_DEV)
+            return pool, texts.share(scope, self.DEV_SHARE, self.MOST_DEV)
         if 2 * size > len(pool):
             raise UserError(
                 f"task {task.name}: {size:,} training and as many dev examples are requested, and there are {len(pool):,} labelled "
                 f"rows beside test; give sizes up to {len(pool) // 2:,}."
             )
-        return _lowest(ids, size or len(pool) // 2)
+        return pool, texts.share(scope, 0.5, size or len(pool))
 
     def _parts(self, task: Task, source: TextSource) -> _Parts:
         return once(source, (self, task), lambda: self._cut(task, source))
@@ -153,9 +152,7 @@ class OwnProtocol(Protocol):
         labelled = f"{len(pool):,} labelled rows"
         tests, words, repeated = self._given_tests(task, source), [], tuple(_repeated(pool))
         if not tests:
-            held_out = _lowest_share(
-                scoped(normal_ids(pool)[:, 0], self._scope("test")), self.TEST_SHARE, self.MOST_TEST
-            )
+            held_out = _Texts(task, pool).share(self._scope("test"), self.TEST_SHARE, self.MOST_TEST)
             if not held_out.any() or held_out.all():
                 raise UserError(
                     f"task {task.name}: of {len(pool):,} labelled rows {held_out.sum()} are drawn for test; give more rows, or a test "
@@ -168,7 +165,8 @@ class OwnProtocol(Protocol):
             words += [f"{name} all {len(rows):,} rows of {_place(task, name)}" for name, rows in tests.items()]
             words.append(labelled)
         dev = None
-        if task.own and (task.dev in dict(task.files) or (not whole and self._has_dev(task, source))):
+        beside = not whole and task.dev not in own_tests(task, source).values()
+        if task.own and (task.dev in dict(task.files) or (beside and source.has(task, task.dev))):
             if self.dev != "once":
                 raise UserError(
                     f"task {task.name}: protocol {self.name} draws dev from the labelled rows, and the task has a dev set; take protocol "
@@ -183,7 +181,7 @@ class OwnProtocol(Protocol):
         if len(rest) < len(pool):
             words.append(f"{len(pool) - len(rest):,} labelled rows left out, their text is in test or dev")
         if dev is None and self.dev == "once":
-            held_out = _lowest_share(scoped(normal_ids(rest)[:, 0], self._scope("dev")), self.DEV_SHARE, self.MOST_DEV)
+            held_out = _Texts(task, rest).share(self._scope("dev"), self.DEV_SHARE, self.MOST_DEV)
             dev, rest = rest.take(held_out), rest.take(~held_out)
         if (dev is not None and not len(dev)) or not len(rest):
             raise UserError(
@@ -193,10 +191,6 @@ class OwnProtocol(Protocol):
         return _Parts(
             rest, None if dev is None else dev.sorted().named(f"{task.name}/dev"), sets, tuple(words), repeated
         )
-
-    @staticmethod
-    def _has_dev(task: Task, source: TextSource) -> bool:
-        return task.dev not in own_tests(task, source).values() and source.has(task, task.dev)
 
     @staticmethod
     def _given_tests(task: Task, source: TextSource) -> dict[str, Rows]:
@@ -221,13 +215,14 @@ class OwnProtocol(Protocol):
         return f"dev as many of the others as are trained on, drawn anew for each subset; at most {left}"
 
 
-_FEWER = "give smaller --sizes, or 0 for all of them"
+RARE, SHOWN_CLASSES = 5, 6
+"""With fewer rows a class is named in a warning; how many classes such a warning names."""
 
 
 def _place(task: Task, name: str) -> str:
     """The file of a split as captions name it, else the split's name."""
-    found = dict(task.files).get(name)
-    return Path(found).name if found else dict(task.tests).get(name, name)
+    file = dict(task.files).get(name)
+    return Path(file).name if file else dict(task.tests).get(name, name)
 
 
 def _repeated(rows: Rows) -> Iterable[str]:
@@ -248,31 +243,53 @@ def _distinct(ids: Ids) -> int:
     return int(np.count_nonzero(np.diff(np.sort(ids)))) + 1
 
 
-def _lowest_share(ids: Ids, share: float, most: int) -> NDArray[np.bool_]:
-    """Mask [n] of the ids in the lowest `share` of all values, so that further rows move none out; where these are more than `most`,
-    of the lowest that many. Equal ids stay together."""
-    chosen = ids < np.uint64(int(share * 2**64))
-    return _lowest(ids, most) if chosen.sum() > most else chosen
+class _Texts:
+    """The distinct normalised texts of rows, each with a class: the lowest code among its rows, 0 in a regression."""
+
+    def __init__(self, task: Task, rows: Rows) -> None:
+        ids = normal_ids(rows)[:, 0]
+        self._order = np.argsort(ids)
+        begins = np.diff(ids[self._order], prepend=~ids[self._order[:1]]) != 0
+        self._ids, self._text_of = ids[self._order][begins], np.cumsum(begins) - 1
+        codes = task.kind.strata(rows.gold)
+        self._codes = np.minimum.reduceat(codes[self._order], np.flatnonzero(begins))
+        self._counts: list[int] = np.bincount(self._codes, minlength=max(1, len(task.classes))).tolist()
+
+    def share(self, scope: Scope, share: float, most: int) -> NDArray[np.bool_]:
+        """Mask [rows] of a share of the texts, at most `most`, stratified; of each class one text at least is not drawn."""
+        available = [max(0, count - 1) for count in self._counts]
+        count = min(round(share * len(self._ids)), most, sum(available))
+        chosen = np.zeros(len(self._ids), dtype=np.bool_)
+        chosen[of_classes(scoped(self._ids, scope), self._codes, quotas(self._counts, count, available))] = True
+        return self._of_rows(chosen)
+
+    def fold(self, scope: Scope, folds: int, fold: int) -> NDArray[np.bool_]:
+        """Mask [rows] of one of `folds` parts, each with its share of each class to within one text."""
+        ranks = np.empty(len(self._ids), dtype=np.int64)
+        ranks[np.lexsort((scoped(self._ids, scope), self._codes))] = np.arange(len(self._ids))
+        return self._of_rows(ranks % folds == fold)
+
+    def _of_rows(self, texts: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        rows = np.empty(len(self._order), dtype=np.bool_)
+        rows[self._order] = texts[self._text_of]
+        return rows
 
 
-def _lowest(ids: Ids, count: int) -> NDArray[np.bool_]:
-    """Mask [n] of the `count` lowest ids; of equal ones at the end none, so that they stay together."""
-    if count >= len(ids):
-        return np.ones(len(ids), dtype=np.bool_)
-    return np.asarray(ids < np.partition(ids, count)[count])
-
-
-def _folds(ids: Ids, folds: int) -> NDArray[np.int64]:
-    """The fold [n] of each row: by the rank of its id, the same for equal ids."""
-    _, inverse, counts = np.unique(ids, return_inverse=True, return_counts=True)
-    before = np.cumsum(counts) - counts
-    return np.asarray((before * folds // len(ids))[inverse], dtype=np.int64)
+def _rare_classes(task: Task, sets: Mapping[str, Rows]) -> str:
+    """Which classes have fewer than `RARE` rows in a set, with their numbers; '' where none has."""
+    counts = {role: task.kind.sizes(rows.gold) for role, rows in sets.items() if task.classes}
+    rare = [code for code in range(len(task.classes)) if any(count[code] < RARE for count in counts.values())]
+    if not rare:
+        return ""
+    shown = [
+        f"{task.classes[code]} ({', '.join(f'{count[code]} {role}' for role, count in counts.items())})"
+        for code in rare[:SHOWN_CLASSES]
+    ]
+    more = f" and {len(rare) - SHOWN_CLASSES} more" if len(rare) > SHOWN_CLASSES else ""
+    return f"fewer than {RARE} rows of a class in a set, too few to say how it does: {', '.join(shown)}{more}"
 
 
 def _round_below(most: int) -> int:
     """The largest of 10, 20, 50, 100, ... that is not above `most`; 0 where none is."""
-    found, power = 0, 10
-    while power <= most:
-        found = max(step * power for step in (1, 2, 5) if step * power <= most)
-        power *= 10
-    return found
+    steps = (step * 10**power for power in range(1, len(str(most))) for step in (1, 2, 5))
+    return max((step for step in steps if step <= most), default=0)

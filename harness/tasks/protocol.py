@@ -1,4 +1,4 @@
-"""What a protocol is: which rows of a task are trained on, selected on and tested on.
+"""What a protocol is: which rows of a task are trained on, selected on and tested on; and the samplers of training rows.
 
 Every choice is by smallest hash of row content under a named scope, so it is the same wherever the files come from and in
 whatever order, and any subset can be had without the ones before it.
@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harness.errors import UserError
 from harness.tasks.rows import Rows, Scope, scoped
-from harness.tasks.samplers import Sampler, smallest
 from harness.tasks.sources import TextSource
 from harness.tasks.task import OWN_TEST, Task
 
@@ -40,7 +40,7 @@ class EvaluationSets:
     `dev` of a protocol that draws it with each training set: that of the full training set of subset 0.
     `comparable`: whether these are the published sets by size and origin; `note` says in a sentence or two what differs, or
     is empty, as it is for a task that the paper does not use. `origin` says which of the source's rows they are, as 'dev 72 and
-    test 28 of the 100 rows of validation'.
+    test 28 of the 100 rows of validation'. `rare`: which classes of a user's task have very few rows in a set, or empty.
     """
 
     dev: Rows
@@ -48,6 +48,7 @@ class EvaluationSets:
     comparable: bool
     note: str
     origin: str = ""
+    rare: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,20 +69,15 @@ class Protocol(ABC):
 
     name: str
     version: int
+    decisions: tuple[Choice, ...] = ()
+    """What its paper leaves open, and what it decides there."""
 
-    @property
-    def open_points(self) -> tuple[Choice, ...]:
-        """What its paper leaves open, and what it decides there."""
-        return ()
+    scores_dev: ClassVar[bool] = False
+    """Whether dev is also what is scored."""
 
     @property
     def redraws(self) -> bool:
         """Whether the full training set differs between subsets, because each subset has a dev set of its own."""
-        return False
-
-    @property
-    def scores_dev(self) -> bool:
-        """Whether dev is also what is scored."""
         return False
 
     @property
@@ -97,7 +93,7 @@ class Protocol(ABC):
         """What this protocol decides where its paper is silent, for these tasks."""
         return tuple(
             choice.text
-            for choice in self.open_points
+            for choice in self.decisions
             if (sampled or not choice.sampled) and (not choice.tasks or set(choice.tasks) & set(tasks))
         )
 
@@ -123,18 +119,6 @@ class Protocol(ABC):
         Raises UserError, naming task and counts, when there are fewer rows than `size`, or a class cannot be in a subset.
         """
 
-    def _drawn(self, task: Task, source: TextSource, size: int, subset: int, sampler: Sampler, fewer: str) -> Rows:
-        """A training set drawn from all training rows by `sampler`, under the scope (task, its version, protocol, its version, size,
-        subset); `fewer` is the fix that an error for too few rows gives. Errors as of `training_set`."""
-        if size < 0 or subset < 0:
-            raise UserError(f"task {task.name}: size {size}, subset {subset}: both are counted from 0 up.")
-        rows = source.load(task, task.train)
-        if size == 0:
-            return rows
-        scope: Scope = [task.name, task.version, self.name, self.version, size, subset]
-        drawn = sampler(task, rows, size, scope, fewer)
-        return drawn.named(f"{task.name}/n{size}/subset{subset}")
-
     def texts(self, task: Task, source: TextSource, size: int, subset: int, num_texts: int) -> Rows:
         """The texts of a training set and further ones of the training rows, `num_texts` in all, without labels and in canonical
         order. Larger numbers hold the texts of smaller ones.
@@ -151,16 +135,6 @@ class Protocol(ABC):
         scope: Scope = [task.name, task.version, self.name, self.version, "texts", subset]
         more = others.take(smallest(scoped(others.ids, scope), num_texts - len(labelled)))
         return Rows((*labelled.texts, *more.texts)).unlabelled()
-
-
-def shortfalls(task: Task, source: TextSource, splits: Iterable[str]) -> list[str]:
-    """A note for each source split that has not the published number of rows."""
-    notes = []
-    for split in dict.fromkeys(splits):
-        official, rows = task.official_rows(split), len(source.load(task, split))
-        if official not in (None, rows):
-            notes.append(f"{split} has {rows:,} of {official:,} rows")
-    return notes
 
 
 def own_tests(task: Task, source: TextSource) -> dict[str, str]:
@@ -181,15 +155,127 @@ def own_test_rows(task: Task, split: str, source: TextSource) -> Rows:
         raise UserError(f"{str(error).rstrip('.')}, or {fix}: by its name it is the test set.") from None
 
 
-def origin_of(sets: Mapping[str, Rows], splits: Mapping[str, str], task: Task, source: TextSource) -> str:
-    """See `EvaluationSets`: the sets of each source split, with its number of rows."""
+# ----------------------------------------------------------------------------------------------------------- samplers
+
+DRAWS = 1000
+"""Draws of one subset before a class is called too rare."""
+
+
+def smallest(hashes: NDArray[np.uint64], count: int) -> NDArray[np.int64]:
+    """Indices [count] of the smallest hashes, in the order of `hashes` [n]."""
+    if count >= len(hashes):
+        return np.arange(len(hashes))
+    return np.sort(np.argpartition(hashes, count)[:count])
+
+
+def draw(task: Task, rows: Rows, size: int, scope: Scope) -> Rows:
+    """`size` of the rows, each class among them, in canonical order: those with the smallest hash under the scope and a salt, which
+    starts at 0 and grows until every class is in.
+
+    Raises UserError, naming task and counts, where there are not as many rows, or a class cannot be in.
+    """
+    counts = _require(task, rows, size)
+    for salt in range(DRAWS):
+        drawn = smallest(scoped(rows.ids, [*scope, salt]), size)
+        if all(task.kind.sizes(rows.gold[drawn])):
+            return rows.take(drawn).sorted()
+    raise _too_few(
+        task, int(np.argmin(counts)), counts, f"and is in none of {DRAWS:,} draws of {size}; give larger --sizes"
+    )
+
+
+def require_classes(task: Task, rows: Rows) -> list[int]:
+    """Training examples of each stratum. Raises UserError where a class has none."""
+    counts = task.kind.sizes(rows.gold)
+    for code, name in enumerate(task.classes):
+        if not counts[code]:
+            raise UserError(f"task {task.name}: no training example has the class {code} ({name}); add examples of it.")
+    return counts
+
+
+def draw_stratified(task: Task, rows: Rows, size: int, scope: Scope) -> Rows:
+    """`size` of the rows in canonical order, each class with its share of them to within one row; of a regression any rows.
+
+    Raises UserError as `draw` does.
+    """
+    counts = _require(task, rows, size)
+    hashes = scoped(rows.ids, scope)
+    shares = quotas(counts, size)
+    if 0 in shares:
+        raise _too_few(task, shares.index(0), counts, f"and its share of {size} is none; give larger --sizes")
+    return rows.take(of_classes(hashes, task.kind.strata(rows.gold), shares)).sorted()
+
+
+def draw_per_class(task: Task, rows: Rows, size: int, scope: Scope) -> Rows:
+    """`size` of the rows in canonical order, as many of each class.
+
+    Raises UserError as `draw` does, and for a regression, for a size that the classes do not divide, and for a class with too few
+    rows.
+    """
+    if not task.classes:
+        raise UserError(
+            f"task {task.name}: a regression has no classes to draw the same number of; take another protocol."
+        )
+    counts = _require(task, rows, size)
+    each, rest = divmod(size, len(counts))
+    if rest:
+        raise UserError(
+            f"task {task.name}: {size} training examples are not the same number of each of its {len(counts)} classes; give a "
+            f"multiple of {len(counts)}."
+        )
+    if min(counts) < each:
+        fix = f"give sizes up to {min(counts) * len(counts)}"
+        raise _too_few(task, int(np.argmin(counts)), counts, f"and {each} of each class are requested; {fix}")
+    return rows.take(of_classes(scoped(rows.ids, scope), rows.gold, [each] * len(counts))).sorted()
+
+
+Sampler = Callable[[Task, Rows, int, Scope], Rows]
+
+SAMPLERS: Mapping[str, Sampler] = {"uniform": draw, "stratified": draw_stratified, "per_class": draw_per_class}
+"""What a protocol's `sampler` names."""
+
+
+def quotas(counts: list[int], size: int, available: list[int] | None = None) -> list[int]:
+    """`size` rows over classes with `counts` rows, each its share to within one row (largest remainders; of equal ones the lower
+    code first). `available`: at most so many of each (left out: `counts`); what a class lacks, classes with more rows give.
+
+    `size` is at most the sum of `available`.
+    """
+    total, most = sum(counts), counts if available is None else available
+    found = [min(count * size // total, limit) for count, limit in zip(counts, most, strict=True)]
+    order = sorted(range(len(counts)), key=lambda code: (-(counts[code] * size % total), code))
+    while sum(found) < size:
+        for code in order:
+            if found[code] < most[code] and sum(found) < size:
+                found[code] += 1
+    return found
+
+
+def of_classes(hashes: NDArray[np.uint64], codes: NDArray[np.int64], shares: list[int]) -> NDArray[np.int64]:
+    """Indices of the rows with the smallest `hashes` [n], `shares` of each class of `codes` [n]."""
     found = []
-    for split in dict.fromkeys(splits.values()):
-        here = {role: len(rows) for role, rows in sets.items() if splits[role] == split}
-        total = len(source.load(task, split))
-        if list(here.values()) == [total]:
-            found.append(f"{next(iter(here))} all {total:,} rows of {split}")
-        else:
-            named = " and ".join(f"{role} {count:,}" for role, count in here.items())
-            found.append(f"{named} of the {total:,} rows of {split}")
-    return "; ".join(found)
+    for code, share in enumerate(shares):
+        members = np.flatnonzero(codes == code)
+        found.append(members[smallest(hashes[members], share)])
+    return np.sort(np.concatenate(found))
+
+
+def _require(task: Task, rows: Rows, size: int) -> list[int]:
+    """Training examples of each class. Raises UserError where there are fewer rows or more classes than `size`, or a class has no
+    row."""
+    if size > len(rows):
+        raise UserError(
+            f"task {task.name}: {size:,} training examples are requested and there are {len(rows):,}; give smaller --sizes, or "
+            "0 for all of them."
+        )
+    if size < len(task.classes):
+        raise UserError(
+            f"task {task.name}: {size} training examples cannot hold its {len(task.classes)} classes; ask for more."
+        )
+    return require_classes(task, rows)
+
+
+def _too_few(task: Task, code: int, counts: list[int], what: str) -> UserError:
+    return UserError(
+        f"task {task.name}: class {code} ({task.classes[code]}) has {counts[code]} of {sum(counts):,} training examples, {what}."
+    )

@@ -1,8 +1,8 @@
-"""The protocols by name: those of the CMLM and SCL papers, and those for a user's own data (`own_protocol`)."""
+"""The protocols by name: those of the CMLM, SCL and pre-training papers, and those for a user's own data (`own_protocol`)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,19 +10,79 @@ from numpy.typing import NDArray
 
 from harness import errors
 from harness.errors import UserError
-from harness.tasks.dev_protocol import DevProtocol
 from harness.tasks.overlap import count_overlap
 from harness.tasks.own_protocol import OwnProtocol
-from harness.tasks.protocol import Choice, EvaluationSets, Protocol, origin_of, own_test_rows, own_tests, shortfalls
-from harness.tasks.rows import Rows, Scope, scoped
-from harness.tasks.samplers import draw
+from harness.tasks.protocol import (
+    SAMPLERS,
+    Choice,
+    EvaluationSets,
+    Protocol,
+    of_classes,
+    own_test_rows,
+    own_tests,
+    quotas,
+)
+from harness.tasks.rows import Ids, Rows, Scope, scoped
 from harness.tasks.sources import TextSource
-from harness.tasks.stratified_protocol import StratifiedProtocol
 from harness.tasks.task import Task
 
 
 @dataclass(frozen=True)
-class CmlmProtocol(Protocol):
+class PaperProtocol(Protocol):
+    """A published way to split tasks of GLUE.
+
+    Training: subset k of size N is a draw of `sampler` under the scope (task, its version, protocol, its version, N, k).
+
+    Comparable: the paper's `tasks`, from sources with as many rows as the published files; `full`: the training file must be whole
+    too.
+    """
+
+    tasks: tuple[str, ...] = ()
+    sampler: str = "uniform"
+    full: bool = False
+
+    def _sets(
+        self,
+        task: Task,
+        source: TextSource,
+        dev: Rows,
+        tests: Mapping[str, Rows],
+        splits: Mapping[str, str],
+        notes: Sequence[str] = (),
+    ) -> EvaluationSets:
+        """`splits`: the source split of dev and of each test; `notes`: why they are not the published sets."""
+        sets = {role: rows.sorted().named(f"{task.name}/{role}") for role, rows in {"dev": dev, **tests}.items()}
+        short = []
+        for split in dict.fromkeys([*splits.values(), *([task.train] if self.full else [])]):
+            official, rows = task.official_rows(split), len(source.load(task, split))
+            if official not in (None, rows):
+                short.append(f"{split} has {rows:,} of {official:,} rows")
+        origin = []
+        for split in dict.fromkeys(splits.values()):
+            counts = {role: len(rows) for role, rows in sets.items() if splits[role] == split}
+            total = len(source.load(task, split))
+            if list(counts.values()) == [total]:
+                origin.append(f"{next(iter(counts))} all {total:,} rows of {split}")
+            else:
+                named = " and ".join(f"{role} {count:,}" for role, count in counts.items())
+                origin.append(f"{named} of the {total:,} rows of {split}")
+        note = "; ".join([*notes, *short])
+        comparable = not note and task.name in self.tasks
+        return EvaluationSets(sets.pop("dev"), sets, comparable, note, "; ".join(origin))
+
+    def training_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
+        """See `Protocol`."""
+        if size < 0 or subset < 0:
+            raise UserError(f"task {task.name}: size {size}, subset {subset}: both are counted from 0 up.")
+        rows = source.load(task, task.train)
+        if size == 0:
+            return rows
+        scope: Scope = [task.name, task.version, self.name, self.version, size, subset]
+        return SAMPLERS[self.sampler](task, rows, size, scope).named(f"{task.name}/n{size}/subset{subset}")
+
+
+@dataclass(frozen=True)
+class CmlmProtocol(PaperProtocol):
     """The CMLM paper's splits (docs/papers.md C14-C16), made of each task's labelled development set.
 
     Dev size, of a set with n rows: 500 where n >= 700; 200 where 270 <= n < 700 (gives RTE 200/77); else 72 % of n, rounded
@@ -38,18 +98,11 @@ class CmlmProtocol(Protocol):
     * A user's task with a test split of its own: dev is 500 rows of validation (all, if fewer), the test set its test split.
       It has one where its `splits` name it, or where there is a file of that name ('test').
 
-    Comparable: six tasks of the paper, from sources with as many rows as the published files. `full`: the training file
-    must be whole too.
-
-    Subset k of size N: the N rows with the smallest hash of (task, its version, protocol, its version, N, k, salt) and row.
-    The salt starts at 0 and grows until every class of the task is in the subset (C15: "check each class present").
+    Subset k of size N is redrawn until every class of the task is in it (C15: "check each class present").
     """
 
-    full: bool = False
-
-    TASKS = ("cola", "sst2", "mnli", "qnli", "rte", "mrpc", "qqp")
-    TEST_ROWS = {"qqp": 2000}  # noqa: RUF012 - a constant of the paper
-    CHOICES = (
+    tasks: tuple[str, ...] = ("cola", "sst2", "mnli", "qnli", "rte", "mrpc", "qqp")
+    decisions: tuple[Choice, ...] = (
         Choice("training subsets drawn uniformly, redrawn until each class is present", sampled=True),
         Choice("no example twice in a subset, subsets may overlap", sampled=True),
         Choice("dev evaluation also after the last update"),
@@ -60,12 +113,10 @@ class CmlmProtocol(Protocol):
         Choice("RTE split into 200 dev and 77 test examples", ("rte",)),
         Choice("MRPC's labelled test file split into dev and test", ("mrpc",)),
     )
+
+    TEST_ROWS = {"qqp": 2000}  # noqa: RUF012 - a constant of the paper
     EVALUATION_SCOPE = ("cmlm", 1)
     """Dev and test are the same rows in both protocols of the paper."""
-
-    @property
-    def open_points(self) -> tuple[Choice, ...]:
-        return self.CHOICES
 
     def _split(self, task: Task, source: TextSource) -> EvaluationSets:
         notes = []
@@ -103,18 +154,11 @@ class CmlmProtocol(Protocol):
                 raise UserError(
                     f"task {task.name}: the rows of split {split} have one text, which cannot be both dev and test; add rows."
                 )
-            tests[evaluation] = rest.sorted().named(f"{task.name}/{evaluation}")
-        dev = pool.take(first).sorted().named(f"{task.name}/dev")
+            tests[evaluation] = rest
+        dev = pool.take(first)
         if own_test and (shared := sum(count_overlap(dev, rows) for rows in tests.values())):
             notes.append(f"{shared:,} test rows have a text of dev")
-        notes += shortfalls(task, source, (dev_split, *tests_of.values(), *((task.train,) if self.full else ())))
-        return EvaluationSets(
-            dev=dev,
-            tests=tests,
-            comparable=not notes and task.name in self.TASKS,
-            note="; ".join(notes),
-            origin=origin_of({"dev": dev, **tests}, {"dev": dev_split, **tests_of}, task, source),
-        )
+        return self._sets(task, source, dev, tests, {"dev": dev_split, **tests_of}, notes)
 
     def _draw(
         self, task: Task, split: str, rows: Rows, count: int, others: int | None
@@ -122,11 +166,6 @@ class CmlmProtocol(Protocol):
         """Indices of `count` rows, and of `others` of the rest (None: all of it)."""
         scope: Scope = [task.name, task.version, *self.EVALUATION_SCOPE, split]
         return draw_two(scoped(rows.text_ids, scope), count, others)
-
-    def training_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
-        """See `Protocol`."""
-        fewer = "give smaller --sizes, or train on all of them with --table full_size"
-        return self._drawn(task, source, size, subset, draw, fewer)
 
 
 def dev_size(rows: int) -> int:
@@ -136,7 +175,7 @@ def dev_size(rows: int) -> int:
     return 200 if rows >= 270 else max(1, rows * 72 // 100)
 
 
-def draw_two(hashes: NDArray[np.uint64], count: int, others: int | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def draw_two(hashes: Ids, count: int, others: int | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Indices of `count` rows, and of `others` of the rest (None: all), by smallest hash; equal hashes stay together.
 
     A group of equal hashes that is larger than the number still needed is skipped, so only a set of nothing but
@@ -159,6 +198,83 @@ def draw_two(hashes: NDArray[np.uint64], count: int, others: int | None) -> tupl
             break
     none = np.zeros(0, dtype=np.int64)
     return np.sort(np.concatenate([none, *first])), np.sort(np.concatenate([none, *second]))
+
+
+@dataclass(frozen=True)
+class StratifiedProtocol(PaperProtocol):
+    """Test: `test_share` of each labelled development set, rounded down. Dev: `most_dev` rows of what the test set leaves of the first
+    of them, or all of it where it has fewer. In both each class has its share of the development set to within one row, except
+    where its rows run out. Dev has no text of a test set. A user's task with a test set of its own keeps it whole.
+
+    `family`: the name and version of the splits, which are the same rows in all protocols of a family. `doubts`: why the split of
+    one of the paper's tasks is not the paper's.
+    """
+
+    family: tuple[str, int] = ("", 1)
+    sampler: str = "stratified"
+    test_share: float = 0.5
+    most_dev: int = 500
+    doubts: tuple[tuple[str, str], ...] = ()
+
+    def _split(self, task: Task, source: TextSource) -> EvaluationSets:
+        splits = own_tests(task, source) if task.own else dict(task.tests)
+        pool, rest, tests = source.load(task, task.dev), None, {}
+        for evaluation, split in splits.items():
+            if task.own and split != task.dev:
+                rows = own_test_rows(task, split, source)
+            else:
+                held_out, rows = self._half(task, split, source.load(task, split))
+                rest = pool.take(~held_out) if split == task.dev else rest
+            tests[evaluation] = rows
+        rest = pool if rest is None else rest
+        seen = np.concatenate([rows.text_ids for rows in tests.values()])
+        rest = rest.take(~np.isin(rest.text_ids, seen))
+        if not len(rest) or not all(map(len, tests.values())):
+            raise UserError(
+                f"task {task.name}: split {task.dev} has {len(pool)} row(s), too few for dev and test; give more rows."
+            )
+        hashes = scoped(rest.ids, self._scope(task, task.dev, "dev"))
+        drawn = self._stratified(task, pool, rest, hashes, min(self.most_dev, len(rest)))
+        notes = [reason for name, reason in self.doubts if name == task.name]
+        return self._sets(task, source, rest.take(drawn), tests, {"dev": task.dev, **splits}, notes)
+
+    def _half(self, task: Task, split: str, rows: Rows) -> tuple[NDArray[np.bool_], Rows]:
+        """Mask [n] of the test rows of a development set, and these rows."""
+        hashes = scoped(rows.ids, self._scope(task, split, "test"))
+        held_out = np.zeros(len(rows), dtype=np.bool_)
+        held_out[self._stratified(task, rows, rows, hashes, int(len(rows) * self.test_share))] = True
+        return held_out, rows.take(held_out)
+
+    @staticmethod
+    def _stratified(task: Task, whole: Rows, rows: Rows, hashes: Ids, count: int) -> NDArray[np.int64]:
+        """Indices of `count` of `rows`, each class with its share of the `whole`."""
+        counts, available = (task.kind.sizes(each.gold) for each in (whole, rows))
+        return of_classes(hashes, task.kind.strata(rows.gold), quotas(counts, count, available))
+
+    def _scope(self, task: Task, split: str, role: str) -> Scope:
+        return [task.name, task.version, *self.family, split, role]
+
+
+@dataclass(frozen=True)
+class DevProtocol(PaperProtocol):
+    """Dev and test are both the whole labelled development set, as pre-training papers report GLUE: where a checkpoint is
+    selected by it, its score is too high by that selection. MNLI is scored on its matched and mismatched sets, and selected on the
+    matched one. A user's task with a test set of its own is scored there.
+    """
+
+    scores_dev = True
+    tasks: tuple[str, ...] = ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte")
+    decisions: tuple[Choice, ...] = (
+        Choice("the development set is what is scored, and what checkpoints are selected by where any are"),
+        Choice("MNLI-MM scored at the checkpoint that serves matched dev", ("mnli",)),
+    )
+    full: bool = True
+
+    def _split(self, task: Task, source: TextSource) -> EvaluationSets:
+        splits = {name: task.dev if name == "test" else split for name, split in task.tests}
+        splits = own_tests(task, source) if task.own else splits
+        tests = {name: source.load(task, split) for name, split in splits.items()}
+        return self._sets(task, source, source.load(task, task.dev), tests, {"dev": task.dev, **splits})
 
 
 _SCL = StratifiedProtocol(  # docs/papers.md S8 to S12
@@ -191,10 +307,10 @@ PROTOCOLS: Mapping[str, Protocol] = {
         replace(_SCL, name="scl_per_class", sampler="per_class"),
         replace(_SCL, name="scl_full_size", full=True),
         DevProtocol("glue_dev", 1),
-        OwnProtocol("own", 1),
-        OwnProtocol("own_redrawn", 1, dev="redrawn"),
-        OwnProtocol("own_small_dev", 1, dev="as large as training"),
-        OwnProtocol("own_cross_validated", 1, dev="folds"),
+        OwnProtocol("own", 2),
+        OwnProtocol("own_redrawn", 2, dev="redrawn"),
+        OwnProtocol("own_small_dev", 2, dev="as large as training"),
+        OwnProtocol("own_cross_validated", 2, dev="folds"),
     )
 }
 """cmlm_*: the CMLM paper's. scl_*: the SCL paper's, with one dev and test set; scl_few_shot draws stratified training samples,

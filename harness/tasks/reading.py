@@ -1,12 +1,13 @@
-"""Files of text into checked columns and rows: what is wrong in one is a sentence with file, row and fix.
+"""Files of text and labels, read a part at a time: what is wrong in one is a sentence with file, row and fix.
 
-Parquet and Arrow by pyarrow, as a stream of batches; CSV (a header line) and JSONL (one object a line) a line at a time,
-because the readers of `datasets`, pandas and pyarrow name no line and take `NA` for nothing and `007` for 7 (docs/LOG.md). Rows
-are counted from 1; in CSV, TSV and JSONL the number given is that of the line, as an editor shows it.
+Parquet and Arrow by pyarrow; JSONL (one object a line) and CSV or TSV (a header line), also .gz, a line at a time and by Python's
+own readers: those of pandas, pyarrow and `datasets` do not tell on which line a row of CSV begins. Rows are counted from 1; of
+CSV, TSV and JSONL the number given is that of the line, as an editor shows it.
 """
 
 from __future__ import annotations
 
+import csv
 import gzip
 import itertools
 import json
@@ -14,13 +15,17 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from harness.errors import UserError, nearest
-from harness.tasks.rows import Rows
-from harness.tasks.separated import SEPARATED, header_of, not_utf8, separated
-from harness.tasks.text_buffer import TextWriter
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.errors import UserError, hint, quoted
+from harness.kinds import number_of
+from harness.tasks.rows import Rows, TextWriter
+from harness.tasks.task import Task
 
 FORMATS = (".parquet", ".csv", ".jsonl")
 """Endings of a split's file in a folder."""
@@ -28,9 +33,12 @@ LABELLED = (*FORMATS, ".tsv")
 """Endings of a file of labelled rows that a user names."""
 PART = 1 << 10
 """Rows that are held as Python's own strings at a time."""
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+FIELD_CHARACTERS = 131_072
+"""The longest field of CSV: of more, a quote is not closed."""
 RENAME = "rename one"
-
-T = TypeVar("T")
+_SHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 @dataclass(frozen=True)
@@ -50,89 +58,133 @@ class FileColumns:
         return f"{self.path}, {self.unit} {self.places[index]}"
 
 
-def columns_of(path: Path) -> list[str]:
-    """The names of a file's columns in their order; of JSONL those of its first object. Raises UserError."""
-    if path.suffix in SEPARATED:
-        return header_of(path)
-    if _is_jsonl(path):
-        return list(next(objects(path, ()), (0, {}))[1])
-    with _table(path) as (schema, _):
-        return list(schema.names)
+# ------------------------------------------------------------------------------------------------------- rows of a file
 
 
-def sample_of(path: Path, rows: int) -> dict[str, list[Any]]:
-    """The first `rows` rows of each column, whatever they hold. Raises UserError."""
-    names = columns_of(path)
-    if path.suffix in SEPARATED:
-        first = [row for _, row in itertools.islice(separated(path), 1, rows + 1)]
-        return {name: [row[index] for row in first] for index, name in enumerate(names)}
-    if _is_jsonl(path):
-        some = [row for _, row in itertools.islice(objects(path, ()), rows)]
-        return {name: [row.get(name) for row in some] for name in names}
-    with _table(path) as (_, read):
-        batch = next(iter(read(names, rows)), None)
-        return {name: batch.column(name).to_pylist() if batch is not None else [] for name in names}
+def unit_of(path: Path) -> str:
+    """What the rows of a file are counted by: 'line' or 'row'."""
+    return "line" if is_separated(path) or ending_of(path).lower() in (".jsonl", ".json") else "row"
 
 
-def _is_jsonl(path: Path) -> bool:
-    return Path(path.name.removesuffix(".gz")).suffix in (".jsonl", ".json")
+def whole_rows(path: Path, longest: int = FIELD_CHARACTERS) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line, or row of a Parquet or Arrow file: see `unit_of`; all columns with their values as they are in the file) of each row.
+
+    Holds at most PART rows. `longest`: characters of a field of CSV. Raises UserError for a file that cannot be read or is not whole,
+    and for a column that appears twice.
+    """
+    if is_separated(path):
+        header, rows = _headed(path, (), longest)
+        yield from ((line, dict(zip(header, row, strict=True))) for line, row in rows)
+    elif unit_of(path) == "line":
+        yield from objects(path, (), once=True)
+    else:
+        with _table(path) as (schema, read):
+            batches = (batch.to_pylist() for batch in read(schema.names, PART))
+            yield from enumerate(itertools.chain.from_iterable(batches), 1)
 
 
-def read_columns(path: Path, wanted: Sequence[str]) -> FileColumns:
-    """The columns `wanted` of a file, by its ending. Raises UserError; in Parquet they have to hold text."""
-    parts = list(parts_of(path, wanted))
-    columns = {name: [value for part in parts for value in part.columns[name]] for name in wanted}
-    return replace(parts[0], columns=columns, places=[place for part in parts for place in part.places])
-
-
-def read_texts(path: Path, columns: Sequence[str], name: str) -> Rows:
-    """The rows of text columns that are not blank, in the file's order. Raises UserError."""
-    writer = TextWriter(len(columns))
-    for part in parts_of(path, columns):
-        rows = zip(*(column_texts(part, column) for column in columns), strict=True)
-        writer.add([text for row in rows if any(text and not text.isspace() for text in row) for text in row])
-    return Rows(writer.buffer(), None, name)
-
-
-def parts_of(path: Path, wanted: Sequence[str], label: str = "") -> Iterator[FileColumns]:
+def parts_of(path: Path, wanted: Sequence[str], label: str = "", fix: str = RENAME) -> Iterator[FileColumns]:
     """The columns `wanted` of a file in parts of at most PART rows; one without rows where the file has none.
 
-    Raises UserError; in Parquet all but `label` have to hold text.
+    `fix` says what to do where a column is missing. Raises UserError; in Parquet all but `label` have to hold text.
     """
-    if path.suffix in SEPARATED:
-        return _separated_parts(path, wanted)
-    return _object_parts(path, wanted) if _is_jsonl(path) else _table_parts(path, wanted, label)
+    if unit_of(path) == "row":
+        yield from _table_parts(path, wanted, label, fix)
+        return
+    rows: Iterator[tuple[int, Any]] = objects(path, wanted, once=True)
+    keys: Sequence[Any] = wanted
+    if is_separated(path):
+        header, rows = _headed(path, wanted, FIELD_CHARACTERS)
+        keys = [header.index(name) for name in wanted]
+    part = list(itertools.islice(rows, PART))
+    while True:
+        columns = {name: [row[key] for _, row in part] for name, key in zip(wanted, keys, strict=True)}
+        yield FileColumns(path, columns, "line", [line for line, _ in part])
+        if not (part := list(itertools.islice(rows, PART))):
+            return
 
 
-def read_text(path: Path) -> str:
-    """A UTF-8 file as text. Raises UserError with the line where it is not UTF-8."""
+def existing_file(path: Path, where: str, endings: Sequence[str] = LABELLED) -> Path:
+    """`path`, where it is a file of rows. Raises UserError where there is none, or one with another ending."""
+    if path.suffix.lower() in _SHEETS:
+        raise UserError(f"{where}: {path}: spreadsheets are not read; save the sheet as CSV (UTF-8).")
+    if path.is_dir():
+        raise UserError(
+            f"{where}: {path}: is a folder; name a file of rows, or the folder under data in a task's YAML."
+        )
+    if path.suffix not in endings:
+        raise UserError(f"{where}: {path}: is none of {', '.join(endings)}; write its rows to one of these.")
+    if not path.is_file():
+        raise UserError(f"{where}: there is no file {path}; correct the path.")
+    return path
+
+
+def require(place: str, names: Sequence[str], wanted: Sequence[str], fix: str = RENAME) -> None:
+    """Raises UserError unless all wanted columns are among `names`, once."""
+    for column in wanted:
+        if column not in names:
+            there = ", ".join(names) or "none"
+            raise UserError(
+                f"{place}: there is no column '{column}'.{hint(column, names)} Its columns are {there}; {fix}."
+            )
+        if list(names).count(column) > 1:
+            raise UserError(f"{place}: column '{column}' appears twice; rename or drop one.")
+
+
+# ---------------------------------------------------------------------------------------------- CSV, JSONL and plain text
+
+
+def ending_of(path: Path) -> str:
+    """The ending that says what a file holds: '.csv' of 'a.csv' and of 'a.csv.gz'."""
+    return Path(path.name.removesuffix(".gz")).suffix
+
+
+def is_separated(path: Path) -> bool:
+    return ending_of(path).lower() in (".csv", ".tsv")
+
+
+def opened(path: Path, mode: str = "r", newline: str = "") -> Any:
+    """A UTF-8 file as text, without a byte-order mark, or with 'rb' as bytes; also .gz. 'w' writes text."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    if "b" in mode:
+        return opener(path, mode)
+    return opener(path, f"{mode}t", encoding="utf-8-sig" if mode == "r" else "utf-8", newline=newline)
+
+
+@contextmanager
+def reading(path: Path, newline: str = "") -> Iterator[Any]:
+    """A file `opened` to be read. Raises UserError where it cannot be, with the line where it is not UTF-8."""
     try:
-        return path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
+        with opened(path, "r", newline) as file:
+            yield file
     except UnicodeDecodeError:
-        raise not_utf8(path) from None
+        raise _not_utf8(path) from None
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(f"{path}: cannot be read ({reason.rstrip('.')}); fetch or write it again.") from None
+
+
+def _not_utf8(path: Path) -> UserError:
+    """What is wrong in a file that is no UTF-8, with its first line that is not. Holds one line at a time."""
+    with opened(path, "rb") as file:
+        for line, raw in enumerate(file, 1):
+            if line == 1 and raw.startswith(_UTF16):
+                return UserError(f"{path}: is UTF-16 (as Excel's 'Unicode text' is); save the file as UTF-8.")
+            try:
+                raw.decode()
+            except UnicodeDecodeError as error:
+                byte = raw[error.start]
+                return UserError(f"{path}, line {line}: byte {byte:#04x} is not UTF-8; save the file as UTF-8.")
+    return UserError(f"{path}: is not UTF-8; save the file as UTF-8.")
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
     """(number from 1, text without spaces around it) of each line of a UTF-8 file, also .gz, that is not blank.
 
-    Holds one line at a time. Raises UserError, with the line where it is not UTF-8.
+    Holds one line at a time. Raises UserError as `reading` does.
     """
-    line = 0
-    try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            for raw in file:
-                line += 1
-                text = raw.decode("utf-8-sig" if line == 1 else "utf-8").strip()
-                if text:
-                    yield line, text
-    except UnicodeDecodeError as error:
-        byte = error.object[error.start]
-        raise UserError(f"{path}, line {line}: byte {byte:#04x} is not UTF-8; save the file as UTF-8.") from None
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(f"{path}: cannot be read ({reason.rstrip('.')}); fetch or write it again.") from None
+    with reading(path, "\n") as file:
+        yield from ((number, line) for number, text in enumerate(file, 1) if (line := text.strip()))
 
 
 def objects(
@@ -152,21 +204,79 @@ def objects(
         if not isinstance(row, dict):
             raise UserError(f'{path}, line {line}: is not an object like {{"{example}": ...}}; write one a line.')
         if not all(name in row for name in wanted):
-            _require(f"{path}, line {line}", list(row), wanted, fix)
+            require(f"{path}, line {line}", list(row), wanted, fix)
         yield line, row
 
 
-def batches(
-    path: Path, wanted: Sequence[str], fix: str = RENAME, *, rows: int = 1 << 16, label: str = ""
-) -> Iterator[Any]:
-    """Record batches of at most `rows` rows with the columns `wanted` of a Parquet file, or of an Arrow stream in a file.
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        names = [name for name, _ in pairs]
+        double = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {quoted(double)} appears twice")
+    return row
 
-    Raises UserError for a file that cannot be read or is not whole, and for columns that are missing (`fix` says what to do)
-    or do not hold text; the column `label` may hold numbers.
+
+def _headed(path: Path, wanted: Sequence[str], longest: int) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """The header of a CSV file and the rows below it. Raises UserError without a header; for one of the columns `wanted`, or without
+    them of any, that is missing or appears twice."""
+    rows = _separated(path, longest)
+    header = next(rows, (0, []))[1]
+    if not header:
+        names = f"with {', '.join(wanted)} " if wanted else ""
+        raise UserError(f"{path}: is empty; write a header line {names}and a line for each row.")
+    require(str(path), header, wanted or header)
+    return header, rows
+
+
+def _separated(path: Path, longest: int) -> Iterator[tuple[int, list[str]]]:
+    """(line on which it begins, fields) of the header and of each row, all with as many fields as the header. A line without a
+    character is no row.
+
+    The separator of `.tsv` is the tab; that of `.csv` is what separates its header: commas, semicolons or tabs. Holds one row at
+    a time. Raises UserError where the file cannot be read or is not CSV, and where fields are missing.
     """
-    with _table(path) as (schema, read):
-        _check_columns(path, schema, wanted, fix, label)
-        yield from read(list(wanted), rows)
+    csv.field_size_limit(longest)  # of the whole process
+    width, line = 0, 1
+    try:
+        with reading(path) as file:
+            reader = csv.reader(file, delimiter=_separator(path), strict=True)
+            for row in reader:
+                if row and not width:
+                    row = [name.strip() for name in row]
+                    width = len(row)
+                if len(row) == width:
+                    yield line, row
+                elif row:
+                    raise UserError(
+                        f"{path}, line {line}: {len(row)} fields under a header of {width}; put a text with "
+                        f"{SEPARATORS[reader.dialect.delimiter]} or line breaks in double quotes."
+                    )
+                line = reader.line_num + 1  # a quoted text may go over several
+    except csv.Error as error:
+        if "field limit" in str(error):
+            raise UserError(
+                f"{path}, line {line}: a field has more than {longest:,} characters; close its quotes, or cut the text."
+            ) from None
+        raise UserError(f"{path}, line {line}: is not CSV ({error}); correct its quotes.") from None
+
+
+def _separator(path: Path) -> str:
+    """What separates the fields of the first line that has any."""
+    if ending_of(path).lower() == ".tsv":
+        return "\t"
+    with opened(path) as file:
+        first = next((line for line in file if line.strip("\r\n")), "")
+    if "\0" in first:
+        raise UserError(f"{path}: holds null bytes, as UTF-16 does; save the file as UTF-8.")
+    inside = [separator for separator in SEPARATORS if len(next(csv.reader([first], delimiter=separator), [])) > 1]
+    if len(inside) > 1:
+        both = " and ".join(SEPARATORS[separator] for separator in inside)
+        raise UserError(f"{path}, line 1: {both} are in its header; put a name that holds one in double quotes.")
+    return inside[0] if inside else ","
+
+
+# --------------------------------------------------------------------------------------------------- Parquet and Arrow
 
 
 @contextmanager
@@ -191,34 +301,23 @@ def _table(path: Path) -> Iterator[tuple[Any, Callable[[list[str], int], Iterato
         raise UserError(f"{path}: is not a whole {kind} file ({problem[:200]}); fetch or write it again.") from None
 
 
-def as_list(path: Path, name: str, column: Any, before: int) -> list[Any]:
-    """A column of a batch as Python values; `before` rows of the file stand before it. Raises UserError with the row."""
-    try:
-        values: list[Any] = column.to_pylist()
-    except UnicodeDecodeError:  # Arrow does not check that its strings are UTF-8
-        for index in range(len(column)):
-            try:
-                column[index].as_py()
-            except UnicodeDecodeError:
-                row = before + index + 1
-                raise UserError(f"{path}, row {row}: '{name}' is not UTF-8; save the file as UTF-8.") from None
-        raise
-    return values
-
-
-def halved(text: str) -> bool:
-    """Whether `text` holds half a character, a lone surrogate, which is in no UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
+def _table_parts(path: Path, wanted: Sequence[str], label: str, fix: str) -> Iterator[FileColumns]:
+    """See `parts_of`."""
+    rows = 0
+    with _table(path) as (schema, read):
+        _check_columns(path, schema, wanted, fix, label)
+        for batch in read(list(wanted), PART):
+            columns = {name: _values(path, name, batch.column(name), rows) for name in wanted}
+            yield FileColumns(path, columns, "row", range(rows + 1, rows + batch.num_rows + 1), _code_names(schema))
+            rows += batch.num_rows
+    if not rows:
+        yield FileColumns(path, {name: [] for name in wanted}, "row", ())
 
 
 def _check_columns(path: Path, schema: Any, wanted: Sequence[str], fix: str, label: str) -> None:
     import pyarrow as pa
 
-    _require(str(path), schema.names, wanted, fix)
+    require(str(path), schema.names, wanted, fix)
     for name in wanted:
         kind = schema.field(name).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -229,91 +328,162 @@ def _check_columns(path: Path, schema: Any, wanted: Sequence[str], fix: str, lab
             raise UserError(f"{path}: column '{name}' holds {kind}, not {expected}; write it as {expected}.")
 
 
-def _names(schema: Any) -> dict[str, list[str]]:
+def _values(path: Path, name: str, column: Any, before: int) -> list[Any]:
+    """A column of a batch as Python values; `before` rows of the file stand before it. Raises UserError with the row."""
+    try:
+        values: list[Any] = column.to_pylist()
+        return values
+    except UnicodeDecodeError:  # Arrow does not check that its strings are UTF-8
+        for row, value in enumerate(column, before + 1):
+            try:
+                value.as_py()
+            except UnicodeDecodeError:
+                raise UserError(f"{path}, row {row}: '{name}' is not UTF-8; save the file as UTF-8.") from None
+        raise
+
+
+def _code_names(schema: Any) -> dict[str, list[str]]:
     """Names of coded labels (ClassLabel) by column, as `datasets` writes them into its files; empty without."""
     try:
         features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
-        return {name: each["names"] for name, each in features.items() if each.get("_type") == "ClassLabel"}
+        return {name: kind["names"] for name, kind in features.items() if kind.get("_type") == "ClassLabel"}
     except (KeyError, TypeError, ValueError, AttributeError):
         return {}
 
 
-def _require(place: str, names: Sequence[str], wanted: Sequence[str], fix: str = RENAME) -> None:
-    """Raises UserError unless all wanted columns are among `names`, once."""
-    for column in wanted:
-        if column not in names:
-            close = nearest(column, names)
-            hint = f" (did you mean '{close}'?)" if close else ""
-            there = ", ".join(names) or "none"
-            raise UserError(f"{place}: there is no column '{column}'{hint}; its columns are {there}; {fix}.")
-        if list(names).count(column) > 1:
-            raise UserError(f"{place}: column '{column}' appears twice; rename or drop one.")
+# --------------------------------------------------------------------------------------------------- texts and labels
 
 
-def _separated_parts(path: Path, wanted: Sequence[str]) -> Iterator[FileColumns]:
-    rows = separated(path)
-    _, header = next(rows, (0, None))
-    if header is None:
-        raise UserError(f"{path}: is empty; write a header line with {', '.join(wanted)} and a line for each row.")
-    _require(str(path), header, wanted)
-    picked = {name: header.index(name) for name in wanted}
-    for part in _in_parts(rows):
-        columns = {name: [row[index] for _, row in part] for name, index in picked.items()}
-        yield FileColumns(path, columns, "line", [line for line, _ in part])
-
-
-def _object_parts(path: Path, wanted: Sequence[str]) -> Iterator[FileColumns]:
-    for part in _in_parts(objects(path, wanted, once=True)):
-        columns = {name: [row[name] for _, row in part] for name in wanted}
-        yield FileColumns(path, columns, "line", [line for line, _ in part])
-
-
-def _table_parts(path: Path, wanted: Sequence[str], label: str) -> Iterator[FileColumns]:
-    rows = 0
-    for batch in batches(path, wanted, rows=PART, label=label):
-        columns = {name: as_list(path, name, batch.column(name), rows) for name in wanted}
-        yield FileColumns(path, columns, "row", range(rows + 1, rows + batch.num_rows + 1), _names(batch.schema))
-        rows += batch.num_rows
-    if not rows:
-        yield FileColumns(path, {name: [] for name in wanted}, "row", ())
-
-
-def _in_parts(rows: Iterator[T]) -> Iterator[list[T]]:
-    """At most PART at a time; an empty part where there are none."""
-    part = list(itertools.islice(rows, PART))
-    yield part
-    while part := list(itertools.islice(rows, PART)):
-        yield part
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys all differ; Python's own would keep the last of equal ones in silence."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        double = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {shown_value(double)} appears twice")
-    return found
+def is_half(text: str) -> bool:
+    """Whether `text` holds half a character, a lone surrogate, which is in no UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def column_texts(table: FileColumns, column: str) -> list[str]:
     """The texts of a column. Raises UserError for what is no text."""
     values = table.columns[column]
-    if set(map(type, values)) <= {str} and not halved("".join(values)):
+    if set(map(type, values)) <= {str} and not is_half("".join(values)):
         return values
     for index, value in enumerate(values):
         if value is None:
             raise UserError(f"{table.place(index)}: '{column}' is null; fill the text in or delete the row.")
         if not isinstance(value, str):
-            raise UserError(f"{table.place(index)}: '{column}' is {shown_value(value)}, not text; write it in quotes.")
-        if halved(value):
+            raise UserError(f"{table.place(index)}: '{column}' is {quoted(value)}, not text; write it in quotes.")
+        if is_half(value):
             raise UserError(
                 f"{table.place(index)}: '{column}' holds half a character (a lone surrogate); correct the text."
             )
     return values
 
 
-def shown_value(value: Any) -> str:
-    """A value as errors show it."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def filled_texts(table: FileColumns, columns: Sequence[str]) -> list[str]:
+    """The texts of rows that are not blank, row after row."""
+    texts = [column_texts(table, column) for column in columns]
+    for index, row in enumerate(zip(*texts, strict=True)):
+        if not row[0].strip() and not any(text.strip() for text in row):
+            raise UserError(f"{table.place(index)}: {' and '.join(columns)} blank; fill the text in or delete the row.")
+    return texts[0] if len(texts) == 1 else [text for row in zip(*texts, strict=True) for text in row]
+
+
+def read_texts(path: Path, columns: Sequence[str], name: str) -> Rows:
+    """The rows of text columns that are not blank, in the file's order. Raises UserError."""
+    writer = TextWriter(len(columns))
+    for part in parts_of(path, columns):
+        rows = zip(*(column_texts(part, column) for column in columns), strict=True)
+        writer.add([text for row in rows if any(text and not text.isspace() for text in row) for text in row])
+    return Rows(writer.buffer(), None, name)
+
+
+@dataclass(frozen=True)
+class LabelledFile:
+    """A file of labelled rows, read before it is known which labels are right: `values[codes[i]]` is the label of row i as the file
+    gives it, codes int32 [n]. `texts`: the rows without labels; `unit`, `places`, `names`: see `FileColumns`."""
+
+    path: Path | str
+    texts: Rows
+    codes: NDArray[np.int32]
+    values: Sequence[Any]
+    unit: str
+    places: NDArray[np.int64]
+    names: Mapping[str, Sequence[str]]
+
+    @cached_property
+    def _first(self) -> NDArray[np.int64]:
+        """The first row of each value: codes count the values as they appear."""
+        return np.flatnonzero(np.diff(np.maximum.accumulate(self.codes), prepend=-1))
+
+    def place(self, code: int) -> str:
+        """Where a value stands first."""
+        return f"{self.path}, {self.unit} {self.places[self._first[code]]}"
+
+    def rows(self, task: Task, name: str) -> Rows:
+        """The rows of a task, with its labels. Raises UserError as `read_rows` does."""
+        if not len(self.texts):
+            raise UserError(f"{self.path}: there are no rows in it; give a file with labelled rows.")
+        labels = [task.kind.read(value) for value in self.values]
+        if None in labels:
+            raise self._bad_label(task, labels.index(None))
+        return self.texts.with_labels(np.array(labels, dtype=task.kind.dtype)[self.codes], name)
+
+    def _bad_label(self, task: Task, code: int) -> UserError:
+        value, place, allowed = self.values[code], self.place(code), task.kind.allowed
+        if value is None or value == "":
+            return UserError(f"{place}: the label is missing; it should be {allowed}.")
+        if number_of(value) == -1:
+            return UserError(
+                f"{place}: label -1 means that the label is hidden, as in GLUE's test files; give a split with labels "
+                f"({allowed})."
+            )
+        fix = ", or stand under labels in the task's YAML" if task.own and task.classes else ""
+        return UserError(f"{place}: label {quoted(value)} is unknown to task {task.name}; it should be {allowed}{fix}.")
+
+
+def read_labelled(path: Path, columns: Sequence[str], label: str, shown: str = "") -> LabelledFile:
+    """The text columns and the labels of a file, read once. Raises UserError as `read_rows` does, except for labels: which are
+    right, the task says. `shown`: how errors name the file; its path where left out."""
+    writer, known, codes, places = TextWriter(len(columns)), dict[Any, int](), [], []
+    for part in parts_of(path, (*columns, label), label):
+        part = replace(part, path=shown or path)
+        writer.add(filled_texts(part, columns))
+        codes.append(_label_codes(part, label, known))
+        places.append(np.asarray(part.places, dtype=np.int64))
+    return LabelledFile(
+        part.path,
+        Rows(writer.buffer()),
+        np.concatenate(codes),
+        [key if isinstance(key, str) else key[1] for key in known],
+        part.unit,
+        np.concatenate(places),
+        part.names,
+    )
+
+
+def _label_codes(table: FileColumns, label: str, known: dict[Any, int]) -> NDArray[np.int32]:
+    """The number of each label among those that differ; `known` counts them as they appear, with the type of what is no text."""
+    values = table.columns[label]
+    for index, value in enumerate(values if set(map(type, values)) & {list, dict} else ()):
+        if isinstance(value, (list, dict)):
+            raise UserError(f"{table.place(index)}: label {quoted(value)} is neither text nor a number.")
+    keys = (value if type(value) is str else (type(value), value) for value in values)
+    return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int32)
+
+
+def read_rows(path: Path, task: Task, name: str) -> Rows:
+    """The rows of a file for `task`, in the file's order. `name` labels them.
+
+    Raises UserError: file missing or broken, column missing, no rows, a text that is null, not text or blank, a label that
+    is unknown, out of range or hidden.
+    """
+    return read_labelled(path, task.columns, task.label).rows(task, name)
+
+
+def rows_of_all(tables: Sequence[LabelledFile], task: Task, name: str) -> Rows:
+    """The rows of several files, of which some may be empty, one file after another. Raises UserError as `read_rows` does."""
+    parts = [table.rows(task, name) for table in tables if len(table.texts) or len(tables) == 1]
+    if len(parts) == 1:
+        return parts[0]
+    return Rows((texts for part in parts for texts in part.texts), np.concatenate([part.gold for part in parts]), name)

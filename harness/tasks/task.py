@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness import errors
+from harness.kinds import Kind, kind_of
 
 OWN_TEST = "test"
 """The split that is a user's test set unless the task names another."""
@@ -24,7 +25,7 @@ class Task:
     `own`: a user's task. `data`: what its YAML names to read, a file, a folder or 'hub:...'; empty where the source decides.
     `label`: the column of labels. `labels`: (value in that column, name of its class) pairs. `names_test`: whether the YAML
     names the split of the test set. `files`: (split, file) pairs of splits with a file of their own. `unlabelled`: further texts
-    for post-training, a file, a folder or 'hub:...'; `remove_overlap`: without those that stand in dev or test.
+    for post-training, a file, a folder or 'hub:...'; `remove_overlap`: without those that are also in dev or test.
     """
 
     name: str
@@ -49,13 +50,9 @@ class Task:
     remove_overlap: bool = False
 
     @property
-    def num_labels(self) -> int:
-        """Outputs of the head: the number of classes, 1 for regression."""
-        return len(self.classes) or 1
-
-    @property
-    def regression(self) -> bool:
-        return not self.classes
+    def kind(self) -> Kind:
+        """What the answer is: one of the classes, or a score."""
+        return kind_of(self.classes, self.labels, self.label_range)
 
     @property
     def evaluations(self) -> tuple[str, ...]:

@@ -26,17 +26,16 @@ from typing import Protocol as Interface
 
 import numpy as np
 
-from harness.errors import UserError, nearest
+from harness.errors import UserError, hint
 from harness.paths import named_path
 from harness.specs import digest_of
 from harness.tasks.rows import Rows
-from harness.tasks.translation_models import model_way
-from harness.tasks.translators import Way, apertium_way, file_ways
+from harness.tasks.translators import Way, apertium_way, file_ways, model_way
 
 KINDS = ("opus-mt", "wmt19", "apertium", "file")
 FORMS = "opus-mt:de,zh, wmt19:de, THERE+BACK (two models), apertium:spa,cat or file:PATH"
-MODELS = {"opus-mt": "Helsinki-NLP/opus-mt-{}-{}", "wmt19": "facebook/wmt19-{}-{}"}
-_FAMILY = {"opus-mt": "marian", "wmt19": "fsmt"}
+MODELS = {"opus-mt": ("Helsinki-NLP/opus-mt-{}-{}", "marian"), "wmt19": ("facebook/wmt19-{}-{}", "fsmt")}
+"""The name of a model on the hub, and its family."""
 
 Progress = Callable[[int, int], None]
 
@@ -98,37 +97,36 @@ def open_translator(name: str, *, download: bool, copies: int | None = None) -> 
 def _ways(where: str, name: str, download: bool, samples: int) -> tuple[Way, ...]:
     """The ways of a translator; of a pair of models at a temperature as many as `samples`."""
     kind, colon, rest = name.partition(":")
-    if kind == "file" and colon:
+    if colon and kind in ("file", "apertium"):
+        what, mark = ("a file", "@T=") if kind == "file" else ("apertium", "@")
+        if mark in rest:
+            raise UserError(
+                f"{where}: {what} cannot sample; drop '{rest[rest.index(mark) :]}', or, where a row sets the temperature, name models "
+                "(wmt19:de)."
+            )
+        if kind == "apertium":
+            pivots = _pivots(where, kind, rest)
+            return tuple(apertium_way(where, "eng", pivot, pivots) for pivot in pivots)
         if not rest:
             raise UserError(f"{where}: names no file; write file:PATH.")
-        if "@T=" in rest:
-            raise _no_sampling(where, "a file", rest[rest.index("@T=") :])
         return file_ways(where, named_path(rest, where))
-    if kind == "apertium" and colon:
-        if "@" in rest:
-            raise _no_sampling(where, "apertium", rest[rest.index("@") :])
-        return tuple(apertium_way(where, "eng", pivot) for pivot in _pivots(where, kind, rest))
     body, temperature = _temperature(where, name)
     kind, colon, rest = body.partition(":")
+    family = ""
     if kind in MODELS and colon:
-        pivots = _pivots(where, kind, rest)
-        pairs = [(MODELS[kind].format("en", pivot), MODELS[kind].format(pivot, "en")) for pivot in pivots]
+        model, family = MODELS[kind]
+        pairs = [(model.format("en", pivot), model.format(pivot, "en")) for pivot in _pivots(where, kind, rest)]
     elif "+" in body:
-        pairs = _pairs(where, body)
+        pairs = [_pair(where, text) for text in body.split(",")]
+    elif kind in KINDS:
+        raise UserError(f"{where}: has nothing after '{kind}:'; write {FORMS}.")
     else:
-        raise _no_kind(where, kind)
-    family = _FAMILY.get(kind, "") if colon else ""
+        raise UserError(f"{where}: there is no translator '{kind}'.{hint(kind, KINDS)} Write {FORMS}.")
     if temperature and len(pairs) == 1:
         pairs *= samples
     return tuple(
         model_way(where, *pair, family=family, temperature=temperature, view=view, download=download)
         for view, pair in enumerate(pairs)
-    )
-
-
-def _no_sampling(where: str, what: str, setting: str) -> UserError:
-    return UserError(
-        f"{where}: {what} cannot sample; drop '{setting}', or, where a row sets the temperature, name models (wmt19:de)."
     )
 
 
@@ -138,11 +136,8 @@ def cached_back_translation(rows: Rows, translator: Translator, cache: Cache) ->
     Raises UserError when a file that is the translator lacks a text.
     """
     source = rows.unlabelled()
-    texts = _texts(source)
-    found = [_known(way, texts, cache) for way in translator.ways]
-    if any(len(each) < len(texts) for each in found):
-        return None
-    return _side_by_side(source, found, translator).rows
+    views = _all_known(source, translator, cache)
+    return None if views is None else _side_by_side(source, views, translator).rows
 
 
 def cached_augmentation(rows: Rows, translator: Translator, cache: Cache) -> Rows | None:
@@ -151,12 +146,11 @@ def cached_augmentation(rows: Rows, translator: Translator, cache: Cache) -> Row
 
     Raises UserError when a file that is the translator lacks a text.
     """
-    texts = _texts(rows)
-    found = [_known(way, texts, cache) for way in translator.ways]
-    if any(len(each) < len(texts) for each in found):
+    views = _all_known(rows, translator, cache)
+    if views is None:
         return None
-    copies = (tuple(_view(text, known) for text in row) for known in found for row in rows.texts)
-    return Rows((*rows.texts, *copies), np.tile(rows.gold, 1 + len(found)), rows.name).sorted()
+    copies = (tuple(_view(text, known) for text in row) for known in views for row in rows.texts)
+    return Rows((*rows.texts, *copies), np.tile(rows.gold, 1 + len(views)), rows.name).sorted()
 
 
 def back_translated(
@@ -173,10 +167,10 @@ def back_translated(
     """
     source = rows.unlabelled()
     texts = _texts(source)
-    found = [_known(way, texts, cache) for way in translator.ways]
-    done, total = sum(len(each) for each in found), len(texts) * len(found)
+    views = [_known(way, texts, cache) for way in translator.ways]
+    done, total = sum(map(len, views)), len(texts) * len(views)
     progress(done, total)
-    for way, known in zip(translator.ways, found, strict=True):
+    for way, known in zip(translator.ways, views, strict=True):
         missing = [text for text in texts if text not in known]
         for start in range(0, len(missing), way.chunk):
             chunk = missing[start : start + way.chunk]
@@ -187,7 +181,7 @@ def back_translated(
             known.update((text, kept[key]) for text, key in zip(chunk, keys, strict=True))
             done += len(chunk)
             progress(done, total)
-    return _side_by_side(source, found, translator)
+    return _side_by_side(source, views, translator)
 
 
 def _texts(rows: Rows) -> list[str]:
@@ -208,11 +202,18 @@ def _known(way: Way, texts: Sequence[str], cache: Cache) -> dict[str, str]:
     return {text: kept[key] for text, key in keys.items() if key in kept}
 
 
-def _side_by_side(source: Rows, found: Sequence[Mapping[str, str]], translator: Translator) -> BackTranslated:
-    empty = sum(not translated.strip() for known in found for translated in known.values())
-    own: list[Mapping[str, str]] = [{}] * (translator.num_views - len(found))  # the view that is the text itself
-    views = tuple(tuple(_view(text, known) for known in (*own, *found) for text in row) for row in source.texts)
-    return BackTranslated(Rows(views, None, source.name).sorted(), empty)
+def _all_known(rows: Rows, translator: Translator, cache: Cache) -> list[dict[str, str]] | None:
+    """Translations by text for each way; None where one is missing."""
+    texts = _texts(rows)
+    views = [_known(way, texts, cache) for way in translator.ways]
+    return None if any(len(known) < len(texts) for known in views) else views
+
+
+def _side_by_side(source: Rows, views: Sequence[Mapping[str, str]], translator: Translator) -> BackTranslated:
+    empty = sum(not translated.strip() for known in views for translated in known.values())
+    own: list[Mapping[str, str]] = [{}] * (translator.num_views - len(views))  # the view that is the text itself
+    rows = tuple(tuple(_view(text, known) for known in (*own, *views) for text in row) for row in source.texts)
+    return BackTranslated(Rows(rows, None, source.name).sorted(), empty)
 
 
 def _view(text: str, known: Mapping[str, str]) -> str:
@@ -235,14 +236,11 @@ def _pivots(where: str, kind: str, text: str) -> list[str]:
     return pivots
 
 
-def _pairs(where: str, text: str) -> list[tuple[str, str]]:
-    pairs = []
-    for each in text.split(","):
-        there, plus, back = (part.strip() for part in each.partition("+"))
-        if not (there and plus and back) or "+" in back:
-            raise UserError(f"{where}: '{each}' is not a pair of models; write THERE+BACK, each a hub id or a folder.")
-        pairs.append((there, back))
-    return pairs
+def _pair(where: str, text: str) -> tuple[str, str]:
+    there, plus, back = (part.strip() for part in text.partition("+"))
+    if not (there and plus and back) or "+" in back:
+        raise UserError(f"{where}: '{text}' is not a pair of models; write THERE+BACK, each a hub id or a folder.")
+    return there, back
 
 
 def _temperature(where: str, name: str) -> tuple[str, float]:
@@ -254,11 +252,3 @@ def _temperature(where: str, name: str) -> tuple[str, float]:
     if number is None or not 0 < float(number[1]) <= 10:
         raise UserError(f"{where}: '@{setting}' is not a setting; write @T=0.7, a temperature above 0 and at most 10.")
     return body, float(number[1])
-
-
-def _no_kind(where: str, kind: str) -> UserError:
-    close = nearest(kind, KINDS)
-    if kind in KINDS:
-        return UserError(f"{where}: names nothing after '{kind}:'; write {FORMS}.")
-    hint = f" (did you mean '{close}:...'?)" if close else ""
-    return UserError(f"{where}: there is no translator '{kind}'{hint}; write {FORMS}.")

@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import Field, StrictBool, StrictInt, StrictStr, model_validator
 
 from harness.errors import UserError
+from harness.kinds import kind_of
 from harness.paths import named_path
 from harness.tasks.hub_data import HUB, parsed
 from harness.tasks.metrics import check_metric
@@ -82,7 +83,7 @@ class TaskFile(Strict):
                 raise MisplacedError(["classes", number], "begins or ends with a space, which no label does; drop it")
         for number, metric in enumerate(self.metrics):
             try:
-                check_metric(metric, len(self.classes) or 1, f"task {self.name}")
+                check_metric(metric, kind_of(self.classes), f"task {self.name}")
             except UserError as error:
                 raise MisplacedError(["metrics", number], str(error)) from None
             if metric in self.metrics[:number]:
@@ -121,7 +122,7 @@ def load_user_task(path: str | Path) -> Task:
     version, splits (mapping of train, validation and test to the names of the files or splits), label (the column of
     labels), labels (mapping of values in that column to classes), data: a data set of the hub, a file, or a folder of
     files, by its path from the YAML file, dev and test: files of these splits, unlabelled: further texts, and remove_overlap
-    (without those that stand in dev or test); nothing need be there yet. Without data, the text comes from `<DIR>/<name>/<split>.{parquet,csv,jsonl}`. Where `splits` names a test
+    (without those that are also in dev or test); nothing need be there yet. Without data, the text comes from `<DIR>/<name>/<split>.{parquet,csv,jsonl}`. Where `splits` names a test
     split, or there is one called test, it is the test set, else what dev leaves of validation. Raises UserError with file,
     line, key.
     """

@@ -1,8 +1,6 @@
 """Experiment trackers as views of the store: what is recorded of a table or a study, written to TensorBoard, MLflow or W&B.
 
 projection  what a tracker shows of a stage and of a cell
-tracker     what a tracker is, and one of each kind by its name
+trackers    what a tracker is, and the three that there are
 writer      writes to trackers beside a command that trains, and all at once afterwards
-
-Nothing of a tracker is imported before something is written to it.
 """

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from harness.specs import Predictions, Record, Run, Stage, Status, digest_of
-from harness.tables.aggregation import mean, std
-from harness.tables.plan import Plan
-from harness.tables.table_data import TaskData
+from harness.planning.aggregation import mean, std
+from harness.planning.data import TaskData
+from harness.planning.runs import Plan
+from harness.specs import Record, Run, Stage, Status, digest_of
 from harness.tasks import score
 
 Value = str | float | int | bool
@@ -53,8 +53,8 @@ class TrackedRun:
 
 @dataclass(frozen=True)
 class Member:
-    """A run with what names it in a tracker: the `group` that it belongs to, further `labels`, its task's test sets by evaluation
-    (left out: its test scores are not shown) and the metrics that they are scored by."""
+    """A run with what names it in a tracker: the `group` that it belongs to, its `labels`, its task's test sets by evaluation (empty: its
+    test scores are not shown) and the metrics that they are scored by."""
 
     run: Run
     group: str
@@ -80,11 +80,14 @@ class Projection:
     @cached_property
     def by_stage(self) -> dict[str, list[Member]]:
         """The runs that each stage serves."""
-        found: dict[str, list[Member]] = {}
+        members: dict[str, list[Member]] = {}
         for member in self.members:
             for stage in member.run.stage.chain:
-                found.setdefault(stage.key, []).append(member)
-        return found
+                members.setdefault(stage.key, []).append(member)
+        return members
+
+    def key_of(self, group: str) -> str:
+        return digest_of([self.experiment, group])
 
     def cells(self, scores: Mapping[str, Mapping[str, float]]) -> Iterator[TrackedRun]:
         """The cells of which a run is done: mean and standard deviation of each score over their runs. `scores`: `final_scores` of
@@ -94,24 +97,23 @@ class Projection:
             if member.run.stage.key in scores:
                 groups.setdefault(member.group, []).append(member)
         for group, done in groups.items():
-            each = [scores[member.run.stage.key] for member in done]
-            found: dict[str, float] = {"runs": len(done)}
-            for name in each[0]:
-                values = [mine[name] for mine in each if name in mine]
-                found[f"mean/{name.removeprefix(FINAL)}"] = mean(values)
+            of_runs = [scores[member.run.stage.key] for member in done]
+            summary: dict[str, float] = {"runs": len(done)}
+            for name in of_runs[0]:
+                values = [run_scores[name] for run_scores in of_runs if name in run_scores]
+                summary[f"mean/{name.removeprefix(FINAL)}"] = mean(values)
                 if (spread := std(values, self.ddof)) is not None:
-                    found[f"sd/{name.removeprefix(FINAL)}"] = spread
-            labels = _common(_labels(member) for member in done)
+                    summary[f"sd/{name.removeprefix(FINAL)}"] = spread
             yield TrackedRun(
-                key=group_key(self.experiment, group),
+                key=self.key_of(group),
                 name=f"{group}: mean and sd",
                 group=group,
-                group_key=group_key(self.experiment, group),
+                group_key=self.key_of(group),
                 within="mean and sd",
                 kind="cell",
-                digest=digest_of([sorted(member.run.stage.key for member in done), found]),
-                parameters={name: value for name, value in labels.items() if name not in ("subset", "seed")},
-                scores=found,
+                digest=digest_of([sorted(member.run.stage.key for member in done), summary]),
+                parameters={name: value for name, value in _common(done).items() if name not in ("subset", "seed")},
+                scores=summary,
             )
 
 
@@ -133,13 +135,10 @@ def size_name(run: Run) -> str:
     return f"n{run.size}" if run.size else "full"
 
 
-def group_key(experiment: str, group: str) -> str:
-    return digest_of([experiment, group])
-
-
 def member_of(run: Run, group: str, labels: Mapping[str, Value], data: TaskData, *, tests: bool) -> Member:
+    own = {name: getattr(run, name) for name in ("row", "method", "task", "size", "subset", "seed")}
     sets = {name: rows.digest for name, rows in data.tests.items()} if tests else {}
-    return Member(run, group, labels, sets, data.task.metrics)
+    return Member(run, group, {**labels, **own}, sets, data.task.metrics)
 
 
 def digest(record: Record) -> str:
@@ -148,35 +147,35 @@ def digest(record: Record) -> str:
     return digest_of([record.key, record.status, record.reason, record.seconds, origin])
 
 
-def tracked(experiment: str, stage: Stage, members: Sequence[Member], record: Record) -> TrackedRun:
-    """A recorded stage as a tracker's run. `members`: the runs that it serves; `record`: with predictions."""
+def tracked(projection: Projection, key: str, record: Record) -> TrackedRun:
+    """A recorded stage as a tracker's run. `record`: with predictions."""
+    stage, members = projection.stages[key], projection.by_stage[key]
     groups = [*dict.fromkeys(member.group for member in members)]
     group = groups[0] if len(groups) == 1 else f"shared/{stage.phase}"
-    ends = [member for member in members if member.run.stage.key == stage.key]
     run = members[0].run
     more = f" and {len(members) - 1} more" if len(members) > 1 else ""
-    place = "" if len(groups) > 1 or len(members) > 1 else f"subset{run.subset} seed{run.seed} "
-    tags = {f"provenance.{name}": str(value) for name, value in sorted(record.provenance.items()) if value != ""}
     scores = {"cost/seconds": record.seconds, "cost/flops": record.flops}
-    scores |= {f"cost/{name}": record.provenance[name] for name in ("tokens_per_second",) if name in record.provenance}
-    if record.status == "done" and record.selected_step is not None:
-        scores |= {f"{FINAL}step": record.selected_step, f"{FINAL}collapsed": float(record.collapsed)}
-    if ends and record.status == "done":
-        scores |= final_scores(ends[0], record)
+    if "tokens_per_second" in record.provenance:
+        scores["cost/tokens_per_second"] = record.provenance["tokens_per_second"]
+    if record.status == "done":
+        if record.selected_step is not None:
+            scores |= {f"{FINAL}step": record.selected_step, f"{FINAL}collapsed": record.collapsed}
+        if ends := [member for member in members if member.run.stage.key == key]:
+            scores |= final_scores(ends[0], record)
     return TrackedRun(
-        key=stage.key,
+        key=key,
         name=f"{run.name}{more} ({stage.phase})",
         group=group,
-        group_key=group_key(experiment, group),
-        within=f"{place}{stage.phase}",
+        group_key=projection.key_of(group),
+        within=stage.phase if more else f"subset{run.subset} seed{run.seed} {stage.phase}",
         kind=stage.phase,
         digest=digest(record),
         status=record.status,
         reason=record.reason,
-        parameters={**_common(_labels(member) for member in members), **recipe(stage)},
+        parameters={**_common(members), **recipe(stage)},
         history=tuple(history(record)),
-        scores={name: float(value) for name, value in scores.items() if math.isfinite(value)},
-        tags=tags,
+        scores=_finite(scores),
+        tags={f"provenance.{name}": str(value) for name, value in sorted(record.provenance.items()) if value != ""},
         started_at=float(record.provenance.get("started_at", 0.0)),
         seconds=record.seconds,
     )
@@ -184,40 +183,36 @@ def tracked(experiment: str, stage: Stage, members: Sequence[Member], record: Re
 
 def final_scores(member: Member, record: Record) -> dict[str, float]:
     """Dev as recorded at the selected checkpoint, and each test set by the task's metrics."""
-    found = {f"{FINAL}dev/{metric}": value for metric, value in record.dev_scores.items()}
+    scores = {f"{FINAL}dev/{metric}": value for metric, value in record.dev_scores.items()}
     for evaluation, rows in member.tests.items():
-        predicted: Predictions | None = record.predictions.get(rows)
-        if predicted is not None:
+        if (predicted := record.predictions.get(rows)) is not None:
             for metric in member.metrics:
-                found[f"{FINAL}{evaluation}/{metric}"] = score(metric, predicted.gold, predicted.logits)
-    return {name: float(value) for name, value in found.items() if math.isfinite(value)}
+                scores[f"{FINAL}{evaluation}/{metric}"] = score(metric, predicted)
+    return _finite(scores)
 
 
-def _labels(member: Member) -> dict[str, Value]:
-    run = member.run
-    own: dict[str, Value] = {"row": run.row, "method": run.method, "task": run.task}
-    own |= {"size": run.size, "subset": run.subset, "seed": run.seed}
-    return {**member.labels, **own}
+def _finite(scores: Mapping[str, float]) -> dict[str, float]:
+    return {name: float(value) for name, value in scores.items() if math.isfinite(value)}
 
 
-def _common(labels: Iterable[Mapping[str, Value]]) -> dict[str, Value]:
-    """What all runs agree on: a stage that several runs share has no subset of its own, for example."""
-    first, *rest = labels
-    return {name: value for name, value in first.items() if all(each.get(name) == value for each in rest)}
+def _common(members: Sequence[Member]) -> dict[str, Value]:
+    """The labels that all runs agree on: a stage that several runs share has no subset of its own, for example."""
+    first, *rest = (member.labels for member in members)
+    return {name: value for name, value in first.items() if all(other.get(name) == value for other in rest)}
 
 
 def recipe(stage: Stage) -> dict[str, Value]:
     """Everything that a stage's key hashes apart from the content of its data, by dotted names."""
-    found: dict[str, Value] = {"phase": stage.phase, "stage_seed": stage.seed, "objective": stage.objective.name}
-    found |= {f"objective.{name}": value for name, value in stage.objective.params.items()}
-    found |= {f"optim.{name}": value for name, value in vars(stage.optim).items() if not name.startswith("_")}
-    found |= {"data.train": stage.data.train.name, "data.rows": stage.data.train.rows}
-    found |= {"data.max_length": stage.data.max_length, "encoder.digest": stage.encoder.digest}
+    settings: dict[str, Value] = {"phase": stage.phase, "stage_seed": stage.seed, "objective": stage.objective.name}
+    settings |= {f"objective.{name}": value for name, value in stage.objective.params.items()}
+    settings |= {f"optim.{name}": value for name, value in vars(stage.optim).items() if not name.startswith("_")}
+    settings |= {"data.train": stage.data.train.name, "data.rows": stage.data.train.rows}
+    settings |= {"data.max_length": stage.data.max_length, "encoder.digest": stage.encoder.digest}
     if stage.parent:
-        found["parent"] = stage.parent.key
+        settings["parent"] = stage.parent.key
     if stage.selection:
-        found |= {"selection.metric": stage.selection.metric, "selection.every": stage.selection.every}
-    return found
+        settings |= {"selection.metric": stage.selection.metric, "selection.every": stage.selection.every}
+    return settings
 
 
 def history(record: Record) -> Iterator[tuple[str, int, float]]:
@@ -225,11 +220,8 @@ def history(record: Record) -> Iterator[tuple[str, int, float]]:
     points: dict[tuple[str, int], float] = {}
     for entry in record.history:
         step, curve = int(entry["step"]), entry.get("curve", {})
-        numbers: dict[str, Any] = {
-            f"train/{name}": value
-            for name, value in entry.items()
-            if isinstance(value, (int, float)) and name != "step"
-        }
+        terms = {name: value for name, value in entry.items() if isinstance(value, (int, float)) and name != "step"}
+        numbers: dict[str, Any] = {f"train/{name}": value for name, value in terms.items()}
         if "loss" in curve:
             numbers.pop("train/loss", None)  # the mean of the points that the curve has
         numbers |= {f"measures/{name}": value for name, value in entry.get("measures", {}).items()}

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.amp import GradScaler
 
 from harness.encoders.models.weights import checked_weights, save_weights
-from harness.specs import Predictions
+from harness.kinds import Predictions
 from harness.storage import Storage, checkpoint_of, weights_of
 from harness.training.result import TrainingProgress, TrainingResult
 
@@ -92,7 +92,8 @@ class Checkpoints:
         tensors = {"progress": torch.tensor(list(json.dumps(found).encode()), dtype=torch.uint8)}
         tensors |= {f"weights/{name}": tensor for name, tensor in weights.items()}
         tensors |= {f"best/{name}": tensor for name, tensor in progress.best.items()}
-        tensors |= {f"logits/{d}": torch.from_numpy(each.logits) for d, each in result.predictions.items()}
+        for digest, predicted in result.predictions.items():
+            tensors |= {f"{name}/{digest}": torch.from_numpy(array) for name, array in predicted.arrays.items()}
         for index, state in optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer/{index}/{name}": tensor for name, tensor in state.items()}
         try:
@@ -110,8 +111,8 @@ class Checkpoints:
         gold: Mapping[str, Any],
         usable: Callable[[int], bool] = lambda step: True,
     ) -> TrainingProgress | None:
-        """Put weights, optimizer and scaler in the state that was kept; None where there is none, none that can be read, or one of a
-        step that is not `usable`.
+        """Put weights, optimizer and scaler in the state that was kept; None where there is none, none that can be read, one of
+        other weights (a harness that named them otherwise wrote it), or one of a step that is not `usable`.
 
         `gold`: labels of the evaluation sets by digest.
         """
@@ -119,13 +120,15 @@ class Checkpoints:
             tensors = load(self._storage.read(self._name))
         except (FileNotFoundError, SafetensorError):
             return None
-        parts: dict[str, dict[str, Tensor]] = {"weights": {}, "best": {}, "logits": {}, "optimizer": {}}
+        parts: dict[str, dict[str, Tensor]] = {"weights": {}, "best": {}, "optimizer": {}}
         body = json.loads(bytes(tensors.pop("progress").tolist()))
         if not usable(body["step"]):
             return None
         for name, tensor in tensors.items():
             part, rest = name.split("/", 1)
-            parts[part][rest] = tensor
+            parts.setdefault(part, {})[rest] = tensor
+        if parts["weights"].keys() != weights.keys():
+            return None
         with torch.no_grad():
             for name, parameter in weights.items():
                 parameter.copy_(parts["weights"][name])
@@ -136,7 +139,12 @@ class Checkpoints:
         optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
         scaler.load_state_dict(body.pop("scaler", {}))
         step, best_score = body.pop("step"), body.pop("best_score")
-        predictions = {d: Predictions(logits.numpy(), gold[d]) for d, logits in parts["logits"].items()}
+        arrays: dict[str, dict[str, Any]] = {}
+        # What is left are the arrays of predictions, by digest of the row set.
+        for part in parts.keys() - {"weights", "best", "optimizer"}:
+            for digest, tensor in parts[part].items():
+                arrays.setdefault(digest, {})[part] = tensor.numpy()
+        predictions = {digest: Predictions(named, gold[digest]) for digest, named in arrays.items()}
         best = {name: tensor.to(weights[name].device) for name, tensor in parts["best"].items()}
         self.resumed_at, self.count = step, 1
         self.seconds_before = body.pop("seconds", 0.0)  # older checkpoints do not say

@@ -48,10 +48,10 @@ class ForwardBackward:
             # An option may leave a head unused; the buffers are tables that all ranks have.
             self._model = DistributedDataParallel(objective, find_unused_parameters=True, forward_sync_buffers=False)
 
-    def run(self, views: Views, size: int, step: int, measured: list[Measures] | None) -> dict[str, Tensor]:
-        """Backward pass of a batch of `size` rows. Returns this rank's summands of the loss and the terms, without gradient.
+    def run(self, views: Views, step: int, measured: list[Measures] | None) -> dict[str, Tensor]:
+        """Backward pass of a batch. Returns this rank's summands of the loss and the terms, without gradient.
         Appends measures to `measured` where it is given."""
-        split = split_batch(size, self._objective.contrast_group, self._process_group.size, self._micro_batch)
+        split = split_batch(views.size, self._objective.contrast_group, self._process_group.size, self._micro_batch)
         if split.num_micro_batches == 1:
             terms = self._forward(self._model, views, measured, seed_of(self._seed, "dropout", step))
             loss = self._objective.loss(terms)
@@ -60,8 +60,8 @@ class ForwardBackward:
         shard = split.shards[self._process_group.rank]
         summands: list[dict[str, Tensor]] = []
         counts = self._objective.counts(views)
-        for rows, gather in self._micro_batches(views, size, step, split):
-            micro_batch = views.micro_batch(size, _at_least_one(rows, size), gather)
+        for rows, gather in self._micro_batches(views, step, split):
+            micro_batch = views.micro_batch(_at_least_one(rows, views.size), gather)
             terms = self._forward(self._model, micro_batch, measured, seed_of(self._seed, "dropout", step, rows.start))
             weights = self._weights(micro_batch, counts, split, empty=rows.start == rows.stop)
             terms = {name: term * weights[name] for name, term in terms.items()}
@@ -97,9 +97,7 @@ class ForwardBackward:
             weights[self._objective.contrasted] = 1 / split.num_micro_batches
         return weights
 
-    def _micro_batches(
-        self, views: Views, size: int, step: int, split: BatchSplit
-    ) -> Iterator[tuple[slice, Gather | None]]:
+    def _micro_batches(self, views: Views, step: int, split: BatchSplit) -> Iterator[tuple[slice, Gather | None]]:
         """Each micro-batch of this rank, with the function that gathers the rows of the others for it."""
         shard, total = split.shards[self._process_group.rank], split.num_micro_batches
         if split.whole_groups:
@@ -122,7 +120,7 @@ class ForwardBackward:
             raise _GatheredError
 
         for rows in shard:
-            micro_batch = views.micro_batch(size, _at_least_one(rows, size), keep)
+            micro_batch = views.micro_batch(_at_least_one(rows, views.size), keep)
             with torch.no_grad(), suppress(_GatheredError):
                 self._forward(self._objective, micro_batch, None, seed_of(self._seed, "dropout", step, rows.start))
             if rows.start == rows.stop:

@@ -19,11 +19,12 @@ from torch import Tensor
 from harness.encoders.flops import forward_flops
 from harness.encoders.models.compact_embedding import compact
 from harness.encoders.models.text_encoder import Batch
-from harness.encoders.tokens import Tokens
+from harness.encoders.tokens import Examples
 from harness.errors import DivergedError
+from harness.kinds import Predictions
 from harness.objectives.base import Draw, Measures, TrainingObjective, at_least_single
 from harness.objectives.probes import PROBED
-from harness.specs import Optim, Predictions, Selection, Stage
+from harness.specs import Optim, Selection, Stage
 from harness.streams import stream
 from harness.tasks.metrics import score
 from harness.training.checkpoint import Checkpoints, SavedWeights
@@ -50,15 +51,13 @@ Report = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Inputs:
-    """A stage's tokenised data: training sequences with labels [n] (None without labels), and evaluation sequences with
-    their gold labels by digest of the row set. With several `views` of each text, `train` holds the n sequences of view 0,
-    then those of view 1, and so on. `held_out`: sequences on which the loss is logged whenever the history grows."""
+    """A stage's tokenised data: training examples with labels [n] (None without labels), and evaluation examples with their gold labels by
+    digest of the row set. `held_out`: examples on which the loss is logged whenever the history grows."""
 
-    train: Tokens
+    train: Examples
     labels: NDArray[Any] | None = None
-    evaluations: dict[str, tuple[Tokens, NDArray[Any]]] = field(default_factory=dict)
-    views: int = 1
-    held_out: Tokens | None = None
+    evaluations: dict[str, tuple[Examples, NDArray[Any]]] = field(default_factory=dict)
+    held_out: Examples | None = None
 
 
 @dataclass(frozen=True)
@@ -150,14 +149,16 @@ class _TrainingRun:
         self.scoring, self.device, self.process_group = scoring, placement.device, placement.process_group
         objective.to(self.device)
         objective.set_dropout(optim.dropout)
-        # Rows that no training sequence holds have no gradient; decay would still move them, so then the table stays whole.
+        # Rows that no training sequence holds have no gradient; decay would still move them, and so would an MLM head that is tied
+        # to them. Then the table stays whole.
         self._restore: Callable[[], None] = lambda: None
-        if objective.supervised and optim.weight_decay == 0 and objective.encoder.family.packed:
-            ids = torch.from_numpy(inputs.train.ids.astype(np.int64)).to(self.device)
+        reads_words_only = objective.labelled and not objective.uses_mlm_head
+        if reads_words_only and optim.weight_decay == 0 and objective.encoder.family.packed:
+            ids = torch.from_numpy(inputs.train.tokens.ids.astype(np.int64)).to(self.device)
             self._restore = compact(objective.encoder.base, ids)
         self.trained = trainable(objective)
         self.optimizer = torch.optim.AdamW(
-            decay_groups(self.trained, optim.weight_decay),
+            decay_groups(self.trained, optim),
             lr=optim.lr,
             betas=(optim.beta1, optim.beta2),
             eps=optim.eps,
@@ -179,12 +180,10 @@ class _TrainingRun:
     def result(self) -> TrainingResult:
         return self.progress.result
 
-    @property
-    def _size(self) -> int:
-        return len(self.inputs.train) // self.inputs.views
-
     def _batches_from(self, step: int) -> Iterator[NDArray[np.int64]]:
-        order: Iterator[NDArray[np.int64]] = batch_order(self._size, self.optim.batch_size, self.seed, skip=step)
+        order: Iterator[NDArray[np.int64]] = batch_order(
+            len(self.inputs.train), self.optim.batch_size, self.seed, skip=step
+        )
         return order
 
     def resume(self, checkpoints: Checkpoints | None, saved: SavedWeights | None) -> None:
@@ -206,11 +205,10 @@ class _TrainingRun:
         self.stopwatch.start()
         rows = next(self._order)
         labels = None if self.inputs.labels is None else self.inputs.labels[rows]
-        all_views = [rows + view * self._size for view in range(self.inputs.views)]
-        self._batch = self.inputs.train.take(np.concatenate(all_views))
+        self._batch = self.inputs.train.take(rows)
         views = self.objective.prepare(self._batch, labels, self._draw(step))
         measured = None if (step - 1) % MEASURE_EVERY else self._measured
-        terms = self._forward_backward.run(views, len(rows), step, measured)
+        terms = self._forward_backward.run(views, step, measured)
         self.scaler.unscale_(self.optimizer)
         if self.optim.clip > 0:
             torch.nn.utils.clip_grad_norm_(list(self.trained.values()), self.optim.clip, foreach=True)
@@ -222,7 +220,7 @@ class _TrainingRun:
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         self.result.flops += views.flops
-        self.stopwatch.count(len(self._batch.ids), views.flops)
+        self.stopwatch.count(len(self._batch.tokens.ids), views.flops)
         self._pending.append((step, terms))
 
     def evaluate(self, step: int) -> dict[str, Any]:
@@ -254,14 +252,14 @@ class _TrainingRun:
         evaluation, metric = self.inputs.evaluations[self.scoring.dev], self.scoring.selection.metric
         found, _ = predict(self.objective, evaluation, self.optim.precision, self.device, self.process_group)
         self.objective.train()
-        self._dev_curve.append([step, score(metric, found.gold, found.logits)])
+        self._dev_curve.append([step, score(metric, found)])
 
     def _score(self, step: int, scoring: Scoring) -> dict[str, float]:
         """Scores on dev; a state that beats the best one so far is kept."""
         predictions = self._predict(scoring.dev)
-        if not np.isfinite(predictions.logits).all():
-            raise DivergedError(f"the dev predictions are not finite at step {step}")
-        scores = {name: score(name, predictions.gold, predictions.logits) for name in scoring.metrics}
+        if problem := predictions.problem:
+            raise DivergedError(f"the dev predictions {problem} at step {step}")
+        scores = {name: score(name, predictions) for name in scoring.metrics}
         result, chosen = self.result, scores[scoring.selection.metric]
         result.tied = result.tied + 1 if chosen == self.progress.best_score else result.tied
         if chosen > self.progress.best_score:
@@ -306,13 +304,14 @@ def trainable(objective: TrainingObjective) -> dict[str, torch.nn.Parameter]:
     return {n: p for n, p in objective.named_parameters() if p.requires_grad and n not in head}
 
 
-def decay_groups(parameters: dict[str, torch.nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    """Parameter groups of AdamW: biases and norms are not decayed, as in Hugging Face's run_glue. One group without decay."""
-    if not weight_decay:
-        return [{"params": list(parameters.values()), "weight_decay": 0.0}]
+def decay_groups(parameters: dict[str, torch.nn.Parameter], optim: Optim) -> list[dict[str, Any]]:
+    """Parameter groups of AdamW: biases and norms are not decayed, as in Hugging Face's run_glue. One group where all parameters are, as
+    in fairseq, or none."""
+    if not optim.weight_decay or optim.decay_biases_and_norms:
+        return [{"params": list(parameters.values()), "weight_decay": optim.weight_decay}]
     free = [p for n, p in parameters.items() if p.dim() < 2]
     decayed = [p for n, p in parameters.items() if p.dim() >= 2]
-    return [{"params": decayed, "weight_decay": weight_decay}, {"params": free, "weight_decay": 0.0}]
+    return [{"params": decayed, "weight_decay": optim.weight_decay}, {"params": free, "weight_decay": 0.0}]
 
 
 def schedule(optim: Optim, step: int) -> float:
@@ -366,24 +365,24 @@ def mean_measures(measured: list[Measures], process_group: ProcessGroup = SINGLE
 
 
 def probed(
-    objective: TrainingObjective, tokens: Tokens, draw: Draw, precision: str, device: torch.device
+    objective: TrainingObjective, batch: Examples, draw: Draw, precision: str, device: torch.device
 ) -> dict[str, float]:
-    """The objective's probe on a batch's first sequences, without dropout and with streams of its own; the same on each
+    """The objective's probe on a batch's first examples, without dropout and with streams of its own; the same on each
     rank."""
-    if objective.supervised:
+    if objective.labelled:
         return {}
     objective.eval()
     with torch.no_grad(), autocast(device, precision):
-        some = tokens.take(np.arange(min(len(tokens), PROBED)))
+        some = batch.take(np.arange(min(len(batch), PROBED))).tokens
         found = objective.probe(some, lambda purpose, *more: draw(f"probe_{purpose}", *more), device)
     objective.train()
     return {name: value for name, each in found.items() if math.isfinite(value := float(each))}
 
 
 def held_out_terms(
-    objective: TrainingObjective, held_out: Tokens, seed: int, optim: Optim, device: torch.device
+    objective: TrainingObjective, held_out: Examples, seed: int, optim: Optim, device: torch.device
 ) -> dict[str, float]:
-    """The loss and its terms on at most HELD_OUT sequences, in batches as in training but of at most HELD_OUT_BATCH; the same sequences,
+    """The loss and its terms on at most HELD_OUT examples, in batches as in training but of at most HELD_OUT_BATCH; the same examples,
     masks and other draws each time, from streams of their own, without dropout: it changes nothing that is trained."""
     chosen = stream(seed, "held_out").permutation(len(held_out))[:HELD_OUT]
     size = min(optim.batch_size, HELD_OUT_BATCH)
@@ -420,23 +419,24 @@ def by_length(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
 
 def predict(
     objective: TrainingObjective,
-    evaluation: tuple[Tokens, NDArray[Any]],
+    evaluation: tuple[Examples, NDArray[Any]],
     precision: str,
     device: torch.device,
     process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> tuple[Predictions, float]:
-    """Logits of every sequence, in the given order, and the FLOPs spent. Packed batches sorted by length are shared out over
+    """What is predicted of each example, in the given order, and the FLOPs spent. Packed batches sorted by length are shared out over
     the ranks."""
-    tokens, gold = evaluation
+    examples, gold = evaluation
+    tokens = examples.tokens
     objective.eval()
-    logits = np.zeros((len(tokens), objective.num_labels), dtype=np.float32)
+    assert objective.kind is not None
+    outputs = np.zeros((len(tokens), objective.kind.outputs), dtype=np.float32)
     with torch.inference_mode(), autocast(device, precision):
         for rows in list(by_length(tokens.lengths))[process_group.rank :: process_group.size]:
-            logits[rows] = objective.predict(Batch.of(tokens.take(rows), device)).float().cpu().numpy()
-    if (
-        process_group.size > 1
-    ):  # each row is one rank's, and zero on the others; NCCL reduces tensors on the device only
-        logits = process_group.all_reduce(torch.from_numpy(logits).to(device)).cpu().numpy()
+            outputs[rows] = objective.predict(Batch.of(tokens.take(rows), device)).float().cpu().numpy()
+    if process_group.size > 1:
+        # Each row is one rank's, and zero on the others. NCCL reduces tensors on the device only.
+        outputs = process_group.all_reduce(torch.from_numpy(outputs).to(device)).cpu().numpy()
     lengths = tokens.lengths.astype(np.float64)
     flops = forward_flops(objective.encoder.shape, float(lengths.sum()), float((lengths**2).sum()))
-    return Predictions(logits, gold), flops
+    return Predictions(objective.kind.assemble(outputs, examples.starts), gold), flops

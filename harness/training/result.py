@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from harness.specs import Predictions
+from harness.kinds import Predictions
 from harness.training.throughput import Speed
 
 

@@ -11,8 +11,8 @@ from cli.command import Said, TrainingStartedError, command
 
 from harness.cli import main
 from harness.commands.prepare import prepare
+from harness.planning.request import from_json
 from harness.store import Store
-from harness.tables.request import from_json
 
 Harness = Callable[..., Said]
 
@@ -40,7 +40,7 @@ def benched(tmp_path_factory: pytest.TempPathFactory, folders: dict[str, Path]) 
     trained.sentiment_folder(folder / "data")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr("harness.cli.bench.train", trained.train_here)
+        patch.setattr("harness.commands.bench.train", trained.train_here)
         assert main(BENCH.format(encoder=folders["bert"], methods=METHODS).split()) == 0
         (stored,) = Store("sqlite:///.harness/harness.db", create=False).requests()
         runs = prepare(from_json(stored.values), train=False).plan.runs

@@ -15,10 +15,11 @@ from cli.command import SST2, Said, data_folder
 
 from harness.cli.request import command, read_words
 from harness.commands.prepare import Prepared, prepare
-from harness.specs import Predictions, Record, Stage
+from harness.kinds import Predictions
+from harness.planning.estimate import Calibration
+from harness.planning.request import Request
+from harness.specs import Record, Stage
 from harness.store import Owner, Store
-from harness.tables.estimate import Calibration
-from harness.tables.request import Request
 from harness.yaml_files import packaged_files
 
 Harness = Callable[..., Said]
@@ -43,7 +44,7 @@ def record(stage: Stage) -> Record:
     if stage.selection and stage.data.dev:
         for rows in (stage.data.dev, *stage.data.tests):
             logits = rng.normal(size=(rows.rows, 2)).astype(np.float32)
-            found.predictions[rows.digest] = Predictions(logits, rng.integers(0, 2, rows.rows))
+            found.predictions[rows.digest] = Predictions({"logits": logits}, rng.integers(0, 2, rows.rows))
         found.dev_scores, found.histogram = {"accuracy": 0.5}, [20, 10]
     return found
 
@@ -52,8 +53,8 @@ def record(stage: Stage) -> Record:
 def clock(monkeypatch: pytest.MonkeyPatch, workdir: Path) -> None:
     """Benches end at once, and their times differ by a second."""
     now = iter(range(1_700_000_000, 1_800_000_000))
-    monkeypatch.setattr("harness.store.requests.time", SimpleNamespace(time=lambda: float(next(now))))
-    monkeypatch.setattr("harness.cli.bench.train", train)
+    monkeypatch.setattr("harness.store.kept.time", SimpleNamespace(time=lambda: float(next(now))))
+    monkeypatch.setattr("harness.commands.bench.train", train)
     monkeypatch.setattr("harness.commands.prepare.calibrate", lambda *_: Calibration(1e9, "a test"))
     data_folder(workdir / "data")
 

@@ -34,7 +34,7 @@ def test_names_and_lists_of_names(workdir: Path) -> None:
     (workdir / "notes.txt").touch()
     assert offered("method", "") == list(METHODS)
     assert offered("--methods", "ft,cm") == ["ft,cmlm"]
-    assert offered("--methods", "ft,cmlm+s") == ["ft,cmlm+scl"]
+    assert offered("--methods", "ft,cmlm+sc") == ["ft,cmlm+scl"]
     assert "ft,ft" not in offered("--methods", "ft,f"), "a name is offered once"
     assert set(offered("--tasks", "")) == {*TASKS, "mine.yaml"}
     assert offered("--tasks", "cola,ss") == ["cola,sst2"]
@@ -43,7 +43,25 @@ def test_names_and_lists_of_names(workdir: Path) -> None:
     assert offered("--encoder", "new:bert-s") == ["new:bert-small"]
     assert "cmlm.alpha=" in offered("--set", "cmlm.")
     assert "fine_tune.lr=" in offered("--set", "fine_tune.l")
-    assert offered("what", "") == list(LISTED)
+
+
+def test_choices_are_those_of_the_help() -> None:
+    parser = build_parser()
+    attach(parser)
+    (commands,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    completers = {
+        (name, action.dest): (action, getattr(action, "completer", None))
+        for name, command in commands.items()
+        for action in command._actions
+    }
+    for name, argument, expected in (
+        ("list", "what", list(LISTED)),
+        ("bench", "keep", ["best", "all", "none"]),
+        ("plan", "kind", ["classes", "regression"]),
+        ("submit", "words", ["bench", "tune"]),
+    ):
+        action, completer = completers[name, argument]
+        assert completer(prefix="", action=action) == expected
 
 
 def test_presets_are_those_of_the_table() -> None:

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from huggingface_hub import ModelCardData
 from huggingface_hub.repocard import metadata_load
 from safetensors.torch import load_file
 
-from harness.commands.model_card import encoder_license
+from harness.commands.model_card import _stage, encoder_license
 from harness.commands.recorded import recorded
 from harness.encoders.models.text_encoder import Batch
 from harness.encoders.models.weights import checked_weights
@@ -33,7 +34,7 @@ Harness = Callable[..., Said]
 
 @pytest.fixture(autouse=True)
 def _trained_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("harness.cli.bench", "harness.commands.trained"):
+    for module in ("harness.commands.bench", "harness.commands.trained"):
         monkeypatch.setattr(f"{module}.train", trained.train_here)
 
 
@@ -107,8 +108,10 @@ def test_the_card_says_what_the_model_is(harness: Harness, benched: Benched, tmp
     assert [(r.metric_type, r.dataset_name) for r in results] == [("accuracy", "SST-2 (test)")] * 2
     report = json.loads(harness("report --format json").out)
     cell = next(c for c in report["cells"] if c["row"] == "CMLM" and c["column"] == "sst2")
-    assert results[1].metric_value == f"{100 * cell['value']:.2f} ± {100 * cell['spread']:.2f}"
-    assert "mean ± sd of 2 runs" in results[1].metric_name
+    values = [r.metric_value for r in results]
+    assert values[1] == round(100 * cell["value"], 2), "the mean of the recipe's runs"
+    assert all(isinstance(value, float) for value in values)
+    assert "mean of 2 runs" in results[1].metric_name
     for told in (
         "Luo et al.",
         "--seeds 42",
@@ -121,9 +124,39 @@ def test_the_card_says_what_the_model_is(harness: Harness, benched: Benched, tmp
     assert config["id2label"] == {"0": "negative", "1": "positive"}
     assert config["label2id"] == {"negative": 0, "positive": 1}
     code = text.partition("```python\n")[2].partition("```")[0]
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(("negative [", "positive ["))
+
+
+def test_the_card_of_a_regression_names_the_loss_that_it_minimises(harness: Harness, benched: Benched) -> None:
+    """One output is trained by the mean squared error, which tests/objectives/test_modules.py holds the objective to."""
+    found = recorded(None, benched.keys["FT", 42])
+    one = replace(found.stage, data=replace(found.stage.data, num_labels=1))
+    assert [("cross" in _stage(each), "`mean_squared_error`" in _stage(each)) for each in (found.stage, one)] == [
+        (True, False),
+        (False, True),
+    ]
+
+
+def test_nothing_that_is_published_holds_a_local_path(
+    harness: Harness, benched: Benched, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """The bench of this store names its data in its folder, and its encoder by an absolute path."""
+    places = {str(benched.folder), str(folders["bert"].parent), str(tmp_path)}
+    assert harness("export", benched.keys["CMLM", 42], "--out", str(tmp_path / "out")).status == 0
+    published = {
+        path.name: path.read_text() for path in (tmp_path / "out").iterdir() if path.suffix in (".md", ".json")
+    }
+    absolute = f"--data {benched.folder}/data --encoder {folders['bert']}"
+    for suffix in ("txt", "md", "tex", "csv", "json", "html"):
+        for number, words in enumerate(("--last", f"--last {absolute}")):
+            file = tmp_path / f"{number}.{suffix}"
+            assert harness(*f"report {words} --out {file}".split()).status in (0, 1)
+            published[file.name] = file.read_text()
+    assert "README.md" in published
+    for name, text in published.items():
+        assert not [place for place in places if place in text], name
 
 
 @pytest.mark.parametrize(
@@ -201,7 +234,7 @@ def test_a_model_that_differs_from_its_record_is_refused(
             predicted.logits[0] += np.float32(1e-6)
         return found
 
-    monkeypatch.setattr("harness.cli.export.recorded", changed)
+    monkeypatch.setattr("harness.cli.models.recorded", changed)
     said = harness("export", benched.keys["FT", 31], "--out", str(tmp_path / "out"))
     assert said.status == 2
     assert "trained again, its predictions (by up to " in said.err
@@ -219,7 +252,7 @@ def test_a_model_that_differs_from_its_record_is_refused(
         ("export --out x", "export: name a key ('harness list runs'), or give --best"),
         ("export abc --best --out x", "export: name a key ('harness list runs'), or give --best"),
         ("export zzz --out x", "has no record whose key begins with 'zzz'"),
-        ("export FT --out data", "--out data: is there already; name a new folder"),
+        ("export FT --out data", "--out data exists already; name a new folder"),
         (
             "export FT --out x --license Apache",
             "--license Apache: should be the hub's identifier of a licence, as apache-2.0",
@@ -324,7 +357,7 @@ def test_weights_after_an_update_are_held_against_the_record(
             found.record.provenance["saved_digests"] = {"1": told}
             return found
 
-        monkeypatch.setattr("harness.cli.export.recorded", known)
+        monkeypatch.setattr("harness.cli.models.recorded", known)
         said = harness(f"export {key} --update 1 --out {tmp_path / told}")
         assert said.status == status, said
         assert words in said.out + said.err

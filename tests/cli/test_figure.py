@@ -88,6 +88,7 @@ def test_embeddings_of_the_best_runs_are_drawn_and_their_weights_made_again(
         assert f"{row}, 20 examples: run {best.key[:12]}" in said.err
         assert -1 <= float(mine[0]["silhouette"]) <= 1
         assert 0 <= float(mine[0]["purity"]) <= 1
+    assert "2 runs trained again for this figure, because their weights were not kept" in said.err
     assert "It was trained again; its" in said.err
     assert "the state of the first token after the last layer" in said.err
     words = BENCH.format(encoder=folders["bert"], methods="ft,cmlm+scl").replace("bench", "report", 1)
@@ -95,6 +96,9 @@ def test_embeddings_of_the_best_runs_are_drawn_and_their_weights_made_again(
     assert said.status == 1
     assert "1 of 2 panels are drawn" in said.err
     assert said.out.startswith("<?xml")
+    words = BENCH.format(encoder=folders["bert"], methods="ft,cssl").replace("bench", "report", 1)
+    said = harness(f"{words} --translator apertium:none --figure embeddings --format svg")
+    assert said.status == 0, "a row that is skipped is no panel that is missing"
 
 
 def test_a_plan_counts_the_runs_that_tables_share(workdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,7 +123,7 @@ def test_probes_are_measured_once_of_rows_and_saved_updates(
 
     from harness.commands import probe
 
-    for module in ("harness.cli.bench", "harness.commands.trained"):
+    for module in ("harness.commands.bench", "harness.commands.trained"):
         monkeypatch.setattr(f"{module}.train", trained.train_here)
     trained.sentiment_folder(workdir / "data")
     rows, labels = tiny.texts(120, 1)

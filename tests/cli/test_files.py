@@ -68,8 +68,8 @@ def test_a_number_in_scientific_notation_is_a_number(harness: Harness) -> None:
     Path("point.yaml").write_text("method: cmlm\nset: {alpha: 1e-3, fine_tune.lr: 7e-4}\n", encoding="utf-8")
     said = harness(f"report {MOVIES.replace('ft', 'cmlm')} --with point.yaml --set post_train.lr=2e-3 --format json")
     body = json.loads(said.out)
-    assert (body["recipe"]["fine_tune"]["lr"], body["recipe"]["post_train"]["lr"]) == (7e-4, 2e-3)
-    assert body["rows"][0]["set"] == {"alpha": 1e-3}
+    assert body["recipe"]["post_train"]["lr"] == 2e-3
+    assert body["rows"][0]["set"] == {"alpha": 1e-3, "fine_tune.lr": 7e-4}
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ DATA: dict[str, tuple[Callable[[Path], None], list[str]]] = {
     ),
     "missing column": (
         lambda folder: write_csv(folder / "train.csv", sst2(40), ("sentense", "label")) and None,
-        ["train.csv: there is no column 'sentence' (did you mean 'sentense'?)"],
+        ["train.csv: there is no column 'sentence'. Did you mean 'sentense'?"],
     ),
     "unknown label": (rows(("A text", "7")), ["train.csv, line 42: label '7' is unknown to task sst2", "0 (", "1 ("]),
     "hidden label": (rows(("A text", "-1")), ["train.csv, line 42: label -1 means that the label is hidden"]),

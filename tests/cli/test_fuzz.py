@@ -1,17 +1,181 @@
-"""Mutated tables, spaces, tasks, points, arguments and data end in a status and a sentence (benchmarks/fuzz)."""
+"""Mutated inputs for the command's entry, in this process: no case ends in a traceback, a hang or a wrong exit status.
+
+    pytest tests/cli/test_fuzz.py -m slow --fuzz-seed 3      # 200 cases of each kind
+
+A case is a command line and the files that it names. The files begin as valid ones (the packaged tables and search spaces, and a small
+table, task, point, encoder, classifier, corpus, data set, labelled file, translation, runtime environment and store of records made here),
+and then change: values, keys and parts of YAML and JSON by their structure, any file by its bytes. Some cases are lines that a shell
+completes. Nothing trains: what would start Ray ends the case. A case passes when
+
+- the status is 0, 1 or 2, and 0 or 1 come without an error;
+- status 2 comes with one message on standard error, which begins with 'harness: ' and has at most four lines;
+- it takes less than 10 s of this process's time, and five minutes by the clock, and 4 GiB more than the process has;
+- no FLOPs of a plan are negative, infinite or no number.
+
+Each case depends on the seed, its kind and its number alone. The failure names the folder of a case that fails, which is kept.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import math
+import os
+import random
+import re
+import resource
+import shlex
+import shutil
+import signal
 import subprocess
 import sys
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-FUZZ = Path(__file__).parents[2] / "benchmarks" / "fuzz"
+import pytest
+from fuzz.cases import KINDS, Case
+from fuzz.inputs import prepare, published, record
+from ruamel.yaml import YAML
+
+from harness import cli
+from harness.store import retry
+from harness.yaml_files import packaged_files
+
+CPU_SECONDS, WALL_SECONDS, MEMORY = 10.0, 300.0, 4 << 30
 
 
-def test_no_traceback_and_no_hang() -> None:
-    done = subprocess.run(
-        [sys.executable, str(FUZZ), "--cases", "300", "--seed", "7"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
-    assert done.stdout.startswith("300 cases")
+class StoppedError(BaseException):
+    """Raised instead of starting Ray or a translator; it ends the case."""
+
+
+class HangError(BaseException):
+    """The case took too long."""
+
+
+def stop(*_: Any, **__: Any) -> Any:
+    raise StoppedError
+
+
+def late(number: int, _: Any) -> None:
+    raise HangError("CPU time" if number == signal.SIGVTALRM else "time by the clock")
+
+
+@pytest.fixture(scope="module")
+def valid(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
+    """A folder with the valid inputs; the packaged tables and spaces, the keys of the folder's records, and its results by format."""
+    folder = tmp_path_factory.mktemp("fuzz") / "valid"
+    folder.mkdir()
+    prepare(folder)
+    reader = YAML(typ="safe", pure=True)
+    packaged: list[Any] = [
+        [reader.load(path.read_text(encoding="utf-8")) for path in packaged_files(name).values()]
+        for name in ("benchmarks", "search_spaces")
+    ]
+    return folder, [*packaged, record(folder), published(folder)]
+
+
+@pytest.fixture(autouse=True)
+def _limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing trains, no outage is waited for, and time and memory have an end."""
+    for module, name in (
+        ("bench", "train"),
+        ("bench", "Callbacks.translated"),
+        ("study", "open_study"),
+        ("trained", "train"),
+    ):
+        monkeypatch.setattr(f"harness.commands.{module}.{name}", stop)
+    monkeypatch.setitem(sys.modules, "harness.cluster.jobs", type("Jobs", (), {"Jobs": stop}))
+    monkeypatch.setattr(retry, "OUTAGE_SECONDS", 0.0)
+    monkeypatch.setenv("HARNESS_OUTAGE_SECONDS", "0")
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    handlers = {number: signal.signal(number, late) for number in (signal.SIGVTALRM, signal.SIGALRM)}
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limits = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (mapped + MEMORY, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_DATA, limits)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("cases", [4, pytest.param(200, marks=pytest.mark.slow)])
+def test_no_traceback_and_no_hang(
+    kind: str, cases: int, valid: tuple[Path, list[Any]], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    folder, packaged = valid
+    seed = request.config.getoption("--fuzz-seed")
+    failed = []
+    for number in range(cases):
+        case = KINDS[kind](random.Random(f"{seed}/{kind}/{number}"), packaged)
+        here = tmp_path / str(number)
+        trouble = run(case, here, folder)
+        if trouble:
+            failed.append(f"{here}: {case.line or 'harness ' + shlex.join(case.words)}: {trouble}")
+        else:
+            shutil.rmtree(here)
+    assert not failed, "\n".join(failed).encode("ascii", "backslashreplace").decode()
+
+
+def run(case: Case, folder: Path, valid: Path) -> str:
+    """Run the case in a copy of the valid inputs. Returns what is wrong with its end, '' for nothing."""
+    shutil.copytree(valid, folder, symlinks=True)
+    for name, raw in case.files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(raw)
+    out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True), io.StringIO()
+    status: int | str | None
+    signal.setitimer(signal.ITIMER_VIRTUAL, CPU_SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, WALL_SECONDS)
+    try:
+        with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status = completed(case.line) if case.line else cli.main(case.words)
+    except SystemExit as error:
+        status = error.code
+    except StoppedError:
+        status = 0
+    except HangError as error:
+        return f"hang ({error}) at {place(error)}"
+    except BaseException as error:
+        return f"{type(error).__name__}: {str(error)[:200]} at {place(error)}"
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return verdict(status, out.buffer.getvalue().decode("utf-8", "replace"), err.getvalue())
+
+
+def completed(line: str) -> int:
+    """Complete a line as a shell asks for it: in a process of its own, since argcomplete takes file descriptors."""
+    asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\013", "COMP_LINE": line, "COMP_POINT": str(len(line))}
+    words = [sys.executable, "-m", "harness"]
+    environment = os.environ | asked | {"_ARGCOMPLETE_STDOUT_FILENAME": os.devnull}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode or "Traceback" in done.stderr:
+        raise RuntimeError(f"completion of {line!r} ends with {done.returncode}: {done.stderr[-300:]}")
+    return 0
+
+
+def verdict(status: int | str | None, out: str, err: str) -> str:
+    if status not in (0, 1, 2):
+        return f"status {status}"
+    message = err[err.find("harness: ") :] if "harness: " in err else ""
+    if (status == 2) != bool(message):
+        return f"status {status} with {'a' if message else 'no'} message: {message[:200]}"
+    if message.rstrip("\n").count("\n") > 3:
+        return f"a message of {message.count(chr(10))} lines: {message[:200]}"
+    if "this process may use is full" in err:
+        return "memory"
+    flops = re.search(r"stages, (\S+) FLOPs", out + err)
+    if flops and not 0 <= float(flops[1]) < math.inf:
+        return f"{flops[1]} FLOPs"
+    return ""
+
+
+def place(error: BaseException) -> str:
+    """The innermost line of the harness, and the innermost line of all."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = next((f for f in reversed(frames) if f"{os.sep}harness{os.sep}" in f.filename), frames[-1])
+    return " < ".join(dict.fromkeys(f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in (ours, frames[-1])))

@@ -43,7 +43,7 @@ def report(workdir: Path, bert: Path, capsys: pytest.CaptureFixture[str], monkey
     """Tiny test sets in place of the official ones, trained in this process."""
     import trained
 
-    monkeypatch.setattr("harness.cli.bench.train", trained.train_here)
+    monkeypatch.setattr("harness.commands.bench.train", trained.train_here)
     monkeypatch.setattr("harness.commands.trained.train", trained.train_here)
     monkeypatch.setattr(glue_submission, "SHEETS", tuple(replace(sheet, rows=ROWS) for sheet in SHEETS))
 
@@ -124,7 +124,7 @@ def test_predictions_of_the_best_run_by_index(report: Run, workdir: Path) -> Non
         assert archive.read("SST-2.tsv") == Path("sent/FT/SST-2.tsv").read_bytes()
     assert sorted(path.name for path in workdir.iterdir()) == [".harness", "data", "one.zip", "sent"]
     for words, said in {
-        "--tasks sst2 --format glue-submission --out sent": "--out sent: is there already",
+        "--tasks sst2 --format glue-submission --out sent": "--out sent exists already",
         "--tasks sst2 --format glue-submission": "--format glue-submission: name a new folder, or a .zip, with --out",
         "--tasks sst2 --seeds 7 --format glue-submission --out x": "no run of FT on sst2 has finished",
         "--tasks sst2 --sizes 20,100 --format glue-submission --out x": "a submission is of one size",

@@ -16,8 +16,8 @@ from cli.conftest import BENCH, Benched
 
 from harness.commands.train import BestWeights
 from harness.encoders.flops import weights_bytes
+from harness.planning.waves import best_run
 from harness.storage import Storage, weights_of
-from harness.tables.waves import best_run
 
 Harness = Callable[..., Said]
 

@@ -14,8 +14,8 @@ from cli.command import MOVIES, Said, TrainingStartedError
 
 from harness.commands.execution import check_machine
 from harness.errors import UserError
+from harness.planning.request import Request
 from harness.store import DEFAULT_URL, Store
-from harness.tables.request import Request
 
 Refused = Callable[..., str]
 Harness = Callable[..., Said]

@@ -14,7 +14,7 @@ import pytest
 from cli.command import MOVIES, TrainingStartedError
 
 from harness.cli import main
-from harness.cli.output import OutputError, Stream, standard_streams
+from harness.cli.terminal import OutputError, Stream, standard_streams
 
 COMMANDS = (["list", "spaces"], ["plan", *MOVIES.split()], ["--help"])
 
@@ -151,7 +151,7 @@ def test_parquet_is_not_printed_on_a_terminal(
     refused: Callable[..., str], workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before anything is read or trained; a job's output is text as well."""
-    monkeypatch.setattr("harness.cli.output.Stream.isatty", lambda stream: True, raising=False)
+    monkeypatch.setattr("harness.cli.terminal.Stream.isatty", lambda stream: True, raising=False)
     fix = "redirect it, as in harness report --format parquet > results.parquet."
     for words in ("report", f"bench {MOVIES}"):
         assert refused(f"{words} --format parquet").endswith(fix)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 from cli.command import Said, sst2, write_csv
 
 from harness.commands.prepare import prepare
-from harness.tables.request import Request
+from harness.planning.request import Request
+from harness.planning.runs import Plan
+from harness.search.request import TuneRequest
+from harness.search.space import requested_space
+from harness.specs import RowSet
+from harness.tasks import normalised
+from harness.tasks.inferred import Description, infer_task
 from harness.tasks.user_task import load_user_task
 
 Harness = Callable[..., Said]
@@ -36,8 +43,75 @@ def test_a_plan_shows_what_was_inferred_and_cut(harness: Harness, reviews: Path)
     assert "Table own, preset quick" in said.out
     assert not list(reviews.glob(".harness*"))
     clean = harness(*f"plan --tasks reviews.csv --label stars --unlabelled more.txt --remove-overlap {ENCODER}".split())
-    assert "of them stand in dev or test and are left out" in clean.out
+    assert "of them are also in dev or test and are left out" in clean.out
     assert "Overlap: no dev or test text of this table is part of the training text." in clean.out
+
+
+@pytest.mark.usefixtures("packaged")
+def test_a_plan_shows_the_files_shares_and_warns_of_a_rare_class(harness: Harness, workdir: Path) -> None:
+    """Of 100 rows 64 are 'a', 30 'b' and 6 'c', whatever the first subset of 10 holds."""
+    labels = "a" * 64 + "b" * 30 + "c" * 6
+    write_csv(
+        workdir / "intents.csv", [(f"Sentence {i}.", label) for i, label in enumerate(labels)], ("text", "intent")
+    )
+    words = f"--tasks intents.csv --label intent --sizes 10 {ENCODER}"
+    said = harness(*f"plan {words}".split()).out
+    assert "3 classes (a 64 %, b 30 %, c 6 %)" in said
+    warning = next(line for line in said.replace("\n  ", " ").splitlines() if "intents: warning" in line)
+    assert "fewer than 5 rows of a class" in warning
+    assert "c (" in warning
+    assert "a (" not in warning
+    caption = json.loads(harness(*f"report --table own {words} --format json".split()).out)["caption"]["lines"]
+    assert any("warning, fewer than 5 rows of a class in a set" in line for line in caption), caption
+
+
+def forms(plan: Plan, row_sets: Iterable[RowSet]) -> set[str]:
+    return {normalised(text) for rows in row_sets for (text,) in plan.library[rows.digest].texts}
+
+
+@pytest.mark.usefixtures("packaged", "reviews")
+@pytest.mark.parametrize("method", ["ft", "cmlm"])
+def test_tuning_sees_no_test_row_of_own(method: str) -> None:
+    """What a study of a user's file trains on and selects on, and what table `own` tests on, share no text."""
+    request = TuneRequest(method, Request(tasks=("reviews.csv",), label="stars"))
+    space = requested_space(request)
+    study = prepare(space.bench(request.base, space.defaults), train=False).plan
+    bench = prepare(Request("own", tasks=("reviews.csv",), label="stars"), train=False).plan
+    tested = forms(bench, bench.tasks["reviews"].tests.values())
+    sets = study.table_data.training.values()
+    assert tested
+    assert not tested & forms(study, [rows for each in sets for rows in (each.labelled, each.texts, each.dev)])
+
+
+@pytest.mark.usefixtures("packaged", "reviews")
+def test_a_point_that_was_selected_on_test_rows_is_refused(harness: Harness, refused: Callable[..., str]) -> None:
+    """As of a study that an earlier version ran under the table's own protocol."""
+    target = (
+        "{table: few_shot, preset: quick, row: FT, sizes: [20], subsets: [0, 1], tasks: [reviews.csv], label: stars"
+    )
+    words = f"--table own --tasks reviews.csv --label stars {ENCODER} --with best.yaml"
+    Path("best.yaml").write_text(f"method: ft\nset: {{fine_tune.lr: 1e-4}}\ntarget: {target}}}\n")
+    said = refused(f"plan {words}")
+    assert "best.yaml: its point was selected under protocol cmlm_few_shot on rows of reviews of which " in said
+    assert said.endswith("take the study's with --protocol cmlm_few_shot, or tune again with --protocol own.")
+    assert harness(*f"plan {words} --protocol cmlm_few_shot".split()).status == 0
+    Path("best.yaml").write_text(f"method: ft\nset: {{fine_tune.lr: 1e-4}}\ntarget: {target}, protocol: own}}\n")
+    assert harness(*f"plan {words}".split()).status == 0
+    assert harness(*f"plan {words} --protocol own_cross_validated".split()).status == 0
+
+
+@pytest.mark.usefixtures("packaged")
+@pytest.mark.parametrize("format", ["text", "md", "latex", "csv", "json", "html"])
+def test_a_report_names_the_file_and_its_rows_but_no_folder(harness: Harness, reviews: Path, format: str) -> None:
+    words = f"report --table own --tasks {reviews}/reviews.csv --label stars --unlabelled {reviews}/more.txt {ENCODER}"
+    said = harness(*f"{words} --format {format} --out report".split())
+    assert said.status == 1, "nothing is trained"
+    text = (reviews / "report").read_text()
+    assert str(reviews) not in text
+    if format != "csv":
+        task, rows = infer_task("reviews.csv", Description(label="stars"), str)
+        assert f"file reviews.csv (rows {rows.digest[:10]})" in text, "whoever has the file can tell that it is the one"
+        assert task.name == "reviews"
 
 
 @pytest.mark.usefixtures("packaged", "reviews")

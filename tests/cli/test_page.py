@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cli.command import Said, command
 from cli.conftest import Benched
-from pages.browser import CHROMIUM, Browser, browser
+from report.browser import CHROMIUM, Browser, browser
 
 from harness.cli import main
 
@@ -180,11 +180,11 @@ def test_a_narrow_screen_and_paper_hold_it(page: Path, chromium: Browser) -> Non
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("report --out x.doc", "--out x.doc: '.doc' is the ending of no format; add --format"),
+        ("report --out x.doc", "--out x.doc: no format has the ending '.doc'; add --format"),
         ("report --out nowhere/x.html", "there is no folder nowhere"),
         ("report --out .", "--out .: is a folder; name a file in it"),
         ("report --standalone", "--standalone makes a whole document of a LaTeX table; add --format latex"),
-        ("compare --out x.html", "'.html' is the ending of no format"),
+        ("compare --out x.html", "no format has the ending '.html'"),
         ("compare --standalone --format md", "add --format latex"),
     ],
 )

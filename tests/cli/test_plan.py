@@ -52,7 +52,8 @@ def test_the_papers_plan_on_real_data(harness: Harness, workdir: Path, glue_dir:
 def test_a_plan_of_what_is_at_hand(harness: Harness, workdir: Path) -> None:
     said = harness(f"plan {MOVIES.replace('ft', 'ft,tapt,cmlm')} --seeds 31,42 --set cmlm.alpha=0")
     assert said.status == 0
-    assert said.out.startswith("Preset quick, the default. Others: paper (2,520 stages, ")
+    assert said.out.startswith("Preset quick: bert-tiny on packaged movie snippets")
+    assert ". Others: paper (The paper's setting" in said.out.splitlines()[0]
     assert "laptop (" in said.out.splitlines()[0]
     # FT 2 runs; TAPT and CMLM with alpha 0 are one computation: 2 post-trainings, 2 fine-tunings; 1 MLM head
     assert (

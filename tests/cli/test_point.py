@@ -11,9 +11,9 @@ from cli.command import Said, TrainingStartedError, sst2, write_csv
 
 from harness.cli.request import read_words
 from harness.commands.prepare import prepare
-from harness.tables.estimate import Calibration
-from harness.tables.point import PointFile, load_point, settings
-from harness.tables.request import Override
+from harness.planning.estimate import Calibration
+from harness.planning.point import PointFile, load_point, settings
+from harness.planning.request import Override
 from harness.yaml_files import Places, format_value, parse_value
 
 Refused = Callable[..., str]
@@ -36,6 +36,10 @@ FLAGS = (
     "--encoder bert-tiny --set max_length=64 --set post_train.steps=60"
 )
 SETS = "--set cmlm.alpha=0.3 --set cmlm.p_c=0.5 --set fine_tune.lr=0.0007"
+OF_ROW = "--set CMLM:cmlm.alpha=0.3 --set CMLM:cmlm.p_c=0.5 --set CMLM:fine_tune.lr=0.0007"
+"""The same for one row, as the file says it."""
+OF_METHOD = OF_ROW.replace("CMLM:", "cmlm:")
+ROW_FLAGS = FLAGS.replace("--set post_train", "--set CMLM:post_train")
 
 
 @pytest.fixture(autouse=True)
@@ -73,12 +77,12 @@ def keys(words: str) -> list[str]:
 def test_a_file_with_a_target_is_the_same_command(harness: Harness, workdir: Path) -> None:
     best()
     said = plan_of(harness, "--with best.yaml")
-    assert said == plan_of(harness, f"{FLAGS} {SETS}")
+    assert said == plan_of(harness, f"{ROW_FLAGS} {OF_ROW}")
     assert said.startswith("Table few_shot, preset quick: 1 row"), "the preset was asked for, by the file"
     assert "Runs: 4, " in said
     assert "Stages: 9, " in said
-    assert "alpha=0.3, p_c=0.5" in said
-    assert keys("--with best.yaml") == keys(f"{FLAGS} {SETS}")
+    assert "alpha=0.3, p_c=0.5, fine_tune.lr=7e-4" in said
+    assert keys("--with best.yaml") == keys(f"{FLAGS} {SETS}"), "what the study recorded"
     assert keys("--with best.yaml --table few_shot") == keys("--with best.yaml")
     assert keys("--with best.yaml --table few_shot --preset quick") == keys("--with best.yaml")
     assert {path.name for path in workdir.iterdir()} == {"best.yaml"}
@@ -88,8 +92,9 @@ def test_a_file_with_a_target_is_the_same_command(harness: Harness, workdir: Pat
 def test_bench_and_report_take_it_too(harness: Harness) -> None:
     best()
     body = json.loads(harness("report --with best.yaml --format json").out)
-    assert [(row["name"], row["set"]) for row in body["rows"]] == [("CMLM", {"alpha": 0.3, "p_c": 0.5})]
-    assert body["recipe"]["fine_tune"]["lr"] == 7e-4
+    values = {"alpha": 0.3, "p_c": 0.5, "post_train.steps": 60, "fine_tune.lr": 7e-4}
+    assert [(row["name"], row["set"]) for row in body["rows"]] == [("CMLM", values)]
+    assert body["recipe"]["fine_tune"]["lr"] == 5e-4, "of the table's other rows"
     with pytest.raises(TrainingStartedError):
         harness("bench --with best.yaml")
 
@@ -97,7 +102,7 @@ def test_bench_and_report_take_it_too(harness: Harness) -> None:
 @pytest.mark.usefixtures("packaged")
 def test_a_target_in_few_words_leaves_the_rest_to_the_preset(harness: Harness) -> None:
     best(**dict.fromkeys(("tasks", "sizes", "subsets", "seeds", "encoder", "data", "set")))
-    same = f"--table few_shot --preset quick --methods CMLM {SETS}"
+    same = f"--table few_shot --preset quick --methods CMLM {OF_ROW}"
     assert plan_of(harness, "--with best.yaml") == plan_of(harness, same)
     best(data="''", corpus="''", translator="''")
     assert keys("--with best.yaml") == keys(f"{FLAGS} {SETS}")
@@ -106,31 +111,77 @@ def test_a_target_in_few_words_leaves_the_rest_to_the_preset(harness: Harness) -
 @pytest.mark.parametrize(
     ("flags", "same"),
     [
-        ("--seeds 53", FLAGS.replace("31,42", "53")),
-        ("--subsets 2", FLAGS.replace("0,1", "2")),
-        ("--sizes 20,1000", FLAGS.replace("--sizes 100", "--sizes 20,1000")),
-        ("--methods ft,cmlm", FLAGS.replace("CMLM", "ft,cmlm")),
-        ("--encoder minilm", FLAGS.replace("bert-tiny", "minilm")),
-        ("--set max_length=32", FLAGS.replace("max_length=64", "max_length=32")),
-        ("--set cmlm.alpha=0.9", FLAGS),
+        ("--seeds 53", ROW_FLAGS.replace("31,42", "53")),
+        ("--subsets 2", ROW_FLAGS.replace("0,1", "2")),
+        ("--sizes 20,1000", ROW_FLAGS.replace("--sizes 100", "--sizes 20,1000")),
+        ("--methods ft,cmlm", ROW_FLAGS.replace("--methods CMLM", "--methods ft,cmlm")),
+        ("--encoder minilm", ROW_FLAGS.replace("bert-tiny", "minilm")),
+        ("--set max_length=32", ROW_FLAGS.replace("max_length=64", "max_length=32")),
+        ("--set cmlm.alpha=0.9", ROW_FLAGS),
     ],
 )
 @pytest.mark.usefixtures("packaged", "workdir")
 def test_a_flag_says_otherwise(flags: str, same: str) -> None:
     best()
-    assert keys(f"--with best.yaml {flags}") == keys(f"{same} {SETS} {flags if 'alpha' in flags else ''}")
+    assert keys(f"--with best.yaml {flags}") == keys(f"{same} {OF_ROW} {flags if 'alpha' in flags else ''}")
+
+
+@pytest.mark.usefixtures("packaged", "workdir")
+def test_a_point_reaches_the_row_that_it_was_tuned_for_alone(harness: Harness) -> None:
+    """FT beside it has the keys that it has without the file; the tuned row those of its study."""
+    best()
+    words = "--table few_shot --tasks movies --sizes 100 --subsets 0,1 --seeds 31,42 --preset quick --set max_length=64"
+    both = keys("--with best.yaml --methods ft,cmlm")
+    assert set(both) == {*keys(f"{words} --methods ft"), *keys(f"{FLAGS} {SETS}")}
+    said = plan_of(harness, "--with best.yaml --methods ft,cmlm")
+    lines = {line.split()[0]: line for line in said.splitlines() if line.startswith(("FT ", "CMLM "))}
+    assert "lr" not in lines["FT"]
+    assert "fine_tune.lr=7e-4" in lines["CMLM"]
+    settings = json.loads(harness("report --with best.yaml --methods ft,cmlm --format json").out)["settings"]
+    alone = {setting["key"]: setting["value"] for setting in settings if setting["note"] == "this row alone"}
+    assert {key.partition(":")[0] for key in alone} == {"CMLM"}
+    assert alone["CMLM:fine_tune.lr"] == "0.0007"
+    assert set(keys("--with best.yaml --methods scl,cmlm+scl,cmlm")) >= set(keys(f"{words} --methods scl,cmlm+scl")), (
+        "hyperparameters of a method reach no other row that has it"
+    )
+
+
+@pytest.mark.usefixtures("packaged", "workdir")
+def test_two_points_each_reach_their_own_row(refused: Refused) -> None:
+    best(set=None)
+    alone = keys("--with best.yaml")
+    Path("best.yaml").rename("cmlm.yaml")
+    best("scl", "{lam: 0.3, fine_tune.lr: 2e-4}", row="SCL", set=None)
+    assert set(keys("--with cmlm.yaml --with best.yaml")) == {*alone, *keys("--with best.yaml")}
+    best("scl", "{lam: 0.3}", row="SCL", sizes="[20]", set=None)
+    said = refused("plan --with cmlm.yaml --with best.yaml")
+    assert "best.yaml, line 8, key target.sizes: differs from cmlm.yaml" in said
+    assert said.endswith("say which holds with --sizes.")
+    best("scl", "{lam: 0.3, max_length: 32}", row="SCL", set=None)
+    Path("best.yaml").rename("scl.yaml")
+    best(set="[max_length=64]")
+    assert "max_length holds for all rows and differs from" in refused("plan --with best.yaml --with scl.yaml")
+
+
+@pytest.mark.usefixtures("packaged", "workdir")
+def test_a_point_whose_row_is_left_out_is_refused(refused: Refused) -> None:
+    best()
+    assert "is for CMLM, which is none of the chosen rows" in refused("plan --with best.yaml --methods ft")
+    assert "--set XY:fine_tune.lr=1.0: unknown row 'XY'" in refused("plan --table few_shot --set XY:fine_tune.lr=1.0")
+    said = refused("plan --table few_shot --set CMLM:max_length=32")
+    assert "max_length holds for all rows; leave 'CMLM:' out" in said
 
 
 @pytest.mark.usefixtures("packaged", "workdir")
 def test_of_another_table_or_preset_only_the_point_is_taken(harness: Harness) -> None:
     best()
     for words in ("--table objectives --tasks movies", "--table few_shot --preset laptop --tasks movies"):
-        assert keys(f"{words} --with best.yaml") == keys(f"{words} {SETS}")
+        assert keys(f"{words} --with best.yaml") == keys(f"{words} {OF_METHOD}")
     assert keys("--preset laptop --tasks movies --with best.yaml") == keys(
-        f"--table few_shot --preset laptop --tasks movies {SETS}"
+        f"--table few_shot --preset laptop --tasks movies {OF_METHOD}"
     )
     said = plan_of(harness, "--table objectives --with best.yaml")
-    assert said.startswith("Preset quick, the default."), "nobody named this table's preset"
+    assert said.startswith("Preset quick: "), "nobody named this table's preset"
 
 
 @pytest.mark.usefixtures("packaged", "workdir")
@@ -174,7 +225,7 @@ def test_neither_a_table_nor_a_target(refused: Refused, command: str) -> None:
     wanted = f"{command}: name a table with --table, a file of labelled rows with --tasks, or a file with a target with --with; "
     assert refused(command).endswith(f"{wanted}see 'harness {command} --help'.")
     best(table=None)
-    assert refused(f"{command} --with best.yaml").endswith(f"{wanted}best.yaml has none.")
+    assert refused(f"{command} --with best.yaml").endswith(f"{wanted}there is none in best.yaml.")
 
 
 @pytest.mark.parametrize(
@@ -240,8 +291,8 @@ def test_a_points_file_is_read_back_as_it_was_written() -> None:
     best()
     point = load_point(Path("best.yaml"))
     expected = {("cmlm", "alpha"): 0.3, ("cmlm", "p_c"): 0.5, ("fine_tune", "lr"): 7e-4}
-    assert settings(point, Places(Path("best.yaml"))) == tuple(
-        Override(path, value) for path, value in expected.items()
+    assert settings(point, Places(Path("best.yaml")), "CMLM") == tuple(
+        Override(path, value, row="CMLM") for path, value in expected.items()
     )
     assert point.chosen["dev"] == {"mean": 0.61, "spread": 0.02}
     assert PointFile.model_validate(point.model_dump()) == point

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 import tiny
 import torch
+from safetensors.torch import save_file
 
 from harness.cli import main
-from harness.encoders.models.pretrained_folder import Head, plain_logits, write_model, write_tokenizer
+from harness.commands.row_files import parts
+from harness.encoders.models.pretrained_folder import HEAD_FILE, Head, plain_logits, write_model, write_tokenizer
+from harness.errors import UserError
+from harness.tasks.inferred import Description, infer_task
 
 CLASSES = ("bad", "so so", "good")
 ROWS = [row[0] for row in tiny.texts(30, 7)[0]]
@@ -28,7 +33,7 @@ def exported(source: Path, folder: Path, classes: tuple[str, ...] = CLASSES, set
     """A classifier with a head that is not small, as `harness export` leaves it."""
     made = tiny.built(source, tiny.OBJECTIVES["cross_entropy"], num_labels=len(classes) or 1).eval()
     with torch.no_grad():
-        made.out.weight.mul_(20)
+        made.head.out.weight.mul_(20)
     head = Head({name.partition("/")[2]: tensor for name, tensor in made.parts().items()}, classes)
     write_model(made.encoder, folder, head)
     write_tokenizer(source, made.encoder, folder, 32)
@@ -104,6 +109,46 @@ def test_more_rows_than_are_held_at_a_time(predict: Run, model: Path, monkeypatc
     assert read(Path("b.csv"), [{"review": text} for text in ROWS]) == pytest.approx(shares(model, ROWS), abs=1e-6)
 
 
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_bench_and_predict_read_one_file_alike(separator: str, predict: Run, model: Path) -> None:
+    """Whatever separates its header."""
+    texts = [f'w1 "quoted"{other} w2' for other in ",;\t"] + [f"{text}\nNA 007" for text in ROWS]
+    with Path("a.csv").open("w", encoding="utf-8", newline="") as file:
+        made = csv.writer(file, delimiter=separator)
+        made.writerow(["review", "label"])
+        made.writerows((text, CLASSES[number % 3]) for number, text in enumerate(texts))
+    description = Description(text=("review",), label="label")
+    task, rows = infer_task("a.csv", description, lambda field: f"--{field}")
+    assert sorted(text for (text,) in rows.texts) == sorted(texts)
+    assert set(task.classes) == set(CLASSES)
+    status, _, err = predict(str(model), "--input", "a.csv", "--output", "b.jsonl")
+    assert status == 0, err
+    scored = [json.loads(line) for line in Path("b.jsonl").read_text().splitlines()]
+    assert [(row["review"], row["label"]) for row in scored] == [(t, CLASSES[n % 3]) for n, t in enumerate(texts)]
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "said"),
+    [
+        ("a.csv.gz", gzip.compress(b"review,label\n" + b"w1,good\n" * 99, mtime=0)[:-12], "a.csv.gz: cannot be read"),
+        (
+            "a.tsv.gz",
+            gzip.compress("review\tlabel\nw1\tgood\nw\xe9\tbad\n".encode("latin-1"), mtime=0),
+            "line 3: byte 0xe9",
+        ),
+        ("a.csv", "review,label\nw1,good\n".encode("utf-16"), "is UTF-16"),
+        ("a.jsonl", '{"review": "w1"}\n'.encode("utf-16"), "is UTF-16"),
+        ("a.csv", b'review,label\n"w1\nw2",good\nw3\n', "line 4: 1 fields"),
+        ("a.jsonl", b'{"review": "\\ud800"}\n', "line 1: 'review' holds half a character"),
+    ],
+)
+def test_what_cannot_be_read_is_one_sentence(name: str, raw: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(raw)
+    with pytest.raises(UserError, match=said) as caught:
+        [part.texts(["review"]) for part in parts(tmp_path / name, 50)]
+    assert str(caught.value).startswith(str(tmp_path / name))
+
+
 def test_pairs_and_regressions(predict: Run, folders: dict[str, Path], tmp_path: Path) -> None:
     folder = exported(folders["roberta"], tmp_path / "pairs", (), {"columns": ["a", "b"]})
     pairs = [(row[0], row[1]) for row in tiny.texts(5, 3, pairs=True)[0]]
@@ -134,8 +179,8 @@ def test_a_folder_from_elsewhere_is_taken_where_its_head_is_ours(
     [
         ("review\nw1\n", "{model} --input none.csv --output b.csv", "--input none.csv: there is no such file."),
         ("review\nw1\n", "{model} --input a.csv --output b.xls", "--output b.xls: write .csv, .tsv, .jsonl, .parquet"),
-        ("review\nw1\n", "{model} --input a.csv --output a.csv", "--output a.csv: is there already"),
-        ("reviews\nw1\n", "{model} --input a.csv --output b.csv", "line 2: there is no column 'review' (did you mean"),
+        ("review\nw1\n", "{model} --input a.csv --output a.csv", "--output a.csv exists already"),
+        ("reviews\nw1\n", "{model} --input a.csv --output b.csv", "line 2: there is no column 'review'. Did you mean"),
         (
             "review,x\nw1,2\n ,3\n",
             "{model} --input a.csv --output b.csv",
@@ -143,6 +188,11 @@ def test_a_folder_from_elsewhere_is_taken_where_its_head_is_ours(
         ),
         ("review,x\nw1,2\nw2\n", "{model} --input a.csv --output b.csv", "a.csv, line 3: 1 fields under a header of 2"),
         ("review\n", "{model} --input a.csv --output b.csv", "--input a.csv: there are no rows in it."),
+        (
+            "review,x;y\nw1,2\n",
+            "{model} --input a.csv --output b.csv",
+            "a.csv, line 1: commas and semicolons are in its header",
+        ),
         ("review,predicted\nw1,x\n", "{model} --input a.csv --output b.csv", "has a column 'predicted' already"),
         ("review\nw1\n", "{model} --input a.csv --output b.csv --text a,b", "the model takes 1 texts a row (review)"),
         ("review\nw1\n", "./none --input a.csv --output b.csv", "./none: there is no such folder"),
@@ -155,3 +205,66 @@ def test_refusals(content: str, words: str, said: str, predict: Run, model: Path
     assert (status, out) == (2, "")
     assert said in err, err
     assert [path.name for path in workdir.iterdir()] == ["a.csv"], "something was written"
+
+
+DAMAGE: list[tuple[str, dict[str, Any] | str, str]] = [
+    ("config.json", {"classifier_dropout": "x"}, "classifier_dropout"),
+    ("config.json", {"attention_probs_dropout_prob": {}}, "attention_probs_dropout_prob"),
+    ("config.json", {"eos_token_id": "x"}, "eos_token_id"),
+    ("config.json", {"initializer_range": "x"}, "initializer_range"),
+    ("config.json", {"use_cache": "x"}, "use_cache"),
+    ("config.json", {"id2label": 7}, ""),
+    ("config.json", {"id2label": {"a": "b"}}, ""),
+    ("config.json", "7", "config.json should hold a JSON object"),
+    ("config.json", "null", "config.json should hold a JSON object"),
+    ("config.json", "[" * 100_000, "config.json is not valid JSON"),
+    ("tokenizer_config.json", "[1]", "tokenizer_config.json should hold a JSON object"),
+    ("tokenizer_config.json", {"model_max_length": "a,b"}, "tokenizer_config.json: model_max_length is 'a,b'"),
+    ("tokenizer_config.json", {"added_tokens_decoder": 3}, ""),
+    ("harness.json", "[" * 100_000, "harness.json is not valid JSON"),
+    ("harness.json", {"max_length": "x"}, "harness.json: max_length is 'x'"),
+    ("harness.json", {"columns": 7}, "harness.json: columns is 7"),
+    ("harness.json", {"precision": "fp8"}, "harness.json: precision is 'fp8'"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "says"), DAMAGE)
+def test_a_damaged_folder_gets_one_sentence(
+    predict: Run, model: Path, tmp_path: Path, name: str, change: dict[str, Any] | str, says: str
+) -> None:
+    folder = Path(shutil.copytree(model, tmp_path / "damaged"))
+    path = folder / name
+    path.write_text(change if isinstance(change, str) else json.dumps({**json.loads(path.read_text()), **change}))
+    refused(predict, folder, says)
+
+
+def test_classes_of_a_folder_from_elsewhere_may_be_numbers(predict: Run, model: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(model, tmp_path / "numbered"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "id2label": {"0": 1, "1": 2.5, "2": "three"}}))
+    Path("rows.csv").write_text("review\nw1 good\n")
+    status, out, err = predict(str(folder), "--input", "rows.csv", "--output", "scored.csv")
+    assert status == 0, err
+    assert out == "Wrote 1 row to scored.csv, each with its predicted class (1, 2.5, three).\n"
+
+
+def refused(predict: Run, folder: Path | str, says: str) -> None:
+    Path("rows.csv").write_text("review\nw1 good\n")
+    status, out, err = predict(str(folder), "--input", "rows.csv", "--output", "scored.csv")
+    assert (status, out) == (2, "")
+    assert err.startswith("harness: "), err
+    assert says in err
+    assert str(folder) in err or isinstance(folder, str)
+    assert len(err.splitlines()) <= 4, "one sentence"
+    assert "Traceback" not in err
+
+
+def test_a_head_without_a_tensor_and_a_home_of_nobody(predict: Run, model: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(model, tmp_path / "damaged"))
+    save_file({"dense.bias": torch.zeros(3), "out.weight": torch.zeros(3, 3)}, folder / HEAD_FILE)
+    refused(predict, folder, f"{HEAD_FILE} lacks dense.weight")
+    save_file(
+        {name: torch.zeros(2) for name in ("dense.weight", "dense.bias", "out.weight", "out.bias")}, folder / HEAD_FILE
+    )
+    refused(predict, folder, "its files make no model")
+    refused(predict, "~nobody_here/model", "there is no user for '~nobody_here'")

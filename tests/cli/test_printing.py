@@ -12,9 +12,9 @@ import pytest
 from cli.command import Said
 from store.samples import record, stage
 
-from harness.cli.printing import duration, escaped, magnitude, print_lines, print_table, time_range, timestamp, wrapped
+from harness.cli.terminal import duration, escaped, print_lines, print_table, time_range, timestamp, wrapped
+from harness.planning.estimate import Estimate
 from harness.store import Owner, Store
-from harness.tables.estimate import Estimate
 
 TABLE = """100 training examples
 Method        Movies (acc)  Another rather long title of a column (acc)
@@ -113,23 +113,21 @@ def test_show_prints_no_unix_time(workdir: Path, harness: Callable[..., Said], m
 
 
 @pytest.mark.parametrize(
-    ("hours", "exact", "rough"),
+    ("hours", "text"),
     [
-        (0.0, "1 s", "seconds"),
-        (20 / 3600, "20 s", "seconds"),
-        (59.7 / 3600, "1 min", "seconds"),
-        (0.1, "6 min", "minutes"),
-        (0.5, "30 min", "tens of minutes"),
-        (5.0, "5.0 h", "hours"),
-        (30.0, "30.0 h", "tens of hours"),
-        (100.0, "4.2 days", "days"),
-        (46.7 * 24, "46.7 days", "weeks"),
-        (407.2 * 24, "407.2 days", "months"),
-        (1e5, "11.4 years", "years"),
+        (0.0, "1 s"),
+        (20 / 3600, "20 s"),
+        (59.7 / 3600, "1 min"),
+        (0.1, "6 min"),
+        (5.0, "5.0 h"),
+        (30.0, "30.0 h"),
+        (100.0, "4.2 days"),
+        (407.2 * 24, "407.2 days"),
+        (1e5, "11.4 years"),
     ],
 )
-def test_durations(hours: float, exact: str, rough: str) -> None:
-    assert (duration(hours), magnitude(hours)) == (exact, rough)
+def test_durations(hours: float, text: str) -> None:
+    assert duration(hours) == text
 
 
 def test_an_estimate_says_how_sure_it_is() -> None:

@@ -11,9 +11,9 @@ from store.samples import stage
 
 from harness.cli import progress
 from harness.cli.progress import StageProgress
-from harness.tables.estimate import Estimate
-from harness.tables.lifecycle import Event, Running
-from harness.tables.work import Item
+from harness.planning.estimate import Estimate
+from harness.planning.lifecycle import Event, Running
+from harness.planning.work import Item
 
 Clock = Callable[[float], None]
 
@@ -46,10 +46,10 @@ def test_the_time_left_is_learned_and_says_how_sure_it_is(clock: Clock, capsys: 
     with StageProgress(every, 3, "", Estimate(30, 10, 90), slots=2) as view:
         for pair in range(0, 20, 2):
             for item in every[pair : pair + 2]:
-                view.show(Event("started", item))
+                view(Event("started", item))
             if not pair:
                 clock(11)
-                view.show(Event("notice", every[0], "a node joined"))
+                view(Event("notice", every[0], "a node joined"))
                 assert "0/40 stages: 0 done, 2 running, 3 done before, about 30 s (10 s to 2 min) in all" in lines(
                     capsys
                 )
@@ -57,7 +57,7 @@ def test_the_time_left_is_learned_and_says_how_sure_it_is(clock: Clock, capsys: 
             else:
                 clock(60)
             for item in every[pair : pair + 2]:
-                view.show(Event("done", item))
+                view(Event("done", item))
     said = [line for line in lines(capsys) if "left" in line]
     assert "about 10 min (" in said[-1], "twenty stages of a minute, two at a time"
     assert " min) left" in said[-1]
@@ -66,8 +66,8 @@ def test_the_time_left_is_learned_and_says_how_sure_it_is(clock: Clock, capsys: 
 def test_a_failed_stage_is_told_without_its_escapes(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     (item,) = items(1)
     with StageProgress([item], 0, "") as view:
-        view.show(Event("started", item))
-        view.show(Event("failed", item, "no \x1b[31mmemory"))
+        view(Event("started", item))
+        view(Event("failed", item, "no \x1b[31mmemory"))
     assert r"failed: FT/toy/n20/subset0/seed0: no \x1b[31mmemory" in lines(capsys)
 
 
@@ -83,26 +83,26 @@ def test_a_terminal_names_what_runs(clock: Clock, monkeypatch: pytest.MonkeyPatc
     every = items(3)
     with StageProgress(every, 0, "") as view:
         for item in every:
-            view.show(Event("started", item))
+            view(Event("started", item))
         assert view._progress is not None
         view._progress.refresh()
         assert "running: FT/toy/n20/subset0/seed0, FT/toy/n20/subset0/seed1 and 1 more" in screen.getvalue()
         for item in every:
-            view.show(Event("done", item))
+            view(Event("done", item))
     assert "3/3 stages in 0:00: 3 done, 0 running" in screen.getvalue()
 
 
 def test_a_long_stage_says_how_far_it_is(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     (item,) = items(1)
     with StageProgress([item], 0, "", slots=1) as view:
-        view.show(Event("started", item))
+        view(Event("started", item))
         clock(11)
-        view.show(Event("running", item, running=Running(1_200, 250_000, 12_345.6, 0.412, 7200)))
+        view(Event("running", item, running=Running(1_200, 250_000, 12_345.6, 0.412, 7200)))
         assert lines(capsys)[-1] == (
             "0/1 stages: 0 done, 1 running; FT/toy/n20/subset0/seed0 (update 1,200 of 250,000, 12,346 tokens/s, 41 % of peak, "
             "about 2.0 h left)"
         )
-        view.show(Event("running", item, running=Running(1_300, 250_000, 12_345.6, None, 3600)))
+        view(Event("running", item, running=Running(1_300, 250_000, 12_345.6, None, 3600)))
         assert view._now_running().endswith("(update 1,300 of 250,000, 12,346 tokens/s, about 1.0 h left)")
-        view.show(Event("done", item))
+        view(Event("done", item))
         assert view._now_running() == ""

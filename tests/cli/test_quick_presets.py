@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 import trained
-from cli.command import Said, write_csv
+from cli.command import Said
 
 Harness = Callable[..., Said]
-WORDS = {"good": ("fine", "lovely", "bright", "warm"), "bad": ("dull", "poor", "grey", "cold")}
 SHORT = "--preset quick --tasks sst2 --data data --set fine_tune.steps=3 --set max_length=64"
 
 PRE_TRAINED = "--corpus corpus.txt --set pre_train.steps=5 --set pre_train.batch_size=8"
@@ -19,15 +18,7 @@ PRE_TRAINED = "--corpus corpus.txt --set pre_train.steps=5 --set pre_train.batch
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """600 labelled texts, 60 for dev and test, and two translations of each text."""
-    root = tmp_path_factory.mktemp("quick")
-    rows = [(f"A {WORDS[('bad', 'good')[i % 2]][i // 2 % 4]} film, number {i}.", str(i % 2)) for i in range(660)]
-    write_csv(root / "data" / "sst2" / "train.csv", rows[:600])
-    write_csv(root / "data" / "sst2" / "validation.csv", rows[600:])
-    views = [{"text": text, "view_1": text.upper(), "view_2": text.replace("film", "movie")} for text, _ in rows[:600]]
-    (root / "views.jsonl").write_text("".join(json.dumps(row) + "\n" for row in views), encoding="utf-8")
-    (root / "corpus.txt").write_text("\n".join(text for text, _ in rows[:100]), encoding="utf-8")
-    return root
+    return trained.films_folder(tmp_path_factory.mktemp("quick"))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +46,7 @@ def test_a_quick_preset_runs_to_the_end(
     runs: int,
 ) -> None:
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("harness.cli.bench.train", trained.train_here)
+    monkeypatch.setattr("harness.commands.bench.train", trained.train_here)
     store = f"--store sqlite:///{table}.db"
     short = (
         SHORT if table != "coco_lm_glue" else SHORT.replace("--set fine_tune.steps=3", "")

@@ -47,7 +47,7 @@ def test_the_runs_of_a_store_and_filters(harness: Harness, benched: Benched) -> 
     [
         ("list runs --seeds 7", "list runs: no run of the 14 recorded runs in "),
         ("list tasks --seeds 31", "list tasks: --seeds is for 'list runs'; leave it out."),
-        ("list runs --store sqlite:///none.db", "There is no store at sqlite:///none.db yet"),
+        ("list runs --store sqlite:///none.db", "There is no store at sqlite:///none.db; run a bench first"),
         ("errors zzz", "has no record whose key begins with 'zzz'"),
         ("errors FT --split tets", "--split: unknown split 'tets'. Did you mean 'test'? Known: dev, test."),
         ("errors FT --output x.xls", "--output x.xls: write .csv"),
@@ -76,7 +76,7 @@ def test_errors_are_the_misclassified_examples_with_their_texts(
     said = harness("errors", key[:12], "--split", split, "--limit", "2")
     assert said.status == 0
     assert said.out.startswith(
-        f"{len(wrong)} of {len(rows)} examples of {split} are misclassified; the first 2, the surest"
+        f"{len(wrong)} of {len(rows)} examples of {split} are misclassified; the 2 of the highest confidence:"
     )
     assert all(text in said.out for text in found["sentence"][:2])
     assert said.out.count(" predicted as ") == 2

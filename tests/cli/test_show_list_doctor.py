@@ -7,13 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.command import Said
+from cli.command import Said, sst2, write_csv
 from store.samples import committed, run, stage
 
+from harness.cli.parser import build_parser
 from harness.encoders.families import FAMILIES
 from harness.methods import METHODS
+from harness.planning.table import load_table, table_names
+from harness.search.space import load_space, space_names
 from harness.store import Store
-from harness.tasks import TASKS
+from harness.tasks import TASKS, open_source
 
 Harness = Callable[..., Said]
 Refused = Callable[..., str]
@@ -70,7 +73,7 @@ def test_show_an_unknown_or_ambiguous_key(refused: Refused, keys: list[str]) -> 
 
 @pytest.mark.usefixtures("workdir")
 def test_show_without_a_store(refused: Refused) -> None:
-    assert "There is no store at sqlite:///.harness/harness.db yet; run a bench first" in refused("show abc")
+    assert "There is no store at sqlite:///.harness/harness.db; run a bench first" in refused("show abc")
 
 
 def test_lists(harness: Harness) -> None:
@@ -86,12 +89,44 @@ def test_lists(harness: Harness) -> None:
         assert set(names) <= {line.strip().partition("  ")[0] for line in said.out.splitlines()}
 
 
+def test_a_task_names_the_data_set_that_it_is_read_from(harness: Harness) -> None:
+    """As `--data hub` reads it."""
+    lines = {line.split()[0]: line for line in harness("list tasks").out.splitlines()}
+    source = open_source("hub")
+    for name, task in TASKS.items():
+        if not task.packaged:
+            place = source.describe(task).removeprefix("hub ").removeprefix("hub:").partition("@")[0]
+            assert lines[name].endswith(place), name
+
+
+def test_help_names_the_presets_of_the_packaged_tables_and_spaces(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    said = {}
+    for name in ("bench", "tune"):
+        with pytest.raises(SystemExit):
+            build_parser().parse_args([name, "--help"])
+        said[name] = next(line for line in capsys.readouterr().out.splitlines() if "--preset PRESET" in line[:30])
+    tables = {preset for name in table_names() for preset in load_table(name).presets}
+    assert {word for word in tables if word not in said["bench"]} == set()
+    spaces = {preset for name in space_names() for preset in load_space(name).presets}
+    assert {word for word in spaces if word not in said["tune"] and not word.startswith("paper_")} == set()
+
+
+def test_doctor_tells_a_sample_from_a_published_file(harness: Harness, workdir: Path) -> None:
+    for split, rows in (("train", 40), ("validation", 30)):
+        write_csv(workdir / "files" / "sst2" / f"{split}.csv", sst2(rows, 1000 * rows))
+    said = " ".join(harness("doctor --data files").out.split())
+    assert "other numbers of rows than the published files: sst2 (train 40 of 67,349, validation 30 of 872)" in said
+
+
 def test_each_family_of_encoders_says_how_it_runs_and_what_trains_it(harness: Harness) -> None:
     lines = {line.split()[0]: " ".join(line.split()) for line in harness("list encoders").out.splitlines()}
     assert "packed; all methods; pre-trained on Wikipedia" in lines["bert"]
     assert "packed; all methods but ELECTRA" in lines["modernbert"]
     assert "DeBERTa-v2/v3; padded, by transformers; all methods but ELECTRA" in lines["deberta-v2"]
-    assert "no MLM head: FT, SCL and CSSL" in lines["splinter"]
+    assert "no MLM head" in lines["splinter"]
     assert "saw MNLI's and QQP's pairs" in lines["mpnet"]
 
 

@@ -103,7 +103,7 @@ def test_a_file_of_translations_augments_at_once(harness: Harness, workdir: Path
     words = ["plan", "--table", "mine.yaml", "--methods", "CE (augmented)", "--tasks", "sst2", "--data", "."]
     said = harness(*words, "--translator", "file:views.jsonl")
     assert said.status == 0, said.err
-    assert "back-translated" not in said.out
+    assert "are back-translated by" not in said.out
     assert "Runs: 10, one for each" in said.out
     (workdir / "views.jsonl").write_text(json.dumps(body[0] | {"view_3": "x"}) + "\n", encoding="utf-8")
     assert "there is no row for the text" in harness(*words, "--translator", "file:views.jsonl").err
@@ -128,7 +128,7 @@ def test_translations_of_the_users_are_used_at_once(harness: Harness, workdir: P
     words = words.replace("--preset quick", "--preset paper --set fine_tune.lr=1e-4")
     said = harness(f"plan {words} --translator file:views.jsonl")
     assert said.status == 0, said.err
-    assert "back-translated" not in said.out
+    assert "are back-translated by" not in said.out
     (workdir / "views.jsonl").write_text(json.dumps(body[0]) + "\n", encoding="utf-8")
     said = harness(f"plan {words} --translator file:views.jsonl")
     assert said.status == 2
@@ -159,8 +159,8 @@ def test_a_corpus_that_holds_dev_texts_is_told(
     said = harness(words).out
     assert "200 of 200 rows of sst2/dev share a text with the corpus mine" in said
     assert "400 of 400 rows of sst2/test share a text with the corpus mine" in said
-    monkeypatch.setattr("harness.tables.plan.COMPARED_TEXTS", 10)
-    monkeypatch.setattr("harness.commands.report.COMPARED_TEXTS", 10)
+    monkeypatch.setattr("harness.planning.runs.COMPARED_TEXTS", 10)
+    monkeypatch.setattr("harness.report.notes.COMPARED_TEXTS", 10)
     assert "Overlap: not looked for in the 600 texts of mine" in harness(words).out
 
 

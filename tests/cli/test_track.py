@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from analysis.runs import commit
 from cli.command import data_folder
-from tables.runs import commit
 
 from harness.cli import main
 from harness.commands.prepare import prepare
+from harness.planning.request import Request, parse_override
 from harness.specs import Stage
 from harness.store import Store
-from harness.tables.request import Request, parse_override
 
 SET = ("max_length=16", "fine_tune.steps=2")
 STORE = "sqlite:///.harness/harness.db"
@@ -75,7 +75,7 @@ def test_a_bench_goes_on_without_its_tracker_and_catches_up(
     """The folder cannot be written while it trains; the same command afterwards trains nothing and writes all."""
     import trained
 
-    monkeypatch.setattr("harness.cli.bench.train", trained.train_here)
+    monkeypatch.setattr("harness.commands.bench.train", trained.train_here)
     blocked = workdir / ".harness" / "tensorboard"
     blocked.parent.mkdir()
     blocked.write_text("a file")
@@ -91,7 +91,7 @@ def test_a_bench_goes_on_without_its_tracker_and_catches_up(
 def test_an_unknown_or_missing_tracker_is_refused_before_anything(
     workdir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.tracking.tracker.find_spec", lambda name: None)
+    monkeypatch.setattr("harness.tracking.trackers.find_spec", lambda name: None)
     for command in ("bench --table few_shot", "report --table few_shot", "tune ft"):
         assert main([*command.split(), "--track", "wandb"]) == 2
         assert (

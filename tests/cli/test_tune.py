@@ -17,8 +17,8 @@ from harness.cli.parser import build_parser
 from harness.commands.execution import check_machine
 from harness.commands.study import _check_folder
 from harness.errors import UserError
+from harness.planning.request import Request
 from harness.store import Owner, Store
-from harness.tables.request import Request
 
 Refused = Callable[..., str]
 Harness = Callable[..., Said]
@@ -32,7 +32,9 @@ search:
   alpha: {low: 0.01, high: 2.0, log: true}
   contrast: {choice: [simsiam, simclr]}
   temperature: {low: 0.02, high: 0.5, log: true, when: {contrast: simclr}}
-target: {sizes: [100], subsets: 2, seeds: [31]}
+sizes: [100]
+subsets: 2
+seeds: [31]
 """
 
 
@@ -96,8 +98,8 @@ def test_what_a_user_wrote_wrong(refused: Refused, line: str, parts: list[str]) 
         ("{low: 0.01", "{low: 0", ["key search.alpha.low", "low 0 has no logarithm"]),
         ("[0.1, 0.5]", "{low: 0.1, high: 0.5}", ["key grid.alpha", "a grid takes a list of values"]),
         ("when: {contrast:", "when: {masking:", ["key search.temperature.when.masking", "masking is not in search"]),
-        ("sizes: [100]", "sizes: [30]", ["key target.sizes", "unknown size '30'"]),
-        ("target: {", "target: {metric: f2, ", ["key target.metric", "unknown metric 'f2'"]),
+        ("sizes: [100]", "sizes: [30]", ["key sizes", "unknown size '30'"]),
+        ("sizes:", "metric: f2\nsizes:", ["key metric", "unknown metric 'f2'"]),
         ("table: few_shot", "table: few_shto", ["key table", "unknown table 'few_shto'. Did you mean 'few_shot'?"]),
     ],
 )
@@ -119,7 +121,7 @@ def test_a_space_for_another_method(refused: Refused) -> None:
 @pytest.mark.usefixtures("workdir", "packaged")
 def test_a_metric_that_the_task_does_not_have(refused: Refused) -> None:
     assert "--metric f1: the task movies does not have it; it has accuracy, flops" in refused("tune cmlm --metric f1")
-    own_space("target: {", "target: {metric: mcc, ")
+    own_space("sizes:", "metric: mcc\nsizes:")
     said = refused("tune cmlm --space mine.yaml")
     assert "space mine, metric mcc: the task movies does not have it" in said
 
@@ -202,7 +204,7 @@ def test_a_long_study_is_shown_and_agreed_to(harness: Harness, workdir: Path, mo
 def test_the_plan_of_a_grid_is_exact(harness: Harness, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """2 points x 2 subsets: a post-training and a fine-tuning each, and one MLM head."""
     own_space()
-    monkeypatch.setattr("harness.cli.bench.ASK_ABOVE_HOURS", 0.0)
+    monkeypatch.setattr("harness.cli.progress.ASK_ABOVE_HOURS", 0.0)
     said = harness("tune cmlm --space mine.yaml --grid")
     assert "2 points, sampler grid, racing none" in said.err
     assert "To do: 9 of 9 stages" in said.err
@@ -213,13 +215,14 @@ def test_the_plan_of_a_grid_is_exact(harness: Harness, workdir: Path, monkeypatc
 
 
 @pytest.mark.usefixtures("packaged")
-def test_presets_and_their_costs_are_named_when_none_is_asked_for(
+def test_presets_are_described_when_none_is_asked_for(
     harness: Harness, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.cli.bench.ASK_ABOVE_HOURS", 0.0)
+    monkeypatch.setattr("harness.cli.progress.ASK_ABOVE_HOURS", 0.0)
     first = harness("tune cmlm").err.splitlines()[0]
-    assert first.startswith("Preset quick, the default. Others: paper (40 points, ")
-    assert "laptop (20 points, " in first
+    assert first.startswith("Preset quick: bert-tiny on packaged movie snippets")
+    assert ". Others: paper (The paper's setting" in first
+    assert "laptop (MiniLM" in first
     assert harness("tune cmlm --preset quick").err.startswith("Study cmlm-search-quick-")
     assert list(workdir.iterdir()) == []
 
@@ -228,7 +231,7 @@ def test_presets_and_their_costs_are_named_when_none_is_asked_for(
 def test_a_studys_name_in_the_plan_changes_with_what_it_is_judged_by(
     harness: Harness, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.cli.bench.ASK_ABOVE_HOURS", 0.0)
+    monkeypatch.setattr("harness.cli.progress.ASK_ABOVE_HOURS", 0.0)
     own_space()
 
     def name(flags: str = "") -> str:

@@ -8,9 +8,9 @@ import pytest
 import trained
 from cli.conftest import BENCH, Harness
 
-from harness.commands.sequential import rounds
+from harness.commands.bench import rounds
 from harness.errors import UserError
-from harness.tables.request import Request
+from harness.planning.request import Request
 
 
 def test_rounds_grow_by_a_subset_and_a_seed_and_keep_what_is_done(
@@ -22,7 +22,7 @@ def test_rounds_grow_by_a_subset_and_a_seed_and_keep_what_is_done(
         counted.append(len(prepared.items))  # type: ignore[attr-defined]
         return trained.train_here(prepared, view)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("harness.cli.bench.train", counting)
+    monkeypatch.setattr("harness.commands.bench.train", counting)
     trained.sentiment_folder(workdir / "data")
     words = BENCH.format(encoder=bert, methods="ft").replace("steps=6", "steps=1")
     said = harness(f"{words} --until 100")

@@ -7,7 +7,7 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,15 @@ import trained
 from cli.command import Said, command
 from cli.conftest import Benched
 
+from harness.analysis.published import Published
+from harness.analysis.schema import RESULT_DTYPES
 from harness.commands import rerun
 from harness.commands.verify import Verification
-from harness.specs import Predictions, Record
+from harness.errors import UserError
+from harness.kinds import Predictions
+from harness.specs import Record
 from harness.store import Store
 from harness.store.integrity import checksum, packed, sha256_of, unpacked
-from harness.tables.published import Published
-from harness.tables.schema import RESULT_DTYPES
 
 Harness = Callable[..., Said]
 
@@ -73,75 +75,264 @@ def tampered(database: Path, key: str, change: Callable[[dict[str, Any], dict[st
         status, attempt, stage, body, blob = connection.execute(
             f"select {names} from records where key = ?", [key]
         ).fetchone()
-        record, predictions = json.loads(body), unpacked(blob)
+        record, predictions = json.loads(body), unpacked(blob) if blob else {}
         change(record, predictions)
-        body, blob = json.dumps(record), packed(predictions)
+        body, blob = json.dumps(record), packed(predictions) if blob else None
         whole = checksum(key, status, attempt, stage, body, sha256_of(blob))
         connection.execute(
             "update records set record = ?, predictions = ?, checksum = ? where key = ?", [body, blob, whole, key]
         )
 
 
-def test_each_format_is_confirmed(harness: Harness, published: Path, tmp_path: Path) -> None:
-    every = tmp_path / "results.json"
-    every.write_text(harness("report --format json").out)
-    part = tmp_path / "part.json"
-    part.write_text(harness("report --last --seeds 31 --methods ft,cmlm --format json").out)
+def test_each_format_is_confirmed_from_any_folder(
+    harness: Harness, benched: Benched, published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "results.json").write_text(harness("report --format json").out)
     frame = pd.read_csv(published, dtype=RESULT_DTYPES, keep_default_na=False, na_values="")
     frame.to_parquet(tmp_path / "results.parquet", index=False)
-    figures = []
-    for path in (published, every, tmp_path / "results.parquet", part):
-        said = harness("verify", str(path))
-        assert said.status == 0, said.out
-        assert said.out.endswith("Confirmed.\n")
-        assert "of which 0 differ" in said.out
-        figures.append(int(said.out.split("again from the records: ")[1].split(",")[0]))
-    assert figures[0] == figures[2] == 14 * len(RESULT_DTYPES)
-    assert figures[1] > figures[0], "cells are compared too"
-    assert "14 rows of 14 runs of table few_shot" in harness("verify", str(published)).out
-    assert "has 12 more runs" not in harness("verify", str(every)).out
-    assert "which the file leaves out" in harness("verify", str(part)).out
+    store = f"sqlite:///{benched.folder}/.harness/harness.db"
+    for folder in (benched.folder, tmp_path):
+        monkeypatch.chdir(folder)
+        for path in (published, tmp_path / "results.json", tmp_path / "results.parquet"):
+            said = harness("verify", str(path), "--store", store)
+            assert said.status == 0, said.out
+            assert said.out.endswith("Confirmed.\n")
+            assert "Differences from what plan and records give: 0." in said.out
+            assert "Compared with the plan of 14 runs of: harness bench --table few_shot" in said.out
+
+
+# ----------------------------------------------------------------------------------------------------- tampering
+
+
+@dataclass
+class Scene:
+    """A copy of the bench's database, and files printed from it. `run`: the command, `keys`: of the bench's runs."""
+
+    run: Harness
+    keys: dict[tuple[str, int], str]
+    database: Path
+
+    @property
+    def store(self) -> str:
+        return f"sqlite:///{self.database}"
+
+    def sql(self, statement: str, *values: str) -> list[Any]:
+        with sqlite3.connect(self.database) as connection:
+            return connection.execute(statement, values).fetchall()
+
+    def printed(self, change: Callable[[list[dict[str, Any]]], Any] = lambda rows: None) -> Path:
+        """The results as CSV, with changed rows."""
+        path = self.database.with_suffix(".csv")
+        path.write_text(self.run("report", "--format", "csv", "--store", self.store).out)
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        names = [*rows[0]]
+        change(rows)
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, names)
+            writer.writeheader()
+            writer.writerows(rows)
+        return path
+
+    def printed_json(self, change: Callable[[dict[str, Any]], Any] = lambda body: None, flags: str = "") -> Path:
+        body = json.loads(self.run("report", "--format", "json", "--store", self.store, *flags.split()).out)
+        change(body)
+        path = self.database.with_suffix(".json")
+        path.write_text(json.dumps(body))
+        return path
+
+    def worst(self) -> list[str]:
+        with self.printed().open(newline="") as file:
+            rows = sorted(csv.DictReader(file), key=lambda row: float(row["test"]))
+        return list(dict.fromkeys(row["key"] for row in rows))[:3]
+
+
+@pytest.fixture
+def scene(harness: Harness, benched: Benched, copied: Path) -> Scene:
+    return Scene(harness, benched.keys, copied)
+
+
+def without_worst(scene: Scene) -> Path:
+    for key in scene.worst():
+        scene.sql("delete from records where key = ?", key)
+    return scene.printed()
+
+
+def without_worst_json(scene: Scene) -> Path:
+    without_worst(scene)
+    return scene.printed_json()
+
+
+def best_repeated(scene: Scene) -> Path:
+    return scene.printed(lambda rows: rows.extend(30 * [max(rows, key=lambda row: float(row["test"]))]))
+
+
+def row_added(scene: Scene) -> Path:
+    return scene.printed(lambda rows: rows.append(rows[2] | {"seed": "53", "test": "0.99"}))
+
+
+def row_renamed(scene: Scene) -> Path:
+    return scene.printed(lambda rows: rows[2].update(row="SCL (ours)"))
+
+
+def row_of_another(scene: Scene) -> Path:
+    return scene.printed(lambda rows: rows[2].update(row="CMLM"))
+
+
+def row_dropped(scene: Scene) -> Path:
+    return scene.printed(lambda rows: rows.pop(3))
+
+
+def seed_dropped(scene: Scene) -> Path:
+    return scene.printed(lambda rows: rows.__setitem__(slice(None), [row for row in rows if row["seed"] == "31"]))
+
+
+def seed_dropped_json(scene: Scene) -> Path:
+    return scene.printed_json(flags="--last --seeds 31 --methods ft,cmlm")
+
+
+def predictions_damaged(scene: Scene) -> Path:
+    path = scene.printed()
+    scene.sql("update records set predictions = zeroblob(10) where key = ?", scene.keys["FT", 31])
+    return path
+
+
+def parents_deleted(scene: Scene) -> Path:
+    path = scene.printed()
+    store = Store(scene.store, create=False)
+    for seed in (31, 42):
+        stage = store.stage(scene.keys["CMLM", seed])
+        assert stage is not None
+        assert stage.parent is not None
+        scene.sql("delete from records where key = ?", stage.parent.key)
+    return path
+
+
+def flops_changed(scene: Scene) -> Path:
+    tampered(scene.database, scene.keys["FT", 31], lambda record, _: record.update(flops=record["flops"] / 2))
+    return scene.printed()
+
+
+def loss_changed(scene: Scene) -> Path:
+    tampered(scene.database, scene.keys["FT", 31], lambda record, _: record["history"][0].update(loss=0.01))
+    return scene.printed()
+
+
+def parents_loss_changed(scene: Scene) -> Path:
+    parent = Store(scene.store, create=False).stage(scene.keys["CMLM", 31]).parent  # type: ignore[union-attr]
+    assert parent is not None
+    tampered(scene.database, parent.key, lambda record, _: record["history"][-1].update(loss=0.01))
+    return scene.printed()
+
+
+def evaluation_removed(scene: Scene) -> Path:
+    tampered(scene.database, scene.keys["FT", 31], lambda record, _: record["history"].insert(0, record["history"][0]))
+    tampered(scene.database, scene.keys["FT", 31], lambda record, _: record["history"][0].update(step=3))
+    return scene.printed()
+
+
+def weights_of_another(scene: Scene) -> Path:
+    key = scene.keys["CMLM", 31]
+    tampered(scene.database, key, lambda record, _: record["provenance"].update(parent_product="0" * 64))
+    return scene.printed()
+
+
+def in_json(change: Callable[[dict[str, Any]], Any]) -> Callable[[Scene], Path]:
+    return lambda scene: scene.printed_json(change)
+
+
+NOT, PART = "NOT confirmed.\n", "Confirmed in part, without "
+
+
+@pytest.mark.parametrize(
+    ("tamper", "verdict", "says"),
+    [
+        (without_worst, PART, "without 3 of the 14 runs of the bench, which have no record (never trained, or deleted)."),
+        (without_worst_json, PART, "without 3 of the 14 runs of the bench, which have no record (never trained, or deleted)."),
+        (best_repeated, NOT, "Contradictions: 30.\n  row 15 ("),
+        (row_added, NOT, "row 15 (SCL, sst2, 20 examples, subset 0, seed 53, accuracy) is no run of the bench; its key "),
+        (row_renamed, NOT, "row 3 (SCL (ours), sst2, 20 examples, subset 0, seed 31, accuracy) is no run of the bench; its key "),
+        (row_renamed, NOT, "the file leaves out the run SCL, sst2, 20 examples, subset 0, seed 31"),
+        (row_of_another, NOT, "row 3 (CMLM, sst2, 20 examples, subset 0, seed 31, accuracy): key is '"),
+        (row_dropped, NOT, "the file leaves out the run SCL, sst2, 20 examples, subset 0, seed 42"),
+        (seed_dropped, PART, "without 7 of the 14 runs of the bench, which the file leaves out."),
+        (seed_dropped_json, PART, "without 12 of the 14 runs of the bench, which the file leaves out."),
+        (predictions_damaged, NOT, "is damaged (its checksum does not match)"),
+        (parents_deleted, NOT, "the post-train stage before runs of the file: the store has no record "),
+        (flops_changed, NOT, " FLOPs, and its batches have "),
+        (loss_changed, NOT, "it says loss 0.01 at update 6, and its terms give "),
+        (parents_loss_changed, NOT, "it says loss 0.01 at update 2, and its terms give "),
+        (evaluation_removed, NOT, "its history has evaluations after updates [3, 6], and its stage after [6]"),
+        (weights_of_another, NOT, "the weights that it says it started from are not those "),
+        (in_json(lambda body: body.update(encoder="roberta-large")), NOT, "  encoder is 'roberta-large' in the file and '"),
+        (in_json(lambda body: body.update(preset="paper")), NOT, "  preset is 'paper' in the file and 'quick' by the records"),
+        (in_json(lambda body: body.update(subsets=[0, 1])), NOT, "  subsets has 2 entries in the file and 1 by the records"),
+        (in_json(lambda body: body["caption"].update(num_runs=99)), NOT, "  caption.num_runs is 99 in the file and 14 "),
+        (in_json(lambda body: body["caption"]["lines"].pop(0)), NOT, "  caption.lines has "),
+        (in_json(lambda body: body.update(extra=1)), NOT, "  extra is in the file and not derived from the records"),
+        (in_json(lambda body: body.pop("seeds")), NOT, "  seeds is not in the file and derived from the records"),
+        (in_json(lambda body: body["cells"][0].update(value=None)), NOT, "  cells[0: FT, sst2, 20].value is missing in the file and 0."),
+        (in_json(lambda body: body["cells"][0].update(value=0.99)), NOT, "  cells[0: FT, sst2, 20].value is 0.99 in the file and 0."),
+        (in_json(lambda body: body["results"][0].update(test=None)), NOT, "accuracy): test is missing in the file and 0."),
+    ],
+)  # fmt: skip
+def test_tampering_is_named(tamper: Callable[[Scene], Path], verdict: str, says: str, scene: Scene) -> None:
+    path = tamper(scene)
+    said = scene.run("verify", str(path), "--store", scene.store)
+    assert said.status == 1, said.out
+    assert says in said.out, said.out
+    assert verdict in said.out[said.out.rindex("Taken as recorded") :], said.out
+
+
+def test_deleted_records_are_each_named(scene: Scene) -> None:
+    keys = scene.worst()
+    said = scene.run("verify", str(without_worst(scene)), "--store", scene.store)
+    assert all(f"the store has no record {key[:12]}" in said.out for key in keys), said.out
+
+
+def test_without_its_data_a_bench_confirms_its_runs_alone(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, renamed = scene.printed(), scene.database.with_name("renamed.csv")
+    renamed.write_text(path.read_text().replace("SCL,", "SCL+,", 1))
+
+    def gone(*_: Any, **__: Any) -> None:
+        raise UserError("There is no folder data.")
+
+    monkeypatch.setattr("harness.commands.verify.prepare", gone)
+    said = scene.run("verify", str(path), "--store", scene.store)
+    assert said.status == 1
+    assert "14 rows whose bench cannot be planned here (There is no folder data)" in said.out, said.out
+    assert PART in said.out
+    said = scene.run("verify", str(renamed), "--store", scene.store)
+    assert "is no run of the bench" in said.out
+    assert said.out.endswith(NOT)
+
+
+def test_without_its_encoder_losses_and_flops_are_not_confirmed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: Any) -> None:
+        raise UserError("The encoder lacks its weights.")
+
+    monkeypatch.setattr("harness.commands.verify.start_of", gone)
+    said = scene.run("verify", str(flops_changed(scene)), "--store", scene.store)
+    assert said.status == 1
+    assert said.out.endswith("Confirmed in part, without losses and FLOPs (The encoder lacks its weights).\n"), said.out
 
 
 @pytest.mark.parametrize(
     ("column", "value", "says"),
     [
-        (
-            "test",
-            "0.987",
-            "row 3 (SCL, sst2, 20 examples, subset 0, seed 31, accuracy): test is 0.987 in the file and ",
-        ),
+        ("test", "0.987", "row 3 (SCL, sst2, 20 examples, subset 0, seed 31, accuracy): test is 0.987 in the file and "),
         ("dev", "", "row 3 (SCL, sst2, 20 examples, subset 0, seed 31, accuracy): dev is missing in the file and "),
         ("hardware", "abacus", "hardware is 'abacus' in the file and "),
-        ("seed", "33", "seed 33, accuracy): its key "),
-        ("row", "CMLM", "is the run of SCL, sst2, 20 examples, subset 0, seed 31"),
-        ("key", "f" * 32, "the store has no record ffffffffffff"),
+        ("key", "f" * 32, f"key is '{'f' * 32}' in the file and "),
+        ("metric", "f1", "row 3 (SCL, sst2, 20 examples, subset 0, seed 31, f1): its run has no score of this metric"),
     ],
-)
+)  # fmt: skip
 def test_a_changed_figure_is_named(column: str, value: str, says: str, harness: Harness, published: Path) -> None:
     changed(published, 3, column, value)
     said = harness("verify", str(published))
     assert said.status == 1
     assert says in said.out, said.out
     assert said.out.endswith("NOT confirmed.\n")
-
-
-def test_a_row_that_is_left_out_is_missed(harness: Harness, published: Path) -> None:
-    lines = published.read_text().splitlines()
-    published.write_text("\n".join([*lines[:4], *lines[5:]]) + "\n")
-    said = harness("verify", str(published))
-    assert said.status == 1
-    assert "the file leaves out 1 row of its own subsets and seeds; the first: SCL, sst2" in said.out
-
-
-def test_a_changed_cell_of_a_json_file_is_named(harness: Harness, tmp_path: Path) -> None:
-    path = tmp_path / "results.json"
-    body = json.loads(harness("report --format json").out)
-    body["cells"][0]["value"] += 0.01
-    path.write_text(json.dumps(body))
-    said = harness("verify", str(path))
-    assert said.status == 1
-    assert "cell FT, sst2, 20 examples: value is 0." in said.out
 
 
 def flip_dev(record: dict[str, Any], _: dict[str, Predictions]) -> None:
@@ -182,20 +373,20 @@ def test_a_changed_record_is_named(
     assert says in said.out, said.out
 
 
-def test_damaged_and_missing_records_are_told_apart(
-    harness: Harness, benched: Benched, published: Path, copied: Path
-) -> None:
-    with sqlite3.connect(copied) as connection:
-        connection.execute("delete from records where key = ?", [benched.keys["FT", 31]])
-        connection.execute(
-            "update records set record = replace(record, '\"tied\"', '\"Tied\"') where key = ?",
-            [benched.keys["SCL", 42]],
-        )
-    said = harness("verify", str(published), "--store", f"sqlite:///{copied}")
+def test_damaged_and_missing_records_are_told_apart(scene: Scene, published: Path) -> None:
+    scene.sql("delete from records where key = ?", scene.keys["FT", 31])
+    scene.sql(
+        "update records set record = replace(record, '\"tied\"', '\"Tied\"') where key = ?", scene.keys["SCL", 42]
+    )
+    said = scene.run("verify", str(published), "--store", scene.store)
     assert said.status == 1
-    assert "Runs without a record that gives them: 2." in said.out
-    assert f"the store has no record {benched.keys['FT', 31][:12]}" in said.out
-    assert f"its record {benched.keys['SCL', 42][:12]} is damaged (its checksum does not match)" in said.out
+    assert f"the store has no record {scene.keys['FT', 31][:12]}" in said.out
+    assert f"its record {scene.keys['SCL', 42][:12]} is damaged (its checksum does not match)" in said.out
+
+
+def parquet_of(**column: Any) -> bytes:
+    row = dict.fromkeys(RESULT_DTYPES, "a") | {"size": 1, "subset": 1, "seed": 1, "test": 0.5} | column
+    return pd.DataFrame([row]).to_parquet()
 
 
 @pytest.mark.parametrize(
@@ -206,15 +397,25 @@ def test_damaged_and_missing_records_are_told_apart(
         ("notes.txt", "hello", "should be a .csv, .json or .parquet file"),
         ("other.csv", "a,b\n1,2\n", "is not a file of results of 'harness report' (it has no column size, row, column"),
         ("header.csv", ",".join(RESULT_DTYPES) + "\n", "has no results"),
-        ("ragged.csv", "a,b\n1\n", "(row 1 has 1 values for 2 columns)"),
+        ("ragged.csv", "a,b\n1,2,3\n", "(it has rows with more values than columns)"),
         ("other.json", "[1]", "(it has no list 'results')"),
         ("broken.json", "{", "is not a file of results of 'harness report' ("),
-        ("broken.parquet", "PAR1", "is not a file of results of 'harness report' ("),
+        ("broken.parquet", b"PAR1", "is not a file of results of 'harness report' ("),
+        ("deep.json", '{"results": ' + "[" * 9999 + "]" * 9999 + "}", "(it is nested too deeply)"),
+        (
+            "huge.csv",
+            f"{','.join(RESULT_DTYPES)}\n{','.join(['1'] * 7 + ['1' + '0' * 400] + ['1'] * 14)}\n",
+            "(row 1: seed is '1",
+        ),
+        ("dict.parquet", parquet_of(row={"a": 1}), "(row 1: row is a dict)"),
+        ("list.parquet", parquet_of(seed=[1, 2]), "(row 1: seed is a ndarray)"),
     ],
 )
-def test_other_files_are_refused(name: str, content: str | None, says: str, harness: Harness, tmp_path: Path) -> None:
+def test_other_files_are_refused(
+    name: str, content: str | bytes | None, says: str, harness: Harness, tmp_path: Path
+) -> None:
     if content is not None:
-        (tmp_path / name).write_text(content)
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     said = harness("verify", str(tmp_path / name))
     assert said.status == 2
     assert says in said.err
@@ -269,7 +470,7 @@ def published_scores(scores: np.ndarray[Any, Any]) -> Verification:
         for s in range(scores.shape[0])
         for r in range(scores.shape[1])
     ]
-    return Verification(Published(Path("x.csv"), tuple(rows)), Store("sqlite:///none.db", create=False))
+    return Verification(Published(Path("x.csv"), tuple(rows)), Store("sqlite:///none.db", create=False), [])
 
 
 class Keyed:
@@ -305,7 +506,7 @@ def test_on_other_hardware_scores_and_first_losses_are_compared(
     assert "too few runs for a tolerance of scores (other hardware: device abacus instead of" in judged.sentence
     limit = rerun.Tolerance("accuracy", "test", 0.05, 15)
     assert rerun.within_tolerance(stage, record, moved, limit)[0]
-    worse = {d: Predictions(-each.logits, each.gold) for d, each in record.predictions.items()}
+    worse = {d: Predictions({"logits": -each.logits}, each.gold) for d, each in record.predictions.items()}
     agrees, said = rerun.within_tolerance(stage, record, replace(record, predictions=worse), limit)
     assert not agrees
     assert "tolerance 5.00 points by the runs of its cell (15)" in said

@@ -5,6 +5,7 @@ import os
 import pickle
 import re
 import shutil
+import signal
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster.driver import BENCH, Driver, Kept, kept, numbers, started
+from cli.command import command
+from cluster import in_process
+from cluster.driver import BENCH, Driver, Kept, kept, numbers, started, table_of
 from filelock import FileLock
 
 
@@ -96,3 +99,54 @@ def same_table(undisturbed: Undisturbed) -> Callable[[Driver], None]:
         assert {(each.status, each.attempt) for each in found.values()} == {("done", 1)}
 
     return check
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A bench that ended, with what it printed."""
+
+    out: str
+    err: str
+
+    @property
+    def table(self) -> dict[str, Any]:
+        return table_of(self.out)
+
+    @property
+    def done(self) -> int:
+        """How many stages it trained."""
+        line = [line for line in self.err.splitlines() if "stages in " in line][-1]
+        return int(re.findall(r"(\d+) done(?! before)", line)[0])
+
+
+Bench = Callable[..., Ended]
+"""(folder, command line, exit status it must end with, records after which it is interrupted) -> what it printed."""
+
+
+@pytest.fixture(params=["in this process", pytest.param("on Ray", marks=[pytest.mark.ray, pytest.mark.slow])])
+def bench(
+    request: pytest.FixtureRequest,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    packaged: dict[str, Path],
+) -> Bench:
+    """Runs a bench in a folder: with the real driver and this process as its only worker, or as a command with its own Ray."""
+
+    def here(folder: Path, line: str, status: int = 0, interrupt_after: int = 0) -> Ended:
+        with monkeypatch.context() as patched:
+            patched.chdir(folder)
+            in_process.patch(patched, interrupt_after)
+            said = command(capsys, line)
+        assert said.status == status, said.err
+        return Ended(said.out, said.err)
+
+    def on_ray(folder: Path, line: str, status: int = 0, interrupt_after: int = 0) -> Ended:
+        with started(folder, line) as driver:
+            if interrupt_after:
+                driver.recorded(interrupt_after)
+                driver.signal(signal.SIGINT, group=True)
+            assert driver.wait() == status, driver.err
+            driver.gone()
+        return Ended(driver.out, driver.err)
+
+    return here if request.param == "in this process" else on_ray

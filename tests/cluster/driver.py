@@ -55,6 +55,11 @@ def waited(what: str, found: Callable[[], Any], seconds: float = WAIT_SECONDS) -
     raise AssertionError(f"waited {seconds:g} s in vain for {what}")
 
 
+def default_signals() -> None:
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @dataclass(frozen=True)
 class Kept:
     """What the store holds of one stage. `numbers` are all that training found, to the last bit."""
@@ -123,8 +128,8 @@ class Driver:
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
-                # A test run started in the background inherits an ignored SIGINT, and so would the command under test.
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+                # A test run in the background inherits an ignored SIGINT, one under nohup an ignored SIGHUP; the command would too.
+                preexec_fn=default_signals,
             )
 
     @property

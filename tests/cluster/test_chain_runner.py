@@ -11,17 +11,17 @@ import pytest
 from ray.exceptions import ActorDiedError
 from store.samples import record, stage
 
-from harness.cluster import chain_runner as module
-from harness.cluster import stages as stages_module
-from harness.cluster.chain_runner import ChainRunner
+from harness.cluster import ledger as ledger_module
+from harness.cluster import tune as tune_module
+from harness.cluster.tune import ChainRunner
 from harness.cluster.worker import WorkerResult
 from harness.execution import WorkerSetup
+from harness.planning.lifecycle import WORKER_DEATHS
+from harness.planning.work import Item
 from harness.search.points import StageResult
 from harness.specs import Parent, Record, Run, Stage, Status
 from harness.storage import Storage, weights_of
 from harness.store import Owner, Store
-from harness.tables.lifecycle import WORKER_DEATHS
-from harness.tables.work import Item
 
 HEAD, POST, LEAF = (
     replace(each, phase=phase)
@@ -103,8 +103,8 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
     def ask(to: FakeLedger, what: str, *arguments: Any) -> Any:
         return getattr(to, what)(*arguments)
 
-    monkeypatch.setattr(module, "ask", ask)
-    monkeypatch.setattr(stages_module, "ask", ask)
+    monkeypatch.setattr(tune_module, "ask", ask)
+    monkeypatch.setattr(ledger_module, "ask", ask)
     return FakeLedger(Store(f"sqlite:///{tmp_path / 'harness.db'}"), Storage(str(tmp_path / "weights")))
 
 

@@ -10,18 +10,18 @@ import pytest
 from store.samples import stage
 
 from harness.cli.progress import StageProgress
-from harness.cluster import stages as stages_module
-from harness.cluster.stages import LeasedStages
+from harness.cluster import ledger as ledger_module
+from harness.cluster.ledger import LeasedStages
 from harness.cluster.worker import WorkerResult
+from harness.planning.lifecycle import Event, Lifecycle
+from harness.planning.work import Item
 from harness.storage import Storage, weights_of
-from harness.tables.lifecycle import Event, Lifecycle
-from harness.tables.work import Item
 
 
 @pytest.fixture
 def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
     """Of the driver's side alone: every lease is granted, and no worker starts."""
-    monkeypatch.setattr(stages_module, "ask", lambda _, what, *__: {"lease": "granted"}.get(what))
+    monkeypatch.setattr(ledger_module, "ask", lambda _, what, *__: {"lease": "granted"}.get(what))
     return Storage(str(tmp_path / "weights"))
 
 
@@ -46,7 +46,7 @@ def test_a_remade_stage_is_none_of_the_plans(storage: Storage, ended: Any, capsy
                     storage.write(weights_of(parent.key), b"weights")
                 events += stages.trained(item, WorkerResult(ended, "" if ended == "done" else "no room", True))
         for event in events:
-            progress.show(event)
+            progress(event)
         assert progress._ended == len(siblings)
     assert [item.stage.key for item in started if item.remake] == [parent.key], "once for all of them"
     said = capsys.readouterr().err

@@ -2,63 +2,85 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
 import pytest
+from cluster.conftest import Bench
 from cluster.driver import finished, kept
+from trained import films_folder
 
 from harness.store import Store
-from harness.tasks.packaged import packaged_rows
+from harness.yaml_files import packaged_files
 
-pytestmark = pytest.mark.ray
-
+SHORT = "--tasks sst2 --data data --sizes 100 --subsets 0 --set fine_tune.steps=2 --set max_length=64 --slots 1 --yes --format json"
 OBJECTIVES = (
-    "bench --table objectives --methods CSSL,TACO,ELECTRA,COCO-LM,CMLM+SCL --sizes 100 --subsets 0 --set mlm_head.steps=2 "
-    "--set post_train.steps=12 --set fine_tune.steps=4 --translator file:views.jsonl --slots 1 --yes --format json"
+    "bench --table objectives --methods CSSL,TACO,ELECTRA,COCO-LM,CMLM+SCL --set post_train.steps=6 "
+    f"--translator file:views.jsonl --encoder {{}} {SHORT}"
 )
 PRE = (
-    "bench --table pretraining --methods MLM,TACO,COCO-LM --subsets 0 --set pre_train.steps=3 --set fine_tune.steps=4 --slots 1 "
-    "--yes --format json"
+    "bench --table pretraining --methods MLM,TACO,COCO-LM --corpus corpus.txt --set pre_train.steps=3 "
+    f"--set pre_train.batch_size=8 --encoder new:tiny@{{}} {SHORT}"
 )
 
 
-@pytest.mark.usefixtures("packaged")
-def test_objectives_as_post_training(tmp_path: Path) -> None:
-    texts = sorted({text for (text,) in packaged_rows("movies", "train").texts})
-    views = [{"text": text, "view_1": " ".join(text.split()[::-1]), "view_2": text.upper()} for text in texts]
-    (tmp_path / "views.jsonl").write_text("".join(json.dumps(row) + "\n" for row in views), encoding="utf-8")
-    driver = finished(tmp_path, OBJECTIVES)
-    assert {cell["row"] for cell in driver.table["cells"]} == {"CSSL", "TACO", "ELECTRA", "COCO-LM", "CMLM+SCL"}
-    assert all(cell["done"] == cell["expected"] == 1 for cell in driver.table["cells"])
-    store = Store(f"sqlite:///{tmp_path}/.harness/harness.db", create=False)
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return films_folder(tmp_path)
+
+
+def test_objectives_as_post_training(bench: Bench, folder: Path, bert: Path) -> None:
+    line = OBJECTIVES.format(bert)
+    first = bench(folder, line)
+    assert {cell["row"] for cell in first.table["cells"]} == {"CSSL", "TACO", "ELECTRA", "COCO-LM", "CMLM+SCL"}
+    assert all(cell["done"] == cell["expected"] == 1 for cell in first.table["cells"])
+    store = Store(f"sqlite:///{folder}/.harness/harness.db", create=False)
     found = {}
-    for key in kept(tmp_path):
+    for key in kept(folder):
         stage, record = store.stage(key), store.records([key])[key]
         assert stage is not None
         found[stage.objective.name] = (stage, record)
-    assert set(found) == {"mlm", "cssl", "taco", "electra", "coco_lm", "cmlm", "cross_entropy", "scl"}
+    assert set(found) == {"cssl", "taco", "electra", "coco_lm", "cmlm", "cross_entropy", "scl"}
     assert found["cssl"][0].data.views == 2
     for name in ("cssl", "taco", "coco_lm", "cmlm"):
         measures = found[name][1].history[-1]["measures"]
         assert {"embedding_std", "positive_cosine", "collapsed_value"} <= set(measures), name
         assert all(math.isfinite(value) for value in measures.values())
-    before = kept(tmp_path)
-    again = finished(tmp_path, OBJECTIVES)
+    before = kept(folder)
+    again = bench(folder, line)
     assert "To do: nothing." in again.err
-    assert again.table == driver.table
-    assert kept(tmp_path) == before
+    assert again.table == first.table
+    assert kept(folder) == before
 
 
-@pytest.mark.usefixtures("packaged")
-def test_pre_training_from_random_weights(tmp_path: Path) -> None:
-    driver = finished(tmp_path, PRE)
-    assert [(cell["row"], cell["done"], cell["expected"]) for cell in driver.table["cells"]] == [
+def test_pre_training_from_random_weights(bench: Bench, folder: Path, bert: Path) -> None:
+    line = PRE.format(bert)
+    first = bench(folder, line)
+    assert [(cell["row"], cell["done"], cell["expected"]) for cell in first.table["cells"]] == [
         (row, 1, 1) for row in ("MLM", "TACO", "COCO-LM")
     ]
-    (blocks,) = (tmp_path / ".harness" / "blocks").iterdir()
+    (blocks,) = (folder / ".harness" / "blocks").iterdir()
     assert (blocks / "manifest.json").is_file()
-    again = finished(tmp_path, PRE.replace("MLM,TACO", "MLM,ELECTRA"))
-    assert again.counts["done"] == 2, "ELECTRA's pre-training and its fine-tuning, nothing else"
-    assert sum(1 for _ in (tmp_path / ".harness" / "blocks").iterdir()) == 1
+    again = bench(folder, line.replace("MLM,TACO", "MLM,ELECTRA"))
+    assert again.done == 2, "ELECTRA's pre-training and its fine-tuning, nothing else"
+    assert sum(1 for _ in (folder / ".harness" / "blocks").iterdir()) == 1
+
+
+@pytest.mark.ray
+def test_workers_read_blocks_and_views(folder: Path, bert: Path) -> None:
+    """One chain on Ray: pre-training on blocks of a corpus, post-training on two translations of each text, fine-tuning."""
+    text = packaged_files("benchmarks")["pretraining"].read_text(encoding="utf-8")
+    row = "{name: MLM, pre_train: mlm, method: ft}"
+    assert text.count(row) == 1
+    (folder / "chain.yaml").write_text(text.replace(row, row.replace("ft", "cssl")), encoding="utf-8")
+    line = PRE.format(bert).replace(
+        "--table pretraining --methods MLM,TACO,COCO-LM", "--table chain.yaml --methods MLM"
+    )
+    driver = finished(folder, f"{line} --set post_train.steps=2 --translator file:views.jsonl")
+    assert driver.counts["done"] == 3
+    (cell,) = (cell for cell in driver.table["cells"] if cell["column"] == "sst2")
+    assert (cell["done"], cell["expected"]) == (1, 1)
+    store = Store(f"sqlite:///{folder}/.harness/harness.db", create=False)
+    stages = {stage.phase: stage for key in kept(folder) if (stage := store.stage(key))}
+    assert stages["pre-train"].data.blocks == "packed"
+    assert stages["post-train"].data.views == 2

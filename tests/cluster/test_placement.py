@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -26,22 +25,21 @@ from ray.cluster_utils import Cluster
 
 import benchmarks.scheduler
 from benchmarks.scheduler import items, nothing
-from harness.cluster import heartbeat, worker_set
+from harness.cluster import heartbeat
+from harness.cluster import pool as pool_module
 from harness.cluster.ledger import ask, start_ledger
 from harness.cluster.pool import Pool
-from harness.cluster.worker import UnusableProcessError, WorkerProcess, slots_in, slots_of
+from harness.cluster.worker import TokenCache, UnusableProcessError, WorkerProcess, slots_in, slots_of
 from harness.encoders.tokens import Vocabulary
 from harness.errors import UserError
 from harness.execution import Execution, WorkerSetup
+from harness.planning.lifecycle import Event
+from harness.planning.work import Item
 from harness.specs import Record
 from harness.storage import Storage
 from harness.store import Owner, Store
-from harness.tables.lifecycle import Event
-from harness.tables.work import Item
 
 pytestmark = pytest.mark.ray
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 class Idler(WorkerProcess):
@@ -136,11 +134,10 @@ class Bench:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """A head that has nothing to train on; each test adds its nodes."""
-    health = {"health_check_period_ms": 1000, "health_check_timeout_ms": 5000, "health_check_failure_threshold": 5}
-    there = Cluster(
-        initialize_head=True,
-        head_node_args={"num_cpus": 0, "include_dashboard": False, "dashboard_port": 0, "_system_config": health},
-    )
+    system = {"health_check_period_ms": 1000, "health_check_timeout_ms": 5000, "health_check_failure_threshold": 5}
+    system |= {"local_fs_capacity_threshold": 0.0001}  # no object goes to the disk
+    head = {"num_cpus": 0, "include_dashboard": False, "dashboard_port": 0, "object_store_memory": 80 * 2**20}
+    there = Cluster(initialize_head=True, head_node_args={**head, "_system_config": system})
     for module in (sys.modules[__name__], benchmarks.scheduler):  # which a worker cannot import
         ray.cloudpickle.register_pickle_by_value(module)
     ray._private.worker._worker_logs_enabled = False  # a raylet that is killed says so at length
@@ -152,7 +149,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_set, "RECOUNT_SECONDS", 0.5)
+    monkeypatch.setattr(pool_module, "RECOUNT_SECONDS", 0.5)
 
 
 @contextmanager
@@ -304,7 +301,7 @@ def test_a_worker_that_stopped_is_killed_and_its_stage_trained_elsewhere(
 def test_workers_are_replaced_when_they_are_worn_out_or_spoiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_set, "MAX_STAGES", 3)
+    monkeypatch.setattr(pool_module, "MAX_STAGES", 3)
     every = leaves(10)
     for item, (name, cost) in zip(every, {"spoils once": 9.0, "fills memory": 8.0, "dies": 7.0}.items(), strict=False):
         item.name, item.cost = name, cost
@@ -325,13 +322,14 @@ def test_workers_are_replaced_when_they_are_worn_out_or_spoiled(
 
 
 @pytest.mark.usefixtures("large_node")
-def test_a_thousand_stages_are_recorded_once_each(tmp_path: Path) -> None:
-    every = items(1000)
+@pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.slow)])
+def test_many_stages_are_recorded_once_each(count: int, tmp_path: Path) -> None:
+    every = items(count)
     bench = Bench(tmp_path, every, Execution(slots=2))
     bench.go()
     records = bench.ends()
-    assert Counter(event.kind for event in bench.events) == {"started": 1000, "done": 1000}
-    assert len({event.item.stage.key for event in bench.events}) == len(records) == 1000
+    assert Counter(event.kind for event in bench.events) == {"started": count, "done": count}
+    assert len({event.item.stage.key for event in bench.events}) == len(records) == count
     assert set(bench.store.statuses(records).values()) == {("done", 1)}
     full = bench.store.records([item.stage.key for item in every[:60]], predictions=True)
     for item in every[:60]:
@@ -343,24 +341,9 @@ def test_a_thousand_stages_are_recorded_once_each(tmp_path: Path) -> None:
         assert connection.exec_driver_sql("SELECT count(*) FROM leases").scalar() == 0
 
 
-WITHOUT_ROOM = """
-import numpy as np, ray
-from benchmarks.scheduler import items
-from harness.cluster.worker import TokenCache
-from harness.errors import UserError
-ray.init(address="local", num_cpus=1, include_dashboard=False, object_store_memory=80 * 2**20, log_to_driver=False)
-try:
-    TokenCache(lambda *_: np.ones(100 * 2**20, np.uint8)).references(items(1)[0].stage)
-except UserError as error:
-    print(error)
-"""
-
-
-def test_an_object_store_without_room_is_said_at_once() -> None:
-    """A store of 80 MB, tokens of 100 MB, and a disk that Ray takes for full."""
-    full = {**os.environ, "RAY_local_fs_capacity_threshold": "0.0001"}
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_ROOM], capture_output=True, text=True, check=True, cwd=REPOSITORY, env=full
-    )
-    assert done.stdout.startswith("The tokens of none/train do not fit into Ray's object store")
-    assert "--object-store-memory" in done.stdout
+def test_an_object_store_without_room_is_said_at_once(cluster: Cluster) -> None:
+    """The head's store has 80 MB, the tokens 100 MB, and Ray takes the disk for full."""
+    assert cluster.head_node
+    with pytest.raises(UserError, match=r"^The tokens of none/train do not fit into Ray's object store") as refused:
+        TokenCache(lambda *_: np.ones(100 * 2**20, np.uint8)).references(items(1)[0].stage)
+    assert "--object-store-memory" in str(refused.value)

@@ -1,4 +1,4 @@
-"""One, two and four Ray Train workers over the same batches train the same, for every method and objective.
+"""One, two and (slow) four Ray Train workers over the same batches train the same, for every method and objective.
 
 One worker group a world size trains all stages, and this process. Without dropout: its draws are anew for each worker.
 """
@@ -20,7 +20,6 @@ import tiny
 import torch
 from cluster.driver import waited
 from numpy.typing import NDArray
-from torch import distributed
 
 from harness.encoders.models.weights import weights_digest
 from harness.execution import Execution
@@ -30,7 +29,7 @@ from harness.training.loop import Placement, Scoring, train, trainable
 from harness.training.process_group import ProcessGroup
 
 pytestmark = pytest.mark.ray
-STEPS = 10
+STEPS = 6
 DTYPES = {"float64": (1e-8, 1e-9), "float32": (1e-4, 1e-5), "float16": (1e-2, 5e-2)}
 """Adam's eps and the largest difference allowed. Adam divides a gradient by its own size: one that is zero but for
 rounding (a key's bias) moves a weight by a whole learning rate unless eps is above what rounding leaves. float16: products under
@@ -114,30 +113,22 @@ def stage_loop(config: dict[str, Any]) -> None:
     """All stages on one worker of the group; the first one writes down what they came to."""
     torch.set_num_threads(1)
     process_group, folder = ProcessGroup.current(), Path(config["folder"])
-    found: dict[Any, Any] = {
+    results: dict[Any, Any] = {
         (name, "float64", 0): trained(folder, name, "float64", process_group)
         for name in (tiny.OBJECTIVES if process_group.size < 4 else SOME)
     }
     for name in HALF:
-        found[name, "float16", 0] = trained(folder, name, "float16", process_group)
+        results[name, "float16", 0] = trained(folder, name, "float16", process_group)
     for name in SOME:
-        found[name, "float32", 0] = trained(folder, name, "float32", process_group)
+        results[name, "float32", 0] = trained(folder, name, "float32", process_group)
         if process_group.size < 4:
-            found[name, "float64", MICRO_BATCH] = trained(folder, name, "float64", process_group, MICRO_BATCH)
+            results[name, "float64", MICRO_BATCH] = trained(folder, name, "float64", process_group, MICRO_BATCH)
     if process_group.size < 4:
-        found["interrupted"] = interrupted(
+        results["interrupted"] = interrupted(
             folder, Path(config["out"]) / f"artifacts-{process_group.size}", process_group
         )
     if process_group.rank == 0:
-        torch.save(found, Path(config["out"]) / f"{process_group.size}.pt")
-
-
-def halved(out: Path) -> int:
-    """Two groups of two from the four workers: a second set of workers would take half a minute to start. Returns which this one is in."""
-    half, rank = divmod(distributed.get_rank(), 2)
-    distributed.destroy_process_group()
-    distributed.init_process_group("gloo", init_method=f"file://{out}/half-{half}", rank=rank, world_size=2)
-    return half
+        torch.save(results, Path(config["out"]) / f"{process_group.size}.pt")
 
 
 SOME = ("cross_entropy", "scl", "mlm", "cmlm-simclr", "cssl-simsiam", "taco", "electra-narrow", "coco_lm")
@@ -147,15 +138,42 @@ HALF = ("cross_entropy", "cmlm-simclr", "coco_lm")
 """In fp16, which a CPU computes slowly: with labels, with a contrast over the whole batch, and the one that skips most updates."""
 
 
+ByWorkers = dict[int, dict[Any, Any]]
+
+
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[Any, Any]]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.encoder_folder(tmp_path_factory.mktemp("process_group"), "bert")
+
+
+@pytest.fixture(scope="module")
+def by_workers(folder: Path) -> ByWorkers:
     """By world size, what every stage came to."""
+    stage_loop({"folder": str(folder), "out": str(folder.parent)})  # one worker is this process
+    train_in_group(folder, 2)
+    return {workers: came_to(folder, workers) for workers in (1, 2)}
+
+
+@pytest.fixture(scope="module")
+def by_four_workers(folder: Path, by_workers: ByWorkers) -> ByWorkers:
+    train_in_group(folder, 4)
+    return {**by_workers, 4: came_to(folder, 4)}
+
+
+FOUND = ["by_workers", pytest.param("by_four_workers", marks=pytest.mark.slow)]
+
+
+def came_to(folder: Path, workers: int) -> dict[Any, Any]:
+    stages: dict[Any, Any] = torch.load(folder.parent / f"{workers}.pt", weights_only=False)
+    return stages
+
+
+def train_in_group(folder: Path, workers: int) -> None:
+    """All stages on so many Ray Train workers, and the gauges of the session's metrics port in metrics.txt."""
     from harness.cluster.session import session
 
-    out = tmp_path_factory.mktemp("process_group")
-    folder = tiny.encoder_folder(out, "bert")
-    stage_loop({"folder": str(folder), "out": str(out)})  # one worker is this process
-    with session(Execution("local", slots=4, gpus_per_run=0.0), {}):
+    out = folder.parent
+    with session(Execution("local", slots=workers, gpus_per_run=0.0), {}):
         from ray.train import RunConfig, ScalingConfig
         from ray.train.torch import TorchTrainer
 
@@ -168,18 +186,15 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[Any, Any]]
             from cluster import test_process_group
 
             test_process_group.stage_loop(config)
-            if test_process_group.halved(Path(config["out"])) == 0:
-                test_process_group.stage_loop(config)
 
         TorchTrainer(
             stage_loop_there,
             train_loop_config={"folder": str(folder), "out": str(out), "path": sys.path},
-            scaling_config=ScalingConfig(num_workers=4),
+            scaling_config=ScalingConfig(num_workers=workers),
             torch_config=ProcessGroupConfig("gloo"),
-            run_config=RunConfig(name="process-group", storage_path=str(out / "train")),
+            run_config=RunConfig(name=f"process-group-{workers}", storage_path=str(out / "train")),
         ).fit()
         served_by(folder, out / "metrics.txt")
-    return {workers: torch.load(out / f"{workers}.pt", weights_only=False) for workers in (1, 2, 4)}
 
 
 def served_by(folder: Path, out: Path) -> None:
@@ -187,8 +202,8 @@ def served_by(folder: Path, out: Path) -> None:
     import ray
 
     from harness.cluster.gauges import StagesGauge
-    from harness.tables.lifecycle import Lifecycle
-    from harness.tables.work import Item
+    from harness.planning.lifecycle import Lifecycle
+    from harness.planning.work import Item
 
     stage, _ = tiny.fine_tuning(folder)
     item, setup = Item(stage, "FT/sst2/n20/subset0/seed31", 0.0, (), False, False, 0), tiny.worker_setup(folder, folder)
@@ -208,13 +223,13 @@ def served_by(folder: Path, out: Path) -> None:
     (node,) = ray.nodes()
     address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
 
-    def found() -> str:
+    def gauges() -> str:
         with suppress(OSError):
             text: str = urllib.request.urlopen(address, timeout=30).read().decode()
             return text if "harness_loss" in text and "harness_stages" in text else ""
         return ""
 
-    out.write_text(waited("the gauges", found))
+    out.write_text(waited("the gauges", gauges))
 
 
 def test_gauges_reach_the_metrics_port(served: str) -> None:
@@ -238,8 +253,8 @@ def test_gauges_reach_the_metrics_port(served: str) -> None:
 
 
 @pytest.fixture
-def served(found: dict[int, dict[Any, Any]], tmp_path_factory: pytest.TempPathFactory) -> str:
-    return min(tmp_path_factory.getbasetemp().glob("process_group*/metrics.txt")).read_text()  # or pytest's link to it
+def served(folder: Path, by_workers: ByWorkers) -> str:
+    return (folder.parent / "metrics.txt").read_text()
 
 
 def difference(one: Trained, other: Trained) -> tuple[float, float]:
@@ -249,15 +264,17 @@ def difference(one: Trained, other: Trained) -> tuple[float, float]:
     return losses, max(float(np.abs(one.weights[n] - other.weights[n]).max()) for n in one.weights)
 
 
-@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("named", FOUND)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_losses_and_weights_do_not_depend_on_the_number_of_workers(
-    workers: int, dtype: str, found: dict[int, dict[Any, Any]]
+    named: str, dtype: str, request: pytest.FixtureRequest
 ) -> None:
+    by_workers: ByWorkers = request.getfixturevalue(named)
+    workers = max(by_workers)
     differences = {}
     names = HALF if dtype == "float16" else tiny.OBJECTIVES if (dtype, workers) == ("float64", 2) else SOME
     for name in names:
-        one, several = (found[size][name, dtype, 0] for size in (1, workers))
+        one, several = (by_workers[size][name, dtype, 0] for size in (1, workers))
         assert len(one.losses) == STEPS
         differences[name] = difference(one, several)
         assert max(differences[name]) <= DTYPES[dtype][1], name
@@ -267,11 +284,12 @@ def test_losses_and_weights_do_not_depend_on_the_number_of_workers(
     )  # pytest -rP
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
-def test_all_ranks_skip_the_update_that_one_of_them_cannot_make(workers: int, found: dict[int, dict[Any, Any]]) -> None:
+@pytest.mark.parametrize("named", FOUND)
+def test_all_ranks_skip_the_update_that_one_of_them_cannot_make(named: str, request: pytest.FixtureRequest) -> None:
     """Its gradient is everyone's before anyone looks whether it is finite."""
-    for name in HALF:
-        ranks = found[workers][name, "float16", 0].ranks
+    by_workers: ByWorkers = request.getfixturevalue(named)
+    for workers, name in itertools.product(by_workers, HALF):
+        ranks = by_workers[workers][name, "float16", 0].ranks
         assert len(ranks) == workers
         assert all(each == ranks[0] for each in ranks), name
         scales, skipped = zip(*ranks[0][0], strict=True)
@@ -280,14 +298,17 @@ def test_all_ranks_skip_the_update_that_one_of_them_cannot_make(workers: int, fo
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_nor_on_micro_batches(workers: int, found: dict[int, dict[Any, Any]]) -> None:
+def test_nor_on_micro_batches(workers: int, by_workers: ByWorkers) -> None:
     for name in SOME:
-        assert max(difference(found[1][name, "float64", 0], found[workers][name, "float64", MICRO_BATCH])) <= 1e-9, name
+        assert (
+            max(difference(by_workers[1][name, "float64", 0], by_workers[workers][name, "float64", MICRO_BATCH]))
+            <= 1e-9
+        ), name
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_interrupted_and_resumed(workers: int, found: dict[int, dict[Any, Any]]) -> None:
-    undisturbed, resumed = found[workers]["interrupted"]
+def test_interrupted_and_resumed(workers: int, by_workers: ByWorkers) -> None:
+    undisturbed, resumed = by_workers[workers]["interrupted"]
     assert undisturbed.status == "done", undisturbed.reason
     assert resumed.provenance["resumed_at"] == RESUMED
     assert resumed.provenance["workers"] == workers
@@ -300,11 +321,10 @@ def test_interrupted_and_resumed(workers: int, found: dict[int, dict[Any, Any]])
         assert predicted.logits.tobytes() == resumed.predictions[digest].logits.tobytes()
 
 
-def test_training_moved_the_weights(found: dict[int, dict[Any, Any]], tmp_path: Path) -> None:
+def test_training_moved_the_weights(by_workers: ByWorkers, folder: Path) -> None:
     """So that equal means something: every objective moves its weights by far more than it may differ."""
-    folder = tiny.encoder_folder(tmp_path, "bert")
     for name in tiny.OBJECTIVES:
         begun = tiny.built(folder, tiny.OBJECTIVES[name])
-        ended = found[1][name, "float64", 0].weights
+        ended = by_workers[1][name, "float64", 0].weights
         moved = max(float(np.abs(ended[n] - p.detach().numpy()).max()) for n, p in begun.named_parameters())
         assert moved > 1e-3, name

@@ -437,6 +437,24 @@ def test_a_point_that_cannot_be_run_is_failed_with_its_reason_and_does_not_stop(
     assert as_told(again.history) == as_told(tune.history)
 
 
+@pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2"])
+@pytest.mark.parametrize("ended", [0, 12, 20])
+def test_ten_points_that_run_at_once_spread(sampler: str, ended: int, tmp_path: Path) -> None:
+    """Ten asks without a value told between them, as on ten slots: no point comes twice, and they do not crowd around the best one."""
+    tune = Tune(points_of(tmp_path, sampler=sampler, trials=60), Kept())
+    for _ in range(ended):
+        name = tune.start()
+        assert name
+        while not tune.step(name):
+            pass
+    assert all(tune.start() for _ in range(10))
+    proposed = [point for _, point, _, _ in tune.running.values()]
+    alphas = sorted(float(point["alpha"]) for point in proposed)
+    assert len({whole(point) for point in proposed}) == 10
+    assert alphas[-1] > 10 * alphas[0], "a factor of 200 is searched"
+    assert len({point["p_c"] for point in proposed}) >= 4
+
+
 # ------------------------------------------------------------------------------------------------------------- racing
 
 

@@ -84,42 +84,6 @@ def answer(address: str) -> Any:
         return json.load(response)
 
 
-def test_a_submitted_bench_fills_its_table(head: tuple[str, str], folder: Path) -> None:
-    """By the head's HOST:PORT; the table's file is here alone and travels with the job."""
-    store = folder / "kept" / "harness.db"
-    with started(folder, f"submit --address {head[1]} --follow {BENCH} --store sqlite:///{store}") as driver:
-        assert driver.wait() == 0, driver.out + driver.err
-        assert driver.processes() == [], "submit starts nothing of its own"
-    assert driver.err == "", "no noise of Ray's"
-
-    (id,) = re.findall(r"^Job (harness-few_shot-\d{8}-\d{6}-[0-9a-f]{4}) is submitted\.$", driver.out, re.MULTILINE)
-    assert f"ray job stop {id} --address {head[0]}" in driver.out
-    followed = plain_shell(printed(driver, "Follow it"), folder)
-    assert followed.returncode == 0, followed.stderr
-    assert '"results": [' in followed.stdout, "the table, as the job printed it"
-    assert f"{head[0]}/#/jobs/{id}    (its token: ray get-auth-token)" in driver.out
-
-    assert f"Ray dashboard: {head[0]} " in driver.out, "the job joined the cluster that it was handed to"
-    table = json.loads(driver.out[driver.out.index("\n{") :])
-    assert next((cell["row"], cell["done"], cell["expected"]) for cell in table["cells"]) == ("FT", 1, 1)
-    assert len(table["results"]) == 1
-
-    job = answer(f"{head[0]}/api/jobs/{id}")
-    assert (job["status"], job["driver_exit_code"]) == ("SUCCEEDED", 0)
-    assert job["entrypoint"] == f"harness {BENCH} --store sqlite:///{store} --address auto --yes"
-    assert job["metadata"] == {
-        "harness_command": f"harness {BENCH} --store sqlite:///{store}",
-        "harness_table": "few_shot",
-        "harness_preset": "quick",
-        "harness_encoder": "bert-tiny",
-    }
-    records = Path(folder / ".harness")
-    records.mkdir()
-    shutil.copy(store, records)
-    assert {each.status for each in kept(folder).values()} == {"done"}
-    assert len(kept(folder)) == 1
-
-
 def printed(driver: Driver, what: str) -> str:
     """A command that `submit` printed."""
     found = re.search(rf"^{what}: +(.*)$", driver.out, re.MULTILINE)
@@ -137,12 +101,12 @@ def plain_shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_job_is_stopped_and_the_same_command_goes_on(head: tuple[str, str], folder: Path) -> None:
-    """By the command that was printed. Whoever follows the job ends with a sentence."""
+    """By the command that was printed. Whoever follows the job ends with a sentence. The table's file is here alone and travels
+    with the job; the second time it goes by the head's HOST:PORT and fills the table."""
     (folder / ".harness").mkdir()
-    store = f"--store sqlite:///{folder}/.harness/harness.db"
-    seeds = "0,1,2,3,4,5,6,7"  # enough that it is not done before it is stopped
-    line = f"submit --address {head[0]} --follow {BENCH.replace('--seeds 31', f'--seeds {seeds}')} {store}"
-    with started(folder, line) as driver:
+    seeds = ",".join(map(str, range(24)))  # enough that it is not done before it is stopped
+    bench = f"{BENCH.replace('--seeds 31', f'--seeds {seeds}')} --store sqlite:///{folder}/.harness/harness.db"
+    with started(folder, f"submit --address {head[0]} --follow {bench}") as driver:
         driver.recorded(1)
         before = kept(folder)
         stopped = plain_shell(printed(driver, "Stop it"), folder)
@@ -154,11 +118,35 @@ def test_a_job_is_stopped_and_the_same_command_goes_on(head: tuple[str, str], fo
     assert driver.err.startswith(f"harness: job {id} stopped: ")
     assert not TRACE.search(driver.out + driver.err)
     assert leases(folder) == 0
-    with started(folder, line) as again:
-        assert again.wait() == 0, again.out + again.err
+
+    with started(folder, f"submit --address {head[1]} --follow {bench}") as driver:
+        assert driver.wait() == 0, driver.out + driver.err
+        assert driver.processes() == [], "submit starts nothing of its own"
+    assert driver.err == "", "no noise of Ray's"
     after = kept(folder)
     assert {key: after[key] for key in before} == before
-    assert sorted((each.status, each.attempt) for each in after.values()) == [("done", 1)] * len(seeds.split(","))
+    assert sorted((each.status, each.attempt) for each in after.values()) == [("done", 1)] * 24
+
+    (id,) = re.findall(r"^Job (harness-few_shot-\d{8}-\d{6}-[0-9a-f]{4}) is submitted\.$", driver.out, re.MULTILINE)
+    assert f"ray job stop {id} --address {head[0]}" in driver.out
+    followed = plain_shell(printed(driver, "Follow it"), folder)
+    assert followed.returncode == 0, followed.stderr
+    assert '"results": [' in followed.stdout, "the table, as the job printed it"
+    assert f"{head[0]}/#/jobs/{id}    (its token: ray get-auth-token)" in driver.out
+    assert f"Ray dashboard: {head[0]} " in driver.out, "the job joined the cluster that it was handed to"
+    table = json.loads(driver.out[driver.out.index("\n{") :])
+    assert next((cell["row"], cell["done"], cell["expected"]) for cell in table["cells"]) == ("FT", 24, 24)
+    assert len(table["results"]) == 24
+
+    job = answer(f"{head[0]}/api/jobs/{id}")
+    assert (job["status"], job["driver_exit_code"]) == ("SUCCEEDED", 0)
+    assert job["entrypoint"] == f"harness {bench} --address auto --yes"
+    assert job["metadata"] == {
+        "harness_command": f"harness {bench}",
+        "harness_table": "few_shot",
+        "harness_preset": "quick",
+        "harness_encoder": "bert-tiny",
+    }
 
 
 def test_the_status_of_the_job_is_that_of_the_command(head: tuple[str, str], folder: Path) -> None:

@@ -1,12 +1,11 @@
-"""A table in waves with a real Ray: killed between them, the same command goes on, and every run starts from the selected one."""
+"""A table in waves: interrupted between them, the same command goes on, and every run starts from the selected one."""
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
-import pytest
-from cluster.driver import finished, kept, started
+from cluster.conftest import Bench
+from cluster.driver import kept
 
 from harness.store import Store
 
@@ -16,15 +15,11 @@ EARLIER = LATER = 6
 """Three seeds, and three subsets, of two rows."""
 
 
-@pytest.mark.ray
-@pytest.mark.usefixtures("packaged")
-def test_killed_between_waves_the_same_command_goes_on(tmp_path: Path) -> None:
-    with started(tmp_path, LINE) as driver:
-        before = driver.recorded(EARLIER)
-        driver.signal(signal.SIGINT, group=True)
-        assert driver.wait() == 130, driver.err
-        driver.gone()
-    again = finished(tmp_path, LINE)
+def test_interrupted_between_waves_the_same_command_goes_on(bench: Bench, tmp_path: Path) -> None:
+    bench(tmp_path, LINE, status=130, interrupt_after=EARLIER)
+    before = kept(tmp_path)
+    assert EARLIER <= len(before) < EARLIER + LATER
+    again = bench(tmp_path, LINE)
     found = kept(tmp_path)
     assert {key: found[key] for key in before} == before
     assert {(each.status, each.attempt) for each in found.values()} == {("done", 1)}

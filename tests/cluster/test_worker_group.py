@@ -15,13 +15,13 @@ from requested import resolve_table
 from harness.cli.request import read_words
 from harness.commands.prepare import prepare
 from harness.errors import UserError
+from harness.planning.table import Table, load_table
 from harness.store import Store
-from harness.tables.table import Table, load_table
 from harness.yaml_files import packaged_files
 
 LINE = (
-    "bench --table together.yaml --tasks movies --sizes 20 --subsets 0 --seeds 31,42 --methods tapt,cmlm --format json "
-    "--slots 2 --set mlm_head.steps=3 --set fine_tune.steps=40 --set post_train.steps=6"
+    "bench --table together.yaml --tasks movies --sizes 20 --subsets 0 --format json "
+    "--set mlm_head.steps=3 --set fine_tune.steps=8 --set post_train.steps=6"
 )
 
 
@@ -135,14 +135,17 @@ def disturbing(folder: Path, rank: int, action: str) -> str:
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("packaged")
-@pytest.mark.parametrize("groups", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("groups", "methods", "seeds"), [(1, "tapt", "31"), pytest.param(2, "tapt,cmlm", "31,42", marks=pytest.mark.slow)]
+)
 def test_a_worker_that_is_killed_takes_nothing_with_it(
-    groups: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    groups: int, methods: str, seeds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many stages at a time, with two workers each that fill the slots; the one that is killed is at a run, and stays there."""
+    line = f"{LINE} --methods {methods} --seeds {seeds}"
     table_in(tmp_path, "num_workers: 2")
     mark, path = tmp_path / "disturbed", disturbing(tmp_path, 0, "time.sleep(3600)")
-    with started(tmp_path, LINE.replace("--slots 2", f"--slots {groups}"), PYTHONPATH=path) as driver:
+    with started(tmp_path, f"{line} --slots {groups}", PYTHONPATH=path) as driver:
         driver.recorded(1)
         driver.waited("a worker that trains a run", lambda: mark.exists() and mark.read_text().endswith("\n"))
         group = group_of(driver)
@@ -154,13 +157,16 @@ def test_a_worker_that_is_killed_takes_nothing_with_it(
     assert "its worker group ended 1 times (rank " in driver.err
     assert ": its process died)" in driver.err
     assert [noise for noise in NOISE if noise in driver.err + driver.out] == []
-    assert [(cell["done"], cell["expected"]) for cell in driver.table["cells"]] == [(2, 2)] * 2
+    replicates = len(seeds.split(","))
+    assert [(cell["done"], cell["expected"]) for cell in driver.table["cells"]] == [(replicates, replicates)] * len(
+        methods.split(",")
+    )
     found = kept(tmp_path)
     assert {(each.status, each.attempt) for each in found.values()} == {("done", 1)}
     records = Store(f"sqlite:///{tmp_path / '.harness' / 'harness.db'}").records(found)
     assert {record.provenance["workers"] for record in records.values()} == {2}
     monkeypatch.chdir(tmp_path)
-    alone = prepare(read_words([*LINE.split(), "--num-workers", "1"]), train=False)
+    alone = prepare(read_words([*line.split(), "--num-workers", "1"]), train=False)
     assert set(found) == set(alone.plan.stages), "how many workers is no part of a key"
 
 
@@ -170,9 +176,7 @@ def test_a_worker_that_is_killed_takes_nothing_with_it(
 def test_a_worker_that_alone_runs_out_of_memory(tmp_path: Path) -> None:
     table_in(tmp_path, "num_workers: 2")
     path = disturbing(tmp_path, 1, "torch.empty(2**46)")
-    with started(
-        tmp_path, LINE.replace("--slots 2", "--slots 1").replace("tapt,cmlm", "ft"), PYTHONPATH=path
-    ) as driver:
+    with started(tmp_path, f"{LINE} --methods ft --seeds 31,42 --slots 1", PYTHONPATH=path) as driver:
         assert driver.wait() == 0, driver.err
         driver.gone()
     assert (tmp_path / "disturbed").exists()

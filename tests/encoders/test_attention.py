@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from harness.encoders.kernels.attention import packed_attention
-from harness.encoders.kernels.packing import Packing, packing
-from harness.encoders.kernels.padded_layout import SIMILAR, PaddedLayout, padded_layout
+from harness.encoders.kernels.packing import SIMILAR, Packing, PaddedLayout, packing, padded_layout
 
 CPU = torch.device("cpu")
 HEADS, DEPTH, SCALE = 3, 5, 0.4

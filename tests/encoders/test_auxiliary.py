@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from harness.encoders.flops import forward_flops, mlm_head_flops
 from harness.encoders.models.auxiliary import Auxiliary
 from harness.encoders.models.text_encoder import Batch, TextEncoder
-from harness.encoders.models.weights import load_weights, save_weights, weights_digest
+from harness.encoders.models.weights import checked_weights, save_weights, weights_digest
 from harness.storage import Storage
 
 CPU = torch.device("cpu")
@@ -304,7 +304,7 @@ class TestParts:
             for parameter in first.parameters():
                 parameter.add_(torch.randn_like(parameter) * 0.1)
         save_weights({**encoder.parts(), **first.parts()}, Storage(str(tmp_path)), "key")
-        second.load_parts(load_weights(Storage(str(tmp_path)), "key"))
+        second.load_parts(checked_weights(Storage(str(tmp_path)), "key")[0])
         assert digest(first) == digest(second)
         with torch.no_grad():
             assert torch.equal(first.logits(first(batch)), second.logits(second(batch)))

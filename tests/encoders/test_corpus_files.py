@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +19,9 @@ import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.encoders.tokens import Tokeniser, Tokens
-from harness.encoders.tokens.corpus_files import MIN_TAIL, MappedTokens, open_blocks, tokenise_corpus
+from harness.encoders.tokens import Packed, Plain, Tokeniser, Tokens
+from harness.encoders.tokens.corpus_files import MappedTokens, open_blocks, tokenise_corpus
+from harness.encoders.tokens.reading import MIN_TAIL, READINGS
 from harness.errors import UserError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -69,9 +71,9 @@ def test_blocks_end_to_end_are_the_texts_end_to_end(
     folder = tmp_path_factory.mktemp("blocks") / "b"
     if not whole:
         with pytest.raises(UserError, match="no text"):
-            tokenise_corpus(texts, tokeniser, max_length, "packed", folder)
+            tokenise_corpus(texts, tokeniser, Packed(max_length), folder)
         return
-    blocks = tokenise_corpus(texts, tokeniser, max_length, "packed", folder)
+    blocks = tokenise_corpus(texts, tokeniser, Packed(max_length), folder)
     width = max_length - 2
     tail = whole[len(whole) // width * width :]
     kept = len(whole) < width or len(tail) - tail.count(BETWEEN) >= MIN_TAIL
@@ -98,7 +100,7 @@ def test_blocks_end_to_end_are_the_texts_end_to_end(
 @pytest.mark.parametrize("kind", tiny.KINDS)
 def test_text_blocks_are_what_the_tokeniser_gives(kind: str, folders: dict[str, Path], tmp_path: Path) -> None:
     texts, tokeniser = [*sentences(2500), "", "w1"], tiny.tokeniser(folders[kind])
-    found = tokenise_corpus(texts, tokeniser, 8, "text", tmp_path / "b")
+    found = tokenise_corpus(texts, tokeniser, Plain(8), tmp_path / "b")
     assert same(found, tokeniser([(text,) for text in texts], 8))
 
 
@@ -107,7 +109,7 @@ def test_a_text_that_fills_a_block_is_placed_as_the_tokenizer_places_it(
     kind: str, folders: dict[str, Path], tmp_path: Path
 ) -> None:
     tokeniser = tiny.tokeniser(folders[kind])
-    found = tokenise_corpus(["w1 w2 w3 good"], tokeniser, 6, "packed", tmp_path / "b")
+    found = tokenise_corpus(["w1 w2 w3 good"], tokeniser, Packed(6), tmp_path / "b")
     assert same(found, tokeniser([("w1 w2 w3 good",)], 6))
 
 
@@ -124,7 +126,7 @@ def test_a_real_tokenizer(packaged: dict[str, Path], tmp_path: Path) -> None:
         *(f"Sentence {i}, unbelievably." for i in range(40)),
     ]
     tokeniser = Tokeniser(folder)
-    blocks = tokenise_corpus(texts, tokeniser, 32, "packed", tmp_path / "b")
+    blocks = tokenise_corpus(texts, tokeniser, Packed(32), tmp_path / "b")
     whole = end_to_end(tokeniser, texts)
     assert unframed(blocks) == whole[: len(unframed(blocks))]
     assert len(whole) - len(unframed(blocks)) < 30
@@ -134,24 +136,24 @@ def test_where_batches_of_texts_end_does_not_matter(
     bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts, tokeniser = sentences(300), tiny.tokeniser(bert)
-    once = tokenise_corpus(texts, tokeniser, 16, "packed", tmp_path / "once")
+    once = tokenise_corpus(texts, tokeniser, Packed(16), tmp_path / "once")
     monkeypatch.setattr("harness.encoders.tokens.corpus_files.BATCH_TEXTS", 7)
-    assert same(once, tokenise_corpus(iter(texts), tokeniser, 16, "packed", tmp_path / "sevens"))
+    assert same(once, tokenise_corpus(iter(texts), tokeniser, Packed(16), tmp_path / "sevens"))
     monkeypatch.setattr("harness.encoders.tokens.corpus_files.BATCH_CHARS", 40)
-    assert same(once, tokenise_corpus(iter(texts), tokeniser, 16, "packed", tmp_path / "chars"))
+    assert same(once, tokenise_corpus(iter(texts), tokeniser, Packed(16), tmp_path / "chars"))
 
 
 def test_a_long_text_goes_on_over_blocks_and_warns_of_nothing(
     bert: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    found = tokenise_corpus(["w1 " * 1000], tiny.tokeniser(bert), 12, "packed", tmp_path / "b")
+    found = tokenise_corpus(["w1 " * 1000], tiny.tokeniser(bert), Packed(12), tmp_path / "b")
     assert len(found) == 100
     assert not (found.special.reshape(100, 12)[:, 1:-1]).any()
     assert capfd.readouterr() == ("", "")
 
 
 def test_taking_rows_copies_those_rows_only(bert: Path, tmp_path: Path) -> None:
-    blocks = tokenise_corpus(sentences(500), tiny.tokeniser(bert), 16, "packed", tmp_path / "b")
+    blocks = tokenise_corpus(sentences(500), tiny.tokeniser(bert), Packed(16), tmp_path / "b")
     rows = np.array([3, 0, 3, len(blocks) - 1])
     taken = blocks.take(rows)
     assert type(taken) is Tokens
@@ -166,7 +168,7 @@ def test_taking_rows_copies_those_rows_only(bert: Path, tmp_path: Path) -> None:
 
 
 def test_a_pickle_is_a_path(bert: Path, workdir: Path) -> None:
-    blocks = tokenise_corpus(sentences(500), tiny.tokeniser(bert), 16, "packed", Path("deep/er/b"))
+    blocks = tokenise_corpus(sentences(500), tiny.tokeniser(bert), Packed(16), Path("deep/er/b"))
     body = pickle.dumps(blocks)
     assert len(body) < 2000
     code = "import pickle, sys; t = pickle.load(sys.stdin.buffer); print(len(t), t.ids.sum(), type(t).__name__)"
@@ -190,8 +192,8 @@ def untouchable() -> Iterator[str]:
 def test_a_finished_folder_is_opened_again(bert: Path, tmp_path: Path) -> None:
     tokeniser, folder = tiny.tokeniser(bert), tmp_path / "b"
     assert open_blocks(folder) is None
-    made = tokenise_corpus(sentences(50), tokeniser, 16, "packed", folder, identity="corpus+tokenizer")
-    again = tokenise_corpus(untouchable(), tokeniser, 16, "packed", folder, identity="corpus+tokenizer")
+    made = tokenise_corpus(sentences(50), tokeniser, Packed(16), folder, identity="corpus+tokenizer")
+    again = tokenise_corpus(untouchable(), tokeniser, Packed(16), folder, identity="corpus+tokenizer")
     assert same(made, again)
     for found in (open_blocks(folder), open_blocks(folder, identity="corpus+tokenizer", max_length=16)):
         assert found is not None
@@ -207,12 +209,17 @@ def test_a_finished_folder_is_opened_again(bert: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [{"identity": "other"}, {"max_length": 12}, {"blocks": "text"}, {"identity": ""}])
-def test_another_corpus_replaces_it(change: dict[str, str], bert: Path, tmp_path: Path) -> None:
-    first: dict[str, object] = {"max_length": 16, "blocks": "packed", "identity": "one"}
-    old = tokenise_corpus(sentences(50), tiny.tokeniser(bert), folder=tmp_path / "b", **first)  # type: ignore[arg-type]
+def test_another_corpus_replaces_it(change: dict[str, Any], bert: Path, tmp_path: Path) -> None:
+
+    def made(texts: list[str], blocks: str = "packed", max_length: int = 16, identity: str = "one") -> MappedTokens:
+        return tokenise_corpus(
+            texts, tiny.tokeniser(bert), READINGS[blocks](max_length), tmp_path / "b", identity=identity
+        )
+
+    old = made(sentences(50))
     kept = old.ids.copy()
     for _ in range(2):
-        new = tokenise_corpus(sentences(60, 1), tiny.tokeniser(bert), folder=tmp_path / "b", **{**first, **change})  # type: ignore[arg-type]
+        new = made(sentences(60, 1), **change)
         assert len(new.ids) != len(old.ids)
         assert np.array_equal(old.ids, kept), "whoever has the old one open keeps it"
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
@@ -222,7 +229,7 @@ def test_another_corpus_replaces_it(change: dict[str, str], bert: Path, tmp_path
 @pytest.mark.parametrize("damage", ["short", "gone", "nonsense"])
 def test_a_damaged_folder_is_made_again(name: str, damage: str, bert: Path, tmp_path: Path) -> None:
     folder, texts = tmp_path / "b", sentences(50)
-    made = tokenise_corpus(texts, tiny.tokeniser(bert), 16, "packed", folder, identity="x")
+    made = tokenise_corpus(texts, tiny.tokeniser(bert), Packed(16), folder, identity="x")
     before = {each: getattr(made, each).copy() for each in ("ids", "types", "special", "offsets")}
     path = folder / name
     if damage == "gone":
@@ -232,13 +239,13 @@ def test_a_damaged_folder_is_made_again(name: str, damage: str, bert: Path, tmp_
         path.unlink()  # a mapped file that is cut short takes its reader down, whoever maps it
         path.write_bytes(body[:-1] if damage == "short" else b"[1, 2]" + body)
     assert open_blocks(folder) is None
-    assert same(tokenise_corpus(texts, tiny.tokeniser(bert), 16, "packed", folder, identity="x"), Tokens(**before))
+    assert same(tokenise_corpus(texts, tiny.tokeniser(bert), Packed(16), folder, identity="x"), Tokens(**before))
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
 
 def test_a_file_of_that_name_and_another_version(bert: Path, tmp_path: Path) -> None:
     (tmp_path / "b").write_text("mine")
-    made = tokenise_corpus(sentences(50), tiny.tokeniser(bert), 16, "packed", tmp_path / "b", identity="x")
+    made = tokenise_corpus(sentences(50), tiny.tokeniser(bert), Packed(16), tmp_path / "b", identity="x")
     manifest = tmp_path / "b" / "manifest.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"version": 0}))
     assert open_blocks(tmp_path / "b") is None
@@ -251,7 +258,7 @@ def test_what_fails_half_way_leaves_nothing(bert: Path, tmp_path: Path) -> None:
         raise UserError("line 3001: broken")
 
     with pytest.raises(UserError, match="line 3001"):
-        tokenise_corpus(failing(), tiny.tokeniser(bert), 16, "packed", tmp_path / "b")
+        tokenise_corpus(failing(), tiny.tokeniser(bert), Packed(16), tmp_path / "b")
     assert not list(tmp_path.iterdir())
 
 
@@ -259,27 +266,28 @@ def test_a_killed_run_leaves_nothing_that_passes_for_finished(bert: Path, tmp_pa
     code = f"""
 import time
 from pathlib import Path
+from typing import Any
 from harness.encoders.tokens.corpus_files import tokenise_corpus
-from harness.encoders.tokens import Tokeniser
+from harness.encoders.tokens import Packed, Tokeniser
 def texts():
     for i in range(5000):
         yield 'w1 w2 good'
     print('half', flush=True)
     time.sleep(60)
-tokenise_corpus(texts(), Tokeniser(Path({str(bert)!r})), 16, 'packed', Path({str(tmp_path / "b")!r}), identity='x')
+tokenise_corpus(texts(), Tokeniser(Path({str(bert)!r})), Packed(16), Path({str(tmp_path / "b")!r}), identity='x')
 """
     with subprocess.Popen([sys.executable, "-c", code], cwd=REPOSITORY, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"half\n"
         left = list(tmp_path.iterdir())
         assert [path.name.startswith(".b.") for path in left] == [True]
-        made = tokenise_corpus(["w1 w2 good"] * 9, tiny.tokeniser(bert), 16, "packed", tmp_path / "b", identity="y")
+        made = tokenise_corpus(["w1 w2 good"] * 9, tiny.tokeniser(bert), Packed(16), tmp_path / "b", identity="y")
         assert left[0].exists(), "another process is at work there"
         made.folder.joinpath("manifest.json").unlink()
         os.kill(child.pid, signal.SIGKILL)
     assert open_blocks(tmp_path / "b") is None
     assert left[0].exists()
-    tokenise_corpus(["w1 w2 good"] * 9, tiny.tokeniser(bert), 16, "packed", tmp_path / "b", identity="x")
+    tokenise_corpus(["w1 w2 good"] * 9, tiny.tokeniser(bert), Packed(16), tmp_path / "b", identity="x")
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
 
@@ -288,14 +296,15 @@ def test_two_processes_at_once(bert: Path, tmp_path: Path) -> None:
     code = f"""
 import sys, time
 from pathlib import Path
+from typing import Any
 from harness.encoders.tokens.corpus_files import tokenise_corpus
-from harness.encoders.tokens import Tokeniser
+from harness.encoders.tokens import Packed, Tokeniser
 def texts():
     yield from ['w1 w2 good'] * 2000
     print('half', flush=True)
     sys.stdin.readline()
     yield from ['bad'] * 20
-made = tokenise_corpus(texts(), Tokeniser(Path({str(bert)!r})), 16, 'packed', Path({str(tmp_path / "b")!r}), identity='x')
+made = tokenise_corpus(texts(), Tokeniser(Path({str(bert)!r})), Packed(16), Path({str(tmp_path / "b")!r}), identity='x')
 print(len(made), made.ids.sum(), flush=True)
 """
     start = [sys.executable, "-c", code]
@@ -311,20 +320,21 @@ print(len(made), made.ids.sum(), flush=True)
 def test_what_cannot_be_packed(bert: Path, tmp_path: Path) -> None:
     tokeniser = tiny.tokeniser(bert)
     with pytest.raises(UserError, match="max_length 3: leaves 1 tokens of text"):
-        tokenise_corpus(["w1"], tokeniser, 3, "packed", tmp_path / "b")
-    for blocks in ("packed", "text"):
+        tokenise_corpus(["w1"], tokeniser, Packed(3), tmp_path / "b")
+    for reading in (Packed(16), Plain(16)):
         for texts in ([], ["", " "]):
             with pytest.raises(UserError, match="no text that this encoder's tokenizer makes a token of"):
-                tokenise_corpus(texts, tokeniser, 16, blocks, tmp_path / "b")  # type: ignore[arg-type]
+                tokenise_corpus(texts, tokeniser, reading, tmp_path / "b")
     assert not list(tmp_path.iterdir())
 
 
 MEMORY = """
 import sys, time
 from pathlib import Path
+from typing import Any
 import numpy as np
 from harness.encoders.tokens.corpus_files import tokenise_corpus
-from harness.encoders.tokens import Tokeniser
+from harness.encoders.tokens import Packed, Tokeniser
 
 def memory(field):
     lines = Path('/proc/self/status').read_text().splitlines()
@@ -338,9 +348,9 @@ def texts(megabytes):
         text = ' '.join(words[generator.integers(0, 40, 120)])
         done += len(text) + 1
         yield text
-tokenise_corpus(texts(1), tokeniser, 128, 'packed', Path(sys.argv[2] + '-before'))
+tokenise_corpus(texts(1), tokeniser, Packed(128), Path(sys.argv[2] + '-before'))
 before, start = memory('VmHWM'), time.perf_counter()
-made = tokenise_corpus(texts(float(sys.argv[3])), tokeniser, 128, 'packed', Path(sys.argv[2]))
+made = tokenise_corpus(texts(float(sys.argv[3])), tokeniser, Packed(128), Path(sys.argv[2]))
 seconds, tokenised = time.perf_counter() - start, memory('VmHWM')
 order = np.random.default_rng(1).permutation(len(made))
 for batch in range(0, len(made), 256):
@@ -364,7 +374,7 @@ def test_memory_does_not_grow_with_the_corpus(megabytes: int, bert: Path, tmp_pa
 
 def test_a_loop_over_all_batches_reads_quickly(bert: Path, tmp_path: Path) -> None:
     """The time of a batch does not depend on the number of blocks."""
-    blocks = tokenise_corpus(["w1 " * 1_000_000], tiny.tokeniser(bert), 12, "packed", tmp_path / "b")
+    blocks = tokenise_corpus(["w1 " * 1_000_000], tiny.tokeniser(bert), Packed(12), tmp_path / "b")
     start = time.perf_counter()
     for _ in range(200):
         blocks.take(np.arange(0, 99_000, 10_000))

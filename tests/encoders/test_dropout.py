@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.encoders.kernels.dropout import Dropout, dropout_mask
+from harness.encoders.kernels.cpu import Dropout, dropout_mask
 
 MANY = 400_001
 """An odd number: the last integer serves one value alone."""

@@ -11,17 +11,17 @@ import pytest
 import sentencepiece
 import tiny
 import torch
+from family_encoders import SPECIFIC, encoder_folder
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModel, AutoModelForMaskedLM
 
-from benchmarks.families import SPECIFIC, encoder_folder
 from harness.encoders.families import FAMILIES, family_of
 from harness.encoders.flops import forward_flops
 from harness.encoders.models.text_encoder import Batch, TextEncoder
 from harness.encoders.sources import locate
 from harness.encoders.tokens import Tokeniser
 from harness.errors import UserError
-from harness.objectives.definitions import headless, unmet
+from harness.objectives import DEFINITIONS, definition_of
 from harness.training.forward_backward import autocast
 from harness.training.loop import Scoring, train
 
@@ -149,14 +149,14 @@ def test_trains_and_says_what_it_cannot(kind: str, made: dict[str, Path]) -> Non
     located = locate(str(made[kind]))
     for name in ("cross_entropy", "scl", "mlm", "cmlm-simsiam", "cssl-simclr", "taco", "electra-narrow", "coco_lm"):
         spec = tiny.OBJECTIVES[name]
-        if headless(spec, located.config):
+        if definition_of(spec).headless(located.config):
             assert name not in (*tiny.SUPERVISED, "cssl-simclr")
             continue
-        if reason := unmet(spec, located.config):
+        if reason := definition_of(spec).unmet(located.config):
             assert name in ("electra-narrow", "coco_lm")
             assert "use a BERT" in reason or "set coco_lm.lm" in reason
             continue
-        supervised = spec.name in tiny.SUPERVISED
+        supervised = DEFINITIONS[spec.name].labelled
         stage, inputs = (tiny.fine_tuning if supervised else tiny.post_training)(made[kind], spec, steps=3, lr=1e-4)
         scoring = Scoring.of(stage, tiny.METRICS) if supervised else None
         result = train(tiny.built(made[kind], spec, dropout=0.1), inputs, stage.optim, 1, scoring=scoring)
@@ -166,11 +166,11 @@ def test_trains_and_says_what_it_cannot(kind: str, made: dict[str, Path]) -> Non
 class TestWithoutAHead:
     def test_why_post_training_is_skipped(self, made: dict[str, Path]) -> None:
         config = locate(str(made["splinter"])).config
-        reason = headless(tiny.OBJECTIVES["mlm"], config)
+        reason = definition_of(tiny.OBJECTIVES["mlm"]).headless(config)
         assert reason
         assert reason.startswith("Splinter encoders have no MLM head")
-        assert headless(tiny.OBJECTIVES["scl"], config) is None
-        assert headless(tiny.OBJECTIVES["mlm"], {"model_type": "bert"}) is None
+        assert definition_of(tiny.OBJECTIVES["scl"]).headless(config) is None
+        assert definition_of(tiny.OBJECTIVES["mlm"]).headless({"model_type": "bert"}) is None
 
     def test_all_weights_are_the_encoders(self, made: dict[str, Path]) -> None:
         encoder = tiny.encoder(made["splinter"])

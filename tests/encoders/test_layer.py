@@ -11,8 +11,8 @@ import tiny
 import torch
 from torch import Tensor
 
+from harness.encoders.kernels import cpu
 from harness.encoders.kernels import layer as layer_module
-from harness.encoders.kernels import processor
 from harness.encoders.kernels.layer import WholeLayer
 from harness.encoders.kernels.packing import rounded
 from harness.encoders.models.text_encoder import Batch, TextEncoder
@@ -23,7 +23,7 @@ from harness.training.forward_backward import autocast, seed_dropout
 CPU = torch.device("cpu")
 KINDS = ("bert", "roberta", "electra")
 LENGTHS = np.array([9, 3, 12, 5, 5, 1, 8])
-BY_MODULES, WHOLE = processor.DEFAULT, processor.INTEL
+BY_MODULES, WHOLE = cpu.DEFAULT, cpu.INTEL
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def asked(batch: Batch, which: str) -> Tensor | None:
 
 def passed(
     encoder: TextEncoder,
-    kernels: processor.Kernels,
+    kernels: cpu.Kernels,
     which: str,
     monkeypatch: pytest.MonkeyPatch,
     *,
@@ -53,7 +53,7 @@ def passed(
     dropout: float = 0.1,
 ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
     """(states, gradients by name, the generator's state after dropout's draws) of one pass forward and backward."""
-    monkeypatch.setattr(processor, "kernels", lambda: kernels)
+    monkeypatch.setattr(cpu, "kernels", lambda: kernels)
     encoder.train()
     encoder.set_dropout(dropout)
     encoder.zero_grad()
@@ -105,7 +105,7 @@ def test_evaluation(encoder: TextEncoder, which: str, monkeypatch: pytest.Monkey
     batch, found = batch_of(), []
     encoder.eval()
     for kernels in (BY_MODULES, WHOLE):
-        monkeypatch.setattr(processor, "kernels", lambda kernels=kernels: kernels)
+        monkeypatch.setattr(cpu, "kernels", lambda kernels=kernels: kernels)
         with torch.inference_mode():
             found.append(encoder(batch, asked(batch, which)))
     torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-5)
@@ -160,7 +160,7 @@ def test_where_the_modules_run(encoder: TextEncoder, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("kind", ["bert"])
 def test_what_would_change_a_layer_is_refused(encoder: TextEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processor, "kernels", lambda: WHOLE)
+    monkeypatch.setattr(cpu, "kernels", lambda: WHOLE)
     batch = batch_of()
     with pytest.raises(ValueError, match="does not compute head_mask"):
         encoder.layers[0](torch.zeros(1, 48, 32), packing=batch.packing, head_mask=torch.ones(1))
@@ -186,8 +186,8 @@ def test_the_kind_of_processor(monkeypatch: pytest.MonkeyPatch) -> None:
                 raise FileNotFoundError
             return text
 
-        processor.kernels.cache_clear()
+        cpu.kernels.cache_clear()
         with monkeypatch.context() as patch:
             patch.setattr(Path, "read_text", read)
-            assert processor.kernels().name == expected
-    processor.kernels.cache_clear()
+            assert cpu.kernels().name == expected
+    cpu.kernels.cache_clear()

@@ -10,15 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from harness.encoders.kernels import linear as linear_module
-from harness.encoders.kernels import processor
-from harness.encoders.kernels.dropout import Dropout
-from harness.encoders.kernels.linear import Linear, linear, use_cpu_kernels
+from harness.encoders.kernels import cpu
+from harness.encoders.kernels.cpu import Dropout, Linear, linear, use_cpu_kernels
 
 UNIT = 2.0**-24
 """Of rounding in float32."""
 K, M = 128, 64
-EDGE = processor.DEFAULT.onednn_from // (K * M)
+EDGE = cpu.DEFAULT.onednn_from // (K * M)
 """Rows from which on a product of this width is worth it."""
 SHAPES = {"worth": (EDGE, K), "worth-3d": (4, EDGE // 4, K), "below": (EDGE - 1, K), "below-3d": (3, 5, K)}
 
@@ -49,20 +47,20 @@ def assert_rounded(found: Tensor, exact: Tensor, size: Tensor, terms: int) -> No
 @pytest.fixture(autouse=True)
 def default_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever processor the tests run on."""
-    monkeypatch.setattr(processor, "kernels", lambda: processor.DEFAULT)
+    monkeypatch.setattr(cpu, "kernels", lambda: cpu.DEFAULT)
 
 
 @pytest.fixture
 def products(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """The shape of x in every product through oneDNN."""
     seen: list[tuple[int, ...]] = []
-    product = linear_module._product
+    product = cpu._product
 
     def spy(x: Tensor, *rest: Any) -> Tensor:
         seen.append(tuple(x.shape))
         return product(x, *rest)
 
-    monkeypatch.setattr(linear_module, "_product", spy)
+    monkeypatch.setattr(cpu, "_product", spy)
     return seen
 
 
@@ -129,7 +127,7 @@ def test_where_it_goes(products: list[Any]) -> None:
 
 
 def test_intel_stays_with_mkl(products: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processor, "kernels", lambda: processor.INTEL)
+    monkeypatch.setattr(cpu, "kernels", lambda: cpu.INTEL)
     x, weight = drawn(16 * EDGE, K, seed=1), drawn(M, K, seed=2)
     assert torch.equal(linear(x, weight), nn.functional.linear(x, weight))
     assert not products

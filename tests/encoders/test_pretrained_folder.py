@@ -72,9 +72,9 @@ def classifier_of(folder: Path, num_labels: int = 3, **more: Any) -> tuple[Any, 
     """A classifier with a head that is not small, and its logits."""
     made = tiny.built(folder, tiny.OBJECTIVES["cross_entropy"], num_labels=num_labels, **more).eval()
     with torch.no_grad():
-        made.out.weight.mul_(10)
-        made.out.bias.add_(torch.arange(num_labels) - 0.5)
-        made.dense.bias.add_(0.3)
+        made.head.out.weight.mul_(10)
+        made.head.out.bias.add_(torch.arange(num_labels) - 0.5)
+        made.head.dense.bias.add_(0.3)
         logits = made.predict(Batch.of(tiny.tokens(folder, ROWS), CPU))
     return made, logits.numpy()
 

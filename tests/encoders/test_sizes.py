@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from harness.encoders import SIZES, locate
 from harness.encoders.models import text_encoder as model_module
 from harness.encoders.models.text_encoder import Batch, TextEncoder, load_encoder
 from harness.encoders.models.weights import weights_digest
-from harness.objectives.definitions import auxiliary_shape
+from harness.objectives.definitions.replaced import AuxiliaryMlmDefinition
 
 CPU = torch.device("cpu")
 
@@ -34,12 +35,12 @@ def parameters(name: str) -> tuple[int, int]:
 @pytest.mark.parametrize(("name", "layers"), [("coco-lm-base", 4), ("coco-lm-base++", 4), ("coco-lm-large++", 6)])
 def test_the_auxiliary_network_of_a_size(name: str, layers: int) -> None:
     """COCO-LM section 4: four layers of twelve, six of twenty-four, as wide as the encoder."""
-    size, asked = SIZES[name], {"auxiliary": "shallow", "auxiliary_layers": 0}
+    size, definition = SIZES[name], AuxiliaryMlmDefinition(p_m=0.15, auxiliary="shallow", auxiliary_layers=0)
     config = size.config(size.vocabulary)
-    assert auxiliary_shape(asked, config) == (layers, size.hidden)
-    assert auxiliary_shape(asked | {"auxiliary_layers": 2}, config) == (2, size.hidden)
+    assert definition.auxiliary_shape(config) == (layers, size.hidden)
+    assert replace(definition, auxiliary_layers=2).auxiliary_shape(config) == (2, size.hidden)
     made = AutoConfig.for_model(config.pop("model_type"), **config)
-    assert auxiliary_shape(asked, made.to_dict()) == (layers, size.hidden)
+    assert definition.auxiliary_shape(made.to_dict()) == (layers, size.hidden)
 
 
 @pytest.mark.parametrize("name", [name for name, size in SIZES.items() if name.startswith("coco-lm")])

@@ -99,14 +99,14 @@ class TestDigest:
         (copy / "tokenizer.json").write_text(json.dumps(body))
         assert digest(copy) != digest(bert)
 
-    @pytest.mark.parametrize(("key", "usual"), [("do_lower_case", True), ("strip_accents", None)])
-    def test_a_tokenizer_setting_that_changes_the_ids(
-        self, key: str, usual: bool | None, copy: Path, bert: Path
-    ) -> None:
-        """The library reads these from tokenizer_config.json, over what tokenizer.json says."""
-        (copy / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer", key: usual}))
+    @pytest.mark.parametrize("key", ["do_lower_case", "strip_accents"])
+    def test_a_tokenizer_setting_that_changes_the_ids(self, key: str, copy: Path) -> None:
+        """Of the older files; tokenizer.json is not contradicted (test_pretrained_tokenizer)."""
+        words = json.loads((copy / "tokenizer.json").read_text())["model"]["vocab"]
+        (copy / "tokenizer.json").unlink()
+        (copy / "vocab.txt").write_text("\n".join(sorted(words, key=words.__getitem__)))
+        (copy / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
         before, ids = digest(copy), Tokeniser(copy)([("ẃ1 W2",)], 16).ids.tolist()
-        assert before == digest(bert)
         edit(copy / "tokenizer_config.json", **{key: False})
         assert Tokeniser(copy)([("ẃ1 W2",)], 16).ids.tolist() != ids
         assert digest(copy) != before

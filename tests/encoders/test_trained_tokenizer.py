@@ -141,7 +141,7 @@ def test_a_corpus_that_is_not_at_hand_leaves_the_encoder_unresolved() -> None:
         ("bpe:many:boolq_prose", "is named bpe:SIZE:CORPUS"),
         ("bpe:100:boolq_prose", "100 entries; take 512 to 200000"),
         ("bpe:512:boolq_pros", "Did you mean 'boolq_prose'"),
-        ("bpe:20000:few.txt", "entries; take so many or fewer, or a larger corpus"),
+        ("bpe:20000:few.txt", "entries; ask for at most as many, or name a larger corpus"),
     ],
 )
 def test_wrong_names_are_refused(name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,17 @@
-"""A context that methods make chains for: CONTEXT's encoder has an MLM head, HEADLESS' has a trained one."""
+"""Contexts that methods make chains for (CONTEXT's encoder has an MLM head, HEADLESS' has a trained one), and values of hyperparameters."""
 
 from __future__ import annotations
 
+import typing
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
-from harness.methods import Method, RunContext, hyperparameters, mlm_head_stage
+import pytest
+from pydantic import ValidationError
+
+from harness.methods import METHODS, Method, RunContext, hyperparameters, mlm_head_stage
 from harness.methods import chain as chained
 from harness.specs import Data, Encoder, Optim, Parent, RowSet, Selection, Stage
 
@@ -39,3 +45,74 @@ def chain(method: Method, context: RunContext = CONTEXT, **values: Any) -> tuple
 
 def keys(method: Method, context: RunContext = CONTEXT, **values: Any) -> list[str]:
     return [stage.key for stage in chain(method, context, **values)]
+
+
+def candidates(method: Method, name: str) -> list[Any]:
+    """Values of a hyperparameter that are not its default, of every kind that its type allows."""
+    info = method.Hyperparameters.model_fields[name]
+    default, kind = info.default, info.annotation
+    if typing.get_origin(kind) is typing.Literal:
+        values: list[Any] = list(typing.get_args(kind))
+    elif kind is bool:
+        values = [not default]
+    elif kind is int:
+        values = [default + 1, default * 2, default + 4]
+    elif kind is float:
+        values = [default / 2, default + 0.1]
+    elif kind is str:
+        values = [f"another {default}", f"{default} <mask>"]
+    else:
+        raise AssertionError(f"{method.name}.{name}: teach this function values of {kind}")
+    return [value for value in dict.fromkeys(values) if value != default]
+
+
+def allowed(method: Method, **values: Any) -> bool:
+    try:
+        method.Hyperparameters(**values)
+    except ValidationError:
+        return False
+    return True
+
+
+def settings(method: Method, name: str) -> Iterator[dict[str, Any]]:
+    """The defaults, then each other hyperparameter at each of its candidates."""
+    yield {}
+    for other in method.Hyperparameters.model_fields:
+        yield from ({other: value} for value in candidates(method, other) if other != name)
+
+
+@lru_cache
+def needed_with(method: Method, name: str) -> dict[str, Any]:
+    """What another value of a hyperparameter needs beside it to be valid: nothing, or another hyperparameter."""
+    for setting in settings(method, name):
+        if any(allowed(method, **setting, **{name: value}) for value in candidates(method, name)):
+            return setting
+    raise AssertionError(
+        f"{method.name}.{name}: none of {candidates(method, name)} is allowed; drop the hyperparameter"
+    )
+
+
+def alternatives(method: Method, name: str) -> list[Any]:
+    """Valid values of a hyperparameter that are not its default, beside what `needed_with` says."""
+    setting = needed_with(method, name)
+    return [value for value in candidates(method, name) if allowed(method, **setting, **{name: value})]
+
+
+@lru_cache
+def effective_with(method: Method, name: str) -> dict[str, Any]:
+    """What to set beside a hyperparameter so that each of its values has a key of its own: nothing, or another hyperparameter."""
+    values = alternatives(method, name)
+    for setting in settings(method, name):
+        beside = [setting, *({**setting, name: value} for value in values)]
+        if all(allowed(method, **each) for each in beside):
+            made = {keys(method, **each)[-1] for each in beside}
+            if len(made) == len(beside):
+                return setting
+    raise AssertionError(f"{method.name}.{name} changes no key, whatever other hyperparameter is set; drop it")
+
+
+every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+every_hyperparameter = pytest.mark.parametrize(
+    ("method", "name"),
+    [pytest.param(m, name, id=f"{m.name}.{name}") for m in METHODS.values() for name in m.Hyperparameters.model_fields],
+)

@@ -6,62 +6,34 @@ import importlib
 import inspect
 import math
 import types
-import typing
-from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, replace
 from typing import Any
 
 import pytest
-from methods.contexts import CONTEXT, ENCODER, HEAD, HEADLESS, chain, keys
+from methods.contexts import (
+    CONTEXT,
+    ENCODER,
+    HEAD,
+    HEADLESS,
+    alternatives,
+    chain,
+    effective_with,
+    every_hyperparameter,
+    every_method,
+    keys,
+    needed_with,
+)
 from pydantic import ValidationError
 
 from harness.errors import UserError
 from harness.methods import METHODS, Method, RunContext, hyperparameters, mlm_head_stage
+from harness.methods import chain as chained
 from harness.objectives import DEFINITIONS, build, objective
 from harness.specs import Data, Encoder, Optim, Parent, RowSet, Selection
 from harness.yaml_files import Strict
 
-SUPERVISED = {"cross_entropy", "scl"}
-"""Objectives that make predictions: a chain's leaf has one of them."""
-EFFECTIVE_WITH: dict[tuple[str, str], dict[str, Any]] = {
-    ("cmlm", "temperature"): {"contrast": "simclr"},
-    ("cmlm", "contrast_group"): {"contrast": "simclr"},
-}
-"""Hyperparameters that have no effect at the defaults, and what to set so that they have."""
-TOGETHER: dict[tuple[str, str], dict[str, Any]] = {("coco_lm", "rtd"): {"lm": "softmax"}}
-"""Hyperparameters that cannot take another value alone, and what to set with them."""
-
-
-def alternatives(method: Method, name: str) -> Iterator[Any]:
-    """Valid values of a hyperparameter that are not its default, of every kind that its type allows."""
-    info = method.Hyperparameters.model_fields[name]
-    default, kind = info.default, info.annotation
-    if typing.get_origin(kind) is typing.Literal:
-        candidates: list[Any] = [value for value in typing.get_args(kind) if value != default]
-    elif kind is bool:
-        candidates = [not default]
-    elif kind is int:
-        candidates = [default + 1, default * 2, default + 4]
-    elif kind is float:
-        candidates = [default / 2, default + 0.1]
-    else:
-        raise AssertionError(f"{method.name}.{name}: teach this test a value of {kind}")
-    found = []
-    for value in dict.fromkeys(value for value in candidates if value != default):
-        try:
-            method.Hyperparameters(**{**TOGETHER.get((method.name, name), {}), name: value})
-        except ValidationError:
-            continue
-        found.append(value)
-    assert found, f"{method.name}.{name}: none of {candidates} is allowed"
-    yield from found
-
-
-every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-every_hyperparameter = pytest.mark.parametrize(
-    ("method", "name"),
-    [pytest.param(m, name, id=f"{m.name}.{name}") for m in METHODS.values() for name in m.Hyperparameters.model_fields],
-)
+SUPERVISED = {name for name, definition in DEFINITIONS.items() if definition.labelled}
+"""A chain's leaf has one of them."""
 
 
 @every_method
@@ -177,16 +149,15 @@ class TestMethodContract:
         for name in {stage.objective.name for stage in chain(method)}:
             before = keys(method)
             with monkeypatch.context() as patch:
-                definition = DEFINITIONS[name]
-                patch.setitem(DEFINITIONS, name, replace(definition, version=definition.version + 1))
+                patch.setattr(DEFINITIONS[name], "version", DEFINITIONS[name].version + 1)
                 after = chain(method)
             uses = [any(s.objective.name == name for s in stage.chain) for stage in after]
             assert [stage.key != key for stage, key in zip(after, before, strict=True)] == uses
             assert keys(method) == before
 
     def test_it_says_in_a_sentence_what_it_skips(self, method: Method) -> None:
-        assert method.skip(CONTEXT) is None
-        reason = method.skip(replace(CONTEXT, data=replace(CONTEXT.data, num_labels=1)))
+        assert method.unfit(CONTEXT) is None
+        reason = method.unfit(replace(CONTEXT, data=replace(CONTEXT.data, num_labels=1)))
         assert reason is None or len(reason.split()) > 3
 
 
@@ -195,19 +166,18 @@ class TestHyperparameterContract:
     """The contract of each hyperparameter of each method."""
 
     def test_it_changes_the_key(self, method: Method, name: str) -> None:
-        """Or it is in EFFECTIVE_WITH: then it does not at the defaults, and does there."""
-        setting = {**EFFECTIVE_WITH.get((method.name, name), {}), **TOGETHER.get((method.name, name), {})}
-        values = list(alternatives(method, name))
+        """At the defaults, or beside one other hyperparameter: then all of its values do, or none."""
+        setting, values = effective_with(method, name), alternatives(method, name)
         made = [keys(method, **setting), *(keys(method, **setting, **{name: value}) for value in values)]
         assert len({tuple(k) for k in made}) == 1 + len(values)
         assert len({k[-1] for k in made}) == 1 + len(values)
-        if (method.name, name) in EFFECTIVE_WITH:
+        if setting and not needed_with(method, name):
             assert all(keys(method, **{name: value}) == keys(method) for value in values)
 
     def test_numbers_are_coerced(self, method: Method, name: str) -> None:
         """An int for a float, a float for an int, text from a command line: one value, one key."""
         kind = method.Hyperparameters.model_fields[name].annotation
-        setting = EFFECTIVE_WITH.get((method.name, name), {})
+        setting = effective_with(method, name)
         whole: Any = {float: 1, int: 4, bool: True}.get(kind)
         if isinstance(kind, types.GenericAlias) or whole is None:
             return
@@ -222,7 +192,7 @@ class TestHyperparameterContract:
 
     def test_the_objective_holds_it_as_declared(self, method: Method, name: str) -> None:
         kind = method.Hyperparameters.model_fields[name].annotation
-        for stage in chain(method, **EFFECTIVE_WITH.get((method.name, name), {})):
+        for stage in chain(method, **effective_with(method, name)):
             if name in stage.objective.params and kind in (int, float, bool):
                 assert type(stage.objective.params[name]) is kind
 
@@ -242,9 +212,7 @@ def test_objectives_have_versions_modules_and_are_all_asked_for() -> None:
         for method in METHODS.values()
         for name in [None, *method.Hyperparameters.model_fields]
         for value in ([None] if name is None else alternatives(method, name))
-        for stage in chain(
-            method, HEADLESS, **({} if name is None else {**TOGETHER.get((method.name, name), {}), name: value})
-        )
+        for stage in chain(method, HEADLESS, **({} if name is None else {**needed_with(method, name), name: value}))
     }
     assert asked | {"mlm"} <= set(DEFINITIONS)
     assert set(DEFINITIONS) == asked | SUPERVISED
@@ -254,12 +222,22 @@ def test_objectives_have_versions_modules_and_are_all_asked_for() -> None:
 def test_a_stage_of_another_version_of_an_objective_is_not_built() -> None:
     old = replace(chain(METHODS["ft"])[0].objective, version=99)
     with pytest.raises(ValueError, match="version 1 here, the stage was recorded by 99"):
-        build(old, None, None, 2, 0.1, 31)
+        build(old, None, None, None, 0.1, 31)
 
 
 def test_an_objective_without_a_version_is_an_error() -> None:
     with pytest.raises(KeyError):
         objective("nothing")
+
+
+def test_a_classifier_on_the_mlm_head_starts_from_a_trained_one() -> None:
+    """Of the stage before it, or of the stage that replaces the encoder's own."""
+    on_the_head = replace(METHODS["ft"], classify=lambda h, context: objective("mlm", p_m=0.15))
+    after = chained([(METHODS["tapt"], METHODS["tapt"].Hyperparameters()), (on_the_head, None)], CONTEXT)[-1]
+    assert isinstance(after.init, Parent)
+    assert after.init.parts == ("encoder", "mlm_head")
+    assert chain(on_the_head, HEADLESS)[-1].init == Parent(HEAD, parts=("encoder", "mlm_head"))
+    assert chain(on_the_head)[-1].init == ENCODER
 
 
 def test_the_mlm_head_stage_trains_the_head_alone() -> None:

@@ -12,8 +12,8 @@ from harness.encoders import adapted
 from harness.errors import UserError
 from harness.methods import METHODS, Method, RunContext, hyperparameters, methods_named
 from harness.methods import chain as chained
+from harness.planning.table import load_table
 from harness.specs import Encoder, Parent
-from harness.tables.table import load_table
 
 FT, SCL, TAPT, CMLM, MLM = (METHODS[name] for name in ("ft", "scl", "tapt", "cmlm", "mlm"))
 CSSL, TACO, ELECTRA, COCO_LM = (METHODS[name] for name in ("cssl", "taco", "electra", "coco_lm"))
@@ -405,7 +405,8 @@ def test_cssl_skips_without_a_translation_and_says_why() -> None:
     assert (post.data.views, post.objective.params["num_views"]) == (2, 1)
 
 
-def test_scl_skips_regression_and_the_others_do_not() -> None:
+def test_scl_skips_regression_and_methods_without_labels_do_not() -> None:
     regression = replace(CONTEXT, data=replace(CONTEXT.data, num_labels=1))
-    assert [name for name, method in METHODS.items() if method.skip(regression)] == ["scl"]
-    assert "regression" in SCL.skip(regression)
+    assert not [name for name, method in METHODS.items() if not method.supervised and method.unfit(regression)]
+    assert METHODS["ft"].unfit(regression) is None
+    assert "regression" in (SCL.unfit(regression) or "")

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from harness.encoders.models.text_encoder import Batch
-from harness.encoders.tokens import Tokens
+from harness.encoders.tokens import Examples, Tokens
 from harness.objectives.losses import token_alignment
 from harness.specs import Objective
 
@@ -34,7 +34,7 @@ def batch(folder: Path, rows: int = 10) -> Tokens:
 @pytest.mark.parametrize(("kind", "name"), KINDS)
 def test_against_padded_states(kind: str, name: str, folders: dict[str, Path]) -> None:
     module, tokens = tiny.built(folders[kind], tiny.OBJECTIVES[name]), batch(folders[kind])
-    views = module.prepare(tokens, None, tiny.draw_of())
+    views = module.prepare(Examples(tokens), None, tiny.draw_of())
     measures: dict[str, torch.Tensor] = {}
     found = module(Batch.of(views.tokens, CPU, views.ids), views, measures)["contrast"].item()
 
@@ -81,7 +81,7 @@ def test_the_mlm_part_is_mlm(name: str, token_prediction: bool, bert: Path) -> N
     taco = tiny.built(bert, changed(name, token_prediction=token_prediction))
     mlm = tiny.built(bert, tiny.OBJECTIVES["mlm-tp" if token_prediction else "mlm"])
     for step in (1, 2, 3):
-        a, b = (module.prepare(tokens, None, tiny.draw_of(1, step)) for module in (taco, mlm))
+        a, b = (module.prepare(Examples(tokens), None, tiny.draw_of(1, step)) for module in (taco, mlm))
         assert np.array_equal(a.ids, b.ids)
         assert np.array_equal(a.where, b.where)
         assert np.array_equal(a.targets, b.targets)
@@ -93,8 +93,8 @@ def test_the_mlm_part_is_mlm(name: str, token_prediction: bool, bert: Path) -> N
 @pytest.mark.parametrize("name", TACO)
 def test_anchors_and_draws(name: str, bert: Path) -> None:
     module, tokens = tiny.built(bert, tiny.OBJECTIVES[name]), batch(bert)
-    masked = tiny.built(bert, tiny.OBJECTIVES["mlm"]).prepare(tokens, None, tiny.draw_of()).where
-    views = module.prepare(tokens, None, tiny.draw_of())
+    masked = tiny.built(bert, tiny.OBJECTIVES["mlm"]).prepare(Examples(tokens), None, tiny.draw_of()).where
+    views = module.prepare(Examples(tokens), None, tiny.draw_of())
     everywhere = np.arange(len(tokens.ids))
     assert np.array_equal(np.flatnonzero(views.anchors), masked if name == "taco-word" else everywhere)
     for b, length in enumerate(tokens.lengths):
@@ -114,7 +114,7 @@ def test_a_stop_changes_the_gradient_and_not_the_value(bert: Path) -> None:
     values, gradients = [], []
     for stop in (True, False):
         module = tiny.built(bert, changed("taco", detach_contrast=stop))
-        views = module.prepare(batch(bert), None, tiny.draw_of())
+        views = module.prepare(Examples(batch(bert)), None, tiny.draw_of())
         term = module(Batch.of(views.tokens, CPU, views.ids), views)["contrast"]
         term.backward()
         values.append(term.item())
@@ -126,7 +126,7 @@ def test_a_stop_changes_the_gradient_and_not_the_value(bert: Path) -> None:
 def test_the_embedding_is_what_went_into_the_first_layer(bert: Path) -> None:
     """With its dropout: a second pass of the embedding layer would have another."""
     module = tiny.built(bert, tiny.OBJECTIVES["taco"], dropout=0.5)
-    views = module.prepare(batch(bert), None, tiny.draw_of())
+    views = module.prepare(Examples(batch(bert)), None, tiny.draw_of())
     given = Batch.of(views.tokens, CPU, views.ids)
     entered: list[torch.Tensor] = []
     module.encoder.base.embeddings.register_forward_hook(lambda _, __, out: entered.append(out[0, : len(views.ids)]))
@@ -142,7 +142,7 @@ def test_negatives_of_other_groups_do_not_matter(bert: Path) -> None:
     values = []
     for word in ("w5", "w6"):
         tokens = tiny.tokens(bert, [*texts, (f"{word} {word} {word} {word}",)])
-        views = module.prepare(tokens, None, tiny.draw_of())
+        views = module.prepare(Examples(tokens), None, tiny.draw_of())
         views.anchors[-6:] = False
         values.append(module(Batch.of(views.tokens, CPU, views.ids), views)["contrast"].item())
     assert values[0] == pytest.approx(values[1], abs=1e-6)

@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from harness.encoders.models.text_encoder import Batch
-from harness.encoders.tokens import Tokens
+from harness.encoders.tokens import Examples, Tokens
+from harness.objectives import DEFINITIONS, definition_of
 from harness.objectives.base import TrainingObjective, Views
-from harness.objectives.definitions import step_flops
 from harness.objectives.masked import MaskedViews
 from harness.training import loop
 from harness.training.loop import Scoring, autocast, train, trainable
 
 CPU = torch.device("cpu")
-NO_DRAW = ("cross_entropy", "scl", "cssl-simclr", "cssl-simsiam")
+NO_DRAW = [name for name, spec in tiny.OBJECTIVES.items() if "p_m" not in spec.params]
 """What these see is what the batch holds. All others draw masks, which fall by place in the batch."""
 CONTRASTS = {name: s for name, s in tiny.OBJECTIVES.items() if {"contrast_group", "contrast"} & s.params.keys()}
 CONTRASTS = {name: s for name, s in CONTRASTS.items() if s.params.get("contrast", True)}
@@ -36,11 +36,11 @@ class Example:
     """An objective, and a batch as the loop would give it."""
 
     module: TrainingObjective
-    tokens: Tokens
+    examples: Examples
     labels: NDArray[Any] | None
 
     def views(self, seed: int = 1, step: int = 1) -> Views:
-        return self.module.prepare(self.tokens, self.labels, tiny.draw_of(seed, step))
+        return self.module.prepare(self.examples, self.labels, tiny.draw_of(seed, step))
 
     def terms(self, views: Views | None = None, measures: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
         views = views or self.views()
@@ -57,9 +57,10 @@ def example(
     spec = tiny.OBJECTIVES[name]
     spec = replace(spec, params={**spec.params, **params})
     rows = tiny.texts(9, seed=4)[0] if rows is None else rows
-    labels = np.arange(len(rows)) % 2 if spec.name in tiny.SUPERVISED else None
+    labels = np.arange(len(rows)) % 2 if DEFINITIONS[spec.name].labelled else None
     whole = [*rows, *(("w7 " + row[0],) for _ in range(1, tiny.views_in(spec)) for row in rows)]
-    return Example(tiny.built(folder, spec, dropout=dropout), tiny.tokens(folder, whole), labels)
+    examples = tiny.examples(tiny.tokens(folder, whole), tiny.views_in(spec))
+    return Example(tiny.built(folder, spec, dropout=dropout), examples, labels)
 
 
 def gradients(module: nn.Module) -> dict[str, Tensor]:
@@ -113,13 +114,13 @@ class TestObjectiveContract:
 
     def test_seed_and_step_decide_what_it_sees(self, name: str, bert: Path) -> None:
         one, again = example(bert, name, dropout=0.1), example(bert, name, dropout=0.1)
-        before = one.tokens.ids.copy()
+        before = one.examples.tokens.ids.copy()
         views = {at: one.views(*at) for at in ((1, 1), (1, 2), (2, 1))}
         torch.randn(3)
         assert seen(again.views(1, 1)) == seen(views[1, 1])
         distinct = {repr(seen(v)) for v in views.values()}
         assert len(distinct) == (1 if name in NO_DRAW else 3)
-        assert np.array_equal(one.tokens.ids, before)
+        assert np.array_equal(one.examples.tokens.ids, before)
         values = []
         for instance in (one, again):
             torch.manual_seed(5)
@@ -132,11 +133,10 @@ class TestObjectiveContract:
         if name not in NO_DRAW:
             assert seen(example(bert, name).views()) != seen(example(bert, name).views(1, 2))
             return
-        one = example(bert, name, **({"contrast_group": 9} if name in ("scl", "cssl-simclr") else {}))
+        cut = "contrast_group" in tiny.OBJECTIVES[name].params
+        one = example(bert, name, **({"contrast_group": 9} if cut else {}))
         order = np.random.default_rng(0).permutation(9)
-        views = tiny.views_in(tiny.OBJECTIVES[name])
-        tokens = one.tokens.take(np.concatenate([order + 9 * view for view in range(views)]))
-        moved = Example(one.module, tokens, None if one.labels is None else one.labels[order])
+        moved = Example(one.module, one.examples.take(order), None if one.labels is None else one.labels[order])
         for term, value in one.terms().items():
             assert moved.terms()[term].item() == pytest.approx(value.item(), abs=1e-5)
 
@@ -161,7 +161,7 @@ class TestObjectiveContract:
         self, name: str, bert: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         spec, ends = tiny.OBJECTIVES[name], []
-        supervised = spec.name in tiny.SUPERVISED
+        supervised = DEFINITIONS[spec.name].labelled
         for every in (1, 1000):
             monkeypatch.setattr(loop, "MEASURE_EVERY", every)
             stage, inputs = (tiny.fine_tuning if supervised else tiny.post_training)(bert, spec)
@@ -214,13 +214,14 @@ def test_flops_are_what_the_plan_counted(kind: str, name: str, folders: dict[str
     that a crop keeps whole tokens, and the first one besides."""
     one = example(folders[kind], name, [(" ".join(["w1"] * 20),)] * 9)
     if tiny.views_in(tiny.OBJECTIVES[name]) > 1:
-        one = replace(one, tokens=one.tokens.take(np.arange(9).repeat(2)))
+        first, _ = one.examples.side_by_side()
+        one = replace(one, examples=tiny.examples(first.take(np.tile(np.arange(9), 2)), 2))
     views, spec = one.views(), tiny.OBJECTIVES[name]
-    length = int(one.tokens.lengths[0])
-    assert set(one.tokens.lengths) == {length}
+    length = int(one.examples.tokens.lengths[0])
+    assert set(one.examples.tokens.lengths) == {length}
     if isinstance(views, MaskedViews):
         spec = replace(spec, params={**spec.params, "p_m": len(views.where) / (9 * length)})
-    expected = step_flops(spec, tiny.shape_of(kind), 9, length)
+    expected = definition_of(spec).step_flops(tiny.shape_of(kind), 9, length)
     assert views.flops > 0
     rounded = {"crop_ratio", "token_prediction"} & {key for key, value in spec.params.items() if value}
     assert views.flops == pytest.approx(expected, rel=0.05 if rounded else 1e-9)
@@ -246,7 +247,7 @@ class TestContrasts:
         collapse(one.module)
         measures: dict[str, Tensor] = {}
         terms = one.terms(measures=measures)
-        contrast = terms["supervised_contrastive" if name == "scl" else "contrast"]
+        contrast = terms[one.module.contrasted]
         assert contrast.item() == pytest.approx(measures["collapsed_value"].item(), abs=1e-5)
         assert measures["embedding_std"].item() == pytest.approx(0, abs=1e-5)
         for key in ("positive_cosine", "negative_cosine", "predictor_cosine"):
@@ -255,7 +256,7 @@ class TestContrasts:
     def test_an_encoder_that_is_not_collapsed_does_not(self, name: str, bert: Path) -> None:
         one, measures = example(bert, name), {}
         terms = one.terms(measures=measures)
-        contrast = terms["supervised_contrastive" if name == "scl" else "contrast"]
+        contrast = terms[one.module.contrasted]
         assert abs(contrast.item() - measures["collapsed_value"].item()) > 1e-3
         assert measures["embedding_std"] > 0.05
 
@@ -297,14 +298,14 @@ class TestSeparable:
     )
     def test_tokens(self, kind: str, name: str, folders: dict[str, Path]) -> None:
         alone, views, beside, wider = self.pair(folders[kind], name)
-        wider = self.cut(wider, len(alone.tokens.ids))
+        wider = self.cut(wider, len(alone.examples.tokens.ids))
         assert np.array_equal(views.where, wider.where)
         assert beside.loss(wider).item() == pytest.approx(alone.loss(views).item(), abs=2e-6)
 
     @pytest.mark.parametrize("name", ["electra-shallow", "electra-narrow", "coco_lm-no_contrast"])
     def test_replaced_tokens(self, name: str, bert: Path) -> None:
         alone, views, beside, wider = self.pair(bert, name)
-        size = len(alone.tokens.ids)
+        size = len(alone.examples.tokens.ids)
         wider, module = self.cut(wider, size), beside.module
         judge: Any = module.judge
         module.judge = lambda seen, measures: judge(
@@ -323,14 +324,14 @@ class TestSeparable:
         """It has no negatives and adds 0 to the sum; the mean is over one sequence more."""
         alone, views, beside, wider = self.pair(bert, name)
         if isinstance(views, MaskedViews):
-            wider = self.cut(wider, len(alone.tokens.ids))
+            wider = self.cut(wider, len(alone.examples.tokens.ids))
         expected = alone.terms(views)["contrast"].item() * 8 / 9
         assert beside.terms(wider)["contrast"].item() == pytest.approx(expected, abs=2e-6)
 
     @pytest.mark.parametrize("name", ["taco", "taco-word"])
     def test_token_alignment(self, name: str, bert: Path) -> None:
         alone, views, beside, wider = self.pair(bert, name)
-        wider = self.cut(wider, len(alone.tokens.ids))
+        wider = self.cut(wider, len(alone.examples.tokens.ids))
         for key in (
             "positives",
             "negatives",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from objectives.formulas import integers, leaf, normal
 from torch import Tensor
 
+from harness.objectives import losses
 from harness.objectives.losses import (
     corrective_lm,
     masked_lm,
@@ -61,6 +63,12 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "replaced_token_detection": replaced_token_detection_of,
     "simsiam": lambda a, b: simsiam(a, b, a * 1.5, b + 1.0),
 }
+
+
+def test_every_loss_is_listed() -> None:
+    public = {name for name, f in inspect.getmembers(losses, inspect.isfunction) if f.__module__ == losses.__name__}
+    missing = {name for name in public if name[0] != "_"} - {name.partition(",")[0] for name in LOSSES}
+    assert not missing, f"LOSSES has no entry that calls {sorted(missing)} of harness/objectives/losses.py"
 
 
 @pytest.mark.parametrize("name", LOSSES)

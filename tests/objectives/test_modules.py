@@ -13,12 +13,13 @@ import torch
 from numpy.typing import NDArray
 
 from harness.encoders.models.text_encoder import Batch
-from harness.encoders.tokens import Tokens, Vocabulary
+from harness.encoders.tokens import Examples, Tokens, Vocabulary
+from harness.kinds import kind_of_outputs
 from harness.methods import METHODS, RunContext, chain, hyperparameters
 from harness.objectives import DEFINITIONS, build, objective
 from harness.objectives.base import TrainingObjective, Views
 from harness.objectives.losses import simclr, supervised_contrastive
-from harness.objectives.masked import MaskedLM
+from harness.objectives.masked import MaskedText
 from harness.specs import Encoder, Objective, RowSet, Selection, Stage
 from harness.streams import stream
 from harness.training.loop import train
@@ -29,7 +30,7 @@ CPU = torch.device("cpu")
 def made(folder: Path, spec: Objective, *, seed: int = 1, num_labels: int = 2, dropout: float = 0.0) -> Any:
     encoder = tiny.encoder(folder)
     encoder.set_dropout(dropout)
-    return build(spec, encoder, tiny.vocabulary(folder), num_labels, dropout, seed)
+    return build(spec, encoder, tiny.vocabulary(folder), kind_of_outputs(num_labels), dropout, seed)
 
 
 def changed(name: str, **params: Any) -> Objective:
@@ -46,27 +47,27 @@ Mask = tuple[int, NDArray[np.bool_], NDArray[Any]]
 
 def prepared(folder: Path, spec: Objective, monkeypatch: pytest.MonkeyPatch, seed: int = 1) -> list[Any]:
     """(tokens, labels, views, [(view, selected, corrupted ids)]) of each step that the loop trains."""
-    stage, inputs = (tiny.fine_tuning if spec.name in tiny.SUPERVISED else tiny.post_training)(
+    stage, inputs = (tiny.fine_tuning if DEFINITIONS[spec.name].labelled else tiny.post_training)(
         folder, spec, seed=seed, steps=7
     )
     module: TrainingObjective = made(folder, spec, seed=seed)
     steps: list[tuple[Tokens, Any, Views, list[Mask]]] = []
     masks: list[Mask] = []
-    prepare, mask = type(module).prepare, MaskedLM.mask
+    prepare, mask = type(module).prepare, MaskedText.mask
 
-    def masked(self: MaskedLM, *arguments: Any, **options: Any) -> Any:
+    def masked(self: MaskedText, *arguments: Any, **options: Any) -> Any:
         found = mask(self, *arguments, **options)
         masks.append((arguments[3], *found))
         return found
 
-    def spy(self: TrainingObjective, tokens: Tokens, labels: Any, draw: Any) -> Views:
+    def spy(self: TrainingObjective, examples: Examples, labels: Any, draw: Any) -> Views:
         masks.clear()
-        steps.append((tokens, labels, prepare(self, tokens, labels, draw), list(masks)))
+        steps.append((examples.tokens, labels, prepare(self, examples, labels, draw), list(masks)))
         return steps[-1][2]
 
     with monkeypatch.context() as patch:
         patch.setattr(type(module), "prepare", spy)
-        patch.setattr(MaskedLM, "mask", masked)
+        patch.setattr(MaskedText, "mask", masked)
         train(module, inputs, stage.optim, seed)
     assert len(steps) == 7
     return steps
@@ -103,7 +104,7 @@ class TestEqualSeed:
 
     def test_the_same_batch_is_masked_anew_at_every_step(self, bert: Path) -> None:
         module, tokens = made(bert, tiny.OBJECTIVES["mlm"]), tiny.tokens(bert, tiny.texts(8)[0])
-        views = [module.prepare(tokens, None, draw_of(1, step)).ids.tobytes() for step in (1, 2, 1)]
+        views = [module.prepare(Examples(tokens), None, draw_of(1, step)).ids.tobytes() for step in (1, 2, 1)]
         assert views[0] != views[1]
         assert views[0] == views[2]
 
@@ -131,6 +132,24 @@ class TestViews:
             for _, selected, _ in masks[1:]:
                 assert np.array_equal(selected ^ masks[0][1], ~tokens.special)
 
+    def test_special_tokens_are_masked_where_that_is_set_and_never_the_first(
+        self, bert: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """RoBERTa's setting. Of the other tokens the same ones as without it: one stream, a number for each token."""
+        plain, special = (prepared(bert, changed(name, p_m=0.5), monkeypatch) for name in ("mlm", "mlm-special"))
+        masked = 0
+        for (tokens, _, _, [(_, without, _)]), (_, _, views, [(_, selected, _)]) in zip(plain, special, strict=True):
+            first = np.isin(np.arange(len(tokens.ids)), tokens.offsets[:-1])
+            assert not (without & tokens.special).any()
+            assert not selected[first].any()
+            assert np.array_equal(selected[~tokens.special], without[~tokens.special])
+            assert np.array_equal(views.where, np.flatnonzero(selected))
+            masked += int((selected & tokens.special).sum())
+        assert masked > 0
+        tokens = tiny.tokens(bert, tiny.texts(8)[0])
+        every = made(bert, changed("mlm-special", p_m=1.0)).prepare(Examples(tokens), None, draw_of(1))
+        assert np.array_equal(every.where, np.setdiff1d(np.arange(len(tokens.ids)), tokens.offsets[:-1]))
+
     def test_independent(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """'w/o CRM': tokens of view 0 are selected again."""
         steps = prepared(bert, changed("cmlm-simsiam", masking="independent", p_m=0.5), monkeypatch)
@@ -149,8 +168,9 @@ class TestViews:
     def test_special_tokens_are_never_touched(self, name: str, kind: str, folders: dict[str, Path]) -> None:
         folder = folders[kind]
         tokens = tiny.tokens(folder, tiny.texts(12, pairs=True)[0])
-        module = made(folder, changed(name, p_m=1.0, p_c=1.0, masking="independent"))
-        views = module.prepare(tokens, None, draw_of(1))
+        views = {} if name == "mlm" else {"p_c": 1.0, "masking": "independent"}
+        module = made(folder, changed(name, p_m=1.0, **views))
+        views = module.prepare(Examples(tokens), None, draw_of(1))
         special = np.tile(tokens.special, len(views.ids) // len(tokens.ids))
         assert np.array_equal(views.ids[special], views.tokens.ids[special])
         assert np.array_equal(views.where, np.flatnonzero(~tokens.special))
@@ -164,13 +184,13 @@ class TestViews:
     def test_the_tokens_are_not_modified(self, bert: Path) -> None:
         tokens = tiny.tokens(bert, tiny.texts(8)[0])
         before = tokens.ids.copy()
-        made(bert, changed("cmlm-simsiam", p_m=0.5)).prepare(tokens, None, draw_of(1))
+        made(bert, changed("cmlm-simsiam", p_m=0.5)).prepare(Examples(tokens), None, draw_of(1))
         assert np.array_equal(tokens.ids, before)
 
     def test_a_tokenizer_without_a_mask(self, bert: Path) -> None:
-        module = build(tiny.OBJECTIVES["mlm"], tiny.encoder(bert), Vocabulary(48, None, 0), 0, 0.1, 1)
+        module = build(tiny.OBJECTIVES["mlm"], tiny.encoder(bert), Vocabulary(48, None, 0), None, 0.1, 1)
         with pytest.raises(ValueError, match="no mask token"):
-            module.prepare(tiny.tokens(bert, [("w1",)]), None, draw_of(1))
+            module.prepare(Examples(tiny.tokens(bert, [("w1",)])), None, draw_of(1))
 
 
 class TestMaskedTerm:
@@ -179,7 +199,7 @@ class TestMaskedTerm:
     def test_the_head_runs_at_the_masked_positions_alone(self, name: str, kind: str, folders: dict[str, Path]) -> None:
         module = made(folders[kind], tiny.OBJECTIVES[name])
         tokens = tiny.tokens(folders[kind], tiny.texts(8)[0])
-        views = module.prepare(tokens, None, draw_of(1))
+        views = module.prepare(Examples(tokens), None, draw_of(1))
         rows: list[tuple[int, ...]] = []
         out = module.encoder.model.get_output_embeddings()
         out.register_forward_hook(lambda _, __, logits: rows.append(tuple(logits.shape)))
@@ -192,7 +212,7 @@ class TestMaskedTerm:
     def test_nothing_selected(self, name: str, bert: Path) -> None:
         """A batch of short texts: the loss is 0, finite and connected."""
         module, tokens = made(bert, changed(name, p_m=1e-9)), tiny.tokens(bert, [("w1",), ("w2",)])
-        views = module.prepare(tokens, None, draw_of(1))
+        views = module.prepare(Examples(tokens), None, draw_of(1))
         terms = module(Batch.of(views.tokens, CPU, views.ids), views)
         assert len(views.where) == 0
         assert terms["masked_lm"].item() == 0
@@ -201,11 +221,11 @@ class TestMaskedTerm:
 
     def test_without_mlm(self, bert: Path) -> None:
         module, tokens = made(bert, changed("cmlm-simsiam", mlm=False)), tiny.tokens(bert, tiny.texts(8)[0])
-        views = module.prepare(tokens, None, draw_of(1))
+        views = module.prepare(Examples(tokens), None, draw_of(1))
         terms = module(Batch.of(views.tokens, CPU, views.ids), views)
         assert terms.keys() == {"contrast"}
         assert module.loss(terms).item() == pytest.approx(0.5 * terms["contrast"].item())
-        beside = made(bert, tiny.OBJECTIVES["cmlm-simsiam"]).prepare(tokens, None, draw_of(1))
+        beside = made(bert, tiny.OBJECTIVES["cmlm-simsiam"]).prepare(Examples(tokens), None, draw_of(1))
         assert np.array_equal(views.ids, beside.ids)
 
 
@@ -219,10 +239,10 @@ class TestGroups:
         spec = changed("scl", contrast_group=group, reduction=reduction, representation=representation)
         module, (rows, labels) = made(bert, spec), tiny.texts(10, seed=3)
         tokens = tiny.tokens(bert, rows)
-        views = module.prepare(tokens, labels, draw_of(1))
+        views = module.prepare(Examples(tokens), labels, draw_of(1))
         batch = Batch.of(views.tokens, CPU, views.ids)
         terms = module(batch, views)
-        first, pooled, _ = module.represent(batch)
+        first, pooled, _ = module.head(module.encoder, batch)
         features, gold = pooled if representation == "pooled" else first, torch.as_tensor(labels)
         expected = 0.0
         for start in range(0, 10, group):
@@ -237,7 +257,7 @@ class TestGroups:
     def test_simclr(self, group: int, bert: Path) -> None:
         module = made(bert, changed("cmlm-simclr", contrast_group=group, num_views=3))
         tokens = tiny.tokens(bert, tiny.texts(10)[0])
-        views = module.prepare(tokens, None, draw_of(1))
+        views = module.prepare(Examples(tokens), None, draw_of(1))
         terms = module(Batch.of(views.tokens, CPU, views.ids), views)
         first = []
         for view in range(4):  # each view through the encoder by itself
@@ -254,7 +274,7 @@ class TestGroups:
         values = set()
         for group in (2, 10):
             module = made(bert, changed("cmlm-simclr", contrast_group=group))
-            views = module.prepare(tiny.tokens(bert, tiny.texts(10)[0]), None, draw_of(1))
+            views = module.prepare(Examples(tiny.tokens(bert, tiny.texts(10)[0])), None, draw_of(1))
             values.add(round(module(Batch.of(views.tokens, CPU, views.ids), views)["contrast"].item(), 4))
         assert len(values) == 2
 
@@ -286,7 +306,7 @@ class TestHeads:
         assert all(torch.equal(plain[name], contrast[name]) for name in plain)
 
     def test_initialiser_range(self, bert: Path) -> None:
-        dense = self.heads(bert, tiny.OBJECTIVES["cross_entropy"], 1)["dense.weight"]
+        dense = self.heads(bert, tiny.OBJECTIVES["cross_entropy"], 1)["head.dense.weight"]
         assert dense.std().item() == pytest.approx(0.1, rel=0.1)
 
     def test_the_predictor_has_no_bias_and_simclr_no_predictor(self, bert: Path) -> None:
@@ -327,7 +347,7 @@ class TestSupervised:
     def test_regression_is_squared_error(self, bert: Path) -> None:
         module, tokens = made(bert, tiny.OBJECTIVES["cross_entropy"], num_labels=1), tiny.tokens(bert, tiny.texts(6)[0])
         gold = np.linspace(0, 5, 6)
-        views = module.prepare(tokens, gold, draw_of(1))
+        views = module.prepare(Examples(tokens), gold, draw_of(1))
         batch = Batch.of(tokens, CPU)
         scores = module.predict(batch)
         assert scores.shape == (6, 1)
@@ -432,7 +452,7 @@ class TestMethods:
         for stage in self.stages(name, **values):
             module = made(bert, stage.objective, num_labels=stage.data.num_labels)
             rows, labels = tiny.texts(4)
-            views = module.prepare(tiny.tokens(bert, rows), labels, draw_of(1))
+            views = module.prepare(Examples(tiny.tokens(bert, rows)), labels, draw_of(1))
             terms = module(Batch.of(views.tokens, CPU, views.ids), views)
             assert terms.keys() == module.weights.keys()
             assert torch.isfinite(module.loss(terms))

@@ -12,7 +12,7 @@ import tiny
 import torch
 from torch import Tensor
 
-from harness.encoders.tokens import Tokens
+from harness.encoders.tokens import Examples, Tokens
 from harness.objectives.probes import (
     alignment,
     context_cosines,
@@ -98,7 +98,7 @@ def test_pairs_of_sequences_by_hand() -> None:
 
 def look(folder: Path, spec: Objective, dropout: float = 0.0) -> dict[str, float]:
     module = tiny.built(folder, spec, dropout=dropout)
-    found = probed(module, tiny.tokens(folder, tiny.texts(9, 4)[0]), tiny.draw_of(), "fp32", CPU)
+    found = probed(module, Examples(tiny.tokens(folder, tiny.texts(9, 4)[0])), tiny.draw_of(), "fp32", CPU)
     assert module.training
     return found
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from harness.encoders.models.text_encoder import Batch
-from harness.encoders.models.weights import load_weights
-from harness.encoders.tokens import Tokens
+from harness.encoders.models.weights import checked_weights
+from harness.encoders.tokens import Examples, Tokens
 from harness.methods import METHODS, UnlabelledPhase, hyperparameters
 from harness.objectives import objective, replaced
 from harness.objectives.base import Views
@@ -26,7 +26,7 @@ from harness.training.loop import train
 
 CPU = torch.device("cpu")
 REPLACED = [name for name, spec in tiny.OBJECTIVES.items() if spec.name in ("electra", "coco_lm")]
-SAMPLED = [name for name in REPLACED if "random" not in name]
+SAMPLED = [name for name in REPLACED if "random" not in name and "dropout" not in name]
 
 
 def changed(name: str, **params: Any) -> Objective:
@@ -66,7 +66,7 @@ class TestMask:
         module, tokens = tiny.built(bert, changed(name, p_m=p_m)), batch(bert)
         special, counts = 0, []
         for step in range(1, 6):
-            views = module.prepare(tokens, None, tiny.draw_of(1, step))
+            views = module.prepare(Examples(tokens), None, tiny.draw_of(1, step))
             where, off = views.where, np.ones(len(tokens.ids), dtype=bool)
             off[where] = False
             assert views.tokens is tokens
@@ -84,7 +84,7 @@ class TestMask:
 
     def test_everything_but_the_first(self, bert: Path) -> None:
         module, tokens = tiny.built(bert, changed("coco_lm", p_m=1.0)), batch(bert)
-        views = module.prepare(tokens, None, tiny.draw_of())
+        views = module.prepare(Examples(tokens), None, tiny.draw_of())
         first = np.isin(np.arange(len(tokens.ids)), tokens.offsets[:-1])
         assert np.array_equal(views.where, np.flatnonzero(~first))
 
@@ -92,12 +92,12 @@ class TestMask:
         module = tiny.built(bert, tiny.OBJECTIVES["coco_lm"])
         module.vocabulary = replace(module.vocabulary, mask_id=None)
         with pytest.raises(ValueError, match="no mask token"):
-            module.prepare(batch(bert), None, tiny.draw_of())
+            module.prepare(Examples(batch(bert)), None, tiny.draw_of())
 
     @pytest.mark.parametrize("name", REPLACED)
     def test_the_encoder_reads_replacements_where_the_mask_was(self, name: str, bert: Path) -> None:
         module, tokens = tiny.built(bert, changed(name, p_m=0.4)), batch(bert)
-        views = module.prepare(tokens, None, tiny.draw_of())
+        views = module.prepare(Examples(tokens), None, tiny.draw_of())
         _, given = run(module, views)
         where = torch.from_numpy(views.where)
         assert torch.equal(given["original"], torch.from_numpy(tokens.ids.astype(np.int64)))
@@ -113,7 +113,7 @@ class TestCrop:
         module, tokens = tiny.built(bert, tiny.OBJECTIVES["coco_lm"]), batch(bert, 30)
         places = set()
         for step in range(1, 5):
-            main = module.prepare(tokens, None, tiny.draw_of(1, step)).main
+            main = module.prepare(Examples(tokens), None, tiny.draw_of(1, step)).main
             assert len(main) == 60
             assert np.array_equal(main.take(np.arange(30)).ids, tokens.ids)
             for row in range(30):
@@ -130,7 +130,7 @@ class TestCrop:
         """Figure 4's 100 %, 'no cropping': the corrupted sequence is contrasted with the original itself."""
         spec = tiny.of_method("coco_lm", crop_ratio=1)
         module, tokens = tiny.built(bert, spec), batch(bert)
-        views = module.prepare(tokens, None, tiny.draw_of())
+        views = module.prepare(Examples(tokens), None, tiny.draw_of())
         kept = views.main.take(np.arange(9, 18))
         for name in ("ids", "types", "special", "offsets"):
             assert np.array_equal(getattr(kept, name), getattr(tokens, name))
@@ -146,14 +146,14 @@ class TestCrop:
     @pytest.mark.parametrize("name", ["electra-shallow", "coco_lm-no_contrast"])
     def test_none_without_the_contrast(self, name: str, bert: Path) -> None:
         tokens = batch(bert)
-        assert tiny.built(bert, tiny.OBJECTIVES[name]).prepare(tokens, None, tiny.draw_of()).main is tokens
+        assert tiny.built(bert, tiny.OBJECTIVES[name]).prepare(Examples(tokens), None, tiny.draw_of()).main is tokens
 
     @pytest.mark.parametrize("group", [2, 4, 9, 16])
     @pytest.mark.parametrize("name", ["coco_lm", "coco_lm-projection"])
     def test_the_contrast_is_the_mean_over_groups(self, name: str, group: int, bert: Path) -> None:
         """Each view through the encoder by itself."""
         module, tokens = tiny.built(bert, changed(name, contrast_group=group)), batch(bert)
-        views = module.prepare(tokens, None, tiny.draw_of())
+        views = module.prepare(Examples(tokens), None, tiny.draw_of())
         terms, given = run(module, views)
         crops = views.main.take(np.arange(9, 18))
         pair = [
@@ -172,7 +172,7 @@ class TestCrop:
 class TestSampling:
     def place(self, module: Any, folder: Path, count: int) -> tuple[Batch, Tensor, Tensor]:
         """(batch, one masked position `count` times, the auxiliary's distribution there)."""
-        views = module.prepare(batch(folder), None, tiny.draw_of())
+        views = module.prepare(Examples(batch(folder)), None, tiny.draw_of())
         given, where = Batch.of(views.tokens, CPU, views.ids), torch.from_numpy(views.where[:1])
         module.auxiliary.eval()
         with torch.no_grad():
@@ -215,7 +215,7 @@ class TestSampling:
     def test_without_dropout_and_without_torchs_generator(self, name: str, bert: Path) -> None:
         """A stream of its own decides, so that what comes after has the same dropout whatever was masked."""
         module, calm = (tiny.built(bert, tiny.OBJECTIVES[name], dropout=dropout) for dropout in (0.5, 0.0))
-        views = module.prepare(batch(bert), None, tiny.draw_of())
+        views = module.prepare(Examples(batch(bert)), None, tiny.draw_of())
         given = Batch.of(views.tokens, CPU, views.ids)
         arguments = given, torch.from_numpy(views.where), torch.from_numpy(views.uniforms)
         torch.manual_seed(1)
@@ -232,11 +232,45 @@ class TestSampling:
         assert all(part.training for part in module.modules())
         assert not torch.equal(module.auxiliary(given), module.auxiliary(given))  # dropout is back
 
+    def test_with_dropout_it_draws_from_the_pass_that_trains(self, bert: Path) -> None:
+        """ELECTRA, number by number: one pass of the auxiliary network for its loss and for the replacements."""
+        module = tiny.built(bert, tiny.OBJECTIVES["electra-dropout"], dropout=0.5)
+        views = module.prepare(Examples(batch(bert)), None, tiny.draw_of())
+        passes: list[Tensor] = []
+        logits_of = module.auxiliary.logits
+        module.auxiliary.logits = lambda hidden: passes.append(logits_of(hidden)) or passes[-1]
+        terms, given = run(module, views)
+        assert len(passes) == 1
+        laws = passes[0].detach().double().softmax(dim=1).tolist()
+        expected = []
+        for law, u in zip(laws, views.uniforms.tolist(), strict=True):
+            below = np.cumsum(law)
+            expected.append(next(word for word, total in enumerate(below) if total > u * below[-1]))
+        assert given["corrupted"][views.where].tolist() == expected
+        cross_entropy = nn.functional.cross_entropy(passes[0], torch.from_numpy(views.targets))
+        assert terms["auxiliary_mlm"].item() == pytest.approx(cross_entropy.item(), rel=1e-6)
+
+    def test_with_dropout_it_takes_nothing_from_the_stream_of_other_dropout(self, bert: Path) -> None:
+        """The encoder has the dropout that it has where the pass that samples has none; in evaluation the two agree."""
+        found = []
+        for name in ("electra-shallow", "electra-dropout"):
+            module = tiny.built(bert, tiny.OBJECTIVES[name], dropout=0.5)
+            views = module.prepare(Examples(batch(bert)), None, tiny.draw_of())
+            torch.manual_seed(1)
+            trained = run(module, views)[1]["corrupted"]
+            state = torch.get_rng_state()
+            module.eval()
+            found.append((trained, state, run(module, views)[1]["corrupted"]))
+        (calm, before, evaluated), (shaken, after, other) = found
+        assert not torch.equal(calm, shaken)
+        assert torch.equal(before, after)
+        assert torch.equal(evaluated, other)
+
     def test_random_replacements_are_any_words(self, bert: Path) -> None:
         module, drawn = tiny.built(bert, changed("coco_lm-random", p_m=0.9)), []
         assert module.auxiliary is None
         for step in range(1, 30):
-            drawn.append(module.prepare(batch(bert), None, tiny.draw_of(1, step)).replacements)
+            drawn.append(module.prepare(Examples(batch(bert)), None, tiny.draw_of(1, step)).replacements)
         assert set(np.concatenate(drawn)) == set(range(module.vocabulary.size))
 
 
@@ -249,7 +283,7 @@ class TestGradients:
     @pytest.mark.parametrize("name", ["electra-shallow", "electra-narrow", "coco_lm", "coco_lm-no_lm"])
     def test_which_term_reaches_what(self, name: str, bert: Path) -> None:
         module = tiny.built(bert, changed(name, p_m=0.4))
-        terms, _ = run(module, module.prepare(batch(bert), None, tiny.draw_of()))
+        terms, _ = run(module, module.prepare(Examples(batch(bert)), None, tiny.draw_of()))
         names = {n for n, _ in module.named_parameters()}
         auxiliary = {n for n in names if n.startswith("auxiliary.")}
         shared = {n for n in names if n.startswith("encoder.model.bert.embeddings.")}
@@ -263,12 +297,12 @@ class TestGradients:
     @pytest.mark.parametrize("stop", [True, False])
     def test_the_copy_probability_in_the_lm_term(self, lm: str, stop: bool, bert: Path) -> None:
         module = tiny.built(bert, changed("coco_lm", lm=lm, stop_gradient=stop))
-        terms, _ = run(module, module.prepare(batch(bert), None, tiny.draw_of()))
+        terms, _ = run(module, module.prepare(Examples(batch(bert)), None, tiny.draw_of()))
         assert ("detector.weight" in self.reached(module, terms["lm"])) is not stop
 
     def test_an_auxiliary_that_has_converged_is_reached_by_nothing(self, bert: Path) -> None:
         module = tiny.built(bert, tiny.OBJECTIVES["coco_lm-converged"])
-        terms, _ = run(module, module.prepare(batch(bert), None, tiny.draw_of()))
+        terms, _ = run(module, module.prepare(Examples(batch(bert)), None, tiny.draw_of()))
         assert "auxiliary_mlm" not in terms
         module.loss(terms).backward()
         assert all(p.grad is None for p in module.auxiliary.parameters())
@@ -279,7 +313,7 @@ class TestTerms:
     def test_by_hand(self, name: str, bert: Path) -> None:
         """Token by token, in double precision, from the encoder's states."""
         module = tiny.built(bert, changed(name, p_m=0.4))
-        views, params = module.prepare(batch(bert), None, tiny.draw_of()), module.params
+        views, params = module.prepare(Examples(batch(bert)), None, tiny.draw_of()), tiny.OBJECTIVES[name].params
         terms, given = run(module, views)
         hidden = given["hidden"].detach().double()
         words = module.encoder.base.embeddings.word_embeddings.weight.detach().double()
@@ -365,10 +399,10 @@ class TestConverged:
             run_stage(stage, inputs, tiny.vocabulary(folder), (), place, keep_weights=True) for stage in (first, second)
         ]
         assert [(record.status, record.reason) for record in records] == [("done", "")] * 2
-        weights = load_weights(place.storage, first.key)
+        weights = checked_weights(place.storage, first.key)[0]
         whole = {n: t for n, t in weights.items() if n.startswith("encoder/")}
         assert all(torch.equal(t, whole[n]) for n, t in tiny.encoder(folder).parts().items() if n in whole)
-        assert not any(n.startswith("auxiliary/") for n in load_weights(place.storage, second.key))
+        assert not any(n.startswith("auxiliary/") for n in checked_weights(place.storage, second.key)[0])
 
         module = tiny.built(folder, second.objective)
         fresh = module.auxiliary.parts()

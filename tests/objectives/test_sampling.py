@@ -239,8 +239,8 @@ class TestSamplePositives:
             (1, "less", "reaches no neighbour"),
             (1, "released", "reaches no neighbour"),
             (4, "released", "must be odd"),
-            (5, "hafl", "did you mean 'half'"),
-            (5, "window", "known: half, less, at_most, released"),
+            (5, "hafl", "Did you mean 'half'"),
+            (5, "window", "Known: half, less, at_most, released"),
         ],
     )
     def test_bad_window_or_reading(self, window: int, reading: str, words: str) -> None:

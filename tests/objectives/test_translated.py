@@ -12,7 +12,7 @@ import tiny
 import torch
 
 from harness.encoders.models.text_encoder import Batch
-from harness.encoders.tokens import Tokens
+from harness.encoders.tokens import Examples
 from harness.objectives.base import Views
 from harness.objectives.losses import simclr, simsiam
 from harness.training.loop import Inputs, train
@@ -29,7 +29,7 @@ def module_of(folder: Path, name: str, views: int) -> Any:
 def marked(folder: Path, count: int, views: int) -> Inputs:
     """Text i in every view; view k begins with the word w(30 + k)."""
     rows = [(f"w{30 + view} {text}",) for view in range(views) for (text,) in tiny.texts(count, seed=4)[0]]
-    return Inputs(tiny.tokens(folder, rows), views=views)
+    return Inputs(tiny.examples(tiny.tokens(folder, rows), views))
 
 
 @pytest.mark.parametrize("views", [2, 3])
@@ -40,7 +40,7 @@ def test_as_if_each_view_were_encoded_by_itself(name: str, views: int, bert: Pat
     found = module(Batch.of(seen.tokens, CPU, seen.ids), seen)["contrast"].item()
     first = []
     for view in range(views):
-        alone = inputs.train.take(np.arange(10) + 10 * view)
+        alone = inputs.train.tokens.take(np.arange(10) * views + view)
         first.append(module.encoder(Batch.of(alone, CPU))[alone.offsets[:-1]])
     h0, hk = first[0], torch.stack(first[1:])
     if name == "cssl-simsiam":
@@ -59,9 +59,9 @@ def test_a_batch_holds_the_same_texts_in_every_view(views: int, bert: Path, monk
     module, inputs = module_of(bert, "cssl-simclr", views), marked(bert, 11, views)
     prepare, batches = type(module).prepare, []
 
-    def spy(self: Any, tokens: Tokens, labels: Any, draw: Any) -> Views:
-        batches.append(tokens)
-        made: Views = prepare(self, tokens, labels, draw)
+    def spy(self: Any, examples: Examples, labels: Any, draw: Any) -> Views:
+        made: Views = prepare(self, examples, labels, draw)
+        batches.append(made.tokens)
         return made
 
     monkeypatch.setattr(type(module), "prepare", spy)
@@ -78,8 +78,8 @@ def test_a_batch_holds_the_same_texts_in_every_view(views: int, bert: Path, monk
                 assert all(row[1] == words[view] for row in part)
                 assert [row[2:] for row in part] == [row[2:] for row in rows[:size]]
             texts += [tuple(row[2:]) for row in rows[:size]]
-        whole = inputs.train.take(np.arange(11))
-        assert sorted(texts) == sorted(tuple(whole.take([i]).ids[2:].tolist()) for i in range(11))
+        whole = inputs.train.tokens
+        assert sorted(texts) == sorted(tuple(whole.take([i * views]).ids[2:].tolist()) for i in range(11))
     # FLOPs count every view
     assert outcome.flops == pytest.approx(sum(module.step_flops(tokens) for tokens in batches))
 
@@ -91,4 +91,4 @@ def test_nothing_is_drawn_and_nothing_changed(bert: Path) -> None:
         raise AssertionError("CSSL asks for no random numbers")
 
     seen = module.prepare(inputs.train, None, draw)
-    assert np.array_equal(seen.ids, inputs.train.ids)
+    assert np.array_equal(seen.ids, inputs.train.side_by_side()[0].ids)

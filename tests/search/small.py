@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from harness.planning.request import Request
 from harness.search.request import TuneRequest
-from harness.search.space import ResolvedSpace, Space, load_space, resolve_space
+from harness.search.space import ResolvedSpace, load_space, resolve_space
+from harness.search.space_file import Space
 from harness.search.trials import ReplicateOutcome
-from harness.tables.request import Request
 
 SPACE = """
 name: mine

@@ -1,4 +1,4 @@
-"""Optuna's plots are written, or a sentence says why not, and no setting of matplotlib or Optuna is changed."""
+"""A study's plots are written, or a sentence says why not, and no setting of matplotlib or Optuna is changed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState, create_trial
 
-from harness.search import plots
-from harness.search.plots import IMPORTANCES, PARALLEL, save_plots
+from harness.report.figures import study as plots
+from harness.report.figures.panels import SERIES
+from harness.report.figures.study import IMPORTANCES, PARALLEL, save_plots
 
 PATHS = ("post_train.lr", "k", "contrast", "tau")
 
@@ -58,35 +59,37 @@ def size(path: Path) -> tuple[int, int]:
 
 @pytest.mark.parametrize("directions", [("maximize",), ("minimize",), ("maximize", "minimize")])
 def test_both_pictures_are_written(directions: tuple[str, ...], tmp_path: Path) -> None:
-    files, missing = save_plots(search(20, directions), tmp_path / "new", PATHS)
-    assert [path.name for path in files] == [IMPORTANCES, PARALLEL]
+    pictures, missing = save_plots(search(20, directions), tmp_path / "new", PATHS)
+    assert len(pictures) == 2
     assert missing == []
-    assert all(min(size(path)) > 300 for path in files)
+    for name in (IMPORTANCES, PARALLEL):
+        assert min(size(tmp_path / "new" / name)) > 300
+    importances, points = (picture.data for picture in pictures)
+    assert importances is not None
+    assert points is not None
+    assert sum(float(str(row[1])) for row in importances.rows) == pytest.approx(1, abs=0.01)
+    assert len(points.rows) == 20
 
 
-def test_scores_are_in_the_unit_of_the_tables_and_every_line_is_seen() -> None:
-    import numpy as np
-
+def test_scores_are_in_the_unit_of_the_tables_and_the_best_line_has_a_colour() -> None:
     study = search(4)
-    scores = [100 * trial.values[0] for trial in study.trials]
-    with plots._agg_backend():
-        shown = plots._first_metric(study, study.trials, 100)
-        figure = plots._parallel_coordinate(shown, ["post_train.lr", "k"], plots._title("accuracy"))
-        axes, *others = figure.axes
-        assert axes.get_ylim() == pytest.approx((min(scores), max(scores)))
-        assert axes.get_xticklabels()[0].get_text() == "dev accuracy (x100)"
-        assert "dev accuracy (x100)" in {each.get_ylabel() for each in others}
-        (lines,) = axes.collections
-        lines.update_scalarmappable()
-        assert all(np.abs(np.array(color[:3]) - 1).max() >= 0.3 for color in lines.get_colors())
-    assert plots._title("flops") == "flops"
+    trials = study.trials
+    for upwards in (True, False):
+        axes = plots._lines(trials, ["post_train.lr", "k"], "dev accuracy (x100)", 100, upwards).axes[0]
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["post_train.lr", "k", "dev accuracy (x100)"]
+        coloured = [line for line in axes.lines if line.get_color() == SERIES[2]]
+        assert [line.get_ydata()[-1] for line in coloured] == [1.0 if upwards else 0.0]
+        assert len([line for line in axes.lines if len(line.get_ydata()) == 3]) == 4
+    heights, ticks = plots._axis([1e-6, 1e-4, None, 1e-5])
+    assert heights == pytest.approx([0, 1, None, 0.5])
+    assert [*ticks.values()] == ["1e-6", "1e-5", "0.0001"]
 
 
 def test_importances_of_few_points_are_said_to_be_chance(tmp_path: Path) -> None:
     for count, few in ((5, True), (12, False)):
         _, notes = save_plots(search(count), tmp_path / str(count), PATHS)
         assert bool(notes) == few
-        assert all(f"{IMPORTANCES} rests on {count} points" in note for note in notes)
+        assert all(f"Importances rest on {count} points" in note for note in notes)
 
 
 def test_a_grid_of_numbers(tmp_path: Path) -> None:
@@ -101,46 +104,42 @@ def test_a_grid_of_numbers(tmp_path: Path) -> None:
 def test_a_sentence_says_why_there_is_no_picture(tmp_path: Path) -> None:
     pruned = search(1)
     pruned.add_trial(create_trial(state=TrialState.PRUNED))
-    for study, part in (
-        (search(0), "fewer than two points are complete"),
-        (pruned, "fewer than two points are complete"),
-        (search(5, constant=True), "all complete points have one score"),
+    for study, paths, part in (
+        (search(0), PATHS, "fewer than two points are complete"),
+        (pruned, PATHS, "fewer than two points are complete"),
+        (search(5, constant=True), PATHS, "all complete points have one score"),
+        (search(5), (), "no parameter takes two values among the complete points"),
     ):
-        files, missing = save_plots(study, tmp_path, PATHS)
-        assert (files, missing) == ([], [f"No {name}: {part}." for name in (IMPORTANCES, PARALLEL)])
-    assert (
-        save_plots(search(5), tmp_path, ())[1][0]
-        == f"No {IMPORTANCES}: no parameter takes two values among the complete points."
-    )
+        pictures, (missing,) = save_plots(study, tmp_path, paths)
+        assert pictures == []
+        assert part in missing
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_plot_refuses_is_told_and_the_other_one_is_drawn(
+def test_what_optuna_refuses_is_told_and_the_other_one_is_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*arguments: Any, **others: Any) -> None:
         raise ValueError("too\nfew trials.")
 
-    monkeypatch.setattr("optuna.visualization.matplotlib.plot_param_importances", refuse)
-    files, missing = save_plots(search(5), tmp_path, PATHS)
-    assert [path.name for path in files] == [PARALLEL]
-    assert missing == [f"No {IMPORTANCES}: too few trials."]
+    monkeypatch.setattr("optuna.importance.get_param_importances", refuse)
+    pictures, missing = save_plots(search(5), tmp_path, PATHS)
+    assert len(pictures) == 1
+    assert [path.name for path in tmp_path.iterdir()] == [PARALLEL]
+    assert missing == ["No importances: too few trials."]
 
 
 def test_nothing_global_changes(tmp_path: Path) -> None:
     import matplotlib
-    from matplotlib import pyplot
 
-    mine = pyplot.figure()
     optuna.logging.set_verbosity(optuna.logging.INFO)
-    before = (matplotlib.get_backend(), dict(matplotlib.rcParams), pyplot.get_fignums(), list(warnings.filters))
+    before = (matplotlib.get_backend(), dict(matplotlib.rcParams), list(warnings.filters))
     study = search(6)
     values = [trial.values for trial in study.trials]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         save_plots(study, tmp_path, PATHS)
     assert [w for w in caught if issubclass(w.category, optuna.exceptions.ExperimentalWarning)] == []
-    assert (matplotlib.get_backend(), dict(matplotlib.rcParams), pyplot.get_fignums(), list(warnings.filters)) == before
+    assert (matplotlib.get_backend(), dict(matplotlib.rcParams), list(warnings.filters)) == before
     assert optuna.logging.get_verbosity() == optuna.logging.INFO
     assert [trial.values for trial in study.trials] == values
-    pyplot.close(mine)

@@ -15,13 +15,13 @@ from search.small import explored
 
 from harness.encoders import locate
 from harness.errors import UserError
+from harness.planning.request import Override, Request, parse_override
+from harness.planning.resolve import resolve
+from harness.planning.runs import Plan, make_plan
+from harness.planning.table import load_table
 from harness.search.points import Points, StageResult
 from harness.search.space import ResolvedSpace, load_space
 from harness.specs import SHARED_PHASES, Run
-from harness.tables.plan import Plan, make_plan
-from harness.tables.request import Override, Request, parse_override
-from harness.tables.resolve import resolve
-from harness.tables.table import load_table
 from harness.tasks import METRICS, TextSource, open_source
 
 

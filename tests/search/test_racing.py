@@ -18,19 +18,18 @@ from hypothesis import strategies as st
 from scipy.stats import t as student
 from scipy.stats import ttest_rel
 
+from harness.report.study import points_table
 from harness.search.racing import (
     ERROR_RATE,
     Decision,
     crossed,
     failed_replicate,
-    limit,
     looks,
     paired,
     projected,
     statistic,
 )
 from harness.search.results import Study
-from harness.search.tables import points_table
 from harness.search.trials import ReplicateOutcome, Trial
 
 
@@ -113,9 +112,9 @@ class TestPaired:
         share = ERROR_RATE / len(looks(replicates))
         expected = ttest_rel(ours, theirs, alternative="less")
         assert paired(candidate, incumbent, replicates, sign=1).drop == (expected.pvalue < share)
-        t, degrees = statistic(crossed(np.subtract(candidate, incumbent[:done]), replicates))
+        t, limit = statistic(crossed(np.subtract(candidate, incumbent[:done]), replicates), share)
         assert float(t) == pytest.approx(expected.statistic)
-        assert float(limit(degrees, replicates)) == pytest.approx(student.ppf(share, done - 1))
+        assert float(limit) == pytest.approx(student.ppf(share, done - 1))
 
     @given(looked())
     def test_counts_subsets_and_seeds_as_crossed(self, case: Any) -> None:
@@ -133,10 +132,11 @@ class TestPaired:
         of_seed = len(subsets) * sum((each - mean) ** 2 for each in by_seed) / (len(seeds) - 1)
         if of_subset + of_seed < 1e-9:
             return
-        t, degrees = statistic(crossed(np.subtract(candidate, incumbent[:done]), replicates))
+        t, limit = statistic(crossed(np.subtract(candidate, incumbent[:done]), replicates), 0.01)
         assert float(t) == pytest.approx(mean / math.sqrt((of_subset + of_seed) / done))
-        weights = of_subset**2 / (len(subsets) - 1) + of_seed**2 / (len(seeds) - 1)
-        assert float(degrees) == pytest.approx((of_subset + of_seed) ** 2 / weights)
+        squares = ((of_subset, len(subsets) - 1), (of_seed, len(seeds) - 1))
+        weighted = sum(square * student.ppf(0.01, degrees) ** 2 for square, degrees in squares)
+        assert float(limit) == pytest.approx(-math.sqrt(weighted / (of_subset + of_seed)))
 
     @given(looked(), st.integers(0, 256).map(lambda answers: answers / 256))
     def test_worse_by_a_constant_never_undrops(self, case: Any, constant: float) -> None:

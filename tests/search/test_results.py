@@ -19,12 +19,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.errors import UserError
-from harness.search.marginals import marginal_tables, marginals
+from harness.planning.aggregation import mean
+from harness.report.document import FORMATS
+from harness.report.margins import marginal_tables, marginals
+from harness.report.study import points_table, rule
+from harness.report.study import test_lines as final_test_lines
 from harness.search.results import Study, best_point, best_yaml, budget, chosen, final_test, ranked
-from harness.search.tables import points_table
 from harness.search.trials import ReplicateOutcome, Trial
-from harness.tables.aggregation import mean
-from harness.tables.render import FORMATS
 from harness.yaml_files import Strict, load_yaml
 
 REPLICATES = tuple((subset, seed) for seed in (31, 42) for subset in (0, 1, 2))
@@ -36,6 +37,10 @@ def trial(number: int, scores: list[float], point: dict[str, Any] | None = None,
     state = others.pop("state", "complete" if len(scores) == len(REPLICATES) else "running")
     outcomes = tuple(ReplicateOutcome((score,), flops=1e9, seconds=36.0, trained=1, stages=3) for score in scores)
     return Trial(number, POINTS[number] if point is None else point, outcomes, state, **others)
+
+
+def chosen_of(ended: Study) -> dict[str, Any]:
+    return chosen(ended, rule(ended))
 
 
 def study(*trials: Trial, **others: Any) -> Study:
@@ -109,10 +114,10 @@ def test_the_best_has_the_highest_mean_of_all_sound_trials(points: list[tuple[fl
 
 
 def test_minimised_metrics() -> None:
-    found = study(noisy(0, 0.6), noisy(1, 0.5), noisy(2, 0.7), metrics=("loss",), directions=("minimize",))
+    found = study(noisy(0, 0.6), noisy(1, 0.5), noisy(2, 0.7), metrics=("f1",), directions=("minimize",))
     assert [t.number for t in ranked(found)] == [1, 0, 2]
     assert found.front[0].number == 1
-    assert chosen(found)["rule"].startswith("the lowest mean dev loss among the 3 points")
+    assert chosen_of(found)["rule"].startswith("the lowest mean dev f1 among the 3 points")
     text = points_table(found, "text")
     assert "Lower is better." in text
     assert text.splitlines()[2].startswith("1 ")
@@ -129,7 +134,7 @@ def several() -> Study:
 def test_several_metrics_give_a_front() -> None:
     found = several()
     assert [t.number for t in found.front] == [1, 0]
-    body = chosen(found)
+    body = chosen_of(found)
     assert (body["trial"], body["metric"]) == (1, "accuracy")
     assert body["rule"].endswith("; the first of the Pareto front of accuracy and flops")
     assert [each["set"] for each in body["front"]] == [POINTS[1], POINTS[0]]
@@ -145,7 +150,7 @@ def test_an_incomplete_study_is_shown_and_has_no_best() -> None:
         found = study(*trials)
         assert best_point(found) is None
         with pytest.raises(ValueError, match="cmlm-quick"):
-            chosen(found)
+            chosen_of(found)
         for format in FORMATS:
             assert points_table(found, format).endswith("\n")
             assert marginal_tables(found, format).endswith("\n")
@@ -176,16 +181,16 @@ def test_the_budget_counts_every_replicate() -> None:
 
 def test_the_difference_from_the_papers_point_is_paired() -> None:
     found = study(trial(0, [0.1, 0.5, 0.9, 0.2, 0.6, 1.0]), trial(1, [0.2, 0.6, 1.0, 0.3, 0.7, 1.1]))
-    body = chosen(found)
+    body = chosen_of(found)
     assert body["dev"] == {"mean": pytest.approx(0.65), "spread": pytest.approx(0.4), "replicates": 6}
     assert body["default"]["mean"] == pytest.approx(0.55)
     assert body["default"]["difference"]["mean"] == pytest.approx(0.1)
     assert body["default"]["difference"]["spread"] == pytest.approx(0, abs=1e-12)
     dropped = study(trial(0, [0.1, 0.5], state="dropped"), trial(1, [0.2, 0.7, 1.0, 0.3, 0.7, 1.1]))
-    default = chosen(dropped)["default"]
+    default = chosen_of(dropped)["default"]
     assert (default["replicates"], default["difference"]["mean"]) == (2, pytest.approx(0.15))
-    assert "default" not in chosen(study(noisy(1, 0.5)))
-    itself = chosen(study(noisy(0, 0.5)))["default"]["difference"]
+    assert "default" not in chosen_of(study(noisy(1, 0.5)))
+    itself = chosen_of(study(noisy(0, 0.5)))["default"]["difference"]
     assert itself == {"mean": 0.0, "spread": 0.0}
 
 
@@ -210,7 +215,7 @@ def test_the_order_of_trials_changes_no_byte(format: str) -> None:
         other = replace(found, trials=tuple(shuffled))
         assert points_table(other, format) == points_table(found, format)
         assert marginal_tables(other, format) == marginal_tables(found, format)
-        assert chosen(other) == chosen(found)
+        assert chosen_of(other) == chosen_of(found)
 
 
 def test_every_reason_stands_in_the_table_and_running_means_are_marked() -> None:
@@ -283,7 +288,7 @@ def test_an_unknown_format() -> None:
             table(mixed(), "latx")
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.lists(st.floats(-1e9, 1e9), min_size=6, max_size=6), min_size=1, max_size=4))
 def test_csv_and_json_hold_every_replicate_exactly(scores: list[list[float]]) -> None:
     found = study(*(trial(n, each) for n, each in enumerate(scores)))
@@ -432,13 +437,13 @@ def test_best_yaml_is_block_style_without_anchors(tmp_path: Path) -> None:
     found = several()
     point = dict(found.front[0].point)
     text = best_yaml(
-        {"method": "cmlm", "set": point, "target": {"set": point, "sizes": (20,)}, "chosen": chosen(found)}
+        {"method": "cmlm", "set": point, "target": {"set": point, "sizes": (20,)}, "chosen": chosen_of(found)}
     )
     assert text.startswith("# harness bench --with THIS FILE\nmethod: cmlm\nset:\n  alpha: 0.1\n")
     assert not re.search(r"[&*{}\[\]!]", text)
     assert "\n  rule: the highest mean dev accuracy among the 3 points of 3 whose 2 replicates are done" in text
     assert text == best_yaml(
-        {"method": "cmlm", "set": point, "target": {"set": point, "sizes": [20]}, "chosen": chosen(found)}
+        {"method": "cmlm", "set": point, "target": {"set": point, "sizes": [20]}, "chosen": chosen_of(found)}
     )
 
 
@@ -449,28 +454,28 @@ def test_the_final_test_is_held_against_dev_replicate_by_replicate() -> None:
     dev = [0.7, 0.6, 0.8, 0.72, 0.62, 0.82]
     test = {"SST-2 (acc)": [0.6, 0.5, 0.7, 0.62, 0.52, 0.72], "MRPC (F1)": [0.7, 0.6, 0.8, 0.72, 0.62, 0.82]}
     found = final_test(dev, test, REPLICATES)
+    lines = [*final_test_lines(found, REPLICATES)]
     assert found.dev.mean == pytest.approx(0.71)
     assert found.columns["SST-2 (acc)"].mean == pytest.approx(0.61)
     assert found.difference.mean == pytest.approx(0.05)
     assert found.difference.spread == pytest.approx(0, abs=1e-12)
-    assert (
-        found.lines[0] == "Test: SST-2 (acc) 61.00 ± 10.00, MRPC (F1) 71.00 ± 10.00, mean of the columns 66.00 ± 10.00."
-    )
-    assert found.lines[1] == "Dev: 71.00 ± 10.00, 5.00 ± 0.00 above test."
-    assert found.lines[-1] == "The test set was scored once, for this point, after the choice on dev."
+    assert lines[0] == "Test: SST-2 (acc) 61.00 ± 10.00, MRPC (F1) 71.00 ± 10.00, mean of the columns 66.00 ± 10.00."
+    assert lines[1] == "Dev: 71.00 ± 10.00, 5.00 ± 0.00 above test."
+    assert lines[-1] == "The test set was scored once, for this point, after the choice on dev."
     assert json.loads(json.dumps(asdict(found)))["difference"]["mean"] == found.difference.mean
     below = final_test([0.5], {"SST-2": [0.6]}, [(0, 31)])
-    assert below.lines[:2] == ("Test: SST-2 60.00.", "Dev: 50.00, 10.00 below test.")
+    assert [*final_test_lines(below, [(0, 31)])][:2] == ["Test: SST-2 60.00.", "Dev: 50.00, 10.00 below test."]
     assert below.default is None
     beside = final_test([0.5, 0.5], {"SST-2": [0.6, 0.7]}, [(0, 31), (1, 31)], {"SST-2": [0.65, 0.71]})
-    assert beside.lines[2] == "Test of the default point: 68.00 ± 4.24; the best point is 3.00 ± 2.83 below it."
-    assert "for this point and the default one" in beside.lines[-1]
+    lines = [*final_test_lines(beside, [(0, 31), (1, 31)])]
+    assert lines[2] == "Test of the default point: 68.00 ± 4.24; the best point is 3.00 ± 2.83 below it."
+    assert "for this point and the default one" in lines[-1]
     for wrong in ((dev[:5], test), (dev, {}), (dev, {"SST-2": [0.5]})):
         with pytest.raises(ValueError, match="for each replicate"):
             final_test(*wrong, REPLICATES)
 
 
 def test_nothing_heavy_is_imported() -> None:
-    code = "import sys, harness.search.marginals; print({'torch', 'ray', 'optuna', 'matplotlib'} & set(sys.modules))"
+    code = "import sys, harness.report.margins; print({'torch', 'ray', 'optuna', 'matplotlib'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

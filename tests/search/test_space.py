@@ -22,21 +22,21 @@ from search.small import explored, request
 
 from harness.errors import UserError
 from harness.methods import METHODS, hyperparameters
+from harness.planning.recipe import PHASES, Phase
+from harness.planning.request import Override, Request, parse_override
+from harness.planning.resolve import resolve
+from harness.planning.resolved import ResolvedTable
+from harness.planning.table import load_table, table_names
 from harness.search.parameters import Parameter, Tunable, tunable_at
 from harness.search.space import (
     ResolvedSpace,
-    Space,
     check_metrics,
     check_sampler,
     load_space,
     requested_space,
     space_names,
 )
-from harness.tables.recipe import Phase
-from harness.tables.request import Override, Request, parse_override
-from harness.tables.resolve import ResolvedTable, resolve
-from harness.tables.table import load_table, table_names
-from harness.tables.values import PHASES
+from harness.search.space_file import Space
 from harness.tasks import TASKS
 from harness.yaml_files import parse_yaml
 
@@ -163,6 +163,7 @@ def test_coco_lms_table_7_is_what_its_presets_run() -> None:
             optim = table.optim("fine_tune", 0, 1000)
             assert (table.max_length, optim.weight_decay, optim.clip, optim.dropout) == (512, 0.01, 0.0, 0.1)
             assert (optim.beta1, optim.beta2, optim.eps, optim.schedule) == (0.9, 0.98, 1e-6, "linear")
+            assert optim.decay_biases_and_norms  # fairseq's
 
 
 def test_tacos_metrics_are_what_its_presets_judge_by() -> None:
@@ -305,7 +306,7 @@ def test_a_space_on_own_data_takes_any_size(tmp_path: Path) -> None:
     """Table `own` has neither tasks nor sizes of its own."""
     path = tmp_path / "mine.yaml"
     path.write_text(
-        "name: mine\ntitle: Mine\nmethod: ft\ntable: own\ntarget: {sizes: [37], subsets: 2, seeds: [1]}\ntrials: 2\n"
+        "name: mine\ntitle: Mine\nmethod: ft\ntable: own\nsizes: [37]\nsubsets: 2\nseeds: [1]\ntrials: 2\n"
         "set: {fine_tune.warmup: 0.2}\ndefaults: {fine_tune.lr: 5e-4}\nsearch:\n  fine_tune.lr: {low: 1e-4, high: 1e-3, log: true}\n"
         "presets:\n  quick: {description: bert-tiny.}\n"
     )
@@ -479,13 +480,13 @@ GIVEN = "num_views: 1, contrast: simsiam"
         ({"more": "trials: 0"}, "trials", ["greater than or equal to 1"]),
         ({"more": "row: CMLN"}, "row", ["Did you mean 'CMLM'?"]),
         ({"more": "row: SCL"}, "row", ["the row SCL trains scl, and not cmlm"]),
-        ({"more": "target: {metric: acuracy}"}, "target.metric", ["Did you mean 'accuracy'?"]),
-        ({"more": "target: {metric: [f1, f1]}"}, "target.metric", ["f1 is given twice"]),
-        ({"more": "target: {direction: up}"}, "target.direction", ["'maximize' or 'minimize'"]),
-        ({"more": "target: {metric: [f1, flops], direction: maximize}"}, "target.direction", ["has 1 for 2 metrics"]),
-        ({"more": "target: {sizes: [50]}"}, "target.sizes", ["unknown size '50'", "100"]),
-        ({"more": "target: {subsets: 9}"}, "target.subsets", ["few_shot has 5 subsets"]),
-        ({"more": "target: {tasks: []}"}, "target.tasks", ["at least 1 item"]),
+        ({"more": "metric: acuracy"}, "metric", ["Did you mean 'accuracy'?"]),
+        ({"more": "metric: [f1, f1]"}, "metric", ["f1 is given twice"]),
+        ({"more": "direction: up"}, "direction", ["'maximize' or 'minimize'"]),
+        ({"more": "metric: [f1, flops]\ndirection: maximize"}, "direction", ["has 1 for 2 metrics"]),
+        ({"more": "sizes: [50]"}, "sizes", ["unknown size '50'", "100"]),
+        ({"more": "subsets: 9"}, "subsets", ["few_shot has 5 subsets"]),
+        ({"more": "tasks: []"}, "tasks", ["at least 1 item"]),
         ({"more": "default_preset: quack"}, "default_preset", ["Did you mean 'quick'?"]),
         ({"more": "default_preset: a\npresets: {b: {description: x}}"}, "default_preset", ["unknown preset 'a'"]),
         ({"more": "presets: {quick: {description: x}, labtop: {description: x}}"}, "presets.labtop", ["Did you mean 'laptop'?"]),
@@ -537,7 +538,7 @@ def test_what_the_row_sets_itself_is_not_varied() -> None:
     [
         ("{cmlm.alpha: 0.3}", "alpha.*the space varies it; leave one of them out"),
         ("{fine_tune.weight_decy: 0.1}", r"Did you mean 'fine_tune\.weight_decay'"),
-        ("{max_length: 4096}", "should be a whole number, 8 to 512, not 4096"),
+        ("{max_length: 4096}", "should be less than or equal to 512, not 4096"),
     ],
 )
 def test_what_all_points_share_is_checked_with_its_place(values: str, words: str) -> None:
@@ -648,9 +649,7 @@ def test_metrics_and_directions() -> None:
     for asked, place in ((("mcc",), "--metric"), (None, "space cmlm, metric")):
         with pytest.raises(UserError, match=rf"^{place} mcc: the task sst2 does not have it; it has accuracy"):
             check_metrics(explored(cmlm, metrics=("mcc",)), {"sst2": TASKS["sst2"]}, request(cmlm, metrics=asked))
-    written = own(
-        more="target: {metric: [flops], direction: [minimize]}\npresets: {quick: {description: x, metric: f1}}"
-    )
+    written = own(more="metric: [flops]\ndirection: [minimize]\npresets: {quick: {description: x, metric: f1}}")
     assert explored(written).directions == ("maximize",)
     assert explored(written).metrics == ("f1",)
 
@@ -666,7 +665,7 @@ def test_identity_moves_with_what_shapes_the_proposals_and_with_nothing_else() -
         return explored(own(**(changes or {})), **wishes).identity()
 
     base = identity()
-    assert identity({"more": "notes: [a]\ntrials: 5\ntarget: {sizes: [20]}"}) == base
+    assert identity({"more": "notes: [a]\ntrials: 5\nsizes: [20]"}) == base
     for other in (
         identity(mode="grid"),
         identity(sampler="random"),
@@ -689,14 +688,14 @@ def every_knob() -> Iterator[Tunable]:
 
 @pytest.mark.parametrize("tunable", list(every_knob()), ids=lambda tunable: f"{tunable.owner}.{tunable.name}")
 def test_every_hyperparameter_and_recipe_field_can_be_varied(tunable: Tunable) -> None:
-    kinds: dict[str, Any] = {"number": float, "whole": int, "bool": bool, "word": str}
     value = tunable.model.model_fields[tunable.name].default
     if value is None:
-        value = {"number": 0.5, "whole": 2}.get(tunable.kind, "linear" if tunable.name == "schedule" else "bf16")
+        known: dict[type, Any] = {float: 0.5, int: 2, bool: True}
+        value = known.get(tunable.kind, "linear" if tunable.name == "schedule" else "bf16")
     read = tunable.value(value)
-    assert (read, type(read)) == (value, kinds[tunable.kind])
-    assert not math.isnan(float(read)) if tunable.kind in ("number", "whole") else True
-    for wrong in ([True] if tunable.kind in ("number", "whole") else []) + (["nonsense"]):
+    assert (read, type(read)) == (value, tunable.kind)
+    assert not math.isnan(float(read)) if tunable.kind in (float, int) else True
+    for wrong in ([True] if tunable.kind in (float, int) else []) + (["nonsense"]):
         with pytest.raises(ValueError, match="should be"):
             tunable.value(wrong)
 

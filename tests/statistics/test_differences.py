@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from dataclasses import fields
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from harness.statistics.bootstrap import best_shares, percentile_interval, resampled_means
 from harness.statistics.design import full_grid
 from harness.statistics.difference import Difference, Interval, SignFlip, difference, improvement_interval
 from harness.statistics.sign_flip import MOST_EXACT, SAMPLED, holm, sign_flip, smallest_p
@@ -41,6 +41,14 @@ class TestSignFlip:
 
 
 class TestHolm:
+    @given(st.lists(st.floats(0, 1), min_size=1, max_size=6), st.data())
+    def test_those_of_a_part_of_the_family_are_no_smaller(self, values: list[float], data: st.DataObject) -> None:
+        whole = holm(values)
+        kept = sorted(data.draw(st.sets(st.sampled_from(range(len(values))), min_size=1)))
+        part = holm([values[k] for k in kept], len(values))
+        assert all(p >= whole[k] for p, k in zip(part, kept, strict=True))
+        assert holm(values, len(values)) == whole
+
     @given(st.lists(st.floats(0, 1), min_size=1, max_size=6))
     def test_rejects_as_the_step_down_procedure(self, values: list[float]) -> None:
         adjusted = holm(values)
@@ -60,36 +68,9 @@ class TestHolm:
         assert holm([]) == []
 
 
-class TestBootstrap:
-    def test_variance_is_owens(self) -> None:
-        """The pigeonhole bootstrap's variance of a mean, exactly: of subset means, of seed means, and of what is left."""
-        y = np.random.default_rng(0).normal(size=(4, 3)) + np.arange(4)[:, None]
-        g = y.mean()
-        subset, seed = ((y.mean(1) - g) ** 2).mean(), ((y.mean(0) - g) ** 2).mean()
-        rest = ((y - y.mean(1)[:, None] - y.mean(0) + g) ** 2).mean()
-        expected = subset / 4 + seed / 3 + rest / 12
-        assert resampled_means(y, 200_000).var() == pytest.approx(expected, rel=0.02)
-
-    def test_one_subset_draws_seeds_alone(self) -> None:
-        y = np.arange(3.0).reshape(1, 3)
-        assert set(np.round(resampled_means(y, 500) * 3)) <= set(range(7))
-        assert np.ptp(resampled_means(np.full((1, 1), 2.0), 10)) == 0
-
-    def test_same_seed_same_interval_and_rows_stay_paired(self) -> None:
-        y = np.random.default_rng(1).normal(size=(2, 5, 3))
-        means = resampled_means(y)
-        np.testing.assert_array_equal(means, resampled_means(y))
-        np.testing.assert_allclose(means[1] - means[0], resampled_means(y[1] - y[0]))
-
-    def test_percentiles_are_widened_to_t(self) -> None:
-        """Of a normal distribution scaled as the resamples of n are: sqrt((n - 1) / n)."""
-        normal = stats.norm.ppf((np.arange(200_000) + 0.5) / 200_000)
-        low, high = percentile_interval(normal * math.sqrt(8 / 9), 8.0)
-        assert (-float(low), float(high)) == pytest.approx((stats.t.ppf(0.975, 8),) * 2, rel=1e-3)
-
-    def test_best_shares_split_ties(self) -> None:
-        means = np.array([[1.0, 3.0, 2.0], [1.0, 1.0, 5.0], [0.0, 0.0, 0.0]])
-        assert best_shares(means).tolist() == pytest.approx([0.5, 0.5, 0.0])
+def _choices(levels: range) -> list[list[int]]:
+    """Every choice of at least one of them, in ascending order."""
+    return [[*chosen] for count in range(1, len(levels) + 1) for chosen in itertools.combinations(levels, count)]
 
 
 class TestDesign:
@@ -100,11 +81,30 @@ class TestDesign:
         assert bool(subsets) == bool(seeds)
         assert bool(subsets) or not pairs
 
+    @given(st.sets(st.tuples(st.integers(0, 5), st.integers(0, 4))))
+    @example({*itertools.product(range(6), range(3))} - {(0, 0), (1, 0), (2, 1)})
+    def test_no_other_grid_is_larger(self, pairs: set[tuple[int, int]]) -> None:
+        """Against every choice of subsets and seeds; of equally large grids the longest smaller side, the most subsets, the lowest indices."""
+        grids = [
+            (-len(subsets) * len(seeds), -min(len(subsets), len(seeds)), -len(subsets), subsets, seeds)
+            for subsets, seeds in itertools.product(_choices(range(6)), _choices(range(5)))
+            if pairs.issuperset(itertools.product(subsets, seeds))
+        ]
+        assert full_grid(pairs) == (min(grids)[3:] if grids else ([], []))
+
     def test_leaves_out_what_costs_least(self) -> None:
         whole = {*itertools.product(range(5), (31, 42, 53))}
         assert full_grid(whole) == ([0, 1, 2, 3, 4], [31, 42, 53])
         assert full_grid(whole - {(2, 42)}) == ([0, 1, 3, 4], [31, 42, 53])
         assert full_grid(whole - {(s, 53) for s in range(4)}) == ([0, 1, 2, 3, 4], [31, 42])
+
+    def test_of_many_subsets_and_seeds_with_holes(self) -> None:
+        """All intersections of 30 rows with holes would never be tried."""
+        draw = random.Random(0)
+        pairs = {pair for pair in itertools.product(range(30), range(30)) if draw.random() < 0.9}
+        subsets, seeds = full_grid(pairs)
+        assert {*itertools.product(subsets, seeds)} <= pairs
+        assert len(subsets) * len(seeds) >= 13 * 13
 
 
 class TestDifference:
@@ -134,6 +134,8 @@ class TestDifference:
         assert without.error is not None
         assert items.error is not None
         assert items.error >= without.error
+        assert without.flip is not None
+        assert items.flip is None
         assert 0 <= (items.item_share or 0) < 1
 
     @pytest.mark.parametrize(
@@ -148,7 +150,7 @@ class TestDifference:
     def test_degenerate_input_has_a_sentence_and_no_nan(self, values: object, why: str) -> None:
         found = difference(np.asarray(values), 0.01)
         assert why in found.why
-        assert found.interval is found.p is found.flip is found.bootstrap is None
+        assert found.interval is found.p is found.flip is None
         assert math.isfinite(found.mean)
 
     @given(
@@ -175,5 +177,10 @@ class TestDifference:
         low, high = improvement_interval(d)
         expected = stats.binomtest(4, 5).proportion_ci(0.95, "exact")
         assert (float(low), float(high)) == pytest.approx((expected.low, expected.high))
-        assert float(improvement_interval(np.ones((5, 3)))[1]) == 1.0
-        assert float(improvement_interval(np.ones((5, 3)))[0]) == pytest.approx(0.025 ** (1 / 5))
+
+    def test_improvement_counts_the_seeds_where_they_decide(self) -> None:
+        """Twenty subsets of which each seed makes the same: three trials, not twenty."""
+        by_seed = np.tile([1.0, 2.0, 3.0], (20, 1))
+        low, high = improvement_interval(by_seed)
+        expected = stats.binomtest(3, 3).proportion_ci(0.95, "exact")
+        assert (float(low), float(high)) == pytest.approx((expected.low, expected.high))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-
 import numpy as np
 import pytest
+import simulated_designs
 from scipy import stats
 
 from harness.statistics.sequential import LOOK_LEVEL, look_width, path
@@ -33,11 +32,10 @@ def test_a_single_run_has_no_width_and_equal_ones_have_none_to_narrow() -> None:
 
 
 def test_after_stopping_the_interval_holds_the_truth() -> None:
-    """The short version of benchmarks/coverage.py; a plain 95 % interval holds it less often."""
-    script = importlib.import_module("benchmarks.coverage")
+    """A plain 95 % interval holds it less often."""
     error = 100 * 3 * np.sqrt(0.95 * 0.05 / 2000)
-    rows = script.sequential(2000, 0, [50])
-    assert len(rows) == len(script.WORLDS)
-    for row in rows:
-        assert float(row[2]) > 95 - error, row
-    assert min(float(row[3]) for row in rows) < min(float(row[2]) for row in rows) - 1
+    found = simulated_designs.sequential(2000, 0, [50])
+    print(found.round(1).to_string())
+    assert len(found) == len(simulated_designs.WORLDS) + 1, "one more of seeds alone"
+    assert found["holds"].min() > 95 - error
+    assert found["95 % interval holds"].min() < found["holds"].min()

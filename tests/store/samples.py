@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from harness.kinds import Predictions
 from harness.specs import (
     Data,
     Encoder,
     Objective,
     Optim,
     Parent,
-    Predictions,
     Record,
     RowSet,
     Run,
@@ -75,8 +75,8 @@ def record(of: Stage, status: Status = "done", mark: float = 0.0) -> Record:
         seconds=2.5,
         provenance={"host": "here", "encoder": of.encoder.digest, "threads": 1},
         predictions={
-            DEV.digest: Predictions(logits, np.array([0, 1, 1, 0])),
-            TEST.digest: Predictions(logits[:3], np.array([0.5, 1.5, 2.5], dtype=np.float32)),
+            DEV.digest: Predictions({"logits": logits}, np.array([0, 1, 1, 0])),
+            TEST.digest: Predictions({"logits": logits[:3]}, np.array([0.5, 1.5, 2.5], dtype=np.float32)),
         },
     )
 

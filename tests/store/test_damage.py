@@ -16,9 +16,11 @@ from store.test_mistakes import error_of
 
 from harness.cli import doctor
 from harness.errors import UserError
-from harness.specs import Predictions, Record, Stage
+from harness.kinds import Predictions
+from harness.specs import Record, Stage
 from harness.store import Owner, Store
-from harness.store.integrity import packed, written
+from harness.store.integrity import checksum, packed
+from harness.store.tables import RECORDS
 
 COUNT = 12
 STAGES = [stage(seed) for seed in range(COUNT)]
@@ -57,33 +59,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def path(tmp_path: Path, whole: bytes) -> Path:
     made = tmp_path / "harness.db"
     made.write_bytes(whole)
-    return made
-
-
-@pytest.fixture
-def old_path(tmp_path: Path) -> Path:
-    """A store as commit 682718f wrote it: its records have no checksum."""
-    made = tmp_path / "old.db"
-    connection = sqlite3.connect(made)
-    connection.executescript(
-        """
-        CREATE TABLE meta (name VARCHAR(64) NOT NULL, value TEXT, PRIMARY KEY (name));
-        CREATE TABLE records (key VARCHAR(64) NOT NULL, status VARCHAR(16) NOT NULL, attempt INTEGER NOT NULL,
-            stage TEXT NOT NULL, record TEXT NOT NULL, predictions BLOB, committed_at FLOAT NOT NULL, PRIMARY KEY (key));
-        CREATE TABLE runs (key VARCHAR(64) NOT NULL, "table" TEXT NOT NULL, "row" TEXT NOT NULL, method TEXT NOT NULL,
-            task TEXT NOT NULL, size BIGINT NOT NULL, subset BIGINT NOT NULL, seed BIGINT NOT NULL,
-            PRIMARY KEY (key, "table", "row", task, size, subset, seed));
-        CREATE TABLE leases (key VARCHAR(64) NOT NULL, owner VARCHAR(64) NOT NULL, host VARCHAR(255) NOT NULL,
-            pid INTEGER NOT NULL, started FLOAT NOT NULL, renewed_at FLOAT NOT NULL, PRIMARY KEY (key));
-        INSERT INTO meta VALUES ('schema_version', '1');
-        """
-    )
-    for of in STAGES:
-        row = (of.key, "done", 1, json.dumps(of.to_json()), written(finite(of)))
-        blob = packed(finite(of).predictions)
-        connection.execute("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, 1.0)", (*row, blob))
-    connection.commit()
-    connection.close()
     return made
 
 
@@ -153,16 +128,17 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "empty predictions": field("predictions", b""),
     "truncated predictions": field("predictions", BLOB[: len(BLOB) // 2]),
     "predictions that are a text": field("predictions", "many"),
-    "predictions of other rows": field("predictions", packed({"x" * 32: Predictions(np.ones((1, 2)), np.ones(1))})),  # type: ignore[arg-type]
+    "predictions of other rows": field(
+        "predictions", packed({"x" * 32: Predictions({"logits": np.ones((1, 2))}, np.ones(1))})
+    ),  # type: ignore[arg-type]
     "a checksum that is a text": field("checksum", "x"),
     "a checksum that is bytes": field("checksum", b"x"),
+    "no checksum": field("checksum", None),
     "records swapped": swapped("record"),
     "stages swapped": swapped("stage"),
     "rows swapped": swapped("status", "attempt", "stage", "record", "predictions"),
     "predictions and record swapped": swapped("record", "predictions"),
 }
-UNSEEN = ("a checksum that is a text", "a checksum that is bytes")
-"""Of a store that has none."""
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
@@ -200,48 +176,14 @@ def test_a_damaged_record_counts_as_not_recorded_and_is_trained_again(
         assert connection.execute(sa.text("SELECT count(*) FROM damaged_records")).scalar() == len(lost)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in DAMAGES if kind not in UNSEEN])
-def test_a_record_without_a_checksum_is_checked_against_its_key(old_path: Path, kind: str) -> None:
-    DAMAGES[kind](old_path)
-    store = Store(f"sqlite:///{old_path}")
-    lost = {VICTIM.key, OTHER.key} if "swapped" in kind else {VICTIM.key}
-    assert set(store.records(KEYS, predictions=True)) == set(KEYS) - lost
-    assert {each.key for each in store.damages()[1]} == lost
-    if "predictions" not in kind:
-        assert set(store.statuses(KEYS)) == set(KEYS) - lost
-        assert committed(store, VICTIM)
-        assert store.statuses([VICTIM.key]) == {VICTIM.key: ("done", 1)}
-
-
-def test_a_store_of_an_older_harness_is_read_and_goes_on(old_path: Path) -> None:
-    before = old_path.read_bytes()
-    url = f"sqlite:///{old_path}"
-    store, reader = Store(url), Store(url, create=False)
-    assert store.statuses(KEYS) == dict.fromkeys(KEYS, ("done", 1))
-    assert believed_are_right(store.records(KEYS, predictions=True)) == COUNT
-    assert store.stage(VICTIM.key) == VICTIM
-    assert store.damages() == (COUNT, [])
-    assert old_path.read_bytes() == before, "who only reads changes nothing"
-    assert store.lease(VICTIM.key, Owner.current()) == "settled"
-    new = [stage(100), stage(101)]
-    assert all(committed(store, of) for of in new)
-    for each in (store, reader, Store(url)):
-        assert len(each.statuses([*KEYS, *(of.key for of in new)])) == COUNT + 2
-    sql(
-        old_path,
-        "UPDATE records SET record = replace(record, '0.5', '0.9'), predictions = X'00' WHERE key = ?",
-        new[0].key,
-    )
-    assert set(Store(url).statuses([*KEYS, *(of.key for of in new)])) == {*KEYS, new[1].key}
-
-
-def test_a_record_of_an_earlier_loop_version_keeps_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    key = stage(5).key
-    monkeypatch.setattr("harness.specs.LOOP_VERSION", 9)
-    later = stage(5)
-    assert later.key != key
-    assert later.fits(key)
-    assert not stage(6).fits(key)
+def test_a_record_with_fields_of_another_version_is_refused(path: Path) -> None:
+    store = Store(f"sqlite:///{path}")
+    with store._read() as connection:
+        (row,) = store._rows(connection, RECORDS.c.key == VICTIM.key)
+    text = json.dumps(json.loads(row.record) | {"speed": 1})
+    whole = checksum(row.key, row.status, row.attempt, row.stage, text, row.digest)
+    sql(path, "UPDATE records SET record = ?, checksum = ? WHERE key = ?", text, whole, VICTIM.key)
+    assert "was written by another version of harness" in error_of(lambda: store.records([VICTIM.key]))
 
 
 def test_doctor_finds_and_moves_damaged_records(path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from harness.store import Store
-from harness.store.probes import PROBES
+from harness.store.tables import PROBES
 
 
 def test_the_first_result_stays_and_a_damaged_one_is_replaced(tmp_path: Path) -> None:

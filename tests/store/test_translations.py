@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 from store import samples
-from store.samples import committed, record, same, stage
+from store.samples import record, stage
 from store.test_mistakes import nobody
 from store.test_processes import SPAWN, process, received
 
@@ -50,51 +49,17 @@ def test_processes_that_write_the_same_keys_agree_on_them(store: Store, url: str
     assert {text[1:] for text in answers[0].values()} == {f" {key}" for key in keys}
 
 
-def old(url: str) -> Path | None:
-    """Make a database as it was before there were translations."""
-    store = Store(url)
-    committed(store, stage())
-    with store._engine.begin() as connection:
-        connection.execute(sa.text("DROP TABLE translations"))
-    store._engine.dispose()
-    return store.path
-
-
-def test_an_older_database_gets_the_table_when_it_is_needed(url: str) -> None:
-    old(url)
-    store = Store(url, create=False)
-    assert store.translations(["a"]) == {}
-    assert not sa.inspect(store._engine).has_table("translations")
-    Store(url).keep_translations(TEXTS)
-    assert store.translations(list(TEXTS)) == TEXTS
-    of = stage()
-    assert same(store.records([of.key], predictions=True)[of.key], record(of))
-
-
-def test_two_processes_on_an_older_database(store: Store, url: str) -> None:
-    old(url)
-    keys = [f"{i:032x}" for i in range(100)]
-    barrier = SPAWN.Barrier(2)
-    with (
-        process(samples.translate, url, "A", keys, barrier) as (_, first),
-        process(samples.translate, url, "B", keys, barrier) as (_, second),
-    ):
-        assert received(first) == received(second)
-
-
 def test_a_store_that_is_not_there(tmp_path: Path) -> None:
     assert Store(f"sqlite:///{tmp_path / 'folder' / 'harness.db'}", create=False).translations(["a"]) == {}
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("aged", [False, True], ids=["with the table", "without the table"])
-def test_a_store_that_may_only_be_read(tmp_path: Path, aged: bool) -> None:
+def test_a_store_that_may_only_be_read(tmp_path: Path) -> None:
     closed = [p for p in (tmp_path, *tmp_path.parents) if not p.stat().st_mode & 0o001]
     modes = [p.stat().st_mode for p in closed]
     url = f"sqlite:///{tmp_path / 'harness.db'}"
-    path = old(url) if aged else tmp_path / "harness.db"
-    if not aged:
-        Store(url).keep_translations(TEXTS)
+    path = tmp_path / "harness.db"
+    Store(url).keep_translations(TEXTS)
     for each in closed:
         each.chmod(0o755)
     path.chmod(0o444)
@@ -102,7 +67,7 @@ def test_a_store_that_may_only_be_read(tmp_path: Path, aged: bool) -> None:
     try:
         with nobody():
             store = Store(url, create=False)
-            assert store.translations(list(TEXTS)) == ({} if aged else TEXTS)
+            assert store.translations(list(TEXTS)) == TEXTS
             with pytest.raises(UserError, match=r"read-only; make it writable|check that its folder exists"):
                 store.keep_translations({"new": "text"})
     finally:

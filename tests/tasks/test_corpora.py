@@ -218,7 +218,7 @@ class TestErrors:
             (bytes_, "bytes.parquet, row 2: 'text' is not UTF-8"),
             (
                 f"{whole}:txt",
-                r"no column 'txt' \(did you mean 'text'\?\); its columns are id, text; name one by PATH:COL",
+                r"no column 'txt'. Did you mean 'text'\? Its columns are id, text; name one by PATH:COL",
             ),
             (f"{whole}:id", "column 'id' holds int64, not text"),
             (parquet(tmp_path / "t.parquet", ["a"], "content"), "no column 'text'"),

@@ -21,7 +21,7 @@ def test_the_development_set_is_dev_and_test(tmp_path: Path) -> None:
     assert found.dev.digest == found.tests["test"].digest == source.load(task, "validation").digest
     assert len(found.dev) == 20
     assert not found.comparable
-    assert found.note == "train has 60 of 67,349 rows; validation has 20 of 872 rows"
+    assert found.note == "validation has 20 of 872 rows; train has 60 of 67,349 rows"
     assert GLUE_DEV.training_set(task, source, 0, 0).digest == source.load(task, "train").digest
     drawn = GLUE_DEV.training_set(task, source, 10, 1)
     assert len(drawn) == 10

@@ -46,7 +46,7 @@ def reviews(labels: list[Any], **more: Any) -> list[dict[str, Any]]:
 def loaded(task: Task) -> dict[str, Any]:
     """Label by text, by the names of classes where there are some."""
     rows = open_source(None).load(task, WHOLE)
-    gold = rows.gold.tolist() if task.regression else [task.classes[code] for code in rows.gold]
+    gold = rows.gold.tolist() if (not task.classes) else [task.classes[code] for code in rows.gold]
     return dict(zip((text for (text,) in rows.texts), gold, strict=True))
 
 
@@ -82,12 +82,12 @@ def test_labels_of_every_type(ending: str, labels: list[Any], classes: tuple[str
     if ending in ("csv", "tsv") and labels == [2.0, 1.0, 3.0]:
         classes = ("1.0", "2.0", "3.0")
     assert (task.name, task.columns, task.label, task.classes) == ("reviews", ("review",), "stars", classes)
-    assert task.regression == (not classes)
+    assert (not task.classes) == (not classes)
     found = loaded(task)
     for row in rows:
         expected = (
             row["stars"]
-            if task.regression
+            if (not task.classes)
             else str(row["stars"]).removesuffix("" if ending in ("csv", "tsv") else ".0")
         )
         assert found[row["review"]] == expected
@@ -165,7 +165,7 @@ def test_what_is_not_clear_is_one_sentence(body: str, said: dict[str, Any], word
 
 def test_a_flag_settles_what_is_ambiguous(tmp_path: Path) -> None:
     numbers = text_file(tmp_path, "text,label\n" + "".join(f"t {i % 90},{i % 30}\n" for i in range(90)))
-    assert infer(numbers, kind="regression").regression
+    assert infer(numbers, kind="regression").classes == ()
     assert infer(numbers, kind="classes").classes == tuple(map(str, range(30)))
 
 

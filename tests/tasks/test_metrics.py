@@ -6,11 +6,18 @@ import warnings
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
 from scipy import stats
 from sklearn import metrics
 
+from harness import tasks
 from harness.errors import UserError
-from harness.tasks import METRICS, score
+from harness.kinds import Predictions
+from harness.tasks import METRICS
+
+
+def score(metric: str, gold: ArrayLike, logits: ArrayLike) -> float:
+    return tasks.score(metric, Predictions({"logits": np.asarray(logits)}, np.asarray(gold)))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -21,6 +28,7 @@ def test_class_metrics_agree_with_scikit_learn(seed: int, classes: int) -> None:
     gold = rng.integers(0, classes, 50)
     predicted = logits.argmax(1)
     assert score("accuracy", gold, logits) == pytest.approx(metrics.accuracy_score(gold, predicted))
+    assert score("balanced_accuracy", gold, logits) == pytest.approx(metrics.balanced_accuracy_score(gold, predicted))
     assert score("mcc", gold, logits) == pytest.approx(metrics.matthews_corrcoef(gold, predicted))
     if classes == 2:
         assert score("f1", gold, logits) == pytest.approx(metrics.f1_score(gold, predicted))
@@ -120,3 +128,8 @@ def test_averaged_f1_ignores_the_names_of_the_classes(metric: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert 0 <= score(metric, gold, np.tile([1.0, 0, 0, 0], (60, 1))) < 0.5
+
+
+def test_balanced_accuracy_leaves_out_a_class_without_gold_rows() -> None:
+    logits = np.eye(3)[[0, 0, 2, 1]]
+    assert score("balanced_accuracy", [0, 0, 0, 1], logits) == pytest.approx((2 / 3 + 1) / 2)

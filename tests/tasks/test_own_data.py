@@ -116,13 +116,13 @@ def test_labels_by_another_column_and_other_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ("none.csv", "none.csv: there is no such file or folder; name a file, a folder or hub:OWNER/NAME."),
-        ("task.yaml", "task.yaml: is none of .parquet, .csv, .jsonl, .tsv; name"),
+        ("none.csv", "there is no file {}/none.csv; correct the path."),
+        ("task.yaml", "{}/task.yaml: is none of .parquet, .csv, .jsonl, .tsv; write"),
     ],
 )
 def test_what_cannot_be_read_is_named(data: str, words: str, tmp_path: Path) -> None:
     path = task_file(tmp_path, f"data: {data}")
-    with pytest.raises(UserError, match=f"task mine: {tmp_path}/{words}"):
+    with pytest.raises(UserError, match=f"task mine: {words.format(tmp_path)}"):
         drawn(path)
 
 

@@ -79,12 +79,53 @@ def test_nothing_depends_on_order_file_or_name(name: str, tmp_path: Path) -> Non
         assert [each.digest for each in ours] == [each.digest for each in theirs]
 
 
-def test_more_rows_move_none_between_the_sets(tmp_path: Path) -> None:
-    write_file(tmp_path / "a.csv", rows(300))
-    write_file(tmp_path / "b.csv", rows(300) + rows(500, 1000))
-    before, after = (cut(ONCE, *opened(tmp_path, file)) for file in ("a.csv", "b.csv"))
-    for ours, theirs in zip(before, after, strict=True):
-        assert set(ours.texts) <= set(theirs.texts)
+def classes_of(some: Rows) -> dict[int, int]:
+    """Distinct texts of each class; a text of several classes counts for the lowest."""
+    lowest: dict[str, int] = {}
+    for (text,), code in zip(some.texts, some.gold.tolist(), strict=True):
+        lowest[normalised(text)] = min(code, lowest.get(normalised(text), code))
+    return Counter(lowest.values())
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_each_class_has_its_share_of_test_and_dev(name: str, tmp_path: Path) -> None:
+    """A class with 8 of 408 texts as well: 2 of them are test, and of the other 6 one in five is dev."""
+    common = [{"text": f"Text {i}.", "label": "ab"[i % 2]} for i in range(400)]
+    write_file(tmp_path / "a.csv", [*common, *({"text": f"Rare {i}!", "label": "c"} for i in range(8))])
+    task, source = opened(tmp_path, "a.csv")
+    for subset in range(5):
+        train, dev, test = cut(OWN[name], task, source, 0, subset)
+        whole = classes_of(source.load(task, "all rows"))
+        assert whole == {0: 200, 1: 200, 2: 8}
+        assert classes_of(test) == {0: 50, 1: 50, 2: 2}
+        others = Counter(whole) - Counter(classes_of(test))
+        share = len(dev) / others.total()
+        for code, count in others.items():
+            assert abs(classes_of(dev).get(code, 0) - share * count) <= 1
+            assert classes_of(train)[code] + classes_of(dev).get(code, 0) == count
+
+
+def test_a_class_keeps_a_text_for_training(tmp_path: Path) -> None:
+    common = [{"text": f"Text {i}.", "label": "ab"[i % 2]} for i in range(40)]
+    write_file(tmp_path / "a.csv", [*common, {"text": "The only one.", "label": "c"}])
+    task, source = opened(tmp_path, "a.csv")
+    for protocol in (ONCE, OWN["own_redrawn"], OWN["own_small_dev"]):
+        train, dev, test = cut(protocol, task, source, 0, 0)
+        assert [classes_of(each).get(2, 0) for each in (train, dev, test)] == [1, 0, 0]
+
+
+def test_a_class_with_few_rows_in_a_set_is_named(tmp_path: Path) -> None:
+    common = [{"text": f"Text {i}.", "label": "ab"[i % 2]} for i in range(312)]
+    write_file(tmp_path / "a.csv", [*common, *({"text": f"Rare {i}!", "label": "c"} for i in range(6))])
+    task, source = opened(tmp_path, "a.csv")
+    sets = ONCE.evaluation_sets(task, source)
+    train, dev, test = (classes_of(each)[2] for each in cut(ONCE, task, source))
+    assert train + dev + test == 6
+    assert train >= 1
+    assert f"c ({train} training, {dev} dev, {test} test)" in sets.rare
+    assert "a (" not in sets.rare
+    write_file(tmp_path / "b.csv", common[:2] + [{"text": f"Text {i}.", "label": "abc"[i % 3]} for i in range(300)])
+    assert not ONCE.evaluation_sets(*opened(tmp_path / "other", str(tmp_path / "b.csv"))).rare
 
 
 def test_shares_and_their_bounds(tmp_path: Path) -> None:
@@ -94,8 +135,7 @@ def test_shares_and_their_bounds(tmp_path: Path) -> None:
     assert (len(test), len(dev), len(train)) == (5000, 1000, 34_000)
     write_file(tmp_path / "b.csv", [{"text": f"Text {i}.", "label": "abc"[i % 3]} for i in range(2000)])
     train, dev, test = cut(ONCE, *opened(tmp_path, "b.csv"))
-    assert 430 < len(test) < 570
-    assert 240 < len(dev) < 360
+    assert (len(test), len(dev), len(train)) == (500, 300, 1200)
 
 
 def test_the_users_test_and_dev_files_are_whole_and_out_of_training(tmp_path: Path) -> None:
@@ -151,7 +191,9 @@ def test_each_labelled_row_is_in_dev_once(size: int, tmp_path: Path) -> None:
     assert sum((Counter(dev.texts) for _, dev in folds), Counter()) == whole
     for train, dev in folds:
         assert Counter((*train.texts, *dev.texts)) == whole
-        assert abs(len(dev) - whole.total() / 5) <= 3, "equal texts stay together"
+        every = Counter(classes_of(folds[0][0])) + Counter(classes_of(folds[0][1]))
+        for code, count in Counter(every).items():
+            assert abs(classes_of(dev)[code] - count / 5) <= 1, "equal texts stay together"
     with pytest.raises(UserError, match="there are 5 subsets"):
         cut(OWN["own_cross_validated"], task, source, size, 5)
 

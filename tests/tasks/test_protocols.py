@@ -13,10 +13,10 @@ import pytest
 from tasks.task_files import pairs, single, write_file
 
 from harness.errors import UserError
-from harness.tables.table import load_table
+from harness.planning.table import load_table
 from harness.tasks import PROTOCOLS, TASKS, Protocol, Rows, Task, TextSource, count_overlap, open_source, protocol_named
+from harness.tasks.protocol import smallest
 from harness.tasks.protocols import dev_size, draw_two
-from harness.tasks.samplers import smallest
 
 FEW, FULL = PROTOCOLS["cmlm_few_shot"], PROTOCOLS["cmlm_full_size"]
 SST2 = TASKS["sst2"]
@@ -249,7 +249,7 @@ def test_a_test_split_that_a_task_names_has_to_be_there(tmp_path: Path) -> None:
         ("test.csv.gz", "", "test.csv.gz: is not read"),
         ("test-00001-of-00002.parquet", "", "test-00001-of-00002.parquet: is not read"),
         ("test", "", "test: is not read"),
-        ("test.csv", "sentence\na\n", "no column 'label'; .* or rename the file: by its name it is the test set"),
+        ("test.csv", "sentence\na\n", "no column 'label'.* or rename the file: by its name it is the test set"),
         ("test.csv", "sentence,label\na,-1\n", "label -1 means .* or rename the file: by its name it is the test set"),
     ],
 )

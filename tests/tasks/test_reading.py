@@ -100,7 +100,7 @@ BAD_LINES = [
     ("csv", "sentence,label\na,0\n", "b,-1\n", "line 3", "hidden"),
     ("csv", "sentence,label\na,0\n", " ,1\n", "line 3", "blank"),
     ("csv", "text,label\na,0\n", "", "no column 'sentence'", "text, label"),
-    ("csv", "sentence,labels\na,0\n", "", "no column 'label'", "did you mean 'labels'?"),
+    ("csv", "sentence,labels\na,0\n", "", "no column 'label'", "Did you mean 'labels'?"),
     ("csv", "sentence,label,label\na,0,1\n", "", "'label' appears twice"),
     ("csv", "", "", "is empty"),
     ("csv", "sentence,label\n", "", "no rows"),
@@ -111,7 +111,7 @@ BAD_LINES = [
         '{"sentence": "a", "label": 0}\n\n',
         '{"sentense": "b", "label": 0}\n',
         "line 3",
-        "did you mean 'sentense'?",
+        "Did you mean 'sentense'?",
     ),
     ("jsonl", '{"sentence": "a", "label": 0}\n\n', '{"sentence": null, "label": 0}\n', "line 3", "is null"),
     ("jsonl", '{"sentence": "a", "label": 0}\n\n', '{"sentence": 5, "label": 0}\n', "line 3", "not text"),
@@ -179,8 +179,8 @@ BAD_COLUMNS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"sentence": ["a", "b"], "label": ["positive", "neutral"]}, ("row 2", "label 'neutral'")),
     ({"sentence": [1, 2], "label": [0, 1]}, ("column 'sentence' holds int64, not text",)),
     ({"sentence": ["a", "b"], "label": [[0], [1]]}, ("column 'label' holds list",)),
-    ({"sentenc": ["a", "b"], "label": [0, 1]}, ("no column 'sentence'", "did you mean 'sentenc'?")),
-    ({"sentence": ["a", "b"]}, ("no column 'label'", "its columns are sentence")),
+    ({"sentenc": ["a", "b"], "label": [0, 1]}, ("no column 'sentence'", "Did you mean 'sentenc'?")),
+    ({"sentence": ["a", "b"]}, ("no column 'label'", "Its columns are sentence")),
 ]
 
 

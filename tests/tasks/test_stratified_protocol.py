@@ -15,7 +15,7 @@ from tasks.task_files import pairs, write_file
 
 from harness.errors import UserError
 from harness.tasks import PROTOCOLS, TASKS, Rows, TextSource, open_source
-from harness.tasks.samplers import SAMPLERS, quotas
+from harness.tasks.protocol import SAMPLERS, quotas
 
 FEW, PER_CLASS, FULL = (PROTOCOLS[f"scl_{name}"] for name in ("few_shot", "per_class", "full_size"))
 SST2, MNLI = TASKS["sst2"], TASKS["mnli"]
@@ -60,7 +60,7 @@ def test_draws_are_rows_of_the_set_and_know_no_order(
     drawn = []
     for order in orders:
         try:
-            drawn.append(SAMPLERS[sampler](MNLI, rows_of(counts, order), size, ["scope", 0], "give fewer"))
+            drawn.append(SAMPLERS[sampler](MNLI, rows_of(counts, order), size, ["scope", 0]))
         except UserError as error:
             drawn.append(str(error))
     first, second = drawn
@@ -85,24 +85,24 @@ def test_draws_are_rows_of_the_set_and_know_no_order(
     ("sampler", "counts", "size", "says"),
     [
         ("stratified", [1, 200, 200], 20, "its share of 20 is none"),
-        ("stratified", [5, 5, 5], 16, "16 training examples are requested and there are 15; give fewer"),
+        ("stratified", [5, 5, 5], 16, "16 training examples are requested and there are 15; give smaller --sizes"),
         ("stratified", [5, 5, 5], 2, "cannot hold its 3 classes"),
         ("stratified", [5, 0, 5], 6, "no training example has the class 1"),
         ("per_class", [50, 50, 50], 20, "give a multiple of 3"),
-        ("per_class", [4, 50, 50], 15, "class 0 (entailment) has 4 training examples, and 5 of each class"),
+        ("per_class", [4, 50, 50], 15, "class 0 (entailment) has 4 of 104 training examples, and 5 of each class"),
     ],
 )
 def test_what_cannot_be_drawn_says_why(sampler: str, counts: list[int], size: int, says: str) -> None:
     with pytest.raises(UserError) as error:
-        SAMPLERS[sampler](MNLI, rows_of(counts), size, ["scope"], "give fewer")
+        SAMPLERS[sampler](MNLI, rows_of(counts), size, ["scope"])
     assert says in str(error.value)
 
 
 def test_a_regression_is_stratified_as_one_class_and_has_no_classes_to_count() -> None:
     rows = Rows(tuple((f"text {i}", "x") for i in range(30)), np.linspace(0, 5, 30).astype(np.float32))
-    assert len(SAMPLERS["stratified"](TASKS["stsb"], rows, 7, ["scope"], "")) == 7
+    assert len(SAMPLERS["stratified"](TASKS["stsb"], rows, 7, ["scope"])) == 7
     with pytest.raises(UserError, match="a regression has no classes"):
-        SAMPLERS["per_class"](TASKS["stsb"], rows, 8, ["scope"], "")
+        SAMPLERS["per_class"](TASKS["stsb"], rows, 8, ["scope"])
 
 
 # ------------------------------------------------------------------------------------------------------------- splits

@@ -13,7 +13,8 @@ import pytest
 from tasks.task_files import write_file
 
 import harness
-from harness.tasks import Rows, labelled, normalised, reading, text_buffer
+from harness.tasks import Rows, normalised, reading
+from harness.tasks import rows as rows_module
 from harness.tasks.overlap import normal_ids
 
 ALPHABET = [*"abcXYZ019 .,;:'\"|\n\t\0_-", "é", "ß", "\u0130", "ﬁ", "\u00a0", "漢", "🎈", "\u0301", "\udc80", "\ud83d", "\ude00"]  # fmt: skip
@@ -41,7 +42,7 @@ def content(texts: tuple[str, ...]) -> str:
 @pytest.fixture(params=[1, 7, 2048])
 def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks that end anywhere."""
-    monkeypatch.setattr(text_buffer, "BLOCK", request.param)
+    monkeypatch.setattr(rows_module, "BLOCK", request.param)
 
 
 @pytest.mark.usefixtures("block")
@@ -111,8 +112,7 @@ def test_a_file_is_read_once_and_a_part_at_a_time(ending: str, tmp_path: Path, m
             read.append(len(part.places))
             yield part
 
-    for module in (reading, labelled):
-        monkeypatch.setattr(module, "parts_of", counting)
+    monkeypatch.setattr(reading, "parts_of", counting)
     made = harness.plan(tasks=str(path), store=f"sqlite:///{tmp_path}/store.sqlite")
     assert len(made.runs)
     assert sum(read) == count
@@ -125,7 +125,7 @@ def test_memory_is_that_of_the_text(tmp_path: Path) -> None:
     )
     tracemalloc.start()
     try:
-        table = labelled.read_labelled(path, ("text",), "label")
+        table = reading.read_labelled(path, ("text",), "label")
         held, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

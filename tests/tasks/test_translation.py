@@ -17,7 +17,7 @@ from tasks.tiny_translators import SENTENCES, fsmt, marian
 
 from harness.errors import NotAtHand, NotFetched, UserError
 from harness.store import Store
-from harness.tasks import translation_models, translators
+from harness.tasks import translators
 from harness.tasks.rows import Rows
 from harness.tasks.translation import Translator, back_translated, cached_back_translation, open_translator
 
@@ -181,12 +181,12 @@ class TestNames:
     @pytest.mark.parametrize(
         ("name", "part"),
         [
-            ("", "there is no translator ''; write opus-mt:de,zh"),
-            ("opusmt:de", "did you mean 'opus-mt:...'?"),
-            ("Apertium:spa", "did you mean 'apertium:...'?"),
-            ("files:x.csv", "did you mean 'file:...'?"),
-            ("wmt18:de", "did you mean 'wmt19:...'?"),
-            ("opus-mt", "names nothing after 'opus-mt:'"),
+            ("", "there is no translator ''. Write opus-mt:de,zh"),
+            ("opusmt:de", "Did you mean 'opus-mt'?"),
+            ("Apertium:spa", "Did you mean 'apertium'?"),
+            ("files:x.csv", "Did you mean 'file'?"),
+            ("wmt18:de", "Did you mean 'wmt19'?"),
+            ("opus-mt", "has nothing after 'opus-mt:'"),
             ("opus-mt:", "a pivot language is missing"),
             ("opus-mt:de,", "a pivot language is missing"),
             ("opus-mt:de zh", "'de zh' is not a language; write for example opus-mt:de,zh"),
@@ -210,16 +210,16 @@ class TestNames:
             ("./nowhere+./nowhere", "there is no folder ./nowhere"),
             ("a b+c", "'a b' is neither a folder nor an id of the hub"),
             ("file:", "names no file"),
-            ("file:views.txt", "views.txt is none of .parquet, .csv, .jsonl"),
+            ("file:views.txt", "views.txt: is none of .parquet, .csv, .jsonl"),
             ("file:/nowhere/views.csv", "there is no file /nowhere/views.csv"),
         ],
     )
     def test_malformed(self, name: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(translation_models, "_need_packages", lambda where, family: None)
+        monkeypatch.setattr(translators, "_need_packages", lambda where, family: None)
         assert part in said(name)
 
     def test_python_packages_that_are_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(translation_models.importlib.util, "find_spec", lambda name: None)
+        monkeypatch.setattr(translators.importlib.util, "find_spec", lambda name: None)
         text = said("opus-mt:de,zh", error=NotAtHand)
         assert (
             "needs the Python packages sentencepiece and sacremoses; run `pip install sentencepiece sacremoses`" in text
@@ -227,7 +227,7 @@ class TestNames:
         assert "needs the Python package sacremoses; run `pip install sacremoses`" in said("wmt19:de", error=NotAtHand)
 
     def test_models_that_are_not_cached(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(translation_models, "_need_packages", lambda where, family: None)
+        monkeypatch.setattr(translators, "_need_packages", lambda where, family: None)
         text = said("opus-mt:xx", error=NotFetched)
         assert "model Helsinki-NLP/opus-mt-en-xx is not in the hub cache; run the command that translates" in text
         monkeypatch.setattr("harness.hub.unreachable", lambda: "HF_HUB_OFFLINE is set")
@@ -281,6 +281,12 @@ class TestFile:
             digests.add(open_translator(f"file:{path}", download=False).digest)
         assert len(digests) == 2
 
+    @pytest.mark.parametrize("separator", [",", ";", "\t"])
+    def test_all_views_whatever_separates_them(self, separator: str, tmp_path: Path) -> None:
+        path = tmp_path / "views.csv"
+        path.write_text("\n".join(separator.join(row) for row in (("text", "view_1", "view_2"), ("a", "A", "Z"))))
+        assert open_translator(f"file:{path}", download=False).num_views == 2
+
     def test_one_view(self, tmp_path: Path) -> None:
         (tmp_path / "one.csv").write_text("text,view_1\na,A\n")
         found = open_translator(f"file:{tmp_path / 'one.csv'}", download=False)
@@ -289,7 +295,7 @@ class TestFile:
     @pytest.mark.parametrize(
         ("content", "part"),
         [
-            ("text,view1\na,A\n", "there is no column 'view_1' (did you mean 'view1'?)"),
+            ("text,view1\na,A\n", "there is no column 'view_1'. Did you mean 'view1'?"),
             ("text,view_1\na,A\nb,B\na,C\n", "line 4: view_1 of 'a' is not that of line 2, where the same text stands"),
             ("", "is empty"),
             ("text,view_1\na\n", "1 fields under a header of 2"),
@@ -348,7 +354,7 @@ class TestApertium:
     def test_a_pair_that_is_not_installed(self, found: Translator) -> None:
         text = said("apertium:spa,xxx", error=NotAtHand)
         assert "apertium has no mode eng-xxx (pivots installed: " in text
-        assert "run `apt-get install apertium apertium-eng-xxx`, or take another pivot" in text
+        assert "run `apt-get install apertium apertium-eng-spa apertium-eng-xxx`, or take another pivot" in text
 
 
 class TestApertiumStandIn:
@@ -440,6 +446,8 @@ class TestApertiumStandIn:
         monkeypatch.setenv("PATH", str(place / "modes"))
         text = said("apertium:aaa", error=NotAtHand)
         assert "is not installed; on Debian or Ubuntu run `apt-get install apertium apertium-eng-aaa`" in text
+        text = said("apertium:spa,cat", error=NotAtHand)
+        assert "`apt-get install apertium apertium-eng-spa apertium-eng-cat`" in text, "the packages of all its pivots"
 
     def test_a_mode_of_one_direction_only(self, place: Path) -> None:
         (place / "modes" / "aaa-eng.mode").unlink()
@@ -551,15 +559,15 @@ class TestModels:
 
 def test_a_model_of_several_languages_is_told_which(tmp_path: Path) -> None:
     with_code = marian(tmp_path / "opus-mt-en-zh", 1, ">>cmn_Hans<<")
-    model = translation_models._Model(with_code, ">>cmn_Hans<<")
+    model = translators._Model(with_code, ">>cmn_Hans<<")
     assert model.tokenizer.decode(model.tokenizer(model.code + "The film")["input_ids"]).startswith(">>cmn_Hans<<")
-    assert translation_models._Model(marian(tmp_path / "plain", 1), ">>cmn_Hans<<").code == ""
+    assert translators._Model(marian(tmp_path / "plain", 1), ">>cmn_Hans<<").code == ""
     (way,) = open_translator(f"{with_code}+{tmp_path / 'plain'}", download=False).ways
     assert way.codes == (">>cmn_Hans<<", "")  # type: ignore[attr-defined]
 
 
 def test_the_longest_text_is_cut_to_what_the_model_takes(tmp_path: Path) -> None:
-    model = translation_models._Model(marian(tmp_path / "m", 1), "")
+    model = translators._Model(marian(tmp_path / "m", 1), "")
     ((one,), (other,)) = (model.translate(["film " * n], 0.0, [(0, 0, 0)]) for n in (300, 400))
     assert one == other
 
@@ -594,4 +602,4 @@ def test_models_of_the_hub_are_fetched_once_and_are_the_same_as_their_folders(tm
 
 def test_opening_loads_no_torch() -> None:
     assert "torch" not in vars(translators)
-    assert "torch" not in vars(translation_models)
+    assert "torch" not in vars(translators)

@@ -29,7 +29,7 @@ def task_file(tmp_path: Path, text: str) -> Path:
 
 def test_a_users_task_goes_the_same_way(tmp_path: Path) -> None:
     task = load_user_task(task_file(tmp_path, GOOD))
-    assert (task.name, task.title, task.columns, task.num_labels) == ("reviews", "Reviews", ("text",), 2)
+    assert (task.name, task.title, task.columns, task.kind.outputs) == ("reviews", "Reviews", ("text",), 2)
     assert task.classes == ("no", "yes")
     for split, count in (("train", 60), ("validation", 100)):
         rows = [{"text": f"{split} {i}", "label": "yes" if i % 3 else "no"} for i in range(count)]
@@ -45,7 +45,7 @@ def test_regression_and_splits(tmp_path: Path) -> None:
     text = "name: likeness\ncolumns: [a, b]\nregression: true\nmetrics: [pearson]\n"
     splits = "splits: {train: fit, validation: choose, test: judge}\nversion: 3\n"
     task = load_user_task(task_file(tmp_path, text + splits))
-    assert (task.num_labels, task.train, task.dev, task.tests) == (1, "fit", "choose", (("test", "judge"),))
+    assert (task.kind.outputs, task.train, task.dev, task.tests) == (1, "fit", "choose", (("test", "judge"),))
     assert (task.version, task.title) == (3, "likeness")
     for split in ("fit", "choose", "judge"):
         write_file(
@@ -76,10 +76,14 @@ def test_regression_and_splits(tmp_path: Path) -> None:
         ("['no', 'yes']", "[0, 1]", ("line 4", "string")),
         ("classes: ['no', 'yes']\n", "", ("either two or more classes or 'regression: true'",)),
         ("accuracy, f1", "acuracy", ("line 5", "Did you mean 'accuracy'")),
-        ("accuracy, f1", "pearson", ("line 5", "does not apply", "choose from accuracy, f1")),
+        ("accuracy, f1", "pearson", ("line 5", "does not apply", "choose from accuracy, balanced_accuracy, f1")),
         ("accuracy, f1", "accuracy, f1_marco", ("line 5", "Did you mean 'f1_macro'")),
         ("accuracy, f1", "accuracy, accuracy", ("line 5", "key metrics.1", "is given twice")),
-        ("'yes']", "'yes', 'maybe']", ("line 5", "'f1' does not apply", "3 classes; choose from accuracy, f1_macro")),
+        (
+            "'yes']",
+            "'yes', 'maybe']",
+            ("line 5", "'f1' does not apply", "3 classes; choose from accuracy, balanced_accuracy, f1_macro"),
+        ),
         ("accuracy, f1]", "f1]\nsplits: {test: train}", ("line 6", "another split")),
         ("accuracy, f1]", "f1]\nsplits: {test: a/b}", ("line 6", "'a/b'")),
         ("accuracy, f1]", "f1]\nsplits: {tset: a}", ("line 6", "tset", "Did you mean 'test'")),

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from analysis.runs import OWNER, commit
 from requested import resolve_table
-from tables.runs import OWNER, commit
 
 from harness.encoders import HeadTraining, Located
+from harness.planning.runs import Plan, make_plan
 from harness.specs import Encoder, Record, Stage
 from harness.store import Store
-from harness.tables.plan import Plan, make_plan
 from harness.tracking.projection import Projection, TrackedRun, of_plan
-from harness.tracking.tracker import Tracker
+from harness.tracking.trackers import Tracker
 from harness.tracking.writer import Writer
 
 TINY = Located(Encoder("7" * 32, "tiny"), None, {}, HeadTraining("boolq_prose", steps=100, lr=1e-3))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,15 +10,15 @@ import pytest
 from search.small import small_space
 from tracking.samples import TINY, Recording, filled
 
-from harness.commands import track
-from harness.commands.track import Tracking, study_projection
+from harness.commands.study import study_projection, track_trial
+from harness.planning.request import Request
+from harness.planning.resolve import resolve
+from harness.planning.runs import make_plan
+from harness.planning.table import load_table
 from harness.search.points import Points
 from harness.search.trials import Trial
 from harness.store import Store
-from harness.tables.plan import make_plan
-from harness.tables.request import Request
-from harness.tables.resolve import resolve
-from harness.tables.table import load_table
+from harness.tracking.writer import Writer
 
 
 @pytest.fixture
@@ -38,31 +36,21 @@ def opened(tmp_path: Path) -> Any:
     )
 
 
-def test_trials_are_groups_and_written_as_their_replicates_end(
-    opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trials_are_groups_and_written_as_their_replicates_end(opened: Any, tmp_path: Path) -> None:
     kept: dict[str, Any] = {}
     store = Store(f"sqlite:///{tmp_path}/harness.db")
-    monkeypatch.setattr(track, "trackers_named", lambda *_: {"recording": lambda e, f: Recording(e, f, kept)})
-    said: list[str] = []
-    tracking = Tracking(Request(track=("recording",), flags=True), store.url, said.append)
-    seen: list[str] = []
-
-    @contextmanager
-    def view(*_: Any) -> Iterator[Any]:
-        yield lambda kind, trial: seen.append(kind)
-
-    first, second = opened.proposals.history.trials
-    with tracking.watched_trials(view)(opened, "") as show:
-        for trial in (first, second):
-            show("started", trial)
-            runs = [run for runs in opened.points.runs(trial.point) for run in runs]
-            stages = {stage.key: stage for run in runs for stage in run.stage.chain}
-            known = store.statuses(stages)
-            filled(store, SimpleNamespace(stages={k: s for k, s in stages.items() if k not in known}))  # type: ignore[arg-type]
-            show("replicate", trial)
-    outcomes = tracking.finish(lambda: study_projection(opened))
-    assert seen == ["started", "replicate"] * 2
+    said: list[Any] = []
+    writer = Writer(store.url, {"recording": lambda e, f: Recording(e, f, kept)}, lambda *why: said.append(why))
+    for trial in opened.proposals.history.trials:
+        track_trial(opened, writer, "started", trial)
+        runs = [run for runs in opened.points.runs(trial.point) for run in runs]
+        stages = {stage.key: stage for run in runs for stage in run.stage.chain}
+        known = store.statuses(stages)
+        filled(store, SimpleNamespace(stages={k: s for k, s in stages.items() if k not in known}))  # type: ignore[arg-type]
+        track_trial(opened, writer, "replicate", trial)
+        writer.wait()
+        assert stages.keys() <= kept.keys(), "before the study ends"
+    outcomes = writer.finish(study_projection(opened))
     assert not said
     assert outcomes["recording"].total == len(kept)
     runs = [each[-1] for each in kept.values()]

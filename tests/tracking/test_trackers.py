@@ -7,14 +7,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tables.runs import commit
+from analysis.runs import commit
 from tracking.samples import failed_then_done, filled, plan_of, projection
 
 from harness.errors import UserError
+from harness.planning.runs import Plan
 from harness.store import Store
-from harness.tables.plan import Plan
-from harness.tracking import tracker
-from harness.tracking.tracker import trackers_named
+from harness.tracking import trackers
+from harness.tracking.trackers import trackers_named
 from harness.tracking.writer import Writer
 
 
@@ -41,7 +41,7 @@ def store(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 def written(store: Store, plan: Plan, name: str) -> int:
     """How many runs are new."""
     made = Writer(store.url, trackers_named([name], "--track"))
-    made.write_all(projection(plan))
+    made.write(projection(plan))
     assert not made.outcomes[name].error
     return made.outcomes[name].new
 
@@ -137,7 +137,7 @@ def test_a_server_that_is_away_is_found_out_in_seconds(
     pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     made = Writer(store.url, trackers_named(["mlflow"], "--track"))
-    made.write_all(projection(plan))
+    made.write(projection(plan))
     assert "127.0.0.1:9" in made.outcomes["mlflow"].error
 
 
@@ -162,7 +162,7 @@ def test_wandb_is_offline_without_a_key(
     mode: str, key: str, offline: bool, store: Store, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """WANDB_MODE is left to wandb itself."""
-    from harness.tracking.wandb_runs import WandB
+    from harness.tracking.trackers import WandB
 
     monkeypatch.setenv("WANDB_MODE", mode)
     monkeypatch.setenv("WANDB_API_KEY", key)
@@ -173,7 +173,7 @@ def test_wandb_is_offline_without_a_key(
 
 
 def test_a_missing_package_is_refused_with_its_command(monkeypatch: pytest.MonkeyPatch, workdir: Path) -> None:
-    monkeypatch.setattr(tracker, "find_spec", lambda name: None)
+    monkeypatch.setattr(trackers, "find_spec", lambda name: None)
     with pytest.raises(
         UserError,
         match=r"--track mlflow: the package mlflow is not installed; run pip install 'glue-harness\[mlflow\]'",
@@ -187,6 +187,6 @@ def test_a_folder_of_runs_is_no_package(workdir: Path, monkeypatch: pytest.Monke
     """W&B writes to ./wandb, which Python takes for a package without code where it starts from that folder."""
     (workdir / "only_a_folder").mkdir()
     monkeypatch.syspath_prepend(str(workdir))
-    monkeypatch.setattr(tracker, "TRACKERS", {"x": ("only_a_folder", "a:b")})
+    monkeypatch.setattr(trackers, "TRACKERS", {"x": ("only_a_folder", "a:b")})
     with pytest.raises(UserError, match="only_a_folder is not installed"):
         trackers_named(["x"], "--track")

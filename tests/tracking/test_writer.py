@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tables.runs import commit
+from analysis.runs import commit
 from tracking.samples import Recording, failed_then_done, filled, plan_of, projection, writer
 
+from harness.planning.aggregation import std
 from harness.store import Store
-from harness.tables.aggregation import std
 from harness.tasks import score
 from harness.tracking.projection import Projection, TrackedRun
-from harness.tracking.writer import BackgroundWriter, Writer
+from harness.tracking.writer import Writer
 
 Kept = dict[str, list[TrackedRun]]
 
@@ -28,7 +27,7 @@ def store(tmp_path: Path) -> Store:
 def test_every_recorded_number_is_shown_under_its_update(store: Store) -> None:
     plan, kept = plan_of(("ft",), (31,)), {}
     records = filled(store, plan)
-    writer(store, kept).write_all(projection(plan))
+    writer(store, kept).write(projection(plan))
     (run,) = plan.runs
     shown, record = kept[run.stage.key][0], records[run.stage.key]
     assert shown.history == (
@@ -44,7 +43,7 @@ def test_every_recorded_number_is_shown_under_its_update(store: Store) -> None:
     )
     tests = plan.tasks["cola"].tests["test"].digest
     predicted = record.predictions[tests]
-    assert shown.scores["final/test/mcc"] == score("mcc", predicted.gold, predicted.logits)
+    assert shown.scores["final/test/mcc"] == score("mcc", predicted)
     assert shown.scores["final/dev/mcc"] == 0.5
     assert shown.scores["final/step"] == 8
     assert shown.scores["cost/seconds"] == 2.0
@@ -66,14 +65,14 @@ def test_every_recorded_number_is_shown_under_its_update(store: Store) -> None:
 def test_a_cell_shows_mean_and_sd_of_its_runs(store: Store) -> None:
     plan, kept = plan_of(seeds=(31, 42, 100)), {}
     records = filled(store, plan)
-    writer(store, kept).write_all(projection(plan))
+    writer(store, kept).write(projection(plan))
     cells = [runs[0] for runs in kept.values() if runs[0].kind == "cell"]
     assert {cell.parameters["row"] for cell in cells} == {run.row for run in plan.runs}
     for cell in cells:
         mine = [run for run in plan.runs if run.row == cell.parameters["row"]]
         tests = plan.tasks["cola"].tests["test"].digest
         sets = [records[run.stage.key].predictions[tests] for run in mine]
-        values = [score("mcc", each.gold, each.logits) for each in sets]
+        values = [score("mcc", each) for each in sets]
         assert cell.scores["runs"] == 3
         assert cell.scores["mean/test/mcc"] == pytest.approx(math.fsum(values) / 3, abs=1e-15)
         assert cell.scores["sd/test/mcc"] == pytest.approx(std(values, 1), abs=1e-15)
@@ -84,7 +83,7 @@ def test_a_cell_shows_mean_and_sd_of_its_runs(store: Store) -> None:
 def test_a_shared_stage_belongs_to_no_cell_and_has_only_what_its_runs_agree_on(store: Store) -> None:
     plan, kept = plan_of(("cmlm",)), {}
     filled(store, plan)
-    writer(store, kept).write_all(projection(plan))
+    writer(store, kept).write(projection(plan))
     shared = [key for key, members in projection(plan).by_stage.items() if len(members) > 1]
     assert shared
     for key in shared:
@@ -98,7 +97,7 @@ def test_the_second_time_nothing_is_written(store: Store) -> None:
     filled(store, plan)
     for _ in range(2):
         made = writer(store, kept)
-        made.write_all(projection(plan))
+        made.write(projection(plan))
         assert made.outcomes["recording"].total == len(kept) == len(plan.stages) + 2
     assert made.outcomes["recording"].new == 0
     assert {len(runs) for runs in kept.values()} == {1}
@@ -108,24 +107,23 @@ def test_beside_a_command_or_afterwards_is_the_same(store: Store) -> None:
     plan = plan_of()
     beside: Kept = {}
     after: Kept = {}
-    said: list[Any] = []
-    background = BackgroundWriter(writer(store, beside), lambda *why: said.append(why))
+    background = writer(store, beside)
     background.put(projection(plan))
     for stage in plan.stages.values():
         commit(store, stage, seconds=1.0)
         background.put(projection(plan), stage.key)
     background.finish(projection(plan))
-    writer(store, after).write_all(projection(plan))
+    writer(store, after).write(projection(plan))
     assert {key: runs[-1] for key, runs in beside.items()} == {key: runs[-1] for key, runs in after.items()}
     assert all(len(beside[key]) == 1 for key in plan.stages), "only a cell can be written before its last run is done"
-    assert not said
+    assert not background.outcomes["recording"].error
 
 
 def test_a_failed_stage_is_shown_and_replaced_when_it_is_done(store: Store) -> None:
     plan, kept = plan_of(("ft",), (31,)), {}
     (stage,) = plan.stages.values()
-    failed_then_done(store, stage, lambda: writer(store, kept).write_all(projection(plan)))
-    writer(store, kept).write_all(projection(plan))
+    failed_then_done(store, stage, lambda: writer(store, kept).write(projection(plan)))
+    writer(store, kept).write(projection(plan))
     assert [(run.status, run.reason) for run in kept[stage.key]] == [("failed", "out of memory"), ("done", "")]
 
 
@@ -142,17 +140,16 @@ def test_a_tracker_that_is_away_costs_one_warning_and_is_caught_up_with(store: S
                 raise ConnectionError("refused")
             super().write(run)
 
-    made = Writer(store.url, {"away": lambda e, f: Away(e, f, kept), "other": lambda e, f: Recording(e, f, {})})
-    background = BackgroundWriter(made, lambda *why: said.append(why))
+    trackers = {"away": lambda e, f: Away(e, f, kept), "other": lambda e, f: Recording(e, f, {})}
+    made = Writer(store.url, trackers, lambda *why: said.append(why))
     records = filled(store, plan)
     for key in records:
-        background.put(projection(plan), key)
-    background._jobs.put(None)
-    background._thread.join()
+        made.put(projection(plan), key)
+    made.wait()
     assert len(tried) == 1
     assert made.outcomes["other"].new == len(records)
     away.clear()
-    outcomes = background.finish(projection(plan))
+    outcomes = made.finish(projection(plan))
     assert said == [("away", "ConnectionError: refused")]
     assert not outcomes["away"].error
     assert len(kept) == len(plan.stages) + 2
@@ -160,5 +157,5 @@ def test_a_tracker_that_is_away_costs_one_warning_and_is_caught_up_with(store: S
 
 def test_nothing_recorded_is_nothing_shown(tmp_path: Path) -> None:
     kept: Kept = {}
-    writer(Store(f"sqlite:///{tmp_path}/none.db", create=False), kept).write_all(Projection("x", ()))
+    writer(Store(f"sqlite:///{tmp_path}/none.db", create=False), kept).write(Projection("x", ()))
     assert kept == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,16 @@ import tiny
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor, nn
 
-from harness.encoders.kernels import processor
+from harness.encoders.kernels import cpu
+from harness.encoders.kernels.cpu import Dropout
+from harness.encoders.models.text_encoder import Batch
+from harness.kinds import kind_of_outputs
+from harness.objectives import definition_of
+from harness.objectives.base import Measures, TrainingObjective, Views
+from harness.objectives.classification import CrossEntropy
+from harness.training import forward_backward
 from harness.training.batch_split import split_batch
 from harness.training.forward_backward import ForwardBackward
 from harness.training.process_group import SINGLE_PROCESS
@@ -54,27 +63,81 @@ def test_the_split_over_one_rank_is_the_batch() -> None:
     assert split_batch(16, 16).shards == ((slice(0, 16),),)
 
 
+@pytest.fixture
+def dropout_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dropout is replaced by a function of each value and of the number of the pass in its micro-batch: two passes differ, as under
+    dropout, and the split of a batch changes nothing."""
+    passes: Counter[int] = Counter()
+
+    def forward(layer: nn.Module, x: Tensor) -> Tensor:
+        if not layer.training:
+            return x
+        passes[id(layer)] += 1
+        return x * (1 + 0.5 * torch.sin(9 * x + passes[id(layer)]))
+
+    monkeypatch.setattr(nn.Dropout, "forward", forward)
+    monkeypatch.setattr(Dropout, "forward", forward)
+    monkeypatch.setattr(forward_backward, "seed_dropout", lambda *_: passes.clear())
+    monkeypatch.setattr(cpu, "kernels", lambda: cpu.DEFAULT)  # whole layers call no dropout layer
+
+
+class TwoPasses(CrossEntropy):
+    """Cross-entropy, and the squared distance of the logits of two passes, a mean over rows: 0 without dropout."""
+
+    counted = True
+
+    def build(self) -> None:
+        super().build()
+        self.weights = {"cross_entropy": 1.0, "distance": 1.0}
+
+    def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
+        once, again = self.predict(batch), self.predict(batch)
+        distance = (once - again).square().sum(dim=1).mean()
+        return {"cross_entropy": self.classify(once, self.labels(batch, views)), "distance": distance}
+
+    def counts(self, views: Views) -> dict[str, float]:
+        return super().counts(views) | {"distance": len(views.tokens) if self.counted else 1}
+
+
+@pytest.mark.parametrize("counted", [True, False])
+@pytest.mark.usefixtures("dropout_by_value")
+def test_a_wrong_count_of_a_term_that_only_dropout_makes_is_seen(counted: bool, bert: Path) -> None:
+    spec = tiny.OBJECTIVES["cross_entropy"]
+    terms = []
+    for micro_batch in (0, 3):
+        module = TwoPasses(tiny.encoder(bert), tiny.vocabulary(bert), kind_of_outputs(2), 0.0, 1, definition_of(spec))
+        module.counted = counted
+        module.set_dropout(0.0)
+        terms.append(gradients(bert, spec.name, micro_batch, module=module.train())[0])
+    assert terms[0]["distance"] > 1e-3
+    assert (terms[1]["distance"].item() == pytest.approx(terms[0]["distance"].item(), rel=1e-9)) == counted
+
+
 def gradients(
-    folder: Path, name: str, micro_batch: int, precision: str = "fp32"
+    folder: Path, name: str, micro_batch: int, precision: str = "fp32", module: TrainingObjective | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Terms and gradients of one batch in double precision, which autocast leaves as it is."""
     spec = tiny.OBJECTIVES[name]
     _, inputs = (tiny.fine_tuning if name in tiny.SUPERVISED else tiny.post_training)(folder, spec)
-    module = tiny.built(folder, spec).double()
-    of_row = len(inputs.train) // inputs.views
-    rows = np.concatenate([np.arange(3, 3 + ROWS) + view * of_row for view in range(inputs.views)])
-    labels = None if inputs.labels is None else inputs.labels[3 : 3 + ROWS]
+    module = (module or tiny.built(folder, spec)).double()
+    rows = np.arange(3, 3 + ROWS)
+    labels = None if inputs.labels is None else inputs.labels[rows]
     views = module.prepare(inputs.train.take(rows), labels, tiny.draw_of())
-    terms = ForwardBackward(module, SINGLE_PROCESS, micro_batch, precision, CPU, 1).run(views, ROWS, 1, None)
+    terms = ForwardBackward(module, SINGLE_PROCESS, micro_batch, precision, CPU, 1).run(views, 1, None)
     return terms, {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
 
 
+@pytest.mark.parametrize("dropout", [False, True])
 @pytest.mark.parametrize("name", tiny.OBJECTIVES)
-def test_terms_and_gradients_of_the_micro_batches_add_up(name: str, bert: Path) -> None:
+def test_terms_and_gradients_of_the_micro_batches_add_up(
+    name: str, dropout: bool, bert: Path, request: pytest.FixtureRequest
+) -> None:
     """Micro-batches of 1 and 3 cut the contrast groups of 4, those of 4 and 5 do not."""
+    if dropout:
+        request.getfixturevalue("dropout_by_value")
     terms, whole = gradients(bert, name, 0)
     assert terms["loss"].isfinite()
-    for micro_batch in (1, 3, 4, 5):
+    for micro_batch in (3,) if dropout else (1, 3, 4, 5):
         parts, added = gradients(bert, name, micro_batch)
         assert parts.keys() == terms.keys()
         for term in terms:
@@ -88,7 +151,7 @@ def test_terms_and_gradients_of_the_micro_batches_add_up(name: str, bert: Path) 
 @pytest.mark.parametrize("name", ["scl", "cmlm-simclr", "taco", "coco_lm"])
 def test_fp16_scales_the_gradient_and_not_the_terms(name: str, micro_batch: int, bert: Path, monkeypatch: Any) -> None:
     """To the bit: the scale is a power of two, the same for each micro-batch."""
-    monkeypatch.setattr(processor, "kernels", lambda: processor.DEFAULT)  # whole layers know no double under autocast
+    monkeypatch.setattr(cpu, "kernels", lambda: cpu.DEFAULT)  # whole layers know no double under autocast
     terms, plain = gradients(bert, name, micro_batch)
     same, scaled = gradients(bert, name, micro_batch, "fp16")
     assert {n: t.item() for n, t in same.items()} == {n: t.item() for n, t in terms.items()}

@@ -14,7 +14,7 @@ import tiny
 import torch
 from safetensors.torch import load, save
 
-from harness.encoders.models.weights import load_weights
+from harness.encoders.models.weights import checked_weights
 from harness.execution import WorkerSetup
 from harness.running import run_stage
 from harness.specs import Record, Stage
@@ -84,7 +84,9 @@ def test_interrupted_twice_and_resumed(name: str, bert: Path, tmp_path: Path, mo
         measures = [entry["measures"] for entry in resumed.history]
         assert measures[-1]["loss_scale"] > min(each["loss_scale"] for each in measures), "it has grown"
         assert measures[0]["skipped_updates"] > 0 or "skipped" not in name, "before the first checkpoint"
-    mine, theirs = (load_weights(Storage(str(tmp_path / where)), stage.key) for where in ("killed", "undisturbed"))
+    mine, theirs = (
+        checked_weights(Storage(str(tmp_path / where)), stage.key)[0] for where in ("killed", "undisturbed")
+    )
     assert all(np.array_equal(mine[tensor].numpy(), theirs[tensor].numpy()) for tensor in theirs)
 
 
@@ -130,6 +132,22 @@ def test_a_checkpoint_that_cannot_be_read_is_none(bert: Path, tmp_path: Path) ->
     record = run(stage, inputs, place)
     assert "resumed_at" not in record.provenance
     assert numbers(record) == numbers(undisturbed)
+
+
+def test_a_checkpoint_of_weights_that_were_named_otherwise_is_none(bert: Path, tmp_path: Path) -> None:
+    """As after an upgrade that renames a part of the model: the stage begins again, with the numbers of an undisturbed one."""
+    stage, inputs = STAGES["fine-tuning"](bert)
+    place = replace(tiny.worker_setup(bert, tmp_path), checkpoint_seconds=1e-9)
+    with pytest.raises(Killed):
+        run(stage, inputs, place, 2)
+    tensors = load(place.storage.read(checkpoint_of(stage.key)))
+    renamed = {name.replace("weights/head.", "weights/"): tensor for name, tensor in tensors.items()}
+    assert renamed.keys() != tensors.keys()
+    place.storage.write(checkpoint_of(stage.key), save(renamed))
+    again = run(stage, inputs, place)
+    assert again.status == "done", again.reason
+    assert "resumed_at" not in again.provenance
+    assert numbers(again) == numbers(run(stage, inputs, tiny.worker_setup(bert, tmp_path / "undisturbed")))
 
 
 def test_no_checkpoint_before_its_time(bert: Path, tmp_path: Path) -> None:

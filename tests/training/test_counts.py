@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from harness.encoders.kernels import attention as attention_module
-from harness.encoders.kernels import processor
-from harness.encoders.kernels.packing import rounded
-from harness.encoders.kernels.padded_layout import SIMILAR, PaddedLayout
+from harness.encoders.kernels import cpu
+from harness.encoders.kernels.packing import SIMILAR, PaddedLayout, rounded
 from harness.encoders.models import text_encoder as model_module
 from harness.encoders.models.text_encoder import Batch, load_encoder
 from harness.encoders.models.weights import weights_digest
+from harness.objectives import DEFINITIONS
 from harness.objectives.base import Views
 from harness.streams import seed_of
 from harness.training import loop
@@ -39,7 +39,7 @@ OBJECTIVES = ("cross_entropy", "scl", "mlm", "cmlm-simsiam", "cmlm-simclr", "css
 @pytest.fixture(autouse=True)
 def by_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are counted at the library's modules; tests/encoders/test_layer.py counts those of whole layers."""
-    monkeypatch.setattr(processor, "kernels", lambda: processor.DEFAULT)
+    monkeypatch.setattr(cpu, "kernels", lambda: cpu.DEFAULT)
 
 
 def rows_seen(module: nn.Module, *, training: bool = False) -> list[int]:
@@ -72,7 +72,7 @@ class TestOneStep:
         """(objective, what it reads, its recipe, the sequences of a text)."""
         kind, name = request.param
         spec = tiny.OBJECTIVES[name]
-        supervised = spec.name in tiny.SUPERVISED
+        supervised = DEFINITIONS[spec.name].labelled
         stage, inputs = (tiny.fine_tuning if supervised else tiny.post_training)(folders[kind], spec, steps=1)
         views = {"cmlm": 1 + int(spec.params.get("num_views", 0)), "cssl": 2}.get(spec.name, 1)
         return tiny.built(folders[kind], spec, dropout=0.1), inputs, stage.optim, views
@@ -122,7 +122,7 @@ class TestOneStep:
 
         monkeypatch.setattr(attention_module, "attended", spy)
         spec = tiny.OBJECTIVES[name]
-        supervised = spec.name in tiny.SUPERVISED
+        supervised = DEFINITIONS[spec.name].labelled
         stage, inputs = (tiny.fine_tuning if supervised else tiny.post_training)(bert, spec, steps=1)
         objective = tiny.built(bert, spec, dropout=0.1)
         asked = passes(objective.encoder)
@@ -184,7 +184,7 @@ class TestOptimizer:
 
         monkeypatch.setattr(torch.optim.AdamW, "step", spy)
         train(objective, inputs, stage.optim, 1)
-        used = len(np.unique(inputs.train.ids))
+        used = len(np.unique(inputs.train.tokens.ids))
         assert used < len(words)
         parameters, moments = held
         assert sum(each.numel() for each in parameters) == every - (len(words) - used) * words.shape[1]
@@ -218,10 +218,11 @@ class TestEvaluation:
         monkeypatch.setattr(loop, "EVALUATION_TOKENS", room)
         stage, inputs = tiny.fine_tuning(bert)
         objective = tiny.built(bert, stage.objective, dropout=0.1)
-        tokens, gold = inputs.evaluations["dev"]
+        examples, gold = inputs.evaluations["dev"]
+        tokens = examples.tokens
         asked = passes(objective.encoder)
         last = rows_seen(objective.encoder.base.encoder.layer[-1].intermediate.dense)
-        predict(objective, (tokens, gold), "fp32", CPU)
+        predict(objective, (examples, gold), "fp32", CPU)
         batches = list(by_length(tokens.lengths))
         assert len(batches) == {1: len(tokens), EVALUATION_TOKENS: 1}.get(room, len(asked))
         assert [len(batch.ids) for batch, _ in asked] == [int(tokens.lengths[rows].sum()) for rows in batches]
@@ -238,7 +239,7 @@ class TestEvaluation:
         objective = tiny.built(bert, stage.objective)
         asked = passes(objective.encoder)
         train(objective, inputs, stage.optim, 1, scoring=Scoring.of(stage, tiny.METRICS))
-        dev, test = (len(list(by_length(inputs.evaluations[name][0].lengths))) for name in ("dev", "test"))
+        dev, test = (len(list(by_length(inputs.evaluations[name][0].tokens.lengths))) for name in ("dev", "test"))
         assert min(dev, test) > 1
         assert len(asked) == steps + evaluations * dev + test
         assert Counter(batch.ids.is_inference() for batch, _ in asked) == {

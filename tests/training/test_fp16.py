@@ -62,7 +62,7 @@ def trained(
     stage, inputs = tiny.fine_tuning(folder, **{"precision": "fp16", "every": 1, "steps": STEPS, **changes})
     objective = tiny.built(folder, stage.objective, dropout=stage.optim.dropout)
     updates = iter(range(1, 10**6))
-    objective.out.bias.register_hook(lambda given: given / 0.0 if spoil(next(updates)) else given)
+    objective.head.out.bias.register_hook(lambda given: given / 0.0 if spoil(next(updates)) else given)
     return objective, train(objective, inputs, stage.optim, stage.seed, scoring=Scoring.of(stage, tiny.METRICS))
 
 

@@ -10,6 +10,7 @@ import pytest
 import tiny
 import torch
 
+from harness.encoders.tokens import Examples
 from harness.running import run_stage
 from harness.training import loop
 from harness.training.loop import held_out_terms
@@ -69,7 +70,7 @@ def test_training_on_other_texts_lowers_it(bert: Path) -> None:
     stage, inputs = tiny.post_training(bert, steps=60, lr=5e-3)
     other, _ = tiny.texts(20, 77)
     objective = tiny.built(bert, stage.objective)
-    held_out = tiny.tokens(bert, other)
+    held_out = Examples(tiny.tokens(bert, other))
     result = loop.train(objective, replace(inputs, held_out=held_out), stage.optim, 1, log_every=20)
     losses = [entry["held_out"]["loss"] for entry in result.history]
     assert losses[-1] < losses[0]

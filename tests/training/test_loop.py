@@ -15,12 +15,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.encoders.models.text_encoder import Batch, TextEncoder
 from harness.encoders.models.weights import weights_digest
-from harness.encoders.tokens import Tokens
+from harness.encoders.tokens import Examples
 from harness.errors import DivergedError
-from harness.objectives import build
+from harness.kinds import Predictions
+from harness.objectives import DEFINITIONS, build, definition_of
 from harness.objectives.base import TrainingObjective
-from harness.specs import Objective, Predictions, Stage
+from harness.objectives.classification import CrossEntropy
+from harness.objectives.heads import HeadOutputs
+from harness.specs import Objective, Stage
 from harness.training import forward_backward, loop
 from harness.training.loop import (
     Inputs,
@@ -44,7 +48,7 @@ def objective_of(folder: Path, stage: Stage) -> TrainingObjective:
         stage.objective,
         tiny.encoder(folder, stage.seed),
         tiny.vocabulary(folder),
-        stage.data.num_labels,
+        stage.data.kind,
         stage.optim.dropout,
         stage.seed,
     )
@@ -109,7 +113,7 @@ class TestParameters:
     def test_biases_and_norms_are_not_decayed(self, bert: Path) -> None:
         stage, _ = tiny.fine_tuning(bert)
         parameters = trainable(objective_of(bert, stage))
-        decayed, free = decay_groups(parameters, 0.1)
+        decayed, free = decay_groups(parameters, tiny.optim(weight_decay=0.1))
         assert (decayed["weight_decay"], free["weight_decay"]) == (0.1, 0.0)
         names = {id(p): n for n, p in parameters.items()}
         for parameter in free["params"]:
@@ -119,11 +123,48 @@ class TestParameters:
             assert "LayerNorm" not in names[id(parameter)]
         assert len(decayed["params"]) + len(free["params"]) == len(parameters)
 
+    @pytest.mark.parametrize("decay_all", [False, True])
+    def test_updates_are_those_of_a_naive_adamw(
+        self, decay_all: bool, bert: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each number by itself: fairseq's Adam decays biases and norms, Hugging Face's scripts leave them out."""
+        settings = {"weight_decay": 0.1, "decay_biases_and_norms": decay_all, "lr": 1e-2, "beta2": 0.98, "eps": 1e-6}
+        stage, inputs = tiny.fine_tuning(bert, steps=4, clip=0.0, **settings)
+        module = objective_of(bert, stage)
+        names = {id(parameter): name for name, parameter in module.named_parameters()}
+        expected = {name: p.detach().double().clone() for name, p in module.named_parameters()}
+        moments = {name: (torch.zeros_like(p), torch.zeros_like(p)) for name, p in expected.items()}
+        taken = [0]
+        step = torch.optim.AdamW.step
+
+        def spy(self: torch.optim.AdamW, *arguments: Any, **options: Any) -> Any:
+            taken[0] += 1
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is None:
+                        continue
+                    name, gradient, rate = names[id(parameter)], parameter.grad.double(), group["lr"]
+                    first, second = moments[name]
+                    first.mul_(0.9).add_(0.1 * gradient)
+                    second.mul_(0.98).add_(0.02 * gradient**2)
+                    free = name.endswith("bias") or "LayerNorm" in name
+                    if decay_all or not free:
+                        expected[name] *= 1 - rate * 0.1
+                    corrected = (second / (1 - 0.98 ** taken[0])).sqrt() + 1e-6
+                    expected[name] -= rate * first / (1 - 0.9 ** taken[0]) / corrected
+            return step(self, *arguments, **options)
+
+        monkeypatch.setattr(torch.optim.AdamW, "step", spy)
+        train(module, inputs, stage.optim, stage.seed)
+        assert taken == [4]
+        for name, parameter in module.named_parameters():
+            torch.testing.assert_close(parameter.detach().double(), expected[name], rtol=1e-5, atol=1e-6)
+
     @pytest.mark.parametrize(("kind", "name"), tiny.ALLOWED)
     def test_what_is_trained_moves_and_nothing_else(self, kind: str, name: str, folders: dict[str, Path]) -> None:
         """The MLM head is trained where the objective uses it, the tied word embeddings once; what is frozen stays."""
         spec = tiny.OBJECTIVES[name]
-        if spec.name in tiny.SUPERVISED:
+        if DEFINITIONS[spec.name].labelled:
             stage, inputs = tiny.fine_tuning(folders[kind], spec, steps=2, every=1)
         else:
             stage, inputs = tiny.post_training(folders[kind], spec, steps=2)
@@ -191,7 +232,7 @@ class TestCompact:
         assert set(dict(objective.named_parameters())) == names
         assert objective.encoder.model.get_output_embeddings().weight is words.weight
         seen = torch.zeros(len(words.weight), dtype=torch.bool)
-        seen[torch.as_tensor(inputs.train.ids.astype(np.int64))] = True
+        seen[torch.as_tensor(inputs.train.tokens.ids.astype(np.int64))] = True
         moved = (words.weight != before).any(dim=1)
         assert not moved[~seen].any()
         assert moved[seen].all()
@@ -200,8 +241,8 @@ class TestCompact:
     def test_evaluation_reads_rows_that_training_never_saw(self, bert: Path) -> None:
         """Else the test on predictions above would say nothing of them."""
         _, inputs = tiny.fine_tuning(bert)
-        extra = tiny.tokens(bert, [("w35 ##ish w39",)])
-        assert set(extra.ids.tolist()) - set(inputs.train.ids.tolist())
+        extra = Examples(tiny.tokens(bert, [("w35 ##ish w39",)]))
+        assert set(extra.tokens.ids.tolist()) - set(inputs.train.tokens.ids.tolist())
         labels = np.array([0])
         stage, _ = tiny.fine_tuning(bert)
         wide = Inputs(inputs.train, inputs.labels, {**inputs.evaluations, "extra": (extra, labels)})
@@ -220,12 +261,48 @@ class TestCompact:
         monkeypatch.setattr(loop, "compact", lambda *_: pytest.fail("compacted"))
         run(bert, *tiny.post_training(bert, steps=2))
 
+    @pytest.mark.parametrize("kind", ["bert", "roberta"])
+    def test_a_classifier_on_the_mlm_head_trains_as_with_the_whole_table(
+        self, kind: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The head's decoder is the word embeddings: without those that no text holds it would train other weights."""
+        stage, inputs = tiny.fine_tuning(folders[kind], steps=20)
+        logits = []
+        for compacted in (True, False):
+            if not compacted:
+                monkeypatch.setattr(loop, "compact", lambda base, ids: lambda: None)
+            spec, vocabulary = stage.objective, tiny.vocabulary(folders[kind])
+            objective = LabelWords(
+                tiny.encoder(folders[kind]), vocabulary, stage.data.kind, 0.0, 1, definition_of(spec)
+            )
+            outcome = train(objective, inputs, stage.optim, stage.seed, scoring=Scoring.of(stage, tiny.METRICS))
+            logits.append(outcome.predictions["test"].logits)
+        assert np.array_equal(*logits)
+
+
+class LabelWords(CrossEntropy):
+    """Classifies by the MLM head's logits of two words at the first token."""
+
+    uses_mlm_head = True
+
+    def build(self) -> None:
+        self.weights = {"cross_entropy": 1.0}
+        self.head = WordHead()
+
+
+class WordHead(torch.nn.Module):
+    WORDS = (8, 9)
+
+    def forward(self, encoder: TextEncoder, batch: Batch) -> HeadOutputs:
+        first = encoder(batch, batch.packing.first)
+        return HeadOutputs(first, first, encoder.mlm_logits(first)[:, self.WORDS])
+
 
 class TestDeterminism:
     @pytest.mark.parametrize("name", tiny.OBJECTIVES)
     def test_twice_the_same_bits(self, name: str, bert: Path) -> None:
         spec = tiny.OBJECTIVES[name]
-        supervised = spec.name in tiny.SUPERVISED
+        supervised = DEFINITIONS[spec.name].labelled
 
         def once(seed: int, noise: int) -> tuple[str, list[Any], list[bytes]]:
             stage, inputs = (tiny.fine_tuning if supervised else tiny.post_training)(bert, spec, seed=seed, steps=9)
@@ -316,7 +393,7 @@ class TestSelection:
             return step(self, *arguments, **options)
 
         def evaluated(
-            objective: TrainingObjective, evaluation: tuple[Tokens, Any], *rest: Any
+            objective: TrainingObjective, evaluation: tuple[Examples, Any], *rest: Any
         ) -> tuple[Predictions, float]:
             found.append({30: "dev", 25: "test"}[len(evaluation[0])])
             return predicted(objective, evaluation, *rest)
@@ -406,15 +483,26 @@ class TestEvaluation:
         """Sorted by length inside; what comes back lies as the rows do, and dropout is off."""
         stage, inputs = tiny.fine_tuning(bert)
         objective = objective_of(bert, stage)
-        tokens, gold = inputs.evaluations["dev"]
-        assert len(set(tokens.lengths.tolist())) > 4
-        found, flops = predict(objective, (tokens, gold), precision, CPU)
-        alone = [predict(objective, (tokens.take([i]), gold[[i]]), precision, CPU) for i in range(len(tokens))]
+        examples, gold = inputs.evaluations["dev"]
+        assert len(set(examples.tokens.lengths.tolist())) > 4
+        found, flops = predict(objective, (examples, gold), precision, CPU)
+        alone = [predict(objective, (examples.take([i]), gold[[i]]), precision, CPU) for i in range(len(examples))]
         expected = np.concatenate([prediction.logits for prediction, _ in alone])
         np.testing.assert_allclose(found.logits, expected, atol=near, rtol=0)
         assert found.logits.dtype == np.float32
         assert np.array_equal(found.gold, gold)
         assert flops == pytest.approx(sum(spent for _, spent in alone))
+
+    def test_of_several_sequences_an_example_is_their_mean(self, bert: Path) -> None:
+        """An example may hold any number of sequences: predictions are of examples, and each sequence counts once."""
+        stage, inputs = tiny.fine_tuning(bert)
+        objective = objective_of(bert, stage)
+        tokens, starts = inputs.evaluations["dev"][0].tokens, np.array([0, 1, 4, 6, 30])
+        found, _ = predict(objective, (Examples(tokens, starts), np.zeros(4)), "fp32", CPU)
+        alone, _ = predict(objective, (Examples(tokens), np.zeros(30)), "fp32", CPU)
+        expected = [alone.logits[start:stop].mean(axis=0) for start, stop in itertools.pairwise(starts)]
+        np.testing.assert_allclose(found.logits, expected, rtol=1e-5)
+        assert found.logits.dtype == np.float32
 
     @pytest.mark.parametrize(("precision", "near"), [("bf16", 0.5), ("fp16", 0.05)])
     def test_half_precision(self, precision: str, near: float, bert: Path) -> None:
@@ -438,7 +526,7 @@ class TestEvaluation:
         spent = {d: predict(objective, e, "fp32", CPU)[1] for d, e in inputs.evaluations.items()}
         order = batch_order(len(inputs.train), stage.optim.batch_size, stage.seed)
         batches = [inputs.train.take(next(order)) for _ in range(stage.optim.steps)]
-        steps = sum(objective.step_flops(batch) for batch in batches)
+        steps = sum(objective.step_flops(batch.tokens) for batch in batches)
         assert outcome.flops == pytest.approx(steps + 3 * spent["dev"] + spent["test"])
 
 

@@ -13,6 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from harness.objectives import DEFINITIONS
 from harness.training.forward_backward import ForwardBackward
 from harness.training.process_group import SINGLE_PROCESS
 
@@ -37,15 +38,14 @@ class OneDevice(TorchDispatchMode):
 )
 def test_a_step_of_every_objective(name: str, relative: tuple[int, int], micro_batch: int, bert: Path) -> None:
     spec, rows = tiny.OBJECTIVES[name], np.arange(8)
-    supervised = spec.name in tiny.SUPERVISED
+    supervised = DEFINITIONS[spec.name].labelled
     _, inputs = (tiny.fine_tuning if supervised else tiny.post_training)(bert, spec)
     objective = tiny.built(bert, spec, dropout=0.1, relative=relative).to(META)
-    size = len(inputs.train) // inputs.views
-    tokens = inputs.train.take(np.concatenate([rows + view * size for view in range(inputs.views)]))
-    views = objective.prepare(tokens, None if inputs.labels is None else inputs.labels[rows], tiny.draw_of())
+    labels = None if inputs.labels is None else inputs.labels[rows]
+    views = objective.prepare(inputs.train.take(rows), labels, tiny.draw_of())
     batches = ForwardBackward(objective, SINGLE_PROCESS, micro_batch, "fp32", META, 1)
     with OneDevice():
-        terms = batches.run(views, len(rows), 1, None)
+        terms = batches.run(views, 1, None)
     assert {term.device for term in terms.values()} == {META}
     trained = [parameter for parameter in objective.parameters() if parameter.grad is not None]
     assert len(trained) > 3

@@ -13,10 +13,10 @@ import tiny
 import torch
 
 from harness.encoders.models.text_encoder import Batch
-from harness.encoders.models.weights import load_weights, weights_digest
+from harness.encoders.models.weights import checked_weights, weights_digest
+from harness.objectives import definition_of
 from harness.objectives.classification import CrossEntropy
-from harness.objectives.definitions import unmet
-from harness.objectives.masked import MaskedLM
+from harness.objectives.masked import MaskedText
 from harness.running import run_stage
 from harness.specs import Encoder, Objective, Parent, Record, Stage
 from harness.storage import Storage
@@ -69,7 +69,7 @@ class TestEveryObjective:
         assert record.predictions == {}
         assert record.flops > 0
         assert record.history[-1]["measures"]
-        weights = load_weights(Storage(str(tmp_path)), stage.key)
+        weights = checked_weights(Storage(str(tmp_path)), stage.key)[0]
         assert record.weights_digest == weights_digest(weights)
         assert any(n.startswith("auxiliary/") for n in weights) == (spec.name == "auxiliary_mlm")
         child, inputs = tiny.fine_tuning(folder, init=Parent(stage), steps=2, every=1)
@@ -90,7 +90,7 @@ class TestEveryObjective:
     ) -> None:
         """And it is so: what is refused would fail, with a sentence of the same kind."""
         for kind in tiny.KINDS:
-            reason = unmet(tiny.OBJECTIVES[name], tiny.config(kind).to_dict())
+            reason = definition_of(tiny.OBJECTIVES[name]).unmet(tiny.config(kind).to_dict())
             if reason is None:
                 continue
             assert len(reason.split()) > 5
@@ -110,7 +110,7 @@ class TestEveryObjective:
         folder = folders[kind]
         stage, inputs = tiny.post_training(folder, tiny.OBJECTIVES[name], lr=5e-3, relative=(32, 128))
         record_of(folder, tmp_path, stage, inputs, keep_weights=True)
-        weights = load_weights(Storage(str(tmp_path)), stage.key)
+        weights = checked_weights(Storage(str(tmp_path)), stage.key)[0]
         (table,) = [n for n in weights if n.endswith("relative_positions.table")]
         assert table.startswith("encoder/")
         assert weights[table].abs().max() > 1e-3
@@ -121,7 +121,7 @@ class TestEveryObjective:
         child, inputs = tiny.fine_tuning(folder, init=Parent(stage), steps=4, every=4)
         record = record_of(folder, tmp_path, child, inputs, keep_weights=True)
         assert record.status == "done"
-        after = load_weights(Storage(str(tmp_path)), child.key)
+        after = checked_weights(Storage(str(tmp_path)), child.key)[0]
         assert not torch.equal(after[table], weights[table])
 
         (module,) = built
@@ -168,7 +168,7 @@ class TestChain:
             child = Stage(stage.objective, stage.data, stage.optim, 9, Parent(parent, parts=parts))
             second = record_of(bert, tmp_path, child, inputs, keep_weights=True)
             assert second.status == "done"
-            mine, theirs = (load_weights(Storage(str(tmp_path)), s.key) for s in (child, parent))
+            mine, theirs = (checked_weights(Storage(str(tmp_path)), s.key)[0] for s in (child, parent))
             same = {name for name in mine if torch.equal(mine[name], theirs[name])}
             carried = {name for name in mine if name.split("/")[0] in parts}
             assert carried <= same
@@ -186,8 +186,8 @@ class TestChain:
             for init in (stage.init, Parent(parent, parts=("word_embeddings",))):
                 child = replace(stage, init=init)
                 assert record_of(bert, tmp_path, child, inputs, keep_weights=True).status == "done"
-                found[name, init is stage.init] = load_weights(Storage(str(tmp_path)), child.key)
-        before = load_weights(Storage(str(tmp_path)), parent.key)
+                found[name, init is stage.init] = checked_weights(Storage(str(tmp_path)), child.key)[0]
+        before = checked_weights(Storage(str(tmp_path)), parent.key)[0]
         own, taken, moved = found["still", True], found["still", False], found["moved", False]
         assert torch.equal(taken[words], before[words])
         assert torch.equal(moved[words], before[words])
@@ -219,14 +219,14 @@ class TestChain:
             return gradient * float("nan")
 
         stage, inputs = tiny.post_training(bert, steps=1)
-        masked_lm = MaskedLM.token_term
+        masked_lm = MaskedText.token_term
 
-        def spoiled(self: MaskedLM, hidden: torch.Tensor, *more: Any) -> torch.Tensor:
+        def spoiled(self: MaskedText, hidden: torch.Tensor, *more: Any) -> torch.Tensor:
             hidden.register_hook(spoil)
             return masked_lm(self, hidden, *more)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(MaskedLM, "token_term", spoiled)
+            patch.setattr(MaskedText, "token_term", spoiled)
             record = record_of(bert, tmp_path, stage, inputs, keep_weights=True)
         assert record.status == "diverged"
         assert "after step 1" in record.reason

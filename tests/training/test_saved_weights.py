@@ -12,7 +12,7 @@ import pytest
 import tiny
 import torch
 
-from harness.encoders.models.weights import load_weights
+from harness.encoders.models.weights import checked_weights
 from harness.execution import WorkerSetup
 from harness.running import run_stage
 from harness.specs import Parent, Record, Stage
@@ -44,7 +44,7 @@ def run(
 
 
 def weights(place: WorkerSetup, stage: Stage, step: int | str = "last") -> dict[str, bytes]:
-    return {name: each.numpy().tobytes() for name, each in load_weights(place.storage, stage.key, step).items()}
+    return {name: each.numpy().tobytes() for name, each in checked_weights(place.storage, stage.key, step)[0].items()}
 
 
 def long_run(bert: Path, name: str = "mlm", **changes: Any) -> tuple[Stage, Inputs]:
@@ -99,7 +99,7 @@ def test_accumulated_gradients_give_them_to_rounding(name: str, bert: Path, tmp_
     for micro_batch in (0, 3):
         place = replace(tiny.worker_setup(bert, tmp_path / str(micro_batch)), micro_batch=micro_batch)
         assert run(stage, inputs, place, *SAVED).status == "done"
-        found.append(load_weights(place.storage, stage.key, SAVED[0]))
+        found.append(checked_weights(place.storage, stage.key, SAVED[0])[0])
     whole, accumulated = found
     for tensor in whole:
         np.testing.assert_allclose(accumulated[tensor].numpy(), whole[tensor].numpy(), atol=2e-4)

@@ -57,7 +57,7 @@ def test_a_record_names_it(bert: Path, tmp_path: Path, monkeypatch: pytest.Monke
     vocabulary = tiny.vocabulary(bert)
     record = run_stage(stage, inputs, vocabulary, tiny.METRICS, setup, keep_weights=False, report_speed=reports.append)
     (watch,) = watches
-    assert (watch.updates, watch.tokens) == (6, 6 * len(inputs.train.ids))
+    assert (watch.updates, watch.tokens) == (6, 6 * len(inputs.train.tokens.ids))
     assert watch.flops == record.flops, "nothing is evaluated here"
     assert [each.step for each in reports] == [1, 2, 3, 4, 5, 6]
     assert record.provenance["tokens_per_second"] == pytest.approx(watch.tokens / watch.seconds, rel=0.1)

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers import AttentionInterface
 
-from harness.encoders.kernels.dropout import dropout_mask
-from harness.encoders.kernels.packing import Packing
-from harness.encoders.kernels.padded_layout import PaddedLayout
+from harness.encoders.kernels.cpu import dropout_mask
+from harness.encoders.kernels.packing import Packing, PaddedLayout
 from harness.private import softmax_backward
 
 NAME = "harness_packed"
@@ -74,9 +73,11 @@ def packed_attention(
     return packing.gathered(flat, tokens)[None], None
 
 
-def refuse(module: nn.Module, given: dict[str, Any]) -> None:
+def refuse(module: nn.Module, options: dict[str, Any]) -> None:
     """Raises ValueError where a model passes what packed attention does not compute, or looks only backwards."""
-    wrong = [name for name, value in given.items() if name not in _NEUTRAL and value is not None and value is not False]
+    wrong = [
+        name for name, value in options.items() if name not in _NEUTRAL and value is not None and value is not False
+    ]
     wrong += ["is_causal"] if getattr(module, "is_causal", False) else []
     if wrong:
         raise ValueError(f"packed attention does not compute {wrong[0]} (of {type(module).__name__})")
@@ -152,17 +153,18 @@ def attended(
 
 
 def attended_backward(
-    given: Tensor,
+    gradient: Tensor,
     states: tuple[Tensor, Tensor, Tensor],
-    kept: Sequence[Any],
+    weights_and_mask: Sequence[Any],
     layout: PaddedLayout,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of padded queries, keys and values, from that of the queries' states and from what `attended` returned."""
-    (q, k, v), (weights, dropped, mask) = states, kept
+    """The gradients of padded queries, keys and values, from the `gradient` of the queries' states and what `attended` returned after
+    them: (weights, weights after dropout, dropout's mask)."""
+    (q, k, v), (weights, dropped, mask) = states, weights_and_mask
     for_q, for_k, for_v, for_weights = (torch.empty_like(each) for each in (q, k, v, weights))
     for group in layout.groups:
-        own = group.queries_of(given)
+        own = group.queries_of(gradient)
         torch.bmm(group.weights_of(dropped).transpose(1, 2), own, out=group.keys_of(for_v))
         torch.bmm(own, group.keys_of(v).transpose(1, 2), out=group.weights_of(for_weights))
     if mask is not None:

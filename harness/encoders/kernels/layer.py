@@ -16,11 +16,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers.activations import GELUActivation
 
-from harness.encoders.kernels import processor
+from harness.encoders.kernels import cpu
 from harness.encoders.kernels.attention import attended, attended_backward, refuse
-from harness.encoders.kernels.dropout import dropout_mask
-from harness.encoders.kernels.packing import Packing
-from harness.encoders.kernels.padded_layout import PaddedLayout
+from harness.encoders.kernels.cpu import dropout_mask
+from harness.encoders.kernels.packing import Packing, PaddedLayout
 from harness.private import gelu_backward, layer_norm_backward
 
 
@@ -49,7 +48,7 @@ class WholeLayer(nn.Module):
     def forward(self, hidden_states: Tensor, *given: Any, packing: Packing, **named: Any) -> Tensor:
         parts: Any = self
         if (
-            not processor.kernels().whole_layers
+            not cpu.kernels().whole_layers
             or hidden_states.device.type != "cpu"
             or packing.bias is not None
             or any(each is not None for each in given)

@@ -15,8 +15,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from harness.encoders.kernels.cpu import linear, use_cpu_kernels
 from harness.encoders.kernels.layer import use_whole_layers
-from harness.encoders.kernels.linear import linear, use_cpu_kernels
 from harness.encoders.models.last_layer import filled, only_positions
 from harness.encoders.models.relative_positions import RelativePositions
 from harness.encoders.models.text_encoder import Batch, TextEncoder, draw

@@ -27,8 +27,8 @@ def only_positions(family: Family, last: Any, positions: Tensor, packing: Packin
             del last.forward  # that of its class again
         return
 
-    def first_tokens_only(_: nn.Module, given: Any, named: dict[str, Any]) -> Any:
-        return given, {**named, "packing": named["packing"].only_first()}
+    def first_tokens_only(_: nn.Module, arguments: Any, named: dict[str, Any]) -> Any:
+        return arguments, {**named, "packing": named["packing"].only_first()}
 
     if isinstance(last, WholeLayer):
         last.only = rows, first
@@ -46,7 +46,7 @@ def only_positions(family: Family, last: Any, positions: Tensor, packing: Packin
 
 def _selected(rows: Tensor) -> Any:
     """A hook that lets a module see only these rows of its inputs [1, T', ...]."""
-    return lambda _, given: tuple(each.index_select(1, rows) for each in given)
+    return lambda _, inputs: tuple(states.index_select(1, rows) for states in inputs)
 
 
 def _at_rows(parts: Layer, layer: Any, rows: Tensor, first: bool) -> Any:
@@ -80,6 +80,6 @@ def _at_rows(parts: Layer, layer: Any, rows: Tensor, first: bool) -> Any:
     return forward
 
 
-def filled(each: Tensor) -> Tensor:
+def filled(tensor: Tensor) -> Tensor:
     """[n] -> the same with its last element repeated up to a rounded number."""
-    return torch.cat([each, each[-1:].expand(rounded(len(each)) - len(each))])
+    return torch.cat([tensor, tensor[-1:].expand(rounded(len(tensor)) - len(tensor))])

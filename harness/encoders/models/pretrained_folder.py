@@ -28,6 +28,8 @@ from transformers.utils import logging as transformers_logging
 
 from harness.encoders.families import RELATIVE, SHAPE
 from harness.encoders.models.text_encoder import TextEncoder
+from harness.encoders.tokens.pretrained_tokenizer import pretrained_tokenizer, probed
+from harness.errors import UserError
 
 HEAD_FILE = "classifier.safetensors"
 """The head of a classifier that transformers has no class for: dense.weight, dense.bias, out.weight, out.bias."""
@@ -82,15 +84,18 @@ def write_tokenizer(source: Path, encoder: TextEncoder, folder: Path, max_length
     encoder tells them apart, and at most `max_length` tokens."""
     typed = "token_type_ids" in encoder.inputs and encoder.typed
     inputs = ["input_ids", *(["token_type_ids"] if typed else []), "attention_mask"]
-    tokenizer: Any = AutoTokenizer.from_pretrained(
-        str(source), trust_remote_code=False, model_input_names=inputs, model_max_length=max_length
-    )
+    tokenizer, _ = pretrained_tokenizer(source, model_input_names=inputs, model_max_length=max_length)
     tokenizer.save_pretrained(str(folder))
     path = folder / "tokenizer_config.json"
     settings = json.loads(path.read_text(encoding="utf-8"))
     if settings.get("tokenizer_class") == "TokenizersBackend":  # a name that older versions of transformers do not know
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
         path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    if probed(AutoTokenizer.from_pretrained(str(folder))) != probed(tokenizer):
+        raise UserError(
+            f"The tokenizer of {source} cannot be exported: plain transformers would read other tokens from the folder than the model was "
+            'trained with; give its tokenizer_config.json "tokenizer_class": "PreTrainedTokenizerFast".'
+        )
 
 
 def _labels(head: Head) -> dict[str, Any]:
@@ -174,20 +179,23 @@ def _as_bert(encoder: TextEncoder, labels: Mapping[str, Any]) -> Any:
 def read_head(folder: Path, encoder: TextEncoder) -> Head | None:
     """The head of a folder that holds a classifier with a head like ours, and its classes; None where there is none."""
     config: Any = encoder.config
-    classes = tuple(config.id2label[code] for code in sorted(config.id2label)) if config.num_labels > 1 else ()
+    classes = tuple(str(config.id2label[code]) for code in sorted(config.id2label)) if config.num_labels > 1 else ()
+    ours = [f"{name}.{kind}" for name in ("dense", "out") for kind in ("weight", "bias")]
     if (folder / HEAD_FILE).exists():
-        return Head(load_file(folder / HEAD_FILE), classes)
+        tensors = load_file(folder / HEAD_FILE)
+        if missing := [name for name in ours if name not in tensors]:
+            raise UserError(f"{folder / HEAD_FILE} lacks {missing[0]}; export the run again.")
+        return Head(tensors, classes)
     classifier = encoder.family.classifier
     if classifier is None or classifier.as_bert or not (folder / WEIGHTS).exists():
         return None
     if any(getattr(config, name, None) != value for name, value in classifier.settings.items()):
         return None
     state = load_file(folder / WEIGHTS)
-    layers = {"dense": classifier.dense, "out": classifier.out}
-    names = {f"{name}.{kind}": f"{layer}.{kind}" for name, layer in layers.items() for kind in ("weight", "bias")}
-    if not all(name in state for name in names.values()):
+    theirs = [f"{layer}.{kind}" for layer in (classifier.dense, classifier.out) for kind in ("weight", "bias")]
+    if not all(name in state for name in theirs):
         return None
-    return Head({ours: state[theirs] for ours, theirs in names.items()}, classes)
+    return Head({name: state[other] for name, other in zip(ours, theirs, strict=True)}, classes)
 
 
 def plain_logits(folder: Path, form: Form, texts: Sequence[tuple[str, ...]]) -> Tensor:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from harness.encoders.kernels.packing import Packing
-from harness.encoders.sizes import relative_positions_error
+from harness.encoders.packaged import relative_positions_error
 
 
 @lru_cache(maxsize=1024)

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from inspect import signature
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
@@ -27,12 +25,12 @@ from transformers.utils import logging as transformers_logging
 from harness.encoders.families import base_config, family_of
 from harness.encoders.kernels import packing as packed
 from harness.encoders.kernels.attention import NAME
+from harness.encoders.kernels.cpu import linear, use_cpu_kernels
 from harness.encoders.kernels.layer import use_whole_layers
-from harness.encoders.kernels.linear import linear, use_cpu_kernels
 from harness.encoders.models.last_layer import filled, only_positions
 from harness.encoders.models.relative_positions import RelativePositions
 from harness.encoders.tokens import Tokens
-from harness.errors import UserError
+from harness.errors import UserError, first_line
 from harness.streams import seed_of
 
 ENCODER_PARTS = ("encoder", "mlm_head")
@@ -139,8 +137,8 @@ class TextEncoder(nn.Module):
         positions, types = self.position_and_type_ids(batch)
         padding = batch.ids.new_full((rows * width,), self.config.pad_token_id or 0)
 
-        def laid_out(each: Tensor) -> Tensor:
-            return padding.index_copy(0, slots, each).view(rows, width)
+        def laid_out(tokens: Tensor) -> Tensor:
+            return padding.index_copy(0, slots, tokens).view(rows, width)
 
         given = {
             "input_ids": laid_out(batch.ids),
@@ -214,21 +212,20 @@ class TextEncoder(nn.Module):
                 f"a {self.family.title} encoder takes no relative positions: take a BERT, RoBERTa or ELECTRA one"
             )
         if self.relative_positions is None:
-            made = RelativePositions(self.config.num_attention_heads, buckets, max_distance)
-            self._set_relative_positions(made)
+            self._set_relative_positions(RelativePositions(self.config.num_attention_heads, buckets, max_distance))
         elif self.relative_positions.shape != (buckets, max_distance):
             raise ValueError(
                 f"the encoder has relative positions of shape {self.relative_positions.shape} (buckets, distance) and "
-                f"({buckets}, {max_distance}) are asked for: ask for those it has"
+                f"({buckets}, {max_distance}) are asked for; ask for the same shape"
             )
 
     @property
     def relative_positions(self) -> RelativePositions | None:
         return getattr(self.base, "relative_positions", None)
 
-    def _set_relative_positions(self, made: RelativePositions) -> None:
+    def _set_relative_positions(self, module: RelativePositions) -> None:
         # A submodule of the library's own encoder, so it is trained, saved and loaded with it.
-        self.base.add_module("relative_positions", made.to(next(self.model.parameters()).device))
+        self.base.add_module("relative_positions", module.to(next(self.model.parameters()).device))
 
     def mlm_logits(self, hidden: Tensor) -> Tensor:
         """[M, d] -> [M, V]: the encoder's own MLM head."""
@@ -338,9 +335,8 @@ def _template(folder: str, digest: str) -> TextEncoder:
                 weights_only=True,
                 output_loading_info=True,
             )
-        except (OSError, ValueError, RuntimeError, SafetensorError, UnpicklingError) as error:
-            first = str(error).strip().splitlines()[0]
-            raise UserError(f"The encoder in {folder} cannot be loaded: {first}") from None
+        except Exception as error:  # whatever a damaged file leads the library to
+            raise UserError(f"The encoder in {folder} cannot be loaded: {first_line(error)}") from None
     head = _outside_base(model, info["missing_keys"])
     pooler = {name for name in info["missing_keys"] if "pooler." in name}  # of no use here
     if missing := sorted(set(info["missing_keys"]) - head - pooler):

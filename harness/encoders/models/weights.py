@@ -30,10 +30,6 @@ def save_weights(tensors: dict[str, Tensor], storage: Storage, key: str, step: s
     return digest
 
 
-def load_weights(storage: Storage, key: str, step: str | int = "last") -> dict[str, Tensor]:
-    return checked_weights(storage, key, step)[0]
-
-
 def checked_weights(storage: Storage, key: str, step: str | int = "last") -> tuple[dict[str, Tensor], str]:
     """A stage's weights and their digest. Raises FileNotFoundError, and SafetensorError for a damaged file: one that cannot be
     read, or whose content does not match its digest."""

@@ -18,22 +18,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from harness.encoders.tokens import Frame, Tokeniser, Tokens
+from harness.encoders.tokens import Reading, Tokeniser, Tokens
 from harness.errors import UserError
-
-Blocks = Literal["text", "packed"]
 
 VERSION = 1
 """Raised by hand when the same texts give other sequences, or the format of the files changes."""
-
-MIN_TAIL = 8
-"""A shorter last block is kept if it has this many tokens of text."""
 
 BATCH_TEXTS = 1000
 BATCH_CHARS = 500_000
@@ -103,106 +98,40 @@ def _mapped(folder: Path, name: str, count: int) -> mmap.mmap:
 
 
 def tokenise_corpus(
-    texts: Iterable[str],
-    tokeniser: Tokeniser,
-    max_length: int,
-    blocks: Blocks,
-    folder: Path,
-    *,
-    identity: str = "",
+    texts: Iterable[str], tokeniser: Tokeniser, reading: Reading, folder: Path, *, identity: str = ""
 ) -> MappedTokens:
     """Tokenise `texts` into `folder` and open it; holds one batch of about 1,000 texts at a time.
 
-    blocks 'text': one sequence a text, cut off at `max_length` tokens, as `Tokeniser` does it. 'packed': the tokens of all
-    texts end to end with a separator between two texts, cut into blocks of exactly `max_length` tokens; each block has the
-    first and last token that the tokenizer puts around one text. So a block may hold the end of one text and the beginning
-    of the next, as in the papers' own pre-training (docs/papers.md T7), and a long text goes on over many blocks. Only the last
-    block may be shorter; it is dropped with fewer than MIN_TAIL tokens of text, unless it is the only one. `special` marks
-    first and last tokens and separators.
-
-    `identity` says which texts and which tokenizer these are (digests). A finished folder of the same identity, blocks and
-    length is opened and `texts` not read; anything else under that name is replaced. Without identity it is always made.
-    Raises UserError when no text has a token, or `max_length` leaves no room in a block.
+    `identity` says which texts and which tokenizer these are (digests). A finished folder of the same identity and
+    reading is opened and `texts` not read; anything else under that name is replaced. Without identity it is always made.
+    Raises UserError when no text has a token.
     """
-    settings = {"max_length": max_length, "blocks": blocks, "identity": identity}
+    settings = {"max_length": reading.max_length, "blocks": reading.name, "identity": identity}
     found = open_blocks(folder, **settings) if identity else None
     if found is not None:
         return found
-    if blocks == "packed":
-        sequences = _packed(_batches(texts), tokeniser, max_length)
-    else:
-        sequences = (tokeniser([(text,) for text in batch], max_length) for batch in _batches(texts))
     folder.parent.mkdir(parents=True, exist_ok=True)
     _sweep(folder)
     part = _part(folder)
     part.mkdir()
     try:
-        _write(sequences, part, settings)
+        _write(reading.sequences(_batches(texts), tokeniser), part, settings)
         return _published(part, folder, settings)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    batch: list[str] = []
+def _batches(texts: Iterable[str]) -> Iterator[list[tuple[str]]]:
+    batch: list[tuple[str]] = []
     chars = 0
     for text in texts:
-        batch.append(text)
+        batch.append((text,))
         chars += len(text)
         if len(batch) >= BATCH_TEXTS or chars >= BATCH_CHARS:
             yield batch
             batch, chars = [], 0
     if batch:
         yield batch
-
-
-def _packed(batches: Iterable[list[str]], tokeniser: Tokeniser, max_length: int) -> Iterator[Tokens]:
-    """Blocks of `max_length`, as many at a time as a batch of texts fills, and the last one."""
-    frame = tokeniser.frame
-    width = max_length - len(frame.first) - len(frame.last)
-    if width < 2:  # two, so that no block is a separator alone
-        raise UserError(f"max_length {max_length}: leaves {max(0, width)} tokens of text in a packed block; raise it.")
-    rest, between, begun, cut = np.zeros(0, np.int32), np.zeros(0, np.bool_), False, False
-    for batch in batches:
-        ids, separators = _joined(*tokeniser.content(batch), frame.separator, begun)
-        begun = begun or len(ids) > 0
-        rest, between = np.concatenate([rest, ids]), np.concatenate([between, separators])
-        whole = len(rest) // width * width
-        if whole:
-            cut = True
-            yield _framed(rest[:whole].reshape(-1, width), between[:whole].reshape(-1, width), frame)
-            rest, between = rest[whole:], between[whole:]
-    if len(rest) and (not cut or int((~between).sum()) >= MIN_TAIL):
-        yield _framed(rest[None, :], between[None, :], frame)
-
-
-def _joined(
-    ids: NDArray[np.int32], lengths: NDArray[np.int64], separator: int, begun: bool
-) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-    """Texts [T] with a separator before each, except the first of a corpus; and a mask of the separators."""
-    starts = (np.cumsum(lengths) - lengths)[lengths > 0]  # a text without tokens leaves no trace
-    if not begun:
-        starts = starts[1:]
-    joined = np.insert(ids, starts, separator)
-    places = np.zeros(len(joined), dtype=np.bool_)
-    places[starts + np.arange(len(starts))] = True
-    return joined, places
-
-
-def _framed(content: NDArray[np.int32], separators: NDArray[np.bool_], frame: Frame) -> Tokens:
-    """Blocks of equal length from content [n, width]."""
-    count, width = content.shape
-    inside = slice(len(frame.first), len(frame.first) + width)
-    length = len(frame.first) + width + len(frame.last)
-    ids = np.empty((count, length), dtype=np.int32)
-    types = np.full((count, length), frame.types, dtype=np.int8)
-    special = np.ones((count, length), dtype=np.bool_)
-    for block, column in ((ids, 0), (types, 1)):
-        block[:, : inside.start] = frame.first[:, column]
-        block[:, inside.stop :] = frame.last[:, column]
-    ids[:, inside] = content
-    special[:, inside] = separators
-    return Tokens(ids.ravel(), types.ravel(), special.ravel(), np.arange(count + 1, dtype=np.int64) * length)
 
 
 def _write(sequences: Iterable[Tokens], part: Path, settings: dict[str, Any]) -> None:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.encoders.tokens.pretrained_tokenizer import pretrained_tokenizer
 from harness.errors import UserError
 
 _PROBE = "a"
 """A text that is one token, at least the unknown one."""
-_CONFIGS = ("config.json", "tokenizer_config.json")
 _BEGINS = ("\u0120", "\u2581")
 """What begins a token that begins a word, in byte-level BPE and in SentencePiece; WordPiece marks the other tokens by ##."""
-_BERT = {("bert", "BertTokenizer"), ("bert", "BertTokenizerFast")}
-"""(model_type, tokenizer_class) for which `AutoTokenizer` loads `BertTokenizer`."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +40,7 @@ class Tokens:
 
     def take(self, rows: Sequence[int] | NDArray[np.int64]) -> Tokens:
         """The sequences of `rows`, in that order."""
-        starts = self.offsets[:-1][rows]
-        lengths = self.offsets[1:][rows] - starts  # not of all sequences: there may be 1e8 of them
-        offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        index = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+        index, offsets = _taken(self.offsets, rows)
         return Tokens(self.ids[index], self.types[index], self.special[index], offsets)
 
 
@@ -61,6 +53,50 @@ def joined(*parts: Tokens) -> Tokens:
         np.concatenate([part.special for part in parts]),
         np.concatenate([[0], np.cumsum(lengths)]),
     )
+
+
+def _taken(
+    offsets: NDArray[np.int64], rows: Sequence[int] | NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Of runs of elements end to end, that begin and end at `offsets` [n + 1]: the indices of the elements of some runs, and the offsets
+    of these."""
+    starts = offsets[:-1][rows]
+    lengths = offsets[1:][rows] - starts  # not of all runs: there may be 1e8 of them
+    taken = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=taken[1:])
+    return np.arange(taken[-1]) + np.repeat(starts - taken[:-1], lengths), taken
+
+
+@dataclass(frozen=True)
+class Examples:
+    """`n` examples of one or more sequences each: those of example i are `starts[i]:starts[i + 1]` of `tokens`, starts [n + 1]; None where
+    each has one. The views of a text are sequences of one example."""
+
+    tokens: Tokens
+    starts: NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.tokens if self.starts is None else self.starts[1:])
+
+    def take(self, rows: Sequence[int] | NDArray[np.int64]) -> Examples:
+        """The examples of `rows`, in that order."""
+        if self.starts is None:
+            return Examples(self.tokens.take(rows))
+        sequences, starts = _taken(self.starts, rows)
+        return Examples(self.tokens.take(sequences), starts)
+
+    @property
+    def owner(self) -> NDArray[np.int64]:
+        """The example of each sequence, [S]."""
+        return np.arange(len(self)) if self.starts is None else np.repeat(np.arange(len(self)), np.diff(self.starts))
+
+    def side_by_side(self) -> tuple[Tokens, NDArray[np.int64]]:
+        """The first sequences of all examples, then their second ones, and so on; and the example of each, [S]."""
+        if self.starts is None:
+            return self.tokens, self.owner
+        place = np.arange(len(self.tokens)) - self.starts[self.owner]
+        order = np.argsort(place, kind="stable")
+        return self.tokens.take(order), self.owner[order]
 
 
 @dataclass(frozen=True)
@@ -83,33 +119,12 @@ class Frame:
     types: int
 
 
-def _class_of(folder: Path) -> Any:
-    """The class that `AutoTokenizer` would load. BERT's is imported by name: `AutoTokenizer` imports torch, a second and a half of a
-    command's start that nothing else in the driver needs."""
-    try:
-        configs = [json.loads((folder / name).read_text(encoding="utf-8")) for name in _CONFIGS]
-        named = (configs[0].get("model_type"), configs[1].get("tokenizer_class"))
-        plain = named in _BERT and "auto_map" not in configs[1]
-    except (OSError, ValueError, AttributeError):
-        plain = False  # AutoTokenizer says what is wrong
-    if plain:
-        from transformers import BertTokenizer
-
-        return BertTokenizer
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer
-
-
 class Tokeniser:
-    """The tokenizer of an encoder folder."""
+    """The tokenizer of an encoder folder. `departure`: '' where transformers tokenises as its files say, else a digest of what they
+    say (`pretrained_tokenizer`)."""
 
     def __init__(self, folder: Path) -> None:
-        try:
-            self._tokenizer: Any = _class_of(folder).from_pretrained(str(folder), trust_remote_code=False)
-        except (OSError, ValueError) as error:
-            first = str(error).strip().splitlines()[0]
-            raise UserError(f"The encoder folder {folder} has no usable tokenizer: {first}") from None
+        self._tokenizer, self.departure = pretrained_tokenizer(folder)
 
     @property
     def vocabulary(self) -> Vocabulary:

@@ -1,0 +1,286 @@
+"""Rows of a table compared with one of them: paired differences column by column, Holm's correction over the table's family of
+comparisons, and a verdict for each.
+
+Pure. `docs/statistics.md` says what each figure is and how often it is right.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.analysis.cells import Grid, counted_scores
+from harness.errors import UserError, unknown
+from harness.planning.aggregation import AVERAGE, replicate_averages
+from harness.statistics.design import full_grid
+from harness.statistics.difference import Difference, Interval, difference, mean_interval
+from harness.statistics.sign_flip import holm
+from harness.wording import counted
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Verdict = Literal["higher", "lower", "equivalent", "not separable", "no verdict"]
+LEVEL = 0.05
+REGION = 0.01
+"""Default half width of the region of practical equivalence: one point."""
+
+Place = tuple[int, str, str]
+"""(size, row, column id)."""
+Pair = tuple[int, int]
+"""(subset, seed)."""
+Answers = Mapping[tuple[int, str, str, int, int], NDArray[np.bool_]]
+"""Which test examples a run answered rightly, by (size, configuration, column id, subset, seed)."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`row` minus `against` in one column at one size. `difference`: on the metric's own scale; None where no replicate is done in both.
+
+    `p_holm`, `flip_p_holm`, `equivalence_p_holm`: adjusted over the family of `Comparisons`. `left_out`: what is not in it.
+    """
+
+    size: int
+    column: str
+    title: str
+    metric: str
+    row: str
+    against: str
+    difference: Difference | None
+    p_holm: float | None = None
+    flip_p_holm: float | None = None
+    equivalence_p_holm: float | None = None
+    verdict: Verdict = "no verdict"
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Comparisons:
+    """`region`: half the width of the region of practical equivalence, on the metric's own scale. `items`: test items are a factor. `family`: how many
+    comparisons p is adjusted for. `left_out`: which finished runs are in no comparison, in sentences."""
+
+    grid: Grid
+    against: str
+    region: float
+    items: bool
+    comparisons: tuple[Comparison, ...]
+    family: int
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The scores of one place by replicate, on the metric's own scale, and the row that was run in each ('' where several were)."""
+
+    scores: Mapping[Pair, float]
+    configurations: Mapping[Pair, str]
+
+
+NO_RUNS = Runs({}, {})
+
+
+def compared(
+    grid: Grid,
+    against: str = "",
+    region: float = REGION,
+    answers: Answers | None = None,
+    option: Callable[[str], str] = "--{}".format,
+    absent: str = "missing or failed",
+    run_elsewhere: Collection[Place] = (),
+) -> Comparisons:
+    """Every row of the grid against one of them, its first unless `against` names another. `answers`: test items become a factor.
+    `option`: how the user gives a value, by its name; `absent`: what runs are that have no score; `run_elsewhere`: further places of the
+    benches that these runs are part of. Raises UserError for fewer than two rows and for an unknown one."""
+    titles = titles_of(grid)
+    if len(titles) < 2:
+        rows = "one row" if titles else "no row"
+        raise UserError(
+            f"compare: table {grid.resolved.table.name} has {rows} here; name two or more with {option('methods')}."
+        )
+    against = against or titles[0]
+    named = next((title for title in titles if title.casefold() == against.casefold()), None)
+    if named is None:
+        raise unknown("row", against, titles, option("against"))
+    runs = runs_of(grid)
+    found = [
+        _compared(grid, runs, (size, row, column), named, region, answers, absent)
+        for size in grid.resolved.sizes
+        for column in columns_of(grid)
+        for row in titles
+        if row != named
+    ]
+    family = family_size({*run_places(grid), *run_elsewhere}, named)
+    return Comparisons(grid, named, region, answers is not None, tuple(_judged(found, family)), family)
+
+
+def titles_of(grid: Grid) -> list[str]:
+    """The printed rows that are run."""
+    return list(grid.resolved.printed_rows)
+
+
+def run_places(grid: Grid) -> set[Place]:
+    """Where the design of the grid has runs, done or not."""
+    places = itertools.product(grid.resolved.sizes, titles_of(grid), columns_of(grid))
+    return {place for place in places if place not in grid.cells or not grid.cells[place].skip}
+
+
+def family_size(places: Collection[Place], against: str) -> int:
+    """How many comparisons with the row `against` a design has: the other rows in all its columns and sizes in which both are run, done or not."""
+    return sum((size, against, column) in places for size, row, column in places if row != against)
+
+
+def columns_of(grid: Grid) -> tuple[str, ...]:
+    """The columns that are compared: the table's, and the mean over them where there are several."""
+    columns = tuple(grid.resolved.columns)
+    return (*columns, AVERAGE) if sum(map(len, grid.resolved.average_over)) > 1 else columns
+
+
+def metric_of(grid: Grid, column: str) -> str:
+    return "" if column == AVERAGE else grid.resolved.columns[column].metric
+
+
+def runs_of(grid: Grid) -> dict[Place, Runs]:
+    """The scores that cells are made of, by place, Avg among them. Of several configurations that all count, the mean of each replicate."""
+    scores: Any = counted_scores(grid)
+    found: dict[Place, Runs] = {}
+    for (size, row, column), frame in scores.groupby(["size", "row", "column"], sort=False):
+        found[int(size), row, column] = _runs(frame)
+    over = [column for group in grid.resolved.average_over for column in group]
+    if AVERAGE in columns_of(grid):
+        here = scores[scores["column"].isin(over)]
+        for (size, row), frame in here.groupby(["size", "row"], sort=False):
+            replicate = ["configuration", "subset", "seed"]
+            whole = frame.groupby(replicate)["column"].transform("nunique") == len(over)
+            if whole.any():
+                averages = replicate_averages(frame[whole], replicate, grid.resolved.average_over)
+                found[int(size), row, AVERAGE] = _runs(averages)
+    return found
+
+
+def cell_intervals(grid: Grid) -> dict[Place, Interval]:
+    """The 95 % interval of each complete cell that is the mean of all its runs: crossed over subsets and seeds. None for a single
+    run, and where all runs have one score."""
+    found: dict[Place, Interval] = {}
+    if grid.resolved.aggregate.center != "mean":
+        return found
+    for place, runs in runs_of(grid).items():
+        subsets, seeds = full_grid(list(runs.scores))
+        cell = grid.cells.get(place)
+        if cell and cell.complete and len(runs.scores) == len(subsets) * len(seeds) > 1 and cell.value is not None:
+            scores = np.array([[runs.scores[s, r] for r in seeds] for s in subsets])
+            if interval := mean_interval(scores):
+                found[place] = interval
+    return found
+
+
+def _runs(frame: pd.DataFrame) -> Runs:
+    scores: dict[Pair, list[float]] = {}
+    names: dict[Pair, list[str]] = {}
+    for subset, seed, score, name in zip(
+        *(frame[column] for column in ("subset", "seed", "test", "configuration")), strict=True
+    ):
+        scores.setdefault((int(subset), int(seed)), []).append(float(score))
+        names.setdefault((int(subset), int(seed)), []).append(str(name))
+    return Runs(
+        {pair: float(np.mean(values)) for pair, values in scores.items()},
+        {pair: rows[0] if len(rows) == 1 else "" for pair, rows in names.items()},
+    )
+
+
+def _compared(
+    grid: Grid,
+    runs: Mapping[Place, Runs],
+    place: Place,
+    against: str,
+    region: float,
+    answers: Answers | None,
+    absent: str,
+) -> Comparison:
+    size, row, column = place
+    base = Comparison(size, column, grid.title(column), metric_of(grid, column), row, against, None)
+    ours, theirs = (runs.get((size, name, column), NO_RUNS) for name in (row, against))
+    design = grid.resolved.replicates_at(size)
+    both = [pair for pair in design if pair in ours.scores and pair in theirs.scores]
+    subsets, seeds = full_grid(both)
+    left_out = []
+    if len(both) < len(design):
+        rows = [(name, len(design) - len(of_row.scores)) for name, of_row in ((row, ours), (against, theirs))]
+        missing = " and ".join(f"{count} of {name}" for name, count in rows if count)
+        grid_of_both = f"{counted(len(subsets), 'subset')} x {counted(len(seeds), 'seed')}"
+        kept = f"compared over {grid_of_both}" if both else "no replicate is done in both rows"
+        left_out.append(f"of {len(design)} runs each, {missing} {absent}: {kept}")
+    if not both:
+        return replace(base, left_out=tuple(left_out))
+    items = None
+    if answers is not None:
+        items = _item_differences(answers, (size, column), ours, theirs, subsets, seeds)
+        if items is None:
+            metric = base.metric or "an average"
+            left_out.append(f"test items are a factor for accuracy of one task only, not for {metric}")
+    differences = paired(ours, theirs, subsets, seeds)
+    return replace(base, difference=difference(differences, region, items), left_out=tuple(left_out))
+
+
+def paired(ours: Runs, theirs: Runs, subsets: Sequence[int], seeds: Sequence[int]) -> NDArray[np.float64]:
+    """(subsets, seeds): the difference of each pair."""
+    return np.array([[ours.scores[s, r] - theirs.scores[s, r] for r in seeds] for s in subsets])
+
+
+def leaders(grid: Grid) -> set[Place]:
+    """Where a row is the highest of its column and size and can be told from every other complete row: p of each paired difference, by Holm
+    over these, is below `LEVEL`."""
+    runs, found = runs_of(grid), set()
+    for place in (place for place, cell in grid.cells.items() if cell.best):
+        size, row, column = place
+        tests = []
+        for title in grid.resolved.printed_rows:
+            if title == row or not grid.cells[size, title, column].complete:
+                continue
+            ours, theirs = (runs.get((size, name, column), NO_RUNS) for name in (row, title))
+            subsets, seeds = full_grid([pair for pair in ours.scores if pair in theirs.scores])
+            tests.append(difference(paired(ours, theirs, subsets, seeds), REGION) if subsets else None)
+        if all(test is not None and test.p is not None and test.mean > 0 for test in tests):
+            adjusted = holm([test.p for test in tests if test and test.p is not None], len(tests))
+            if max(adjusted) < LEVEL:
+                found.add(place)
+    return found
+
+
+def _item_differences(
+    answers: Answers, place: tuple[int, str], ours: Runs, theirs: Runs, subsets: Sequence[int], seeds: Sequence[int]
+) -> NDArray[np.float64] | None:
+    """(items, subsets, seeds): 1, 0 or -1 for each test example; None where the answers of a run are not known."""
+    size, column = place
+    right = []
+    for runs in (ours, theirs):
+        keys = [[(size, runs.configurations[s, r], column, s, r) for r in seeds] for s in subsets]
+        if any(key not in answers for row in keys for key in row):
+            return None
+        right.append(np.array([[answers[key] for key in row] for row in keys], dtype=np.float64))
+    return np.moveaxis(right[0] - right[1], -1, 0)
+
+
+def _judged(comparisons: Sequence[Comparison], family: int) -> list[Comparison]:
+    """With p values adjusted over a family of so many comparisons, and verdicts by them."""
+    tested = {k: c.difference for k, c in enumerate(comparisons) if c.difference and c.difference.p is not None}
+    flipped = {k: d.flip.p for k, d in tested.items() if d.flip}
+
+    def adjusted(values: Mapping[int, Any]) -> dict[int, float]:
+        return dict(zip(values, holm([*values.values()], family), strict=True))
+
+    by_t = adjusted({k: d.p for k, d in tested.items()})
+    by_flip, by_region = adjusted(flipped), adjusted({k: d.equivalence_p for k, d in tested.items()})
+    judged = [*comparisons]
+    for k, d in tested.items():
+        verdict: Verdict = "equivalent" if by_region[k] < LEVEL else "not separable"
+        if by_t[k] < LEVEL:
+            verdict = "higher" if d.mean > 0 else "lower"
+        judged[k] = replace(
+            comparisons[k], p_holm=by_t[k], flip_p_holm=by_flip.get(k), equivalence_p_holm=by_region[k], verdict=verdict
+        )
+    return judged

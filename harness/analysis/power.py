@@ -1,0 +1,165 @@
+"""What a planned table can detect, and the cheapest design for a wanted difference: from recorded variances, or from defaults.
+
+Pure. `docs/statistics.md` has the method.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from harness.analysis.cells import Grid
+from harness.analysis.comparison import (
+    NO_RUNS,
+    Place,
+    Runs,
+    columns_of,
+    family_size,
+    paired,
+    run_places,
+    runs_of,
+    titles_of,
+)
+from harness.planning.runs import Plan
+from harness.statistics.crossed import mean_squares
+from harness.statistics.design import full_grid
+from harness.statistics.power import (
+    LEVEL,
+    MOST_SEEDS,
+    MOST_SUBSETS,
+    Components,
+    Design,
+    cheapest,
+    detectable,
+    precision,
+    upper_components,
+)
+
+DEFAULT = Components(subset=8.3e-4, seed=1e-4, interaction=7.3e-4)
+"""Variances of a paired difference of accuracies. Of subset and run: the means of the upper limits of five recorded differences (SST-2, 100 examples,
+MiniLM and bert-tiny, in docs/results). Of the seed, 1 point: its five estimates are below 0, and the upper 80 % limit of their mean is
+1.3 points, so that 0 is not known either."""
+
+
+@dataclass(frozen=True)
+class Detection:
+    """Of one column at one size, on the metric's own scale. `recorded`: how many recorded differences its `components` come from, 0 for
+    the defaults; `detects`: with the planned design, None for a single run; `enough`: the cheapest design for the wanted
+    difference, with its hours, None where none of up to 30 subsets x 10 seeds is."""
+
+    size: int
+    column: str
+    title: str
+    components: Components
+    recorded: int
+    detects: float | None
+    enough: Design | None
+
+
+@dataclass(frozen=True)
+class Detections:
+    """`wanted`: the difference, on the metric's own scale; `comparisons`: the family that Holm's correction is over; `enough`: the
+    cheapest design for all columns and sizes; `largest`: what the largest design that is proposed detects in all of them, None where the
+    training set is the full one; `hours`: of the planned design, from its beginning."""
+
+    wanted: float
+    against: str
+    num_subsets: int
+    num_seeds: int
+    comparisons: int
+    hours: float
+    by_column: tuple[Detection, ...]
+    enough: Design | None
+    largest: float | None
+
+    @property
+    def level(self) -> float:
+        """Of the strictest of Holm's steps."""
+        return LEVEL / self.comparisons
+
+    @property
+    def subsets_for_exact(self) -> int:
+        """Subsets that the exact sign-flip test needs to reach this level: 2 / 2^k."""
+        return math.ceil(math.log2(2 / self.level))
+
+
+def detections(grid: Grid, wanted: float, hours: Callable[[int, int], float]) -> Detections:
+    """`wanted`: a difference on the metric's own scale; `hours`: of a design of subsets x seeds. The first row is compared with the
+    others, as `harness compare` does."""
+    r = grid.resolved
+    titles = titles_of(grid)
+    runs = runs_of(grid)
+    num_comparisons = max(1, family_size(run_places(grid), titles[0]) if titles else 0)
+    level = LEVEL / num_comparisons
+    places = [(size, column) for size in r.sizes for column in columns_of(grid)]
+    known = {place: recorded_components(runs, place, titles) for place in places}
+    found = []
+    cheapest_for = cache(lambda components: cheapest([components], wanted, hours, level=level))
+    detected = cache(lambda components, a, b: detectable(precision(components, a, b, level)))
+    for size, column in places:
+        components, count = known[size, column]
+        subsets, seeds = len(r.subsets_at(size)), len(r.seeds)
+        detects = detected(components, subsets, seeds) if subsets * seeds > 1 else None
+        enough = cheapest_for(components) if size or len(r.subsets_at(size)) > 1 else None
+        found.append(Detection(size, column, grid.title(column), components, count, detects, enough))
+    drawn = [detection for detection in found if detection.size or len(r.subsets_at(detection.size)) > 1]
+    redrawn = list(dict.fromkeys(detection.components for detection in drawn))
+    enough = cheapest(redrawn, wanted, hours, level=level) if redrawn else None
+    largest = max((detected(components, MOST_SUBSETS, MOST_SEEDS) for components in redrawn), default=None)
+    now = hours(len(r.subsets), len(r.seeds))
+    return Detections(
+        wanted,
+        titles[0] if titles else "",
+        len(r.subsets),
+        len(r.seeds),
+        num_comparisons,
+        now,
+        tuple(found),
+        enough,
+        largest,
+    )
+
+
+def recorded_components(
+    runs: Mapping[Place, Runs], place: tuple[int, str], titles: Sequence[str]
+) -> tuple[Components, int]:
+    """The mean of the upper limits over all pairs of the first row and another that have at least two subsets and two seeds in common, and how many
+    these are; the defaults where there is none."""
+    size, column = place
+    found = []
+    for title in titles[1:]:
+        ours, theirs = (runs.get((size, name, column), NO_RUNS) for name in (title, titles[0]))
+        subsets, seeds = full_grid([pair for pair in ours.scores if pair in theirs.scores])
+        if len(subsets) > 1 and len(seeds) > 1:
+            components = upper_components(mean_squares(paired(ours, theirs, subsets, seeds)))
+            found.append(tuple(vars(components).values()))
+    if not found:
+        return DEFAULT, 0
+    return Components(*(float(mean) for mean in np.mean(found, axis=0))), len(found)
+
+
+def cost_of(plan: Plan) -> Callable[[int, int], tuple[float, float]]:
+    """(FLOPs, stages) of the plan with other numbers of subsets and seeds: a stage that several subsets share is counted once for all of
+    them, and so for seeds. What one subset or one seed cannot show counts for each run."""
+    r = plan.resolved
+    served: dict[str, set[tuple[int, int]]] = {}
+    for run in plan.runs:
+        for stage in run.stage.chain:
+            served.setdefault(stage.key, set()).add((run.subset, run.seed))
+    a, b = len(r.subsets), len(r.seeds)
+    totals = {(x, y): np.zeros(2) for x in (0, 1) for y in (0, 1)}
+    for key, pairs in served.items():
+        by_subset = len({s for s, _ in pairs}) == 1
+        by_seed = len({t for _, t in pairs}) == 1
+        totals[by_subset, by_seed] += plan.stage_flops(plan.stages[key]), 1
+
+    def cost(subsets: int, seeds: int) -> tuple[float, float]:
+        parts = [total * (subsets / a) ** x * (seeds / b) ** y for (x, y), total in totals.items()]
+        flops, stages = np.sum(parts, axis=0)
+        return float(flops), float(stages)
+
+    return cost

@@ -1,0 +1,182 @@
+"""Test scores from recorded predictions, after selection: the results that a table is aggregated from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.analysis.schema import Result, frame_of, placed
+from harness.paths import without_folders
+from harness.planning.runs import Plan
+from harness.specs import Record, Run, Stage
+from harness.store import Store
+from harness.tasks import Rows, Task, score
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CHUNK = 100
+"""Runs whose predictions are held in memory at a time."""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Numbers of dev and test examples of a column; `full`: of its whole training set, 0 where that is not used; `least`: of the smallest
+    one, where each subset has another.
+
+    `dev_classes`, `test_classes`: counts by class name, for a task of the user's own; else empty.
+    """
+
+    dev: int
+    test: int
+    full: int = 0
+    dev_classes: Mapping[str, int] = field(default_factory=dict)
+    test_classes: Mapping[str, int] = field(default_factory=dict)
+    least: int = 0
+
+
+def results_of(plan: Plan, store: Store) -> pd.DataFrame:
+    """What the store holds of a plan's runs, in the tidy schema and the order of the table: the scores of finished runs, and the
+    reason why there is none of a run that ended badly, or whose parent did. Runs that were never tried have no row."""
+    found: list[Result] = []
+    methods = {row.name: "+".join(row.parts) for row in plan.resolved.rows}
+    ancestors = {s.key: s for run in plan.runs for s in run.stage.chain[:-1]}
+    earlier = store.records(ancestors)
+    for start in range(0, len(plan.runs), CHUNK):
+        runs = plan.runs[start : start + CHUNK]
+        records = store.records([run.stage.key for run in runs], predictions=True)
+        for run in runs:
+            if plan.waits(run):
+                reason = plan.starts[run.row].reason
+                record = Record(run.stage.key, "failed", reason) if reason else None
+            else:
+                record = records.get(run.stage.key) or next(_blocking(run.stage, earlier), None)
+            if record is not None:
+                found += _of(plan, run, methods[run.row], record)
+    return placed(frame_of(found), plan.resolved.places)
+
+
+def _of(plan: Plan, run: Run, method: str, record: Record) -> Iterator[Result]:
+    """The rows of one run: each column of its task with each metric, the column's own first."""
+    for name, column in plan.resolved.columns.items():
+        if column.task != run.task:
+            continue
+        result = Result(
+            row=run.row,
+            method=method,
+            task=run.task,
+            column=name,
+            evaluation=column.evaluation,
+            size=run.size,
+            subset=run.subset,
+            seed=run.seed,
+            metric=column.metric,
+            collapsed=record.collapsed,
+            status=record.status,
+            reason="\n".join(record.reason.splitlines()) or None,  # a lone \r ends a row for readers of CSV
+            key=record.key,
+            encoder=without_folders(plan.resolved.encoder),
+            workers=record.provenance.get("workers"),
+            hardware=record.provenance.get("device"),
+        )
+        if record.status != "done":
+            yield result
+            continue
+        result = replace(
+            result, selected_step=record.selected_step, tied=record.tied, seconds=record.seconds, flops=record.flops
+        )
+        predicted = record.predictions[plan.tasks[run.task].tests[column.evaluation].digest]
+        for metric in dict.fromkeys((column.metric, *plan.tasks[run.task].task.metrics)):
+            test = score(metric, predicted)
+            yield replace(result, metric=metric, dev=dev_score(run.stage, record, metric), test=test)
+
+
+def answers(plan: Plan, store: Store, results: pd.DataFrame) -> dict[tuple[int, str, str, int, int], NDArray[np.bool_]]:
+    """Which test examples each finished run of `results` answered rightly, by (size, row, column id, subset, seed), in the columns whose
+    metric is accuracy: a mean over examples."""
+    columns = {
+        name: plan.tasks[column.task].tests[column.evaluation].digest
+        for name, column in plan.resolved.columns.items()
+        if column.metric == "accuracy" and plan.resolved.aggregate.scores == "test"
+    }
+    mine = results[(results["status"] == "done") & results["column"].isin(columns) & (results["metric"] == "accuracy")]
+    places = [*zip(*(mine[name] for name in ("size", "row", "column", "subset", "seed", "key")), strict=True)]
+    found = {}
+    for start in range(0, len(places), CHUNK):
+        part = places[start : start + CHUNK]
+        records = store.records({place[-1] for place in part}, predictions=True)
+        for *place, key in part:
+            predicted = records[key].predictions[columns[place[2]]]
+            found[tuple(place)] = predicted.decoded == predicted.gold
+    return found
+
+
+def dev_score(stage: Stage, record: Record, metric: str) -> float | None:
+    """A finished stage's score on dev: as recorded, or from its recorded predictions where the metric is newer than the
+    record. None where there are no predictions on dev."""
+    predicted = record.predictions.get(stage.data.dev.digest) if stage.data.dev else None
+    if metric in record.dev_scores or predicted is None:
+        return record.dev_scores.get(metric)
+    return score(metric, predicted)
+
+
+def dev_scores(store: Store, record: Record, metrics: Iterable[str]) -> dict[str, float]:
+    """A record's dev scores, and those of `metrics` that are newer than the record. A stage that selects no checkpoint has
+    none."""
+    missing = [metric for metric in metrics if metric not in record.dev_scores] if record.dev_scores else []
+    if not missing:
+        return record.dev_scores
+    stage, full = store.stage(record.key), store.records([record.key], predictions=True)[record.key]
+    assert stage is not None
+    found = {metric: dev_score(stage, full, metric) for metric in missing}
+    return record.dev_scores | {metric: value for metric, value in found.items() if value is not None}
+
+
+def _blocking(stage: Stage, earlier: Mapping[str, Record]) -> Iterator[Record]:
+    """The record of a run that an earlier, failed stage of its chain blocks."""
+    for ancestor in stage.chain[:-1]:
+        record = earlier.get(ancestor.key)
+        if record and record.status != "done":
+            reason = f"{ancestor.phase} {record.status}: {record.reason}"
+            yield Record(stage.key, record.status, reason)
+
+
+def examples(plan: Plan) -> dict[str, Examples]:
+    """Numbers of examples by column, for data that are at hand; with class counts for the user's own tasks."""
+    found = {}
+    for name, column in plan.resolved.columns.items():
+        data = plan.tasks[column.task]
+        test = data.tests[column.evaluation]
+        if data.dev.resolved and test.resolved:
+            full = [
+                plan.table_data.training[key].drawn for key in plan.table_data.training if key[:2] == (column.task, 0)
+            ]
+            classes = [_classes(data.task, plan.library[rows.digest]) for rows in (data.dev, test)]
+            found[name] = Examples(
+                data.dev.rows, test.rows, max(full, default=0), classes[0], classes[1], min(full, default=0)
+            )
+    return found
+
+
+def _classes(task: Task, rows: Rows) -> dict[str, int]:
+    """How many rows each class has, for a user's own task; empty for others and for a regression."""
+    return task.kind.counts(rows.gold) if task.own else {}
+
+
+def hardware(plan: Plan, store: Store) -> tuple[str, ...]:
+    """The distinct machines and numbers of workers that trained the table's recorded stages."""
+    kinds = set()
+    for record in store.records(plan.stages).values():
+        origin = record.provenance
+        if record.status == "done":
+            threads, workers = origin.get("threads", 1), origin.get("workers", 1)
+            several = f", {workers} workers a stage" if workers > 1 else ""
+            kinds.add(
+                f"{origin.get('device', '?')}{several}, {threads} thread{'s' if threads != 1 else ''} a run, torch "
+                f"{origin.get('torch', '?')}"
+            )
+    return tuple(sorted(kinds))

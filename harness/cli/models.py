@@ -1,0 +1,116 @@
+"""`export`: a recorded stage as a folder of Hugging Face's, and on the hub. `predict`: a file classified with one. `errors`: the
+examples that a run got wrong, with their texts."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.cli.progress import RowProgress, show_stages
+from harness.cli.terminal import columns, escaped, print_lines, wrapped
+from harness.commands.export import export as write
+from harness.commands.predict import classifier, predict_file
+from harness.commands.recorded import best_key, misclassified, recorded
+from harness.commands.row_files import kind_of, writer
+from harness.errors import UserError
+from harness.hub import Repository
+from harness.planning.request import Request
+from harness.store import DEFAULT_URL
+from harness.wording import counted
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LOADED_BY = {
+    "classifier": "AutoModelForSequenceClassification",
+    "masked_lm": "AutoModelForMaskedLM",
+    "encoder": "AutoModel and the code in its README.md",
+    "relative": "harness alone (--encoder, harness predict): transformers has no class with relative positions",
+}
+
+
+def export(args: argparse.Namespace) -> int:
+    """Write the folder, upload it where that is asked for, and say what was checked."""
+    if bool(args.key) == args.best:
+        raise UserError("export: name a key ('harness list runs'), or give --best for the best run of the last bench.")
+    if args.public and not args.push:
+        raise UserError("export: --public is for --push OWNER/NAME; leave it out.")
+    remote = Repository("model", args.push, "--push", "leave --push out") if args.push else None
+    if remote:
+        remote.check_writable()
+    key = args.key
+    if args.best:
+        key = best_key(Request(methods=args.methods, tasks=args.tasks, sizes=args.sizes, store=args.store, flags=True))
+    found = recorded(args.store, key, args.update)
+    done = write(
+        found,
+        Path(args.out),
+        show_stages,
+        storage=args.storage,
+        accept_difference=args.accept_difference,
+        name=args.push or "",
+        license=args.license,
+    )
+    lines = [
+        f"Exported {done.key[:12]}{found.after} to {done.folder}; loaded by {LOADED_BY[done.form]}.",
+        *done.sentences,
+    ]
+    if remote:
+        url = remote.upload(done.folder, f"harness export {done.key[:12]}", private=not args.public)
+        lines.append(f"Uploaded to {url} ({'public' if args.public else 'private'}).")
+    if found.stage.data.kind:
+        out = shlex.quote(str(done.folder))
+        lines.append(f"Classify a file: harness predict {out} --input new.csv --output scored.csv")
+    print_lines(lines, sys.stdout)
+    return 0
+
+
+def predict(args: argparse.Namespace) -> int:
+    """Classify the rows of a file."""
+    model = classifier(args.model, store=args.store, storage=args.storage)
+    with RowProgress("rows classified", 0) as progress:
+        rows = predict_file(model, Path(args.input), Path(args.output), args.text, progress)
+    what = ", ".join(model.kind.names) or "a number"
+    print_lines([f"Wrote {counted(rows, 'row')} to {args.output}, each with its predicted class ({what})."], sys.stdout)
+    return 0
+
+
+def errors(args: argparse.Namespace) -> int:
+    """Print the examples of one split that a run got wrong, those of the highest confidence first."""
+    out = Path(args.output) if args.output else None
+    if out:
+        kind_of(out, "--output")
+        if out.exists():
+            raise UserError(f"--output {args.output}: exists already; name a new file, or delete that one.")
+    frame = misclassified(args.key, split=args.split, store=args.store or DEFAULT_URL)
+    wrong, examples = frame.attrs["wrong"], counted(frame.attrs["rows"], "example")
+    what, order = f"{wrong:,} of {examples} of {args.split} are misclassified", "highest confidence"
+    if frame.attrs["measure"] == "difference":
+        what, order = f"{examples} of {args.split}, scored by a regression", "largest errors"
+    shown = frame.head(args.limit)
+    if out and wrong:
+        with writer(out) as write:
+            write([{str(name): value for name, value in row.items()} for row in frame.to_dict("records")])
+        end, shown = f"; written to {args.output}.", frame.head(0)
+    elif len(shown) < wrong:
+        end = f"; the {len(shown)} of the {order}:"
+    else:
+        end = ":" if len(shown) else "."
+    print_lines([f"{what}{end}"], sys.stdout)
+    for _, row in shown.iterrows():
+        _print_example(row)
+    return 0
+
+
+def _print_example(row: pd.Series[Any]) -> None:
+    values = {str(name): value for name, value in row.items()}
+    given, predicted = values.pop("gold"), values.pop("predicted")
+    share = values.pop("confidence", None)
+    sure = f" ({100 * share:.0f} %)" if share is not None else f" (off by {values.pop('difference'):.3f})"
+    texts = [str(value) for name, value in values.items() if not name.startswith("logit.") and name != "split"]
+    print(f"\n{escaped(str(given))} predicted as {escaped(str(predicted))}{sure}")
+    for text in texts:
+        print("\n".join(wrapped(f"  {escaped(' '.join(text.split()))}", columns(sys.stdout), 2)))

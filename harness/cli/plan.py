@@ -1,0 +1,158 @@
+"""`plan`: what a bench would run, what is done and what the rest costs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.filesize import decimal
+from tabulate import tabulate
+
+from harness.cli.request import read
+from harness.cli.terminal import duration, print_lines, print_table, time_range
+from harness.commands.compare import detections_of
+from harness.commands.execution import storage_of
+from harness.commands.prepare import MADE_LATER, Prepared, prepare, shared_runs
+from harness.encoders.flops import weights_bytes
+from harness.report.notes import overlap_sentences, own_data, own_tasks, start_sentences, unreached_sentences
+from harness.report.power import detection_lines
+from harness.wording import counted, listed, sizes_text
+from harness.yaml_files import format_value
+
+if TYPE_CHECKING:
+    from harness.specs import Run
+
+
+def plan(args: argparse.Namespace) -> int:
+    """Print what would run; train nothing, write nothing."""
+    prepared = prepare(read(args), train=False)
+    shared = [
+        f"{runs:,} of these runs are runs of table {name}, preset {prepared.resolved.preset}: they are trained once, for both."
+        for name, runs in shared_runs(prepared).items()
+        if runs
+    ]
+    print_lines([*describe(prepared), *shared], sys.stdout)
+    print("\n".join(["", *_rows(prepared)]))
+    if args.detect is not None:
+        lines = detection_lines(detections_of(prepared, args.detect / 100), duration)
+        print_table("\n".join(["", *lines]), sys.stdout)
+    return 0
+
+
+def _rows(prepared: Prepared) -> list[str]:
+    """A line for each printed row: its methods and settings, its runs, their stages, and how many of these are to be trained. A stage
+    of several rows is counted as to be trained in the first of them, so that the column adds up to the plan's number."""
+    resolved, left = prepared.resolved, {item.stage.key for item in prepared.items}
+    titles = resolved.titles
+    runs: dict[str, list[Run]] = {title: [] for title in resolved.printed_rows}
+    for run in prepared.plan.runs:
+        runs[titles[run.row]].append(run)
+    lines = []
+    for title, (row, *more) in resolved.printed_rows.items():
+        stages = {stage.key for run in runs[title] for stage in run.stage.chain}
+        method = f"{row.pre_train} (pre-trained) > {row.method}" if row.pre_train else row.method
+        configurations = [row, *more]
+        run_here = [row for row in configurations if any(resolved.takes(row, task) for task in resolved.tasks)]
+        settings = _settings([resolved.hyperparameters(row) for row in run_here])
+        lines.append((title, method or "-", len(runs[title]), len(stages), len(stages & left), settings))
+        left -= stages
+    headers = ("Row", "Method", "Runs", "Stages", "To train", "Set")
+    return [*tabulate(lines, headers=headers, intfmt=",", disable_numparse=[0, 1, 5]).splitlines()]
+
+
+def _settings(configurations: Sequence[Mapping[str, Any]]) -> str:
+    """'alpha=0.3, fine_tune.lr=1e-5|2e-5': each value once, in the order of the configurations."""
+    values: dict[str, dict[str, None]] = {}
+    for settings in configurations:
+        for name, value in settings.items():
+            values.setdefault(name, {})[format_value(value)] = None
+    return ", ".join(f"{name}={'|'.join(texts)}" for name, texts in values.items())
+
+
+def preset_line(named: str | None, preset: str, presets: Mapping[str, Any]) -> list[str]:
+    """What the preset in use and the others are, where the request names none and there are some."""
+    if named or not presets:
+        return []
+    about = {name: other.description.rstrip(".") for name, other in presets.items()}
+    others = [f"{name} ({text})" for name, text in about.items() if name != preset]
+    choice = f" Others: {', '.join(others)}; choose one with --preset NAME." if others else ""
+    return [f"Preset {preset}: {about[preset]}.{choice}"]
+
+
+def describe(prepared: Prepared) -> list[str]:
+    """The plan in lines: presets, cells, runs, stages, what is done, shared, skipped, unresolved, and what the rest costs."""
+    plan, resolved = prepared.plan, prepared.resolved
+    titles = resolved.titles
+    rows = len({titles[run.row] for run in plan.runs})
+    cells = rows * len(resolved.columns) * len(resolved.sizes)
+    one = any(resolved.sizes) and len(resolved.subsets_at(0)) < len(resolved.subsets) and 0 in resolved.sizes
+    lines = [
+        *preset_line(prepared.request.preset, resolved.preset, resolved.table.presets),
+        f"Table {resolved.table.name}, preset {resolved.preset}: {counted(rows, 'row')} x "
+        f"{counted(len(resolved.columns), 'column')} x {counted(len(resolved.sizes), 'size')} = {counted(cells, 'cell')}, each "
+        f"from {counted(len(resolved.subsets), 'subset')} x {counted(len(resolved.seeds), 'seed')}"
+        f"{'; the full training set is one subset' if one else ''}.",
+        *([] if resolved.table.sizes else [f"Sizes: {sizes_text(resolved.sizes)}."]),
+        f"Encoder {resolved.encoder} ({plan.located.encoder.digest[:10]}), data: {plan.source}, store {prepared.store.shown}.",
+        *_work_lines(prepared),
+    ]
+    for name, task, reason in plan.skipped:
+        lines.append(f"Skipped: {name}{' on ' + task if task else ''}: {reason}.")
+    lines += unreached_sentences(plan, prepared.request.overrides)
+    lines += [f"{name}: {found.note}" for name, found in plan.tasks.items() if found.note]
+    lines += [*own_tasks(plan), *own_data(plan)]
+    lines += [f"Overlap: {sentence}." for sentence in overlap_sentences(plan)]
+    if plan.untranslated:
+        sets = [rows for each in plan.untranslated.values() for rows in each]
+        names = listed(map(resolved.translator_of, plan.untranslated))
+        lines.append(
+            f"Before that {sum(map(len, sets)):,} rows (row sets: {len(sets)}) are back-translated by {names}; until then the keys of "
+            "the rows that read them are provisional."
+        )
+    lines += [f"{sentence}." for sentence in start_sentences(plan)]
+    missing = [name for name in plan.unresolved if not name.startswith(MADE_LATER)]
+    if missing:
+        shown = ", ".join(missing[:4]) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
+        lines.append(f"Unresolved (not at hand; keys are provisional): {shown}.")
+    flops, speed = sum(item.cost for item in prepared.items), prepared.calibration
+    lines.append(
+        f"To do: {counted(len(prepared.items), 'stage')}, {flops:.2g} FLOPs, about {time_range(prepared.expected)} on "
+        f"{counted(prepared.slots, 'slot')} of this machine, at {speed.flops / 1e9:.0f} GFLOP/s a slot, {speed.known_by}."
+        if prepared.items
+        else "To do: nothing."
+    )
+    return [*lines, *_kept_lines(prepared)]
+
+
+def _kept_lines(prepared: Prepared) -> Iterator[str]:
+    """The space of the weights that stay, where some are asked for."""
+    request, plan = prepared.request, prepared.plan
+    if request.keep == "none":
+        return
+    cells = len({(run.row, run.task, run.size) for run in plan.runs})
+    count, what = (cells, "the best run of each cell") if request.keep == "best" else (len(plan.stages), "all stages")
+    space = decimal(round(count * weights_bytes(plan.located.config)))
+    where = storage_of(request, prepared.store).shown
+    yield f"Weights: those of {what} stay, {counted(count, 'file')}, about {space} in {where}; runs that were recorded without their weights are not trained again for them."
+
+
+def _work_lines(prepared: Prepared) -> list[str]:
+    """How many runs and stages there are, and what became of the stages so far."""
+    plan, statuses = prepared.plan, Counter(status for status, _ in prepared.statuses.values())
+    distinct = len({run.stage.key for run in plan.runs})
+    same = f" ({distinct:,} distinct: equal ones are trained once)" if distinct < len(plan.runs) else ""
+    several = sum(1 for names in plan.names().values() if len(names) > 1)
+    shared = f" ({several:,} of them used by several runs, trained once)" if several else ""
+    remade = sum(item.remake for item in prepared.items)
+    again = f" ({remade:,} of them done, but their weights are deleted and needed again)" if remade else ""
+    blocked = len(prepared.blocked)
+    waits = f", {blocked:,} blocked because the stage before diverged (--retry trains both)" if blocked else ""
+    return [
+        f"Runs: {len(plan.runs):,}, one for each row, task, size, subset and seed{same}. Stages: {len(plan.stages):,}, the "
+        f"training phases of these runs{shared}.",
+        f"Stages done: {statuses['done']:,}, failed: {statuses['failed']:,}, diverged: {statuses['diverged']:,}, to train: "
+        f"{len(prepared.items):,}{again}{waits}.",
+    ]

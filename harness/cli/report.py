@@ -1,0 +1,296 @@
+"""`report` and `compare`: a table, its figures, pages and comparisons from the store; nothing is trained."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+from tabulate import tabulate
+
+from harness.analysis.comparison import Comparisons
+from harness.analysis.schema import parquet_bytes
+from harness.cli import EXIT_INCOMPLETE
+from harness.cli.parser import COMPARE_FORMATS, FIGURE_FORMATS, REPORT_FORMATS, SUBMISSION
+from harness.cli.progress import print_tracked, show_stages
+from harness.cli.request import recalled
+from harness.cli.terminal import Stream, print_lines, print_table, timestamp
+from harness.commands.compare import comparisons_of, costs_of, variance_of
+from harness.commands.glue_submission import write_submissions
+from harness.commands.prepare import Prepared, prepare
+from harness.commands.probe import embeddings_of, probed, to_train_again
+from harness.commands.report import grid_of, page_of
+from harness.commands.stored import command, variants
+from harness.commands.track import check_trackers, track_recorded
+from harness.errors import UserError, unknown
+from harness.paths import named_path, replace_file
+from harness.planning.request import YAML
+from harness.planning.table import load_table, table_names
+from harness.report.comparison import rendered, rendered_variance
+from harness.report.cost import rendered_costs
+from harness.report.document import latex_document
+from harness.report.figures import cost as cost_figure
+from harness.report.figures import embeddings as embedding_figure
+from harness.report.figures import forest
+from harness.report.figures import probes as probe_figure
+from harness.report.figures.cost import COST
+from harness.report.figures.embeddings import EMBEDDINGS, MOST, NEIGHBOURS
+from harness.report.figures.figure import csv_of, drawn, figure_of, points_of
+from harness.report.figures.probes import FIGURES
+from harness.report.figures.variance import VARIANCE, drawn_variance
+from harness.report.table import render
+from harness.wording import counted, some_of
+
+VARIANTS = 5
+"""Benches of other values that `report` names."""
+ENDINGS = {".txt": "text", ".md": "md", ".tex": "latex", ".htm": "html"}
+"""Formats by the ending of a file, where they do not have its name."""
+BINARY = ("parquet", "png", "pdf")
+LONG = ("html", *BINARY)
+"""Formats that no terminal shows."""
+VIEWS = {"variance": "the variance", "cost": "the cost"}
+"""What `compare` prints instead of comparisons, by flag."""
+
+Made = tuple[str | bytes, bool]
+"""What a command prints or writes, and whether nothing is missing in it."""
+
+
+def report(args: argparse.Namespace) -> int:
+    """Print the table from the store. Where none of its runs is recorded, say in what the benches of the store differ."""
+    settle_output(args, REPORT_FORMATS)
+    check_format(args.format, args.figure, args.out)
+    if args.figure:
+        args.table = _table_of(args.figure, args.table)
+    request = recalled(args)
+    check_trackers(request)
+    prepared = prepare(request, train=False)
+    recorded = any(run.stage.key in prepared.statuses for run in prepared.plan.runs)
+    if prepared.plan.runs and not recorded and (lines := [*_variant_lines(prepared, args.store)]):
+        print_lines(lines)
+    status = 0
+    if args.format == SUBMISSION:
+        print_lines(write_submissions(prepared, Path(args.out), show_stages), sys.stdout)
+    elif args.figure:
+        status = deliver(_figure(prepared, args.figure, args.format), args)
+    else:
+        status = print_grid(prepared, args)
+    print_tracked(track_recorded(prepared))
+    return status
+
+
+def print_grid(prepared: Prepared, args: argparse.Namespace) -> int:
+    """Print a table. Returns the exit status."""
+    if args.format == "html":
+        complete, page = page_of(prepared, args.store)
+        return deliver((page, complete), args)
+    grid, caption = grid_of(prepared)
+    content = parquet_bytes(grid.results) if args.format == "parquet" else render(grid, caption, args.format)
+    return deliver((content, grid.complete), args)
+
+
+def _variant_lines(prepared: Prepared, url: str | None) -> Iterator[str]:
+    """The benches of the same table with other values, the newest first, and the command that prints each."""
+    others = variants(prepared.store, replace(prepared.request, preset=prepared.resolved.preset))
+    if others:
+        yield f"None of these runs is recorded. The store {prepared.store.shown} holds benches of this table with other values:"
+    for variant in others[:VARIANTS]:
+        yield f"  {', '.join(variant.differs)} ({timestamp(variant.stored.asked_at)}): {command(variant.request, 'report', url)}"
+    if len(others) > VARIANTS:
+        yield f"  and {len(others) - VARIANTS} more: 'harness list benches' names all."
+
+
+def compare(args: argparse.Namespace) -> int:
+    """Print the comparisons, or another view of the cells. 1 where a cell is incomplete."""
+    views = [name for name in VIEWS if getattr(args, name)]
+    if len(views) > 1:
+        raise UserError(f"--{views[0]} and --{views[1]} each print a table of their own; leave one of them out.")
+    if views and (args.against or args.items or args.region is not None):
+        flag = "--against" if args.against else "--items" if args.items else "--region"
+        raise UserError(
+            f"{flag} is for comparisons, and --{views[0]} prints {VIEWS[views[0]]} of each cell; leave one of them out."
+        )
+    settle_output(args, COMPARE_FORMATS)
+    if args.format in FIGURE_FORMATS and (views or not args.out):
+        how = f"'harness report --figure {views[0]}' draws one" if views else "name a file with --out"
+        raise UserError(f"--format {args.format}: comparisons alone are drawn, into a file; {how}.")
+    prepared, collapsed = prepare(recalled(args), train=False), not args.without_collapsed
+    text: str | bytes
+    if args.variance:
+        grid, found = variance_of(prepared, collapsed)
+        text = rendered_variance(found, grid, args.format)
+    elif args.cost:
+        grid, spent, left_out = costs_of(prepared, collapsed)
+        text = rendered_costs(spent, grid, left_out, args.format)
+    else:
+        region = 1.0 if args.region is None else args.region
+        comparisons = comparisons_of(prepared, args.against or "", region / 100, args.items, collapsed)
+        grid, text = comparisons.grid, _drawn_or_written(comparisons, args.format)
+    if not grid.complete:
+        cells = [cell for cell in grid.cells.values() if not cell.skip]
+        done, expected = sum(cell.done for cell in cells), sum(cell.expected for cell in cells)
+        print_lines([f"{done} of {expected} runs of these cells are done: each comparison says what it leaves out."])
+    return deliver((text, grid.complete), args)
+
+
+def _drawn_or_written(comparisons: Comparisons, format: str) -> str | bytes:
+    if format not in FIGURE_FORMATS:
+        return rendered(comparisons, format)
+    if not any(c.difference and c.difference.interval for c in comparisons.comparisons):
+        raise UserError(
+            f"--format {format}: no comparison has an interval to draw; run two subsets or seeds of two rows first."
+        )
+    return forest.drawn(comparisons, format)
+
+
+# ------------------------------------------------------------------------------------------------------------- figures
+
+
+def _table_of(figure: str, table: str | None) -> str | None:
+    """The table of a figure: a figure has the name of its table, or is a file; costs, variance, embeddings and probes are of any. Raises UserError
+    for an unknown one, and for another table beside it."""
+    if figure in (COST, EMBEDDINGS, VARIANCE) or figure in FIGURES:
+        return table
+    if table not in (None, figure):
+        raise UserError(f"--figure {figure} is the figure of table {figure}; leave --table {table} out.")
+    if not figure.endswith(YAML) and (figure not in table_names() or load_table(figure).figure is None):
+        known = [name for name in table_names() if load_table(name).figure]
+        raise unknown("figure", figure, [*known, COST, EMBEDDINGS, VARIANCE, *FIGURES], "--figure")
+    return figure
+
+
+def _figure(prepared: Prepared, figure: str, format: str) -> Made:
+    """A figure as a picture, or its numbers as CSV; of a probe also as text. Says on standard error what it shows and what is missing."""
+    if figure == EMBEDDINGS:
+        return _embeddings(prepared, format)
+    if figure in FIGURES:
+        return _probe(prepared, figure, format)
+    if figure == COST:
+        grid, costs, _ = costs_of(prepared)
+        if not costs:
+            raise UserError(f"--figure {COST}: no run of this table is done; run its bench first.")
+        return cost_figure.csv_of(costs) if format == "csv" else cost_figure.drawn(costs, format), grid.complete
+    if figure == VARIANCE:
+        grid, variances = variance_of(prepared)
+        if not variances:
+            raise UserError(
+                f"--figure {VARIANCE}: no cell has two runs that are done; run a bench of two subsets and two seeds first."
+            )
+        if format == "csv":
+            return rendered_variance(variances, grid, "csv"), grid.complete
+        return drawn_variance(variances, format), grid.complete
+    figure_of(prepared.resolved)
+    grid, _ = grid_of(prepared)
+    points = points_of(grid)
+    missing = [point for point in points if point.value is None]
+    if missing:
+        first = missing[0]
+        print_lines(
+            [
+                f"{len(points) - len(missing)} of {len(points)} points are drawn: the others' runs are not all done (the first: "
+                f"{first.column}, {first.row}, {first.done} of {first.expected})."
+            ]
+        )
+    return csv_of(points) if format == "csv" else drawn(grid, format), grid.complete
+
+
+def _embeddings(prepared: Prepared, format: str) -> Made:
+    if again := to_train_again(prepared):
+        print_lines(
+            [
+                f"{counted(len(again), 'run')} trained again for this figure, because their weights were not kept ('harness bench --keep best' "
+                f"keeps those of later runs): {some_of([key[:12] for key in again])}."
+            ]
+        )
+    panels, sentences = embeddings_of(prepared, show_stages)
+    (data,) = prepared.plan.tasks.values()
+    cells = len({(run.size, run.row) for run in prepared.plan.runs})
+    count = len(panels[0].gold)
+    some = f" (of more the first {MOST:,})" if count == MOST else ""
+    lines = [
+        f"{data.task.title}, {count:,} test examples{some}: the state of the first token after the last layer, which the classifier's "
+        f"head reads. Silhouette of the true classes by cosine distance; purity: the share of the {NEIGHBOURS} nearest examples by "
+        "cosine that have the same class.",
+        *sentences,
+    ]
+    if len(panels) < cells:
+        lines.append(f"{len(panels)} of {cells} panels are drawn: the other cells have no finished run.")
+    print_lines(lines)
+    if format == "csv":
+        return embedding_figure.csv_of(panels, data.task.classes), len(panels) == cells
+    return embedding_figure.drawn(panels, data.task.classes, format), len(panels) == cells
+
+
+def _probe(prepared: Prepared, name: str, format: str) -> Made:
+    figure = FIGURES[name]
+    found, sentences, missing = probed(prepared, figure, show_stages)
+    print_lines([f"{figure.source}. {sentences[0]}", *sentences[1:]])
+    if format == "text":
+        header, *lines = probe_figure.table_of(figure, found)
+        left = ["left", *["right"] * (len(header) - 1)]
+        return tabulate(lines, headers=header, disable_numparse=True, colalign=left) + "\n", not missing
+    if format == "csv":
+        return probe_figure.csv_of(figure, found), not missing
+    return probe_figure.drawn(figure, found, format), not missing
+
+
+# -------------------------------------------------------------------------------------------------------------- output
+
+
+def settle_output(args: argparse.Namespace, formats: tuple[str, ...]) -> None:
+    """Checks --out and --standalone before anything is read, and sets the format where none is given. Raises UserError."""
+    path = named_path(args.out, "--out") if args.out else None
+    if args.format is None:
+        ending = path.suffix.lower() if path else ""
+        args.format = ENDINGS.get(ending, ending.removeprefix(".") or "text")
+        if args.format not in formats:
+            raise UserError(
+                f"--out {args.out}: no format has the ending '{ending}'; add --format, one of {', '.join(formats)}."
+            )
+    if args.standalone and args.format != "latex":
+        raise UserError("--standalone makes a whole document of a LaTeX table; add --format latex.")
+    if args.format == SUBMISSION:
+        if path is None:
+            raise UserError(f"--format {SUBMISSION}: name a new folder, or a .zip, with --out.")
+    elif path and path.is_dir():
+        raise UserError(f"--out {args.out}: is a folder; name a file in it, such as {path / f'report.{args.format}'}.")
+    elif path and not path.parent.is_dir():
+        raise UserError(f"--out {args.out}: there is no folder {path.parent}; make it, or name a file elsewhere.")
+
+
+def check_format(format: str, figure: str | None = None, out: str | None = None) -> None:
+    """Raises UserError for a format that goes with a figure only, or not with one, and for a file that no terminal shows."""
+    if figure and format not in (*FIGURE_FORMATS, "csv", *(["text"] if figure in FIGURES else [])):
+        raise UserError(f"--figure {figure}: a figure is png, svg, pdf or csv; add --format png, for example.")
+    if format in FIGURE_FORMATS and not figure:
+        raise UserError(f"--format {format}: a table has no picture; name a figure with --figure NAME.")
+    if format in LONG and not out and sys.stdout.isatty():
+        what, name = (f"--figure {figure} ", figure) if figure else ("", "results")
+        why = "the file is binary" if format in BINARY else "a page is for a browser"
+        raise UserError(
+            f"--format {format}: {why} and standard output is a terminal; redirect it, as in harness report {what}--format "
+            f"{format} > {name}.{format}."
+        )
+
+
+def deliver(made: Made, args: argparse.Namespace) -> int:
+    """Print what a command has made, or write it to its file, as a whole. Returns the exit status."""
+    content, complete = made
+    if args.standalone and isinstance(content, str):
+        content = latex_document(content)
+    if args.out:
+        path = Path(args.out).expanduser()
+        try:
+            replace_file(path, content.encode() if isinstance(content, str) else content)
+        except OSError as error:
+            raise UserError(f"--out {args.out}: cannot be written ({error.strerror}); name another file.") from None
+        print_lines([f"Written: {path}"])
+    elif isinstance(content, bytes):
+        cast(Stream, sys.stdout).write_bytes(content)
+    elif args.format == "text":
+        print_table(content, sys.stdout)
+    else:
+        print(content, end="")
+    return 0 if complete else EXIT_INCOMPLETE

@@ -1,0 +1,276 @@
+"""Standard output and standard error while a command runs, the signals that end it, and lines that fit a terminal. Imports the
+standard library alone."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import signal
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+if TYPE_CHECKING:
+    from harness.planning.estimate import Estimate
+
+BROKEN_PIPE = 141
+"""128 + SIGPIPE: a shell's exit status for a program whose reader closed the pipe."""
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+"""A scheduler, `timeout` and `ray job stop` send the one, a closed terminal the other: both end the command as Ctrl-C does."""
+AGAIN_SECONDS = 0.05
+"""After which a signal is sent again whose KeyboardInterrupt was lost: by then the callback that it interrupted has returned."""
+MIN_WIDTH = 40
+"""Columns of a terminal below which lines are not wrapped here."""
+YEAR = 365.25 * 24
+"""Hours."""
+_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, among them a terminal's escapes, marks that reverse the direction of a line, and lone surrogates."""
+_RULE = re.compile(r"-+(  -+)+|-+")
+
+
+# ------------------------------------------------------------------------------------------------------------- streams
+
+
+class OutputError(OSError):
+    """Standard output cannot be written. `left`: its reader closed the pipe, as 'head' does."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(error.errno, error.strerror or str(error))
+        self.left = isinstance(error, BrokenPipeError)
+
+
+class Stream:
+    """Standard output or standard error: a text stream whose errors go to `_lost`; everything else is the stream's own."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError as error:
+            self._lost(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._lost(error)
+
+    def write_bytes(self, content: bytes) -> None:
+        self.flush()
+        try:
+            self._stream.buffer.write(content)
+        except OSError as error:
+            self._lost(error)
+        self.flush()
+
+    def _lost(self, error: OSError) -> None:
+        """From now on the stream writes to /dev/null: Python's own flush at exit would fail again."""
+        with contextlib.suppress(OSError, ValueError):  # a stream of a test has no file
+            _discard(self._stream.fileno())
+
+
+class _StandardOutput(Stream):
+    """Standard output. Raises OutputError again at each flush, so that nobody takes an unwritten table for a success."""
+
+    _error: OSError | None = None
+
+    def flush(self) -> None:
+        super().flush()
+        if self._error:
+            raise OutputError(self._error)
+
+    def _lost(self, error: OSError) -> None:
+        super()._lost(error)
+        self._error = error
+        raise OutputError(error) from None
+
+
+def _discard(descriptor: int) -> None:
+    """Send to /dev/null what is written to a descriptor."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
+@contextlib.contextmanager
+def standard_streams() -> Iterator[bool]:
+    """Inside, a closed standard error is ignored, a closed standard output raises OutputError, and neither fails for a
+    character that its encoding lacks. Yields whether standard output is open."""
+    before = sys.stdin, sys.stdout, sys.stderr
+    # The next file would get a closed descriptor's number, and messages would be written into a database.
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDONLY if number == 0 else os.O_WRONLY)
+    with open(os.devnull, encoding="utf-8") as nothing, open(os.devnull, "w", encoding="utf-8") as nowhere:
+        out, err = before[1] or nowhere, before[2] or nowhere
+        for stream in (out, err):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
+        sys.stdin = before[0] or nothing
+        sys.stdout, sys.stderr = cast(TextIO, _StandardOutput(out)), cast(TextIO, Stream(err))
+        try:
+            yield before[1] is not None
+        finally:
+            sys.stderr.flush()
+            sys.stdin, sys.stdout, sys.stderr = before
+
+
+# ------------------------------------------------------------------------------------------------------------- signals
+
+
+class Received:
+    """The signal that ends the command. It is not part of the exception: for a signal that arrives while Ray waits, Ray
+    raises a KeyboardInterrupt of its own."""
+
+    def __init__(self) -> None:
+        self.number: signal.Signals | None = None
+
+    @property
+    def status(self) -> int:
+        """Exit status by the shell's convention."""
+        return 128 + (self.number or signal.SIGINT)
+
+    @property
+    def sentence(self) -> str:
+        by = f" by {self.number.name}" if self.number else ""
+        return f"interrupted{by}; recorded stages are kept, and the same command resumes."
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Received]:
+    """Inside, the first SIGTERM or SIGHUP raises KeyboardInterrupt in the main thread; later ones are ignored, so that the
+    cleanup can end. A signal that was ignored before stays ignored, as under `nohup`. Python drops an exception that is raised in a
+    destructor or in a weak reference's callback: of these and of SIGINT one that is lost so is sent again."""
+    received = Received()
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if received.number is None:
+            received.number = signal.Signals(number)
+            for descriptor in (1, 2):  # a closed terminal refuses every write, and the cleanup must not fail
+                try:
+                    os.write(descriptor, b"")
+                except OSError:
+                    _discard(descriptor)
+            raise KeyboardInterrupt
+
+    before: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        handlers = {number: signal.getsignal(number) for number in ENDING}
+        before = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, interrupt)
+    report_lost = sys.unraisablehook
+
+    def send_again(lost: sys.UnraisableHookArgs) -> None:
+        if not issubclass(lost.exc_type, KeyboardInterrupt):
+            report_lost(lost)
+            return
+        number, received.number = received.number or signal.SIGINT, None
+        main = threading.main_thread().ident
+        assert main is not None
+        threading.Timer(AGAIN_SECONDS, signal.pthread_kill, (main, number)).start()
+
+    sys.unraisablehook = send_again
+    try:
+        yield received
+    finally:
+        sys.unraisablehook = report_lost
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# --------------------------------------------------------------------------------------------------------------- lines
+
+
+def escaped(text: str) -> str:
+    """A text of a record or a user, safe to print: characters that control a terminal are shown as \\x1b or \\u202e."""
+    return _UNSEEN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def columns(stream: TextIO) -> int | None:
+    """Columns of a stream's terminal; None for a file or a pipe, whose lines are not wrapped."""
+    if not stream.isatty():
+        return None
+    named = os.environ.get("COLUMNS", "")
+    if named.isdigit() and int(named):
+        return int(named)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or None
+    except (OSError, ValueError):
+        return None
+
+
+def wrapped(line: str, width: int | None, indent: int = 2) -> list[str]:
+    """A line in parts of at most `width` columns, broken between words; all but the first part are indented."""
+    if width is None or width < MIN_WIDTH or len(line) <= width:
+        return [line]
+    start = len(line) - len(line.lstrip())
+    return textwrap.wrap(
+        line,
+        width,
+        subsequent_indent=" " * max(start, min(indent, width // 2)),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def print_lines(lines: Iterable[str], stream: TextIO | None = None, indent: int = 2) -> None:
+    """Print sentences, wrapped where the stream (standard error) is a terminal."""
+    stream = stream or sys.stderr
+    width = columns(stream)
+    print("\n".join(part for line in lines for part in wrapped(line, width, indent)), file=stream, flush=True)
+
+
+def print_table(text: str, stream: TextIO) -> None:
+    """Print plain text with tables: rows are not wrapped, sentences are. Ends with one newline.
+
+    A table is a header, a rule below it, and rows up to an empty line.
+    """
+    width, in_table, parts = columns(stream), False, []
+    lines = text.rstrip("\n").split("\n")
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        in_table = bool(line) and (in_table or _RULE.fullmatch(following) is not None)
+        parts += [line] if in_table else wrapped(line, width)
+    print("\n".join(parts), file=stream, flush=True)
+
+
+def duration(hours: float) -> str:
+    """Hours in the unit that gives a small number: '13 s', '5 min', '3.2 h', '4.1 days'."""
+    if round(hours * 3600) < 60:
+        return f"{max(1, round(hours * 3600))} s"
+    if round(hours * 60) < 60:
+        return f"{round(hours * 60)} min"
+    if hours < 48:
+        return f"{hours:.1f} h"
+    return f"{hours / 24:.1f} days" if hours < 2 * YEAR else f"{hours / YEAR:.1f} years"
+
+
+def time_range(estimate: Estimate) -> str:
+    """'12 min (8 to 20 min)': the estimated time and its interval."""
+    likely, low, high = (duration(each / 3600) for each in (estimate.seconds, estimate.low, estimate.high))
+    if low == high:
+        return likely
+    number, _, unit = low.partition(" ")
+    return f"{likely} ({number if high.endswith(f' {unit}') else low} to {high})"
+
+
+def timestamp(seconds: float) -> str:
+    """Unix time as local ISO 8601 time with its offset."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S%z", time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):  # a damaged record may hold any number
+        return str(seconds)

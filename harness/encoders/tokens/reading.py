@@ -1,0 +1,118 @@
+"""How rows of texts become sequences of tokens: each text by itself, or all of them end to end in blocks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.encoders.tokens.tokeniser import Examples, Frame, Tokeniser, Tokens, joined
+from harness.errors import UserError
+from harness.specs import Data
+
+MIN_TAIL = 8
+"""A shorter last block is kept if it has this many tokens of text."""
+
+Row = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Reading(ABC):
+    """A way to read rows, named by `Data.blocks`: sequences of at most `max_length` tokens. With several `views` a row holds as many texts,
+    or pairs, side by side, each of which is a sequence of the same example."""
+
+    name: ClassVar[str]
+
+    max_length: int
+    views: int = 1
+
+    @abstractmethod
+    def sequences(self, parts: Iterable[Sequence[Row]], tokeniser: Tokeniser) -> Iterator[Tokens]:
+        """The sequences of rows that come in parts, one or more at a time."""
+
+    def examples(self, rows: Sequence[Row], tokeniser: Tokeniser) -> Examples:
+        if self.views == 1:
+            return Examples(joined(*self.sequences([rows], tokeniser)))
+        width = len(rows[0]) // self.views if rows else 0
+        views = [row[at : at + width] for row in rows for at in range(0, len(row), width)]
+        return Examples(joined(*self.sequences([views], tokeniser)), np.arange(len(rows) + 1) * self.views)
+
+
+class Plain(Reading):
+    """A sequence of each row, of one text or a pair, truncated, the longer text first."""
+
+    name = "text"
+
+    def sequences(self, parts: Iterable[Sequence[Row]], tokeniser: Tokeniser) -> Iterator[Tokens]:
+        yield from (tokeniser(part, self.max_length) for part in parts)
+
+
+class Packed(Reading):
+    """The tokens of all texts end to end with a separator between two texts, cut into blocks of exactly `max_length` tokens; each block has
+    the first and last token that the tokenizer puts around one text. So a block may hold the end of one text and the beginning of the
+    next, as in the papers' own pre-training (docs/papers.md T7), and a long text goes on over many blocks. Only the last block may be
+    shorter; it is dropped with fewer than MIN_TAIL tokens of text, unless it is the only one. `special` marks first and last tokens and
+    separators."""
+
+    name = "packed"
+
+    def sequences(self, parts: Iterable[Sequence[Row]], tokeniser: Tokeniser) -> Iterator[Tokens]:
+        """Raises UserError where `max_length` leaves no room in a block."""
+        frame = tokeniser.frame
+        width = self.max_length - len(frame.first) - len(frame.last)
+        if width < 2:  # two, so that no block is a separator alone
+            raise UserError(
+                f"max_length {self.max_length}: leaves {max(0, width)} tokens of text in a packed block; raise it."
+            )
+        rest, between, begun, cut = np.zeros(0, np.int32), np.zeros(0, np.bool_), False, False
+        for part in parts:
+            ids, separators = _separated(*tokeniser.content([text for (text,) in part]), frame.separator, begun)
+            begun = begun or len(ids) > 0
+            rest, between = np.concatenate([rest, ids]), np.concatenate([between, separators])
+            whole = len(rest) // width * width
+            if whole:
+                cut = True
+                yield _framed(rest[:whole].reshape(-1, width), between[:whole].reshape(-1, width), frame)
+                rest, between = rest[whole:], between[whole:]
+        if len(rest) and (not cut or int((~between).sum()) >= MIN_TAIL):
+            yield _framed(rest[None, :], between[None, :], frame)
+
+
+READINGS: dict[str, type[Reading]] = {reading.name: reading for reading in (Plain, Packed)}
+
+
+def reading_of(data: Data) -> Reading:
+    return READINGS[data.blocks](data.max_length, data.views)
+
+
+def _separated(
+    ids: NDArray[np.int32], lengths: NDArray[np.int64], separator: int, begun: bool
+) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    """Texts [T] with a separator before each, except the first of a corpus; and a mask of the separators."""
+    starts = (np.cumsum(lengths) - lengths)[lengths > 0]  # a text without tokens leaves no trace
+    if not begun:
+        starts = starts[1:]
+    separated = np.insert(ids, starts, separator)
+    places = np.zeros(len(separated), dtype=np.bool_)
+    places[starts + np.arange(len(starts))] = True
+    return separated, places
+
+
+def _framed(content: NDArray[np.int32], separators: NDArray[np.bool_], frame: Frame) -> Tokens:
+    """Blocks of equal length from content [n, width]."""
+    count, width = content.shape
+    inside = slice(len(frame.first), len(frame.first) + width)
+    length = len(frame.first) + width + len(frame.last)
+    ids = np.empty((count, length), dtype=np.int32)
+    types = np.full((count, length), frame.types, dtype=np.int8)
+    special = np.ones((count, length), dtype=np.bool_)
+    for block, column in ((ids, 0), (types, 1)):
+        block[:, : inside.start] = frame.first[:, column]
+        block[:, inside.stop :] = frame.last[:, column]
+    ids[:, inside] = content
+    special[:, inside] = separators
+    return Tokens(ids.ravel(), types.ravel(), special.ravel(), np.arange(count + 1, dtype=np.int64) * length)

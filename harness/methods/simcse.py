@@ -1,0 +1,56 @@
+"""SimCSE: contrast between two dropout passes of the same text (Gao et al., EMNLP 2021, unsupervised, equation 4), here as
+post-training on a task's own texts.
+
+Deviations.
+- The paper trains sentence embeddings on a million sentences of Wikipedia and compares them by cosine; here the encoder that it leaves is
+  fine-tuned, on the protocol of CMLM's comparison. No paper prints this row.
+- Its settings are given from memory, since the text is not at hand: temperature 0.05, and a dense layer with tanh on the first token that
+  is there while training and dropped afterwards (`projection`). The layer begins as the encoder's own do.
+- Learning rate, batch size and updates are those of the table, not the paper's (3e-5, 64, one epoch for BERT-base).
+- Equation 4 is CMLM's equation 7 with one further view: one direction, pass 0 the anchor, the positive in the denominator.
+- Negatives are the batch's other texts; `contrast_group` cuts the batch into smaller groups. A text that occurs twice in a batch is its own
+  negative, as in the paper.
+- Both passes draw their dropout in one forward pass of the doubled batch, with the encoder's own probability. Without dropout they are equal.
+- The paper's optional MLM term is left out.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from harness.methods.base import ContrastGroup, Method, UnlabelledPhase, group_of, group_words, unlabelled_stage
+from harness.objectives import objective
+from harness.specs import Stage
+from harness.yaml_files import Strict
+
+
+class Hyperparameters(Strict):
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False, description="tau (equation 4)")] = 0.05
+    projection: Annotated[bool, Field(description="dense and tanh on the first token, while training alone")] = True
+    contrast_group: ContrastGroup = 0
+
+
+def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
+    params = h.model_dump() | {"contrast_group": group_of(h.contrast_group, phase.optim.batch_size, "simcse")}
+    return (unlabelled_stage(objective("simcse", num_views=1, contrast="simclr", **params), phase),)
+
+
+def choices(h: Hyperparameters) -> tuple[str, ...]:
+    return (
+        f"temperature {h.temperature:g}",
+        "one direction with pass 0 as the anchor",
+        group_words(h.contrast_group),
+        f"first tokens contrasted {'after a dense layer with tanh' if h.projection else 'without a projection'}",
+        "no MLM term",
+    )
+
+
+SIMCSE = Method(
+    "simcse",
+    "SimCSE",
+    "Gao et al., SimCSE: Simple Contrastive Learning of Sentence Embeddings, EMNLP 2021",
+    Hyperparameters,
+    train=train,
+    choices=choices,
+    full_name="simple contrastive learning of sentence embeddings",
+)

@@ -1,0 +1,235 @@
+"""The data of a table as row sets, without texts, and the runs that they give for any hyperparameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.encoders import adapted
+from harness.encoders.families import family_of
+from harness.errors import UserError
+from harness.methods import RunContext, Step, UnlabelledPhase, chain, hyperparameters, methods_named
+from harness.objectives import definition_of
+from harness.objectives.definitions import HEAD
+from harness.planning.recipe import Augment, EncoderSettings
+from harness.planning.resolved import ResolvedTable
+from harness.planning.row import ENCODER, Row
+from harness.specs import Data, Encoder, Parent, RowSet, Run, Selection
+from harness.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """One task's evaluation sets as row sets: dev (of the first training set, where each has its own), tests by evaluation name.
+    `note`: why they are not the paper's.
+
+    `unlabelled`: texts that the task names besides. `origin`: which rows of the source they are, as 'dev 72 and test 28 of the 100 rows of validation'; empty while not read.
+    Of a task of the user's that was read, `labels`: of its labelled rows those of each class, or the lowest and the highest score; `rare`: see
+    `EvaluationSets`.
+    """
+
+    task: Task
+    dev: RowSet
+    tests: Mapping[str, RowSet]
+    note: str = ""
+    origin: str = ""
+    unlabelled: int = 0
+    labels: tuple[float, ...] = ()
+    rare: str = ""
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """One training set: its labelled rows, with the back-translations that augment them, the texts that post-training reads (the same rows without labels, those and further
+    ones, or the unlabelled texts of the task), their back-translations (None where there can be none), and the dev set that its runs select on.
+    `drawn`: the number of labelled rows without augmentation, which epochs count."""
+
+    labelled: RowSet
+    texts: RowSet
+    translated: RowSet | None
+    dev: RowSet
+    drawn: int
+
+
+@dataclass(frozen=True)
+class TableData:
+    """The data of a table: enough to make its runs for any hyperparameters without reading again.
+
+    `training` by (task, size, subset, number of texts, 0 for its own, augmentation); `base` is the encoder, `mlm_head` where stages that use an MLM
+    head start from instead (None: `base` has a usable one); `corpora` of pre-training by part, empty without it; `config` and
+    `encoder` of the located encoder; `views` and `untranslated` of the translation, `unaugmented`: why training sets cannot be
+    augmented so, by augmentation. `read_under`: what the table said that this depends on, by the name under which a user sets it.
+    `starts`: what rows start from instead of the encoder, by row.
+    """
+
+    tasks: Mapping[str, TaskData]
+    training: Mapping[tuple[str, int, int, int, Augment | None], TrainingSet]
+    base: Encoder
+    mlm_head: Parent | None
+    corpora: Mapping[tuple[float, float], RowSet]
+    config: Mapping[str, Any]
+    encoder: str
+    views: int
+    untranslated: str
+    unaugmented: Mapping[Augment | None, str] = field(default_factory=dict)
+    read_under: Mapping[str, object] = field(default_factory=dict)
+    starts: Mapping[str, Encoder | Parent] = field(default_factory=dict)
+
+
+def data_settings(resolved: ResolvedTable) -> dict[str, object]:
+    """Settings that the data depend on besides tasks, sizes and subsets."""
+    text = resolved.pre_train
+    return {
+        "protocol": resolved.protocol,
+        "encoder": resolved.encoder,
+        "data": resolved.data,
+        "mlm_head.steps": resolved.mlm_head.steps,
+        "mlm_head.frozen": resolved.mlm_head.frozen,
+        **{f"{ENCODER}{name}": resolved.encoder_settings.get(name) for name in EncoderSettings.model_fields},
+        **({"translator": resolved.translator} if resolved.translates else {}),
+        **({f"pre_train.{name}": getattr(text, name) for name in ("corpus", "fraction", "held_out")} if text else {}),
+    }
+
+
+def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, ...], tuple[tuple[str, str, str], ...]]:
+    """All runs of a resolved table, and (row, task, reason) of what is skipped. Nothing is read and no key is computed.
+
+    `table_data` hold every task, size and subset of `resolved`. Raises UserError for unknown methods and hyperparameters, for
+    objectives that the encoder cannot be trained with, and where `resolved` asks for other data than were read.
+    """
+    for name, value in data_settings(resolved).items() if table_data.read_under else ():
+        now, before = ("not set" if each is None else each for each in (value, table_data.read_under.get(name)))
+        if now != before:
+            raise UserError(
+                f"{name} is {now}, but was {before} when the data were read; it must be the same for all points."
+            )
+    runs: list[Run] = []
+    skipped: list[tuple[str, str, str]] = []
+    prepared = []
+    for row in resolved.rows:
+        before, steps = _steps(resolved, row)
+        start = table_data.starts.get(row.name) or _pre_trained(resolved, row, before, table_data)
+        if start is None and resolved.mlm_head.shared and any(method.train for method, _ in steps):
+            start = table_data.mlm_head
+        prepared.append((row, steps, start))
+    family = family_of(table_data.config)
+    for name in resolved.tasks:
+        contexts_of: dict[tuple[str, int | None, Augment | None], list[RunContext]] = {}
+        for row, steps, start in prepared:
+            if not resolved.takes(row, name):
+                continue
+            if row.augment in table_data.unaugmented:
+                skipped.append((row.name, name, table_data.unaugmented[row.augment]))
+                continue
+            _check_head(resolved, row, start, table_data.tasks[name].task)
+            like = (f"{row.recipe_settings}{resolved.tuned_recipe(row)}", row.unlabelled, row.augment)
+            if like not in contexts_of:
+                contexts_of[like] = list(_contexts(resolved, row, table_data, name))
+            contexts = contexts_of[like]
+            reason = next((r for method, _ in steps for context in contexts[:1] if (r := method.unfit(context))), None)
+            if not reason and contexts and not family.mlm:
+                stages = chain(steps, contexts[0], start)[-1].chain
+                reason = next(
+                    (r for s in stages if (r := definition_of(s.objective).headless(table_data.config))), None
+                )
+            if reason:
+                skipped.append((row.name, name, reason))
+                continue
+            for context in contexts:
+                leaf = chain(steps, context, start)[-1]
+                if row.encoder_settings:
+                    leaf = leaf.with_encoder(adapted(leaf.encoder, row.encoder_settings, table_data.config))
+                runs.append(Run(leaf, row.name, row.method, name, context.size, context.subset, context.seed))
+    for run in runs:
+        for stage in run.stage.chain:
+            if table_data.config and (missing := definition_of(stage.objective).unmet(table_data.config)):
+                raise UserError(f"{table_data.encoder}: {missing}.")
+    return tuple(runs), tuple(skipped)
+
+
+def _check_head(resolved: ResolvedTable, row: Row, start: Encoder | Parent | None, task: Task) -> None:
+    """Raises UserError where runs would start from a classification head with another number of outputs."""
+    if isinstance(start, Parent) and HEAD in start.parts and start.stage.data.num_labels != task.kind.outputs:
+        raise UserError(
+            f"table {resolved.table.name}, row {row.name}: the head that it starts from has {start.stage.data.num_labels} outputs, and "
+            f"task {task.name} has {task.kind.outputs} labels; choose other tasks, or set starts_from.head to false."
+        )
+
+
+def _steps(resolved: ResolvedTable, row: Row) -> tuple[list[Step], list[Step]]:
+    """A row's methods with their hyperparameters: those of pre-training, and the others."""
+    place = f"table {resolved.table.name}, row {row.name}"
+    settings = resolved.settings_of(row)
+
+    def named(text: str) -> list[Step]:
+        steps = []
+        for method in methods_named(text, place) if text else ():
+            where, origins = f"method {method.name} (row {row.name})", resolved.origins_of(row, method.name)
+            steps.append((method, hyperparameters(method, settings[method.name], where, origins)))
+        return steps
+
+    before, steps = named(row.pre_train), named(row.method)
+    wrong = next((method.name for method, _ in before if method.train is None or method.translates), None)
+    if wrong:
+        raise UserError(f"{place}: {wrong} cannot pre-train on a corpus; pre_train takes methods without labels.")
+    return before, steps
+
+
+def _pre_trained(resolved: ResolvedTable, row: Row, steps: list[Step], table_data: TableData) -> Parent | None:
+    """The weights that all replicates of a row start from, of its last pre-training stage. That starts from the encoder as it is."""
+    if not steps:
+        return None
+    text = resolved.pre_train
+    base: Encoder | Parent = table_data.base
+    assert text is not None  # a table with such a row has a corpus
+    rows = table_data.corpora[0.0, resolved.fraction(row)]
+    held_out = table_data.corpora[resolved.held_out] if resolved.held_out else None
+    data = Data(rows, max_length=text.max_length, blocks=text.blocks, held_out=held_out)
+    optim = resolved.optim("pre_train", row=row)
+    for method, values in steps:
+        assert method.train is not None
+        trained = method.train(values, UnlabelledPhase(data, optim, text.seed, base, "pre-train"))
+        base = Parent(trained[-1])
+    assert isinstance(base, Parent)
+    return Parent(base.stage, resolved.pre_train_step(row))
+
+
+def _contexts(resolved: ResolvedTable, row: Row, table_data: TableData, name: str) -> Iterator[RunContext]:
+    """Every training set of a task with every seed, under the row's recipe; a full training set has one subset."""
+    found = table_data.tasks[name]
+    for size in resolved.sizes:
+        for subset in resolved.subsets_at(size):
+            training = table_data.training[name, size, subset, row.unlabelled or 0, row.augment]
+            data = Data(
+                training.labelled,
+                num_labels=found.task.kind.outputs,
+                max_length=resolved.max_length,
+                dev=training.dev,
+                tests=tuple(found.tests.values()),
+                classes=found.task.classes,
+            )
+            unlabelled = Data(training.texts, max_length=resolved.max_length)
+            translated = None
+            if training.translated:
+                translated = Data(training.translated, max_length=resolved.max_length, views=table_data.views)
+            fine_tune = resolved.optim("fine_tune", size, training.drawn, row, name)
+            post_train = resolved.optim("post_train", size, training.texts.rows, row, name)
+            selection: Selection = resolved.selection(name, math.ceil(training.drawn / fine_tune.batch_size))
+            for seed in resolved.seeds:
+                yield RunContext(
+                    name,
+                    size,
+                    subset,
+                    seed,
+                    data,
+                    unlabelled,
+                    fine_tune,
+                    post_train,
+                    selection,
+                    table_data.base,
+                    table_data.mlm_head,
+                    translated,
+                    table_data.untranslated,
+                )

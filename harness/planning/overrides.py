@@ -1,0 +1,216 @@
+"""The overrides of a request, applied to a table: a patched recipe, hyperparameters by method, and settings of the encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from harness.errors import UserError, hint, unknown
+from harness.methods import METHODS
+from harness.planning.recipe import EXCLUSIVE, PHASES, EncoderSettings, Length, MlmHead, Phase, PreTrain, Recipe, Value
+from harness.planning.request import Override, Request
+from harness.planning.row import ENCODER, Row, rows_named
+from harness.wording import listed
+from harness.yaml_files import Strict, validated
+
+if TYPE_CHECKING:
+    from harness.planning.resolved import ResolvedTable
+    from harness.planning.table import Preset, Table
+
+M = TypeVar("M", bound=Strict)
+
+
+class _TokenLimit(Strict):
+    max_length: Length
+
+
+@dataclass
+class Applied:
+    """What overrides come to, the later one of a pair wins. `patches` of the recipe, in order; `pre_train`, `mlm_head`, `encoder` and
+    `max_length`: what the table has, with what they change; `hyperparameters` by method and name, and the override of each by key."""
+
+    methods: tuple[str, ...]
+    pre_train: PreTrain | None
+    mlm_head: MlmHead
+    encoder: EncoderSettings
+    max_length: int
+    patches: list[Recipe] = field(default_factory=list)
+    hyperparameters: dict[str, dict[str, Value]] = field(default_factory=dict)
+    origins: dict[str, Override] = field(default_factory=dict)
+
+    def add(self, override: Override) -> None:
+        """Raises UserError for a key that is not known and for a value that does not fit it."""
+        group, name, value = override.path[0], ".".join(override.path[1:]), override.value
+        if override.key == "max_length":
+            self.max_length = validated(_TokenLimit, {"max_length": value}, override.place).max_length
+        elif group == "mlm_head":
+            self.mlm_head = _changed(self.mlm_head, override, name)
+        elif group == "encoder":
+            self.encoder = _changed(self.encoder, override, name)
+        elif group == "pre_train" and name in PreTrain.model_fields:
+            if self.pre_train is None:
+                raise UserError(f"{override.place}: this table has no row that is pre-trained.")
+            self.pre_train = _changed(self.pre_train, override, name)
+        elif group in ("optim", *PHASES) and name:
+            patch = _changed(Phase(), override, name, PreTrain.model_fields if group == "pre_train" else ())
+            self.patches += [Recipe(**{phase: patch}) for phase in (PHASES[:2] if group == "optim" else (group,))]
+        elif group in self.methods and name:
+            if not isinstance(value, (bool, int, float, str)):
+                raise UserError(f"{override.place}: should be a number, a word, true or false, not {value!r}.")
+            self.hyperparameters.setdefault(group, {})[name] = value
+            self.origins[override.key] = override
+        elif group in (*self.methods, "optim", *PHASES):
+            example = "lr=1e-5" if group in ("optim", *PHASES) else "HYPERPARAMETER=VALUE"
+            raise UserError(f"{override.place}: '{group}' needs a field, for example {group}.{example}.")
+        else:
+            raise self._unknown(override, name)
+
+    def over(self, recipe: Recipe) -> Recipe:
+        """The recipe with the patches."""
+        for patch in self.patches:
+            recipe = recipe.patched(patch)
+        return recipe
+
+    def _unknown(self, override: Override, name: str) -> UserError:
+        models: dict[str, type[Strict]] = {"mlm_head": MlmHead, "encoder": EncoderSettings}
+        models |= dict.fromkeys(("optim", *PHASES), Phase)
+        known = [f"{group}.{field}" for group, model in models.items() for field in model.model_fields]
+        known += [f"{method}.{name or 'HYPERPARAMETER'}" for method in self.methods]
+        groups = ["max_length", *(f"{group}.*" for group in (*models, *self.methods))]
+        return UserError(
+            f"{override.place}: unknown key '{override.key}'.{hint(override.key, ['max_length', *known])} "
+            f"Known: {', '.join(groups)}."
+        )
+
+
+def applied(table: Table, preset: Preset, encoder: str, rows: Iterable[Row], overrides: Iterable[Override]) -> Applied:
+    """All overrides in their order, over what a table has under a preset for an encoder. Raises UserError as `Applied.add` does."""
+    settings = Applied(
+        methods=tuple(sorted({part for row in (*table.rows, *rows) for part in row.parts})),
+        pre_train=preset.pre_train or table.pre_train,
+        mlm_head=preset.mlm_head or MlmHead(),
+        encoder=EncoderSettings(**table.encoder_under(preset, encoder)),
+        max_length=preset.max_length or table.max_length,
+    )
+    for override in overrides:
+        settings.add(override)
+    return settings
+
+
+def _changed(model: M, override: Override, name: str, others: Iterable[str] = ()) -> M:
+    """The model with the value of an override as its field `name`. `others`: fields that the group of the key has besides."""
+    if name not in type(model).model_fields:
+        known = [f"{override.path[0]}.{field}" for field in (*type(model).model_fields, *others)]
+        raise unknown("key", override.key, known, override.place)
+    return validated(type(model), {**model.model_dump(exclude_none=True), name: override.value}, override.place)
+
+
+def of_rows(table: Table, rows: Iterable[Row], request: Request) -> dict[str, Request]:
+    """The request of each of the chosen `rows` alone that some override reaches alone, by name: with what reaches it, in order.
+
+    Raises UserError for a name of no row, for a value that holds for the whole table, and for a point of a file whose rows are not chosen.
+    """
+    chosen, alone = tuple(rows), dict[str, set[int]]()
+    known = (*table.rows, *chosen)
+    for index, override in enumerate(request.overrides):
+        name = override.row
+        if not name:
+            continue
+        if table_wide(override.path):
+            raise UserError(f"{override.place}: {override.key} holds for all rows; leave '{name}:' out.")
+        if not rows_named(known, name) and not set(name.lower().split("+")) <= METHODS.keys():
+            raise unknown("row", name, [row.name for row in known], override.place)
+        reached = rows_named(chosen, name)
+        if override.in_file and not reached:
+            raise UserError(f"{override.place}: is for {name}, which is none of the chosen rows; choose it too.")
+        for row in reached:
+            alone.setdefault(row.name, set()).add(index)
+    found = {}
+    for row in chosen:
+        if mine := alone.get(row.name):
+            reach = [each for index, each in enumerate(request.overrides) if not each.row or index in mine]
+            name = row.name if row in table.rows else row.method  # a row of a method that the table lacks
+            found[row.name] = replace(
+                request, methods=(name,), overrides=tuple(replace(each, row="") for each in reach)
+            )
+    return found
+
+
+def set_here(resolved: ResolvedTable) -> list[str]:
+    """The overridden hyperparameters of the chosen rows' methods, for a caption."""
+    chosen = {part for row in resolved.rows for part in row.parts}
+    return [
+        f"{method}.{name} set to {value}"
+        for method, values in sorted(resolved.settings.items())
+        if method in chosen
+        for name, value in sorted(values.items())
+    ]
+
+
+def table_wide(path: Sequence[str]) -> bool:
+    """Whether an override is of a value that all rows of a table share: the tokens and the text that they are trained on."""
+    text = path[0] == "pre_train" and ".".join(path[1:]) in PreTrain.model_fields
+    return text or path[0] in ("max_length", "mlm_head", ENCODER.rstrip("."))
+
+
+@dataclass(frozen=True)
+class Unreached:
+    """An override of `value` that some `rows` replace by a value of their own; `all`: there are no others that it concerns."""
+
+    override: Override
+    value: str
+    rows: tuple[str, ...]
+    all: bool
+
+    @property
+    def sentence(self) -> str:
+        one = len(self.rows) == 1
+        return (
+            f"{self.override.place} has no effect on {listed(self.rows)}, which set{'s' * one} {self.value} "
+            f"{'itself' if one else 'themselves'}"
+        )
+
+
+def unreached(resolved: ResolvedTable, overrides: Iterable[Override]) -> list[Unreached]:
+    """The overrides of all rows that do not reach each row that they concern; of several of one key the last one counts."""
+    found = []
+    for override in {override.key: override for override in overrides if not override.row}.values():
+        group, name, value = override.path[0], ".".join(override.path[1:]), override.value
+        rows = list(resolved.rows)
+        parts: dict[str, list[Row]] = {}
+        if group in resolved.settings:
+            rows = [row for row in rows if group in row.parts]
+            parts[override.key] = [row for row in rows if resolved.settings_of(row)[group][name] != value]
+        elif f"{group}." == ENCODER:
+            parts[override.key] = [row for row in rows if row.encoder_settings.get(name, value) != value]
+        elif override.key == "pre_train.fraction":
+            rows = [row for row in rows if row.pre_train]
+            parts[override.key] = [row for row in rows if row.pre_train_fraction not in (None, value)]
+        elif group in ("optim", *PHASES):
+            for phase in PHASES[:2] if group == "optim" else (group,):
+                parts[f"{phase}.{name}"] = [
+                    row for row in rows if _replaces(row.recipe_settings.get(phase, {}), name, value)
+                ]
+        everywhere = bool(rows) and all(len(keeping) == len(rows) for keeping in parts.values())
+        found += [
+            Unreached(override, each, tuple(row.name for row in keeping), everywhere)
+            for each, keeping in parts.items()
+            if keeping
+        ]
+    return found
+
+
+def _replaces(settings: Mapping[str, Any], name: str, value: Any) -> bool:
+    """Whether what a row sets of a phase takes the place of a field's value."""
+    same = next((pair for pair in EXCLUSIVE if name in pair), (name,))
+    return settings.get(name, value) != value or any(key in settings for key in same if key != name)
+
+
+def check_effect(resolved: ResolvedTable, overrides: Iterable[Override]) -> None:
+    """Raises UserError for an override that every chosen row replaces by a value of its own."""
+    for each in unreached(resolved, overrides):
+        if each.all:
+            raise UserError(
+                f"{each.override.place}: has no effect, each chosen row sets {each.value} itself; change it in a table of your own."
+            )

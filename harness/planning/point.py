@@ -1,0 +1,161 @@
+"""A point of hyperparameters as a YAML file: what `harness tune` ends in, and what a request can start from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from harness.errors import UserError, unknown
+from harness.methods import methods_named
+from harness.planning.overrides import table_wide
+from harness.planning.recipe import Scalar, Seed, Size
+from harness.planning.request import FIELDS, Override, Request, Study, parse_override, same_table
+from harness.planning.table import Table, load_table
+from harness.yaml_files import MisplacedError, Places, Strict, load_yaml
+
+TABLE_WIDE = ("max_length",)
+"""Keys without a dot that are settings of the table, not hyperparameters of the method."""
+
+Text = Annotated[str, Field(min_length=1)]
+
+
+class PointTarget(Strict):
+    """Where a point was judged: one row of a table under a preset. What is left out is the preset's.
+
+    `tasks`: names, or the user's own files, described as in `Request`; `set`: KEY=VALUE texts that all points of the study ran under. Paths are
+    as on the command line, from the current folder.
+    """
+
+    table: Text
+    preset: Text
+    row: Text
+    tasks: tuple[Text, ...] = ()
+    sizes: tuple[Size, ...] = ()
+    subsets: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    seeds: tuple[Seed, ...] = ()
+    protocol: str = ""
+    text: tuple[Text, ...] = ()
+    label: str = ""
+    kind: str = ""
+    dev: str = ""
+    test: str = ""
+    unlabelled: str = ""
+    remove_overlap: bool = False
+    encoder: str = ""
+    data: str = ""
+    corpus: str = ""
+    translator: str = ""
+    set: tuple[str, ...] = ()
+
+
+class PointFile(Strict):
+    """`method`: 'cmlm', or several as 'cmlm+scl'. `set`: its hyperparameters by name ('cmlm.alpha' where there are several
+    methods), and settings of the recipe under their own keys (fine_tune.lr). `chosen`: how it was found, for readers."""
+
+    method: str
+    set: dict[str, Scalar]
+    target: PointTarget | None = None
+    chosen: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _whose(self) -> PointFile:
+        parts = self.method.split("+")
+        for key in self.set:
+            if len(parts) > 1 and "." not in key and key not in TABLE_WIDE:
+                known = " or ".join(f"{part}.{key}" for part in parts)
+                raise MisplacedError(["set", key], f"the point has several methods; write {known}")
+        return self
+
+
+def load_point(path: Path) -> PointFile:
+    """A point's file. Raises UserError for a file that does not fit and for an unknown method."""
+    point = load_yaml(path, PointFile)
+    methods_named(point.method, Places(path)("method"))
+    return point
+
+
+def settings(point: PointFile, places: Places, row: str) -> tuple[Override, ...]:
+    """The point's `set` as overrides of its `row`. `places`: of its file."""
+    found = []
+    for key, value in point.set.items():
+        whole = key if "." in key or key in TABLE_WIDE else f"{point.method}.{key}"
+        found.append(_alone(Override(tuple(whole.split(".")), value, origin=places("set", key), in_file=True), row))
+    return tuple(found)
+
+
+def _alone(override: Override, row: str) -> Override:
+    """The same for one row, where rows can differ in it."""
+    return override if table_wide(override.path) else replace(override, row=row)
+
+
+def with_points(request: Request, files: Iterable[str]) -> Request:
+    """The request with the points of some files: their overrides, each for the rows of its point alone, come before the request's
+    own, and their targets give the fields that the request leaves out; the rows of several are joined.
+
+    A target counts where the request names no table and no preset, or the same ones; else only method and `set` of the
+    point are taken. Raises UserError for what is wrong in a file, and for targets that differ in what the request leaves out; a
+    request without a table, where no target names one either, comes back without one.
+    """
+    asked, overrides, studies = request, list[Override](), []
+    for file in files:
+        point, places = load_point(Path(file)), Places(Path(file))
+        target, row = point.target, point.method
+        if not request.table and target:
+            request = _taking(request, {"table": target.table}, places)
+        if target and same_table(request.table, target.table) and asked.preset in (None, target.preset):
+            values = _target_values(load_table(request.table, request.origin("table")), point, target, places)
+            (row,) = values["methods"]
+            if asked.methods is None:
+                values["methods"] = (*(request.methods or ()), row)
+            shared = [
+                parse_override(text, places("target", "set", i), in_file=True) for i, text in enumerate(target.set)
+            ]
+            overrides += [_alone(override, row) for override in shared]
+            taken = {name: value for name, value in values.items() if value and getattr(asked, name) is None}
+            for name, value in taken.items():
+                if name != "methods" and getattr(request, name) not in (None, value):
+                    raise UserError(
+                        f"{places('target', name)}: differs from {request.origin(name)}; say which holds with {request.option(name)}."
+                    )
+            request = _taking(request, taken, places)
+        if target:
+            protocol = target.protocol or load_table(target.table, places("target", "table")).protocol
+            studies.append(Study(file, protocol, target.tasks, target.sizes, target.subsets))
+        overrides += settings(point, places, row)
+    _check_shared(overrides)
+    return replace(request, overrides=(*overrides, *request.overrides), studies=tuple(studies))
+
+
+def _check_shared(overrides: Iterable[Override]) -> None:
+    """Raises UserError where points differ in a value that holds for the whole table."""
+    held: dict[str, Override] = {}
+    for override in overrides:
+        other = held.setdefault(override.key, override) if not override.row else override
+        if other.value != override.value:
+            raise UserError(
+                f"{override.place}: {override.key} holds for all rows and differs from {other.place}; name one of the files."
+            )
+
+
+def _taking(request: Request, values: Mapping[str, Any], places: Places) -> Request:
+    """The request with values of a point's target."""
+    origins = {name: places("target", name) for name in values}
+    return replace(request, **values, origins={**request.origins, **origins})
+
+
+def _target_values(table: Table, point: PointFile, target: PointTarget, places: Places) -> dict[str, Any]:
+    """A target's values by field of a request; '' and () where the preset's hold."""
+    values = {name: getattr(target, name) for name in FIELDS if name != "methods"}
+    preset = table.presets.get(target.preset)
+    if preset and preset.data == target.data:
+        values["data"] = ""  # a name for where the preset's tasks come from, nothing that a request takes
+    names = {text.lower() for row in table.rows for text in (row.name, row.method)}
+    title = "+".join(method.title for method in methods_named(point.method))
+    if target.row.lower() not in names and target.row.lower() != title.lower():
+        raise unknown("row", target.row, [row.name for row in table.rows], places("target", "row"))
+    # A method that the table has no row for gets one, but by the method's name, not by its title.
+    return values | {"methods": (target.row if target.row.lower() in names else point.method,)}

@@ -1,0 +1,233 @@
+"""What a table says of training: the recipe of each phase, the corpus of pre-training, the MLM head, settings of the encoder."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
+
+from harness.yaml_files import MisplacedError, Strict
+
+PHASES = ("fine_tune", "post_train", "pre_train")
+EXCLUSIVE = (("epochs", "steps"), ("warmup", "warmup_steps"))
+"""Fields of a phase that say one thing in two ways: the one that is set later replaces the other."""
+
+Value = bool | int | float | str
+"""What a method's hyperparameter may be in YAML; the method validates it."""
+
+
+def _scalar(value: object) -> object:
+    if not isinstance(value, (bool, int, float, str)):
+        raise ValueError(
+            f"should be a number, a word, true or false, not {'nothing' if value is None else repr(value)}"
+        )
+    return value
+
+
+Scalar = Annotated[Value, BeforeValidator(_scalar)]
+"""A value; a wrong one gives one error, not one for each type of the union."""
+
+
+def _not_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError(f"should be a number, not {'true' if value else 'false'}")
+    return value
+
+
+def _not_tiny(value: float) -> float:
+    if value < 1e-12:
+        raise ValueError(f"should be 1e-12 or more, not {value:g}")
+    return value
+
+
+def _kind(value: object) -> str:
+    return "sizes" if isinstance(value, Mapping) else "number"
+
+
+Number = Annotated[float, BeforeValidator(_not_bool), Field(allow_inf_nan=False)]
+Positive = Annotated[float, BeforeValidator(_not_bool), Field(gt=0, allow_inf_nan=False)]
+Rate = Annotated[float, BeforeValidator(_not_bool), Field(gt=0, le=1), AfterValidator(_not_tiny)]
+"""A learning rate, or AdamW's eps: a smaller or larger one is a typing error."""
+Share = Annotated[float, BeforeValidator(_not_bool), Field(gt=0, le=1)]
+Count = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=10**9)]
+Batch = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=10**6)]
+Few = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=1000)]
+Size = Annotated[int, BeforeValidator(_not_bool), Field(ge=0, le=10**9)]
+Seed = Annotated[int, BeforeValidator(_not_bool), Field(ge=0, lt=2**32)]
+Length = Annotated[int, BeforeValidator(_not_bool), Field(ge=8, le=512)]
+"""Tokens of a sequence, at most."""
+Passes = Annotated[float, BeforeValidator(_not_bool), Field(gt=0, le=10**5)]
+Epochs = Annotated[Annotated[Passes, Tag("number")] | Annotated[dict[Size, Passes], Tag("sizes")], Discriminator(_kind)]
+Steps = Annotated[Annotated[Count, Tag("number")] | Annotated[dict[Size, Count], Tag("sizes")], Discriminator(_kind)]
+
+
+Origin = Annotated[str, Field(pattern=r"^([PRC]( .+)?|D .+, .+)$")]
+"""P (the paper), R (its authors' released code) or C (chosen here, where the paper is silent), then a section or a reason; D (departs
+from the paper), then the paper's value, a comma and a section."""
+
+
+class Phase(Strict):
+    """One training phase's recipe. Unset fields are taken from the level below: table, then `specs.Optim`.
+
+    `lr`: peak learning rate. `batch_size`: rows per update. `epochs` or `steps` (updates): a number, or one by size. `min_steps`: at
+    least so many updates, where epochs of a small training set are fewer.
+    `warmup`: fraction of the steps; `warmup_steps`: the same in updates, at most all. `decay_biases_and_norms`: weight decay
+    moves them too; without decay it has no effect. `clip`: global gradient norm, 0 for none. `dropout`: probability.
+    """
+
+    lr: Rate | None = None
+    batch_size: Batch | None = None
+    epochs: Epochs | None = None
+    steps: Steps | None = None
+    min_steps: Count | None = None
+    schedule: Literal["linear", "constant"] | None = None
+    warmup: Annotated[Number, Field(ge=0, le=1)] | None = None
+    warmup_steps: Count | None = None
+    weight_decay: Annotated[Number, Field(ge=0, le=10)] | None = None
+    decay_biases_and_norms: bool | None = None
+    clip: Annotated[Number, Field(ge=0, le=10**6)] | None = None
+    beta1: Annotated[Number, Field(ge=0, lt=1)] | None = None
+    beta2: Annotated[Number, Field(ge=0, lt=1)] | None = None
+    eps: Rate | None = None
+    dropout: Annotated[Number, Field(ge=0, lt=1)] | None = None
+    precision: Literal["fp32", "bf16", "fp16"] | None = None
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> Phase:
+        for first, second in EXCLUSIVE:
+            if getattr(self, first) is not None and getattr(self, second) is not None:
+                raise MisplacedError([second], f"{first} and {second} are both given; keep one")
+        return self
+
+    def patched(self, patch: Phase) -> Phase:
+        """This phase with the fields that `patch` sets; `steps` there replaces `epochs` here, and the reverse, as for
+        `warmup_steps` and `warmup`."""
+        old, new = self.model_dump(exclude_none=True), patch.model_dump(exclude_none=True)
+        for pair in EXCLUSIVE:
+            if any(name in new for name in pair):
+                for name in pair:
+                    old.pop(name, None)
+        if "steps" in new:
+            old.pop("min_steps", None)
+        return Phase.model_validate({**old, **new})
+
+
+class Recipe(Strict):
+    """The phases' recipes: `pre_train` on a corpus, `post_train` on a task's own texts, `fine_tune` on its labels."""
+
+    fine_tune: Phase = Phase()
+    post_train: Phase = Phase()
+    pre_train: Phase = Phase()
+
+    def patched(self, patch: Recipe) -> Recipe:
+        return Recipe(**{name: getattr(self, name).patched(getattr(patch, name)) for name in PHASES})
+
+
+class TaskRecipe(Recipe):
+    """What the recipe is for some tasks, over that of all."""
+
+    tasks: tuple[str, ...] = Field(min_length=1)
+
+
+def _every(value: object) -> object:
+    if isinstance(value, str) and (value == LAST or EPOCHS_APART.fullmatch(value)):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 10**9:
+        return value
+    raise ValueError(f"should be a number of updates, 'last' or '0.5 epochs', not {value!r}")
+
+
+LAST = "last"
+EPOCHS_APART = re.compile(r"(\d*\.?\d+) epochs?")
+Every = Annotated[int | str, BeforeValidator(_every)]
+"""When dev is evaluated: every so many updates and at the end, after the last update alone, or so many epochs apart."""
+
+
+def updates_between(every: int | str, per_epoch: int) -> int:
+    """Updates between two evaluations, of which an epoch has `per_epoch`; larger than any stage where the last alone counts."""
+    if isinstance(every, int):
+        return every
+    apart = EPOCHS_APART.fullmatch(every)
+    return max(1, math.ceil(float(apart[1]) * per_epoch)) if apart else 10**9
+
+
+class PreTrain(Strict):
+    """What rows with a `pre_train` are pre-trained on, one stage for all replicates: a corpus by name or path, the `fraction` of its
+    texts, the fraction `held_out` on which the loss is logged only, packed blocks of `max_length` tokens or a sequence a text, and the seed. `save_at`: updates after which its weights are stored, besides
+    those that rows start from; it changes no number and no key."""
+
+    corpus: str
+    fraction: Share = 1.0
+    held_out: Annotated[float, BeforeValidator(_not_bool), Field(ge=0, le=0.5)] = 0.0
+    blocks: Literal["packed", "text"] = "packed"
+    max_length: Length = 128
+    seed: Seed = 0
+    save_at: tuple[Count, ...] = ()
+
+
+class StartsFrom(Strict):
+    """What every run of a table starts from: of the runs of its row in another `table`, on `task` at `size` and under the preset of
+    the same name, the one with the best dev score. `head`: with its classification head; else its encoder alone."""
+
+    table: str
+    task: str
+    size: Size = 0
+    head: bool = True
+
+
+class MlmHead(Strict):
+    """The MLM stage for encoders without a usable MLM head. `steps` in updates: 0 for none, unset for the encoder's own
+    number; `frozen`: the head alone is trained; `shared`: every row with post-training starts from it, one without an MLM term too."""
+
+    steps: Size | None = None
+    frozen: bool = False
+    shared: bool = False
+
+
+class Augment(Strict):
+    """Back-translations as further labelled rows: `copies` of each row of a training set, with its label.
+
+    `temperature`: the table's translator is sampled at it, `copies` times a text; left out: a copy by each of its pivots.
+    """
+
+    copies: Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=20)]
+    temperature: Annotated[float, BeforeValidator(_not_bool), Field(ge=0.01, le=10)] | None = None
+
+    def translator(self, name: str) -> str:
+        """The translator `name` at this temperature."""
+        return name if self.temperature is None else f"{name}@T={self.temperature:g}"
+
+
+class EncoderSettings(Strict):
+    """Settings of the encoder for all rows of a table. A key that is left out keeps the encoder's own value.
+
+    `relative_buckets`: of T5's relative positions, beside the encoder's own positions and zero at first; 0: none.
+    `relative_distance`: from which all distances share a bucket.
+    """
+
+    relative_buckets: Annotated[int, BeforeValidator(_not_bool), Field(ge=0, le=10**4)] | None = None
+    relative_distance: Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=10**4)] | None = None
+
+
+class OfEncoder(Strict):
+    """What a table has for one size of new encoders ('coco-lm-large++') in place of its own values. `origin`: of values that are not this size's
+    own, in place of the table's."""
+
+    recipe: Recipe = Recipe()
+    encoder_settings: EncoderSettings = EncoderSettings()
+    origin: dict[str, Origin] = Field(default_factory=dict)
+
+
+def fraction_of(updates: int, steps: int) -> float:
+    """The share of `steps` that the loop reads as `updates`, at most all: it rounds up, so an error upwards would add one."""
+    share = min(1.0, updates / steps)
+    return share if math.ceil(share * steps) <= updates else math.nextafter(share, 0)
+
+
+def scaled(step: int, of: object, steps: int) -> int:
+    """`step` of `of` updates at the same share of `steps` updates."""
+    assert isinstance(of, int)  # the table checks it
+    return max(1, round(step * steps / of))

@@ -1,0 +1,242 @@
+"""A table under the preset, the filters (rows, sizes, subsets, seeds, columns) and the overrides of a request: one flat, frozen object
+that the planner reads."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from harness.errors import UserError, unknown
+from harness.methods import METHODS, methods_named
+from harness.planning.overrides import applied, check_effect, of_rows, set_here
+from harness.planning.request import YAML, Request
+from harness.planning.resolved import ResolvedTable
+from harness.planning.row import Row, rows_named
+from harness.planning.table import Column, Table, load_table
+from harness.planning.values import departures, deviations
+from harness.tasks.protocols import protocol_named
+from harness.tasks.task import TASKS, Task
+from harness.yaml_files import MisplacedError
+
+MOST_SUBSETS = 1000
+"""Subset k is a draw of its own for any k (docs/identity.md); a larger index is a misspelt seed or size."""
+
+
+def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Task] | None = None) -> ResolvedTable:
+    """`table` as a request (None: the table's own defaults) asks for it.
+
+    `tasks`: the known tasks by name, for those the table has no column for (one column for each evaluation, the task's
+    first metric); None means `harness.tasks.task.TASKS`, without a check of the table's own tasks.
+    Raises UserError for an unknown name, a number out of range, or a wrong override.
+    """
+    request = request or Request()
+    preset = request.preset or table.preset_for(request.encoder)
+    if preset not in table.presets:
+        raise unknown("preset", preset, table.presets, f"{request.origin('preset')} of table {table.name}")
+    base = table.presets[preset]
+    encoder = request.encoder or base.encoder
+    rows = _rows(table, preset, request)
+    sizes, subsets, seeds = _design(table, preset, request)
+    chosen_tasks = tuple(base.tasks or table.tasks) if request.tasks is None else tuple(dict.fromkeys(request.tasks))
+    if not chosen_tasks:
+        raise UserError(
+            f"table {table.name} has no task of its own; name a file of labelled rows, a task's YAML file or a task with "
+            f"{request.option('tasks')}."
+        )
+    columns = _columns(table, preset, request, chosen_tasks, tasks)
+    shared = tuple(override for override in request.overrides if not override.row)
+    settings = applied(table, base, encoder, rows, shared)
+    if request.corpus is not None:
+        if settings.pre_train is None:
+            place = f"{request.origin('corpus')} {request.corpus}"
+            raise UserError(f"{place}: table {table.name} has no row that is pre-trained.")
+        settings.pre_train = settings.pre_train.model_copy(update={"corpus": request.corpus})
+    translator = table.translator if base.translator is None else base.translator
+    own = table.recipe_for(encoder)
+    result = ResolvedTable(
+        table=table,
+        preset=preset,
+        encoder=encoder,
+        data=request.data or base.data,
+        rows=rows,
+        tasks=chosen_tasks,
+        columns=columns,
+        sizes=sizes,
+        subsets=subsets,
+        seeds=seeds,
+        recipe=settings.over(own.patched(base.recipe)),
+        task_recipes={
+            task: settings.over(own.patched(spec).patched(base.recipe))
+            for spec in table.task_recipes
+            for task in spec.tasks
+        },
+        max_length=settings.max_length,
+        selection_every=base.selection_every or table.selection_every,
+        mlm_head=settings.mlm_head,
+        aggregate=table.aggregate,
+        pre_train=settings.pre_train if any(row.pre_train for row in rows) else None,
+        translator=translator if request.translator is None else request.translator,
+        settings=settings.hyperparameters,
+        origins=settings.origins,
+        encoder_settings=settings.encoder.model_dump(exclude_none=True),
+        num_workers=request.num_workers or base.num_workers or table.num_workers,
+        file=request.table if request.table.endswith(YAML) else "",
+        protocol=request.protocol or table.protocol,
+        starts_from=base.starts_from or table.starts_from,
+    )
+    tuned = {name: resolve(table, each, tasks) for name, each in of_rows(table, rows, request).items()}
+    result = replace(result, earlier=_earlier(result, request, tasks), tuned=tuned)
+    check_effect(result, shared)
+    _check_k(result)
+    differs = deviations(result)
+    incomparable = (
+        deviations(result, departing=False) if base.comparable else [f"preset {preset} is not the paper's setting"]
+    )
+    if table.source is None:
+        incomparable = ["no paper prints this table"]
+    return replace(
+        result,
+        deviations=(*differs, *set_here(result)),
+        departures=departures(result),
+        incomparable=tuple(incomparable),
+    )
+
+
+# --------------------------------------------------------------------------------------------------------- filters
+
+
+def _rows(table: Table, preset: str, request: Request) -> tuple[Row, ...]:
+    base = table.presets[preset]
+    rows = _drawn(table.rows, base.draws) if base.draws else table.rows
+    if request.methods is not None:
+        return _pick_rows(rows, request.methods, request.origin("methods"))
+    return rows if base.methods is None else tuple(row for name in base.methods for row in rows if row.title == name)
+
+
+def _drawn(rows: Sequence[Row], draws: int) -> tuple[Row, ...]:
+    """`draws` of the points of each grid, the same points in all grids of one kind."""
+    grids: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+    for index, row in enumerate(rows):
+        if row.configuration_of:
+            grids.setdefault((row.configuration_of, row.tasks), []).append(index)
+    left_out: set[int] = set()
+    for (_, tasks), places in grids.items():
+        kept = random.Random(" ".join(tasks)).sample(range(len(places)), min(draws, len(places)))
+        left_out |= {place for number, place in enumerate(places) if number not in kept}
+    return tuple(row for index, row in enumerate(rows) if index not in left_out)
+
+
+def _design(table: Table, preset: str, request: Request) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Sizes, subsets and seeds. Raises UserError for one that the table does not have."""
+    base = table.presets[preset]
+    sizes = base.sizes if base.sizes is not None else table.sizes
+    if request.sizes is not None:
+        for size in request.sizes if table.sizes else ():
+            if size not in table.sizes:
+                raise unknown("size", str(size), map(str, table.sizes), request.origin("sizes"))
+        sizes = tuple(dict.fromkeys(request.sizes))
+    fixed = protocol_named(request.protocol or table.protocol).num_subsets
+    subsets: Sequence[int] = range(fixed or base.subsets or table.subsets)
+    if request.subsets is not None:
+        subsets = _in_range(request.subsets, fixed or MOST_SUBSETS, request.origin("subsets"))
+    seeds = base.seeds or table.seeds
+    if request.seeds is not None:
+        seeds = _in_range(request.seeds, 2**32, request.origin("seeds"))
+    return tuple(sizes) or (0,), tuple(subsets), tuple(seeds)
+
+
+def _in_range(values: Iterable[int], stop: int, where: str) -> tuple[int, ...]:
+    for value in values:
+        if not 0 <= value < stop:
+            raise UserError(f"{where}: {value} is out of range; allowed are 0 to {stop - 1}.")
+    return tuple(dict.fromkeys(values))
+
+
+def _pick_rows(rows: Sequence[Row], names: Iterable[str], where: str) -> tuple[Row, ...]:
+    """Of a table's rows those by row name or method name, in its order; then a row for each method that it lacks."""
+    chosen: set[str] = set()
+    added: dict[str, Row] = {}
+    for name in names:
+        found = rows_named(rows, name)
+        if not found:
+            known = {text.lower() for row in rows for text in (row.name, row.title, row.method) if text}
+            known |= set(METHODS)
+            if any(part not in METHODS for part in name.lower().split("+")):
+                raise unknown("method", name.lower(), known, where)
+            title = "+".join(method.title for method in methods_named(name.lower(), where))
+            added[title] = Row(name=title, method=name.lower(), incomparable="the paper has no such row")
+        chosen |= {row.name for row in found}
+    return (*(row for row in rows if row.name in chosen), *added.values())
+
+
+def _columns(
+    table: Table, preset: str, request: Request, tasks: tuple[str, ...], known: Mapping[str, Task] | None
+) -> dict[str, Column]:
+    """The table's columns of the chosen tasks in its order, then automatic ones for each task it lacks."""
+    columns = {name: column for name, column in table.columns.items() if column.task in tasks}
+    for key, spec in columns.items():
+        if known is not None and spec.task not in known:
+            wrong = unknown("task", spec.task, known, f"table {table.name}, key columns.{key}.task")
+            raise UserError(
+                f"{str(wrong).rstrip('.')}; name the YAML file of a task of your own in {request.option('tasks')}."
+            )
+        try:
+            spec.check((known or {}).get(spec.task))
+        except MisplacedError as error:
+            key = ".".join(["columns", key, *map(str, error.loc)])
+            raise UserError(f"table {table.name}, key {key}: {str(error).rstrip('.')}.") from None
+    extra = [task for task in tasks if task not in table.tasks]
+    if extra and known is None:
+        known = TASKS
+    for name in extra:
+        if known is None or name not in known:
+            where = f"preset {preset}" if request.tasks is None else request.origin("tasks")
+            raise unknown("task", name, {*table.tasks, *(known or ())}, where)
+        task = known[name]
+        for evaluation, title in task.columns_of_table.items():
+            column = name if len(task.evaluations) == 1 else f"{name}_{evaluation}"
+            columns[column] = Column(task=name, metric=task.metrics[0], evaluation=evaluation, title=title)
+    return columns
+
+
+# ------------------------------------------------------------------------------------------------- what it starts from
+
+
+def _earlier(resolved: ResolvedTable, request: Request, tasks: Mapping[str, Task] | None) -> ResolvedTable | None:
+    """The table of the runs that this one's start from, under the same preset, encoder and overrides. Raises UserError where a row
+    does more than fine-tune."""
+    start = resolved.starts_from
+    if start is None:
+        return None
+    place = f"table {resolved.table.name}, key starts_from"
+    for row in resolved.rows:
+        if row.pre_train or any(METHODS[part].train for part in row.parts if part in METHODS):
+            raise UserError(
+                f"{place}: row {row.name} trains on unlabelled texts; rows of a table that starts from selected runs are fine-tuned "
+                "only."
+            )
+    earlier = Request(
+        table=start.table,
+        preset=resolved.preset,
+        methods=tuple(row.name for row in resolved.rows),
+        tasks=(start.task,),
+        sizes=(start.size,),
+        encoder=request.encoder,
+        data=request.data,
+        overrides=request.overrides,
+        origins=dict.fromkeys(("table", "preset", "methods", "tasks", "sizes"), place),
+        flags=request.flags,
+    )
+    return resolve(load_table(start.table, place), earlier, tasks)
+
+
+def _check_k(resolved: ResolvedTable) -> None:
+    """Raises UserError where a cell has fewer runs than its rule takes."""
+    configurations = min(map(len, resolved.printed_rows.values())) if resolved.aggregate.select == "none" else 1
+    runs = min(len(resolved.replicates_at(size)) for size in resolved.sizes) * configurations
+    if (resolved.aggregate.k or 0) > runs:
+        raise UserError(
+            f"table {resolved.table.name}, key aggregate.k: a cell is the {resolved.aggregate.label}, and the chosen subsets and "
+            f"seeds give {runs}; choose more of them."
+        )

@@ -1,0 +1,166 @@
+"""A row of a table as its YAML file says it: methods, what they are set to, and its configurations."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from harness.planning.recipe import PHASES, Augment, Count, EncoderSettings, Phase, Recipe, Share, Value
+from harness.yaml_files import MisplacedError, Strict, placed, validated
+
+Place = tuple[int, str, str, int, int]
+"""Where a table has a score: (size, row, column, subset, seed)."""
+
+ENCODER = "encoder."
+"""How keys of a row's `set` and of overrides begin that are settings of the encoder."""
+
+
+class Grid(Strict):
+    """Values by hyperparameter, or by value of the recipe ('fine_tune.lr'), for a group of `tasks` (none: those of the row)."""
+
+    tasks: tuple[str, ...] = ()
+    grid: dict[str, tuple[Value, ...]] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Grid:
+        names = [key.rpartition(".")[2] for key in self.grid]
+        for (key, values), name in zip(self.grid.items(), names, strict=True):
+            with placed("grid", key):
+                if names.count(name) > 1:
+                    raise ValueError(f"two values of a grid are named {name}; write two rows")
+                for index, value in enumerate(values if key.partition(".")[0] in PHASES else ()):
+                    with placed(index):
+                        validated(Phase, {key.partition(".")[2]: value}, key)
+        return self
+
+
+def _as_grids(value: object) -> object:
+    return [{"grid": value}] if isinstance(value, Mapping) else value
+
+
+class Row(Strict):
+    """One row: a method with the hyperparameters that make it this row.
+
+    `method`: 'cmlm', or several after one another as 'cmlm+scl'; `pre_train`: the same, before, on the table's corpus;
+    `pre_train_step`: the update of pre-training that it starts from (left out: the last), of those in the table's own recipe;
+    `pre_train_fraction`: the fraction of the corpus's texts, where it is not the table's. `set`:
+    hyperparameters by name, by 'method.name' where the row has several methods, and `encoder.` settings of this row alone.
+    `incomparable`: why our row gets no verdict even under the paper's preset (for example values the paper leaves out).
+    `tasks`: those that it is run on (left out: all).
+    `grid`: the values of a grid, or a list with a grid for each group of tasks, on which the row is run then; the row is printed, and has a
+    configuration for each point, or for `draws` of them, drawn without replacement: rows with the same tasks and grid draw the same points.
+    `configuration_of`: the printed row that it is one of several configurations of.
+    `line`: the line of the table's figure that it is on (left out: that of its pre-training).
+    `recipe`: what this row changes in the recipe; `unlabelled`: post-training reads so many texts, those of the training set
+    and further ones of the training rows (left out: those of the training set). `augment`: back-translations as further labelled
+    rows of fine-tuning, over the updates that the training set takes without them.
+    """
+
+    name: str
+    pre_train: str = ""
+    pre_train_step: Count | None = None
+    pre_train_fraction: Share | None = None
+    method: str = Field(min_length=1)
+    set: dict[str, Value] = Field(default_factory=dict)
+    recipe: Recipe = Recipe()
+    unlabelled: Count | None = None
+    augment: Augment | None = None
+    incomparable: str = ""
+    tasks: tuple[str, ...] = ()
+    grid: Annotated[tuple[Grid, ...], BeforeValidator(_as_grids)] = ()
+    draws: Count | None = None
+    configuration_of: str = ""
+    line: str = ""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Row:
+        for key in ("pre_train_step", "pre_train_fraction"):
+            if getattr(self, key) and not self.pre_train:
+                raise MisplacedError([key], "the row has no pre_train to start from")
+        if len(self.grid) > 1 and not all(each.tasks for each in self.grid):
+            raise MisplacedError(["grid"], "name the tasks of each of several grids")
+        if self.tasks and any(each.tasks for each in self.grid):
+            raise MisplacedError(["tasks"], "the grids of the row name their tasks; leave tasks out")
+        if self.draws and not self.grid:
+            raise MisplacedError(["draws"], "there is no grid to draw from")
+        several = len(self.parts) > 1
+        for key, value in self.set.items():
+            with placed("set", key):
+                if key.startswith(ENCODER):
+                    validated(EncoderSettings, {key.removeprefix(ENCODER): value}, key)
+                elif several and key.partition(".")[0] not in self.parts:
+                    known = " or ".join(f"{part}.{key}" for part in dict.fromkeys(self.parts))
+                    raise ValueError(f"the row has several methods; write {known}")
+        return self
+
+    @property
+    def configurations(self) -> tuple[Row, ...]:
+        """The row itself, or a row for each point of its grids, or for each of the points that are drawn."""
+        found = [self._at(part, point) for part in self.grid for point in self._points(part)]
+        return tuple(found) if self.grid else (self,)
+
+    def _points(self, part: Grid) -> list[dict[str, Value]]:
+        points = [dict(zip(part.grid, values, strict=True)) for values in itertools.product(*part.grid.values())]
+        if self.draws is None:
+            return points
+        return random.Random(f"{' '.join(part.tasks or self.tasks)} 0").sample(points, min(self.draws, len(points)))
+
+    def _at(self, part: Grid, point: Mapping[str, Value]) -> Row:
+        """The row on the tasks of a grid with the values of a point: hyperparameters, and values of the recipe. Its name has the last
+        parts of their keys, which are distinct."""
+        recipe: dict[str, dict[str, Value]] = {}
+        for key, value in point.items():
+            phase, _, name = key.partition(".")
+            if phase in PHASES:
+                recipe.setdefault(phase, {})[name] = value
+        values = {key: value for key, value in point.items() if key.partition(".")[0] not in PHASES}
+        shown = [f"{key.rpartition('.')[2]} {value}" for key, value in point.items()]
+        name = f"{self.name} on {', '.join(part.tasks)}" if part.tasks else self.name
+        changed: dict[str, Any] = {
+            "name": f"{name}, {', '.join(shown)}",
+            "tasks": part.tasks or self.tasks,
+            "set": self.set | values,
+            "recipe": self.recipe.patched(Recipe.model_validate(recipe)),
+            "grid": (),
+            "draws": None,
+            "configuration_of": self.title,
+        }
+        return self.model_copy(update=changed)
+
+    @property
+    def title(self) -> str:
+        """The printed row that its runs belong to."""
+        return self.configuration_of or self.name
+
+    @property
+    def encoder_settings(self) -> dict[str, int]:
+        """Settings of the encoder for this row alone, over those of its table."""
+        return {key.removeprefix(ENCODER): int(value) for key, value in self.set.items() if key.startswith(ENCODER)}
+
+    @property
+    def hyperparameters(self) -> dict[str, Value]:
+        """The hyperparameters of its methods that this row sets."""
+        return {key: value for key, value in self.set.items() if not key.startswith(ENCODER)}
+
+    @property
+    def recipe_settings(self) -> dict[str, dict[str, Any]]:
+        """What the row changes in the recipe, by phase and name."""
+        found = self.recipe.model_dump(exclude_none=True)
+        return {phase: values for phase, values in found.items() if values}
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the row's methods, pre-training first."""
+        return tuple(part for text in (self.pre_train, self.method) if text for part in text.split("+"))
+
+
+def rows_named(rows: Iterable[Row], name: str) -> list[Row]:
+    """Those of the rows that a name means: the row of that name, else all rows of the method of that name."""
+    rows, lower = list(rows), name.lower()
+    found = [row for row in rows if name in (row.name, row.title)]
+    found = found or [row for row in rows if row.method and row.method.lower() == lower]
+    return found or [row for row in rows if lower in (row.name.lower(), row.title.lower())]

@@ -1,0 +1,286 @@
+"""From a resolved table to its runs: data, chains, distinct stages, overlap with the evaluation sets, and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from harness.encoders import Located
+from harness.encoders.flops import forward_flops
+from harness.errors import UserError
+from harness.methods import mlm_head_stage
+from harness.objectives import definition_of
+from harness.planning.data import TableData, TaskData, TrainingSet, data_settings, runs_of
+from harness.planning.recipe import Augment
+from harness.planning.resolved import Part, ResolvedTable
+from harness.planning.task_reader import NO_TRANSLATION, Overlap, TaskReader, Translation
+from harness.planning.waves import Select, Start, not_ended
+from harness.specs import UNRESOLVED, Optim, Parent, RowSet, Run, Stage, Status, trained_again
+from harness.tasks import (
+    Corpus,
+    Rows,
+    Task,
+    TextSource,
+    load_corpus,
+    part_name,
+    task_named,
+)
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+COMPARED_TEXTS = 200_000
+"""Overlap with the dev and test sets is not computed for a larger corpus: it needs all texts in memory."""
+CHARS_PER_TOKEN = 4.3
+"""English text under a vocabulary of 30k to 50k; used for cost only."""
+
+
+@dataclass
+class Plan:
+    """What a table needs. `stages` by key, parents before children; `table_data` make the runs of other hyperparameters on the
+    same data; `library` holds the rows of every row set, `corpora` the texts of pre-training, the largest part first;
+    `untranslated`: rows whose back-translations have to be made before anything is trained, for views (None) and by augmentation;
+    `earlier`: the plan of the runs among which those that runs start from are selected, with its stages, and `starts` what is
+    selected, by row."""
+
+    resolved: ResolvedTable
+    located: Located
+    source: str
+    runs: tuple[Run, ...]
+    stages: dict[str, Stage]
+    skipped: tuple[tuple[str, str, str], ...]
+    table_data: TableData
+    overlaps: tuple[Overlap, ...]
+    library: dict[str, Rows] = field(default_factory=dict)
+    corpora: tuple[Corpus, ...] = ()
+    untranslated: Mapping[Augment | None, tuple[Rows, ...]] = field(default_factory=dict)
+    earlier: Plan | None = None
+    starts: Mapping[str, Start] = field(default_factory=dict)
+
+    @property
+    def waves(self) -> tuple[Plan, ...]:
+        """Itself, after the plan of the runs that its own start from."""
+        return (*(self.earlier.waves if self.earlier else ()), self)
+
+    def waits(self, run: Run) -> bool:
+        """Whether the run starts from one that is not selected yet, or of which there is none: its key is provisional."""
+        return run.row in self.starts and self.starts[run.row].selected is None
+
+    @property
+    def waiting(self) -> dict[str, str]:
+        """Keys of the stages that wait for a selection, with the reason where nothing can be selected."""
+        waits = [
+            (run.stage.key, wave.starts[run.row].reason) for wave in self.waves for run in wave.runs if wave.waits(run)
+        ]
+        return dict(waits)
+
+    @property
+    def tasks(self) -> Mapping[str, TaskData]:
+        return self.table_data.tasks
+
+    @property
+    def unresolved(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for stage in self.stages.values() for name in stage.unresolved))
+
+    def names(self) -> dict[str, list[str]]:
+        """Run names by the keys of their chains: which runs a stage serves."""
+        serves: dict[str, list[str]] = {}
+        for run in (run for wave in self.waves for run in wave.runs):
+            for stage in run.stage.chain:
+                serves.setdefault(stage.key, []).append(run.name)
+        return serves
+
+    def stage_flops(self, stage: Stage) -> float:
+        """Estimated FLOPs of one stage, from text lengths in characters."""
+        return stage_flops(stage, self.located.config)
+
+    @property
+    def flops(self) -> float:
+        """Estimated FLOPs of all stages."""
+        return sum(self.stage_flops(stage) for stage in self.stages.values())
+
+    def saved_at(self, stage: Stage) -> set[int]:
+        """The updates after which the table has a stage save its weights: the last one of a row's pre-training."""
+        if stage.phase != "pre-train":
+            return set()
+        last = any(s.phase != "pre-train" and s.parent and s.parent.key == stage.key for s in self.stages.values())
+        return self.resolved.save_at(stage.optim.steps) if last else set()
+
+    def pending(self, statuses: Mapping[str, tuple[Status, int]], retry: bool) -> list[Stage]:
+        """Stages to train for their numbers: those without a record, failed ones, and with `retry` diverged ones."""
+        again = trained_again(retry)
+        return [s for k, s in self.stages.items() if k not in statuses or statuses[k][0] in again]
+
+
+def make_plan(
+    resolved: ResolvedTable,
+    source: TextSource | None,
+    located: Located,
+    *,
+    user_tasks: Mapping[str, Task] | None = None,
+    translation: Translation = NO_TRANSLATION,
+    augmentations: Mapping[Augment, Translation] | None = None,
+    corpora: Mapping[Part, Corpus] = MappingProxyType({}),
+    select: Select = not_ended,
+) -> Plan:
+    """All runs of a table, and those that they start from. Without a source nothing is read and every row set is unresolved, which is enough for a cost.
+
+    `corpora`: what rows are pre-trained on, by part, where it was opened; `augmentations`: left out, they can be made where
+    `translation` can; `select`: gives the start of a row's runs. Raises UserError for unknown tasks, methods and
+    hyperparameters, for objectives that the encoder cannot be trained with, and for data that are wrong.
+    """
+    library: dict[str, Rows] = {}
+    earlier, starts = _earlier(resolved, source, located, user_tasks, select)
+    located = located.adapted(resolved.encoder_settings)
+    mlm_head, prose = _mlm_head(resolved, located, library, bool(source))
+    if augmentations is None:
+        augmentations = dict.fromkeys(resolved.augmentations, Translation(reason=translation.reason))
+    translation = translation if resolved.contrasts_views else NO_TRANSLATION
+    readers: dict[str, TaskReader] = {}
+
+    def evaluations(name: str) -> TaskData:
+        task = (user_tasks or {}).get(name) or task_named(name)
+        readers[name] = TaskReader(resolved, task, source, library, translation, augmentations)
+        return readers[name].evaluations()
+
+    # Read when `runs_of` needs them, so that a wrong row is refused before any data are read.
+    tasks = _Lazy(evaluations)
+    training: _Lazy[tuple[str, int, int, int, Augment | None], TrainingSet] = _Lazy(
+        lambda key: readers[key[0]].training_set(*key[1:])
+    )
+    table_data = TableData(
+        tasks=tasks,
+        training=training,
+        base=located.encoder,
+        mlm_head=mlm_head,
+        corpora={part: _corpus_rows(resolved, part, corpora) for part in resolved.corpus_parts},
+        config=located.config,
+        encoder=located.name,
+        views=translation.views,
+        untranslated=translation.reason,
+        unaugmented={augment: found.reason for augment, found in augmentations.items() if found.reason},
+        read_under=data_settings(resolved),
+        starts={
+            row: start.weights(row, bool(resolved.starts_from and resolved.starts_from.head))
+            for row, start in starts.items()
+        },
+    )
+    runs, skipped = runs_of(resolved, table_data)
+    table_data = replace(table_data, tasks=dict(tasks), training=dict(training))
+    places = dict.fromkeys(source.describe(found.task) for found in tasks.values()) if source else ["not read"]
+    untranslated: dict[Augment | None, dict[str, Rows]] = {}
+    for reader in readers.values():
+        for augment, digest in reader.untranslated:
+            untranslated.setdefault(augment, {})[digest] = library[digest]
+    return Plan(
+        resolved=resolved,
+        located=located,
+        source="; ".join(places),
+        runs=runs,
+        stages={**(earlier.stages if earlier else {}), **{s.key: s for run in runs for s in run.stage.chain}},
+        skipped=skipped,
+        table_data=table_data,
+        overlaps=_overlaps(readers.values(), next(iter(corpora.values()), None), prose, earlier),
+        library={**(earlier.library if earlier else {}), **library},
+        corpora=tuple(corpora.values()),
+        untranslated={augment: tuple(rows.values()) for augment, rows in untranslated.items()},
+        earlier=earlier,
+        starts=starts,
+    )
+
+
+def _earlier(
+    resolved: ResolvedTable,
+    source: TextSource | None,
+    located: Located,
+    user_tasks: Mapping[str, Task] | None,
+    select: Select,
+) -> tuple[Plan | None, dict[str, Start]]:
+    """The plan of the runs that a table's runs start from, and what is selected of them by row."""
+    if resolved.earlier is None:
+        return None, {}
+    plan = make_plan(resolved.earlier, source, located, user_tasks=user_tasks, select=select)
+    rows = [row.name for row in resolved.rows]
+    return plan, {row: select([run for run in plan.runs if run.row == row]) for row in rows}
+
+
+def _overlaps(
+    readers: Iterable[TaskReader], corpus: Corpus | None, prose: Rows | None, earlier: Plan | None
+) -> tuple[Overlap, ...]:
+    """Overlap of all evaluation sets with their training sets, the corpus, the `prose` of the MLM head and the training sets of
+    `earlier` runs."""
+    corpora = [prose] if prose else []
+    if earlier:
+        sets = {stage.data.train.digest: stage.data.train for run in earlier.runs for stage in run.stage.chain}
+        corpora += [
+            earlier.library[digest].named(rows.name) for digest, rows in sets.items() if digest in earlier.library
+        ]
+    if corpus and corpus.rows <= COMPARED_TEXTS and not (prose and prose.digest == corpus.digest):
+        corpora.append(Rows(tuple((text,) for text in corpus.texts()), None, corpus.name))
+    found = tuple(overlap for reader in readers for overlap in reader.overlaps(corpora))
+    return (*(earlier.overlaps if earlier else ()), *found)
+
+
+class _Lazy(dict[K, V]):
+    """Values that are read at first access."""
+
+    def __init__(self, read: Callable[[K], V]) -> None:
+        super().__init__()
+        self._read = read
+
+    def __missing__(self, key: K) -> V:
+        self[key] = value = self._read(key)
+        return value
+
+
+def _corpus_rows(resolved: ResolvedTable, part: Part, corpora: Mapping[Part, Corpus]) -> RowSet:
+    """A part of the corpus as a row set, unresolved while it is not at hand."""
+    if part in corpora:
+        return corpora[part].row_set()
+    assert resolved.pre_train is not None
+    name = part_name(resolved.pre_train.corpus, part[1], part[0])
+    return RowSet(f"{UNRESOLVED}{name}", name, 10000, 500.0)
+
+
+def _mlm_head(
+    resolved: ResolvedTable, located: Located, library: dict[str, Rows], read: bool
+) -> tuple[Parent | None, Rows | None]:
+    """The stage that gives the encoder an MLM head and the corpus that it reads; None where the encoder has one."""
+    training = located.head_training
+    steps = resolved.mlm_head.steps if resolved.mlm_head.steps is not None else (training.steps if training else 0)
+    if not steps:
+        return None, None
+    if training is None:
+        raise UserError(f"mlm_head.steps is {steps}, but {located.name} has its own MLM head; leave it out.")
+    corpus: Rows | None = None
+    row_set = RowSet(f"{UNRESOLVED}{training.corpus}", training.corpus, 9000, 500.0)
+    if read:
+        corpus = load_corpus(training.corpus)
+        row_set = corpus.row_set(training.corpus)
+        library[row_set.digest] = corpus
+    optim = Optim(training.lr, training.batch_size, steps, warmup=training.warmup)
+    frozen = resolved.mlm_head.frozen
+    stage = mlm_head_stage(located.encoder, row_set, optim, training.max_length, training.seed, frozen=frozen)
+    return Parent(stage), corpus
+
+
+def stage_flops(stage: Stage, config: Mapping[str, Any]) -> float:
+    """Computed FLOPs of one stage; 0 when the encoder's shape is unknown."""
+    if "hidden_size" not in config:
+        return 0.0
+
+    def length(rows: RowSet) -> float:
+        return min(stage.data.max_length, rows.mean_chars / CHARS_PER_TOKEN + 2.5)
+
+    optim = stage.optim
+    mean = stage.data.max_length if stage.data.blocks == "packed" else length(stage.data.train)
+    rows = min(optim.batch_size, max(1, stage.data.train.rows))
+    total = definition_of(stage.objective).step_flops(config, rows, mean) * optim.steps
+    if stage.selection and stage.data.dev:
+        evaluations = -(-optim.steps // stage.selection.every)
+        for rows_of, times in [(stage.data.dev, evaluations), *((t, 1) for t in stage.data.tests)]:
+            each = length(rows_of)
+            total += times * rows_of.rows * forward_flops(config, each, each * each)
+    return total

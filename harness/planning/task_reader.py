@@ -1,0 +1,180 @@
+"""One task's rows as row sets: dev, tests, training sets, unlabelled texts and back-translations; unresolved where they are not at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from harness.errors import UserError
+from harness.planning.data import TaskData, TrainingSet
+from harness.planning.recipe import Augment
+from harness.planning.resolved import ResolvedTable
+from harness.specs import UNRESOLVED, RowSet
+from harness.tasks import NotAtHand, Rows, Task, TextSource, count_overlap, protocol_named
+from harness.tasks.overlap import without
+from harness.tasks.sources import WHOLE
+
+UNLABELLED = "unlabelled texts"
+"""What an `Overlap` calls the texts that a task names besides its labelled rows."""
+UNKNOWN_ROWS = 10_000
+"""Assumed of a full training set whose size is not published."""
+GLUE_CHARS = {"cola": 41, "sst2": 60, "mrpc": 238, "qqp": 120, "stsb": 115, "mnli": 180, "qnli": 220, "rte": 310}
+TYPICAL_CHARS = GLUE_CHARS | {"amazon_polarity": 410, "yelp_polarity": 728}
+"""Typical text lengths of tasks: what a plan assumes for data that are not at hand."""
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Overlap of an evaluation set with training text. `most`: rows with a shared text, the largest number over the training
+    sets; `rows`: all rows."""
+
+    training: str
+    evaluation: str
+    most: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Translation:
+    """Back-translations for rows that contrast them, or are augmented by them. `find` returns the recorded views of rows, or the rows
+    with their copies, or None; `reason`: why there can be none; `views`: their number for each text."""
+
+    find: Callable[[Rows], Rows | None] = lambda rows: None
+    views: int = 2
+    reason: str = ""
+
+
+NO_TRANSLATION = Translation(reason="its table names no translator")
+
+
+@dataclass
+class TaskReader:
+    """One task's rows: read when a source is given and has them, unresolved otherwise. What is read is added to `library`.
+
+    `untranslated`: rows without back-translations yet, by augmentation (None: views) and digest; `read`: of each training set its rows,
+    its dev set and its unlabelled texts.
+    """
+
+    resolved: ResolvedTable
+    task: Task
+    source: TextSource | None
+    library: dict[str, Rows]
+    translation: Translation
+    augmentations: Mapping[Augment, Translation]
+    tests: dict[str, Rows] = field(default_factory=dict)
+    read: list[tuple[Rows, Rows, Rows | None]] = field(default_factory=list)
+    untranslated: dict[tuple[Augment | None, str], None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.protocol = protocol_named(self.resolved.protocol)
+
+    def evaluations(self) -> TaskData:
+        if self.source is not None:
+            try:
+                found = self.protocol.evaluation_sets(self.task, self.source)
+            except NotAtHand:
+                self.source = None
+            else:
+                self.tests = dict(found.tests)
+                return TaskData(
+                    self.task,
+                    self.keep(found.dev, "dev"),
+                    {role: self.keep(rows, role) for role, rows in self.tests.items()},
+                    "" if found.comparable else found.note,
+                    found.origin,
+                    len(self.source.unlabelled(self.task)) if self.task.unlabelled else 0,
+                    self.labels(self.source),
+                    found.rare,
+                )
+        # All evaluations, as every protocol has: a run is the same whether or not its table prints them all.
+        roles = {c.evaluation for c in self.resolved.columns.values() if c.task == self.task.name}
+        tests = {role: self.unread(role, 1000) for role in sorted(roles | {*self.task.evaluations})}
+        return TaskData(self.task, self.unread("dev", 500), tests)
+
+    def labels(self, source: TextSource) -> tuple[float, ...]:
+        """See `TaskData`."""
+        if not self.task.own:
+            return ()
+        gold = source.load(self.task, WHOLE if source.has(self.task, WHOLE) else self.task.train).gold
+        return self.task.kind.summary(gold)
+
+    def unread(self, role: str, rows: int) -> RowSet:
+        name = f"{self.task.name}/{role}"
+        return RowSet(f"{UNRESOLVED}{name}", name, rows, float(TYPICAL_CHARS.get(self.task.name, 110)))
+
+    def keep(self, rows: Rows, role: str) -> RowSet:
+        row_set = rows.row_set(f"{self.task.name}/{role}")
+        self.library[row_set.digest] = rows
+        return row_set
+
+    def training_set(self, size: int, subset: int, num_texts: int, augment: Augment | None) -> TrainingSet:
+        role = f"train-n{size}-subset{subset}" if size else "train"
+        if num_texts and self.task.unlabelled:
+            raise UserError(
+                f"table {self.resolved.table.name} takes its unlabelled texts from the training rows, and task {self.task.name} names "
+                "others; leave those out, or take another table."
+            )
+        if self.source is None:
+            drawn = size or self.task.official_rows(self.task.train) or UNKNOWN_ROWS
+            further = str(num_texts) if num_texts not in (0, size) else ""
+            labelled, texts = self.unread(role, drawn), self.unread(f"{role}-texts{further}", num_texts or drawn)
+            whole = self.back_translated(labelled, augment) if augment else None
+            dev = self.unread("dev", 500)
+            return TrainingSet(whole or labelled, texts, self.back_translated(texts, None), dev, drawn)
+        rows = self.protocol.training_set(self.task, self.source, size, subset)
+        dev_rows = self.protocol.dev_set(self.task, self.source, size, subset)
+        labelled, more, name = self.keep(rows, role), None, f"{role}-texts"
+        if num_texts:
+            more, name = self.protocol.texts(self.task, self.source, size, subset, num_texts), f"{name}{num_texts}"
+        elif self.task.unlabelled:
+            more, name = self.unlabelled(self.source, dev_rows), "unlabelled"
+        whole = (self.back_translated(labelled, augment) if augment else None) or labelled
+        self.read.append((self.library.get(whole.digest, rows), dev_rows, more))
+        texts = self.keep(rows.unlabelled() if more is None else more, name)
+        translated = self.back_translated(texts, None)
+        return TrainingSet(whole, texts, translated, self.keep(dev_rows, "dev"), len(rows))
+
+    def unlabelled(self, source: TextSource, dev: Rows) -> Rows:
+        """The task's unlabelled texts, without those of dev and test where it says so."""
+        texts = source.unlabelled(self.task)
+        kept = without(texts, dev, *self.tests.values()) if self.task.remove_overlap else texts
+        if not len(kept):
+            raise UserError(
+                f"task {self.task.name}: each of the {len(texts):,} unlabelled texts is in dev or test; give others."
+            )
+        return kept
+
+    def back_translated(self, rows: RowSet, augment: Augment | None) -> RowSet | None:
+        """The views of unlabelled rows, or labelled rows with the copies that augment them: unresolved until they are made, None where
+        they cannot be made."""
+        translation = self.augmentations[augment] if augment else self.translation
+        if translation.reason:
+            return None
+        if augment:
+            role = f"{rows.name} with {augment.copies} copies by {self.resolved.translator_of(augment)}"
+            digest, count = f"{UNRESOLVED}{role}", rows.rows * (1 + augment.copies)
+        else:
+            role, digest, count = f"{rows.name}/views", f"{rows.digest}/views", rows.rows
+        if not rows.resolved:
+            return RowSet(digest, role, count, rows.mean_chars)
+        made = translation.find(self.library[rows.digest])
+        if made is None:
+            self.untranslated[augment, rows.digest] = None
+            digest = f"{UNRESOLVED}{rows.digest}/{role if augment else 'views'}"
+            return RowSet(digest, f"back-translation of {rows.name}", count, rows.mean_chars)
+        row_set = made.row_set(role)
+        self.library[row_set.digest] = made
+        return row_set if augment else replace(row_set, mean_chars=row_set.mean_chars / translation.views)
+
+    def overlaps(self, corpora: list[Rows]) -> Iterator[Overlap]:
+        """Overlap of the dev and test sets with the training sets of this task, and with each corpus."""
+        for role in ("dev", *self.tests) if self.tests else ():
+            pairs = [(train, texts, self.tests.get(role, dev)) for train, dev, texts in self.read]
+            compared = [("training sets", [(train, rows) for train, _, rows in pairs])]
+            compared += [(UNLABELLED, [(texts, rows) for _, texts, rows in pairs if texts is not None])]
+            compared += [(corpus.name, [(corpus, rows) for _, _, rows in pairs]) for corpus in corpora]
+            for label, each in compared:
+                distinct = {(texts.digest, rows.digest): (texts, rows) for texts, rows in each}.values()
+                counts = [(count_overlap(texts, rows), len(rows)) for texts, rows in distinct]
+                if counts:
+                    yield Overlap(label, f"{self.task.name}/{role}", *max(counts))

@@ -1,0 +1,95 @@
+"""What is left to do of a plan, in stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from harness.planning.runs import Plan
+from harness.specs import Parent, Stage, Status
+from harness.storage import weights_of
+
+
+@dataclass
+class Item:
+    """A stage to be trained. `remake`: it is recorded, and only its weights are wanted again. `keep_weights`: its final ones are
+    stored; `save_at`: the updates after which it stores its weights as well."""
+
+    stage: Stage
+    name: str
+    cost: float
+    metrics: tuple[str, ...]
+    keep_weights: bool
+    remake: bool
+    seen_attempt: int
+    deaths: int = 0
+    save_at: tuple[int, ...] = ()
+
+    @property
+    def until(self) -> int:
+        """The update after which it ends: 0 for its last, earlier where no later weights are wanted."""
+        return max(self.save_at) if self.remake and not self.keep_weights else 0
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """The names of the weights that it stores."""
+        final = (weights_of(self.stage.key),) if self.keep_weights else ()
+        return (*final, *(weights_of(self.stage.key, step) for step in self.save_at))
+
+
+def work(
+    plan: Plan,
+    statuses: Mapping[str, tuple[Status, int]],
+    is_stored: Callable[[str], bool],
+    retry: bool,
+    keep: str = "none",
+) -> tuple[list[Item], list[Stage]]:
+    """The stages to train, parents first, and those that are blocked: an earlier one of their chain diverged, which is final unless it
+    is retried.
+
+    A stage without a `done` record is trained (a diverged one with `retry` only); a recorded parent is made again when
+    a stage that is trained needs its weights and they are gone; it ends then with the last weights that are needed. `is_stored`:
+    whether weights are there, by name. A stage that waits for the selection of an earlier run is among the items under its
+    provisional key, and the runs it may start from keep their weights; one that nothing can be selected for is not.
+    `keep`: with 'best' and 'all' every run saves its weights.
+    """
+    waiting = plan.waiting
+    pending = {stage.key for stage in plan.pending(statuses, retry)}
+    blocked: list[Stage] = []
+    wanted: dict[str, Stage] = {}
+    needed: dict[str, set[int]] = {run.stage.key: {0} for run in plan.earlier.runs} if plan.earlier and waiting else {}
+    """Of each parent to train, the updates after which its weights are needed; 0: its final ones."""
+
+    def want(stage: Stage) -> None:
+        if stage.key in wanted:
+            return
+        if isinstance(stage.init, Parent):
+            parent = stage.init.stage
+            if parent.key in pending or not is_stored(weights_of(parent.key, stage.init.step)):
+                needed.setdefault(parent.key, set()).update(stage.init.save_at or {0})
+                want(parent)
+        wanted[stage.key] = stage
+
+    final = {key for key, (status, _) in statuses.items() if status != "done" and key not in pending}
+    for key, stage in plan.stages.items():
+        if key in pending and not waiting.get(key):
+            if any(parent.key in final for parent in stage.chain[:-1]):
+                blocked.append(stage)
+            else:
+                want(stage)
+    names, tasks = plan.names(), [task for wave in plan.waves for task in wave.tasks.values()]
+    items = []
+    for key, stage in wanted.items():
+        serves = names[key]
+        name = serves[0] if len(serves) == 1 else f"{stage.phase} of {serves[0]} and {len(serves) - 1} more"
+        selection = (stage.selection.metric,) if stage.selection else ()
+        task = next((t for t in tasks if stage.data.dev and t.dev.digest == stage.data.dev.digest), None)
+        metrics = tuple(dict.fromkeys((*selection, *(task.task.metrics if task else ()))))
+        attempt = statuses[key][1] if key in statuses else 0
+        steps, remake = needed.get(key, set()), key not in pending
+        kept = 0 in steps or (not remake and (keep != "none" or key in needed))
+        steps = (steps if remake else steps | plan.saved_at(stage)) - {0}
+        item = Item(stage, name, plan.stage_flops(stage), metrics, kept, remake, attempt, save_at=tuple(sorted(steps)))
+        item.cost *= (item.until or stage.optim.steps) / stage.optim.steps
+        items.append(item)
+    return items, blocked

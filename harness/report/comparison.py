@@ -1,0 +1,314 @@
+"""Comparisons and variances as text, Markdown, LaTeX, CSV or JSON. Pure.
+
+The texts show points (x100), CSV and JSON hold every number unrounded on the metric's own scale.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from harness.analysis.cells import Grid
+from harness.analysis.comparison import LEVEL, Comparison, Comparisons, columns_of
+from harness.analysis.variance import SOURCES, CellVariance, Source
+from harness.planning.aggregation import AVERAGE
+from harness.report.document import DASH, Document, Table, in_format
+from harness.report.table import column_name, size_name
+from harness.statistics.difference import Interval
+from harness.wording import counted, in_points, some_of, training_examples
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MANY = 12
+"""Comparisons of which each gets its sentence."""
+IMPROVED = 0.75
+"""Probability of improvement that Bouthillier et al. (2021) call meaningful."""
+
+
+# ------------------------------------------------------------------------------------------------------------ sentences
+
+
+def conclusion(comparisons: Comparisons) -> str:
+    """One sentence: what separates from the reference row, or that nothing does."""
+    places: dict[tuple[str, str], list[str]] = {}
+    several = len(comparisons.grid.resolved.sizes) > 1
+    for c in comparisons.comparisons:
+        where = f"{c.title} ({training_examples(c.size)})" if several else c.title
+        places.setdefault((c.row, c.verdict), []).append(where)
+    decided = [
+        f"{row} is {verdict} {'to' if verdict == 'equivalent' else 'than'} {comparisons.against} in {some_of(where, 4)}"
+        for (row, verdict), where in places.items()
+        if verdict in ("higher", "lower", "equivalent")
+    ]
+    counts = Counter(c.verdict for c in comparisons.comparisons)
+    rest, judged = counts["not separable"], len(comparisons.comparisons) - counts["no verdict"]
+    if not judged:
+        return f"No row can be compared with {comparisons.against} yet: each needs at least two runs in common with it."
+    if not counts["higher"] + counts["lower"] + counts["equivalent"]:
+        return f"Nothing separates: no difference from {comparisons.against} (of {judged:,}) can be told from 0."
+    others = f"; {counted(rest, 'other difference')} cannot be told from 0" if rest else ""
+    return f"{'; '.join(decided)}{others}."
+
+
+def sentence(comparison: Comparison, comparisons: Comparisons) -> str:
+    """What a comparison says, in plain words."""
+    c, d = comparison, comparison.difference
+    left_out = f" ({'; '.join(c.left_out)})" if c.left_out else ""
+    place = f"{c.row} - {c.against}, {comparisons.grid.title(c.column)}, {training_examples(c.size)}"
+    if d is None:
+        return f"{place}: no verdict{left_out}."
+    if d.interval is None or d.p is None or c.p_holm is None:
+        return f"{place}: no verdict: {in_points(d.mean, sign=True)} points, and {d.why}{left_out}."
+    over = _design(d.num_subsets, d.num_seeds)
+    figures = (
+        f"{in_points(d.mean, sign=True)} points, 95 % interval {interval_text(d.interval)} over {over}"
+        f"{' and the test items' if d.item_share is not None else ''}; p {_p(d.p)}, by Holm {_p(c.p_holm)}"
+    )
+    words = f"equivalent within ±{in_points(comparisons.region)} points" if c.verdict == "equivalent" else c.verdict
+    return f"{place}: {words}: {figures}{_exact(c)}{_limits(d.num_subsets, d.num_seeds)}{left_out}."
+
+
+def sentences(comparisons: Comparisons) -> list[str]:
+    """A sentence for each comparison; of many, for those that are decided."""
+    if len(comparisons.comparisons) <= MANY:
+        return [sentence(each, comparisons) for each in comparisons.comparisons]
+    undecided = ("not separable", "no verdict")
+    decided = [sentence(c, comparisons) for c in comparisons.comparisons if c.verdict not in undecided]
+    rest = Counter(c.verdict for c in comparisons.comparisons if c.verdict in undecided)
+    counts = ", ".join(f"{verdict}: {number}" for verdict, number in rest.items())
+    return [*decided, *([f"Other comparisons: {counts}; --format csv has a sentence for each."] if counts else [])]
+
+
+def _exact(c: Comparison) -> str:
+    """What the exact test says, where it can reach the level."""
+    assert c.difference is not None
+    flip = c.difference.flip
+    if flip is None:
+        return ""
+    units = "subsets" if c.difference.num_subsets > 1 else "seeds"
+    return "" if flip.floor >= LEVEL else f"; exact sign-flip p {_p(flip.p)} over {flip.count} {units}"
+
+
+def _limits(num_subsets: int, num_seeds: int) -> str:
+    """What a design says nothing about."""
+    if num_seeds == 1:
+        return "; one seed says nothing about others"
+    return "; one subset says nothing about others" if num_subsets == 1 else ""
+
+
+def notes(comparisons: Comparisons) -> list[str]:
+    """What the figures are, for below the table."""
+    exact = "" if comparisons.items else "Exact p: sign flips of the subsets' means, unadjusted. "
+    lines = [
+        f"Differences from {comparisons.against} in points (x100), pair by pair. Interval and p: crossed t over "
+        f"{'subsets, seeds and test items' if comparisons.items else 'subsets and seeds'}. Holm: p adjusted for {_family(comparisons)}. {exact}"
+        f"Better: share of pairs in which the row is better; {IMPROVED:g} is called meaningful.",
+        f"Verdict: higher or lower where p by Holm is below {LEVEL:g}; equivalent where two one-sided tests by Holm put the difference within "
+        f"±{in_points(comparisons.region)} points; else not separable.",
+    ]
+    floors = {d.flip.floor for c in comparisons.comparisons if (d := c.difference) and d.flip}
+    if floors and min(floors) >= LEVEL:
+        lines.append(
+            f"So few subsets or seeds cannot reach p {LEVEL:g} by sign flips: the smallest possible p is {min(floors):.4g}."
+        )
+    aggregation = comparisons.grid.resolved.aggregate
+    if aggregation.center != "mean":
+        lines.append(f"A cell of this table is the {aggregation.label} of its runs; comparisons are of their means.")
+    if not comparisons.items:
+        lines.append("The test set is taken as given; --items asks whether it would hold on another one (accuracy).")
+    if AVERAGE in columns_of(comparisons.grid):
+        lines.append("Avg takes its columns as given: it says nothing of further tasks.")
+    return [*lines, *comparisons.left_out]
+
+
+def _family(comparisons: Comparisons) -> str:
+    """Which comparisons p is adjusted for."""
+    against = (
+        f"the {counted(comparisons.family, 'comparison')} with {comparisons.against} that the table's benches plan"
+    )
+    return (
+        f"{against}, {len(comparisons.comparisons)} of them shown"
+        if comparisons.family > len(comparisons.comparisons)
+        else against
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------- tables
+
+
+def rendered(comparisons: Comparisons, format: str) -> str:
+    """Ends with a newline. Raises UserError for an unknown format."""
+    body = {
+        "table": comparisons.grid.resolved.table.name,
+        "against": comparisons.against,
+        "region": comparisons.region,
+        "items": comparisons.items,
+        "comparisons": [],
+        "family": comparisons.family,
+        "conclusion": conclusion(comparisons),
+        "notes": notes(comparisons),
+    }
+    frame, document = comparison_frame(comparisons), comparison_document(comparisons)
+    return in_format(format, frame, "comparisons", body, document)
+
+
+def comparison_document(comparisons: Comparisons) -> Document:
+    """Every comparison as a row, the sentences, and the notes on them."""
+    exact = () if comparisons.items else ("Exact p",)
+    head = (
+        "Column",
+        f"Minus {comparisons.against}",
+        "Points",
+        "95 % interval",
+        "p",
+        "Holm",
+        *exact,
+        "Better",
+        "Verdict",
+    )
+    left = frozenset({0, 1, len(head) - 1})
+    tables = []
+    for size in comparisons.grid.resolved.sizes:
+        rows = [_row(comparison, comparisons) for comparison in comparisons.comparisons if comparison.size == size]
+        tables.append(Table(size_name(size), head, rows, left, stacked=True))
+    about = notes(comparisons)
+    name = f"{comparisons.grid.resolved.table.name}-comparisons"
+    return Document(name, tables, [conclusion(comparisons), *sentences(comparisons), *about], caption=about[:2])
+
+
+def _row(c: Comparison, comparisons: Comparisons) -> list[str]:
+    d, dash = c.difference, DASH
+    place = [column_name(comparisons.grid, c.column), c.row]
+    if d is None:
+        return [*place, *[dash] * (5 if comparisons.items else 6), c.verdict]
+    better = "" if d.improvement is None else f"{d.improvement:.2f}"
+    if d.interval is None or d.p is None or c.p_holm is None:
+        return [*place, in_points(d.mean, sign=True), *[dash] * (3 if comparisons.items else 4), better, c.verdict]
+    exact = [] if comparisons.items else [_p(d.flip.p) if d.flip else dash]
+    values = [interval_text(d.interval), _p(d.p), _p(c.p_holm), *exact]
+    return [*place, in_points(d.mean, sign=True), *values, better, c.verdict]
+
+
+def rendered_variance(variances: Sequence[CellVariance], grid: Grid, format: str) -> str:
+    """Ends with a newline. Raises UserError for an unknown format."""
+    body, document = {"table": grid.resolved.table.name, "variance": []}, variance_document(variances, grid)
+    return in_format(format, variance_frame(variances), "variance", body, document)
+
+
+def variance_document(variances: Sequence[CellVariance], grid: Grid) -> Document:
+    """Every cell as a row, what the columns are, and why a source is not known."""
+    head = ("Column", "Row", *(name.capitalize() for name in SOURCES))
+    tables = []
+    for size in grid.resolved.sizes:
+        rows = [
+            [column_name(grid, each.column), each.row, *(_source(source) for source in each.sources)]
+            for each in variances
+            if each.size == size
+        ]
+        tables.append(Table(size_name(size), head, rows, frozenset({0, 1})))
+    name = f"{grid.resolved.table.name}-variance"
+    return Document(name, tables, [VARIANCE, *unknown_sources(variances)], caption=[VARIANCE])
+
+
+VARIANCE = (
+    "Standard deviation of one run's score in points (x100) by source, its 95 % interval and its share of the variance. Interaction: "
+    "of subset and seed, with the run's own noise. Test items: what another test set of this size would change in all "
+    "runs alike; what it would change in single runs is in the other columns."
+)
+"""What the columns of the variances are."""
+
+
+def unknown_sources(variances: Sequence[CellVariance]) -> list[str]:
+    """Why sources of variance are not known, each reason once, with the cells that it holds for."""
+    cells: dict[tuple[str, str], list[str]] = {}
+    for cell in variances:
+        for source in (source for source in cell.sources if source.why):
+            cells.setdefault((source.name, source.why), []).append(
+                f"{cell.row}, {cell.title}, {training_examples(cell.size)}"
+            )
+    return [
+        f"{name.capitalize()}: {why} ({'all cells' if len(places) == len(variances) else some_of(places, 3)})."
+        for (name, why), places in cells.items()
+    ]
+
+
+def _source(source: Source) -> str:
+    if source.variance is None or source.low is None or source.high is None:
+        return DASH
+    sd, low, high = (in_points(value**0.5) for value in (source.variance, source.low, source.high))
+    share = "" if source.share is None else f", {100 * source.share:.0f} %"
+    return f"{sd} ({low} to {high}){share}"
+
+
+# --------------------------------------------------------------------------------------------------------------- frames
+
+
+def comparison_frame(comparisons: Comparisons) -> pd.DataFrame:
+    """One row a comparison, on the metric's own scale; `docs/statistics.md` has the columns."""
+    import pandas as pd
+
+    return pd.DataFrame([_flat(each, comparisons) for each in comparisons.comparisons])
+
+
+def _flat(c: Comparison, comparisons: Comparisons) -> dict[str, Any]:
+    d = c.difference
+
+    def ends(name: str, interval: Interval | None) -> dict[str, float | None]:
+        low, high = f"{name}low", f"{name}high"
+        return {low: interval.low, high: interval.high} if interval else {low: None, high: None}
+
+    return {
+        "size": c.size,
+        "column": c.column,
+        "metric": c.metric,
+        "row": c.row,
+        "against": c.against,
+        "num_subsets": d.num_subsets if d else 0,
+        "num_seeds": d.num_seeds if d else 0,
+        "difference": d.mean if d else None,
+        **ends("", d.interval if d else None),
+        "error": d.error if d else None,
+        "p": d.p if d else None,
+        "p_holm": c.p_holm,
+        "sign_flip_p": d.flip.p if d and d.flip else None,
+        "sign_flip_p_holm": c.flip_p_holm,
+        "sign_flip_floor": d.flip.floor if d and d.flip else None,
+        "improvement": d.improvement if d else None,
+        **ends("improvement_", d.improvement_interval if d else None),
+        "equivalence_p": d.equivalence_p if d else None,
+        "equivalence_p_holm": c.equivalence_p_holm,
+        "item_share": d.item_share if d else None,
+        "verdict": c.verdict,
+        "sentence": sentence(c, comparisons),
+    }
+
+
+def variance_frame(variances: Sequence[CellVariance]) -> pd.DataFrame:
+    """One row a cell and source: variances on the metric's own scale squared."""
+    import pandas as pd
+
+    names = ("size", "row", "column", "metric", "num_subsets", "num_seeds")
+    rows = [
+        {
+            **{name: getattr(each, name) for name in names},
+            "source": source.name,
+            **{k: v for k, v in vars(source).items() if k != "name"},
+        }
+        for each in variances
+        for source in each.sources
+    ]
+    return pd.DataFrame(rows, columns=[*names, "source", "variance", "low", "high", "share", "why"])
+
+
+def interval_text(interval: Interval) -> str:
+    return f"{in_points(interval.low, sign=True)} to {in_points(interval.high, sign=True)}"
+
+
+def _p(value: float) -> str:
+    return "< 0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
+
+
+def _design(num_subsets: int, num_seeds: int) -> str:
+    return f"{counted(num_subsets, 'subset')} x {counted(num_seeds, 'seed')}"

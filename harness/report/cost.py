@@ -1,0 +1,61 @@
+"""Scores beside their cost as text, Markdown, LaTeX, CSV or JSON. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.analysis.cells import Grid
+from harness.analysis.cost import CellCost, cost_frame
+from harness.report.document import DASH, Document, Entry, Table, in_format
+from harness.report.table import column_name, size_name
+from harness.wording import in_points
+
+
+def notes(costs: Sequence[CellCost]) -> list[str]:
+    """What the figures are, for below the table."""
+    lines = [
+        "Score: mean over subsets and seeds in points (x100), with half the width of its crossed 95 % interval. FLOPs and time: means of one run, each stage "
+        "counted in every run that starts from it, as the run alone would cost; time as recorded, on the hardware of each record. Times: FLOPs as a multiple of the "
+        "first row's.",
+        "Beaten by: the cheapest row whose mean is as high or higher for no more FLOPs; 'harness compare' says whether the scores are separable. What others "
+        "spent on a given encoder is in no figure.",
+    ]
+    if any(cell.search.flops for cell in costs):
+        lines.append("Search: all stages of the studies that hold the runs of a row, shared by the runs of its cell.")
+    return lines
+
+
+def rendered_costs(costs: Sequence[CellCost], grid: Grid, more: Sequence[str], format: str) -> str:
+    """`more`: further sentences below the table. Ends with a newline. Raises UserError for an unknown format."""
+    searched = any(cell.search.flops for cell in costs)
+    search = ["Search"] if searched else []
+    head = ("Column", "Row", "Score", "Fine-tuning", "Earlier", *search, "FLOPs", "Times", "Hours", "Beaten by")
+    left = frozenset({0, 1, len(head) - 1})
+    tables = []
+    for size in grid.resolved.sizes:
+        of_size = [cell for cell in costs if cell.size == size]
+        first = {cell.column: cell.total.flops for cell in reversed(of_size)}
+        rows = [_row(grid, cell, first[cell.column], searched) for cell in of_size]
+        tables.append(Table(size_name(size), head, rows, left))
+    about = notes(costs)
+    name = grid.resolved.table.name
+    document = Document(f"{name}-cost", tables, [*about, *more], caption=about[:2])
+    body = {"table": name, "costs": [], "notes": [*about, *more]}
+    return in_format(format, cost_frame(costs), "costs", body, document)
+
+
+def _row(grid: Grid, cell: CellCost, first: float, searched: bool) -> list[str | Entry]:
+    spread = "" if cell.high is None else in_points(cell.high - cell.score)
+    search = [f"{cell.search.flops:.2g}"] if searched else []
+    values = [f"{cell.fine_tuning.flops:.2g}", f"{cell.earlier.flops:.2g}", *search, f"{cell.total.flops:.2g}"]
+    times = f"{cell.total.flops / first:.2f}" if first else DASH
+    hours = f"{cell.total.seconds / 3600:.2g}"
+    return [
+        column_name(grid, cell.column),
+        cell.row,
+        Entry(in_points(cell.score), spread),
+        *values,
+        times,
+        hours,
+        cell.beaten,
+    ]

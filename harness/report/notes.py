@@ -1,0 +1,143 @@
+"""What a caption and a plan say of the runs beside their numbers: where rows start, what data they read, which texts overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.planning.overrides import unreached
+from harness.planning.request import Override
+from harness.planning.runs import COMPARED_TEXTS, Plan
+from harness.planning.task_reader import UNLABELLED
+from harness.report.caption import shares
+from harness.specs import Parent
+from harness.wording import listed, some_of
+
+
+def plan_notes(plan: Plan, overrides: Sequence[Override]) -> list[str]:
+    """The notes of a caption, a sentence each."""
+    notes = [*own_data(plan), *unreached_sentences(plan, overrides)]
+    notes += [f"Overlap: {sentence}." for sentence in overlap_sentences(plan)]
+    if any(stage.data.views > 1 for stage in plan.stages.values()):
+        notes.append(f"CSSL contrasts back-translations made by {plan.resolved.translator}.")
+    augmented = {row.name for row in plan.resolved.rows if row.augment}
+    if any(run.row in augmented for run in plan.runs):
+        notes.append(f"Training sets are augmented with back-translations by {plan.resolved.translator}.")
+    corpora = {stage.data.train.name: stage.data.train for stage in plan.stages.values() if stage.phase == "pre-train"}
+    sizes = {name: f" ({rows.rows:,} texts)" if rows.resolved else "" for name, rows in corpora.items()}
+    notes += [f"Pre-trained on {name}{size}." for name, size in sizes.items()]
+    notes += [f"{sentence}." for sentence in (*starts_of(plan), *start_sentences(plan))]
+    notes += mlm_head_notes(plan)
+    if seen := sorted(set(plan.located.contaminated) & set(plan.resolved.tasks)):
+        notes.append(
+            f"The encoder {plan.resolved.encoder} saw labelled pairs of {', '.join(seen)} in its own training."
+        )
+    return notes
+
+
+def unreached_sentences(plan: Plan, overrides: Sequence[Override]) -> list[str]:
+    """Which rows keep a value of their own where the request sets another."""
+    return [f"{override.sentence}." for override in unreached(plan.resolved, overrides)]
+
+
+def starts_of(plan: Plan) -> list[str]:
+    """Which rows start from the weights of an update before the end of their pre-training."""
+    starting: dict[tuple[int, int], dict[str, None]] = {}
+    titles = plan.resolved.titles
+    for run in plan.runs:
+        for stage in run.stage.chain:
+            if isinstance(stage.init, Parent):
+                for step in stage.init.save_at:
+                    starting.setdefault((step, stage.init.stage.optim.steps), {})[titles[run.row]] = None
+    return [
+        f"{some_of([*rows])} start{'s' if len(rows) == 1 else ''} after update {step:,} of {steps:,} of pre-training"
+        for (step, steps), rows in sorted(starting.items())
+    ]
+
+
+def mlm_head_notes(plan: Plan) -> list[str]:
+    """Which rows start from a trained MLM head, where the encoder has no usable one of its own."""
+    rows: dict[str, None] = {}
+    titles = plan.resolved.titles
+    for run in plan.runs:
+        root = run.stage.chain[0]
+        if root.phase == "mlm-head":
+            rows[titles[run.row]] = None
+            stage = root
+    if not rows:
+        return []
+    others = {titles[run.row] for run in plan.runs} - rows.keys()
+    rest = "; the other rows start from the encoder as it is" if others else ""
+    what = "its MLM head trained alone" if stage.objective.name == "mlm_head" else "MLM of the whole model"
+    return [
+        f"{plan.located.name} has no usable MLM head: {', '.join(rows)} start{'s' * (len(rows) == 1)} from {stage.optim.steps:,} updates of {what} on "
+        f"{stage.data.train.name}{rest}."
+    ]
+
+
+def start_sentences(plan: Plan) -> list[str]:
+    """Which run the runs of each row start from, where they start from a selected one."""
+    if plan.earlier is None:
+        return []
+    found = [
+        f"Its runs start from one of {len(plan.earlier.runs):,} runs of table {plan.earlier.resolved.table.name}: in each row from the "
+        "one that is best on dev"
+    ]
+    for row, start in plan.starts.items():
+        if start.selected:
+            found.append(f"{row} starts from {start.selected.name}, dev {start.dev:.4f}")
+        else:
+            found.append(
+                f"{row} is not run: {start.reason}"
+                if start.reason
+                else f"{row}: none is selected yet, its keys are provisional"
+            )
+    return found
+
+
+def own_tasks(plan: Plan) -> list[str]:
+    """How the user's own tasks are read, a sentence each: text columns, label column, classes with their shares."""
+    sentences = []
+    for data in plan.tasks.values():
+        task = data.task
+        if not data.labels:
+            continue
+        columns = listed(f"'{column}'" for column in task.columns)
+        text = "a pair of texts" if len(task.columns) == 2 else "text"
+        if task.classes:
+            counts = {title: int(count) for title, count in zip(task.classes, data.labels, strict=True)}
+            what = f"{len(task.classes)} classes{shares(counts)}"
+        else:
+            what = f"a regression, {data.labels[0]:g} to {data.labels[1]:g}"
+        sentences.append(f"{task.title}: {text} in {columns}, labels in '{task.label}': {what}.")
+    return sentences
+
+
+def own_data(plan: Plan) -> list[str]:
+    """What dev and test of the user's own tasks were cut from, and their unlabelled texts, a sentence each."""
+    sentences = []
+    for name, data in plan.tasks.items():
+        title = data.task.title
+        sentences += [f"{title}: {data.origin}."] if data.task.own and data.origin else []
+        sentences += [f"{title}: warning, {data.rare}."] if data.rare else []
+        if data.unlabelled:
+            read = [training.texts.rows for key, training in plan.table_data.training.items() if key[0] == name]
+            removed = data.unlabelled - min(read, default=data.unlabelled)
+            left_out = f"; {removed:,} of them are also in dev or test and are left out" if removed else ""
+            sentences.append(f"{title}: {data.unlabelled:,} unlabelled texts for post-training{left_out}.")
+    return sentences
+
+
+def overlap_sentences(plan: Plan) -> list[str]:
+    """Overlap of training and evaluation texts, a sentence each."""
+    named = {"training sets": "one of the training sets", UNLABELLED: "the unlabelled texts"}
+    sentences = [
+        f"{overlap.most} of {overlap.rows:,} rows of {overlap.evaluation} share a text with "
+        f"{named.get(overlap.training, f'the corpus {overlap.training}')}"
+        for overlap in plan.overlaps
+        if overlap.most
+    ]
+    if not sentences and plan.overlaps:
+        sentences.append("no dev or test text of this table is part of the training text")
+    if plan.corpora and (largest := plan.corpora[0]).rows > COMPARED_TEXTS:
+        sentences.append(f"not looked for in the {largest.rows:,} texts of {largest.name}")
+    return sentences

@@ -1,0 +1,270 @@
+"""The settings of a table: each value in use under the name that `--set` takes, with the origin of the value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from harness.methods import METHODS, hyperparameters
+from harness.paths import without_folders
+from harness.planning.recipe import PHASES
+from harness.planning.resolved import ResolvedTable
+from harness.planning.row import ENCODER, Row
+from harness.planning.table import origin_of
+from harness.planning.values import by_origin, changed, grid_points, reach, used
+from harness.report.document import Block, Folded, Table
+from harness.tasks import protocol_named
+from harness.tasks.protocols import DevProtocol
+from harness.wording import listed, value_text
+
+ORIGINS = {
+    "P": "from the {paper} paper",
+    "R": "from code that its authors released",
+    "C": "chosen here, where the paper is silent",
+    "D": "departs from the paper, whose value stands beside it",
+    "S": "set by the preset or the request, the table's own value beside it",
+}
+SHARED = "optim"
+"""What `--set` calls fine-tuning and post-training together."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """`key`: as `--set` takes it, as a flag or a key of the table's file names it, or the method that decides `value`. `origin`: a letter of
+    `ORIGINS`, '' in a table that names none. `note`: the section of the paper, the reason, or the value of the paper or of the table."""
+
+    key: str
+    value: str
+    origin: str = ""
+    note: str = ""
+
+
+def about_paper(resolved: ResolvedTable) -> bool:
+    """Whether a task is one of the table's own. Otherwise only the table's protocol and recipe are used."""
+    return resolved.table.source is not None and bool(set(resolved.tasks) & set(resolved.table.tasks))
+
+
+def settings_of(resolved: ResolvedTable) -> list[Setting]:
+    """Of the chosen rows, tasks and sizes, and no more; paths without their folders."""
+    letters = by_origin(resolved) if about_paper(resolved) else {}
+    found = [Setting(name, value_text(getattr(resolved, name))) for name in ("preset", "protocol")]
+    found = [Setting("table", resolved.table.name), *found, *_values(resolved, letters), *_of_rows(resolved)]
+    parts = dict.fromkeys(part for row in resolved.rows for part in row.parts)
+    for part in parts:
+        for name, value in resolved.settings.get(part, {}).items():
+            found.append(Setting(f"{part}.{name}", value_text(value), "S" if letters else ""))
+    if letters:
+        extra = [task for task in resolved.tasks if task not in resolved.table.tasks]
+        found += [Setting("tasks", ", ".join(extra), "S", "the paper's table lacks them")] if extra else []
+        choices = protocol_named(resolved.protocol).choices(resolved.tasks, any(resolved.sizes))
+        found += [Setting(resolved.protocol, "; ".join(choices), "C")] if choices else []
+        found += [Setting(title, "; ".join(texts), "C") for title, texts in _of_methods(resolved).items() if texts]
+    return [Setting(each.key, without_folders(each.value), each.origin, without_folders(each.note)) for each in found]
+
+
+def settings_table(resolved: ResolvedTable) -> Table:
+    settings = settings_of(resolved)
+    head, rows = ["Setting", "Value", "Origin"], [[s.key, s.value, f"{s.origin} {s.note}".strip()] for s in settings]
+    letters = {setting.origin for setting in settings}
+    source = resolved.table.source
+    paper = (source.values_of or source.paper) if source else ""
+    terms = [f"{letter}: {text.format(paper=paper)}" for letter, text in ORIGINS.items() if letter in letters]
+    if not terms and not any(row[-1] for row in rows):
+        head, rows = head[:-1], [row[:-1] for row in rows]
+    title = f"Settings ({'; '.join(terms)})" if terms else "Settings"
+    return Table(title, head, rows, frozenset(range(len(head))))
+
+
+def settings_folded(resolved: ResolvedTable) -> list[Block]:
+    """For a page: the settings, and the points of each grid that is not a product of lists."""
+    table = settings_table(resolved)
+    blocks: list[Block] = [Folded(f"Settings: {len(table.rows)}", [table])]
+    for title, rows in _grids(resolved).items():
+        tables = []
+        for tasks, points in rows.items():
+            if _product(points) is None:
+                keys = list(dict.fromkeys(key for point in points for key in point))
+                body = [[value_text(point.get(key, "")) for key in keys] for point in points]
+                tables.append(Table(f"On {titles_of(resolved, tasks)}", keys, body, headed=False))
+        blocks += [Folded(f"Grid of {title}", tables)] if tables else []
+    return blocks
+
+
+def grid_records(resolved: ResolvedTable) -> list[dict[str, Any]]:
+    """The points of all grids as JSON values."""
+    return [
+        {"row": title, "tasks": list(tasks), "points": [dict(point) for point in points]}
+        for title, by_tasks in grid_points(resolved).items()
+        for tasks, points in by_tasks.items()
+    ]
+
+
+def setting_records(resolved: ResolvedTable) -> list[dict[str, str]]:
+    return [asdict(setting) for setting in settings_of(resolved)]
+
+
+def titles_of(resolved: ResolvedTable, tasks: Iterable[str]) -> str:
+    """The titles of the columns of tasks: 'SST-2 and RTE'."""
+    return listed(column.title for task in tasks for column in resolved.columns.values() if column.task == task)
+
+
+# --------------------------------------------------------------------------------------------------------------- values
+
+
+def _values(resolved: ResolvedTable, letters: Mapping[str, Mapping[str, Any]]) -> list[Setting]:
+    """The values of the table by path; those that fine-tuning and post-training share once."""
+    letter_of = {path: letter for letter, values in letters.items() for path in values}
+    differs = changed(resolved) if letters else {}
+    tasks_of = {path: tasks for path, (_, tasks) in reach(resolved).items()}
+    found: dict[tuple[str, Setting], list[str]] = {}
+    for path, value in used(resolved).items():
+        if path in _hidden(resolved, bool(letters)):
+            continue
+        ours, theirs = differs.get(path, ("", ""))
+        text = ours if path == "subsets" and ours else _text(resolved, path, value)
+        letter = letter_of.get(path, "S" if path in differs else "")
+        note = _note(resolved, path, letter, theirs) if letter else ""
+        phase, name = "", path
+        if path in tasks_of:
+            phase, name = path.split(".")[-2:]
+        tasks = tasks_of.get(path, resolved.tasks)
+        where = "" if tuple(tasks) == tuple(resolved.tasks) else f" on {titles_of(resolved, tasks)}"
+        if path == "grids":
+            for text, titles in _grid_texts(resolved).items():
+                found[f"grid of {listed(titles)}", Setting("", text, letter, note)] = []
+            continue
+        found.setdefault((name, Setting("", text + where, letter, note)), []).append(phase)
+    return [
+        Setting(key, s.value, s.origin, s.note) for (name, s), phases in found.items() for key in _keys(name, phases)
+    ]
+
+
+def _keys(name: str, phases: Sequence[str]) -> list[str]:
+    """The keys of a value that these phases share."""
+    both = set(PHASES[:2]) <= set(phases)
+    rest = [phase for phase in phases if not (both and phase in PHASES[:2])]
+    return [*([f"{SHARED}.{name}"] if both else []), *(f"{phase}.{name}" if phase else name for phase in rest)] or [
+        name
+    ]
+
+
+def _hidden(resolved: ResolvedTable, origins: bool) -> set[str]:
+    """Values that say nothing of what is shown."""
+    found = set() if any(resolved.sizes) else {"subsets"}  # a full training set is one
+    found |= {"aggregate.ddof"} if resolved.aggregate.spread == "none" else set()
+    found |= {"aggregate.average"} if len(resolved.columns) == 1 else set()
+    if len(resolved.printed_rows) == len(resolved.rows):  # nothing to select
+        found |= {"aggregate.select", "aggregate.select_by"}
+    return found if origins else found | {path for path in used(resolved) if path.startswith("aggregate.")}
+
+
+def _text(resolved: ResolvedTable, path: str, value: Any) -> str:
+    if path in ("sizes", "starts_from.size"):
+        return ", ".join(str(size) if size else "full" for size in ([value] if isinstance(value, int) else value))
+    if path == "data" and value == "glue" and not set(resolved.tasks) <= set(DevProtocol.tasks):
+        return "as published"
+    if path == "aggregate.average_over":
+        return ", ".join(group if isinstance(group, str) else "+".join(group) for group in value)
+    if isinstance(value, Mapping) and set(value) & set(resolved.sizes):
+        value = {size: value[size] for size in resolved.sizes if size in value}
+    return value_text(value)
+
+
+def _note(resolved: ResolvedTable, path: str, letter: str, theirs: str) -> str:
+    """What stands beside the letter of a value's origin."""
+    departure = next((each for each in resolved.departures if each.path == path), None)
+    if departure:
+        return f"{departure.where}: {departure.paper}{f'; {departure.flag}' if departure.flag else ''}"
+    if letter == "S":
+        return f"instead of {theirs}"
+    text = origin_of(resolved.table.origin_for(resolved.encoder), path)
+    return text[2:] if text[:1] == letter else text[2:].rpartition(", ")[2]
+
+
+# ---------------------------------------------------------------------------------------------------------------- grids
+
+
+def _grids(resolved: ResolvedTable) -> dict[str, Mapping[tuple[str, ...], Sequence[Mapping[str, Any]]]]:
+    """The points by tasks, once for all rows that have the same."""
+    titles: dict[str, list[str]] = {}
+    points = grid_points(resolved)
+    for title, by_tasks in points.items():
+        titles.setdefault(repr(by_tasks), []).append(title)
+    return {listed(same): points[same[0]] for same in titles.values()}
+
+
+def _grid_texts(resolved: ResolvedTable) -> dict[str, list[str]]:
+    """Each grid in short: its values where it has all their combinations, else how many points, with the rows that have it."""
+    found: dict[str, list[str]] = {}
+    for title, by_tasks in _grids(resolved).items():
+        parts: dict[str, list[str]] = {}
+        for tasks, points in by_tasks.items():
+            product = _product(points)
+            keys = ", ".join(dict.fromkeys(key for point in points for key in point))
+            text = product or f"{len(points)} points of {keys} (listed in HTML and JSON)"
+            parts.setdefault(text, []).extend(tasks)
+        text = "; ".join(f"{part} on {titles_of(resolved, tasks)}" for part, tasks in parts.items())
+        found.setdefault(text, []).append(title)
+    return found
+
+
+def _product(points: Sequence[Mapping[str, Any]]) -> str | None:
+    """'fine_tune.lr=1e-05|2e-05, lam=0.1|0.3' for points that are all combinations of these values, else None."""
+    values = {key: dict.fromkeys(value_text(point.get(key, "")) for point in points) for key in points[0]}
+    if math.prod(map(len, values.values())) != len(points):
+        return None
+    return ", ".join(f"{key}={'|'.join(texts)}" for key, texts in values.items())
+
+
+# ------------------------------------------------------------------------------------------------------ rows and methods
+
+
+def _of_rows(resolved: ResolvedTable) -> Iterator[Setting]:
+    """What a row has of its own, and what is set for it alone."""
+    for row in resolved.rows:
+        if not row.configuration_of:
+            for name, text in _own(row).items():
+                yield Setting(f"{row.name}:{name}", text)
+        here = {part: resolved.under(row).settings.get(part, {}) for part in row.parts}
+        alone = {
+            f"{part}.{name}": value
+            for part, values in here.items()
+            for name, value in values.items()
+            if resolved.settings.get(part, {}).get(name) != value
+        }
+        for name, value in (alone | resolved.tuned_recipe(row)).items():
+            yield Setting(f"{row.name}:{name}", value_text(value), "", "this row alone")
+
+
+def _own(row: Row) -> dict[str, str]:
+    found = {
+        f"{phase}.{name}": value_text(value)
+        for phase, values in row.recipe_settings.items()
+        for name, value in values.items()
+    }
+    found |= {"unlabelled": f"{row.unlabelled:,} texts"} if row.unlabelled else {}
+    found |= {"pre_train.fraction": value_text(row.pre_train_fraction)} if row.pre_train_fraction else {}
+    found |= {name: value_text(value) for name, value in row.set.items() if name.startswith(ENCODER)}
+    if row.augment:
+        temperature = "" if row.augment.temperature is None else f", sampled at T = {row.augment.temperature:g}"
+        copies = "back-translation" if row.augment.copies == 1 else "back-translations"
+        found["augment"] = f"{row.augment.copies} {copies} of each labelled row{temperature}"
+    return found
+
+
+def _of_methods(resolved: ResolvedTable) -> dict[str, dict[str, None]]:
+    """The methods' choices where papers are silent, by title: 'lambda 0.9', 'temperature 0.3'. Of a method's later rows only what its first
+    row does not say."""
+    first: dict[str, tuple[str, ...]] = {}
+    found: dict[str, dict[str, None]] = {}
+    for row in resolved.rows:
+        for part, values in resolved.settings_of(row).items():
+            method = METHODS[part]
+            choices = method.choices(hyperparameters(method, values, f"row {row.name}"))
+            title = row.title if part in first else method.title
+            new = [choice for choice in choices if choice not in first.get(part, ())]
+            first.setdefault(part, choices)
+            found.setdefault(title, {}).update(dict.fromkeys(new))
+    return found

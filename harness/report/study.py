@@ -1,0 +1,338 @@
+"""The table of all points of a study: rounded as text, Markdown and LaTeX, unrounded as CSV and JSON.
+
+Pure: the same trials in any order give the same bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from harness.analysis.cells import Note
+from harness.analysis.schema import csv_text
+from harness.planning.recipe import Value
+from harness.report.document import DASH, Document, Entry, Table, json_text, written
+from harness.search.results import COSTS, FinalTest, Measured, Study, above_default, best_point, budget, ranked
+from harness.search.trials import Trial
+from harness.tasks.metrics import METRICS
+from harness.wording import counted, in_points, letter, shortened, some_of
+
+WORST = "A failed or diverged replicate counts with the metric's worst value, and its point cannot be the best."
+
+
+def points(study: Study) -> Table:
+    """All trials, best first."""
+    trials = ranked(study)
+    letters, _ = _footnotes(study, trials)
+    best = {trial.number for trial in study.front}
+    head = ["#", *study.paths, *(title_of(metric) for metric in study.metrics), "replicates", "note"]
+    rows: list[list[str | Entry]] = []
+    for trial in trials:
+        first = trial.number in best
+        marks = ",".join(letters[note] for note in _notes(study, trial))
+        rows.append(
+            [
+                str(trial.number),
+                *(shown_value(trial.point.get(path)) for path in study.paths),
+                *(score_entry(study, trial, k, first) for k in range(len(study.metrics))),
+                f"{len(trial.outcomes)}/{len(study.replicates)}",
+                Entry(", ".join(_words(study, trial, first)), marks=marks),
+            ]
+        )
+    return Table("", head, rows, frozenset({0, len(head) - 1}))
+
+
+def footnotes(study: Study) -> list[str]:
+    """The footnotes of the table of points."""
+    return _footnotes(study, ranked(study))[1]
+
+
+def points_table(study: Study, format: str) -> str:
+    """All trials, best first, as text, md, latex, csv or json; ends with a newline. Raises UserError for another format."""
+    if format == "csv":
+        return _points_csv(study)
+    if format == "json":
+        return _points_json(study)
+    lines = caption(study, bold=format != "text")
+    return written(Document(f"{study.name}-points", [points(study)], lines, footnotes(study), lines), format)
+
+
+def caption(study: Study, bold: bool) -> list[str]:
+    """The caption of the table of points, one sentence a line, without markup."""
+    spent = budget(study)
+    scores = [metric for metric in study.metrics if metric not in COSTS]
+    costs = [metric for metric in study.metrics if metric in COSTS]
+    shown = [f"dev {' and '.join(scores)} in points (x100) at the checkpoint selected on dev"] if scores else []
+    shown += [f"{' and '.join(costs)} of training"] if costs else []
+    mark = "Bold" if bold else "Star"
+    eligible = "among those with all replicates done"
+    lines = [
+        f"Study {study.name}: {row_title(study)}, {study.mode} over {', '.join(study.paths)}; "
+        f"sampler {study.sampler}, racing {study.racing}, seed {study.seed}.",
+        f"Values: {', '.join(shown)}; {design(study.replicates)}. Test was not scored.",
+        f"{mark}: the best point, {eligible}."
+        if len(study.metrics) == 1
+        else f"{mark}: the Pareto front of {_aims(study)}, {eligible}; sorted by {study.metrics[0]}.",
+    ]
+    if scores and sum(study.eligible(trial) for trial in study.trials) > 1:
+        lines.append("The best of several dev means is biased upwards, because it was selected.")
+    if len(study.metrics) == 1 and study.directions[0] == "minimize":
+        lines.append("Lower is better.")
+    if any(trial.outcomes and not study.complete(trial) for trial in study.trials):
+        lines.append(
+            "In parentheses: the mean so far of a point whose replicates are not all done; this is not a result."
+        )
+    if any(outcome.status != "done" for trial in study.trials for outcome in trial.outcomes):
+        lines.append(WORST + (" A failed one's FLOPs are those planned." if "flops" in study.metrics else ""))
+    lines.append(f"default: the point of trial 0 ({_point(study.default)}).")
+    difference = above_default(study)
+    if difference is not None and scores[:1] == list(study.metrics[:1]) and study.front[0] is not study.default_trial:
+        spread = "" if difference.spread is None else f" ± {in_points(difference.spread)}"
+        lines.append(
+            f"The best point is {in_points(difference.mean)}{spread} above the default one: mean and standard deviation"
+            f"{', between subsets,' if len({subset for subset, _ in study.replicates}) > 1 else ''} of the differences on the same replicates."
+        )
+    states = {"complete": spent.complete, "dropped": spent.dropped, "failed": spent.failed}
+    states["not finished"] = spent.trials - sum(states.values())
+    counts = ", ".join(f"{number} {state}" for state, number in states.items() if number)
+    lines += [
+        f"{counted(spent.trials, 'point')}{f' ({counts})' if counts else ''}; {spent.replicates} of {spent.full} replicates "
+        f"ended; {counted(spent.trained_stages, 'stage')} trained for this study, {spent.reused_stages} reused; "
+        f"{_cost(spent.flops)} FLOPs and {spent.hours:.2f} hours of training, without MLM heads and pre-training.",
+        *study.notes,
+    ]
+    return lines
+
+
+def row_title(study: Study) -> str:
+    return study.row + (f" ({study.method})" if study.method != study.row else "")
+
+
+def _aims(study: Study) -> str:
+    return " and ".join(
+        f"{'high' if direction == 'maximize' else 'low'} {metric}"
+        for metric, direction in zip(study.metrics, study.directions, strict=True)
+    )
+
+
+def title_of(metric: str) -> str:
+    if metric in COSTS:
+        return "FLOPs" if metric == "flops" else metric
+    return f"dev {METRICS[metric].short}"
+
+
+def shown_value(value: Value | None, exact: bool = False) -> str:
+    """A hyperparameter's value; a float with more than six digits is rounded to four unless `exact`."""
+    if value is None:
+        return DASH
+    if isinstance(value, bool):
+        text = "true" if value else "false"
+    elif isinstance(value, float):
+        text = repr(value) if exact or len(re.sub(r"e.*|\D", "", repr(value))) <= 6 else f"{value:.4g}"
+        text = re.sub(r"e([+-]?)0*(\d)", lambda found: f"e{found[1].strip('+')}{found[2]}", text)
+    else:
+        text = str(value)
+    return text
+
+
+def _point(point: Mapping[str, Value]) -> str:
+    return ", ".join(f"{path} = {shown_value(value)}" for path, value in point.items()) or "no values"
+
+
+def _cost(value: float) -> str:
+    return f"{value:.2e}"
+
+
+def number_text(metric: str, value: float) -> str:
+    return _cost(value) if metric in COSTS else in_points(value)
+
+
+def score_entry(study: Study, trial: Trial, k: int, best: bool) -> Entry:
+    """A trial's mean of metric `k` and its spread; in parentheses while replicates are missing."""
+    center, spread = trial.mean(k), trial.spread(study.replicates, k)
+    if center is None:
+        return Entry(DASH)
+    metric = study.metrics[k]
+    around = number_text(metric, spread) if spread is not None and metric not in COSTS else ""
+    complete = study.complete(trial)
+    return Entry(number_text(metric, center), around, best=best and complete, partial=not complete)
+
+
+def _words(study: Study, trial: Trial, best: bool) -> Iterator[str]:
+    if best:
+        yield "best" if len(study.metrics) == 1 else "front"
+    if trial.number == 0:
+        yield "default"
+    if not study.complete(trial):
+        yield "unfinished" if trial.state == "complete" else trial.state
+
+
+def _notes(study: Study, trial: Trial) -> list[Note]:
+    """A trial's marks: its failed replicates, and why it was dropped or cannot be run."""
+    found = [Note(o.status, _reason(o.reason)) for o in trial.outcomes if o.status != "done"]
+    if trial.state == "dropped":
+        found.append(Note(f"dropped after {len(trial.outcomes)} of {len(study.replicates)}", _reason(trial.reason)))
+    if trial.state == "failed":
+        found.append(Note("cannot be run", _reason(trial.reason)))
+    return list(dict.fromkeys(found))
+
+
+def _reason(text: str) -> str:
+    return " ".join(text.split()) or "no reason recorded"
+
+
+def _footnotes(study: Study, trials: Iterable[Trial]) -> tuple[dict[Note, str], list[str]]:
+    """A letter for each reason in the order of the trials, and its line."""
+    members: dict[Note, list[str]] = {}
+    for trial in trials:
+        for note in _notes(study, trial):
+            where = [
+                f"#{trial.number} subset{subset} seed{seed}"
+                for (subset, seed), outcome in zip(study.replicates, trial.outcomes, strict=False)
+                if Note(outcome.status, _reason(outcome.reason)) == note
+            ]
+            members.setdefault(note, []).extend(where or [f"#{trial.number}"])
+    letters = {note: letter(i) for i, note in enumerate(members)}
+    lines = []
+    for note, runs in members.items():
+        kind = f"{counted(len(runs), 'replicate')} {note.kind}" if note.kind in ("failed", "diverged") else note.kind
+        lines.append(f"{letters[note]}: {kind} ({shortened(note.reason)}): {some_of(runs)}.")
+    return letters, lines
+
+
+def _records(study: Study) -> list[dict[str, Any]]:
+    """Every trial unrounded, best first."""
+    front = {trial.number for trial in study.front}
+    return [
+        {
+            "number": trial.number,
+            "point": dict(trial.point),
+            "state": trial.state,
+            "reason": trial.reason,
+            "default": trial.number == 0,
+            "best": trial.number in front,
+            "eligible": study.eligible(trial),
+            "mean": {metric: trial.mean(k) for k, metric in enumerate(study.metrics)},
+            "spread": {metric: trial.spread(study.replicates, k) for k, metric in enumerate(study.metrics)},
+            "replicates": [
+                {
+                    "subset": subset,
+                    "seed": seed,
+                    **asdict(outcome),
+                    "values": dict(zip(study.metrics, outcome.values, strict=True)),
+                }
+                for (subset, seed), outcome in zip(study.replicates, trial.outcomes, strict=False)
+            ],
+        }
+        for trial in ranked(study)
+    ]
+
+
+def _points_csv(study: Study) -> str:
+    """A row for each trial (kind 'trial') with its mean and spread, then one for each replicate; a column that does not apply
+    is empty."""
+    names = ["kind", "number", *(f"set.{path}" for path in study.paths), "subset", "seed"]
+    names += [f"{kind}.{metric}" for metric in study.metrics for kind in ("value", "spread")]
+    names += ["state", "default", "best", "eligible", "done", "expected"]
+    names += ["status", "reason", "flops", "seconds", "trained", "stages"]
+    rows, replicates = [], []
+    for record in _records(study):
+        same = {"number": record["number"], **{f"set.{path}": record["point"].get(path) for path in study.paths}}
+        values = {f"value.{metric}": value for metric, value in record["mean"].items()}
+        values |= {f"spread.{metric}": value for metric, value in record["spread"].items()}
+        state = {name: record[name] for name in ("state", "default", "best", "eligible", "reason")}
+        done = {"done": len(record["replicates"]), "expected": len(study.replicates)}
+        rows.append({"kind": "trial", **same, **values, **state, **done})
+        for found in record["replicates"]:
+            rest = {name: value for name, value in found.items() if name != "values"}
+            values = {f"value.{metric}": value for metric, value in found["values"].items()}
+            replicates.append({"kind": "replicate", **same, **rest, **values})
+    return csv_of(names, [*rows, *replicates])
+
+
+def csv_of(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Rows as CSV, floats unrounded; what is missing is empty."""
+    import pandas as pd
+
+    texts = [{k: str(value).lower() if isinstance(value, bool) else value for k, value in row.items()} for row in rows]
+    return csv_text(pd.DataFrame(texts, columns=[*names], dtype=object))
+
+
+def _points_json(study: Study) -> str:
+    names = ("name", "method", "row", "paths", "metrics", "directions", "mode", "sampler", "racing", "seed", "notes")
+    body = {
+        **{name: getattr(study, name) for name in names},
+        "default": dict(study.default),
+        "grid": {path: list(values) for path, values in study.grid.items()} if study.grid else None,
+        "replicates": [{"subset": subset, "seed": seed} for subset, seed in study.replicates],
+        "budget": asdict(budget(study)),
+        "caption": caption(study, bold=False),
+        "footnotes": footnotes(study),
+        "front": [trial.number for trial in study.front],
+        "trials": _records(study),
+    }
+    return json_text(body, sort_keys=True)
+
+
+# ------------------------------------------------------------------------------------------------------------ sentences
+
+
+def rule(study: Study) -> str:
+    """How the best point is chosen, without a full stop."""
+    eligible = sum(study.eligible(trial) for trial in study.trials)
+    best = "highest" if study.directions[0] == "maximize" else "lowest"
+    whom = f"{counted(eligible, 'point')} of {len(study.trials)} whose {counted(len(study.replicates), 'replicate')}"
+    text = f"the {best} mean dev {study.metrics[0]} among the {whom} are done"
+    if len(study.metrics) > 1:
+        text += f"; the first of the Pareto front of {' and '.join(study.metrics)}"
+    return text
+
+
+def test_lines(test: FinalTest, replicates: Sequence[tuple[int, int]]) -> Iterator[str]:
+    """The final test in words."""
+    scores = [f"{title} {_shown(cell)}" for title, cell in test.columns.items()]
+    scores += [f"mean of the columns {_shown(test.test)}"] if len(scores) > 1 else []
+    yield f"Test: {', '.join(scores)}."
+    yield f"Dev: {_shown(test.dev)}, {_distance(test.difference)} test."
+    if test.default and test.above_default:
+        yield f"Test of the default point: {_shown(test.default)}; the best point is {_distance(test.above_default)} it."
+    yield f"Values are in points (x100): {design(replicates)}."
+    points = "this point and the default one" if test.default else "this point"
+    yield f"The test set was scored once, for {points}, after the choice on dev."
+
+
+def _distance(difference: Measured) -> str:
+    where = "above" if difference.mean >= 0 else "below"
+    return f"{_shown(Measured(abs(difference.mean), difference.spread))} {where}"
+
+
+def _shown(cell: Measured) -> str:
+    return in_points(cell.mean) + (f" ± {in_points(cell.spread)}" if cell.spread is not None else "")
+
+
+def design(replicates: Sequence[tuple[int, int]]) -> str:
+    """What a mean and its ± are taken over, in words."""
+    subsets, seeds = {subset for subset, _ in replicates}, {seed for _, seed in replicates}
+    if len(replicates) == 1:
+        return "one replicate, so no spread"
+    if len(subsets) == 1:
+        return f"mean ± standard deviation (ddof 1) over {len(replicates)} replicates of one subset"
+    over = f"{len(subsets)} subsets x {counted(len(seeds), 'seed')}"
+    if len(replicates) != len(subsets) * len(seeds):
+        over = f"{len(replicates)} replicates of {len(subsets)} subsets"
+    return f"mean ± standard deviation of the subsets' means (ddof 1) over {over}"
+
+
+def conclusion(study: Study) -> str:
+    """One sentence: the best point and how far it is from the default one."""
+    best, difference = best_point(study), above_default(study)
+    if best is None:
+        return "There is no best point: no point has all its replicates done."
+    point = f"The best point is trial {best.number} ({_point(best.point)})"
+    if best is study.default_trial:
+        return f"{point}, the default one: no point tried is better."
+    if difference is None or study.metrics[0] in COSTS:
+        return f"{point}."
+    return f"{point}: {_distance(difference)} the default one on dev, where it was selected; only a test on other rows says whether this holds."

@@ -1,0 +1,173 @@
+"""What the store keeps besides records: requests, back-translations, trials of studies and results of probes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from harness.errors import UserError
+from harness.specs import digest_of
+from harness.store.database import Database, parts, retried
+from harness.store.tables import LATER, PROBES, REQUEST_STAGES, REQUESTS, TRANSLATIONS, TUNE_TRIALS, metadata
+
+
+@dataclass(frozen=True)
+class StoredRequest:
+    """`table`: the table's own name; `study`: '' for a bench; `values`: by the flag's name, JSON; `asked_at`: Unix time."""
+
+    table: str
+    values: Mapping[str, Any]
+    study: str = ""
+    asked_at: float = 0.0
+
+    @property
+    def digest(self) -> str:
+        return digest_of([self.table, self.study, dict(self.values)])
+
+
+class Kept(Database):
+    """Small things by key. The first translation and the first intact result of a probe are final; the last request comes first; a
+    later write of a trial's number replaces the earlier one."""
+
+    # ---------------------------------------------------------------- requests of benches and studies, with their stages
+
+    @retried
+    def keep_request(self, request: StoredRequest, keys: Iterable[str]) -> None:
+        """Keep a request with the keys of its stages; a known one gets the time and its new stages. If it is the last request and
+        has no new stages, nothing is written."""
+        digest, keys = request.digest, tuple(keys)
+        last = self._select(sa.select(REQUESTS.c.digest).order_by(REQUESTS.c.asked_at.desc()).limit(1), REQUESTS)
+        if [row["digest"] for row in last] == [digest] and set(keys) <= set(self._stages_of(digest)):
+            return
+        row = {
+            "digest": digest,
+            "table": request.table,
+            "study": request.study,
+            "body": json.dumps(dict(request.values)),
+            "asked_at": time.time(),
+        }
+        with self._write() as connection:
+            metadata.create_all(connection, LATER)
+            self._insert(connection, REQUESTS, [row], replacing=["asked_at"])
+            self._insert(connection, REQUEST_STAGES, [{"key": key, "digest": digest} for key in keys])
+
+    @retried
+    def requests(self, key: str | None = None) -> list[StoredRequest]:
+        """All requests, or those that need the stage `key`; the last one first. Damaged rows are skipped."""
+        query = sa.select(REQUESTS).order_by(REQUESTS.c.asked_at.desc(), REQUESTS.c.digest)
+        if key is not None:
+            query = query.join(REQUEST_STAGES, REQUESTS.c.digest == REQUEST_STAGES.c.digest)
+            query = query.where(REQUEST_STAGES.c.key == key)
+        return [request for row in self._select(query, REQUESTS) if (request := _request(row))]
+
+    @retried
+    def requests_for(self, keys: Iterable[str]) -> list[tuple[StoredRequest, frozenset[str], int]]:
+        """The requests that need any of these stages, the last one first: each with those that it needs and with the number of all
+        its stages."""
+        needed: dict[str, set[str]] = {}
+        c = REQUEST_STAGES.c
+        for part in parts(keys):
+            for row in self._select(sa.select(c.key, c.digest).where(c.key.in_(part)), REQUEST_STAGES):
+                needed.setdefault(row["digest"], set()).add(row["key"])
+        count = sa.select(c.digest, sa.func.count().label("count")).group_by(c.digest)
+        counts = {row["digest"]: int(row["count"]) for row in self._select(count, REQUEST_STAGES)}
+        return [
+            (request, frozenset(needed[digest]), counts[digest])
+            for request in self.requests()
+            if (digest := request.digest) in needed
+        ]
+
+    @retried
+    def stages_of(self, request: StoredRequest) -> list[str]:
+        """The keys of the stages that a kept request needs."""
+        return self._stages_of(request.digest)
+
+    def _stages_of(self, digest: str) -> list[str]:
+        query = sa.select(REQUEST_STAGES.c.key).where(REQUEST_STAGES.c.digest == digest)
+        return [str(row["key"]) for row in self._select(query, REQUEST_STAGES)]
+
+    # ---------------------------------------------------------------- back-translations, by the digest of text and translator
+
+    @retried
+    def translations(self, keys: Sequence[str]) -> dict[str, str]:
+        """The texts of those keys that have one."""
+        kept: dict[str, str] = {}
+        for part in parts(keys):
+            rows = self._select(sa.select(TRANSLATIONS).where(TRANSLATIONS.c.digest.in_(part)), TRANSLATIONS)
+            kept.update((row["digest"], row["text"]) for row in rows if isinstance(row["text"], str))
+        return kept
+
+    @retried
+    def keep_translations(self, texts: Mapping[str, str]) -> None:
+        """Keep texts by key, all or none; a key that has a text keeps it."""
+        if texts:
+            with self._write() as connection:
+                self._insert(connection, TRANSLATIONS, [{"digest": key, "text": text} for key, text in texts.items()])
+
+    # ---------------------------------------------------------------- trials: a resumed study continues from them
+
+    @retried
+    def trials(self, study: str) -> dict[int, dict[str, Any]]:
+        """The trials of a study, by number."""
+        query = sa.select(TUNE_TRIALS).where(TUNE_TRIALS.c.study == study).order_by(TUNE_TRIALS.c.number)
+        return {row["number"]: self._trial(row) for row in self._select(query, TUNE_TRIALS)}
+
+    def _trial(self, row: Mapping[Any, Any]) -> dict[str, Any]:
+        try:
+            trial = json.loads(row["body"])
+        except (ValueError, TypeError, RecursionError):
+            trial = None
+        if isinstance(trial, dict):
+            return trial
+        raise UserError(
+            f"The store {self.shown} has a damaged trial {row['number']} of the study {row['study']}; restore a copy, or take another "
+            "sampler seed to begin a new study."
+        )
+
+    @retried
+    def keep_trial(self, study: str, number: int, body: dict[str, Any]) -> None:
+        row = {"study": study, "number": number, "body": json.dumps(body, allow_nan=False)}
+        with self._write() as connection:
+            self._insert(connection, TUNE_TRIALS, [row], replacing=["body"])
+
+    # ---------------------------------------------------------------- probes, by the digest of what was measured of which weights
+
+    @retried
+    def probes(self, digests: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """The results of those digests that have one that is not damaged."""
+        bodies: dict[str, dict[str, Any]] = {}
+        for part in parts(digests):
+            for row in self._select(sa.select(PROBES).where(PROBES.c.digest.in_(part)), PROBES):
+                if row["checksum"] == _checksum(row["digest"], row["body"]):
+                    bodies[row["digest"]] = json.loads(row["body"])
+        return bodies
+
+    @retried
+    def keep_probe(self, digest: str, body: Mapping[str, Any]) -> None:
+        """Keep a result; one that is there and not damaged stays."""
+        text = json.dumps(dict(body), allow_nan=False)
+        row = {"digest": digest, "body": text, "checksum": _checksum(digest, text)}
+        with self._write() as connection:
+            metadata.create_all(connection, LATER)
+            old = connection.execute(sa.select(PROBES).where(PROBES.c.digest == digest)).mappings().first()
+            if not old or old["checksum"] != _checksum(digest, old["body"]):
+                self._insert(connection, PROBES, [row], replacing=["body", "checksum"])
+
+
+def _request(row: Mapping[Any, Any]) -> StoredRequest | None:
+    """The request of a row; None if its content does not match its digest."""
+    try:
+        request = StoredRequest(row["table"], dict(json.loads(row["body"])), row["study"], float(row["asked_at"]))
+        return request if request.digest == row["digest"] else None
+    except (ValueError, TypeError):
+        return None
+
+
+def _checksum(digest: Any, body: Any) -> str:
+    return hashlib.sha256(f"{digest}:{body}".encode()).hexdigest()

@@ -1,1 +1,0 @@
-"""Tables as data, plans, selection, aggregation and rendering: pure code over records; no torch, no ray."""

@@ -1,0 +1,68 @@
+"""Numbers, names and lists in words, as every sentence writes them: points, counts, sizes, the letters of footnotes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+SHOWN_MEMBERS = 6
+MAX_REASON = 200
+
+
+def shortened(reason: str) -> str:
+    return reason if len(reason) <= MAX_REASON else reason[: MAX_REASON - 3] + "..."
+
+
+def some_of(names: Sequence[str], most: int = SHOWN_MEMBERS) -> str:
+    """The first names, and how many more there are."""
+    more = f", and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def in_points(value: float, sign: bool = False) -> str:
+    """A value with 1 for 100 % in points with two decimals, never -0.00."""
+    text = f"{100 * value:+.2f}" if sign else f"{100 * value:.2f}"
+    return text.replace("-", "") if float(text) == 0 else text
+
+
+def letter(index: int) -> str:
+    """a, b, ..., z, aa, ab, ..."""
+    text = chr(ord("a") + index % 26)
+    return text if index < 26 else letter(index // 26 - 1) + text
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def examples(size: int) -> str:
+    """For the title of a panel or a place: '1,000 examples'."""
+    return f"{size:,} examples" if size else "all examples"
+
+
+def training_examples(size: int) -> str:
+    """For a sentence: '1,000 training examples'."""
+    return f"{size:,} training examples" if size else "full training set"
+
+
+def sizes_text(sizes: Iterable[int]) -> str:
+    """'20, 100 and 1000 training examples and the full training set'."""
+    counts = [str(size) for size in sizes if size]
+    full = ["the full training set"] if 0 in tuple(sizes) else []
+    return " and ".join([*([f"{listed(counts)} training examples"] if counts else []), *full])
+
+
+def listed(items: Iterable[str]) -> str:
+    """'a, b and c'."""
+    *first, last = [*items] or [""]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def value_text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{v:g} at {k}" for k, v in value.items())
+    if isinstance(value, (tuple, list, range)):
+        return ", ".join(map(value_text, value))
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, (int, float)) else str(value) or "none"

@@ -1,0 +1,334 @@
+"""Rows compared: pairs, what is left out, Holm over the table's family, verdicts, sentences; the variance of cells by source."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from analysis.runs import filled, result, results
+from requested import resolve_table
+
+from harness.analysis.cells import Grid
+from harness.analysis.comparison import Answers, Comparison, Comparisons, compared, run_places
+from harness.analysis.schema import Result
+from harness.analysis.variance import SOURCES, decomposed
+from harness.errors import UserError
+from harness.planning.aggregation import Aggregation
+from harness.planning.resolved import ResolvedTable
+from harness.report.comparison import (
+    comparison_frame,
+    conclusion,
+    notes,
+    rendered,
+    rendered_variance,
+    sentence,
+    variance_frame,
+)
+from harness.report.document import FORMATS
+from harness.statistics.crossed import mean_squares
+from harness.statistics.difference import difference
+from harness.statistics.sign_flip import holm
+
+ROWS = ("FT", "SCL", "TAPT")
+
+
+def resolved(**more: Any) -> ResolvedTable:
+    return resolve_table("few_shot", "paper", **{"methods": ROWS, "tasks": ("sst2",), "sizes": (20,), **more})
+
+
+def shifted(r: ResolvedTable, shifts: dict[str, float], noise: float = 0.01, seed: int = 0) -> list[Result]:
+    """Rows that share the effects of subsets and seeds, and differ by a constant and noise."""
+    rng = np.random.default_rng(seed)
+    common = {replicate: rng.normal(0.7, 0.05) for replicate in r.replicates}
+    return [
+        result(r, row, size, column, *replicate, common[replicate] + shift + noise * rng.normal(), key="k")
+        for size in r.sizes
+        for row, shift in shifts.items()
+        for column in r.columns
+        for replicate in r.replicates_at(size)
+    ]
+
+
+def only(found: Comparisons, row: str, column: str = "sst2") -> Comparison:
+    (mine,) = (each for each in found.comparisons if (each.row, each.column) == (row, column))
+    return mine
+
+
+def test_differences_are_those_of_the_pairs_and_holm_is_over_what_is_shown() -> None:
+    r = resolved(tasks=("sst2", "rte"))
+    runs = results(r)
+    found = compared(filled(r, runs))
+    assert found.against == "FT"
+    assert [(each.row, each.column) for each in found.comparisons] == [
+        (row, column) for column in ("sst2", "rte", "avg") for row in ("SCL", "TAPT")
+    ]
+    scores = {(x.row, x.column, x.subset, x.seed): x.test or 0 for x in runs}
+    for each in found.comparisons:
+        columns = ("sst2", "rte") if each.column == "avg" else (each.column,)
+        d = np.array(
+            [
+                [np.mean([scores[each.row, c, s, t] - scores["FT", c, s, t] for c in columns]) for t in r.seeds]
+                for s in r.subsets
+            ]
+        )
+        assert each.difference is not None
+        expected = difference(d, 0.01)
+        assert (each.difference.mean, each.difference.p) == (
+            pytest.approx(expected.mean),
+            pytest.approx(expected.p),
+        )
+    values = [each.difference.p or 0 for each in found.comparisons if each.difference]
+    assert [each.p_holm for each in found.comparisons] == pytest.approx(holm(values))
+
+
+def test_verdicts_and_their_sentences() -> None:
+    r = resolved()
+    found = compared(filled(r, shifted(r, {"FT": 0.0, "SCL": 0.05, "TAPT": -0.002})), region=0.02)
+    assert [each.verdict for each in found.comparisons] == ["higher", "equivalent"]
+    said = [sentence(each, found) for each in found.comparisons]
+    assert re.match(r"SCL - FT, SST-2, 20 training examples: higher: \+5\.\d\d points, 95 % interval \+4", said[0])
+    assert "equivalent within ±2.00 points" in said[1]
+    assert "over 5 subsets x 3 seeds" in said[1]
+    assert [note for note in notes(found) if "sign flips: the smallest possible p is 0.0625" in note], "once, for all"
+    assert conclusion(found) == "SCL is higher than FT in SST-2; TAPT is equivalent to FT in SST-2."
+    noisy = compared(filled(r, shifted(r, {"FT": 0.0, "SCL": 0.01}, noise=0.1)), "scl")
+    assert [(each.row, each.verdict) for each in noisy.comparisons] == [("FT", "not separable"), ("TAPT", "no verdict")]
+    assert noisy.against == "SCL"
+
+
+def test_of_many_comparisons_those_that_are_decided_get_a_sentence() -> None:
+    r = resolved(tasks=("sst2", "rte", "mrpc", "qnli", "cola", "qqp"))
+    text = rendered(compared(filled(r, shifted(r, {"FT": 0.0, "SCL": 0.2, "TAPT": 0.0}))), "text")
+    assert text.count("SCL - FT") == 7
+    assert "TAPT - FT" not in text
+    assert "Other comparisons: not separable: 7; --format csv has a sentence for each." in text
+
+
+def test_a_table_of_medians_says_that_means_are_compared() -> None:
+    r = replace(resolved(), aggregate=Aggregation(center="median", spread="none"))
+    text = rendered(compared(filled(r, results(r))), "md")
+    assert "A cell of this table is the median of its runs; comparisons are of their means." in text
+
+
+def test_nine_subsets_give_the_exact_test_a_word() -> None:
+    r = replace(resolved(), subsets=tuple(range(9)))
+    found = compared(filled(r, shifted(r, {"FT": 0.0, "SCL": 0.05, "TAPT": 0.0})))
+    assert "exact sign-flip p 0.004 over 9 subsets" in sentence(only(found, "SCL"), found)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_order_of_results_changes_no_byte(format: str) -> None:
+    r = resolved()
+    runs = results(r)
+    first = rendered(compared(filled(r, runs)), format)
+    assert rendered(compared(filled(r, runs[::-1])), format) == first
+    assert first.endswith("\n")
+    assert "nan" not in first.lower()
+
+
+def test_what_is_missing_is_left_out_and_said() -> None:
+    r = resolved()
+    runs = shifted(r, dict.fromkeys(ROWS, 0.0))
+    gone = [x for x in runs if (x.row, x.subset, x.seed) != ("SCL", 2, 42)]
+    failed = [replace(x, status="failed", test=None) if (x.row, x.subset) == ("TAPT", 0) else x for x in gone]
+    found = compared(filled(r, failed))
+    scl, tapt = only(found, "SCL"), only(found, "TAPT")
+    assert scl.difference is not None
+    assert tapt.difference is not None
+    assert (scl.difference.num_subsets, scl.difference.num_seeds) == (4, 3)
+    assert (tapt.difference.num_subsets, tapt.difference.num_seeds) == (4, 3)
+    assert "of 15 runs each, 1 of SCL missing or failed: compared over 4 subsets x 3 seeds" in sentence(scl, found)
+    assert "3 of TAPT missing or failed" in sentence(tapt, found)
+    nothing = compared(filled(r, [x for x in runs if x.row != "SCL"]))
+    assert only(nothing, "SCL").difference is None
+    assert sentence(only(nothing, "SCL"), nothing).endswith(
+        "no verdict (of 15 runs each, 15 of SCL missing or failed: no replicate is done in both rows)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("design", "noise", "says"),
+    [
+        ({"subsets": (0,), "seeds": (31,)}, 0.01, "no verdict: .* one pair of runs has no spread"),
+        ({"subsets": (0,)}, 0.01, "one subset says nothing about others"),
+        ({"seeds": (31,)}, 0.01, "one seed says nothing about others"),
+        ({}, 0.0, "no verdict: .* in all 15 pairs of runs"),
+    ],
+)
+def test_degenerate_designs_have_a_sentence(design: dict[str, Any], noise: float, says: str) -> None:
+    r = resolved(**design)
+    found = compared(filled(r, shifted(r, {"FT": 0.0, "SCL": 0.0, "TAPT": 0.02}, noise=noise)))
+    for each in found.comparisons:
+        assert re.search(says, sentence(each, found))
+    for format in FORMATS:
+        assert "nan" not in rendered(found, format).lower().replace("nan_", "")
+
+
+def test_identical_rows_are_no_evidence() -> None:
+    r = resolved()
+    found = compared(filled(r, shifted(r, dict.fromkeys(ROWS, 0.0), noise=0.0)))
+    assert "the rows have equal scores in all 15 pairs of runs" in sentence(only(found, "SCL"), found)
+
+
+def test_one_row_and_an_unknown_one_are_refused() -> None:
+    r = resolved(methods=("FT",))
+    with pytest.raises(UserError, match="has one row here; name two or more with --methods"):
+        compared(filled(r, results(r)))
+    with pytest.raises(UserError, match=r"against: unknown row 'TATP'\. Did you mean 'TAPT'"):
+        compared(filled(resolved(), []), "TATP", option=str)
+
+
+def test_a_filter_lowers_no_p() -> None:
+    """The places of the whole bench stay in the family, whatever rows, columns and sizes are selected of it."""
+    r = resolved(tasks=("sst2", "rte"), sizes=(20, 100))
+    runs = shifted(r, {"FT": 0.0, "SCL": 0.01, "TAPT": 0.008}, noise=0.02)
+    whole = filled(r, runs)
+    elsewhere = run_places(whole)
+    bench = compared(whole)
+    assert bench.family == 2 * 3 * 2
+    adjusted = {(each.size, each.row, each.column): each.p_holm or 0 for each in bench.comparisons}
+    for filters in ({"methods": ("FT", "SCL")}, {"tasks": ("rte",)}, {"sizes": (100,)}):
+        part = resolve_table("few_shot", "paper", **{"methods": ROWS, "tasks": r.tasks, "sizes": r.sizes, **filters})
+        found = compared(filled(part, runs), run_elsewhere=elsewhere)
+        assert found.family == bench.family
+        for each in found.comparisons:
+            if each.column != "avg":  # of fewer columns it is another one
+                assert (each.p_holm or 0) >= adjusted[each.size, each.row, each.column]
+        shown = f"the 12 comparisons with FT that the table's benches plan, {len(found.comparisons)} of them shown"
+        assert shown in rendered(found, "text").replace("\n", " ")
+
+
+def test_what_is_skipped_is_not_in_the_family_and_what_is_missing_is() -> None:
+    r = resolved(tasks=("sst2", "rte"))
+    runs = [x for x in shifted(r, dict.fromkeys(ROWS, 0.0)) if x.column == "sst2"]
+    assert compared(filled(r, runs)).family == 6
+    assert compared(filled(r, runs, skipped={("TAPT", "rte"): "no texts"})).family == 4
+    assert compared(filled(r, runs, skipped={("FT", "rte"): "no texts"})).family == 2
+
+
+def test_frames_hold_every_number_unrounded() -> None:
+    r = resolved()
+    found = compared(filled(r, results(r)))
+    frame = comparison_frame(found)
+    read = json.loads(rendered(found, "json"))
+    for row, record, each in zip(frame.to_dict("records"), read["comparisons"], found.comparisons, strict=True):
+        d = each.difference
+        assert d is not None
+        assert d.interval is not None
+        assert (row["difference"], row["low"], row["p_holm"]) == (d.mean, d.interval.low, each.p_holm)
+        assert record["difference"] == d.mean
+        assert record["sentence"] == sentence(each, found)
+
+
+def right_or_wrong(r: ResolvedTable, rows: tuple[str, ...] = ROWS) -> tuple[list[Result], Answers]:
+    rng = np.random.default_rng(0)
+    items = rng.random(200)
+    answers = {
+        (20, row, "sst2", *replicate): rng.random(200) < 0.3 + 0.5 * items for row in rows for replicate in r.replicates
+    }
+    return [result(r, k[1], 20, "sst2", *k[3:], float(v.mean())) for k, v in answers.items()], answers
+
+
+def test_items_are_a_factor_where_their_answers_are_known() -> None:
+    r = resolved()
+    runs, answers = right_or_wrong(r)
+    grid = filled(r, runs)
+    plain, items = compared(grid), compared(grid, answers=answers)
+    for without, each in zip(plain.comparisons, items.comparisons, strict=True):
+        assert without.difference is not None
+        assert each.difference is not None
+        assert (each.difference.error or 0) >= (without.difference.error or 0)
+        assert each.difference.item_share is not None
+        assert "and the test items" in sentence(each, items)
+    exact = [f"{name}_{end}" for name in ("sign_flip",) for end in ("p", "p_holm", "floor")]
+    assert comparison_frame(plain)[exact].notna().all(axis=None)
+    assert comparison_frame(items)[exact].isna().all(axis=None), "it does not see the items"
+    assert "Exact p" in rendered(plain, "text")
+    assert "Exact p" not in rendered(items, "text")
+    unknown = compared(grid, answers={k: v for k, v in answers.items() if k[1] != "SCL"})
+    assert "test items are a factor for accuracy" in sentence(only(unknown, "SCL"), unknown)
+
+
+def decomposition(grid: Grid, answers: Answers) -> pd.DataFrame:
+    return variance_frame(decomposed(grid, answers)).set_index(["row", "source"])
+
+
+@pytest.mark.parametrize(
+    ("design", "says"),
+    [
+        ({"subsets": (0, 1, 2, 3)}, "not known, because the runs differ more than the items"),
+        ({"subsets": (0,), "seeds": (31, 42)}, "not known from two runs"),
+    ],
+)
+def test_no_variance_of_the_items_where_it_is_not_known(design: dict[str, Any], says: str) -> None:
+    """Runs that predict one class only, half of the subsets each: every item is right in half of the runs."""
+    r = resolved(**design)
+    classes = np.arange(200) % 2 == 0
+    answers = {(20, "FT", "sst2", s, t): classes == (s % 2) for s, t in r.replicates}
+    runs = [result(r, k[1], 20, "sst2", *k[3:], float(v.mean()) + 0.01 * k[3]) for k, v in answers.items()]
+    grid = filled(r, runs)
+    row = decomposition(grid, answers).loc["FT", "test items"]
+    assert row[["variance", "low", "high", "share"]].isna().all()
+    assert f"Test items: {says}" in rendered_variance(decomposed(grid, answers), grid, "text")
+
+
+def test_variance_is_that_of_the_mean_squares() -> None:
+    r = resolved()
+    runs, answers = right_or_wrong(r)
+    grid = filled(r, runs)
+    frame = decomposition(grid, answers)
+    scores = np.array([[answers[20, "FT", "sst2", s, t].mean() for t in r.seeds] for s in r.subsets])
+    squares = mean_squares(scores)
+    assert frame.loc[("FT", "interaction"), "variance"] == pytest.approx(float(squares.residual))
+    expected = max(0.0, float(squares.subset - squares.residual) / 3)
+    assert frame.loc[("FT", "subset"), "variance"] == pytest.approx(expected)
+    # items whose chance of a right answer has a variance of 0.25 / 12
+    assert frame.loc[("FT", "test items"), "variance"] == pytest.approx(0.25 / 12 / 200, rel=0.3)
+    assert frame.groupby("row")["share"].sum().tolist() == pytest.approx([1.0] * 3)
+    assert ((frame["low"] <= frame["variance"]) & (frame["variance"] <= frame["high"])).all()
+    text = rendered_variance(decomposed(grid, answers), grid, "text")
+    assert all(source.capitalize() in text for source in SOURCES)
+
+
+@pytest.mark.parametrize(
+    ("design", "why"), [({"subsets": (0,)}, "not known from one subset"), ({"seeds": (31,)}, "not known from one seed")]
+)
+def test_variance_of_one_subset_or_one_seed_says_what_is_not_known(design: dict[str, Any], why: str) -> None:
+    r = resolved(**design)
+    runs, _ = right_or_wrong(r)
+    grid = filled(r, runs)
+    frame = decomposition(grid, {})
+    assert why in set(frame["why"])
+    assert frame.loc[("FT", "interaction")].isna()["variance"]
+    text = rendered_variance(decomposed(grid, {}), grid, "md")
+    assert why in text
+    assert "nan" not in text.lower()
+    single = resolved(subsets=(0,), seeds=(31,))
+    assert decomposed(filled(single, results(single)), {}) == []
+
+
+def test_a_row_of_several_configurations_is_compared_by_the_one_that_counts() -> None:
+    """A grid of two points: the one that is best on dev counts."""
+    r = resolved(methods=("FT", "SCL"))
+    twins = tuple(replace_row(r, name, title) for name, title in (("FT", "FT"), ("SCL a", "SCL"), ("SCL b", "SCL")))
+    r = replace(r, rows=twins, aggregate=Aggregation(select="per_task"))
+    rng = np.random.default_rng(0)
+    runs = [
+        result(r, row.name, 20, "sst2", *replicate, rng.random(), dev=0.9 if row.name == "SCL b" else 0.5)
+        for row in r.rows
+        for replicate in r.replicates
+    ]
+    found = only(compared(filled(r, runs)), "SCL")
+    ours, theirs = (np.mean([x.test or 0 for x in runs if x.row == name]) for name in ("SCL b", "FT"))
+    assert found.difference is not None
+    assert found.difference.mean == pytest.approx(ours - theirs)
+
+
+def replace_row(r: ResolvedTable, name: str, title: str) -> Any:
+    row = next(row for row in r.rows if row.title == title)
+    return row.model_copy(update={"name": name, "configuration_of": title if name != title else ""})

@@ -1,0 +1,100 @@
+"""The driver of a bench without Ray: its leases, lifecycle, waves and records are the real ones, and this process is the only worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from harness.cluster import ledger as ledger_module
+from harness.cluster.ledger import LeasedStages, Ledger
+from harness.cluster.worker import WorkerResult
+from harness.encoders.tokens import Vocabulary
+from harness.execution import Execution, WorkerSetup
+from harness.planning.lifecycle import Event, Lifecycle
+from harness.planning.work import Item
+from harness.running import run_stage
+from harness.specs import Stage
+from harness.storage import weights_of
+from harness.store import Owner, Store
+from harness.training.loop import Inputs
+
+LedgerHere: Any = Ledger.__ray_metadata__.modified_class
+
+
+@contextmanager
+def session_here(execution: Execution, metadata: dict[str, Any]) -> Iterator[tuple[str, Execution]]:
+    """As `harness.cluster.session.session`."""
+    yield "", execution
+
+
+class PoolHere:
+    """As `harness.cluster.pool.Pool`, one stage after another. KeyboardInterrupt comes before the stage number `stop_after` + 1."""
+
+    stop_after = 0
+
+    def __init__(
+        self,
+        store: Store,
+        setup: WorkerSetup,
+        vocabulary: Vocabulary,
+        tokenised: Callable[..., Any],
+        execution: Execution,
+        table: str,
+        keep_weights: bool = False,
+    ) -> None:
+        self._setup, self._vocabulary, self._tokenised, self._keep_weights = setup, vocabulary, tokenised, keep_weights
+        self._owner, self._store, self._trained = Owner.current(), store, 0
+        self._ledger = LedgerHere(store.url, setup.storage, self._owner, 60.0)
+
+    def run(self, items: Iterable[Item]) -> Iterator[Event]:
+        life = Lifecycle(list(items))
+        stages = LeasedStages(life, self._ledger, self._setup.storage, None, self._discard)
+        while life.unfinished:
+            item = life.next_item()
+            assert item is not None, "no other driver holds a stage"
+            yield from stages.lease(item)
+            if life.state(item.stage.key) == "running":
+                yield from stages.trained(item, self._train(item))
+
+    def _train(self, item: Item) -> WorkerResult:
+        self._trained += 1
+        if self._trained > self.stop_after > 0:
+            raise KeyboardInterrupt
+        data = item.stage.data
+        one_view = replace(data, views=1)
+        train, labels = self._tokenised(data.train, data)
+        sets = {rows.digest: self._tokenised(rows, one_view) for rows in (data.dev, *data.tests) if rows}
+        held_out = self._tokenised(data.held_out, data)[0] if data.held_out else None
+        record = run_stage(
+            item.stage,
+            Inputs(train, labels, sets, held_out),
+            self._vocabulary,
+            item.metrics,
+            self._setup,
+            keep_weights=item.keep_weights,
+            save_at=item.save_at,
+            until=item.until,
+        )
+        if item.remake:
+            self._ledger.release(item.stage.key)
+            return WorkerResult(record.status, record.reason, True)
+        return WorkerResult(record.status, record.reason, self._ledger.commit(item.stage, record))
+
+    def _discard(self, stage: Stage) -> None:
+        if not self._keep_weights:
+            self._setup.storage.delete(weights_of(stage.key))
+
+    def close(self) -> None:
+        self._store.release(self._owner)
+
+
+def patch(monkeypatch: pytest.MonkeyPatch, stop_after: int = 0) -> None:
+    """Let benches of this process train here; `stop_after`: of each wave's pool, KeyboardInterrupt after so many stages."""
+    monkeypatch.setattr("harness.cluster.session.session", session_here)
+    monkeypatch.setattr("harness.cluster.pool.Pool", PoolHere)
+    monkeypatch.setattr(ledger_module, "ask", lambda ledger, what, *arguments: getattr(ledger, what)(*arguments))
+    monkeypatch.setattr(PoolHere, "stop_after", stop_after)

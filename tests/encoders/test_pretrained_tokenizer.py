@@ -1,0 +1,215 @@
+"""The tokens of an encoder are those of its tokenizer.json, here, in a file of predictions and in an exported folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import AutoTokenizer
+
+from harness.encoders import locate, sources
+from harness.encoders.models.pretrained_folder import write_model, write_tokenizer
+from harness.encoders.models.text_encoder import load_encoder
+from harness.encoders.tokens import Tokeniser
+from harness.encoders.tokens.pretrained_tokenizer import PROBES, probed
+from harness.errors import UserError
+from harness.specs import digest_of
+
+ROOT = Path(__file__).parents[2]
+TEXTS = ["The Film of 2024, a film: GOOD", "  good\tfilm\nÉté W1 ", "w1 2024 20 24", "", "[MASK] <mask> </s>"]
+
+
+def cased() -> Tokenizer:
+    """WordPiece whose casing, accents and numbers depend on its own normalizer and pre-tokenizer."""
+    words = (
+        "The",
+        "the",
+        "Film",
+        "film",
+        "2024",
+        "20",
+        "24",
+        "of",
+        "a",
+        "good",
+        "GOOD",
+        "Été",
+        "ete",
+        ",",
+        ":",
+        "W1",
+        "w1",
+    )
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    made = Tokenizer(models.WordPiece({token: i for i, token in enumerate((*special, *words))}, unk_token="[UNK]"))
+    made.add_special_tokens(special)
+    made.normalizer = normalizers.NFC()
+    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), pre_tokenizers.Digits(False)])
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return made
+
+
+def lowered() -> Tokenizer:
+    """RoBERTa's shape, byte-level BPE, with a normalizer, which RoBERTa has not."""
+    made = Tokenizer(models.BPE(unk_token="<unk>"))
+    made.normalizer = normalizers.Lowercase()
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    made.train_from_iterator(TEXTS * 9, trainer)
+    made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    return made
+
+
+MADE: dict[str, Callable[[], Tokenizer]] = {"bert": cased, "roberta": lowered}
+CLASSES = {"bert": "BertTokenizer", "roberta": "RobertaTokenizer"}
+KINDS = pytest.mark.parametrize("kind", MADE)
+
+
+@pytest.fixture
+def folder(kind: str, folders: dict[str, Path], tmp_path: Path) -> Path:
+    """An encoder whose tokenizer.json its transformers class does not read as it stands."""
+    copy = Path(shutil.copytree(folders[kind], tmp_path / "encoder"))
+    made = MADE[kind]()
+    made.save(str(copy / "tokenizer.json"))
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"vocab_size": made.get_vocab_size()}))
+    configured(copy, tokenizer_class=CLASSES[kind])
+    return copy
+
+
+def configured(folder: Path, **settings: Any) -> Path:
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def of_file(folder: Path) -> list[list[int]]:
+    made = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    return [made.encode(text).ids for text in TEXTS]
+
+
+def ours(folder: Path) -> list[list[int]]:
+    tokens = Tokeniser(folder)([(text,) for text in TEXTS], 64)
+    return [tokens.ids[a:b].tolist() for a, b in zip(tokens.offsets[:-1], tokens.offsets[1:], strict=True)]
+
+
+@KINDS
+def test_the_file_is_taken_where_the_class_reads_it_otherwise(kind: str, folder: Path) -> None:
+    library = AutoTokenizer.from_pretrained(str(folder))
+    assert library(TEXTS)["input_ids"] != of_file(folder), "else this shows nothing"
+    assert ours(folder) == of_file(folder)
+    sequence = Tokeniser(folder)([(TEXTS[0], TEXTS[2])], 64)
+    pair = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(TEXTS[0], TEXTS[2])
+    assert (sequence.ids.tolist(), sequence.types.tolist()) == (pair.ids, pair.type_ids)
+    vocabulary = Tokeniser(folder).vocabulary
+    assert (vocabulary.mask_id, vocabulary.pad_id) == (library.mask_token_id, library.pad_token_id)
+
+
+@KINDS
+def test_a_key_moves_where_the_class_read_the_file_otherwise_and_only_there(kind: str, folder: Path) -> None:
+    """Under the old key its records hold what the class made of the texts."""
+    departing = locate(str(folder)).encoder.digest
+    assert departing != locate(str(configured(folder, tokenizer_class="PreTrainedTokenizerFast"))).encoder.digest
+    made = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    new = locate(f"new:tiny@{configured(folder, tokenizer_class=CLASSES[kind])}").encoder.digest
+    made.save(str(folder / "tokenizer.json"))
+    assert locate(str(folder)).encoder.digest == departing
+    assert locate(f"new:tiny@{folder}").encoder.digest == new
+
+
+def test_tokenizers_that_are_read_as_they_stand_do_not_depart(folders: dict[str, Path]) -> None:
+    assert {kind: Tokeniser(folder).departure for kind, folder in folders.items()} == dict.fromkeys(folders, "")
+
+
+@KINDS
+def test_the_class_still_departs(kind: str, folder: Path) -> None:
+    """A transformers that reads these files as they stand, or probes that change, would give records under these keys other tokens: such
+    a change needs another way to tell old keys from new ones."""
+    frozen = {"bert": "113f807228f28a83248b0053485f4a2d", "roberta": "b3c2788251663946c0c4376db14a013f"}
+    assert Tokeniser(folder).departure == frozen[kind]
+
+
+@KINDS
+def test_an_exported_folder_has_the_same_tokens_for_plain_transformers(
+    kind: str, folder: Path, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    out, encoder = tmp_path / "exported", load_encoder(folders[kind], kind, seed=0)
+    write_model(encoder, out)
+    write_tokenizer(folder, encoder, out, 64)
+    assert AutoTokenizer.from_pretrained(str(out))(TEXTS, truncation=True)["input_ids"] == of_file(folder)
+    assert ours(out) == of_file(folder), "what predict reads"
+    assert Tokeniser(out).departure == ""
+
+
+def test_a_setting_that_contradicts_the_file_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(folders["bert"], tmp_path / "encoder"))  # whose tokenizer.json lower-cases
+    configured(copy, tokenizer_class="BertTokenizer", do_lower_case=False)
+    for read in (Tokeniser, lambda folder: locate(str(folder))):
+        with pytest.raises(
+            UserError, match=r"tokenizer_config\.json: with its do_lower_case .* change one of the two"
+        ) as raised:
+            read(copy)
+        assert "\n" not in str(raised.value)
+    configured(copy, tokenizer_class="PreTrainedTokenizerFast", do_lower_case=False)
+    assert Tokeniser(copy).departure == ""
+
+
+@KINDS
+def test_a_tokenizer_is_probed_once(kind: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    expected = locate(str(folder)).encoder
+    sources._digest_cached.cache_clear()
+    monkeypatch.setattr(sources, "pretrained_tokenizer", lambda folder: pytest.fail("is probed again"))
+    assert locate(str(folder)).encoder == expected
+
+
+@pytest.mark.parametrize(
+    ("encoder", "digest"),
+    [("bert-tiny", "5ab56cb4b87759a038068ec70331c3b7"), ("minilm", "5ab56cb4b87759a038068ec70331c3b7")],
+)
+@pytest.mark.usefixtures("packaged")
+def test_the_ids_of_packaged_encoders_stay(encoder: str, digest: str) -> None:
+    """Golden: another release of transformers or tokenizers that changes one would change the meaning of recorded keys."""
+    tokeniser = Tokeniser(locate(encoder).folder)  # type: ignore[arg-type]
+    assert tokeniser.departure == ""
+    assert tokeniser([(PROBES[1],)], 64).ids.tolist() == [
+        *(101, 7668, 15743, 17076, 15687, 19169, 7668, 9960, 2358, 27807, 1984, 2638, 100, 1092, 102)
+    ]
+    assert tokeniser([("A 2024 film", "電影 ok")], 64).ids.tolist() == [
+        101,
+        1037,
+        16798,
+        2549,
+        2143,
+        102,
+        100,
+        100,
+        7929,
+        102,
+    ]
+    assert digest_of(probed(tokeniser._tokenizer)) == digest
+
+
+@pytest.mark.parametrize("package", ["transformers", "tokenizers"])
+def test_only_the_tested_release_is_installed(package: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    (wanted,) = [r for r in map(Requirement, project) if r.name == package]
+    pinned = [line.partition("==") for line in (ROOT / "constraints.txt").read_text().splitlines()]
+    (tested,) = [Version(version) for name, _, version in pinned if name == package]
+    assert tested in wanted.specifier
+    for other in (tested.minor - 1, tested.minor + 1):
+        assert f"{tested.major}.{other}.0" not in wanted.specifier

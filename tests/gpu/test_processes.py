@@ -1,0 +1,260 @@
+"""The harness's own processes, on Ray and a GPU: two runs on one GPU, a worker group of one, a run that needs more memory
+than there is, and an error of CUDA.
+
+On a CPU the same code runs with no GPU per run, and the two faults are raised instead of provoked.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gpu.models import BATCH, SEED, SHAPES, Setting, built, inputs_of, trained, vocabulary_of
+from gpu.numerics import LR, differences
+
+from harness.specs import Data, Encoder, Optim, Record, RowSet, Selection, Stage
+from harness.storage import Storage
+from harness.training.loop import Placement, Scoring, train
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SAME = 1e-4
+"""Tolerance of the losses in a worker group of one against those of this process: the same code on the same device."""
+WORDS = tuple(f"w{number}" for number in range(40))
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+Measured = Callable[..., None]
+
+
+# ------------------------------------------------------------------------------------------- two runs on one GPU
+
+
+def test_two_runs_at_a_time(setting: Setting, measured: Measured) -> None:
+    """`harness bench` with two runs at a time on one GPU: all are recorded, on that GPU, and two overlap in time."""
+    folder = setting.folder / "bench"
+    _write_bench(folder, SHAPES[setting.shape])
+    seeds, share = range(1, 7), 0.5 if setting.cuda else 0.0
+    line = "-m harness bench --table few_shot --preset quick --tasks words.yaml --data data --encoder encoder --methods ft "
+    line += f"--sizes 20 --subsets 0 --seeds {','.join(map(str, seeds))} --slots 2 --gpus-per-run {share:g} "
+    line += f"--set fine_tune.steps=300 --store sqlite:///{folder}/harness.db --yes --format json"
+    path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, *line.split()],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    from harness.store import Store
+
+    store = Store(f"sqlite:///{folder}/harness.db")
+    keys = list(dict.fromkeys(result["key"] for result in json.loads(done.stdout)["results"]))
+    records = list(store.records(keys).values())
+    spans = sorted((record.provenance["started_at"], record.seconds) for record in records)
+    overlaps = sum(before[0] + before[1] > after[0] for before, after in itertools.pairwise(spans))
+    measured({"records": len(records), "overlaps": overlaps})
+    assert len(records) == len(seeds)
+    assert_device(setting, *records)
+    assert overlaps, "no two runs overlap in time"
+
+
+def assert_device(setting: Setting, *records: Record) -> None:
+    """On a GPU: they were trained on it."""
+    if setting.cuda:
+        assert {record.provenance.get("device") for record in records} == {torch.cuda.get_device_name(setting.device)}
+
+
+def _write_bench(folder: Path, config: dict[str, Any]) -> None:
+    """A task with random texts that their label tells, and an encoder folder with a tokenizer for them."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerFast
+
+    (folder / "data" / "words").mkdir(parents=True)
+    task = "name: words\ncolumns: [text]\nclasses: [negative, positive]\nmetrics: [accuracy]\n"
+    (folder / "words.yaml").write_text(task, encoding="utf-8")
+    random = np.random.default_rng(SEED)
+    for split, count in (("train", 800), ("validation", 200)):
+        with (folder / "data" / "words" / f"{split}.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(("text", "label"))
+            for row in range(count):
+                words = random.choice(WORDS, random.integers(6, 40))
+                label = ("negative", "positive")[row % 2]
+                writer.writerow((f"{split}{row} {' '.join(words)} {label}", label))
+    special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    ids = {token: number for number, token in enumerate((*special, *WORDS, "negative", "positive"))}
+    made = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), special, strict=True))
+    PreTrainedTokenizerFast(tokenizer_object=made, **names).save_pretrained(str(folder / "encoder"))
+    fields = {**config, "vocab_size": len(ids)}
+    kind = fields.pop("model_type")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        model = AutoModelForMaskedLM.from_config(AutoConfig.for_model(kind, **fields))
+    model.save_pretrained(str(folder / "encoder"))
+
+
+# ------------------------------------------------------------------------------------------------ a pool of workers
+
+
+def _stage(seed: int, steps: int = 10) -> Stage:
+    """A fine-tuning stage of random rows."""
+    rows, dev = RowSet(f"{seed:032x}", "made/train", 4 * BATCH, 100.0), RowSet("d" * 32, "made/dev", 4 * BATCH, 100.0)
+    optim = Optim(LR, BATCH, steps, schedule="constant", dropout=0.0)
+    encoder = Encoder("made", "made")
+    return Stage(trained()["ft"].spec, Data(rows, 2, 128, dev), optim, seed, encoder, Selection("accuracy", 5))
+
+
+def _pool(
+    setting: Setting, name: str, stages: Sequence[Stage], start_worker: Callable[..., Any]
+) -> tuple[list[Any], list[Record]]:
+    """Train stages, the first one first, one at a time through the real pool. Returns its events and the records."""
+    from harness.cluster.session import session  # before ray: it makes Ray listen on loopback only
+    from harness.execution import Execution, WorkerSetup
+    from harness.planning.work import Item
+    from harness.store import Store
+
+    config, folder = setting.config, setting.folder / name
+    folder.mkdir()
+    train_rows = inputs_of(trained()["ft"], config)
+    items = [
+        Item(stage, f"{name} {number}", float(len(stages) - number), ("accuracy",), False, False, 0)
+        for number, stage in enumerate(stages)
+    ]
+    store = Store(f"sqlite:///{folder}/harness.db")
+    setup = WorkerSetup(folder, Storage(str(folder / "products")), encoder_config=config)
+    execution = Execution(slots=1, gpus_per_run=1.0 if setting.cuda else 0.0)
+    with session(execution, {}) as (_, settled):
+        from harness.cluster.pool import Pool
+
+        rows = (train_rows.train, train_rows.labels)
+        pool = Pool(store, setup, vocabulary_of(config), lambda *_: rows, settled, name, start_worker)
+        events = list(pool.run(items))
+        pool.close()
+    records = store.records([stage.key for stage in stages])
+    return events, [records[stage.key] for stage in stages]
+
+
+def test_a_worker_group_of_one(setting: Setting, measured: Measured) -> None:
+    """A Ray Train worker group of one rank, on NCCL where there is a GPU: a stage with the losses of this process."""
+    stage = _stage(SEED)
+
+    def start(execution: Any, setup: Any, ledger: Any, name: str, /, **options: Any) -> Any:
+        import ray
+
+        from harness.cluster.worker_group import WorkerGroup
+
+        kind: Any = WorkerGroup
+        address = {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
+        return kind.options(runtime_env={"env_vars": address}, **options).remote(setup, ledger, name, execution)
+
+    _, (record,) = _pool(setting, "group", [stage], start)
+    assert record.status == "done", record.reason
+    assert_device(setting, record)
+    data = inputs_of(trained()["ft"], setting.config)
+    assert data.labels is not None
+    inputs = replace(data, evaluations={"d" * 32: (data.train, data.labels)})
+    scoring, placement = Scoring.of(stage, ("accuracy",)), Placement(setting.device)
+    objective = built(trained()["ft"], setting.config)  # draws from SEED, as the stage does
+    alone = train(objective, inputs, stage.optim, stage.seed, scoring=scoring, placement=placement)
+    runs = [[{"loss": entry["loss"]} for entry in result.history] for result in (alone, record)]
+    measured({"worst": max(differences(*runs))}, {"worst": SAME})
+
+
+def test_out_of_memory(setting: Setting, measured: Measured) -> None:
+    """A run that needs more memory than its process may take is recorded as failed with the reason, its process is replaced, and
+    the next run is trained."""
+
+    def limit(cuda: bool = setting.cuda) -> None:
+        import torch
+
+        if not cuda:
+            raise torch.OutOfMemoryError("CUDA out of memory. (raised, not provoked)")
+        # Of the whole memory, a mebibyte: less than one block of torch's allocator.
+        torch.cuda.set_per_process_memory_fraction(2**20 / torch.cuda.get_device_properties(0).total_memory)
+
+    events, started, (failed, after) = _with_fault(setting, "memory", [_stage(1), _stage(2)], limit)
+    kinds = [event.kind for event in events]
+    measured({"events": ", ".join(kinds), "recorded_reason": failed.reason})
+    assert failed.status == "failed"
+    assert failed.reason.startswith("out of memory: ")
+    assert setting.cuda or kinds == ["started", "failed", "started", "done"]
+    assert len(started) == 2, "the process is replaced"
+    assert after.status == "done", after.reason
+    assert_device(setting, after)
+
+
+def test_a_cuda_error(setting: Setting, measured: Measured) -> None:
+    """An error of CUDA, permanent in its process: the process is replaced, and its run is trained by the next one."""
+
+    def spoil(cuda: bool = setting.cuda) -> None:
+        import torch
+
+        if not cuda:
+            raise RuntimeError("CUDA error: device-side assert triggered (raised, not provoked)")
+        four = torch.zeros(4, device="cuda")
+        four[torch.tensor([9], device="cuda")].sum().item()  # no such element: an assertion in the kernel
+
+    events, started, (record,) = _with_fault(setting, "cuda-error", [_stage(3)], spoil)
+    kinds, reasons = [event.kind for event in events], [event.reason for event in events if event.kind == "retried"]
+    measured({"events": ", ".join(kinds), "recorded_reason": "; ".join(reasons)})
+    assert any("CUDA error" in reason for reason in reasons)
+    assert setting.cuda or kinds == ["started", "retried", "started", "done"]
+    assert len(started) == 2, "the process is replaced"
+    assert record.status == "done", record.reason
+    assert_device(setting, record)
+
+
+def _with_fault(
+    setting: Setting, name: str, stages: Sequence[Stage], fault: Callable[[], None]
+) -> tuple[list[Any], list[str], list[Record]]:
+    """Train stages in workers of which the first one runs `fault` before it trains. Returns the events without
+    notices, which a busy machine gives, the names of the workers that were started, and the records."""
+    started: list[str] = []
+
+    def start(execution: Any, setup: Any, ledger: Any, name: str, /, **options: Any) -> Any:
+        import ray
+
+        from harness.cluster.worker import WorkerProcess
+
+        class Faulty(WorkerProcess):
+            def record(self, item: Any, vocabulary: Any, digests: Any, references: Any) -> Any:
+                from harness.cluster.worker import fetched, launch_alone
+                from harness.cluster.worker import trained as train_item
+
+                def launch(train_function: Any) -> Any:
+                    def faulty() -> Any:
+                        fault()
+                        return train_function()
+
+                    return launch_alone(faulty)
+
+                sets = fetched(references)
+                return train_item(item, self._setup, vocabulary, digests, sets, ledger=self._ledger, launch=launch)
+
+        kind: Any = ray.remote(WorkerProcess if started else Faulty)
+        started.append(name)
+        options |= {"num_cpus": execution.cpus_per_run, "num_gpus": execution.gpus_per_run}
+        return kind.options(**options).remote(setup, ledger, name)
+
+    events, records = _pool(setting, name, stages, start)
+    return [event for event in events if event.kind != "notice"], started, records

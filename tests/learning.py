@@ -1,0 +1,148 @@
+"""Pre-training of a small encoder on packaged text by each objective, with measures on held-out text, and what they have to show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from benchmarks.mlm_head import LENGTH, masked_accuracy
+from harness.encoders import Located, locate
+from harness.encoders.models.text_encoder import Batch, load_encoder
+from harness.encoders.tokens import Examples, Packed, Tokeniser, Tokens, Vocabulary
+from harness.encoders.tokens.corpus_files import tokenise_corpus
+from harness.methods import METHODS, UnlabelledPhase, hyperparameters
+from harness.objectives import build
+from harness.objectives.base import Draw, Measures, TrainingObjective
+from harness.objectives.probes import context_cosines
+from harness.specs import Data, Objective, Optim, RowSet
+from harness.streams import stream
+from harness.tasks import open_corpus
+from harness.training.loop import Inputs, mean_measures, train
+
+CPU = torch.device("cpu")
+BATCH, HELD_OUT, SEED = 32, 128, 0
+"""Blocks in an update, held-out blocks, and the seed of everything that is drawn."""
+
+TRAINED: dict[str, tuple[str, dict[str, Any]]] = {
+    "MLM": ("mlm", {}),
+    "TACO": ("taco", {}),
+    "ELECTRA": ("electra", {"auxiliary": "shallow"}),
+    "CLM only": ("coco_lm", {"contrast": False}),
+    "COCO-LM": ("coco_lm", {}),
+}
+SEQUENCES: tuple[str, dict[str, Any]] = ("coco_lm", {"replacements": "random", "lm": "none"})
+"""Whose probe measures sequences on every encoder, so that objectives can be told apart: its heads play no part in it."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    encoder: str
+    steps: int
+    lr: float
+    folder: Path
+
+
+def spec_of(method: str, values: dict[str, Any]) -> Objective:
+    made = METHODS[method]
+    text = UnlabelledPhase(
+        Data(RowSet("corpus")), Optim(1e-3, BATCH, 1), SEED, locate("bert-tiny").encoder, "pre-train"
+    )
+    assert made.train is not None
+    return made.train(hyperparameters(made, values, method), text)[-1].objective
+
+
+def read(setting: Setting, located: Located) -> tuple[Tokens, Tokens, Vocabulary]:
+    """(training blocks, held-out blocks, vocabulary)."""
+    assert located.folder is not None
+    tokeniser, corpus = Tokeniser(located.folder), open_corpus("boolq_prose")
+    folder = setting.folder / f"blocks-{located.encoder.digest[:10]}"
+    identity = f"{corpus.digest}/{located.encoder.digest}"
+    blocks = tokenise_corpus(corpus.texts(), tokeniser, Packed(LENGTH), folder, identity=identity)
+    rows = np.arange(len(blocks))
+    return blocks.take(rows[:-HELD_OUT]), blocks.take(rows[-HELD_OUT:]), tokeniser.vocabulary
+
+
+def measure(module: nn.Module, held_out: Tokens, look: Callable[[Tokens, Draw], Measures]) -> dict[str, float]:
+    """Means over the held-out blocks, without dropout, the same draws whenever it is called."""
+    mode = module.training
+    module.eval()
+    found: list[Measures] = []
+    with torch.no_grad():
+        for index, start in enumerate(range(0, len(held_out), BATCH)):
+            tokens = held_out.take(np.arange(start, min(start + BATCH, len(held_out))))
+
+            def draw(purpose: str, *more: int, _index: int = index) -> np.random.Generator:
+                return stream(SEED + 1, purpose, _index, *more)
+
+            found.append(look(tokens, draw))
+    module.train(mode)
+    return mean_measures(found)
+
+
+def measures_of(objective: TrainingObjective) -> Callable[[Tokens, Draw], Measures]:
+    """What the objective logs beside its loss."""
+
+    def look(tokens: Tokens, draw: Draw) -> Measures:
+        views, found = objective.prepare(Examples(tokens), None, draw), Measures()
+        objective(Batch.of(views.tokens, CPU, views.ids), views, found)
+        return found
+
+    return look
+
+
+def learn(name: str, setting: Setting) -> dict[str, Any]:
+    """Train one objective and measure it: its history, a row for every look."""
+    torch.set_num_threads(1)
+    located = locate(setting.encoder)
+    trained, held_out, vocabulary = read(setting, located)
+    assert located.folder is not None
+    config = located.config if located.new else None
+    encoder = load_encoder(located.folder, located.encoder.digest, seed=SEED, config=config)
+    optim = Optim(setting.lr, BATCH, setting.steps, warmup=0.1, clip=2.0, weight_decay=0.01, dropout=0.0)
+    objective = build(spec_of(*TRAINED[name]), encoder, vocabulary, None, optim.dropout, SEED)
+    sequences = build(spec_of(*SEQUENCES), encoder, vocabulary, None, 0.0, SEED)
+    rows: list[dict[str, Any]] = []
+
+    def look(entry: dict[str, Any]) -> None:
+        row = {"step": entry["step"], **measure(objective, held_out, measures_of(objective))}
+        context = measure(encoder, held_out, lambda tokens, draw: context_cosines(encoder, tokens, draw, CPU))
+        sequence = measure(sequences, held_out, lambda tokens, draw: sequences.probe(tokens, draw, CPU))
+        row["context_gap"] = context["intra_context_cosine"] - context["inter_context_cosine"]
+        row["sequence_gap"] = sequence["positive_sequence_cosine"] - sequence["negative_sequence_cosine"]
+        if objective.uses_mlm_head:
+            row["masked_accuracy"] = masked_accuracy(encoder, vocabulary, held_out)
+        rows.append(row)
+
+    look({"step": 0})
+    train(objective, Inputs(Examples(trained)), optim, SEED, report=look, log_every=max(1, setting.steps // 5))
+    counts = np.bincount(trained.ids[~trained.special])
+    unigram = float((held_out.ids[~held_out.special] == counts.argmax()).mean())
+    return {"name": name, "rows": rows, "unigram": unigram}
+
+
+def laws(learned: dict[str, dict[str, Any]]) -> list[tuple[str, str, float, str, float, bool]]:
+    """What has to hold: (objective, what is measured, its value, against what, that value, whether it holds)."""
+    first = {name: each["rows"][0] for name, each in learned.items()}
+    last = {name: each["rows"][-1] for name, each in learned.items()}
+    rows = []
+
+    def above(name: str, key: str, against: str, value: float) -> None:
+        rows.append((name, key, last[name][key], against, value, last[name][key] > value))
+
+    above("MLM", "masked_accuracy", "the most frequent token throughout", learned["MLM"]["unigram"])
+    for name in ("ELECTRA", "CLM only", "COCO-LM"):
+        above(name, "rtd_balanced_accuracy", "chance", 0.5)
+    for name in ("CLM only", "COCO-LM"):
+        by_frequency = last[name]["corrected_by_frequency"]
+        above(name, "corrected_share", "the most frequent original throughout", by_frequency)
+    above("TACO", "context_gap", "TACO before training", first["TACO"]["context_gap"])
+    above("TACO", "context_gap", "MLM after as many updates", last["MLM"]["context_gap"])
+    above("COCO-LM", "sequence_gap", "COCO-LM before training", first["COCO-LM"]["sequence_gap"])
+    above("COCO-LM", "sequence_gap", "CLM only after as many updates", last["CLM only"]["sequence_gap"])
+    return rows

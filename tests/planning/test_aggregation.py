@@ -1,0 +1,414 @@
+"""Aggregation rules against naive loops over plain lists, alone and through a whole table."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from analysis.runs import filled, results
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from requested import resolve_table
+
+from harness.analysis.cells import AVERAGE
+from harness.analysis.schema import Result
+from harness.errors import UserError
+from harness.planning.aggregation import (
+    RULES,
+    Aggregation,
+    average,
+    best_configurations,
+    mean,
+    std,
+    subset_means,
+    subset_std,
+)
+from harness.planning.resolved import ResolvedTable
+from harness.planning.row import Row
+from harness.planning.table import Table, load_table
+from harness.report.caption import Caption
+from harness.report.settings import settings_of
+from harness.report.table import render
+
+Runs = list[tuple[float, float]]
+"""(dev, test) of each run."""
+
+SCORE = st.sampled_from([0.0, 0.25, 0.5, 1.0]) | st.floats(0, 1)
+"""Ties are frequent, as on small dev sets."""
+RUNS = st.lists(st.tuples(SCORE, SCORE), min_size=1, max_size=8)
+
+
+def frame(runs: Runs) -> pd.DataFrame:
+    return pd.DataFrame(runs, columns=["dev", "test"])
+
+
+# ----------------------------------------------------------------------------------------------------- naive oracles
+
+
+def naive_mean(values: Sequence[float]) -> float:
+    """The sum in exact arithmetic, rounded once, over the number."""
+    total = Fraction(0)
+    for value in values:
+        total += Fraction(value)
+    return float(total) / len(values)
+
+
+def naive_median(values: Sequence[float]) -> float:
+    ordered = list(values)
+    for _ in ordered:  # bubble sort
+        for i in range(len(ordered) - 1):
+            if ordered[i] > ordered[i + 1]:
+                ordered[i], ordered[i + 1] = ordered[i + 1], ordered[i]
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def naive_top(runs: Runs, k: int) -> list[float]:
+    """Test scores of the k runs with the highest dev score, found one after another; of equal ones the first."""
+    left, found = list(runs), []
+    for _ in range(min(k, len(runs))):
+        best = left[0]
+        for run in left:
+            if run[0] > best[0]:
+                best = run
+        left.remove(best)
+        found.append(best[1])
+    return found
+
+
+NAIVE: dict[str, Callable[[Runs, int], tuple[float, list[float]]]] = {
+    "mean": lambda runs, k: (naive_mean([t for _, t in runs]), [t for _, t in runs]),
+    "median": lambda runs, k: (naive_median([t for _, t in runs]), [t for _, t in runs]),
+    "best": lambda runs, k: (naive_top(runs, 1)[0], naive_top(runs, 1)),
+    "top_k": lambda runs, k: (naive_mean(naive_top(runs, k)), naive_top(runs, k)),
+}
+"""Each rule as (value, the test scores that its spread is taken of)."""
+
+
+def naive_std(values: Sequence[float], ddof: int) -> float | None:
+    if len(values) <= ddof:
+        return None
+    center = sum(map(Fraction, values)) / len(values)
+    squares = sum((Fraction(value) - center) ** 2 for value in values)
+    return float(squares / (len(values) - ddof)) ** 0.5
+
+
+def test_every_rule_has_an_oracle() -> None:
+    assert set(NAIVE) == set(RULES)
+
+
+@pytest.mark.parametrize("name", RULES)
+@settings(max_examples=40)
+@given(runs=RUNS, k=st.integers(1, 9))
+def test_a_rule_is_its_naive_loop(name: str, runs: Runs, k: int) -> None:
+    found = RULES[name].summary(frame(runs), k)
+    value, scores = NAIVE[name](runs, k)
+    assert found.value == value
+    assert sorted(found.scores) == sorted(scores)
+
+
+@given(st.lists(SCORE, min_size=1, max_size=8), st.integers(0, 1))
+def test_the_spread_is_its_naive_loop(values: list[float], ddof: int) -> None:
+    expected = naive_std(values, ddof)
+    assert std(values, ddof) == (None if expected is None else pytest.approx(expected, abs=1e-12))
+
+
+@given(RUNS, st.integers(1, 8), st.randoms(use_true_random=False))
+def test_rules_select_by_dev_alone_and_not_by_order(runs: Runs, k: int, chance: random.Random) -> None:
+    """Top k of all is the mean, top 1 the best; test scores decide nothing; without ties the order does not either."""
+    whole = frame(runs)
+    assert RULES["top_k"].summary(whole, len(runs)).value == RULES["mean"].summary(whole, 0).value
+    assert RULES["top_k"].summary(whole, 1) == RULES["best"].summary(whole, 0)
+    marked = whole.assign(test=[float(i) for i in range(len(runs))])
+    again = whole.assign(test=[float(i) for i in range(len(runs))], dev=whole["dev"] / 2)
+    assert RULES["top_k"].summary(marked, k) == RULES["top_k"].summary(again, k)
+    distinct = whole.drop_duplicates("dev")
+    mixed = distinct.sample(frac=1, random_state=chance.randrange(2**32))
+    for name, rule in RULES.items():
+        assert rule.summary(mixed, k).value == rule.summary(distinct, k).value, name
+
+
+@pytest.mark.parametrize("name", ["best", "top_k"])
+def test_a_run_without_a_dev_score_is_never_passed_over(name: str) -> None:
+    with pytest.raises(ValueError, match="needs the dev score of every run"):
+        RULES[name].summary(frame([(0.5, 0.5), (float("nan"), 0.9)]), 1)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), SCORE), min_size=1, max_size=9))
+def test_subsets_are_the_clusters(pairs: list[tuple[int, float]]) -> None:
+    subsets, values = [subset for subset, _ in pairs], [value for _, value in pairs]
+    means = (
+        values if len(set(subsets)) == 1 else [naive_mean([v for t, v in pairs if t == s]) for s in sorted({*subsets})]
+    )
+    assert sorted(subset_means(subsets, values)) == sorted(means)
+    expected = naive_std(means, 1)
+    assert subset_std(subsets, values) == (None if expected is None else pytest.approx(expected, abs=1e-12))
+
+
+def test_an_average_weighs_groups_of_columns_equally() -> None:
+    values = {"mnli": 0.8, "mnli_mm": 0.7, "qnli": 0.6}
+    assert average(values, [["mnli"], ["mnli_mm"], ["qnli"]]) == pytest.approx((0.8 + 0.7 + 0.6) / 3)
+    assert average(values, [["mnli", "mnli_mm"], ["qnli"]]) == pytest.approx((0.75 + 0.6) / 2)
+    assert average(values, [["mnli"], ["qnli"]]) == mean([0.8, 0.6])
+
+
+@settings(max_examples=40)
+@given(
+    st.dictionaries(
+        st.tuples(st.sampled_from("ab"), st.sampled_from(["x", "y", "z"])), RUNS.filter(len), min_size=1, max_size=6
+    ),
+    st.sampled_from(sorted(RULES)),
+)
+def test_the_best_configuration_is_that_of_a_naive_loop(runs: dict[tuple[str, str], Runs], name: str) -> None:
+    rows = [
+        {"task": task, "configuration": configuration, "dev": dev, "test": test}
+        for (task, configuration), each in runs.items()
+        for dev, test in each
+    ]
+    found = best_configurations(pd.DataFrame(rows), ["task"], RULES[name], 2)
+    for task in {task for task, _ in runs}:
+        best, highest = "", -1.0
+        for (other, configuration), each in runs.items():
+            value = NAIVE[name]([(dev, dev) for dev, _ in each], 2)[0]
+            if other == task and value > highest:
+                best, highest = configuration, value
+        assert found[task] == best
+
+
+# ------------------------------------------------------------------------------------------------- through the table
+
+POINTS = ("a", "b", "c")
+
+
+def configured(aggregate: Aggregation, subsets: int = 2, seeds: int = 2) -> ResolvedTable:
+    """FT once and TAPT as three configurations of the printed row 'TAPT'; SST-2 and both columns of MNLI."""
+    chosen = {"tasks": ("sst2", "mnli"), "sizes": (20,), "methods": ("ft", "tapt"), "subsets": tuple(range(subsets))}
+    found = resolve_table("few_shot", "paper", seeds=tuple(range(seeds)), **chosen)
+    points = tuple(Row(name=name, method="tapt", configuration_of="TAPT") for name in POINTS)
+    return replace(found, rows=(found.rows[0], *points), aggregate=aggregate)
+
+
+def drawn(r: ResolvedTable, seed: int) -> list[Result]:
+    """Random scores with many ties; MNLI's two columns share their dev score, as one run does."""
+    draw = random.Random(seed)
+    dev = {(row, column[:4], *place): draw.randrange(5) / 4 for _, row, column, *place in r.places}
+    return [replace(x, dev=dev[x.row, x.column[:4], x.subset, x.seed]) for x in results(r, seed)]
+
+
+def naive_cell(r: ResolvedTable, runs: list[Result], names: Sequence[str], column: str) -> tuple[Any, ...]:
+    """(value, scores, configurations, {(configuration, subset, seed): (dev, test)} of the runs that count), by loops."""
+    a = r.aggregate
+    judge, k = NAIVE[a.select_by or a.center], a.k or 0
+    first = next(c for c in r.columns if r.columns[c].task == r.columns[column].task)
+    kept: dict[tuple[str, int, int], tuple[float, float]] = {}
+    selected: list[str] = []
+    for subset in r.subsets:
+        best, highest = list(names), -1.0
+        for name in names if a.select != "none" else ():
+            seen = [s for s in r.subsets if a.select == "per_task" or s == subset]
+            dev = [x.dev or 0.0 for s in seen for x in runs if (x.row, x.column, x.subset) == (name, first, s)]
+            value = judge([(d, d) for d in dev], k)[0]
+            if value > highest:
+                best, highest = [name], value
+        selected += best
+        for name in best:
+            for x in runs:
+                if (x.row, x.column, x.subset) == (name, column, subset):
+                    kept[x.row, x.subset, x.seed] = (x.dev or 0.0, x.test or 0.0)
+    order = {name: i if a.select == "none" else 0 for i, name in enumerate(names)}
+    ordered = dict(sorted(kept.items(), key=lambda item: (order[item[0][0]], item[0][1:])))
+    value, scores = NAIVE[a.center](list(ordered.values()), k)
+    return value, scores, list(dict.fromkeys(selected)), ordered
+
+
+def aggregation(center: str, by: str | None, select: Any, average: Any, over: Any, ddof: Any) -> Aggregation:
+    by = None if select == "none" else by
+    return Aggregation(
+        center=center,
+        k=2 if "top_k" in (center, by) else None,
+        spread="none" if RULES[center].no_spread else "std",
+        ddof=ddof,
+        select=select,
+        select_by=by,
+        average=average,
+        average_over=over,
+    )
+
+
+AGGREGATIONS = st.builds(
+    aggregation,
+    st.sampled_from(sorted(RULES)),
+    st.sampled_from([None, *RULES]),
+    st.sampled_from(["none", "per_task", "per_subset"]),
+    st.sampled_from(["per_replicate", "of_cells"]),
+    st.sampled_from([None, (("mnli", "mnli_mm"), "sst2"), ("sst2", "mnli_mm")]),
+    st.integers(0, 1),
+)
+
+
+@settings(max_examples=40)
+@given(aggregate=AGGREGATIONS, seed=st.integers(0, 10**6))
+def test_every_cell_of_a_table_is_that_of_naive_loops(aggregate: Aggregation, seed: int) -> None:
+    r = configured(aggregate)
+    runs = drawn(r, seed)
+    grid = filled(r, runs)
+    for title, names in (("FT", ["FT"]), ("TAPT", POINTS)):
+        found = {column: naive_cell(r, runs, names, column) for column in r.columns}
+        for column, (value, scores, selected, _) in found.items():
+            cell = grid.cells[20, title, column]
+            assert cell.value == value
+            spread = naive_std(scores, aggregate.ddof)
+            assert cell.spread == (None if spread is None else pytest.approx(spread, abs=1e-12))
+            assert cell.expected == cell.done == len(names) * 4
+            choosing = len(names) > 1 and aggregate.select != "none"
+            assert set(cell.selected) == (set(selected) if choosing else set())
+        groups = [(g,) if isinstance(g, str) else g for g in aggregate.average_over or r.columns]
+        cell = grid.cells[20, title, AVERAGE]
+        if aggregate.average == "of_cells":
+            expected = naive_mean([naive_mean([found[c][0] for c in group]) for group in groups])
+            assert (cell.value, cell.spread) == (expected, None)
+            continue
+        by_column = {column: found[column][3] for group in groups for column in group}
+        if aggregate.select != "none":
+            by_column = {
+                column: {place[1:]: each for place, each in kept.items()} for column, kept in by_column.items()
+            }
+        replicates = []
+        for place in by_column[groups[0][0]]:
+            dev, test = (naive_mean([naive_mean([by_column[c][place][i] for c in g]) for g in groups]) for i in (0, 1))
+            replicates.append((dev, test))
+        assert cell.value == NAIVE[aggregate.center](replicates, aggregate.k or 0)[0]
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 10**6), select=st.sampled_from(["per_task", "per_subset"]))
+def test_test_scores_decide_nothing(seed: int, select: Any) -> None:
+    r = configured(Aggregation(select=select))
+    runs = drawn(r, seed)
+    other = [replace(x, test=1 - (x.test or 0)) for x in runs]
+    ours, theirs = (filled(r, each).cells for each in (runs, other))
+    assert [cell.selected for cell in ours.values()] == [cell.selected for cell in theirs.values()]
+
+
+def test_a_row_is_selected_from_when_all_its_configurations_are_done() -> None:
+    r = configured(Aggregation(select="per_task", average="of_cells"))
+    runs = drawn(r, 1)
+    partly = [x for x in runs if (x.row, x.column, x.subset) != ("b", "sst2", 0)]
+    cells = filled(r, partly).cells
+    assert (cells[20, "TAPT", "sst2"].value, cells[20, "TAPT", "sst2"].done) == (None, 10)
+    assert cells[20, "TAPT", "sst2"].selected == ()
+    assert cells[20, "TAPT", "mnli"].value is not None
+    assert cells[20, "TAPT", AVERAGE].value is None
+    text = render(filled(r, partly), Caption(1), "text")
+    assert "10/12" in text
+    assert "TAPT: for each task the configuration with the highest mean of dev scores counts (TAPT MNLI n20: " in text
+    failed = [replace(x, status="failed", test=None, reason="no memory") if x.row == "c" else x for x in runs]
+    assert "a: 8 runs failed (no memory): c sst2 n20 subset0 seed0, " in render(filled(r, failed), Caption(1), "text")
+
+
+def test_captions_say_which_runs_count() -> None:
+    r = configured(Aggregation(center="top_k", k=2, average="of_cells", average_over=(("mnli", "mnli_mm"), "sst2")))
+    text = render(filled(r, drawn(r, 2)), Caption(1), "text")
+    assert (
+        "mean of the 2 runs that are best on dev ± standard deviation (ddof 1) over up to 3 configurations x 2 subsets x 2 seeds."
+        in text
+    )
+    assert "TAPT: all runs of several configurations count." in text
+    assert "Avg: the mean over the cells of MNLI and MNLI-MM; SST-2." in text
+    row = next(line for line in text.split("\n") if line.startswith("TAPT "))
+    assert len(row.split("±")) == 4, "no spread of an Avg over cells"
+    best = configured(Aggregation(center="best", spread="none"))
+    assert "run that is best on dev over up to 3 configurations x 2 subsets x 2 seeds." in render(
+        filled(best, drawn(best, 2)), Caption(1), "text"
+    )
+
+
+def test_every_key_has_words() -> None:
+    """A table that names the origins of its values has its aggregation in the caption too."""
+    over = (("mnli", "mnli_mm"), "sst2")
+    aggregate = Aggregation(
+        center="top_k", k=2, select="per_task", select_by="best", average="of_cells", average_over=over, scores="dev"
+    )
+    assert set(Aggregation.model_fields) == set(aggregate.stated)
+    r = configured(aggregate)
+    r = replace(r, table=r.table.model_copy(update={"origin": {"*": "C"}}))
+    said = {setting.key[10:]: setting.value for setting in settings_of(r) if setting.key.startswith("aggregate.")}
+    assert said == {
+        **{"center": "top_k", "k": "2", "spread": "std", "ddof": "1", "select": "per_task", "select_by": "best"},
+        **{"average": "of_cells", "average_over": "mnli+mnli_mm, sst2", "scores": "dev"},
+    }
+    assert set(Aggregation().stated) == {"center", "spread", "ddof", "average"}, "other tables need no further origins"
+
+
+# -------------------------------------------------------------------------------------------------------- in a table
+
+
+def with_aggregate(**aggregate: Any) -> dict[str, Any]:
+    body = load_table("few_shot").model_dump()
+    return {**body, "origin": {}, "aggregate": aggregate}
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "said"),
+    [
+        ({"center": "maen"}, "unknown rule 'maen'. Did you mean 'mean'?"),
+        ({"center": "top_k"}, "top_k needs k, how many runs count"),
+        ({"k": 3}, "only a rule like top_k has a k"),
+        ({"center": "best"}, "one run has no standard deviation; set spread: none"),
+        ({"center": "median"}, "a median takes no standard deviation; set spread: none"),
+        ({"select_by": "mean"}, "nothing is selected; add select: per_task or per_subset"),
+        ({"select": "per_task"}, "no row has configurations to select from; give rows a grid"),
+        ({"average_over": ["sst2"]}, "there is no Avg; add average: per_replicate or of_cells"),
+        (
+            {"average": "of_cells", "average_over": [["mnli", "mnli_m"]]},
+            "unknown column 'mnli_m'. Did you mean 'mnli_mm'?",
+        ),
+    ],
+)
+def test_a_wrong_rule_is_refused(aggregate: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        Table.model_validate(with_aggregate(**aggregate))
+
+
+def test_more_runs_than_there_are_is_refused_before_training() -> None:
+    table = Table.model_validate(with_aggregate(center="top_k", k=3))
+    assert resolve_table(table, "quick").aggregate.k == 3
+    with pytest.raises(
+        UserError, match=r"key aggregate.k: a cell is the mean of the 3 runs .* subsets and seeds give 2;"
+    ):
+        resolve_table(table, "quick", subsets=(0, 1))
+
+
+def test_a_printed_row_is_named_as_a_row_is() -> None:
+    body = with_aggregate(select="per_task")
+    names = [f"CMLM {alpha}" for alpha in (0.3, 0.5)]
+    rows = [
+        {"name": name, "method": "cmlm", "set": {"alpha": float(name[5:])}, "configuration_of": "CMLM"}
+        for name in names
+    ]
+    body["rows"] = [row for row in body["rows"] if row["name"] != "CMLM"] + rows
+    table = Table.model_validate(body)
+    for methods in (("CMLM",), ("cmlm",)):
+        found = resolve_table(table, "quick", methods=methods)
+        assert [row.name for row in found.rows] == names
+        assert list(found.printed_rows) == ["CMLM"]
+    assert [row.name for row in resolve_table(table, "quick", methods=("CMLM 0.5",)).rows] == ["CMLM 0.5"]
+    assert found.paper_value(20, "CMLM", "sst2") == (0.7371, 0.0564)
+    body["rows"][-1]["configuration_of"] = "FT"
+    with pytest.raises(ValueError, match="the row 'FT' is run itself; give the printed row another name"):
+        Table.model_validate(body)
+
+
+def test_numbers_of_the_papers_rules() -> None:
+    """SCL's few-shot tables: the 3 of 10 samples that are best on dev; COCO-LM's: the median of five seeds."""
+    runs = [(0.1 * i, i / 100) for i in (3, 9, 1, 7, 8, 2, 0, 4, 6, 5)]
+    assert RULES["top_k"].summary(frame(runs), 3).value == pytest.approx((0.09 + 0.08 + 0.07) / 3)
+    assert std(RULES["top_k"].summary(frame(runs), 3).scores, 0) == pytest.approx(np.std([0.09, 0.08, 0.07]))
+    assert RULES["median"].summary(frame(runs[:5]), 0).value == 0.07

@@ -1,0 +1,225 @@
+"""Every value that a caption names is what the stages of its runs hold, and what they hold is named.
+
+Plans read nothing, as those of `tests/test_frozen_keys.py`. What a caption names comes from the functions that it is written from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from analysis.runs import filled
+from requested import resolve_table
+
+from harness.encoders import PACKAGED, Located
+from harness.planning.recipe import updates_between
+from harness.planning.resolved import ResolvedTable
+from harness.planning.row import Row
+from harness.planning.runs import Plan, make_plan
+from harness.planning.table import load_table, table_names
+from harness.planning.task_reader import Translation
+from harness.planning.values import by_origin, changed, grid_points, reach, used
+from harness.planning.waves import Start
+from harness.report.caption import Caption, caption_lines
+from harness.report.settings import grid_records, settings_of
+from harness.specs import Encoder, Optim, Run, Stage
+from harness.tasks import part_name
+
+CONFIG: dict[str, Any] = {
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "intermediate_size": 3072,
+    "vocab_size": 50265,
+    "model_type": "roberta",
+}
+PHASES = {"fine-tune": "fine_tune", "post-train": "post_train", "pre-train": "pre_train"}
+MANY = 3000
+"""Presets with more runs are planned with their first seed: what is compared is said of each of them alike."""
+OVERRIDDEN: list[tuple[str, str, dict[str, Any]]] = [
+    ("taco_base", "paper", {"set": ("fine_tune.warmup_steps=50",), "tasks": ("rte", "mnli")}),
+    ("taco_base", "seeds", {"set": ("pre_train.precision=fp16",)}),
+    ("taco_small", "paper", {"set": ("optim.lr=1e-3", "pre_train.steps=1000")}),
+    ("coco_lm_glue", "laptop", {"methods": ("COCO-LM",)}),
+    ("coco_lm_glue", "paper", {"encoder": "new:coco-lm-large++", "tasks": ("rte",), "seeds": (31,)}),
+    ("coco_lm_hours", "paper", {"encoder": "new:coco-lm-base++", "seeds": (31,)}),
+    ("few_shot", "laptop", {"set": ("fine_tune.steps=50", "max_length=64"), "seeds": (1, 2)}),
+    ("scl_batch_size", "grid", {"set": ("fine_tune.warmup_steps=20",), "seeds": (31,)}),
+    ("scl_few_shot", "paper", {"tasks": ("movies",)}),
+]
+
+
+def cases() -> Iterator[Any]:
+    for table in table_names():
+        for preset in load_table(table).presets:
+            yield pytest.param(table, preset, {}, id=f"{table}-{preset}")
+    for table, preset, more in OVERRIDDEN:
+        yield pytest.param(table, preset, more, id=f"{table}-{preset}-{' '.join(more)}")
+
+
+def planned(table: str, preset: str, more: Mapping[str, Any]) -> Plan:
+    given = dict(more) if load_table(table).tasks else {"tasks": ("sst2",), **more}
+    r = resolve_table(table, preset, **given)
+    if len(r.places) > MANY:
+        r = resolve_table(table, preset, **{**given, "seeds": r.seeds[:1]})
+    training = PACKAGED[r.encoder].head_training if r.encoder in PACKAGED else None
+    located = Located(Encoder("7" * 32, r.encoder), None, CONFIG, training, new=r.encoder.startswith("new:"))
+    return make_plan(r, None, located, translation=Translation(), select=lambda runs: Start(runs[0]))
+
+
+def holds(optim: Optim, name: str, value: Any, size: int, rows: int) -> bool:
+    """Whether a stage has a value of the recipe, for `rows` examples of which `size` are named (0: all)."""
+    if isinstance(value, Mapping):
+        value = value.get(size)
+    if name == "epochs":
+        return bool(value is not None and optim.steps == max(1, round(value * math.ceil(rows / optim.batch_size))))
+    if name == "min_steps":
+        return bool(optim.steps >= value)
+    if name == "warmup_steps":
+        return bool(math.ceil(optim.warmup * optim.steps) == min(value, optim.steps))
+    return bool(getattr(optim, name) == value)
+
+
+def named_of_rows(r: ResolvedTable, row: Row, task: str, points: Mapping[str, Any], phase: str) -> list[dict[str, Any]]:
+    """What a caption says that a row sets of a phase: the points of its grid, one of which it takes, or its own recipe."""
+    if row.title not in points:
+        return [row.recipe_settings.get(phase, {})]
+    of_task = next(found for tasks, found in points[row.title].items() if task in tasks)
+    return [{key.partition(".")[2]: v for key, v in point.items() if key.startswith(f"{phase}.")} for point in of_task]
+
+
+@pytest.mark.parametrize(("table", "preset", "more"), [*cases()])
+def test_what_a_caption_names_is_what_the_stages_hold(table: str, preset: str, more: dict[str, Any]) -> None:
+    plan = planned(table, preset, more)
+    r, rows = plan.resolved, {row.name: row for row in plan.resolved.rows}
+    values, recipes, points = used(r), reach(r), grid_points(r)
+    held: set[tuple[str, str]] = set()
+    taken: dict[tuple[str, str, str], set[int]] = {}
+    seen: set[tuple[int, str, str]] = set()
+    for run in plan.runs:
+        row = rows[run.row]
+        for stage in run.stage.chain:
+            phase = PHASES.get(stage.phase, "")
+            place = (id(stage), run.row, run.task)
+            if not phase or place in seen or (phase == "fine_tune" and stage is not run.stage):
+                continue
+            seen.add(place)
+            count = run.size or stage.data.train.rows
+            of_table = {
+                p.rpartition(".")[2]: (p, v)
+                for p, (v, tasks) in recipes.items()
+                if f"{phase}." in p and run.task in tasks
+            }
+            agreeing = []
+            for index, own in enumerate(named_of_rows(r, row, run.task, points, phase)):
+                steps = {"epochs", "steps"} & own.keys()
+                warmup = {"warmup", "warmup_steps"} & own.keys()
+                gone = {*own, *({"epochs", "steps"} if steps else ()), *({"warmup", "warmup_steps"} if warmup else ())}
+                general = {name: value for name, (_, value) in of_table.items() if name not in gone}
+                least = {"min_steps", "epochs"} <= general.keys()
+                wrong = [
+                    name
+                    for name, value in {**general, **own}.items()
+                    if not holds(stage.optim, name, value, run.size, count) and not (least and name == "epochs")
+                ]
+                if not wrong:
+                    agreeing.append(index)
+                    held |= {(of_table[name][0], run.task) for name in general}
+            assert agreeing, f"{run.row} on {run.task}: the caption names no recipe that is {stage.optim}"
+            if phase == "fine_tune" and row.title in points:
+                taken.setdefault((row.title, run.task, phase), set()).update(agreeing)
+        check_text(r, row, run, values)
+    for of_row in points.values():
+        assert all(len(of_task) <= values.get("draws", len(of_task)) for of_task in of_row.values())
+    done = {run.task for run in plan.runs}
+    assert held == {(path, task) for path, (_, tasks) in recipes.items() for task in tasks if task in done}
+    for (title, task, phase), indices in taken.items():
+        assert len(indices) == len(named_of_rows(r, next(x for x in r.rows if x.title == title), task, points, phase))
+    if plan.runs:
+        assert {run.seed for run in plan.runs} == set(values["seeds"])
+        assert {run.size for run in plan.runs} == set(values["sizes"])
+        assert max(len({run.subset for run in plan.runs if run.size == size}) for size in r.sizes) in (
+            1,
+            values["subsets"],
+        )
+
+
+def check_text(r: ResolvedTable, row: Row, run: Run, values: Mapping[str, Any]) -> None:
+    """Data, lengths, encoder, corpus and selection of a run's stages."""
+    stage = run.stage
+    assert stage.encoder.name in (r.encoder, "") or stage.encoder.name.startswith(values["encoder"])
+    for name in ("relative_buckets", "relative_distance"):
+        expected = row.encoder_settings.get(name, values.get(f"encoder.{name}"))
+        buckets = row.encoder_settings.get("relative_buckets", values.get("encoder.relative_buckets"))
+        if expected is not None and (buckets or name == "relative_buckets"):
+            assert getattr(stage.encoder, name) == expected
+    assert stage.data.max_length == values["max_length"]
+    per_epoch = math.ceil((run.size or stage.data.train.rows) / stage.optim.batch_size)
+    assert stage.selection is not None
+    assert stage.selection.every == updates_between(values["selection_every"], per_epoch)
+    for each in stage.chain:
+        if each.phase == "pre-train":
+            check_corpus(r, row, each, values)
+
+
+def check_corpus(r: ResolvedTable, row: Row, stage: Stage, values: Mapping[str, Any]) -> None:
+    share = row.pre_train_fraction or values.get("pre_train.fraction", 1.0) - values.get("pre_train.held_out", 0.0)
+    assert stage.data.train.name == part_name(values["pre_train.corpus"], share)
+    assert stage.data.blocks == values["pre_train.blocks"]
+    assert stage.data.max_length == values["pre_train.max_length"]
+    assert stage.seed == values["pre_train.seed"]
+
+
+@pytest.mark.parametrize(("table", "preset", "more"), [*cases()])
+def test_a_caption_says_all_that_is_used(table: str, preset: str, more: dict[str, Any]) -> None:
+    given = dict(more) if load_table(table).tasks else {"tasks": ("sst2",), **more}
+    r = resolve_table(table, preset, **given)
+    if r.table.origin:
+        said = {path for values in by_origin(r).values() for path in values}
+        assert said | changed(r).keys() == used(r).keys()
+        settings = settings_of(r)
+        names = {setting.key.rpartition(".")[2] for setting in settings}
+        unsaid = {path.rpartition(".")[2] for path in used(r)} - names
+        assert unsaid <= {"grids", "subsets", "ddof", "average", "select", "select_by"} or not any(
+            setting.origin for setting in settings
+        )
+
+
+def text_of(table: str, preset: str = "paper", **more: Any) -> str:
+    return "\n".join(caption_lines(filled(resolve_table(table, preset, **more), []), Caption(1)))
+
+
+def test_scores_on_the_development_set_are_no_test_scores() -> None:
+    for table in table_names():
+        if load_table(table).protocol == "glue_dev":
+            assert "Test scores" not in text_of(table, "laptop")
+    assert "Test scores" in text_of("few_shot")
+
+
+def test_reviews_are_not_glues_data() -> None:
+    for table, data in (("scl_transfer", "as published"), ("scl_few_shot", "glue")):
+        assert "GLUE" not in text_of("scl_transfer")
+        assert [each.value for each in settings_of(resolve_table(table, "paper")) if each.key == "data"] == [data]
+
+
+def test_what_the_paper_says_of_dev_evaluations_ends_there() -> None:
+    """CMLM 4.3: 'every 100 update steps'; the last update is ours."""
+    said = {setting.key: setting for setting in settings_of(resolve_table("few_shot", "paper"))}
+    theirs, ours = said["selection_every"], said["cmlm_few_shot"]
+    assert (theirs.value, theirs.origin, theirs.note) == ("100", "P", "4.3")
+    assert ours.origin == "C"
+    assert "dev evaluation also after the last update" in ours.value
+
+
+def test_a_table_of_six_points_a_task_names_them() -> None:
+    r = resolve_table("taco_base", "paper")
+    for points in grid_points(r)["MLM-100k"].values():
+        assert len(points) == 6
+    said = settings_of(r)
+    shared = [setting.value for setting in said if setting.key == "fine_tune.warmup_steps"]
+    assert shared == ["200 on SST-2", "100 on CoLA, STS-B, MRPC and RTE"], "each of MNLI's points has its own"
+    assert any(setting.key.startswith("grid of MLM-100k") and "6 points" in setting.value for setting in said)
+    listed = [point for grid in grid_records(r) for point in grid["points"]]
+    assert len(listed) == 6 * 8 * 6
+    assert {point["fine_tune.warmup_steps"] for point in listed if "fine_tune.warmup_steps" in point} >= {1000, 2000}

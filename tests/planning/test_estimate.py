@@ -1,0 +1,192 @@
+"""Estimates of time are learned from the last stages and have an interval: laws of pure functions, on simulated stages."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import platform
+import random
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import pytest
+
+from harness.planning import estimate
+from harness.planning.estimate import (
+    SPREAD,
+    Calibration,
+    Estimate,
+    Timed,
+    calibrate,
+    estimated,
+    hours,
+    remaining,
+)
+from harness.store import Speed
+
+Took = Callable[[Timed, float], float]
+"""Seconds of a stage that begins at a moment."""
+
+
+def simulated(stages: list[Timed], slots: int, took: Took) -> Iterator[tuple[int, Estimate, float]]:
+    """A bench of independent stages on `slots` slots: after each end how many have ended, what is estimated, and the truth."""
+    waiting, ended = stages[::-1], list[Timed]()
+    running: list[tuple[float, int, Timed, float]] = []
+    moments: list[tuple[list[Timed], list[Timed], list[Timed], float]] = []
+    now, count = 0.0, 0
+    while waiting or running:
+        while waiting and len(running) < slots:
+            stage, count = waiting.pop(), count + 1
+            heapq.heappush(running, (now + took(stage, now), count, stage, now))
+        now, _, stage, began = heapq.heappop(running)
+        ended.append(Timed(stage.phase, stage.cost, now - began))
+        still = [Timed(each.phase, each.cost, now - since) for _, _, each, since in running]
+        moments.append((list(ended), still, waiting[::-1], now))
+    for before, still, rest, at in moments[:-1]:
+        found = remaining(before, still, rest, slots)
+        assert found is not None
+        yield len(before), found, now - at
+
+
+def fine_tunings(count: int, seed: int = 0) -> list[Timed]:
+    """Stages of one phase whose costs differ tenfold, the dearest first, as the pool starts them."""
+    draw = random.Random(seed)
+    return [
+        Timed("fine-tune", 1e12 * 10**power) for power in sorted((draw.random() for _ in range(count)), reverse=True)
+    ]
+
+
+@pytest.mark.parametrize("slots", [1, 2, 5])
+def test_without_noise_it_is_exact_from_the_first_end(slots: int) -> None:
+    for _, found, truth in simulated(fine_tunings(60), slots, lambda stage, _: stage.cost / 1e11):
+        assert found.seconds == pytest.approx(truth, rel=0.05, abs=2.0)
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_the_interval_holds_the_truth_about_as_often_as_it_says(slots: int) -> None:
+    """The interval holds the truth in four of five cases, with stages that take half or twice as long as their cost says, and
+    is never so wide that it is useless."""
+    inside = whole = 0
+    for seed in range(12):
+        draw = random.Random(seed)
+        stages = fine_tunings(60, seed)
+        for ended, found, truth in simulated(
+            stages, slots, lambda s, _, d=draw: s.cost / 1e11 * d.lognormvariate(0, 0.5)
+        ):  # type: ignore[misc]
+            if 5 <= ended <= 50:
+                whole += 1
+                inside += found.low <= truth <= found.high
+                assert found.high / found.low < 8
+    assert 0.7 <= inside / whole <= 0.99
+
+
+def test_it_follows_a_machine_that_becomes_four_times_slower() -> None:
+    """After a change of speed the estimate is soon within a third of the truth and stays there; a mean over all stages would
+    not."""
+    stages = [Timed("fine-tune", 1e12)] * 80
+    slow_from = 40 * 10.0
+    found = {
+        ended: each.seconds / truth
+        for ended, each, truth in simulated(stages, 1, lambda s, now: s.cost / 1e11 * (4 if now >= slow_from else 1))
+    }
+    assert all(0.66 < ratio < 1.5 for ended, ratio in found.items() if ended >= 56)
+    over_all = {
+        ended: (40 * 10 + (ended - 40) * 40) / ended * (80 - ended) / ((80 - ended) * 40) for ended in range(41, 80)
+    }
+    assert all(abs(found[ended] - 1) < abs(over_all[ended] - 1) for ended in range(45, 80))
+
+
+def test_phases_have_a_speed_of_their_own() -> None:
+    """Post-trainings first, then fine-tunings that take three times as long for their FLOPs."""
+    stages = [Timed("post-train", 4e12)] * 10 + [Timed("fine-tune", 1e12)] * 40
+    took: Took = lambda stage, _: stage.cost / (1e11 if stage.phase == "post-train" else 1e11 / 3)  # noqa: E731
+    results = list(simulated(stages, 1, took))
+    unsure = {ended: found.high / found.low for ended, found, _ in results}
+    assert unsure[10] > unsure[20], "a phase that was not timed yet makes it less sure"
+    assert all(found.seconds == pytest.approx(truth, rel=0.25) for ended, found, truth in results if ended >= 14)
+
+
+def test_the_more_stages_ended_the_surer_it_is() -> None:
+    waiting = [Timed("fine-tune", 1e12)] * 50
+    widths = []
+    for count in (1, 2, 4, 8, 16):
+        ended = [Timed("fine-tune", 1e12, seconds) for seconds in (8.0, 12.5) * count]
+        found = remaining(ended, [], waiting, 2)
+        assert found is not None
+        widths.append(found.high / found.low)
+    assert all(after < before for before, after in pairwise(widths))
+
+
+def test_slots_share_the_work_and_the_longest_stage_bounds_it() -> None:
+    ended = [Timed("fine-tune", 1e12, 10.0)]
+
+    def seconds(slots: int, waiting: list[Timed], running: list[Timed] | None = None) -> float:
+        found = remaining(ended, running or [], waiting, slots)
+        assert found is not None
+        assert found.low < found.seconds < found.high
+        return found.seconds
+
+    eight = [Timed("fine-tune", 1e12)] * 8
+    assert [seconds(slots, eight) for slots in (1, 2, 4, 8, 100)] == pytest.approx([80, 40, 20, 10, 10])
+    assert seconds(4, [*eight, Timed("fine-tune", 1e13)]) == pytest.approx(100)
+    # a part of a running stage is done; a late one is not taken for ended
+    assert seconds(2, [], [Timed("fine-tune", 1e12, 4.0)]) == pytest.approx(6)
+    assert seconds(2, [], [Timed("fine-tune", 1e12, 400.0)]) == pytest.approx(40)
+
+
+def test_nothing_is_said_before_a_stage_ended_or_when_all_have() -> None:
+    waiting = [Timed("fine-tune", 1e12)]
+    assert remaining([], [], waiting, 1) is None
+    assert remaining([Timed("fine-tune", 0.0, 5.0)], [], waiting, 1) is None  # an encoder whose FLOPs are not known
+    assert remaining([Timed("fine-tune", 1e12, 5.0)], [], [], 1) is None
+
+
+# ------------------------------------------------------------------------------------------------- before it runs
+
+
+def test_calibration_is_of_this_machine_and_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = platform.node()
+    speeds = [
+        Speed(here, "a", 4e10, 2.0),
+        Speed(here, "a", 2e10, 1.0),
+        Speed(here, "b", 9e10, 1.0),
+        Speed("elsewhere", "a", 9e12, 1.0),
+        Speed(here, "a", 9e12, 0.1),  # too short to be a measurement
+        Speed(here, "a", 0.0, 5.0),
+    ]
+    found = calibrate(speeds, "a")
+    assert found.flops == pytest.approx(2e10)
+    monkeypatch.setattr(estimate, "_probe", lambda: 1e11)
+    for none in ([], speeds[3:], [Speed("elsewhere", "c", 1e12, 5.0)]):
+        guess = calibrate(none, "c")
+        assert guess.flops == pytest.approx(5e10)
+        assert "guessed" in guess.known_by
+        assert guess.spread > 3 * found.spread, "a guess is less sure than a measurement"
+
+
+def test_the_last_stages_count_most() -> None:
+    """Fifty slow ones of last week weigh less than ten fast ones of today; a machine whose speed varied is less sure."""
+    here = platform.node()
+    today, before = [Speed(here, "a", 1e12, 10.0)] * 10, [Speed(here, "a", 1e12, 80.0)] * 50
+    assert calibrate(today + before, "a").flops > calibrate(before + today, "a").flops
+    assert calibrate(today + before, "a").spread > calibrate(today, "a").spread
+    assert calibrate(today, "a").spread < SPREAD
+
+
+def test_the_probe_times_something() -> None:
+    assert 1e8 < estimate._probe() < 1e15
+
+
+def test_hours() -> None:
+    known = Calibration(1e9, "")
+    assert hours(3.6e12, known, 1, 10) == pytest.approx(1.0)
+    assert hours(3.6e12, known, 4, 10) == pytest.approx(0.25)
+    assert hours(3.6e12, known, 4, 2) == pytest.approx(0.5)  # no more slots are busy than there are stages
+    assert hours(0.0, known, 4, 0) == 0.0
+    assert 0 < hours(3.6e12, known, 0, 1000) <= 1.0
+
+
+def test_an_estimate_is_as_wide_to_both_sides() -> None:
+    found = estimated(60.0, math.log(2))
+    assert found.seconds / found.low == pytest.approx(found.high / found.seconds)
+    assert estimated(60.0, 0.0) == Estimate(60.0, 60.0, 60.0)

@@ -1,0 +1,69 @@
+"""Texts in figures are data: no title begins a formula or breaks a file."""
+
+from __future__ import annotations
+
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure as Canvas
+
+from harness.planning.table import Figure
+from harness.report.figures.cost import scientific
+from harness.report.figures.embeddings import Embedded, drawn
+from harness.report.figures.figure import Point, canvas_of
+from harness.report.figures.panels import FORMATS, file_of
+from harness.report.figures.picture import picture
+
+CONTROL = "\x07\x1b[31m\x00\ufffe"
+TITLES = [r"$\\frac{1}$", r"$\frac{1}$", "$", "costs $5, not $6_$", f"a {CONTROL} b", "<&>\"'", "two\nlines"]
+BEGINS = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def curves(title: str) -> Any:
+    def point(x: float | None) -> Point:
+        return Point(title, title, title, 20, x, title, 50.0, 1.0, 3, 3, 51.0, title, 49.0, 53.0)
+
+    return canvas_of([point(1.0), point(2.0), point(None)], Figure(x="alpha", label=title))
+
+
+def embeddings(title: str, format: str) -> bytes:
+    codes = np.array([0, 1, 0, 1, 0])
+    vectors = np.random.default_rng(0).normal(size=(5, 4))
+    return drawn([Embedded(title, 20, 0, 31, "k", vectors, codes, codes)], (title, f"{title} too"), format)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("title", TITLES)
+def test_any_title_gives_a_whole_file(title: str, format: str) -> None:
+    for content in (file_of(lambda: curves(title), format), embeddings(title, format)):
+        assert content.startswith(BEGINS[format])
+        if format == "svg":
+            ElementTree.fromstring(content)
+
+
+@pytest.mark.parametrize("title", TITLES)
+def test_a_picture_of_a_page_holds_its_texts_as_they_are(title: str) -> None:
+    def made() -> Any:
+        canvas = Canvas()
+        axes = canvas.add_subplot()
+        axes.plot([0, 1], [0, 1], label=title)
+        axes.set_title(title)
+        axes.set_xticks([0, 1], [title, title])
+        axes.legend()
+        return canvas
+
+    root = ElementTree.fromstring(picture(made, "p", title, title))
+    texts = ["".join(element.itertext()) for element in root.iter() if element.tag in ("text", "title", "desc")]
+    kept = "".join(letter for letter in title if letter not in CONTROL or letter in "[31m")
+    assert {kept} <= set(texts) if "\n" not in title else kept.split("\n")[1] in texts
+    assert not set("".join(texts)) & set("\x07\x1b\x00\ufffe")
+
+
+@pytest.mark.parametrize(
+    ("flops", "text"), [(1e12, "10¹²"), (2e12, "2·10¹²"), (5e9, "5·10⁹"), (1e-3, "10⁻³"), (1e3, "10³"), (1.0, "10⁰")]
+)
+def test_costs_are_written_without_tex(flops: float, text: str) -> None:
+    assert scientific(flops) == text

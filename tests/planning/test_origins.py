@@ -1,0 +1,141 @@
+"""Where values come from: what departs from a paper says so, and published numbers are held against the paper's values."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from analysis.runs import filled, rows_of
+from requested import resolve_table
+
+from harness.encoders import SIZES
+from harness.planning.resolved import ResolvedTable
+from harness.planning.table import load_table, origin_of, table_names
+from harness.planning.values import by_origin
+from harness.report.caption import Caption
+from harness.report.settings import settings_of
+from harness.report.table import render
+
+FP16 = "pre_train.precision=fp16"
+
+
+def reasons(r: ResolvedTable) -> set[str]:
+    """All reasons for no verdict, of any cell."""
+    return {reason for cell in filled(r, [], rows_of(r)).cells.values() for reason in cell.why}
+
+
+@pytest.mark.parametrize("name", table_names())
+def test_a_value_that_a_paper_names_is_never_called_open(name: str) -> None:
+    """TACO 4.1 and Table 5, COCO-LM 4 and SCL 4.2 name corpus, precision, vocabulary and translator."""
+    origin, departs = load_table(name).origin, []
+    if name.startswith(("taco_", "pretraining")):
+        departs = ["recipe.pre_train.precision", "pre_train.corpus"]
+    elif name.startswith("coco_lm_"):
+        departs = ["encoder.tokenizer", "pre_train.corpus"]
+    elif name == "scl_noisy":
+        departs = ["translator"]
+    assert [origin_of(origin, path)[:1] for path in departs] == ["D"] * len(departs)
+
+
+def test_the_papers_value_brings_a_table_closer() -> None:
+    ours, theirs = resolve_table("taco_base", "paper"), resolve_table("taco_base", "paper", set=(FP16,))
+    assert ours.comparable
+    assert theirs.comparable
+    assert [(each.path, each.value, each.paper, each.where, each.flag) for each in ours.departures] == [
+        ("recipe.pre_train.precision", "fp32", "fp16", "Table 5", f"--set {FP16}"),
+        (
+            "pre_train.corpus",
+            "hub:wikimedia/wikipedia:20231101.en",
+            "BooksCorpus and English Wikipedia",
+            "4.1",
+            "--corpus FILES",
+        ),
+    ]
+    assert [each.path for each in theirs.departures] == ["pre_train.corpus"]
+    lost = reasons(ours) - reasons(theirs)
+    assert lost == {"pre_train.precision fp32 instead of the paper's fp16"}
+    assert not reasons(theirs) - reasons(ours)
+    assert by_origin(ours)["D"]["recipe.pre_train.precision"] == "fp32"
+    assert by_origin(theirs)["P"]["recipe.pre_train.precision"] == "fp16"
+
+
+@pytest.mark.parametrize(
+    ("table", "changed", "path"),
+    [
+        ("taco_small", {"corpus": "wiki.txt + books.txt"}, "pre_train.corpus"),
+        ("taco_small", {"set": ("pre_train.precision=bf16",)}, "recipe.pre_train.precision"),
+        ("coco_lm_glue", {"encoder": "new:coco-lm-base@folder"}, "encoder.tokenizer"),
+        ("scl_noisy", {"translator": "folder/en-de+folder/de-en"}, "translator"),
+    ],
+)
+def test_another_value_than_ours_changes_the_reason_alone(table: str, changed: dict[str, str], path: str) -> None:
+    before, after = resolve_table(table, "paper"), resolve_table(table, "paper", **changed)
+    assert after.comparable, "the paper's rows stay"
+    old, new = ({each.path: each.reason for each in r.departures} for r in (before, after))
+    assert old.keys() == new.keys()
+    assert (reasons(before) - reasons(after), reasons(after) - reasons(before)) == ({old[path]}, {new[path]})
+
+
+@pytest.mark.parametrize("setting", ["pre_train.lr=1e-3", "fine_tune.dropout=0.2", "max_length=64"])
+def test_a_value_away_from_the_papers_or_the_tables_removes_the_papers_rows(setting: str) -> None:
+    assert not resolve_table("taco_base", "paper", set=(setting,)).comparable
+
+
+def test_a_departure_concerns_the_rows_that_depend_on_it() -> None:
+    r = resolve_table("scl_noisy", "paper")
+    why = {row.name: " ".join(r.row_incomparable(row)) for row in r.rows}
+    assert [name for name, text in why.items() if "translator" not in text] == ["CE", "CE + SCL"]
+
+
+def test_a_caption_and_its_json_have_ours_the_papers_and_the_flag() -> None:
+    r = resolve_table("coco_lm_glue", "paper")
+    departing = [setting for setting in settings_of(r) if setting.origin == "D"]
+    assert departing
+    expected = [(str(each.value), f"{each.where}: {each.paper}; {each.flag}") for each in r.departures]
+    assert [(setting.value, setting.note) for setting in departing] == expected
+    body = json.loads(render(filled(r, []), Caption(1), "json"))
+    assert [each for each in body["settings"] if each["origin"] == "D"] == [vars(setting) for setting in departing]
+    printed = render(filled(r, []), Caption(1), "text")
+    assert all(
+        re.search(rf"{re.escape(setting.value)} +D {re.escape(setting.note[:20])}", printed) for setting in departing
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in table_names() if name.startswith("coco_lm_")])
+@pytest.mark.parametrize("size", ["coco-lm-base", "coco-lm-base++", "coco-lm-large++"])
+def test_a_size_of_coco_lm_has_its_own_values(name: str, size: str) -> None:
+    """Buckets, distance, learning rate and updates of Table 6; the first two as `SIZES` has them."""
+    rate, steps = {"coco-lm-base": (5e-4, 125_000), "coco-lm-base++": (2e-4, 1_950_000)}.get(size, (1e-4, 1_950_000))
+    r = resolve_table(name, "paper", encoder=f"new:{size}")
+    assert tuple(r.encoder_settings.values()) == SIZES[size].relative_positions
+    assert (r.optim("pre_train").lr, r.optim("pre_train").steps) == (rate, steps)
+    theirs = by_origin(r)["P"]
+    assert (theirs["recipe.pre_train.lr"], theirs["recipe.pre_train.steps"]) == (rate, steps)
+    assert (theirs["encoder.relative_buckets"], theirs["encoder.relative_distance"]) == SIZES[size].relative_positions
+    assert r.comparable == (size == "coco-lm-base" and bool(r.table.paper))
+    assert ("grids" in theirs) == (size != "coco-lm-large++" and name != "coco_lm_fractions")
+    assert resolve_table(name, "paper", encoder=f"new:{size}", set=("pre_train.lr=1e-3",)).optim("pre_train").lr == 1e-3
+
+
+def test_four_seeds_at_one_point_are_held_against_the_papers_numbers() -> None:
+    """Table 3's caption names four seeds, appendix A.2 six points: both presets print its 54 values."""
+    for preset in ("paper", "seeds"):
+        r = resolve_table("taco_base", preset)
+        assert (r.comparable, r.deviations) == (True, ())
+        assert sum(cell.paper is not None for cell in filled(r, [], rows_of(r)).cells.values()) == 54
+    assert not resolve_table("taco_base", "seeds", seeds=(31,)).comparable
+    assert not resolve_table("taco_base", "paper", seeds=(31, 42, 53, 64)).comparable
+
+
+@pytest.mark.parametrize("name", ["scl_few_shot", "scl_full_size", "scl_batch_size", "scl_noisy", "scl_transfer"])
+def test_tuned_rows_have_the_papers_numbers_beside_them(name: str) -> None:
+    """4.1: lambda and tau are selected; so the numbers are those of tuned models."""
+    r = resolve_table(name, "grid")
+    assert {len(rows) for title, rows in r.printed_rows.items() if "tuned" in title} == {24}
+    cells = filled(r, [], rows_of(r)).cells
+    assert all(cell.paper is not None for cell in cells.values())
+    fixed = resolve_table(name, "paper")
+    for (size, row, column), cell in cells.items():
+        plain = row.replace(" (tuned)", "").replace(", tuned", "")
+        assert (cell.paper, cell.paper_spread) == (fixed.paper_value(size, plain, column) or (None, None))

@@ -1,0 +1,235 @@
+"""The tables of the SCL paper and CMLM's figures: counts, numbers, selection by hand-computed examples, captions, figures."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+from analysis.runs import filled, result, results, rows_of
+from requested import resolve_table
+
+from harness.analysis.schema import Result
+from harness.encoders import Located
+from harness.errors import UserError
+from harness.planning.resolved import ResolvedTable
+from harness.planning.runs import make_plan
+from harness.planning.table import load_table
+from harness.planning.task_reader import Translation
+from harness.report.caption import Caption, caption_lines
+from harness.report.figures.figure import csv_of, drawn, points_of
+from harness.report.figures.panels import FAINT, INK, MUTED, SERIES
+from harness.report.settings import settings_of
+from harness.specs import Encoder
+from harness.tasks import TASKS, open_source
+
+ENCODER = {"hidden_size": 8, "num_hidden_layers": 2, "intermediate_size": 16, "vocab_size": 50, "model_type": "roberta"}
+LEAST = {"subsets": (0, 1, 2, 3), "tasks": ("sst2",)}
+
+
+def caption(r: ResolvedTable, runs: list[Result]) -> str:
+    return "\n".join(caption_lines(filled(r, runs, rows_of(r)), Caption(1)))
+
+
+@pytest.mark.parametrize(
+    ("table", "preset", "runs"),
+    [
+        ("scl_few_shot", "paper", 180),
+        ("scl_full_size", "paper", 120),
+        ("scl_batch_size", "paper", 90),
+        ("scl_transfer", "paper", 40),
+        ("scl_few_shot", "grid", 90 + 24 * 90),
+        ("scl_full_size", "grid", 60 + 24 * 60),
+        ("scl_batch_size", "grid", 24 * 90),
+    ],
+)
+def test_a_table_has_the_papers_number_of_runs(table: str, preset: str, runs: int) -> None:
+    resolved = resolve_table(table, preset)
+    assert len(resolved.places) == runs  # a column is a task here
+    if preset == "paper":
+        plan = make_plan(resolved, None, Located(Encoder("7" * 32), None, ENCODER, None), translation=Translation())
+        assert len({run.stage.key for run in plan.runs}) == runs
+        assert {run.stage.optim.steps for run in plan.runs if run.size == 20} <= {700}
+
+
+def test_larger_batches_are_contrasted_whole() -> None:
+    plan = make_plan(resolve_table("scl_batch_size", "paper"), None, Located(Encoder("7" * 32), None, ENCODER, None))
+    found = {(run.row, run.stage.optim.batch_size, run.stage.objective.params["contrast_group"]) for run in plan.runs}
+    assert found == {("16", 16, 16), ("64", 64, 64), ("256", 256, 256)}
+    steps = {run.row: 0 for run in plan.runs}
+    for run in plan.runs:
+        steps[run.row] += run.stage.optim.steps if run.seed == 31 else 0
+    assert steps == {"16": 112_920, "64": 28_240, "256": 7_080}  # ten epochs of docs/papers.md's tasks
+
+
+def test_the_paper_averages_the_columns_that_it_prints() -> None:
+    for cells in load_table("scl_full_size").paper[0].values():
+        values = [value for column, (value, _) in cells.items() if column != "avg"]
+        assert len(values) == 6
+        assert abs(sum(values) / 6 - cells["avg"][0]) < 0.0501
+
+
+def top_3(r: ResolvedTable, dev: list[float | None], test: list[float], **more: object) -> list[Result]:
+    return [
+        result(r, "CE", 20, "sst2", subset, 31, test[subset], dev=dev[subset], **more) for subset in range(len(test))
+    ]
+
+
+def test_a_few_shot_cell_is_the_mean_of_the_three_runs_that_are_best_on_dev() -> None:
+    """Test scores of the runs with dev 0.9, 0.8 and the first of the two with 0.7: 0.5, 0.3 and 0.1."""
+    r = resolve_table("scl_few_shot", "paper", sizes=(20,), **{**LEAST, "subsets": (0, 1, 2, 3, 4)})
+    grid = filled(r, top_3(r, [0.7, 0.8, 0.7, 0.9, 0.2], [0.1, 0.3, 0.99, 0.5, 0.9]), rows_of(r))
+    cell = grid.cells[20, "CE", "sst2"]
+    assert cell.value == pytest.approx(0.3)
+    assert cell.spread == pytest.approx(0.2)  # ddof 1
+    assert (cell.paper, cell.paper_spread) == (0.859, 0.021)
+    assert cell.verdict == "not comparable"
+    assert any("neither epochs nor a schedule" in why for why in cell.why)
+
+
+def test_a_run_that_failed_leaves_the_cell_open_and_one_that_collapsed_is_marked() -> None:
+    r = resolve_table("scl_few_shot", "paper", sizes=(20,), **LEAST)
+    dev, test = [0.7, 0.8, 0.6, 0.9], [0.1, 0.3, 0.2, 0.5]
+    runs = top_3(r, list(dev), test)
+    failed = [*runs[:3], result(r, "CE", 20, "sst2", 3, 31, status="failed", reason="out of memory")]
+    cell = filled(r, failed, rows_of(r)).cells[20, "CE", "sst2"]
+    assert (cell.value, cell.done, cell.expected) == (None, 3, 4)
+    assert cell.notes[0].kind == "failed"
+    cell = filled(r, top_3(r, list(dev), test, collapsed=True), rows_of(r)).cells[20, "CE", "sst2"]
+    assert cell.value == pytest.approx(0.3)
+    assert cell.collapsed == 4
+
+
+def test_a_full_size_cell_is_the_run_that_is_best_on_dev() -> None:
+    r = resolve_table("scl_full_size", "paper")
+    seeds = r.seeds
+    runs = [
+        result(r, row, 0, column, 0, seed, 0.5 + 0.01 * k, dev=0.9 if k == 4 else 0.1 + 0.01 * k)
+        for row, column, (k, seed) in product(("CE", "CE + SCL"), r.columns, enumerate(seeds))
+    ]
+    grid = filled(r, runs, rows_of(r))
+    cell = grid.cells[0, "CE", "cola"]
+    assert (cell.value, cell.spread) == (0.54, None)
+    average = grid.cells[0, "CE", "avg"]
+    assert (average.value, average.paper, average.verdict) == (pytest.approx(0.54), 0.897, "not comparable")
+    assert r.columns["cola"].metric == "accuracy"
+
+
+@pytest.mark.parametrize(("table", "size"), [("scl_few_shot", 20), ("scl_full_size", 0)])
+def test_lambda_and_tau_are_selected_by_the_papers_two_rules(table: str, size: int) -> None:
+    """Few-shot: the three best dev scores decide, so a configuration with one failure among ten wins; full size: the mean of all."""
+    r = resolve_table(table, "grid", tasks=("sst2",), **({"sizes": (size,)} if size else {}))
+    title = "CE + SCL (tuned)"
+    steady, peaked, *others = [row.name for row in r.printed_rows[title]]
+    assert len(others) == 22
+    runs = []
+    for row in (steady, peaked, *others, "CE"):
+        for index, (subset, seed) in enumerate(r.replicates_at(size)):
+            dev = 0.7 if row == steady else (0.8 if index < 3 else 0.1) if row == peaked else 0.2
+            runs.append(result(r, row, size, "sst2", subset, seed, 0.01 * index, dev=dev))
+    cell = filled(r, runs, rows_of(r)).cells[size, title, "sst2"]
+    assert cell.selected == ((peaked if size else steady),)
+    assert "the configuration with the highest" in caption(r, runs)
+
+
+# --------------------------------------------------------------------------------------------- captions and figures
+
+
+def test_captions_name_the_origin_of_each_value_and_what_cannot_be_compared() -> None:
+    r = resolve_table("scl_batch_size", "paper")
+    text = caption(r, [replace(run, dev=0.5) for run in results(r)])
+    settings = {setting.key: setting for setting in settings_of(r)}
+    assert (settings["fine_tune.lr"].value, settings["fine_tune.lr"].origin) == ("1e-05", "P")
+    assert "fine_tune.batch_size" not in settings, "each row has its own"
+    assert "aggregate.select" not in settings, "each row has one configuration"
+    assert [settings[f"{size}:fine_tune.batch_size"].value for size in (16, 64)] == ["16", "64"]
+    for key, words in (("epochs", "10"), ("warmup", "0.06"), ("beta2", "0.98")):
+        assert (settings[f"fine_tune.{key}"].value, settings[f"fine_tune.{key}"].origin) == (words, "C")
+    assert "lambda 0.9" in settings["SCL"].value
+    assert "half of a development set" in settings[r.protocol].value
+    assert "RoBERTa-base, data and recipe are the paper's" not in text
+    assert "Not comparable: " in text
+
+
+def test_figures_show_dev_scores_and_say_so() -> None:
+    r = resolve_table("views", "paper", tasks=("sst2",))
+    runs = [result(r, row, size, column, subset, seed, 0.1, dev=0.8) for size, row, column, subset, seed in r.places]
+    grid = filled(r, runs, rows_of(r))
+    assert [round(cell.value or 0, 10) for cell in grid.cells.values()] == [0.8] * 5
+    text = caption(r, runs)
+    assert "Dev scores in points" in text
+    assert "which is the score shown" in text
+    assert "prints no number of it" in text
+
+
+def test_the_points_of_a_figure_are_its_cells() -> None:
+    r = resolve_table("unlabelled", "paper", tasks=("sst2", "cola"))
+    runs = [
+        result(r, row, size, column, subset, seed, 0.1, dev=int(row) / 5000 + 0.1 * subset)
+        for size, row, column, subset, seed in r.places
+        if not (column == "cola" and row == "500" and subset == 4)
+    ]
+    points = points_of(filled(r, runs, rows_of(r)))
+    assert [(point.column, point.x) for point in points] == list(
+        product(("CoLA", "SST-2"), (100, 500, 1000, 1500, 2000, 2500))
+    )
+    assert points[-1].value == pytest.approx(100 * (0.5 + 0.2))
+    assert (points[1].value, points[1].done, points[1].expected) == (None, 12, 15)
+    read = list(csv.DictReader(io.StringIO(csv_of(points))))
+    assert [row["value"] == "" for row in read] == [point.value is None for point in points]
+    assert {row["scores"] for row in read} == {"dev"}
+    assert float(read[-1]["x"]) == 2500
+
+
+@pytest.mark.parametrize(("format", "begins"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
+def test_a_figure_is_the_same_file_each_time_and_has_the_colours_of_a_page(format: str, begins: bytes) -> None:
+    r = resolve_table("views", "paper")
+    runs = [result(r, row, size, *rest, 0.1, dev=0.1 * rest[1]) for size, row, *rest in r.places]
+    grid = filled(r, runs, rows_of(r))
+    file = drawn(grid, format)
+    assert file.startswith(begins)
+    assert file == drawn(grid, format)
+    if format == "svg":
+        colours = set(re.findall(r"#[0-9a-f]{6}", file.decode()))
+        assert colours & set(SERIES)
+        assert colours <= {INK, MUTED, FAINT, "#ffffff", *SERIES}, colours
+
+
+def test_a_figure_needs_a_number_of_each_row(tmp_path: object) -> None:
+
+    assert isinstance(tmp_path, Path)
+    text = (Path(__file__).parents[2] / "benchmarks/views.yaml").read_text()
+    path = tmp_path / "mine.yaml"
+    path.write_text(text.replace("set: {num_views: 3}", "set: {alpha: 0.3}"))
+    with pytest.raises(UserError, match=r"key figure.x: the row 'K = 3' sets no number num_views"):
+        load_table(path)
+
+
+def test_both_rows_train_select_and_test_on_the_same_rows(packaged: dict[str, Path]) -> None:
+    """On real texts, in the quick preset: ten stratified samples a size, one dev and one test set."""
+    source = open_source(None)
+    plan = make_plan(
+        resolve_table("scl_few_shot", "quick"),
+        source,
+        Located(Encoder("7" * 32), None, ENCODER, None),
+        translation=Translation(),
+    )
+    data = {(run.row, run.size, run.subset): run.stage.data for run in plan.runs}
+    assert len(data) == 40
+    for size, subset in product((100, 1000), range(10)):
+        ce, scl = (data[row, size, subset] for row in ("CE", "CE + SCL"))
+        assert ce == scl
+    assert len({each.train.digest for each in data.values()}) == 20
+    (dev,), (test,) = (
+        {each.digest for each in sets}
+        for sets in ([d.dev for d in data.values() if d.dev], [d.tests[0] for d in data.values()])
+    )
+    assert not set(plan.library[dev].texts) & set(plan.library[test].texts)
+    share = source.load(TASKS["movies"], "train").gold.mean()
+    for each in data.values():
+        rows = plan.library[each.train.digest]
+        assert abs(rows.gold.sum() - share * len(rows)) < 1

@@ -1,0 +1,149 @@
+"""Rows with a recipe of their own, and with more texts in post-training than they have labelled examples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.encoders import Located
+from harness.errors import UserError
+from harness.planning.overrides import unreached
+from harness.planning.request import Override, Request
+from harness.planning.resolve import resolve
+from harness.planning.resolved import ResolvedTable
+from harness.planning.runs import Plan, make_plan
+from harness.planning.table import load_table
+from harness.planning.task_reader import Translation
+from harness.specs import Encoder, Run
+from harness.tasks import open_source
+
+CONFIG: dict[str, Any] = {
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "intermediate_size": 16,
+    "vocab_size": 50,
+    "model_type": "roberta",
+}
+
+
+def resolved(table: str, preset: str, *overrides: tuple[str, Any], **fields: Any) -> ResolvedTable:
+    given = tuple(Override(tuple(key.split(".")), value, "--set") for key, value in overrides)
+    return resolve(load_table(table), Request(preset=preset, overrides=given, **fields))
+
+
+def plan_of(table: ResolvedTable, data: Path | None = None, read: bool = False) -> Plan:
+    source = open_source(data) if read else None
+    return make_plan(
+        table, source, Located(Encoder("7" * 32, table.encoder), None, CONFIG, None), translation=Translation()
+    )
+
+
+def updates(runs: tuple[Run, ...], row: str, phase: str) -> set[int]:
+    return {stage.optim.steps for run in runs if run.row == row for stage in run.stage.chain if stage.phase == phase}
+
+
+@pytest.mark.parametrize(("table", "row", "runs"), [("unlabelled", "100", 360), ("views", "K = 1", 300)])
+def test_the_first_point_of_each_figure_is_table_1(table: str, row: str, runs: int) -> None:
+    """The counts of the paper's setting, and 60 runs that are CMLM's of Table 1: fine-tuning and post-training."""
+    figure, first = (plan_of(resolved(name, "paper")) for name in (table, "few_shot"))
+    assert len(figure.runs) == runs == len({run.stage.key for run in figure.runs})
+    common = figure.stages.keys() & first.stages.keys()
+    assert len(common) == 120
+    assert common == {stage.key for run in figure.runs if run.row == row for stage in run.stage.chain}
+    assert {name.split("/")[0] for key in common for name in first.names()[key]} == {"CMLM"}
+
+
+def test_further_texts_cost_no_update_unless_epochs_are_kept() -> None:
+    runs = plan_of(resolved("unlabelled", "paper")).runs
+    assert updates(runs, "100", "post-train") == updates(runs, "2500", "post-train") == {650}
+    runs = plan_of(resolved("unlabelled", "paper", ("post_train.epochs", 50))).runs
+    assert updates(runs, "100", "post-train") == {650}
+    assert updates(runs, "2500", "post-train") == {50 * 313}
+    assert updates(runs, "2500", "fine-tune") == {700}
+
+
+def test_rows_read_their_texts_and_share_all_else(packaged: dict[str, Path]) -> None:
+    plan = plan_of(resolved("unlabelled", "quick", methods=("100", "500", "2000"), subsets=(0, 1)), read=True)
+    sets = {run.row: run.stage.chain[0].data.train for run in plan.runs if run.subset == 0}
+    assert {row: rows.rows for row, rows in sets.items()} == {"100": 100, "500": 500, "2000": 2000}
+    texts = {row: set(plan.library[rows.digest].texts) for row, rows in sets.items()}
+    assert texts["100"] <= texts["500"] <= texts["2000"]
+    assert len({run.stage.data.train.digest for run in plan.runs}) == 2, (
+        "a training set a subset, the same for all rows"
+    )
+    other = plan_of(resolved("few_shot", "quick", methods=("CMLM",), sizes=(100,), subsets=(0, 1)), read=True)
+    assert other.stages.keys() <= plan.stages.keys()
+
+
+TABLE = """
+name: mine
+title: Mine
+protocol: cmlm_few_shot
+recipe:
+  fine_tune: {lr: 1e-5, batch_size: 16, epochs: 2}
+  post_train: {lr: 1e-5, batch_size: 8, epochs: 1}
+sizes: [100]
+seeds: [1]
+tasks: [movies]
+columns: {movies: {task: movies, metric: accuracy, title: Movies}}
+rows:
+  - {name: small, method: ft, recipe: {fine_tune: {batch_size: 10}}}
+  - {name: large, method: ft, recipe: {fine_tune: {batch_size: 50, lr: 2e-5}}}
+presets:
+  quick: {description: quick, encoder: bert-tiny, data: packaged}
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("fine_tune.lr", 3e-5, ["--set fine_tune.lr=3e-5 has no effect on large, which sets fine_tune.lr itself"]),
+        ("optim.lr", 3e-5, ["--set optim.lr=3e-5 has no effect on large, which sets fine_tune.lr itself"]),
+        (
+            "optim.batch_size",
+            50,
+            ["--set optim.batch_size=50 has no effect on small, which sets fine_tune.batch_size itself"],
+        ),
+        ("fine_tune.lr", 2e-5, []),
+        ("fine_tune.clip", 2.0, []),
+        ("max_length", 64, []),
+    ],
+)
+def test_rows_that_keep_a_value_of_their_own_are_named(key: str, value: float, said: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(TABLE)
+    override = Override(tuple(key.split(".")), value, "--set")
+    found = unreached(resolved(str(path), "quick", (key, value)), [override])
+    assert [each.sentence for each in found] == said
+    assert not any(each.all for each in found)
+
+
+def test_a_hyperparameter_that_rows_set_names_them() -> None:
+    override = Override(("cmlm", "alpha"), 0.3, "--set")
+    table = resolve(load_table("ablation"), Request("ablation", overrides=(override,)))
+    (found,) = unreached(table, [override])
+    assert set(found.rows) == {
+        row.name for row in table.rows if table.settings_of(row).get("cmlm", {"alpha": 0.3})["alpha"] != 0.3
+    }
+    assert found.sentence.endswith("w/o CL, which sets cmlm.alpha itself")
+
+
+def test_a_row_changes_the_recipe_for_itself(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(TABLE)
+    table = resolved(str(path), "quick", ("fine_tune.epochs", 4))
+    runs = plan_of(table).runs
+    assert updates(runs, "small", "fine-tune") == {40}
+    assert updates(runs, "large", "fine-tune") == {8}
+    assert [run.stage.optim.lr for run in runs] == [1e-5, 2e-5]
+    assert table.hyperparameters(table.rows[1]) == {"fine_tune.lr": 2e-5, "fine_tune.batch_size": 50}
+    with pytest.raises(
+        UserError, match=r"fine_tune.batch_size=32: has no effect, each chosen row sets fine_tune.batch_size itself"
+    ):
+        resolved(str(path), "quick", ("fine_tune.batch_size", 32))
+    assert resolved(str(path), "quick", ("fine_tune.lr", 3e-5)).recipe.fine_tune.lr == 3e-5
+    path.write_text(TABLE.replace("batch_size: 10", "batchsize: 10"))
+    with pytest.raises(UserError, match=r"line 13.*Did you mean 'batch_size'"):
+        load_table(path)

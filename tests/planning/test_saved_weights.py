@@ -1,0 +1,317 @@
+"""Rows that start from an update of a longer pre-training run: one stage for all of them, and what of it is stored, trained and
+made again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from analysis.runs import filled, result, rows_of
+from requested import resolve_table
+
+from harness.analysis.cost import Cost, cost_before
+from harness.encoders import Located
+from harness.errors import UserError
+from harness.planning.lifecycle import Event, Lifecycle
+from harness.planning.runs import Plan, make_plan
+from harness.planning.table import HOURS, Figure, Table, load_table
+from harness.planning.work import Item, work
+from harness.report.figures.figure import csv_of, drawn, points_of
+from harness.report.notes import starts_of
+from harness.specs import Encoder, Parent, Stage, Status
+from harness.storage import weights_of
+from harness.yaml_files import MisplacedError
+
+CONFIG: dict[str, Any] = {
+    "hidden_size": 128,
+    "num_hidden_layers": 2,
+    "intermediate_size": 512,
+    "vocab_size": 30522,
+    "model_type": "bert",
+}
+FULL = load_table("pretraining")
+SMALL: dict[str, Any] = {"tasks": ("cola",), "sizes": (100,), "subsets": (0,), "seeds": (31,)}
+
+
+def table_of(
+    *save_at: int, steps: tuple[int | None, ...] = (50_000, None), pre_train: str = "taco", **of: Any
+) -> Table:
+    """The pre-training table with a row for each of `steps`."""
+    rows = [
+        {"name": f"row {step}", "pre_train": pre_train, "pre_train_step": step, "method": "ft", **of} for step in steps
+    ]
+    text = FULL.model_dump(mode="json", exclude={"rows", "presets", "paper"})
+    text["pre_train"]["save_at"] = save_at
+    presets = {name: preset.model_dump(mode="json") for name, preset in FULL.presets.items()}
+    return Table.model_validate({**text, "rows": rows, "presets": presets})
+
+
+def plan_of(table: Table, preset: str = "paper", **fields: Any) -> Plan:
+    resolved = resolve_table(table, preset, **{**SMALL, **fields})
+    return make_plan(resolved, None, Located(Encoder("7" * 32, "tiny"), None, CONFIG, None))
+
+
+def pre_training(plan: Plan) -> list[Stage]:
+    return [stage for stage in plan.stages.values() if stage.phase == "pre-train"]
+
+
+def starts(plan: Plan) -> dict[str, Any]:
+    return {run.row: run.stage.init.step for run in plan.runs if isinstance(run.stage.init, Parent)}
+
+
+def to_do(plan: Plan, done: Sequence[Stage] = (), stored: Iterable[str] = ()) -> dict[str, Item]:
+    statuses: dict[str, tuple[Status, int]] = {stage.key: ("done", 1) for stage in done}
+    return {item.stage.key: item for item in work(plan, statuses, set(stored).__contains__, False)[0]}
+
+
+def test_one_run_serves_all_rows_whatever_is_saved() -> None:
+    several = plan_of(table_of(steps=(50_000, 100_000, 250_000, None)))
+    (stage,) = pre_training(several)
+    assert starts(several) == {"row 50000": 50_000, "row 100000": 100_000, "row 250000": "last", "row None": "last"}
+    assert len(several.stages) == 1 + 3, "the last update is the end"
+    (packaged,) = pre_training(plan_of(FULL, methods=("TACO",)))
+    for plan in (plan_of(table_of(10, 20)), plan_of(table_of(steps=(5,)))):
+        (same,) = pre_training(plan)
+        assert same.key == stage.key == packaged.key
+
+
+def test_what_is_stored() -> None:
+    plan = plan_of(table_of(10_000, 50_000, 250_000))
+    (stage,) = pre_training(plan)
+    item = to_do(plan)[stage.key]
+    assert (item.save_at, item.keep_weights, item.until) == ((10_000, 50_000), True, 0)
+    assert item.stored == (
+        f"{stage.key}.safetensors", f"{stage.key}.step-10000.safetensors", f"{stage.key}.step-50000.safetensors",
+    )  # fmt: skip
+    assert item.cost == plan.stage_flops(stage)
+
+
+def test_what_is_made_again() -> None:
+    """Only what a stage needs that is still to be trained, and no update more than that."""
+    plan = plan_of(table_of(10_000))
+    (stage,) = pre_training(plan)
+    final, early = weights_of(stage.key), weights_of(stage.key, 50_000)
+    assert stage.key not in to_do(plan, [stage], {final, early})
+    again = to_do(plan, [stage], {final})[stage.key]
+    assert (again.remake, again.save_at, again.keep_weights, again.until) == (True, (50_000,), False, 50_000)
+    assert again.cost == pytest.approx(plan.stage_flops(stage) / 5)
+    again = to_do(plan, [stage], {early})[stage.key]
+    assert (again.save_at, again.keep_weights, again.until) == ((), True, 0)
+    again = to_do(plan, [stage])[stage.key]
+    assert (again.save_at, again.keep_weights, again.until) == ((50_000,), True, 0)
+    (early_leaf,) = (run.stage for run in plan.runs if run.row == "row 50000")
+    assert stage.key not in to_do(plan, [stage, early_leaf], {final})
+
+
+def test_a_caption_says_where_rows_start() -> None:
+    plan = plan_of(table_of(steps=(50_000, 50_001, None)))
+    assert starts_of(plan) == [
+        "row 50000 starts after update 50,000 of 250,000 of pre-training",
+        "row 50001 starts after update 50,001 of 250,000 of pre-training",
+    ]
+
+
+def test_a_shorter_run_is_read_at_the_same_share() -> None:
+    table = table_of(10_000, 250_000)
+    short = plan_of(table, set=("pre_train.steps=1000",))
+    (stage,) = pre_training(short)
+    assert starts(short) == {"row 50000": 200, "row None": "last"}
+    assert to_do(short)[stage.key].save_at == (40, 200)
+    quick = plan_of(table, "quick", tasks=("movies",), sizes=(1000,))  # its own pre_train saves nothing
+    (stage,) = pre_training(quick)
+    assert starts(quick) == {"row 50000": 8, "row None": "last"}
+    assert to_do(quick)[stage.key].save_at == (8,)
+    longer = plan_of(table_of(steps=(50_000,), recipe={"pre_train": {"steps": 500_000}}))
+    assert starts(longer) == {"row 50000": 50_000}, "of the row's own recipe"
+
+
+def test_of_two_pre_training_stages_the_last_is_saved() -> None:
+    plan = plan_of(table_of(10_000, pre_train="coco_lm", set={"coco_lm.replacements": "converged"}))
+    auxiliary, main = pre_training(plan)
+    assert main.parent is not None
+    assert main.parent.key == auxiliary.key
+    items = to_do(plan)
+    assert (items[auxiliary.key].save_at, items[main.key].save_at) == ((), (10_000, 50_000))
+
+
+def test_rows_on_fractions_of_the_corpus() -> None:
+    """A run for each fraction; all of it is the run of a table that says nothing of fractions."""
+    rows = [{"pre_train_fraction": fraction} for fraction in (None, 0.25, 1.0)]
+    table = table_of(steps=(None,))
+    several = [table_of(steps=(None,), **row).rows[0].model_copy(update={"name": str(row)}) for row in rows]
+    plan = plan_of(table.model_copy(update={"rows": tuple(several)}))
+    (whole,) = pre_training(plan_of(table))
+    assert len(pre_training(plan)) == 2
+    assert {stage.data.train.name.partition(" of ")[0] for stage in pre_training(plan)} == {
+        "25 %",
+        whole.data.train.name,
+    }
+    part = plan_of(table, set=("pre_train.fraction=0.25",))
+    assert {stage.key for stage in pre_training(plan)} == {whole.key, pre_training(part)[0].key}
+    assert "pre_train.fraction 0.25 instead of none" in part.resolved.deviations
+
+
+def test_the_schedule_of_the_held_out_loss_is_no_part_of_a_key() -> None:
+    """What is held out is not trained on, so a run on all of the rest has another key; one on a smaller fraction has the same."""
+    table = table_of(steps=(None,))
+    (whole,), (held,) = (pre_training(plan_of(table, set=each)) for each in ((), ("pre_train.held_out=0.01",)))
+    assert held.data.held_out is not None
+    assert (whole.data.held_out, whole.key == held.key) == (None, False)
+    assert held.data.train.name == f"99 % of {whole.data.train.name}"
+    small = ("pre_train.fraction=0.25",)
+    (part,), (same,) = (pre_training(plan_of(table, set=each)) for each in (small, (*small, "pre_train.held_out=0.01")))
+    assert part.key == same.key
+    assert same.data.held_out is not None
+    assert Stage.from_json(same.to_json()).data.held_out == same.data.held_out
+
+
+def test_save_at_is_no_deviation_and_can_be_overridden() -> None:
+    resolved = resolve_table(table_of(10_000), "paper", set=("pre_train.save_at=[20000]",), **SMALL)
+    assert resolved.pre_train is not None
+    assert resolved.pre_train.save_at == (20_000,)
+    assert not any("save_at" in text for text in resolved.deviations)
+
+
+@pytest.mark.parametrize(
+    ("row", "save_at", "said"),
+    [
+        ({"pre_train_step": 250_001}, (), "pre_train_step"),
+        ({"pre_train_step": 0}, (), "pre_train_step"),
+        ({"pre_train": "", "pre_train_step": 5}, (), "the row has no pre_train to start from"),
+        ({}, (5, 300_000), "300000 is not among the 250000 updates of recipe.pre_train.steps"),
+    ],
+)
+def test_wrong_updates_are_refused(row: dict[str, Any], save_at: tuple[int, ...], said: str, tmp_path: Path) -> None:
+    text = FULL.model_dump(mode="json", exclude={"rows", "paper", "origin"}, exclude_none=True)
+    text["pre_train"]["save_at"] = list(save_at)
+    text["rows"] = [
+        {"name": "a", "pre_train": "mlm", "method": "ft", **row},
+        {"name": "b", "pre_train": "mlm", "method": "ft"},
+    ]
+    path = tmp_path / "own.yaml"
+    path.write_text(json.dumps(text), encoding="utf-8")
+    with pytest.raises(UserError) as raised:
+        load_table(path)
+    assert said in str(raised.value)
+    assert str(path) in str(raised.value)
+
+
+def test_a_figure_has_a_line_for_each_pre_training() -> None:
+    """At the updates that were run, with an Avg; the last point is the end."""
+    steps = (50_000, 100_000, 250_000)
+    mlm = [row.model_copy(update={"name": f"MLM {row.name}"}) for row in table_of(steps=steps, pre_train="mlm").rows]
+    table = table_of(steps=steps)
+    shown = Figure(x="pre_train_step", label="updates")
+    table = table.model_copy(update={"rows": (*mlm, *table.rows), "figure": shown})
+    r = resolve_table(table, "paper", tasks=("cola", "rte"), sizes=(100,), set=("pre_train.steps=1000",))
+    runs = [
+        result(r, row.name, 100, column, subset, seed, 0.5 + 0.01 * index, dev=0.5)
+        for index, row in enumerate(r.rows)
+        for column in r.columns
+        for subset, seed in r.replicates_at(100)
+    ]
+    points = points_of(filled(r, runs, rows_of(r)))
+    assert {point.column for point in points} == {"CoLA", "RTE", "Avg"}
+    for column in ("RTE", "Avg"):
+        for series, first in (("MLM", 50.0), ("TACO", 53.0)):
+            line = [point for point in points if (point.column, point.series) == (column, series)]
+            assert [point.x for point in line] == [200, 400, 1000]
+            assert [point.value for point in line] == pytest.approx([first, first + 1, first + 2])
+
+
+def test_a_row_without_pre_training_is_a_line_of_reference() -> None:
+    """It has no place on the axis of updates, keeps its own name, and is drawn with the curves of all four objectives."""
+    r = resolve_table(load_table("learning_curves"), "laptop")
+    runs = [
+        result(r, row, size, column, subset, seed, 0.7, dev=0.5)
+        for size, row, column, subset, seed in r.places
+        if row != "COCO-LM-320"
+    ]
+    grid = filled(r, runs, rows_of(r))
+    first, *curves = points_of(grid)
+    assert (first.row, first.series, first.x) == ("No further pre-training", first.row, None)
+    assert first.value == pytest.approx(70)
+    updates = [20, 40, 80, 160, 320]
+    for series in ("MLM", "TACO", "ELECTRA", "COCO-LM"):
+        assert [point.x for point in curves if point.series == series] == updates
+    assert csv_of([first]).splitlines()[1].startswith("Movies,accuracy,test,1000,,No further pre-training,")
+    picture = drawn(grid, "svg").decode()
+    shown = [f"<!-- {words} -->" in picture for words in (first.row, "MLM", "TACO", "ELECTRA", "COCO-LM", *updates)]
+    assert all(shown), "the legend's words and, on a logarithmic axis, a tick at each update"
+    missing = filled(r, [run for run in runs if run.row != first.row], rows_of(r))
+    assert f"<!-- {first.row} -->" not in drawn(missing, "svg").decode(), "runs of the reference are not done"
+
+
+def test_the_cost_before_a_row_is_that_of_the_updates_it_starts_after() -> None:
+    plan = plan_of(table_of(steps=(50_000, 250_000)))
+    (stage,) = pre_training(plan)
+    known = {stage.key: Cost(1000.0, 7200.0)}
+    found = {run.row: cost_before(run.stage, known) for run in plan.runs}
+    assert found == {"row 50000": Cost(200.0, 1440.0), "row 250000": Cost(1000.0, 7200.0)}
+    (leaf,) = (run.stage for run in plan.runs if run.row == "row 50000")
+    assert cost_before(replace(leaf, init=Parent(leaf, "selected")), known | {leaf.key: Cost(1.0, 2.0)}) == Cost(
+        201.0, 1442.0
+    )
+    assert cost_before(stage, {}) == Cost()
+
+
+def test_points_over_hours_stand_where_the_records_say() -> None:
+    """A row without pre-training is a line of reference, and one whose hours are not known yet stands nowhere."""
+    table = load_table("learning_curves")
+    shown = Figure(x=HOURS, label="hours")
+    r = resolve_table(table.model_copy(update={"figure": shown}), "laptop")
+    runs = [result(r, row, size, column, s, seed, 0.7, dev=0.5) for size, row, column, s, seed in r.places]
+    hours = {row.title: 0.25 * index for index, row in enumerate(r.rows) if index}
+    points = points_of(replace(filled(r, runs, rows_of(r)), hours=hours))
+    assert {point.row: point.x for point in points} == {row.title: hours.get(row.title) for row in r.rows}
+    (reference,) = (point for point in points if point.x is None)
+    assert reference.series == reference.row == "No further pre-training"
+    for series in ("MLM", "TACO", "ELECTRA", "COCO-LM"):
+        line = [point.x for point in points if point.series == series]
+        assert line == sorted(line)
+        assert len(line) == 5
+    assert {point.x for point in points_of(filled(r, [], rows_of(r)))} == {None}
+
+
+def test_a_logarithmic_axis_takes_positive_values_alone() -> None:
+    row = load_table("views").rows[0].model_copy(update={"set": {"num_views": 0}})
+    assert Figure(x="num_views", label="K").x_of(row, 100) == 0
+    with pytest.raises(MisplacedError, match="has num_views 0; leave log out"):
+        Figure(x="num_views", label="K", log=True).x_of(row, 100)
+
+
+class TestLifecycle:
+    PLAN = plan_of(table_of(steps=(50_000, 100_000)))
+    LEAVES = tuple(run.stage for run in PLAN.runs)
+    (PARENT,) = pre_training(PLAN)
+
+    def items(self) -> list[Item]:
+        return [Item(leaf, leaf.key, 1.0, (), False, False, 0) for leaf in self.LEAVES]
+
+    def test_deleted_weights_of_several_updates_are_made_again_together(self) -> None:
+        life = Lifecycle(self.items())
+        for _ in self.LEAVES:
+            item = life.next_item()
+            assert item is not None
+            outputs = life.weights_missing(item, "here")
+        assert not any(isinstance(each, Event) for each in outputs), "once for both"
+        remake = life.next_item()
+        assert remake is not None
+        assert remake.stage.key == self.PARENT.key
+        assert (remake.save_at, remake.keep_weights, remake.until) == ((50_000, 100_000), False, 100_000)
+        life.started(remake)
+        life.finished(remake, "done")
+        assert life.count("ready") == 2
+
+    def test_another_driver_recorded_the_run_without_them(self) -> None:
+        parent = to_do(self.PLAN)[self.PARENT.key]
+        life = Lifecycle([parent, *self.items()])
+        item = life.next_item()
+        assert item is parent
+        assert life.recorded(item, "done", weights=False) == []
+        assert item.remake
+        assert life.state(self.PARENT.key) == "ready"

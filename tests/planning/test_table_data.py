@@ -1,0 +1,180 @@
+"""Data that were read once make the runs of every point: the same runs as a plan of that point."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from requested import resolve_table
+
+from harness import specs
+from harness.encoders import Located, locate
+from harness.errors import UserError
+from harness.planning.data import runs_of
+from harness.planning.resolved import ResolvedTable
+from harness.planning.runs import Plan, make_plan
+from harness.planning.task_reader import Translation
+from harness.specs import Encoder
+from harness.tasks import Rows, TextSource, open_source
+from harness.tasks.task import Task
+
+SMALL = {
+    "hidden_size": 128,
+    "num_hidden_layers": 2,
+    "intermediate_size": 512,
+    "vocab_size": 30522,
+    "model_type": "bert",
+}
+TINY = Located(Encoder("7" * 32, "tiny"), None, SMALL, None)
+
+
+def resolved(*texts: str, table: str = "few_shot", preset: str = "quick", **overrides: Any) -> ResolvedTable:
+    return resolve_table(table, preset, set=texts, **overrides)
+
+
+@pytest.fixture(scope="module")
+def source(packaged: dict[str, Path]) -> TextSource:
+    return open_source(None)
+
+
+def doubled(rows: Rows) -> Rows:
+    return Rows(tuple((*texts, *(text.upper() for text in texts)) for texts in rows.texts), None, rows.name)
+
+
+TRANSLATION = Translation(lambda rows: doubled(rows), views=2)
+
+
+@pytest.fixture(scope="module")
+def quick(source: TextSource) -> Plan:
+    return make_plan(resolved(), source, locate("bert-tiny"), translation=TRANSLATION)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        (),
+        ("cmlm.alpha=0.3", "cmlm.p_c=0.5"),
+        ("scl.temperature=0.07", "scl.lam=0.4", "cssl.temperature=0.2"),
+        ("fine_tune.lr=1e-5",),
+        ("post_train.batch_size=12",),
+        ("fine_tune.epochs=3",),
+        ("post_train.epochs=7", "post_train.batch_size=16"),
+        ("optim.dropout=0", "max_length=64"),
+    ],
+    ids=str,
+)
+def test_readings_of_one_point_make_the_runs_of_another(
+    quick: Plan, source: TextSource, texts: tuple[str, ...]
+) -> None:
+    whole = make_plan(resolved(*texts), source, locate("bert-tiny"), translation=TRANSLATION)
+    runs, skipped = runs_of(resolved(*texts), pickle.loads(pickle.dumps(quick.table_data)))
+    assert runs == whole.runs
+    assert [run.stage.key for run in runs] == [run.stage.key for run in whole.runs]
+    assert [run.stage.to_json() for run in runs] == [run.stage.to_json() for run in whole.runs], "labels count too"
+    assert skipped == whole.skipped
+    assert {run.row for run in runs} == {"FT", "SCL", "CSSL", "TAPT", "CMLM"}
+    assert whole.table_data == quick.table_data
+
+
+def test_a_narrower_table_is_made_of_the_same_readings(quick: Plan) -> None:
+    runs, _ = runs_of(resolved(methods=("CMLM",), sizes=(100,), subsets=(2, 0), seeds=(31, 42)), quick.table_data)
+    known = {run.name: run.stage.key for run in quick.runs}
+    assert [run.name.partition("/")[2] for run in runs] == [
+        f"movies/n100/subset{subset}/seed{seed}" for subset in (2, 0) for seed in (31, 42)
+    ]
+    assert [run.stage.key for run in runs if run.seed == 31] == [known[run.name] for run in runs if run.seed == 31]
+
+
+def test_pre_training_is_made_of_readings_too() -> None:
+    new = Located(Encoder("4" * 32, "new:tiny"), None, SMALL, None, new=True)
+    narrow = {"table": "pretraining", "preset": "paper", "tasks": ("rte",), "methods": ("MLM", "TACO", "RTD Only")}
+    sets = ("pre_train.lr=3e-4", "taco.window=3", "pre_train.max_length=64")
+    before, after = (make_plan(resolved(*texts, **narrow), None, new) for texts in ((), sets))
+    assert runs_of(resolved(*sets, **narrow), before.table_data)[0] == after.runs
+    assert {run.stage.key for run in before.runs}.isdisjoint(run.stage.key for run in after.runs)
+    with pytest.raises(UserError, match=r"pre_train.corpus is boolq_prose, but was hub:\S+ when the data were read"):
+        runs_of(resolved(corpus="boolq_prose", **narrow), before.table_data)
+
+
+def test_readings_are_small_and_hold_no_text(quick: Plan) -> None:
+    packed = pickle.dumps(quick.table_data)
+    assert len(packed) < 100_000
+    assert len(packed) < 10_000, "row sets of one task, three subsets and two sizes"
+    texts = {text for rows in quick.library.values() for columns in rows.texts for text in columns if len(text) > 20}
+    assert len(texts) > 3000
+    assert not [text for text in texts if text.encode() in packed]
+
+
+def test_runs_of_a_point_cost_milliseconds_and_compute_no_key(quick: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is called once a point, beside a sampler that takes about as long."""
+    narrow = resolved("cmlm.alpha=0.3", methods=("CMLM",), sizes=(100,), seeds=(1, 2, 3, 4, 5))
+
+    def refuse(value: Any) -> str:
+        raise AssertionError("a key was computed")
+
+    monkeypatch.setattr(specs, "digest_of", refuse)
+    times = []
+    for _ in range(5):
+        started = time.perf_counter()
+        runs, _ = runs_of(narrow, quick.table_data)
+        times.append(time.perf_counter() - started)
+        assert len(runs) == 15
+    assert min(times) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("texts", "overrides", "words"),
+    [
+        (("mlm_head.steps=50",), {}, "mlm_head.steps is 50, but was not set when the data were read"),
+        ((), {"encoder": "minilm"}, "encoder is minilm, but was bert-tiny when the data were read"),
+        (
+            (),
+            {"translator": "opus-mt:de"},
+            "translator is opus-mt:de, but was apertium:spa,cat when the data were read",
+        ),
+        (("cmlm.alpa=1",), {}, "Did you mean 'alpha'?"),
+    ],
+)
+def test_what_needs_other_data_is_refused(
+    quick: Plan, texts: tuple[str, ...], overrides: dict[str, Any], words: str
+) -> None:
+    """Otherwise the runs would be labelled as of other data than were read."""
+    with pytest.raises(UserError) as caught:
+        runs_of(resolved(*texts, **overrides), quick.table_data)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_a_row_that_reads_them_translations_do_not_matter(quick: Plan) -> None:
+    assert runs_of(resolved(methods=("ft", "cmlm"), translator="opus-mt:de"), quick.table_data)[0]
+
+
+class Counting:
+    """A source that says what was read of it."""
+
+    def __init__(self, source: TextSource) -> None:
+        self.source, self.read = source, list[str]()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return getattr(self.source, name)  # type: ignore[no-any-return]
+
+    def load(self, task: Task, split: str) -> Any:
+        self.read.append(task.name)
+        return self.source.load(task, split)
+
+
+@pytest.mark.parametrize(
+    ("texts", "read"), [(("cmlm.p_c=2",), set()), (("taco.contrast_group=80",), {"sst2"})], ids=["row", "objective"]
+)
+def test_a_wrong_point_is_told_before_more_is_read_than_it_needs(
+    glue_dir: Path, texts: tuple[str, ...], read: set[str]
+) -> None:
+    source = Counting(open_source(glue_dir))
+    asked = resolved(*texts, preset="laptop", tasks=("sst2", "rte"), sizes=(20,), methods=("cmlm", "taco"))
+    with pytest.raises(UserError):
+        make_plan(asked, source, TINY)
+    assert set(source.read) == read

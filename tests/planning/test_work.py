@@ -1,0 +1,241 @@
+"""What is left to do of a plan under any state of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import combinations
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from requested import resolve_table
+
+from harness.encoders import HeadTraining, Located
+from harness.planning.runs import Plan, make_plan
+from harness.planning.work import Item, work
+from harness.specs import Encoder, Status
+from harness.storage import weights_of
+
+CONFIG = {"hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 512, "vocab_size": 30522}
+TINY = Located(Encoder("7" * 32, "tiny"), None, CONFIG, HeadTraining("boolq_prose", steps=100, lr=1e-3))
+
+HEAD, FT, SCL, TAPT_1, TAPT_2, CMLM_1, CMLM_2 = "head", "FT", "SCL", "TAPT 1", "TAPT 2", "CMLM 1", "CMLM 2"
+PARENT = {TAPT_1: HEAD, CMLM_1: HEAD, TAPT_2: TAPT_1, CMLM_2: CMLM_1}
+EVERY = (HEAD, FT, SCL, *PARENT)
+
+
+def small(tasks: tuple[str, ...] = ("cola",), seeds: tuple[int, ...] = (31,), **more: Any) -> Plan:
+    resolved = resolve_table("few_shot", "paper", tasks=tasks, sizes=(20,), subsets=(0,), seeds=seeds, **more)
+    return make_plan(resolved, None, TINY)
+
+
+PLAN = small()
+KEYS = {HEAD: next(stage.key for stage in PLAN.stages.values() if stage.phase == "mlm-head")}
+for run in PLAN.runs:
+    *_, leaf = run.stage.chain
+    if len(run.stage.chain) == 3:
+        KEYS |= {f"{run.row} 1": run.stage.chain[1].key, f"{run.row} 2": leaf.key}
+    else:
+        KEYS[run.row] = leaf.key
+NAMES = {key: name for name, key in KEYS.items()}
+
+
+def statuses(**states: Iterable[str]) -> dict[str, tuple[Status, int]]:
+    """`statuses(done=[FT], failed=[HEAD])`; every record is of a second attempt."""
+    return {KEYS[name]: (status, 2) for status, names in states.items() for name in names}  # type: ignore[misc]
+
+
+def left(
+    states: dict[str, tuple[Status, int]], weights: Iterable[str] = (), retry: bool = False
+) -> tuple[dict[str, Item], set[str]]:
+    """Items by name in order, and the blocked ones."""
+    have = {weights_of(KEYS[name]) for name in weights}
+    items, blocked = work(PLAN, states, have.__contains__, retry)
+    return (
+        {NAMES[item.stage.key]: item for item in items},
+        {NAMES[stage.key] for stage in blocked},
+    )
+
+
+def test_the_plan_of_these_tests() -> None:
+    assert set(KEYS) == set(EVERY)
+    assert {NAMES[s.key]: NAMES[s.parent.key] for s in PLAN.stages.values() if s.parent} == PARENT
+
+
+def test_with_an_empty_store_everything_is_trained_parents_first() -> None:
+    items, blocked = left({})
+    order = list(items)
+    assert (set(order), blocked) == (set(EVERY), set())
+    assert all(order.index(parent) < order.index(child) for child, parent in PARENT.items())
+    assert {name for name, item in items.items() if item.keep_weights} == {HEAD, TAPT_1, CMLM_1}
+    assert not any(item.remake or item.seen_attempt or item.deaths for item in items.values())
+
+
+def test_with_everything_done_nothing_is_trained_weights_or_not() -> None:
+    for weights in ((), EVERY):
+        assert left(statuses(done=EVERY), weights) == ({}, set())
+        assert left(statuses(done=EVERY), weights, retry=True) == ({}, set())
+
+
+def test_what_is_done_is_not_trained_again() -> None:
+    items, _ = left(statuses(done=[HEAD, FT, TAPT_1]), weights=[HEAD, TAPT_1])
+    assert list(items) == [SCL, TAPT_2, CMLM_1, CMLM_2]
+    assert {name for name, item in items.items() if item.keep_weights} == {CMLM_1}
+    assert not any(item.remake for item in items.values())
+
+
+def test_what_failed_is_trained_again_and_knows_its_attempt() -> None:
+    items, blocked = left(statuses(done=set(EVERY) - {SCL, CMLM_1}, failed=[SCL, CMLM_1]), weights=[HEAD])
+    assert ({name: item.seen_attempt for name, item in items.items()}, blocked) == ({SCL: 2, CMLM_1: 2}, set())
+    # CMLM's leaf is done: nobody needs the weights of its post-training
+    assert not any(item.keep_weights for item in items.values())
+
+
+def test_what_diverged_is_trained_again_on_request_only() -> None:
+    states = statuses(done=set(EVERY) - {SCL}, diverged=[SCL])
+    assert left(states, weights=[HEAD]) == ({}, set())
+    items, blocked = left(states, weights=[HEAD], retry=True)
+    assert ([*items], items[SCL].seen_attempt, blocked) == ([SCL], 2, set())
+
+
+def test_a_done_parent_is_made_again_exactly_when_a_child_needs_it() -> None:
+    """And its own parent in turn, when its weights are gone as well."""
+    states = statuses(done=[HEAD, FT, SCL, TAPT_1, TAPT_2, CMLM_1])
+    assert [*left(states, weights=[CMLM_1])[0]] == [CMLM_2]
+    assert [*left(states, weights=[HEAD, CMLM_1])[0]] == [CMLM_2]
+    for weights, remade in (
+        ([HEAD], [CMLM_1]),
+        ([HEAD, TAPT_1], [CMLM_1]),
+        ([], [HEAD, CMLM_1]),
+        ([TAPT_1], [HEAD, CMLM_1]),
+    ):
+        items, blocked = left(states, weights)
+        assert ([*items], blocked) == ([*remade, CMLM_2], set())
+        assert {name for name, item in items.items() if item.remake} == set(remade)
+        assert {name for name, item in items.items() if item.keep_weights} == set(remade)
+        assert {name: item.seen_attempt for name, item in items.items()} == {**dict.fromkeys(remade, 2), CMLM_2: 0}
+
+
+def test_a_shared_parent_is_made_again_once() -> None:
+    items, _ = left(statuses(done=[HEAD]))
+    assert [*items].count(HEAD) == 1
+    assert items[HEAD].remake
+    assert set(items) == set(EVERY)
+
+
+def test_children_of_what_diverged_are_blocked() -> None:
+    items, blocked = left(statuses(done=[HEAD], diverged=[CMLM_1]), weights=[HEAD])
+    assert ([*items], blocked) == ([FT, SCL, TAPT_1, TAPT_2], {CMLM_2})
+    items, blocked = left(statuses(diverged=[HEAD]))
+    assert ([*items], blocked) == ([FT, SCL], set(PARENT))
+    # with retry both are trained
+    items, blocked = left(statuses(done=[HEAD], diverged=[CMLM_1]), weights=[HEAD], retry=True)
+    assert (set(items), blocked) == ({FT, SCL, *PARENT}, set())
+    assert items[CMLM_1].keep_weights
+    # a child that is done already is not said to be blocked
+    assert left(statuses(done=set(EVERY) - {CMLM_1}, diverged=[CMLM_1])) == ({}, set())
+
+
+def test_children_of_what_failed_are_not_blocked() -> None:
+    items, blocked = left(statuses(failed=[HEAD]))
+    assert (set(items), blocked) == (set(EVERY), set())
+    assert items[HEAD].keep_weights
+
+
+def test_a_blocked_stage_asks_for_no_parents() -> None:
+    """CMLM 1 diverged: nothing else is to be done, so the head is not made again for it."""
+    assert left(statuses(done=set(EVERY) - {CMLM_1, CMLM_2}, diverged=[CMLM_1])) == ({}, {CMLM_2})
+
+
+def test_names_metrics_and_costs() -> None:
+    items, _ = left({})
+    assert items[HEAD].name == "mlm-head of TAPT/cola/n20/subset0/seed31 and 1 more"
+    assert items[CMLM_2].name == items[CMLM_1].name == "CMLM/cola/n20/subset0/seed31"
+    assert {name: item.metrics for name, item in items.items() if item.metrics} == dict.fromkeys(
+        (FT, SCL, TAPT_2, CMLM_2), ("mcc", "accuracy")
+    )
+    assert all(item.cost == PLAN.stage_flops(item.stage) > 0 for item in items.values())
+
+
+def test_metrics_are_those_of_the_stages_own_task() -> None:
+    made = small(("cola", "mrpc", "mnli", "stsb"))
+    items, _ = work(made, {}, lambda key: False, False)
+    found = {item.stage.data.dev.name: item.metrics for item in items if item.stage.data.dev}
+    assert found == {
+        "cola/dev": ("mcc", "accuracy"),
+        "mrpc/dev": ("accuracy", "f1"),
+        "mnli/dev": ("accuracy",),
+        "stsb/dev": ("spearman", "pearson"),
+    }
+
+
+def test_a_leaf_of_two_rows_is_trained_once_under_a_name_for_both() -> None:
+    made = small(set=("cmlm.alpha=0",))
+    items, _ = work(made, {}, lambda key: False, False)
+    assert len(items) == 5
+    assert [item.name for item in items if item.stage.phase == "fine-tune"] == [
+        "FT/cola/n20/subset0/seed31",
+        "SCL/cola/n20/subset0/seed31",
+        "fine-tune of TAPT/cola/n20/subset0/seed31 and 1 more",
+    ]
+
+
+def test_records_of_other_plans_do_not_matter() -> None:
+    others: dict[str, tuple[Status, int]] = {"f" * 32: ("diverged", 1), "0" * 32: ("done", 4)}
+    items, blocked = work(PLAN, others, lambda key: key in others, True)
+    assert (len(items), blocked) == (7, [])
+
+
+STATES = st.sampled_from([None, "done", "failed", "diverged"])
+
+
+@settings(max_examples=300)
+@given(st.tuples(*[STATES] * 7), st.sets(st.sampled_from(EVERY)), st.booleans())
+def test_laws_of_work_in_any_state(states: tuple[Any, ...], weights: set[str], retry: bool) -> None:
+    state = dict(zip(EVERY, states, strict=True))
+    items, blocked = left({KEYS[n]: (s, 1) for n, s in state.items() if s}, weights, retry)
+    order = list(items)
+    wanted = {n for n, s in state.items() if s in (None, "failed") or (retry and s == "diverged")}
+    fatal = {n for n, s in state.items() if s == "diverged" and not retry}
+
+    def ancestors(name: str) -> list[str]:
+        return [PARENT[name], *ancestors(PARENT[name])] if name in PARENT else []
+
+    # each wanted stage is either trained or blocked, and blocked by an ancestor that diverged
+    assert wanted == {n for n, i in items.items() if not i.remake} | blocked
+    assert not set(items) & blocked
+    for name in wanted:
+        assert (name in blocked) == any(a in fatal for a in ancestors(name))
+    # a recorded stage is made again only for a child that is trained, and where its weights are gone
+    children = {n: [c for c in items if PARENT.get(c) == n] for n in EVERY}
+    for name, item in items.items():
+        assert item.keep_weights == bool(children[name])
+        if item.remake:
+            assert state[name] == "done"
+            assert name not in weights
+            assert children[name]
+        assert item.seen_attempt == (1 if state[name] else 0)
+    # every trained stage finds the weights it starts from: made before it in this very list, or there
+    for name in order:
+        if name in PARENT:
+            before = PARENT[name] in order[: order.index(name)]
+            assert before or (state[PARENT[name]] == "done" and PARENT[name] in weights)
+
+
+def test_interrupted_at_any_point_the_same_command_goes_on() -> None:
+    """Whatever prefix of the list is done, with its weights there or deleted, exactly the rest is trained."""
+    order = [*left({})[0]]
+    for count in range(len(order) + 1):
+        done = order[:count]
+        for kept in (n for size in range(2) for n in combinations([HEAD, TAPT_1, CMLM_1], size)):
+            items, blocked = left(statuses(done=done), weights=set(kept) & set(done))
+            assert {n for n, item in items.items() if not item.remake} == set(order) - set(done)
+            assert blocked == set()
+
+
+def test_work_on_a_whole_table_is_linear() -> None:
+    made = make_plan(resolve_table("few_shot", "paper"), None, TINY)
+    items, blocked = work(made, {}, lambda key: False, False)
+    assert (len(items), blocked, len({item.stage.key for item in items})) == (1891, [], 1891)
+    head = next(item for item in items if item.stage.phase == "mlm-head")
+    assert head.name == "mlm-head of TAPT/cola/n20/subset0/seed31 and 629 more"

@@ -1,0 +1,217 @@
+"""Captions say what ran, where its values come from, and explain the terms of the table; nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from analysis.runs import filled, results, rows_of
+from requested import resolve_table
+
+from harness.analysis.cells import AVERAGE, Grid
+from harness.analysis.schema import Result
+from harness.analysis.scores import Examples
+from harness.planning.resolved import ResolvedTable
+from harness.report.caption import Caption, caption_lines, footnotes
+from harness.report.document import FORMATS
+from harness.report.settings import settings_of
+from harness.report.table import render
+from harness.tasks import TASKS, Task
+
+REVIEWS = Task("reviews", "Reviews", ("text",), ("bad", "good"), ("accuracy",), own=True)
+LIKENESS = Task("likeness", "Likeness", ("one", "two"), (), ("spearman",), own=True)
+OWN = {"reviews": REVIEWS, "likeness": LIKENESS}
+REASON = "SCL is not defined for regression"
+SKIPPED = {("SCL", "likeness"): REASON}
+
+
+def table(name: str = "few_shot", preset: str = "paper", **overrides: Any) -> ResolvedTable:
+    return resolve_table(name, preset, {**TASKS, **OWN}, **overrides)
+
+
+def own(**overrides: Any) -> ResolvedTable:
+    kept = {"tasks": ("reviews", "likeness"), "methods": ("ft", "scl"), "sizes": (100,), "subsets": (0, 1)}
+    return table("few_shot", "quick", **{**kept, **overrides})
+
+
+def grid_of(r: ResolvedTable, runs: list[Result] | None = None, skipped: Mapping[Any, str] | None = None) -> Grid:
+    given = results(r) if runs is None else runs
+    given = [x for x in given if (x.row, r.columns[x.column].task) not in (skipped or {})]
+    return filled(r, given, rows_of(r), skipped=skipped)
+
+
+def text_of(r: ResolvedTable, caption: Caption | None = None, **more: Any) -> str:
+    return "\n".join(caption_lines(grid_of(r, **more), caption or Caption(1)))
+
+
+def chosen(r: ResolvedTable, letter: str) -> dict[str, str]:
+    """The settings of an origin, by key."""
+    return {setting.key: setting.value for setting in settings_of(r) if setting.origin == letter}
+
+
+def value(r: ResolvedTable, key: str) -> tuple[str, str]:
+    """Value and note of a setting, as a table prints them."""
+    return next((setting.value, setting.note) for setting in settings_of(r) if setting.key == key)
+
+
+def test_what_a_method_decides_is_said_once() -> None:
+    r = resolve_table("pretraining", "paper", methods=("MLM", "TACO", "TACO concentrated"))
+    text = render(filled(r, []), Caption(num_runs=1), "text")
+    assert text.count("RoBERTa's classification head on every encoder") == 1
+    assert "P: from the TACO paper" in text
+
+
+# ---------------------------------------------------------------------------------------------------- whose values
+
+
+@pytest.mark.parametrize("name", ["few_shot", "full_size", "ablation", "objectives"])
+@pytest.mark.parametrize("preset", ["paper", "laptop"])
+def test_what_is_chosen_here_is_never_called_the_papers(name: str, preset: str) -> None:
+    r = table(name, preset)
+    theirs, ours = chosen(r, "P"), chosen(r, "C")
+    both = "optim" if "optim.schedule" in ours else "fine_tune"
+    for key, text in (("schedule", "linear"), ("warmup", "0"), ("weight_decay", "0"), ("clip", "1")):
+        assert ours[f"{both}.{key}"] == text
+    assert ours["max_length"] == "128"
+    assert ("precision" in " ".join(ours)) == ("precision" not in " ".join(chosen(r, "S")))
+    assert not theirs.keys() & ours.keys()
+    assert "ties go to the first checkpoint" in ours[r.protocol]
+    assert "last update" in ours[r.protocol]
+    assert theirs["fine_tune.batch_size"] == "16"
+    assert any(key.endswith(".lr") for key in theirs) == ("encoder" in theirs) == (preset == "paper")
+
+
+def test_the_methods_that_are_there_say_what_they_choose() -> None:
+    both = chosen(table(methods=("ft", "scl")), "C")
+    assert both["SCL"].startswith("lambda 0.9; temperature 0.3; ")
+    assert "MNLI-MM scored at the checkpoint selected on matched dev" in both["cmlm_few_shot"]
+    alone = str(chosen(table(methods=("ft",), tasks=("sst2",)), "C"))
+    assert not re.search("SCL|CMLM|MNLI|RTE|MRPC", alone)
+    assert "until each class is present" in alone
+    assert "until each class" not in str(chosen(table("full_size"), "C"))
+    ablation = chosen(table("ablation"), "C")
+    assert ablation["w/o CRM"].startswith("independent masks with probability 0.7")
+    assert "temperature 0.07" in ablation["w/ SimCLR"]
+
+
+def test_only_phases_that_run_are_in_the_recipe() -> None:
+    alone = settings_of(table(methods=("ft", "scl"), set=("post_train.lr=1",)))
+    assert not [setting for setting in alone if setting.key.startswith(("post_train", "optim"))]
+    r = table(methods=("cmlm",), sizes=(100,))
+    assert [value(r, f"post_train.{name}")[0] for name in ("batch_size", "epochs")] == ["8", "50 at 100"]
+
+
+def test_no_verdict_where_the_paper_leaves_a_value_open() -> None:
+    cells = grid_of(table("ablation")).cells
+    verdicts = {
+        row: {c.verdict for (_, name, _), c in cells.items() if name == row}
+        for row in ("w/ SimCLR", "w/o CRM", "w/o CL")
+    }
+    assert verdicts["w/ SimCLR"] == verdicts["w/o CRM"] == {"not comparable"}
+    assert "not comparable" not in verdicts["w/o CL"]
+
+
+# ------------------------------------------------------------------------------------------------- what is shown
+
+
+def test_a_table_of_ones_own_data_says_what_ran_and_names_no_paper() -> None:
+    examples = {
+        "reviews": Examples(72, 28, dev_classes={"bad": 18, "good": 54}, test_classes={"bad": 7, "good": 21}),
+        "likeness": Examples(500, 110),
+    }
+    r = own(set=("scl.temperature=0.1", "cmlm.alpha=1"))
+    text = text_of(r, Caption(6, "folder /mine", examples), skipped=SKIPPED)
+    assert text.startswith("Reviews and Likeness, 100 training examples.\n")
+    assert "Reviews dev 72 (bad 25 %, good 75 %), test 28 (bad 25 %, good 75 %); Likeness dev 500, test 110." in text
+    assert "Data: folder mine." in text
+    said = {setting.key: (setting.value, setting.origin, setting.note) for setting in settings_of(r)}
+    used = {"fine_tune.lr": "0.0005", "fine_tune.batch_size": "16", "fine_tune.steps": "200", "encoder": "bert-tiny"}
+    for key, expected in {**used, "selection_every": "100", "scl.temperature": "0.1"}.items():
+        assert said[key] == (expected, "", "")
+    said.pop("protocol")
+    assert not re.search("paper|CMLM|cmlm.alpha|GLUE|Table 1|post_train|TAPT|comparable with", f"{text}{said}")
+
+
+def test_a_title_names_the_sizes_that_are_shown() -> None:
+    assert text_of(table(sizes=(100,))).startswith("Few-shot GLUE, 100 training examples (CMLM, Table 1).")
+    assert text_of(table()).startswith("Few-shot GLUE, 20, 100 and 1000 training examples (CMLM, Table 1).")
+    full = text_of(table("full_size", tasks=("rte",)), Caption(1, examples={"rte": Examples(200, 77, 2490)}))
+    assert full.startswith(
+        "Full-size GLUE, the full training set (CMLM, Table 2).\nTest scores in points (x100): mean over 3 seeds."
+    )
+    assert "RTE train 2,490, dev 200, test 77" in full
+    each = {"rte": Examples(62, 97, 249, least=241)}  # each subset has a dev set of its own
+    assert "RTE train 241 to 249, dev 62" in text_of(table("full_size", tasks=("rte",)), Caption(1, examples=each))
+
+
+def test_settings_of_the_encoder_are_in_the_recipe() -> None:
+    key = "encoder.relative_buckets"
+    assert value(own(tasks=("reviews",), set=(f"{key}=0",)), key) == ("0", "")
+    assert value(table(tasks=("sst2",), set=(f"{key}=32",)), key) == ("32", "instead of none")
+
+
+def test_terms_are_explained_where_they_occur_and_nowhere_else() -> None:
+    r = own(tasks=("reviews",))
+    complete, one = text_of(r), text_of(replace(r, subsets=(0,)))
+    assert "in a cell" not in complete
+    assert "Subset: one draw of the training examples" in complete
+    assert "ubset:" not in one
+    assert "Avg" not in complete
+    partial = text_of(r, runs=[x for x in results(r) if x.subset == 0])
+    assert "1/2 in a cell: 1 of 2 runs done" in partial
+    assert "highest mean" not in partial
+    assert "highest mean" in complete
+    for text in (complete, partial, text_of(table())):
+        assert not re.search("cluster|would mean|unset|both sides", text)
+
+
+@pytest.mark.parametrize("name", ["few_shot", "own"])
+def test_the_latex_caption_is_short(name: str) -> None:
+    """Title, N, replicates and what ± is; the rest follows as comments, so the caption is no longer than the table."""
+    r = own() if name == "own" else table()
+    latex = render(grid_of(r), Caption(1, "folder /mine", hardware=("CPU",)), "latex")
+    table_text, rest, _ = latex.split("\\end{table}")
+    after, settings = rest.split("% \\usepackage{booktabs}")
+    caption = re.search(r"\\caption\{(.*)\}", table_text)
+    body = table_text[table_text.index("\\begin{tabular}") : table_text.index("\\end{tabular}")]
+    assert caption
+    assert len(caption[1]) < len(body)
+    assert "training examples" in caption[1]
+    assert "subsets x" in caption[1]
+    assert "standard deviation (ddof 1)" in caption[1]
+    assert "\n% Run on CPU." in after
+    assert "max\\_length & 128" in settings
+    assert all(each.startswith("% ") for each in after.strip().split("\n"))
+
+
+# ------------------------------------------------------------------------------------------------- partial rows
+
+
+def test_a_row_that_skips_a_task_leaves_the_table_complete_and_has_no_average() -> None:
+    r = own()
+    grid = grid_of(r, skipped=SKIPPED)
+    assert grid.complete
+    average = grid.cells[100, "SCL", AVERAGE]
+    assert (average.value, average.skip, average.expected) == (None, REASON, 0)
+    assert grid.cells[100, "FT", AVERAGE].value is not None
+    assert not grid.cells[100, "FT", AVERAGE].best  # it is the only one
+    letters, lines = footnotes(grid)
+    assert len(letters) == 1
+    assert lines == [
+        f"a: SCL on Likeness not run: {REASON}. It has no Avg either: a mean over fewer columns is not comparable."
+    ]
+    row = next(each for each in render(grid, Caption(1), "text").split("\n") if each.startswith("SCL"))
+    assert re.fullmatch(r"SCL +\d+\.\d\d ± \d+\.\d\d\*? +— \[a\] +— \[a\]", row)
+    missing = grid_of(r, [x for x in results(r) if (x.column, x.subset) != ("reviews", 1)], SKIPPED)
+    assert not missing.complete
+
+
+def test_a_row_that_skips_every_task_is_named_once() -> None:
+    skipped = {("SCL", task): "no reason" for task in OWN}
+    _, lines = footnotes(grid_of(own(), skipped=skipped))
+    assert lines == ["a: SCL not run: no reason."]
+    for format in FORMATS:
+        assert render(grid_of(own(), skipped=skipped), Caption(1), format)

@@ -1,0 +1,301 @@
+"""The page of a table, from made-up results: self-contained, escaped, the same bytes each time, sentences for what is missing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from analysis.runs import filled, result, results, rows_of
+
+from harness.analysis.classes import ClassReport, ClassScores
+from harness.analysis.comparison import compared
+from harness.analysis.schema import Result
+from harness.analysis.variance import decomposed
+from harness.errors import UserError
+from harness.methods import METHODS
+from harness.planning.request import Request
+from harness.planning.resolve import resolve
+from harness.planning.resolved import ResolvedTable
+from harness.planning.table import load_table
+from harness.report.caption import Caption
+from harness.report.figures import panels
+from harness.report.figures.picture import picture
+from harness.report.results_page import Results, results_page
+from harness.specs import Record
+
+CONES = {
+    "all": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "no red": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
+    "no green": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.01182, 0.04294, 0.968881)),
+    "no blue": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.3039)),
+}
+"""Linear RGB as seen without a cone (Machado, Oliveira and Fernandes, 2009)."""
+TO_LMS = (
+    (0.4122214708, 0.5363325363, 0.0514459929),
+    (0.2119034982, 0.6806995451, 0.1073969566),
+    (0.0883024619, 0.2817188376, 0.6299787005),
+)
+TO_LAB = (
+    (0.2104542553, 0.793617785, -0.0040720468),
+    (1.9779984951, -2.428592205, 0.4505937099),
+    (0.0259040371, 0.7827717662, -0.808675766),
+)
+HOSTILE = "<script>alert(1)</script> & \"x\" $\\frac$ 'y'"
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+
+
+def few_shot(**request: Any) -> ResolvedTable:
+    return resolve(load_table("few_shot"), Request(preset="paper", **request))
+
+
+SMALL = {"methods": ("ft", "scl"), "tasks": ("sst2", "rte"), "sizes": (20,), "subsets": (0, 1), "seeds": (31, 42)}
+
+
+def made(r: ResolvedTable, found: list[Result], **caption_: Any) -> str:
+    """The page of these results, with a record of each finished run."""
+    grid = filled(r, found, rows_of(r))
+    runs, records, curves = {}, {}, {}
+    for each in found:
+        place = (each.size, each.row, each.task, each.subset, each.seed)
+        key = hashlib.sha256(repr(place).encode()).hexdigest()[:32]
+        stage = SimpleNamespace(key=key, selection=SimpleNamespace(metric="accuracy"))
+        stage.chain = (stage,)
+        names = {"row": each.row, "task": each.task, "size": each.size, "subset": each.subset, "seed": each.seed}
+        runs[place] = SimpleNamespace(stage=stage, **names)
+        origin = {"device": "a CPU", "torch": "2.13.0", "threads": 1, "workers": 1}
+        records[key] = Record(key, each.status, each.reason or "", seconds=36.0, flops=1e12, provenance=origin)
+        curves[key] = [(100 * step, 0.5 + step / 100) for step in range(1, 31)] if each.status == "done" else []
+    try:
+        comparisons: Any = compared(grid)
+    except UserError as error:
+        comparisons = str(error)
+    caption = Caption(len(runs), "files", **caption_)
+    return results_page(
+        Results(
+            grid, caption, comparisons, decomposed(grid, {}), [*runs.values()], records, curves, ["harness bench ..."]
+        )
+    )
+
+
+class Parsed(HTMLParser):
+    """The elements of a page with their attributes, and its text outside of style and script."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.within = ""
+        self.inline: dict[str, str] = {}
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self.within = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self.within = ""
+
+    def handle_data(self, data: str) -> None:
+        if self.within in ("style", "script"):
+            self.inline[self.within] = data
+        else:
+            self.text += data
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    r = few_shot(**SMALL)
+    return made(r, results(r))
+
+
+def test_equal_inputs_give_equal_bytes(page: str) -> None:
+    r = few_shot(**SMALL)
+    assert made(r, results(r)) == page
+    assert made(r, results(r, seed=1)) != page
+
+
+def test_nothing_is_asked_of_anywhere(page: str) -> None:
+    """The policy admits this style and this script alone, and no element or attribute would need more."""
+    found = Parsed(page)
+    (policy,) = [a["content"] for tag, a in found.elements if a.get("http-equiv") == "Content-Security-Policy"]
+    for name in ("style", "script"):
+        digest = base64.b64encode(hashlib.sha256(found.inline[name].encode()).digest()).decode()
+        assert f"{name}-src 'sha256-{digest}'" in str(policy)
+    assert str(policy).startswith("default-src 'none'; ")
+    assert not {tag for tag, _ in found.elements} & {"link", "img", "iframe", "object", "embed", "base", "image"}
+    for tag, attributes in found.elements:
+        assert not {name for name in attributes if name in ("style", "src", "srcset") or name.startswith("on")}, tag
+        assert str(attributes.get("href", "#")).startswith("#"), tag
+    assert "url(" not in found.inline["style"]
+    assert "@import" not in found.inline["style"]
+
+
+def test_every_picture_has_a_name_and_its_data(page: str) -> None:
+    figures = re.findall(r"<figure>(.*?)</figure>", page, flags=re.DOTALL)
+    assert len(figures) >= 2
+    for figure in figures:
+        name, description = re.search(r'aria-labelledby="(\S+) (\S+)"', figure).groups()  # type: ignore[union-attr]
+        assert re.search(rf'<title id="{name}">[^<]+</title><desc id="{description}">[^<]+</desc>', figure)
+        assert figure.count("<table") == 1
+        assert "<td>" in figure
+    ids = [str(attributes["id"]) for _, attributes in Parsed(page).elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    referred = set(re.findall(r'(?:href="#|url\(#)([\w-]+)', page))
+    assert referred <= set(ids)
+
+
+def test_cells_have_intervals_verdicts_and_the_papers_numbers() -> None:
+    r = few_shot(**SMALL)
+    high = [replace(each, test=0.5 + 0.4 * (each.row == "SCL") + 0.001 * (each.test or 0)) for each in results(r)]
+    text = made(r, high)
+    assert "higher than FT" in text
+    assert re.search(r"<small>\d\d\.\d\d to \d\d\.\d\d</small>", text)
+    assert re.search(r"<b>9\d\.\d\d ± \d\.\d\d</b>", text)
+    whole = few_shot(methods=("ft", "scl"), tasks=("sst2",), sizes=(20,))
+    assert re.search(
+        r"<small>paper \d\d\.\d\d[^<]*: (agrees|higher|lower|not comparable)</small>", made(whole, results(whole))
+    )
+
+
+def test_names_are_escaped() -> None:
+    r = few_shot(**SMALL)
+    rows = tuple(row.model_copy(update={"name": HOSTILE}) if row.name == "SCL" else row for row in r.rows)
+    columns = {name: column.model_copy(update={"title": f"<i>{name}"}) for name, column in r.columns.items()}
+    r = replace(r, rows=rows, columns=columns)
+    found = results(r)
+    found[-1] = replace(found[-1], status="failed", test=None, reason="<b>no</b> memory")
+    text = made(r, found)
+    parsed = Parsed(text)
+    assert sum(tag == "script" for tag, _ in parsed.elements) == 1
+    assert not any(tag == "i" for tag, _ in parsed.elements)
+    assert HOSTILE in parsed.text
+    assert "<b>no</b> memory" in parsed.text
+
+
+@pytest.mark.parametrize(
+    ("request_", "kept", "says"),
+    [
+        ({"subsets": (0,), "seeds": (31,)}, 1.0, "one needs the mean of two runs or more"),
+        ({"seeds": (31,)}, 1.0, "over subsets; one seed says nothing about others"),
+        ({"subsets": (0,)}, 1.0, "over seeds; one subset says nothing about others"),
+        ({"methods": ("ft",)}, 1.0, "name two or more with"),
+        ({}, 0.5, "missing or failed"),
+        ({}, 0.0, "No run is recorded"),
+    ],
+    ids=["one replicate", "one seed", "one subset", "one row", "half of the runs", "none"],
+)
+def test_what_is_missing_is_said(request_: dict[str, Any], kept: float, says: str) -> None:
+    r = few_shot(**{**SMALL, **request_})
+    found = results(r)
+    text = Parsed(made(r, found[: int(kept * len(found))])).text
+    assert says in text
+    assert not re.search(r"\b(nan|None|inf)\b", text, flags=re.IGNORECASE)
+
+
+def test_classes_of_a_users_own_task_are_shown() -> None:
+    classes = (
+        ClassScores("<good>", 30, 0.9, 0.8, 0.85, (24.0, 6.0)),
+        ClassScores("bad", 30, 0.8, 0.9, 0.85, (3.0, 27.0)),
+    )
+    report = ClassReport("Mine & yours", 20, 60, ("f1_macro",), (("FT", (0.85,)),), "FT", classes)
+    r = few_shot(**SMALL)
+    text = made(r, results(r), class_reports=(report,))
+    assert ">Classes</h2>" in text
+    assert '<th scope="row">&lt;good&gt;</th><td>30<td>90.00<td>80.00<td>85.00<td>24.0<td>6.0' in text
+    assert "Mine &amp; yours, 20 training examples: means over the runs on 60 test examples" in text
+
+
+def test_a_figure_of_the_tables_own_is_there_too() -> None:
+    r = resolve(load_table("views"), Request(preset="paper", tasks=("mnli",)))
+    found = [result(r, row, size, *rest, 0.1, dev=0.1 * rest[1] + 0.01 * len(row)) for size, row, *rest in r.places]
+    text = made(r, found)
+    for column in ("MNLI-m", "MNLI-mm"):
+        assert f"{column}, scores over K, complementary views: 5 points." in text
+    assert "of 5 points; the others' runs are not all done" in made(r, found[:-1]).replace("&#39;", "'")
+
+
+def test_failed_and_diverged_runs_keep_their_reasons() -> None:
+    r = few_shot(**SMALL)
+    long = "CUDA out of memory. " * 30
+    found = [
+        result(r, each.row, each.size, each.column, each.subset, each.seed, status="failed", reason=long)
+        if each.row == "SCL"
+        else each
+        for each in results(r)
+    ]
+    text = Parsed(made(r, found)).text
+    assert long.strip() in text
+    assert "no verdict" in text
+    assert "nan" not in text
+
+
+def test_colours_of_a_picture_are_the_pages(page: str) -> None:
+    from matplotlib.figure import Figure
+
+    def drawn() -> Any:
+        figure = Figure()
+        axes = figure.add_subplot()
+        axes.plot([0, 1], [0, 1], color=panels.SERIES[2])
+        axes.set_title("a < b")
+        return figure
+
+    svg = picture(drawn, "one", "A title", "A description")
+    assert 'class="s2"' in svg
+    assert not re.search(r"#[0-9a-f]{6}", svg)
+    assert "style=" not in svg
+    assert "a &lt; b" in svg
+
+
+def test_the_style_sheet_has_every_colour_of_the_figures(page: str) -> None:
+    for number, colour in enumerate(panels.SERIES):
+        assert f"--c{number}: {colour};" in page
+    assert f"--muted: {panels.MUTED};" in page
+    assert f"--line: {panels.FAINT};" in page
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_colours_can_be_told_apart_without_red_green_or_blue(page: str, theme: str) -> None:
+    """Distances in OKLab, where 0.02 is just seen."""
+    light, dark = re.findall(r"--c0: #\w+;.*", page)[:2]
+    codes = re.findall(r"#(\w{6})", light if theme == "light" else dark)
+    values = np.array([[int(code[i : i + 2], 16) / 255 for i in (0, 2, 4)] for code in codes])
+    linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+    assert len(codes) == len(panels.SERIES)
+    for seen in CONES.values():
+        cones = np.clip(linear @ np.array(seen).T, 0, 1) @ np.array(TO_LMS).T
+        colours = np.cbrt(cones) @ np.array(TO_LAB).T
+        distances = np.linalg.norm(colours[:, None] - colours[None], axis=-1)
+        assert distances[~np.eye(len(codes), dtype=bool)].min() > 0.11
+
+
+def test_the_conclusion_stands_on_top(page: str) -> None:
+    r = few_shot(**SMALL)
+    apart = [replace(each, test=0.5 + 0.4 * (each.row == "SCL") + 0.001 * (each.test or 0)) for each in results(r)]
+    for text, says in ((made(r, apart), "SCL is higher than FT in SST-2"), (page, "Nothing separates: no difference")):
+        assert text.index('class="lead"') < text.index("<main>")
+        lead = re.search(r'class="lead">([^<]+)<', text)
+        assert lead
+        assert lead[1].startswith(says)
+
+
+def test_only_what_can_be_told_from_the_rest_is_bold(page: str) -> None:
+    assert "<b>" not in page
+    assert "No cell is bold: no column&#39;s highest mean can be told from every other row&#39;s." in page
+
+
+def test_methods_are_spelled_out_and_cited(page: str) -> None:
+    assert "SCL: supervised contrastive learning. Gunel et al., Supervised Contrastive Learning, ICLR 2021." in page
+    assert all(method.full_name and method.citation for method in METHODS.values())
+
+
+@pytest.mark.slow
+def test_the_largest_table_stays_below_a_megabyte() -> None:
+    r = resolve(load_table("pretraining"), Request(preset="paper"))
+    assert len(made(r, results(r)).encode()) < 1_000_000
