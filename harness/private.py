@@ -84,6 +84,22 @@ def worker_process_died(error: Exception) -> bool:
     return hasattr(error, "health_check_failure")
 
 
+def fit(trainer: Any) -> Any:
+    """`trainer.fit()` of Ray Train, whose helper that removes the placement group of a dead controller is told which cluster it
+    belongs to. Without that it asks the one that `ray start` began last on this machine, which does not know the controller, and
+    ends a group that trains."""
+    import os
+    from unittest.mock import patch
+
+    import ray
+    from ray.train.v2._internal import constants
+
+    name = "RAY_API_SERVER_ADDRESS"
+    constants.ENV_VARS_TO_PROPAGATE.add(name)
+    with patch.dict(os.environ, {name: ray.get_runtime_context().gcs_address}):
+        return trainer.fit()
+
+
 NODE_DIED = "its node has died"
 """What Ray says of a process whose node left: it has no type for that."""
 

@@ -212,13 +212,14 @@ class WorkerGroup:
                     storage_path=folder,  # for Ray Train's own files: nothing is kept there
                     failure_config=FailureConfig(0, controller_failure_limit=0, max_preemption_failures=0),
                 )
-                TorchTrainer(
+                trainer = TorchTrainer(
                     stage_loop,
                     train_loop_config=config,
                     scaling_config=scaling,
                     torch_config=ProcessGroupConfig(backend, start_seconds=START_SECONDS),
                     run_config=run,
-                ).fit()
+                )
+                private.fit(trainer)
         except WorkerGroupError as error:
             return _dead_rank(error.worker_failures)
         except ControllerError as error:

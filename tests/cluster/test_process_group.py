@@ -6,6 +6,7 @@ One worker group a world size trains all stages, and this process. Without dropo
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import sys
 import urllib.request
@@ -21,6 +22,7 @@ import torch
 from cluster.driver import waited
 from numpy.typing import NDArray
 
+from harness import private
 from harness.encoders.models.weights import weights_digest
 from harness.execution import Execution
 from harness.running import run_stage
@@ -127,6 +129,7 @@ def stage_loop(config: dict[str, Any]) -> None:
         results["interrupted"] = interrupted(
             folder, Path(config["out"]) / f"artifacts-{process_group.size}", process_group
         )
+    results["cluster"] = os.environ.get("RAY_API_SERVER_ADDRESS")
     if process_group.rank == 0:
         torch.save(results, Path(config["out"]) / f"{process_group.size}.pt")
 
@@ -174,6 +177,7 @@ def train_in_group(folder: Path, workers: int) -> None:
 
     out = folder.parent
     with session(Execution("local", slots=workers, gpus_per_run=0.0), {}):
+        import ray
         from ray.train import RunConfig, ScalingConfig
         from ray.train.torch import TorchTrainer
 
@@ -187,13 +191,15 @@ def train_in_group(folder: Path, workers: int) -> None:
 
             test_process_group.stage_loop(config)
 
-        TorchTrainer(
+        trainer = TorchTrainer(
             stage_loop_there,
             train_loop_config={"folder": str(folder), "out": str(out), "path": sys.path},
             scaling_config=ScalingConfig(num_workers=workers),
             torch_config=ProcessGroupConfig("gloo"),
             run_config=RunConfig(name=f"process-group-{workers}", storage_path=str(out / "train")),
-        ).fit()
+        )
+        private.fit(trainer)
+        (out / f"address-{workers}.txt").write_text(ray.get_runtime_context().gcs_address)
         served_by(folder, out / "metrics.txt")
 
 
@@ -319,6 +325,12 @@ def test_interrupted_and_resumed(workers: int, by_workers: ByWorkers) -> None:
     )
     for digest, predicted in undisturbed.predictions.items():
         assert predicted.logits.tobytes() == resumed.predictions[digest].logits.tobytes()
+
+
+def test_processes_of_a_group_ask_their_own_cluster(folder: Path, by_workers: ByWorkers) -> None:
+    """Ray's state API otherwise asks the last `ray start` of this machine, and the group of a living controller is removed."""
+    assert by_workers[2]["cluster"] == (folder.parent / "address-2.txt").read_text()
+    assert "RAY_API_SERVER_ADDRESS" not in os.environ
 
 
 def test_training_moved_the_weights(by_workers: ByWorkers, folder: Path) -> None:
