@@ -11,7 +11,7 @@ from typing import Any, Literal
 from harness import specs
 from harness.errors import UserError
 from harness.methods import METHODS
-from harness.planning.aggregation import Aggregation
+from harness.planning.aggregation import AVERAGE, Aggregation
 from harness.planning.recipe import (
     PHASES,
     Augment,
@@ -338,8 +338,16 @@ class ResolvedTable:
     def paper_value(self, size: int, row: str, column: str) -> tuple[float, float | None] | None:
         """The paper's (value, spread), both with 1 for 100 %, whatever its units; None where it prints none."""
         pair = self.table.paper.get(size, {}).get(row, {}).get(column)
-        if pair is None:
-            return None
-        value, spread = pair
-        unit = self.table.paper_unit
-        return round(value * unit.value, 10), None if spread is None else round(spread * unit.spread, 10)
+        return None if pair is None else self.table.paper_unit.converted(pair)
+
+    def quoted(self, size: int) -> dict[str, dict[str, tuple[float, float | None]]]:
+        """The rows that the paper quotes, which stand below those of a comparable table with the full training set: their (value, spread) by column,
+        with 1 for 100 %. An Avg is quoted where all columns are here."""
+        shown = {*self.columns, *([AVERAGE] if self.columns.keys() == self.table.columns.keys() else [])}
+        rows = {
+            row.name: {
+                column: self.table.paper_unit.converted(pair) for column, pair in row.values.items() if column in shown
+            }
+            for row in (self.table.quoted if self.comparable and not size else ())
+        }
+        return {name: values for name, values in rows.items() if values}

@@ -87,11 +87,30 @@ def _check(name: object, known: Iterable[object], kind: str, *loc: int | str) ->
         raise MisplacedError(loc, str(unknown(kind, str(name), names)))
 
 
+def check_quoted(quoted: Sequence[Quoted], rows: Sequence[str], columns: Sequence[str]) -> None:
+    """Raises MisplacedError for a quoted row with the name of another one, and for a column that is not there."""
+    names = [row.name for row in quoted]
+    for index, row in enumerate(quoted):
+        if row.name in (*rows, *names[:index]):
+            raise MisplacedError(["quoted", index, "name"], f"there is a row '{row.name}' already")
+        for column in row.values:
+            _check(column, columns, "column", "quoted", index, "values", column)
+
+
 def _pair(value: object) -> object:
     return (value, None) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
 
 
 PaperValue = Annotated[tuple[Number, Number | None], BeforeValidator(_pair)]
+
+
+class Quoted(Strict):
+    """A row that the paper prints from others: its `name` there, the `source` of its numbers, and its `values` by column, of the full training
+    set and in the paper's units. It is shown as quoted, and never run or compared."""
+
+    name: str
+    source: str
+    values: dict[str, PaperValue] = Field(min_length=1)
 
 
 SIZE = "size"
@@ -163,7 +182,7 @@ class Table(Strict):
     between two evaluations on dev, 'last' for the last update alone, or '0.5 epochs'. `encoder_preset`: the preset of a request that names an encoder which no preset has, and no
     preset.
 
-    `paper`: size -> row -> column -> [value, spread] in the paper's units; values times `paper_unit.value`, spreads times
+    `paper`: size -> row -> column -> [value, spread] in the paper's units, and `quoted` the rows that it prints from others; values times `paper_unit.value`, spreads times
     `paper_unit.spread`, lie in [0, 1]. `origin`: where each value comes from, by its path or a pattern ('recipe.*.lr'); a
     table that gives origins gives one for every value. `encoders`: what it has for other sizes of new encoders, under presets and overrides. `averages`: rows printed after the others by name, each with those that its
     cells are the means of; their spread is that of all runs which count in these. `shares`: other packaged tables that have runs in common with it, which a
@@ -175,6 +194,11 @@ class Table(Strict):
     class Unit(Strict):
         value: Positive = 1.0
         spread: Positive = 1.0
+
+        def converted(self, pair: PaperValue) -> tuple[float, float | None]:
+            """(value, spread) with 1 for 100 %."""
+            value, spread = pair
+            return round(value * self.value, 10), None if spread is None else round(spread * self.spread, 10)
 
     name: str
     title: str
@@ -201,6 +225,7 @@ class Table(Strict):
     aggregate: Aggregation = Aggregation()
     paper_unit: Unit = Unit()
     paper: dict[Size, dict[str, dict[str, PaperValue]]] = Field(default_factory=dict)
+    quoted: tuple[Quoted, ...] = ()
     notes: tuple[str, ...] = ()
     figure: Figure | None = None
     shares: tuple[str, ...] = ()
@@ -246,6 +271,7 @@ class Table(Strict):
     def _check_rows(self, titles: list[str]) -> None:
         """Raises MisplacedError for what is said of rows that there are not. `titles`: those that are printed."""
         has_average = self.aggregate.average != "none"
+        printed = [*self.columns, *([AVERAGE] if has_average else [])]
         for name, members in self.averages.items():
             for index, member in enumerate(members):
                 _check(member, titles, "row", "averages", name, index)
@@ -261,8 +287,10 @@ class Table(Strict):
             for name, cells in rows.items():
                 _check(name, [*titles, *self.averages], "row", "paper", size, name)
                 for column in cells:
-                    known = [*self.columns, *([AVERAGE] if has_average else [])]
-                    _check(column, known, "column", "paper", size, name, column)
+                    _check(column, printed, "column", "paper", size, name, column)
+        if self.quoted:
+            _check(0, self.sizes, "size", "quoted")
+            check_quoted(self.quoted, [*titles, *self.averages], printed)
         if self.figure:
             for row, size in itertools.product(self.rows, self.sizes or (0,)):
                 self.figure.x_of(row, size)
