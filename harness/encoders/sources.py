@@ -120,7 +120,7 @@ def locate(name: str, *, download: bool = False, where: str = "--encoder") -> Lo
     """Find an encoder by packaged name, folder or hub id, or make one from a size: `new:SIZE` or `new:SIZE@TOKENIZER`.
 
     A hub id that is not in the local cache is fetched when `download`, else it is unresolved: a plan can still be made.
-    TOKENIZER is the name of an encoder whose tokenizer is taken (bert-tiny's, where none is named), or `bpe:SIZE:CORPUS`, one that is
+    TOKENIZER is the name of an encoder whose tokenizer is taken (bert-tiny's, where none is named), or `bpe:SIZE:CORPUS` (`bpe-cased:SIZE:CORPUS`), one that is
     trained on a corpus (`trained_tokenizer`). `where`: how errors name who asked for it. Raises UserError for an unknown name, a folder without weights, a model type that cannot be trained, or a pickle.
     """
     if name.startswith(NEW):
@@ -225,7 +225,7 @@ def _new(name: str, download: bool, where: str) -> Located:
 
 def _with_trained(name: str, download: bool, where: str) -> Located:
     """A tokenizer that is trained on a corpus, as an encoder without weights."""
-    config = {"vocab_size": parsed(name, where)[0], "pad_token_id": SPECIAL.index(PAD)}
+    config = {"vocab_size": parsed(name, where).size, "pad_token_id": SPECIAL.index(PAD)}
     return Located(Encoder("", name), trained_tokenizer(name, download=download, where=where), config, None, new=True)
 
 

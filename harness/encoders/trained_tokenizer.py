@@ -1,7 +1,7 @@
-"""Tokenizers trained on a corpus: byte-level BPE, uncased, of a given size, made once and kept in the user's cache. No torch.
+"""Tokenizers trained on a corpus: byte-level BPE, cased or uncased, of a given size, made once and kept in the user's cache. No torch.
 
 The ids of a text follow from the file `tokenizer.json`, whose content is part of an encoder's identity (`sources`). What file that is follows
-from the texts in their order, the size and the version of the library, which name its folder in the cache.
+from the texts in their order, the size, the case and the version of the library, which name its folder in the cache.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import os
 import tempfile
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from harness.errors import UserError
 from harness.specs import KEY_LENGTH, digest_of
 from harness.tasks import Corpus, NotAtHand, open_corpus
 
-TRAINED = "bpe:"
-"""How the name of such a tokenizer begins: bpe:SIZE:CORPUS."""
+UNCASED, CASED = TRAINED = ("bpe:", "bpe-cased:")
+"""How the name of such a tokenizer begins: bpe:SIZE:CORPUS or bpe-cased:SIZE:CORPUS."""
 LEAST, MOST = 512, 200_000
 """Entries: the bytes and the special tokens are 261 of them."""
 PAD, UNKNOWN, FIRST, SEPARATOR, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -27,16 +28,26 @@ _FORMAT = 1
 """Part of the folder's name: raise it with any change of `_train`."""
 
 
-def parsed(name: str, where: str) -> tuple[int, str]:
-    """Size and corpus of a name. Raises UserError for another form and for a size out of range."""
-    size, _, corpus = name.removeprefix(TRAINED).partition(":")
+@dataclass(frozen=True)
+class Vocabulary:
+    """What a name says: how many entries, the name of the corpus, and whether letters keep their case and accents."""
+
+    size: int
+    corpus: str
+    cased: bool
+
+
+def parsed(name: str, where: str) -> Vocabulary:
+    """Of a name that begins as `TRAINED` says. Raises UserError for another form and for a size out of range."""
+    prefix = next(prefix for prefix in TRAINED if name.startswith(prefix))
+    size, _, corpus = name.removeprefix(prefix).partition(":")
     if not size.isascii() or not size.isdigit() or not corpus:
         raise UserError(
-            f"{where} {name}: a tokenizer that is trained is named {TRAINED}SIZE:CORPUS, e.g. {TRAINED}4096:boolq_prose."
+            f"{where} {name}: a tokenizer that is trained is named {prefix}SIZE:CORPUS, e.g. {prefix}4096:boolq_prose."
         )
     if not LEAST <= int(size) <= MOST:
         raise UserError(f"{where} {name}: {size} entries; take {LEAST} to {MOST}.")
-    return int(size), corpus
+    return Vocabulary(int(size), corpus, prefix == CASED)
 
 
 def trained_tokenizer(name: str, *, download: bool, where: str) -> Path | None:
@@ -45,20 +56,21 @@ def trained_tokenizer(name: str, *, download: bool, where: str) -> Path | None:
 
     Raises UserError for a wrong name, a corpus that cannot be read, and one with too few texts for the size.
     """
-    size, named = parsed(name, where)
+    wanted = parsed(name, where)
     try:
-        corpus = open_corpus(named, download=download, memo=_cache() / "corpora.json", where=where)
+        corpus = open_corpus(wanted.corpus, download=download, memo=_cache() / "corpora.json", where=where)
     except NotAtHand:
         if download:
             raise
         return None
     import tokenizers
 
-    folder = _cache() / digest_of([_FORMAT, tokenizers.__version__, corpus.digest, size])[:KEY_LENGTH]
+    case = ["cased"] if wanted.cased else []
+    folder = _cache() / digest_of([_FORMAT, tokenizers.__version__, corpus.digest, wanted.size, *case])[:KEY_LENGTH]
     if folder.is_dir():
         return folder
-    tokenizer = _train(corpus, size)
-    if tokenizer.get_vocab_size() < size:
+    tokenizer = _train(corpus, wanted)
+    if tokenizer.get_vocab_size() < wanted.size:
         raise UserError(
             f"{where} {name}: the texts give {tokenizer.get_vocab_size():,} entries; ask for at most as many, or name a larger corpus."
         )
@@ -90,17 +102,17 @@ def _cache() -> Path:
     return cache
 
 
-def _train(corpus: Corpus, size: int) -> Any:
+def _train(corpus: Corpus, wanted: Vocabulary) -> Any:
     """Merges of bytes, the most frequent pair first and of equal ones the one with the smaller ids, so that the order in which the
     library's threads count words changes nothing. No text has an unknown token."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
     tokenizer: Any = Tokenizer(models.BPE(unk_token=UNKNOWN))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=not wanted.cased)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=size,
+        vocab_size=wanted.size,
         special_tokens=list(SPECIAL),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,

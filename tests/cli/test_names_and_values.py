@@ -10,6 +10,7 @@ from cli.command import MOVIES
 import harness
 from harness.cli import main
 from harness.methods import METHODS
+from harness.planning.table import table_names
 
 Refused = Callable[..., str]
 
@@ -53,7 +54,7 @@ def test_an_unknown_name_is_answered_with_the_closest(refused: Refused, line: st
     [
         (
             "bench --table qqqq",
-            "Known: ablation, coco_lm_ablation, coco_lm_crop, coco_lm_fractions, coco_lm_glue, coco_lm_hours, few_shot, full_size, learning_curves, mlm_head, objectives, own, pretraining, scl_batch_size, scl_few_shot, scl_full_size, scl_noisy, scl_transfer, taco_base, taco_embeddings, taco_fraction, taco_grid, taco_small, taco_updates, taco_variants, unlabelled, views.",
+            f"Known: {', '.join(table_names())}.",
         ),
         ("bench --table few_shot --methods zzz", f"Known: {', '.join(sorted(METHODS))}."),
         ("plan --table few_shot --preset xyz", "Known: laptop, paper, quick."),

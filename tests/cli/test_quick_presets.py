@@ -34,6 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("taco_variants", f"--methods MLM+TP-50k,MLM+TP-250k {PRE_TRAINED}", 2),
         ("taco_embeddings", PRE_TRAINED, 3),
         ("coco_lm_glue", PRE_TRAINED, 3),
+        ("coco_lm_base_plus", PRE_TRAINED, 1),
     ],
 )
 def test_a_quick_preset_runs_to_the_end(
@@ -48,9 +49,8 @@ def test_a_quick_preset_runs_to_the_end(
     monkeypatch.chdir(folder)
     monkeypatch.setattr("harness.commands.bench.train", trained.train_here)
     store = f"--store sqlite:///{table}.db"
-    short = (
-        SHORT if table != "coco_lm_glue" else SHORT.replace("--set fine_tune.steps=3", "")
-    )  # its grid sets the epochs
+    grids = table.startswith("coco_lm_")  # which set the epochs
+    short = SHORT.replace("--set fine_tune.steps=3", "") if grids else SHORT
     said = harness(f"bench --table {table} {short} {more} --encoder {folders['bert']} {store} --format json")
     assert said.status == 0, said.err
     cells = json.loads(said.out)["cells"]

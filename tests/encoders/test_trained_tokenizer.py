@@ -44,10 +44,12 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def made(folder: Path, name: str = "a.txt", lines: list[str] | None = None, size: int = SIZE) -> Located:
+def made(
+    folder: Path, name: str = "a.txt", lines: list[str] | None = None, size: int = SIZE, prefix: str = "bpe"
+) -> Located:
     path = folder / name
     path.write_text("\n".join(texts() if lines is None else lines), encoding="utf-8")
-    return locate(f"new:tiny@bpe:{size}:{path}")
+    return locate(f"new:tiny@{prefix}:{size}:{path}")
 
 
 def merges_of(alphabet: dict[str, int], number: int, pieces: Counter[str]) -> list[list[str]]:
@@ -75,8 +77,9 @@ def merges_of(alphabet: dict[str, int], number: int, pieces: Counter[str]) -> li
     return found
 
 
-def test_the_merges_are_a_naive_loops(tmp_path: Path) -> None:
-    located = made(tmp_path)
+@pytest.mark.parametrize("prefix", ["bpe", "bpe-cased"])
+def test_the_merges_are_a_naive_loops(prefix: str, tmp_path: Path) -> None:
+    located = made(tmp_path, prefix=prefix)
     assert located.folder is not None
     file = json.loads((located.folder / "tokenizer.json").read_text())
     from tokenizers import Tokenizer
@@ -108,6 +111,24 @@ def test_ids_of_a_text(tmp_path: Path) -> None:
     assert (located.config["vocab_size"], located.config["pad_token_id"]) == (SIZE, 0)
 
 
+def test_a_cased_vocabulary_keeps_case_and_accents(tmp_path: Path) -> None:
+    """COCO-LM's base++ and large++ have one; it is another encoder than the uncased one of the same texts and size."""
+    cased, uncased = made(tmp_path, prefix="bpe-cased"), made(tmp_path)
+    assert cased.encoder.digest != uncased.encoder.digest
+    assert cased.folder is not None
+    assert cased.folder != uncased.folder
+    tokeniser = Tokeniser(cased.folder)
+    texts_of = ["ENCODERS Über", "encoders Über", "encoders über", "encoders uber"]
+    assert len({tuple(tokeniser([(text,)], 64).ids.tolist()) for text in texts_of}) == len(texts_of)
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(cased.folder / "tokenizer.json"))
+    for text in texts_of:
+        assert tokenizer.decode(tokenizer.encode(text).ids).strip() == text
+    assert " ".join(tokenizer.encode("Encoders").tokens[1:-1]) == "ĠEncoders", "a word of the corpus in its own case"
+    assert (cased.config["vocab_size"], cased.config["pad_token_id"]) == (SIZE, 0)
+
+
 def test_the_same_file_whatever_the_process_and_its_threads(tmp_path: Path) -> None:
     digest = made(tmp_path).encoder.digest
     script = (
@@ -129,15 +150,17 @@ def test_content_and_size_are_the_identity(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_corpus_that_is_not_at_hand_leaves_the_encoder_unresolved() -> None:
-    located = locate("new:coco-lm-base@bpe:32768:hub:nobody/nothing")
-    assert not located.encoder.resolved
-    assert located.config["vocab_size"] == 32_768
+    for name, size in (("coco-lm-base@bpe", 32_768), ("coco-lm-base++@bpe-cased", 64_000)):
+        located = locate(f"new:{name}:{size}:hub:nobody/nothing")
+        assert not located.encoder.resolved
+        assert located.config["vocab_size"] == size
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
         ("bpe:4096", "is named bpe:SIZE:CORPUS"),
+        ("bpe-cased:4096", "is named bpe-cased:SIZE:CORPUS"),
         ("bpe:many:boolq_prose", "is named bpe:SIZE:CORPUS"),
         ("bpe:100:boolq_prose", "100 entries; take 512 to 200000"),
         ("bpe:512:boolq_pros", "Did you mean 'boolq_prose'"),

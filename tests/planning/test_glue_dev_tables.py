@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +17,7 @@ from ruamel.yaml import YAML
 
 from harness.commands.prepare import Prepared
 from harness.commands.probe import _lines as probe_lines
-from harness.encoders import Located
+from harness.encoders import SIZES, Located
 from harness.errors import UserError
 from harness.planning.recipe import updates_between
 from harness.planning.row import Row
@@ -144,7 +145,15 @@ def test_the_numbers_of_coco_lms_ablations_are_the_papers() -> None:
 
 @pytest.mark.parametrize(
     ("table", "groups"),
-    [("taco_small", 9), ("taco_fraction", 4), ("taco_base", 8), ("coco_lm_glue", 8), ("coco_lm_ablation", 8)],
+    [
+        ("taco_small", 9),
+        ("taco_fraction", 4),
+        ("taco_base", 8),
+        ("coco_lm_glue", 8),
+        ("coco_lm_base_plus", 8),
+        ("coco_lm_large_plus", 8),
+        ("coco_lm_ablation", 8),
+    ],
 )
 def test_the_printed_averages_are_those_of_our_groups(table: str, groups: int) -> None:
     """To the rounding of the printed numbers."""
@@ -353,6 +362,34 @@ def test_coco_lm_has_the_papers_runs() -> None:
             assert run.stage.selection.every == math.ceil(math.ceil(rows / optim.batch_size) / 2), "twice an epoch"
     rates = {run.stage.optim.lr for run in made.runs if run.task == "mnli"}
     assert rates == {1e-5, 2e-5, 3e-5, 4e-5}
+
+
+@pytest.mark.parametrize(
+    ("table", "lr", "relative", "small", "large"),
+    [
+        ("coco_lm_base_plus", 2e-4, (64, 128), {2e-5, 3e-5, 4e-5, 5e-5}, {1e-5, 2e-5, 3e-5, 4e-5}),
+        ("coco_lm_large_plus", 1e-4, (128, 256), {7e-6, 1e-5, 2e-5, 3e-5}, {5e-6, 7e-6, 1e-5, 2e-5}),
+    ],
+)
+def test_coco_lms_larger_settings_have_the_papers_recipe(
+    table: str, lr: float, relative: tuple[int, int], small: set[float], large: set[float]
+) -> None:
+    """Tables 6 and 7, columns base++ and large++; what the settings share is as in the base setting's table."""
+    made, base = plan(table), plan("coco_lm_glue", methods=("COCO-LM",))
+    assert (len(made.runs), len(made.stages)) == (1520, 1521)
+    (trained,) = [stage for stage in made.stages.values() if stage.phase == "pre-train"]
+    (other,) = [stage for stage in base.stages.values() if stage.phase == "pre-train"]
+    optim = trained.optim
+    assert (optim.steps, optim.lr, math.ceil(optim.warmup * optim.steps)) == (1_950_000, lr, 10_000)
+    assert replace(optim, steps=0, lr=0, warmup=0) == replace(other.optim, steps=0, lr=0, warmup=0)
+    assert (trained.encoder.relative_buckets, trained.encoder.relative_distance) == relative
+    assert trained.objective == other.objective
+    for task, rates in (("rte", small), ("mnli", large)):
+        assert {run.stage.optim.lr for run in made.runs if run.task == task} == rates
+    setting = "base++" if "base" in table else "large++"
+    assert f"new:coco-lm-{setting}@bpe-cased:64000:" in made.resolved.encoder
+    assert SIZES[f"coco-lm-{setting}"].relative_positions == relative
+    assert SIZES[f"coco-lm-{setting}"].vocabulary == 64_000
 
 
 @pytest.mark.parametrize("table", ["coco_lm_glue", "coco_lm_hours"])

@@ -21,7 +21,7 @@ from harness.report.table import render
 
 PAPERS = Path(__file__).resolve().parents[2].parent / "shared" / "papers"
 COLUMNS = ("mnli", "mnli_mm", "qqp", "qnli", "sst2", "cola", "rte", "mrpc", "stsb", "avg")
-SETTINGS = {"Base": "coco_lm_glue"}
+SETTINGS = {"Base": "coco_lm_glue", "Base++": "coco_lm_base_plus", "Large++": "coco_lm_large_plus"}
 """Of each setting of COCO-LM's Table 1 the table that has it."""
 
 
@@ -37,7 +37,9 @@ def rows_of_table_1() -> dict[str, dict[str, dict[str, float]]]:
             texts = [*cells[2].split("/"), *cells[3:11]]
             texts = texts if len(texts) == len(COLUMNS) else [texts[0], "", *texts[1:]]
             values = {column: text for column, text in zip(COLUMNS, texts, strict=True) if text not in ("", "-", "—")}
-            rows[re.sub(r" \[\d+\]$", "", cells[0])] = {column: float(text) for column, text in values.items()}
+            rows[re.sub(r" \[\d+\]$|(?<=Megatron)", lambda found: "" if found[0] else " ", cells[0])] = {
+                column: float(text) for column, text in values.items()
+            }
     return found
 
 
