@@ -77,6 +77,10 @@ class Kind(ABC):
         sizes: list[int] = np.bincount(self.strata(labels), minlength=max(1, len(self.names))).tolist()
         return sizes
 
+    def sampled_groups(self, labels: Array) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+        """The group of each row, [n], and the names of the groups, of which K-shot samples take as many rows each: the strata."""
+        return self.strata(labels), self.names or ("the task",)
+
     def counts(self, labels: Array) -> dict[str, int]:
         """Rows of each class by name; empty for scores."""
         return dict(zip(self.names, self.sizes(labels), strict=False))
@@ -198,6 +202,11 @@ class Scores(Kind):
     def strata(self, labels: Array) -> NDArray[np.int64]:
         """All rows are one stratum: draws are uniform."""
         return np.zeros(len(labels), dtype=np.int64)
+
+    def sampled_groups(self, labels: Array) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+        """Scores below the middle of the bounds, without bounds below the median, and the others."""
+        middle = sum(self.bounds) / 2 if self.bounds else float(np.median(labels))
+        return (labels >= middle).astype(np.int64), (f"scores below {middle:g}", f"scores from {middle:g} on")
 
     def summary(self, labels: Array) -> tuple[float, ...]:
         return float(labels.min()), float(labels.max())

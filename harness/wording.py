@@ -40,16 +40,16 @@ def examples(size: int) -> str:
     return f"{size:,} examples" if size else "all examples"
 
 
-def training_examples(size: int) -> str:
-    """For a sentence: '1,000 training examples'."""
-    return f"{size:,} training examples" if size else "full training set"
+def training_examples(size: int, unit: str) -> str:
+    """For a sentence: '1,000 training examples'. `unit`: what a protocol's sizes count."""
+    return f"{size:,} {unit}" if size else "full training set"
 
 
-def sizes_text(sizes: Iterable[int]) -> str:
+def sizes_text(sizes: Iterable[int], unit: str) -> str:
     """'20, 100 and 1000 training examples and the full training set'."""
     counts = [str(size) for size in sizes if size]
     full = ["the full training set"] if 0 in tuple(sizes) else []
-    return " and ".join([*([f"{listed(counts)} training examples"] if counts else []), *full])
+    return " and ".join([*([f"{listed(counts)} {unit}"] if counts else []), *full])
 
 
 def listed(items: Iterable[str]) -> str:

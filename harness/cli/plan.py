@@ -95,7 +95,7 @@ def describe(prepared: Prepared) -> list[str]:
         f"{counted(len(resolved.columns), 'column')} x {counted(len(resolved.sizes), 'size')} = {counted(cells, 'cell')}, each "
         f"from {counted(len(resolved.subsets), 'subset')} x {counted(len(resolved.seeds), 'seed')}"
         f"{'; the full training set is one subset' if one else ''}.",
-        *([] if resolved.table.sizes else [f"Sizes: {sizes_text(resolved.sizes)}."]),
+        *([] if resolved.table.sizes else [f"Sizes: {sizes_text(resolved.sizes, resolved.size_unit)}."]),
         f"Encoder {resolved.encoder} ({plan.located.encoder.digest[:10]}), data: {plan.source}, store {prepared.store.shown}.",
         *_work_lines(prepared),
     ]

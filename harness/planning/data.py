@@ -17,6 +17,7 @@ from harness.planning.recipe import Augment, EncoderSettings
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import ENCODER, Row
 from harness.specs import Data, Encoder, Parent, RowSet, Run, Selection
+from harness.tasks.protocols import protocol_named
 from harness.tasks.task import Task
 
 
@@ -116,7 +117,7 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
         prepared.append((row, steps, start))
     family = family_of(table_data.config)
     for name in resolved.tasks:
-        contexts_of: dict[tuple[str, int | None, Augment | None], list[RunContext]] = {}
+        contexts_of: dict[tuple[str, int | None, Augment | None], list[tuple[int, RunContext]]] = {}
         for row, steps, start in prepared:
             if not resolved.takes(row, name):
                 continue
@@ -128,20 +129,22 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
             if like not in contexts_of:
                 contexts_of[like] = list(_contexts(resolved, row, table_data, name))
             contexts = contexts_of[like]
-            reason = next((r for method, _ in steps for context in contexts[:1] if (r := method.unfit(context))), None)
+            reason = next(
+                (r for method, _ in steps for _, context in contexts[:1] if (r := method.unfit(context))), None
+            )
             if not reason and contexts and not family.mlm:
-                stages = chain(steps, contexts[0], start)[-1].chain
+                stages = chain(steps, contexts[0][1], start)[-1].chain
                 reason = next(
                     (r for s in stages if (r := definition_of(s.objective).headless(table_data.config))), None
                 )
             if reason:
                 skipped.append((row.name, name, reason))
                 continue
-            for context in contexts:
+            for seed, context in contexts:
                 leaf = chain(steps, context, start)[-1]
                 if row.encoder_settings:
                     leaf = leaf.with_encoder(adapted(leaf.encoder, row.encoder_settings, table_data.config))
-                runs.append(Run(leaf, row.name, row.method, name, context.size, context.subset, context.seed))
+                runs.append(Run(leaf, row.name, row.method, name, context.size, context.subset, seed))
     for run in runs:
         for stage in run.stage.chain:
             if table_data.config and (missing := definition_of(stage.objective).unmet(table_data.config)):
@@ -196,9 +199,10 @@ def _pre_trained(resolved: ResolvedTable, row: Row, steps: list[Step], table_dat
     return Parent(base.stage, resolved.pre_train_step(row))
 
 
-def _contexts(resolved: ResolvedTable, row: Row, table_data: TableData, name: str) -> Iterator[RunContext]:
-    """Every training set of a task with every seed, under the row's recipe; a full training set has one subset."""
-    found = table_data.tasks[name]
+def _contexts(resolved: ResolvedTable, row: Row, table_data: TableData, name: str) -> Iterator[tuple[int, RunContext]]:
+    """Every training set of a task with every seed of the table, under the row's recipe; a full training set has one subset. The context
+    has the seed that the protocol makes of the table's."""
+    found, protocol = table_data.tasks[name], protocol_named(resolved.protocol)
     for size in resolved.sizes:
         for subset in resolved.subsets_at(size):
             training = table_data.training[name, size, subset, row.unlabelled or 0, row.augment]
@@ -218,11 +222,11 @@ def _contexts(resolved: ResolvedTable, row: Row, table_data: TableData, name: st
             post_train = resolved.optim("post_train", size, training.texts.rows, row, name)
             selection: Selection = resolved.selection(name, math.ceil(training.drawn / fine_tune.batch_size))
             for seed in resolved.seeds:
-                yield RunContext(
+                context = RunContext(
                     name,
                     size,
                     subset,
-                    seed,
+                    protocol.training_seed(subset, seed),
                     data,
                     unlabelled,
                     fine_tune,
@@ -233,3 +237,4 @@ def _contexts(resolved: ResolvedTable, row: Row, table_data: TableData, name: st
                     translated,
                     table_data.untranslated,
                 )
+                yield seed, context

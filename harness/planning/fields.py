@@ -43,7 +43,7 @@ REQUEST_FIELDS = (
         "protocol",
         str,
         "data",
-        "which rows are train, dev and test: own, own_redrawn, own_small_dev or own_cross_validated",
+        "which rows are train, dev and test: own, own_redrawn, own_small_dev, own_cross_validated or k_shot",
     ),
     Field("text", str, "labelled", "text column, or the two of a pair: COLUMN,COLUMN", several=True, metavar="COLUMN"),
     Field("label", str, "labelled", "label column", metavar="COLUMN"),

@@ -107,6 +107,11 @@ class ResolvedTable:
         return not self.incomparable
 
     @property
+    def size_unit(self) -> str:
+        """What its sizes count."""
+        return protocol_named(self.protocol).size_unit
+
+    @property
     def replicates(self) -> tuple[tuple[int, int], ...]:
         """The crossed design: every (subset, seed), subsets slowest."""
         return tuple((subset, seed) for subset in self.subsets for seed in self.seeds)

@@ -115,8 +115,9 @@ class TaskReader:
                 "others; leave those out, or take another table."
             )
         if self.source is None:
-            drawn = size or self.task.official_rows(self.task.train) or UNKNOWN_ROWS
-            further = str(num_texts) if num_texts not in (0, size) else ""
+            whole_set = self.task.official_rows(self.task.train) or UNKNOWN_ROWS
+            drawn = self.protocol.num_rows(self.task, size) if size else whole_set
+            further = str(num_texts) if num_texts not in (0, drawn) else ""
             labelled, texts = self.unread(role, drawn), self.unread(f"{role}-texts{further}", num_texts or drawn)
             whole = self.back_translated(labelled, augment) if augment else None
             dev = self.unread("dev", 500)

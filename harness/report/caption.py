@@ -42,7 +42,7 @@ class Caption:
 def title_lines(grid: Grid) -> list[str]:
     """The least that a caption says: what the table shows, for how many training examples and runs, and what ± is."""
     r = grid.resolved
-    sizes = sizes_text(r.sizes)
+    sizes = sizes_text(r.sizes, r.size_unit)
     source = r.table.source
     if source and about_paper(r):
         title = f"{r.table.title}, {sizes} ({source.paper}, {source.table})."

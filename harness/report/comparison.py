@@ -35,7 +35,7 @@ def conclusion(comparisons: Comparisons) -> str:
     places: dict[tuple[str, str], list[str]] = {}
     several = len(comparisons.grid.resolved.sizes) > 1
     for c in comparisons.comparisons:
-        where = f"{c.title} ({training_examples(c.size)})" if several else c.title
+        where = f"{c.title} ({training_examples(c.size, comparisons.grid.resolved.size_unit)})" if several else c.title
         places.setdefault((c.row, c.verdict), []).append(where)
     decided = [
         f"{row} is {verdict} {'to' if verdict == 'equivalent' else 'than'} {comparisons.against} in {some_of(where, 4)}"
@@ -56,7 +56,7 @@ def sentence(comparison: Comparison, comparisons: Comparisons) -> str:
     """What a comparison says, in plain words."""
     c, d = comparison, comparison.difference
     left_out = f" ({'; '.join(c.left_out)})" if c.left_out else ""
-    place = f"{c.row} - {c.against}, {comparisons.grid.title(c.column)}, {training_examples(c.size)}"
+    place = f"{c.row} - {c.against}, {comparisons.grid.title(c.column)}, {training_examples(c.size, comparisons.grid.resolved.size_unit)}"
     if d is None:
         return f"{place}: no verdict{left_out}."
     if d.interval is None or d.p is None or c.p_holm is None:
@@ -172,7 +172,7 @@ def comparison_document(comparisons: Comparisons) -> Document:
     tables = []
     for size in comparisons.grid.resolved.sizes:
         rows = [_row(comparison, comparisons) for comparison in comparisons.comparisons if comparison.size == size]
-        tables.append(Table(size_name(size), head, rows, left, stacked=True))
+        tables.append(Table(size_name(size, comparisons.grid.resolved.size_unit), head, rows, left, stacked=True))
     about = notes(comparisons)
     name = f"{comparisons.grid.resolved.table.name}-comparisons"
     return Document(name, tables, [conclusion(comparisons), *sentences(comparisons), *about], caption=about[:2])
@@ -207,9 +207,9 @@ def variance_document(variances: Sequence[CellVariance], grid: Grid) -> Document
             for each in variances
             if each.size == size
         ]
-        tables.append(Table(size_name(size), head, rows, frozenset({0, 1})))
+        tables.append(Table(size_name(size, grid.resolved.size_unit), head, rows, frozenset({0, 1})))
     name = f"{grid.resolved.table.name}-variance"
-    return Document(name, tables, [VARIANCE, *unknown_sources(variances)], caption=[VARIANCE])
+    return Document(name, tables, [VARIANCE, *unknown_sources(variances, grid)], caption=[VARIANCE])
 
 
 VARIANCE = (
@@ -220,13 +220,13 @@ VARIANCE = (
 """What the columns of the variances are."""
 
 
-def unknown_sources(variances: Sequence[CellVariance]) -> list[str]:
+def unknown_sources(variances: Sequence[CellVariance], grid: Grid) -> list[str]:
     """Why sources of variance are not known, each reason once, with the cells that it holds for."""
     cells: dict[tuple[str, str], list[str]] = {}
     for cell in variances:
         for source in (source for source in cell.sources if source.why):
             cells.setdefault((source.name, source.why), []).append(
-                f"{cell.row}, {cell.title}, {training_examples(cell.size)}"
+                f"{cell.row}, {cell.title}, {training_examples(cell.size, grid.resolved.size_unit)}"
             )
     return [
         f"{name.capitalize()}: {why} ({'all cells' if len(places) == len(variances) else some_of(places, 3)})."

@@ -36,7 +36,7 @@ def rendered_costs(costs: Sequence[CellCost], grid: Grid, more: Sequence[str], f
         of_size = [cell for cell in costs if cell.size == size]
         first = {cell.column: cell.total.flops for cell in reversed(of_size)}
         rows = [_row(grid, cell, first[cell.column], searched) for cell in of_size]
-        tables.append(Table(size_name(size), head, rows, left))
+        tables.append(Table(size_name(size, grid.resolved.size_unit), head, rows, left))
     about = notes(costs)
     name = grid.resolved.table.name
     document = Document(f"{name}-cost", tables, [*about, *more], caption=about[:2])

@@ -65,7 +65,7 @@ def results_page(results: Results) -> str:
         Section("variance", "Variance", _variance(results)),
         *_own_figure(grid),
         Section("curves", "Learning curves", _curves(results)),
-        *_classes(results.caption),
+        *_classes(results.caption, results.grid.resolved.size_unit),
         Section("cost", "Cost", [cost_table(grid, results.runs, results.records), Lines(COST_LINES)]),
         Section("methods", "Methods", [Lines(_methods(grid))]),
         Section("protocol", "Protocol and settings", [Lines(lines), *settings_folded(grid.resolved)]),
@@ -95,7 +95,7 @@ def _results(results: Results) -> list[Block]:
                 cells.append(replace(cell_entry(grid, place, letters, leading), below=tuple(lines)))
             rows.append(cells)
         rows += quoted_rows(grid, size)
-        blocks.append(Table(size_name(size), head, rows, stacked=True))
+        blocks.append(Table(size_name(size, grid.resolved.size_unit), head, rows, stacked=True))
     about = []
     if intervals:
         about.append(f"Below a cell stands the 95 % interval of its mean on this test set, {_factors(grid)}.")
@@ -167,7 +167,11 @@ def _variance(results: Results) -> list[Block]:
     if not results.variances:
         return [Lines(["No cell has two runs or more that are done, so there is no variance to split."])]
     document = variance_document(results.variances, results.grid)
-    return [*_filled(document), Lines([VARIANCE]), *_folded("What is not known", unknown_sources(results.variances))]
+    return [
+        *_filled(document),
+        Lines([VARIANCE]),
+        *_folded("What is not known", unknown_sources(results.variances, results.grid)),
+    ]
 
 
 def _folded(title: str, lines: Sequence[str]) -> list[Block]:
@@ -224,7 +228,7 @@ def _curves(results: Results) -> list[Block]:
     return [Lines([CURVES]), *curves.blocks_of(panels)]
 
 
-def _classes(caption: Caption) -> list[Section]:
+def _classes(caption: Caption, size_unit: str) -> list[Section]:
     """The classes of a user's own task."""
-    tables = class_tables(caption)
+    tables = class_tables(caption, size_unit)
     return [Section("classes", "Classes", tables)] if tables else []

@@ -19,7 +19,7 @@ from harness.report.caption import Caption, caption_lines, footnotes, title_line
 from harness.report.document import DASH, Document, Entry, Table, json_text, written
 from harness.report.settings import grid_records, setting_records, settings_table
 from harness.tasks.metrics import METRICS
-from harness.wording import in_points
+from harness.wording import in_points, training_examples
 
 MOST_CONFUSED = 8
 """Classes of which the whole confusion matrix is shown."""
@@ -39,18 +39,21 @@ def results_document(grid: Grid, caption: Caption, bold: bool = True) -> Documen
     starred."""
     letters, notes = footnotes(grid)
     head, leading = ["Method", *(column_name(grid, column) for column in grid.columns)], leaders(grid)
-    tables = [Table(size_name(size), head, _rows(grid, size, letters, leading)) for size in grid.resolved.sizes]
-    below = [*class_tables(caption), settings_table(grid.resolved)]
+    tables = [
+        Table(size_name(size, grid.resolved.size_unit), head, _rows(grid, size, letters, leading))
+        for size in grid.resolved.sizes
+    ]
+    below = [*class_tables(caption, grid.resolved.size_unit), settings_table(grid.resolved)]
     return Document(
         grid.resolved.table.name, tables, caption_lines(grid, caption, bold), notes, title_lines(grid), below
     )
 
 
-def class_tables(caption: Caption) -> list[Table]:
+def class_tables(caption: Caption, size_unit: str) -> list[Table]:
     """For each of a user's own tasks and sizes the scores of each row, and the classes of its best row."""
     tables = []
     for report in caption.class_reports:
-        size = "the full training set" if not report.size else f"{report.size:,} training examples"
+        size = "the full training set" if not report.size else training_examples(report.size, size_unit)
         title = f"{report.title}, {size}: means over the runs on {report.test_rows:,} test examples"
         head = ["Method", *(METRICS[metric].title for metric in report.metrics)]
         tables.append(Table(title, head, [[row, *map(in_points, means)] for row, means in report.rows]))
@@ -120,9 +123,9 @@ def _score(value: float | None, spread: float | None) -> Entry:
     return Entry(in_points(value), in_points(spread) if spread is not None else "")
 
 
-def size_name(size: int) -> str:
-    """A heading: '20 training examples'."""
-    return f"{size} training examples" if size else "Full training set"
+def size_name(size: int, unit: str) -> str:
+    """A heading: '20 training examples'. `unit`: what a protocol's sizes count."""
+    return f"{size} {unit}" if size else "Full training set"
 
 
 def column_name(grid: Grid, column: str) -> str:

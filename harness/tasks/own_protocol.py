@@ -93,7 +93,7 @@ class OwnProtocol(Protocol):
         parts, dev = self._parts(task, source), self.dev_set(task, source, 0, 0)
         training = self.training_set(task, source, 0, 0)
         lines = [*parts.cut, self._dev_words(parts, dev, training), *parts.repeated]
-        rare = _rare_classes(task, {"training": training, "dev": dev, **parts.tests}) if task.own else ""
+        rare = rare_classes(task, {"training": training, "dev": dev, **parts.tests}) if task.own else ""
         return EvaluationSets(dev, parts.tests, False, "", "; ".join(lines), rare)
 
     def dev_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
@@ -275,7 +275,7 @@ class _Texts:
         return rows
 
 
-def _rare_classes(task: Task, sets: Mapping[str, Rows]) -> str:
+def rare_classes(task: Task, sets: Mapping[str, Rows]) -> str:
     """Which classes have fewer than `RARE` rows in a set, with their numbers; '' where none has."""
     counts = {role: task.kind.sizes(rows.gold) for role, rows in sets.items() if task.classes}
     rare = [code for code in range(len(task.classes)) if any(count[code] < RARE for count in counts.values())]

@@ -75,6 +75,9 @@ class Protocol(ABC):
     scores_dev: ClassVar[bool] = False
     """Whether dev is also what is scored."""
 
+    size_unit: ClassVar[str] = "training examples"
+    """What a size counts, for headings and captions."""
+
     @property
     def redraws(self) -> bool:
         """Whether the full training set differs between subsets, because each subset has a dev set of its own."""
@@ -88,6 +91,14 @@ class Protocol(ABC):
     def sizes(self, task: Task, source: TextSource) -> tuple[int, ...]:
         """The sizes of a table that names none. Raises as `training_set` does."""
         return (0,)
+
+    def num_rows(self, task: Task, size: int) -> int:
+        """The labelled rows of a training set of a size from 1 on."""
+        return size
+
+    def training_seed(self, subset: int, seed: int) -> int:
+        """The seed of everything random in a run on a subset, under one of its table's seeds."""
+        return seed
 
     def choices(self, tasks: Collection[str], sampled: bool) -> tuple[str, ...]:
         """What this protocol decides where its paper is silent, for these tasks."""
@@ -119,13 +130,17 @@ class Protocol(ABC):
         Raises UserError, naming task and counts, when there are fewer rows than `size`, or a class cannot be in a subset.
         """
 
+    def text_pool(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
+        """The rows of which a training set can have further texts, its own among them."""
+        return self.training_set(task, source, 0, subset)
+
     def texts(self, task: Task, source: TextSource, size: int, subset: int, num_texts: int) -> Rows:
         """The texts of a training set and further ones of the training rows, `num_texts` in all, without labels and in canonical
         order. Larger numbers hold the texts of smaller ones.
 
         Raises UserError, naming task and counts, for fewer texts than the training set has, and for more than there are.
         """
-        labelled, pool = (self.training_set(task, source, each, subset) for each in (size, 0))
+        labelled, pool = self.training_set(task, source, size, subset), self.text_pool(task, source, size, subset)
         if not len(labelled) <= num_texts <= len(pool):
             raise UserError(
                 f"task {task.name}: {num_texts:,} unlabelled texts are requested for {len(labelled):,} training examples of "

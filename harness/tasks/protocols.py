@@ -1,4 +1,5 @@
-"""The protocols by name: those of the CMLM, SCL and pre-training papers, and those for a user's own data (`own_protocol`)."""
+"""The protocols by name: those of the CMLM, SCL and pre-training papers, K-shot (`k_shot`), and those for a user's own data
+(`own_protocol`)."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from harness import errors
 from harness.errors import UserError
+from harness.tasks.k_shot import KShotProtocol
 from harness.tasks.overlap import count_overlap
 from harness.tasks.own_protocol import OwnProtocol
 from harness.tasks.protocol import (
@@ -307,6 +309,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
         replace(_SCL, name="scl_per_class", sampler="per_class"),
         replace(_SCL, name="scl_full_size", full=True),
         DevProtocol("glue_dev", 1),
+        KShotProtocol("k_shot", 1),
         OwnProtocol("own", 2),
         OwnProtocol("own_redrawn", 2, dev="redrawn"),
         OwnProtocol("own_small_dev", 2, dev="as large as training"),
@@ -314,7 +317,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
     )
 }
 """cmlm_*: the CMLM paper's. scl_*: the SCL paper's, with one dev and test set; scl_few_shot draws stratified training samples,
-scl_per_class (Table 7) as many of each class. glue_dev: the development set is scored, as pre-training papers do. own: dev drawn once; own_redrawn: with each subset; own_small_dev: with each subset, as many rows as it
+scl_per_class (Table 7) as many of each class. glue_dev: the development set is scored, as pre-training papers do. k_shot: K training and K dev examples of each class for each subset, for the papers' tasks and a user's. own: dev drawn once; own_redrawn: with each subset; own_small_dev: with each subset, as many rows as it
 trains on; own_cross_validated: a fold of the labelled rows for each subset."""
 
 

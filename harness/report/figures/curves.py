@@ -42,9 +42,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """The rows of one task at one size."""
+    """The rows of one task at one size; `size_unit`: what the size counts."""
 
     size: int
+    size_unit: str
     task: str
     title: str
     metric: str
@@ -71,7 +72,7 @@ def curves_of(grid: Grid, runs: Sequence[Run], curves: Curves) -> list[Panel]:
             ]
             kept = tuple(line for line in lines if line and len(line.points) > 1)
             if kept:
-                panels.append(Panel(size, task, columns[task], metrics.get(task, ""), kept))
+                panels.append(Panel(size, grid.resolved.size_unit, task, columns[task], metrics.get(task, ""), kept))
     return panels
 
 
@@ -113,7 +114,7 @@ def _legend(lines: Sequence[Line]) -> Picture:
 
 
 def _picture(number: int, panel: Panel, legend: bool) -> Picture:
-    title = f"{panel.title}, {size_name(panel.size).lower()}"
+    title = f"{panel.title}, {size_name(panel.size, panel.size_unit).lower()}"
     metric = METRICS[panel.metric].short
     ends = "; ".join(f"{line.row} ends at {in_points(line.points[-1][1])}" for line in panel.lines)
     steps = sorted({step for line in panel.lines for step, _ in line.points})
@@ -139,7 +140,11 @@ def _figure(panel: Panel, metric: str, legend: bool) -> Any:
         steps, values = zip(*line.points, strict=True)
         scores = [100 * value for value in values]
         axes.plot(steps, scores, markevery=max(1, len(steps) // 5), label=line.row, **look(line.place))
-    axes.set(title=f"{panel.title}, {size_name(panel.size).lower()}", xlabel="update", ylabel=f"dev {metric} (x100)")
+    axes.set(
+        title=f"{panel.title}, {size_name(panel.size, panel.size_unit).lower()}",
+        xlabel="update",
+        ylabel=f"dev {metric} (x100)",
+    )
     axes.locator_params(nbins=5)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     if legend:

@@ -47,7 +47,7 @@ def _panels(comparisons: Comparisons) -> dict[int, tuple[list[Comparison], int]]
 
 
 def _picture(number: int, size: int, shown: Sequence[Comparison], comparisons: Comparisons, count: int) -> Picture:
-    where, against = size_name(size).lower(), comparisons.against
+    where, against = size_name(size, comparisons.grid.resolved.size_unit).lower(), comparisons.against
     outside = [f"{comparison.row} in {comparison.title}" for comparison in shown if _apart(comparison)]
     summary = f"Intervals without 0: {', '.join(outside)}." if outside else "Every interval contains 0."
     rows = [
@@ -90,7 +90,7 @@ def _figure(panels: Sequence[Sequence[Comparison]], comparisons: Comparisons) ->
         _panel(axes, shown, comparisons)
         axes.set_xlim(min(ends) - margin, max(ends) + margin)
         if len(panels) > 1:
-            axes.set_title(size_name(shown[0].size))
+            axes.set_title(size_name(shown[0].size, comparisons.grid.resolved.size_unit))
     return canvas
 
 

@@ -1,0 +1,129 @@
+"""The K-shot protocol of LM-BFF: K training and K dev examples of each class, drawn anew for each subset from the training rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.errors import UserError
+from harness.tasks.overlap import normal_ids
+from harness.tasks.own_protocol import OwnProtocol, rare_classes
+from harness.tasks.protocol import Choice, EvaluationSets, of_classes, once
+from harness.tasks.rows import Rows, scoped
+from harness.tasks.sources import TextSource
+from harness.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class KShotProtocol(OwnProtocol):
+    """A size is K, the number of training examples of each class; a regression has two classes here, scores below the middle of its
+    scale (of the training scores, where it has no bounds) and from it on (Gao et al. 2021, princeton-nlp/LM-BFF).
+
+    * Test: the published development sets, all of them; of a user's own data as `OwnProtocol` says.
+    * Training and dev of subset k: the labelled rows of each class in the order of their hash under the k-th of `split_seeds`: the
+      first K train, the next K are dev. So a larger K holds the training rows of a smaller one.
+    * The k-th split's seed is also that of its runs, so that subsets differ in everything random.
+
+    Labelled rows with a text of a test set are left out, and of rows with one normalised text one stays.
+    """
+
+    dev: Literal["redrawn"] = "redrawn"
+    split_seeds: tuple[int, ...] = (13, 21, 42, 87, 100)
+    decisions: tuple[Choice, ...] = (
+        Choice("labelled rows with a text of a test set are not drawn, and of rows with one text one can be drawn"),
+        Choice("each subset has the seed of its split (13, 21, 42, 87, 100), to which the seed of a run is added"),
+        Choice("dev evaluation also after the last update"),
+        Choice("ties go to the first checkpoint"),
+        Choice("both sets scored at the checkpoint that is selected on rows of the training set", ("mnli",)),
+        Choice("as many scores below 2.5 as from 2.5 on in training and dev", ("stsb",)),
+    )
+
+    size_unit = "training examples per class"
+    PAPER_SIZE: ClassVar[int] = 16
+
+    def num_rows(self, task: Task, size: int) -> int:
+        """See `Protocol`. A regression has two groups."""
+        return size * max(2, len(task.classes))
+
+    def split_seed(self, subset: int) -> int:
+        """The seed of a split; beyond those that are named, the numbers after the last of them."""
+        beyond = subset - len(self.split_seeds)
+        return self.split_seeds[subset] if beyond < 0 else self.split_seeds[-1] + 1 + beyond
+
+    def training_seed(self, subset: int, seed: int) -> int:
+        """See `Protocol`."""
+        return self.split_seed(subset) + seed
+
+    def sizes(self, task: Task, source: TextSource) -> tuple[int, ...]:
+        """The paper's K, or the largest that the rarest class gives for training and dev."""
+        _, _, counts = self._groups(task, self._pool(task, source))
+        return (max(1, min(self.PAPER_SIZE, min(counts) // 2)),)
+
+    def training_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
+        """See `Protocol`; size 0 is refused."""
+        rows = self._pool(task, source)
+        return rows.take(self._drawn(task, rows, size, subset)[0]).sorted().named(f"{task.name}/k{size}/subset{subset}")
+
+    def dev_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
+        """See `Protocol`; size 0 is refused."""
+        rows = self._pool(task, source)
+        return rows.take(self._drawn(task, rows, size, subset)[1]).sorted().named(f"{task.name}/dev")
+
+    def text_pool(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
+        """See `Protocol`: the labelled rows without dev."""
+        rows = self._pool(task, source)
+        kept = np.ones(len(rows), dtype=np.bool_)
+        kept[self._drawn(task, rows, size, subset)[1]] = False
+        return rows.take(kept)
+
+    def _split(self, task: Task, source: TextSource) -> EvaluationSets:
+        """See `Protocol`. Dev is that of subset 0 at the default size."""
+        parts = self._parts(task, source)
+        dev = self.dev_set(task, source, self.sizes(task, source)[0], 0)
+        drawn = (
+            f"training and dev examples drawn anew for each subset from {len(self._pool(task, source)):,} texts of them"
+        )
+        rare = rare_classes(task, parts.tests) if task.own else ""
+        return EvaluationSets(dev, parts.tests, False, "", "; ".join([*parts.cut, drawn, *parts.repeated]), rare)
+
+    def _pool(self, task: Task, source: TextSource) -> Rows:
+        """The labelled rows beside test, of rows with one text that with the lowest id."""
+
+        def make() -> Rows:
+            rows = self._parts(task, source).pool
+            texts = normal_ids(rows)[:, 0]
+            order = np.lexsort((rows.ids, texts))
+            first = np.diff(texts[order], prepend=~texts[order[:1]]) != 0
+            return rows.take(np.sort(order[first]))
+
+        return once(source, ("K-shot pool", self, task), make)
+
+    @staticmethod
+    def _groups(task: Task, rows: Rows) -> tuple[NDArray[np.int64], tuple[str, ...], list[int]]:
+        """The group of each row, the names of the groups, and their rows."""
+        codes, names = task.kind.sampled_groups(rows.gold)
+        counts: list[int] = np.bincount(codes, minlength=len(names)).tolist()
+        return codes, names, counts
+
+    def _drawn(self, task: Task, rows: Rows, size: int, subset: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Indices of the training rows and of the dev rows of a subset. Raises UserError where a class has too few."""
+        if size < 1 or subset < 0:
+            raise UserError(
+                f"task {task.name}: protocol {self.name} takes as many examples of each class for training as for dev, and no full "
+                f"training set; give --sizes from 1 on, such as {self.PAPER_SIZE}, and subsets from 0 on."
+            )
+        codes, names, counts = self._groups(task, rows)
+        rarest = int(np.argmin(counts))
+        if counts[rarest] < 2 * size:
+            fix = f"give sizes up to {counts[rarest] // 2}" if counts[rarest] > 1 else "add examples of it"
+            raise UserError(
+                f"task {task.name}: {names[rarest]} has {counts[rarest]:,} labelled texts beside test, and {size:,} training and as many "
+                f"dev examples of each class are requested; {fix}."
+            )
+        hashes = scoped(rows.ids, self._scope("k_shot", self.split_seed(subset)))
+        both = of_classes(hashes, codes, [2 * size] * len(names))
+        first = of_classes(hashes[both], codes[both], [size] * len(names))
+        return both[first], np.delete(both, first)

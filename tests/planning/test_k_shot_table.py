@@ -1,0 +1,90 @@
+"""Table `k_shot`: a seed for each split, the same rows for every method, the grid selected for each split, the population's deviation."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+
+import pytest
+from analysis.runs import filled, result
+from requested import resolve_table
+
+from harness.encoders import locate
+from harness.planning.runs import Plan, make_plan
+from harness.report.caption import Caption
+from harness.report.table import render
+from harness.tasks import open_source
+
+
+@pytest.fixture(scope="module")
+def quick(packaged: dict[str, Path]) -> Plan:
+    resolved = resolve_table("k_shot", "quick")
+    return make_plan(resolved, open_source(None), locate(resolved.encoder))
+
+
+def test_a_run_has_the_seed_of_its_split(quick: Plan) -> None:
+    seeds = {(run.subset, run.seed): run.stage.seed for run in quick.runs}
+    assert seeds == {(0, 0): 13, (1, 0): 21, (2, 0): 42, (3, 0): 87, (4, 0): 100}
+    assert len({run.name for run in quick.runs}) == len(quick.runs) == 10
+
+
+def test_methods_share_the_rows_of_a_split_and_splits_share_no_set(quick: Plan) -> None:
+    sets = {
+        run.subset: {(r.stage.data.train, r.stage.data.dev) for r in quick.runs if r.subset == run.subset}
+        for run in quick.runs
+    }
+    assert [len(each) for each in sets.values()] == [1] * 5
+    assert len({rows.digest for each in sets.values() for pair in each for rows in pair if rows}) == 10
+    for run in quick.runs:
+        assert (run.stage.data.train.rows, run.stage.data.dev and run.stage.data.dev.rows) == (32, 32)
+        assert [rows.rows for rows in run.stage.data.tests] == [2509]
+
+
+def test_the_papers_updates_and_grid() -> None:
+    resolved = resolve_table("k_shot", "paper", tasks=("mnli",), methods=("FT (tuned)",))
+    points = {
+        (resolved.optim("fine_tune", 16, 48, row).batch_size, resolved.optim("fine_tune", 16, 48, row).lr)
+        for row in resolved.rows
+    }
+    assert points == {(size, lr) for size in (2, 4, 8) for lr in (1e-5, 2e-5, 5e-5)}
+    assert {resolved.optim("fine_tune", 16, 48, row).steps for row in resolved.rows} == {1000}
+    assert resolved.selection("mnli", 6).every == 100
+    assert resolved.selection("mnli", 6).metric == "accuracy"
+    assert resolved.replicates == tuple((subset, 0) for subset in range(5))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_cell_is_the_mean_of_the_best_by_dev_of_each_split(seed: int) -> None:
+    """As a loop; MNLI-MM is scored at the point that matched dev selects."""
+    resolved = resolve_table("k_shot", "paper", tasks=("mnli",), methods=("FT (tuned)",), sizes=(16,))
+    draw = random.Random(seed)
+    dev = {(row.name, subset): draw.choice([0.4, 0.5, 0.6]) for row in resolved.rows for subset in range(5)}
+    test = {
+        (row.name, column, subset): draw.random()
+        for row in resolved.rows
+        for column in resolved.columns
+        for subset in range(5)
+    }
+    runs = [
+        result(resolved, row, 16, column, subset, 0, value, dev=dev[row, subset], key=f"{row} {column} {subset}")
+        for (row, column, subset), value in test.items()
+    ]
+    grid = filled(resolved, draw.sample(runs, len(runs)))
+    for column in ("mnli", "mnli_mm"):
+        kept = []
+        for subset in range(5):
+            best = max(dev[row.name, subset] for row in resolved.rows)
+            first = next(row.name for row in resolved.rows if dev[row.name, subset] == best)
+            kept.append(test[first, column, subset])
+        mean = sum(kept) / 5
+        cell = grid.cells[16, "FT (tuned)", column]
+        assert cell.value == pytest.approx(mean)
+        assert cell.spread == pytest.approx(math.sqrt(sum((value - mean) ** 2 for value in kept) / 5))
+
+
+def test_sizes_are_said_to_be_of_each_class() -> None:
+    resolved = resolve_table("k_shot", "laptop")
+    text = render(filled(resolved), Caption(0), "text")
+    assert "16 training examples per class" in text
+    assert "examples per class" not in render(filled(resolve_table("few_shot", "laptop")), Caption(0), "text")

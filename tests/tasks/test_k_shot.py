@@ -1,0 +1,175 @@
+"""The K-shot protocol: K of each class in training and in dev, nothing shared, the same for every method, another draw for each subset."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tasks.task_files import pairs, write_file
+
+from harness.errors import UserError
+from harness.tasks import PROTOCOLS, TASKS, Rows, Task, TextSource, normalised, open_source
+from harness.tasks.user_task import load_user_task
+
+K_SHOT = PROTOCOLS["k_shot"]
+SST2, MNLI, STSB = (TASKS[name] for name in ("sst2", "mnli", "stsb"))
+
+
+def sst2(place: Path, order: int, train: int = 200) -> TextSource:
+    """SST-2 with three positive rows of four, every fifth text three times, and five training texts that are in validation too."""
+    rows: list[dict[str, Any]] = []
+    for i in range(train):
+        rows.append({"sentence": f"Train {i}.", "label": int(i % 4 > 0)})
+        rows += [{"sentence": f"train {i}", "label": int(i % 4 > 0)}, {"sentence": f"TRAIN {i}!", "label": 0}] * (
+            i % 5 == 0
+        )
+    rows += [{"sentence": f"Validation {i}", "label": i % 2} for i in range(5)]
+    test = [{"sentence": f"validation {i}", "label": i % 2} for i in range(40)]
+    for name, each in (("train", rows), ("validation", test)):
+        random.Random(order).shuffle(each)
+        write_file(place / f"sst2/{name}.jsonl", each)
+    return open_source(place)
+
+
+def cut(task: Task, source: TextSource, size: int, subset: int) -> tuple[Rows, Rows]:
+    return K_SHOT.training_set(task, source, size, subset), K_SHOT.dev_set(task, source, size, subset)
+
+
+def forms(rows: Rows) -> set[tuple[str, ...]]:
+    return {tuple(map(normalised, texts)) for texts in rows.texts}
+
+
+@pytest.mark.parametrize("size", [1, 8, 16])
+@pytest.mark.parametrize("subset", [0, 3, 7])
+def test_k_of_each_class_in_both_and_no_text_in_two_sets(tmp_path: Path, size: int, subset: int) -> None:
+    source = sst2(tmp_path, 1)
+    train, dev = cut(SST2, source, size, subset)
+    test = K_SHOT.evaluation_sets(SST2, source).tests["test"]
+    for rows in (train, dev):
+        assert np.bincount(rows.gold).tolist() == [size, size]
+        assert len(forms(rows)) == 2 * size
+    assert len(test) == 40
+    assert not forms(train) & forms(dev)
+    assert not (forms(train) | forms(dev)) & forms(test)
+    assert set(zip(train.texts, train.gold, strict=True)) <= set(
+        zip(source.load(SST2, "train").texts, source.load(SST2, "train").gold, strict=True)
+    )
+
+
+def test_a_draw_knows_no_order_of_the_file_and_differs_between_subsets(tmp_path: Path) -> None:
+    first, second = (sst2(tmp_path / str(order), order) for order in (1, 2))
+    digests = [[rows.digest for rows in cut(SST2, first, 16, subset)] for subset in range(6)]
+    assert digests == [[rows.digest for rows in cut(SST2, second, 16, subset)] for subset in range(6)]
+    assert len({digest for both in digests for digest in both}) == 12
+
+
+def test_a_larger_k_holds_the_training_rows_of_a_smaller_one(tmp_path: Path) -> None:
+    source = sst2(tmp_path, 1)
+    assert set(cut(SST2, source, 4, 2)[0].texts) < set(cut(SST2, source, 8, 2)[0].texts)
+
+
+def test_each_text_is_drawn_as_often(tmp_path: Path) -> None:
+    """Of 50 texts of class 0 that could be drawn, each is in dev or training of a subset with probability 32 / 50."""
+    source = sst2(tmp_path, 1)
+    counts: dict[tuple[str, ...], int] = {}
+    for subset in range(200):
+        for rows in cut(SST2, source, 8, subset):
+            for text, gold in zip(rows.texts, rows.gold, strict=True):
+                if gold == 1:
+                    form = tuple(map(normalised, text))
+                    counts[form] = counts.get(form, 0) + 1
+    expected = 200 * 16 / len(counts)
+    assert len(counts) >= 120
+    assert max(abs(count - expected) for count in counts.values()) < 5 * expected**0.5
+
+
+def test_mnli_has_three_classes_and_two_test_sets(tmp_path: Path) -> None:
+    for split, count in (("train", 300), ("validation_matched", 30), ("validation_mismatched", 31)):
+        rows = [{**row, "hypothesis": f"{split} {row['hypothesis']}"} for row in pairs(count, *MNLI.columns, classes=3)]
+        write_file(tmp_path / f"mnli/{split}.parquet", rows)
+    source = open_source(tmp_path)
+    train, dev = cut(MNLI, source, 16, 0)
+    assert [np.bincount(rows.gold).tolist() for rows in (train, dev)] == [[16] * 3] * 2
+    assert {name: len(rows) for name, rows in K_SHOT.evaluation_sets(MNLI, source).tests.items()} == {
+        "matched": 30,
+        "mismatched": 31,
+    }
+    assert K_SHOT.num_rows(MNLI, 16) == 48 == len(train)
+
+
+def test_a_regression_has_as_many_scores_below_the_middle_as_from_it_on(tmp_path: Path) -> None:
+    scores = [0.0, 2.4, 2.5, 2.6, 5.0]
+    for split, count in (("train", 200), ("validation", 20)):
+        rows = [
+            {**row, "sentence2": f"{split} {i}", "label": scores[i % 5]}
+            for i, row in enumerate(pairs(count, *STSB.columns))
+        ]
+        write_file(tmp_path / f"stsb/{split}.parquet", rows)
+    source = open_source(tmp_path)
+    for rows in cut(STSB, source, 16, 1):
+        assert np.bincount(rows.gold >= 2.5).tolist() == [16, 16]
+    assert K_SHOT.num_rows(STSB, 16) == 32
+    with pytest.raises(UserError, match=r"scores below 2\.5 has 80 labelled texts .* give sizes up to 40"):
+        cut(STSB, source, 41, 0)
+
+
+def test_sizes_that_cannot_be_say_so(tmp_path: Path) -> None:
+    source = sst2(tmp_path, 1, train=40)
+    for wrong in (0, -1):
+        with pytest.raises(UserError, match="no full training set; give --sizes from 1 on"):
+            cut(SST2, source, wrong, 0)
+    with pytest.raises(
+        UserError, match=r"negative has \d+ labelled texts beside test, and 16 training and as many dev"
+    ):
+        cut(SST2, source, 16, 0)
+    (size,) = K_SHOT.sizes(SST2, source)
+    assert 1 <= size < 16
+    cut(SST2, source, size, 0)
+    with pytest.raises(UserError, match=f"give sizes up to {size}"):
+        cut(SST2, source, size + 1, 0)
+    assert K_SHOT.sizes(SST2, sst2(tmp_path / "more", 1)) == (16,)
+
+
+def test_further_texts_hold_the_training_set_and_none_of_dev(tmp_path: Path) -> None:
+    source = sst2(tmp_path, 1)
+    train, dev = cut(SST2, source, 8, 0)
+    some, more = (K_SHOT.texts(SST2, source, 8, 0, count) for count in (20, 60))
+    assert set(train.texts) < set(some.texts) < set(more.texts)
+    assert K_SHOT.texts(SST2, source, 8, 0, 16).digest == train.unlabelled().digest
+    assert not set(more.texts) & {*dev.texts, *K_SHOT.evaluation_sets(SST2, source).tests["test"].texts}
+
+
+def test_a_run_has_the_seed_of_its_split() -> None:
+    assert [K_SHOT.training_seed(subset, 0) for subset in range(7)] == [13, 21, 42, 87, 100, 101, 102]
+    assert K_SHOT.training_seed(1, 31) == 52
+    others = [protocol for name, protocol in PROTOCOLS.items() if name != "k_shot"]
+    assert all(protocol.training_seed(subset, 31) == 31 for protocol in others for subset in range(7))
+
+
+def test_a_users_rows_have_a_test_set_of_their_own_first(tmp_path: Path) -> None:
+    write_file(tmp_path / "a.csv", [{"text": f"Text {i}.", "label": "abc"[i % 3]} for i in range(200)])
+    path = tmp_path / "task.yaml"
+    path.write_text("name: mine\ndata: a.csv\ncolumns: [text]\nclasses: [a, b, c]\nmetrics: [accuracy]\n")
+    task, source = load_user_task(path), open_source(None)
+    sets = K_SHOT.evaluation_sets(task, source)
+    train, dev = cut(task, source, 10, 0)
+    assert (len(train), len(dev), len(sets.tests["test"])) == (30, 30, 50)
+    assert not forms(train) & forms(dev)
+    assert not (forms(train) | forms(dev)) & forms(sets.tests["test"])
+    assert sets.origin == (
+        "test 50 of the 200 labelled rows, drawn once by their text; training and dev examples drawn anew for each subset from 150 texts "
+        "of them"
+    )
+
+
+@pytest.mark.parametrize(
+    ("task", "tests"), [("sst2", [872]), ("rte", [277]), ("mrpc", [408]), ("cola", [1043]), ("stsb", [1500])]
+)
+def test_the_official_files_give_16_of_each(task: str, tests: list[int], glue: TextSource) -> None:
+    assert K_SHOT.sizes(TASKS[task], glue) == (16,)
+    train, dev = cut(TASKS[task], glue, 16, 0)
+    assert (len(train), len(dev)) == (32, 32)
+    assert [len(rows) for rows in K_SHOT.evaluation_sets(TASKS[task], glue).tests.values()] == tests
