@@ -312,6 +312,11 @@ def _report(report: argparse.ArgumentParser) -> None:
         help="the figure of table NAME, 'cost' (score against FLOPs), 'variance' of the cells, 'embeddings' of a test set, or of pre-trained rows "
         "'context', 'words', 'cosines', 'alignment', 'similar_pairs', 'contrast' or 'copying': png, svg, pdf or csv",
     )
+    report.add_argument(
+        "--scores",
+        metavar="FILE",
+        help="CSV (row,column,score) of what GLUE's server returned for a submission: prints the paper's table of hidden test sets with them",
+    )
     _add(report, "track")
     _output_flags(report, REPORT_FORMATS)
 

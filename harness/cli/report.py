@@ -13,10 +13,11 @@ from tabulate import tabulate
 
 from harness.analysis.comparison import Comparisons
 from harness.analysis.schema import parquet_bytes
+from harness.analysis.server_scores import read_scores
 from harness.cli import EXIT_INCOMPLETE
-from harness.cli.parser import COMPARE_FORMATS, FIGURE_FORMATS, REPORT_FORMATS, SUBMISSION
+from harness.cli.parser import COMPARE_FORMATS, FIGURE_FORMATS, FORMATS, REPORT_FORMATS, SUBMISSION
 from harness.cli.progress import print_tracked, show_stages
-from harness.cli.request import recalled
+from harness.cli.request import read, recalled
 from harness.cli.terminal import Stream, print_lines, print_table, timestamp
 from harness.commands.compare import comparisons_of, costs_of, variance_of
 from harness.commands.glue_submission import write_submissions
@@ -27,7 +28,7 @@ from harness.commands.stored import command, variants
 from harness.commands.track import check_trackers, track_recorded
 from harness.errors import UserError, unknown
 from harness.paths import named_path, replace_file
-from harness.planning.request import YAML
+from harness.planning.request import FIELDS, YAML
 from harness.planning.table import load_table, table_names
 from harness.report.comparison import rendered, rendered_variance
 from harness.report.cost import rendered_costs
@@ -41,8 +42,9 @@ from harness.report.figures.embeddings import EMBEDDINGS, MOST, NEIGHBOURS
 from harness.report.figures.figure import csv_of, drawn, figure_of, points_of
 from harness.report.figures.probes import FIGURES
 from harness.report.figures.variance import VARIANCE, drawn_variance
+from harness.report.server import rendered_scores
 from harness.report.table import render
-from harness.wording import counted, some_of
+from harness.wording import counted, listed, some_of
 
 VARIANTS = 5
 """Benches of other values that `report` names."""
@@ -62,6 +64,8 @@ def report(args: argparse.Namespace) -> int:
     """Print the table from the store. Where none of its runs is recorded, say in what the benches of the store differ."""
     settle_output(args, REPORT_FORMATS)
     check_format(args.format, args.figure, args.out)
+    if args.scores:
+        return deliver(_server_scores(args), args)
     if args.figure:
         args.table = _table_of(args.figure, args.table)
     request = recalled(args)
@@ -79,6 +83,25 @@ def report(args: argparse.Namespace) -> int:
         status = print_grid(prepared, args)
     print_tracked(track_recorded(prepared))
     return status
+
+
+def _server_scores(args: argparse.Namespace) -> Made:
+    """The table's hidden test sets, with the scores of a file. Raises UserError for a table that has none, and for flags that change nothing here."""
+    request = read(args)
+    others = [request.option(name) for name in FIELDS if getattr(request, name) is not None]
+    others += ["--set"] if request.overrides else []
+    others += ["--figure"] if args.figure else []
+    if others:
+        raise UserError(f"--scores prints the numbers of a file, which {listed(others)} cannot change; leave that out.")
+    if args.format not in (*FORMATS, "html"):
+        raise UserError(f"--scores: no {args.format} is made of scores; take {', '.join(FORMATS)} or html.")
+    table = load_table(request.table, "--table")
+    if table.server is None:
+        known = [name for name in table_names() if load_table(name).server]
+        raise UserError(f"--scores: table {table.name} has no hidden test sets; {listed(known)} have.")
+    path = named_path(args.scores)
+    scores = read_scores(path, table, table.server)
+    return rendered_scores(table, table.server, scores, path.name, args.format)
 
 
 def print_grid(prepared: Prepared, args: argparse.Namespace) -> int:
