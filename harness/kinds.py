@@ -1,16 +1,29 @@
-"""What a task's answer is, one class or one score a row: how labels are read, stratified, counted and named, and how a model's outputs
+"""What a task's answer is, one class or one score a row, or a span of its context: how labels are read, stratified, counted and named, and how a model's outputs
 become predictions. No torch."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from harness.answers import (
+    SQUAD,
+    SpanReading,
+    answer_f1,
+    answerable,
+    answers_of,
+    as_label,
+    best_spans,
+    of_label,
+    token_span,
+)
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -20,24 +33,38 @@ Arrays = Mapping[str, Array]
 class Kind(ABC):
     """`names`: the classes in the order of their codes, none for scores. Labels are arrays [n] of `dtype`."""
 
-    answer: ClassVar[Literal["class", "score"]]
+    answer: ClassVar[Literal["class", "score", "span"]]
     dtype: ClassVar[type]
     metrics: ClassVar[tuple[str, ...]]
     """Of a user's task that names none; the first selects checkpoints."""
     loss: ClassVar[Literal["cross_entropy", "mean_squared_error"]]
     """What a head without further terms minimises."""
+    per_token: ClassVar[bool] = False
+    """Whether the head has outputs for each token, not for each sequence."""
+    structured: ClassVar[bool] = False
+    """Whether a label in a file may be a list or an object."""
+    label_column: ClassVar[str] = "label"
+    """Of a user's task that names none."""
+    unit: ClassVar[int | None] = None
+    """The text column that rows have in common which are no independent draws: splits do not cut it. None: rows are cut by all their
+    texts."""
 
     names: tuple[str, ...] = ()
 
     @property
     @abstractmethod
     def outputs(self) -> int:
-        """Outputs of the head for a sequence."""
+        """Outputs of the head for a sequence, or for each of its tokens."""
 
     @property
     @abstractmethod
     def description(self) -> str:
         """In a word or two, for people."""
+
+    @property
+    def predicted(self) -> str:
+        """What is predicted of a row, for people."""
+        return f"predicted class ({', '.join(self.names) or 'a number'})"
 
     @property
     @abstractmethod
@@ -85,9 +112,22 @@ class Kind(ABC):
         """Rows of each class by name; empty for scores."""
         return dict(zip(self.names, self.sizes(labels), strict=False))
 
-    def assemble(self, outputs: NDArray[np.float32], starts: NDArray[np.int64] | None) -> Arrays:
-        """The arrays of predictions from a head's `outputs` [S, C] for all sequences: of an example of several sequences the mean.
-        `starts` [n + 1]: where each example's sequences start; None where each has one."""
+    def misplaced(self, texts: Iterable[tuple[str, ...]], labels: Array) -> tuple[int, str] | None:
+        """The first row whose label does not fit its texts, and what is wrong, after 'it'; None where all fit."""
+        return None
+
+    def targets(self, labels: Array, tokens: Any) -> Array:
+        """What the loss reads of the labels [S] of sequences, which are these `Tokens`."""
+        return labels
+
+    def positions(self, offsets: NDArray[np.int64], sequences: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Which of all outputs belong to some `sequences`, in that order; sequences begin and end at `offsets` [S + 1]."""
+        return sequences
+
+    def assemble(self, outputs: NDArray[np.float32], examples: Any) -> Arrays:
+        """The arrays of predictions from a head's `outputs` [S, C] for all sequences of `Examples`: of an example of several sequences the
+        mean."""
+        starts = examples.starts
         if starts is None:
             return {"logits": outputs}
         counts = np.diff(starts).astype(np.float32)
@@ -99,6 +139,18 @@ class Kind(ABC):
         if logits.ndim != 2 or gold.shape != logits.shape[:1] or not len(gold):
             return f"have logits {logits.shape} for labels {gold.shape}, and should have [n, c] for [n], n > 0"
         return "" if np.isfinite(logits).all() else "are not finite"
+
+    def collapsed(self, predictions: Predictions) -> bool:
+        """Whether one class is predicted for every example."""
+        return int(np.count_nonzero(predictions.histogram)) == 1
+
+    def difference(self, one: Predictions, other: Predictions) -> float:
+        """The largest difference of two numbers in the same place; 0 where both are bit-identical."""
+        return max(float(np.abs(array - other.arrays[name]).max()) for name, array in one.arrays.items())
+
+    def overview(self, summary: tuple[float, ...]) -> str:
+        """What a `summary` says, for people."""
+        return f"a {self.description}, {summary[0]:g} to {summary[1]:g}"
 
     def frame(self, predictions: Predictions) -> dict[str, Any]:
         """Gold and predicted label of each example as people read them, and the logit of each class, by column."""
@@ -226,10 +278,192 @@ class Scores(Kind):
         return np.argsort(-difference, kind="stable"), "difference", difference
 
 
+@dataclass(frozen=True)
+class Spans(Kind):
+    """The answer to a question, a span of its context, or that there is none. A label is the gold answers as JSON (`answers.as_label`).
+
+    Predictions: `spans` int32 [m, 2], the characters at which the best answers of each example begin and end, the best first, and `scores`
+    [m]; those of example i are `starts[i]:starts[i + 1]`. The text of the best one is `text[text_starts[i]:text_starts[i + 1]]`, UTF-8.
+    `null` [n], where there are questions without an answer: the score of none. It is predicted where it exceeds the best score.
+    """
+
+    answer = "span"
+    dtype = np.bytes_
+    metrics = ("answer_f1", "exact_match", "hasans_f1", "hasans_exact", "noans_accuracy", "best_f1")
+    loss = "cross_entropy"
+    per_token = True
+    structured = True
+    label_column = "answers"
+    unit = 1
+
+    reading: SpanReading = SQUAD
+
+    @property
+    def outputs(self) -> int:
+        """Start and end."""
+        return 2
+
+    @property
+    def description(self) -> str:
+        return "extractive question answering"
+
+    @property
+    def predicted(self) -> str:
+        return "answer"
+
+    @property
+    def allowed(self) -> str:
+        form = '{"text": ["..."], "answer_start": [0]}'
+        return f"{form}, with empty lists where there is no answer" if self.reading.unanswerable else form
+
+    def read(self, value: Any) -> Any:
+        answers = answers_of(value)
+        return None if answers is None or not (answers or self.reading.unanswerable) else as_label(answers)
+
+    def misplaced(self, texts: Iterable[tuple[str, ...]], labels: Array) -> tuple[int, str] | None:
+        for row, ((_, context), label) in enumerate(zip(texts, labels.tolist(), strict=True)):
+            for text, start in of_label(label):
+                if context[start : start + len(text)] != text:
+                    at = context.find(text)
+                    where = f"begins at {at:,}" if at >= 0 else "is not in it"
+                    return (
+                        row,
+                        f"the answer '{text[:60]}' does not stand at character {start:,} of its context ({where})",
+                    )
+        return None
+
+    def strata(self, labels: Array) -> NDArray[np.int64]:
+        """All rows are one stratum: rows share contexts, which are drawn whole."""
+        return np.zeros(len(labels), dtype=np.int64)
+
+    def summary(self, labels: Array) -> tuple[float, ...]:
+        answered = int(answerable(labels).sum())
+        return answered, len(labels) - answered
+
+    def overview(self, summary: tuple[float, ...]) -> str:
+        return f"{summary[0]:,} questions with an answer, {summary[1]:,} without"
+
+    def named(self, labels: Array) -> list[Any] | Array:
+        if labels.dtype.kind != "S":
+            return labels
+        return [" | ".join(dict.fromkeys(text for text, _ in of_label(label))) for label in labels.tolist()]
+
+    def targets(self, labels: Array, tokens: Any) -> Array:
+        """The first and last token [S, 2] of the first gold answer, counted in the sequence; (0, 0) where it is not inside."""
+        windows = zip(labels.tolist(), tokens.offsets[:-1], tokens.offsets[1:], strict=True)
+        return np.array([token_span(label, tokens.places[a:b]) for label, a, b in windows], dtype=np.int64)
+
+    def positions(self, offsets: NDArray[np.int64], sequences: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.concatenate([np.arange(offsets[each], offsets[each + 1]) for each in sequences])
+
+    def assemble(self, outputs: NDArray[np.float32], examples: Any) -> Arrays:
+        """From `outputs` [T, 2]. The null score is the smallest over the windows of an example of start + end at their first tokens."""
+        tokens, starts, longest = examples.tokens, examples.starts, self.reading.answer
+        null = np.minimum.reduceat(outputs[tokens.offsets[:-1]].sum(axis=1), starts[:-1])
+        spans, scores, counts, texts = [], [], [], []
+        for example, context in enumerate(examples.contexts):
+            cuts = [slice(*tokens.offsets[at : at + 2]) for at in range(starts[example], starts[example + 1])]
+            best = best_spans([(outputs[cut], tokens.places[cut]) for cut in cuts], longest)
+            spans += [span for _, *span in best]
+            scores += [score for score, *_ in best]
+            counts.append(len(best))
+            texts.append((context[best[0][1] : best[0][2]] if best else "").strip().encode("utf-8", "surrogatepass"))
+        found: dict[str, Array] = {
+            "spans": np.array(spans, dtype=np.int32).reshape(-1, 2),
+            "scores": np.array(scores, dtype=np.float32),
+            "starts": np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            "text": np.frombuffer(b"".join(texts), dtype=np.uint8).copy(),
+            "text_starts": np.concatenate([[0], np.cumsum([len(text) for text in texts])]).astype(np.int64),
+        }
+        return found | ({"null": null} if self.reading.unanswerable else {})
+
+    def problem(self, arrays: Arrays, gold: Array) -> str:
+        count = len(arrays["starts"]) - 1
+        if count != len(gold) or not count:
+            return f"are of {count} examples for {len(gold)} labels"
+        numbers = [arrays[name] for name in ("scores", "null") if name in arrays]
+        return "" if all(np.isfinite(each).all() for each in numbers) else "are not finite"
+
+    def texts(self, arrays: Arrays) -> list[str]:
+        """The best answer of each example, whether or not it is predicted."""
+        whole, cuts = arrays["text"].tobytes(), arrays["text_starts"].tolist()
+        return [whole[a:b].decode("utf-8", "surrogatepass") for a, b in pairwise(cuts)]
+
+    def best(self, arrays: Arrays) -> Array:
+        """The score of the best answer of each example, [n]; -inf where the context holds none."""
+        scores, starts = np.append(arrays["scores"], -np.inf), arrays["starts"]
+        return np.where(np.diff(starts) > 0, scores[starts[:-1]], -np.inf)
+
+    def margins(self, arrays: Arrays) -> Array:
+        """By how much the null score exceeds the best answer's, [n]; without null scores -inf."""
+        best = self.best(arrays)
+        return arrays["null"] - best if "null" in arrays else np.where(np.isfinite(best), -np.inf, np.inf)
+
+    def decoded(self, arrays: Arrays) -> Array:
+        """The text of each answer, '' for none."""
+        answered = self.margins(arrays) <= 0
+        return np.array(
+            [text if said else "" for text, said in zip(self.texts(arrays), answered, strict=True)], dtype=object
+        )
+
+    def confidence(self, arrays: Arrays) -> Array:
+        """The probability of what is predicted among the best answers and, where there may be none, none; [n]."""
+        starts, shares = arrays["starts"], []
+        for example, best in enumerate(self.best(arrays)):
+            scores = arrays["scores"][starts[example] : starts[example + 1]]
+            scores = np.append(scores, arrays["null"][example]) if "null" in arrays else scores
+            chances = np.exp(scores.astype(np.float64) - scores.max()) if len(scores) else np.ones(1)
+            shares.append(float(chances.max() / chances.sum()) if np.isfinite(best) else 1.0)
+        return np.array(shares)
+
+    def columns(self, predictions: Predictions) -> dict[str, list[Any]]:
+        """The answer, the character that it begins at (None without one), and its probability among the best ones."""
+        arrays, answers = predictions.arrays, predictions.decoded.tolist()
+        first = np.append(arrays["spans"][:, 0], -1)[arrays["starts"][:-1]].tolist()
+        return {
+            "answer": answers,
+            "answer_start": [at if answer else None for at, answer in zip(first, answers, strict=True)],
+            "probability": self.confidence(arrays).tolist(),
+        }
+
+    def mistakes(self, predictions: Predictions) -> tuple[NDArray[np.int64], str, Array]:
+        """Those whose answer is not wholly right, by F1 and then by the probability of what is predicted."""
+        f1 = answer_f1(predictions.gold, predictions.decoded.tolist())
+        order = np.lexsort((-self.confidence(predictions.arrays), f1))
+        return order[(f1 < 1)[order]], "f1", f1
+
+    def collapsed(self, predictions: Predictions) -> bool:
+        """Whether no question is answered though some have an answer."""
+        return not any(predictions.decoded) and bool(answerable(predictions.gold).any())
+
+    def difference(self, one: Predictions, other: Predictions) -> float:
+        if any(array.shape != other.arrays[name].shape for name, array in one.arrays.items()):
+            return math.inf
+        return super().difference(
+            *(
+                Predictions({name: array for name, array in each.arrays.items() if array.size}, each.gold)
+                for each in (one, other)
+            )
+        )
+
+    def frame(self, predictions: Predictions) -> dict[str, Any]:
+        """Gold answers, the predicted one, F1, and the scores of the best answer and of none."""
+        arrays = predictions.arrays
+        shown = {"gold": self.named(predictions.gold), "predicted": predictions.decoded}
+        shown["f1"] = answer_f1(predictions.gold, predictions.decoded.tolist())
+        shown["score"] = self.best(arrays)
+        return shown | ({"null_score": arrays["null"]} if "null" in arrays else {})
+
+
 def kind_of(
-    classes: tuple[str, ...], labels: tuple[tuple[str, str], ...] = (), bounds: tuple[float, float] | None = None
+    classes: tuple[str, ...],
+    labels: tuple[tuple[str, str], ...] = (),
+    bounds: tuple[float, float] | None = None,
+    spans: SpanReading | None = None,
 ) -> Kind:
-    """The kind of a task: without classes it is a regression."""
+    """The kind of a task: without classes and spans it is a regression."""
+    if spans:
+        return Spans(reading=spans)
     return Classes(classes, labels) if classes else Scores(bounds=bounds)
 
 
@@ -254,7 +488,7 @@ def number_of(value: Any) -> float | None:
 @dataclass(frozen=True)
 class Predictions:
     """What is predicted of n examples, in the row set's canonical order. `arrays`: named by the kind, of classes and scores `logits`
-    float32 [n, outputs]; `gold` [n]: the labels."""
+    float32 [n, outputs], see `Spans` for its own; `gold` [n]: the labels."""
 
     arrays: Arrays
     gold: Array
@@ -262,6 +496,8 @@ class Predictions:
     @property
     def kind(self) -> Kind:
         """As the arrays tell it: classes are named by their codes."""
+        if "logits" not in self.arrays:
+            return Spans(reading=SpanReading(unanswerable="null" in self.arrays))
         return kind_of_outputs(self.logits.shape[-1])
 
     @property
@@ -291,9 +527,9 @@ class Predictions:
 
     @property
     def collapsed(self) -> bool:
-        """Whether one class is predicted for every example."""
-        return int(np.count_nonzero(self.histogram)) == 1
+        """Whether one class is predicted for every example, or no answer."""
+        return self.kind.collapsed(self)
 
     def difference(self, other: Predictions) -> float:
         """The largest difference of two numbers in the same place; 0 where both are bit-identical."""
-        return max(float(np.abs(array - other.arrays[name]).max()) for name, array in self.arrays.items())
+        return self.kind.difference(self, other)

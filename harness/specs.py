@@ -18,7 +18,8 @@ from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hin
 
 import numpy as np
 
-from harness.kinds import Kind, Predictions, kind_of_outputs
+from harness.answers import SpanReading
+from harness.kinds import Kind, Predictions, Spans, kind_of_outputs
 
 LOOP_VERSION = 2
 """Bumped by hand when the training loop changes a number; part of every key."""
@@ -153,7 +154,8 @@ class Data:
     """The data of a stage. `num_labels`: 0 without labels, 1 for regression, else the number of classes.
 
     `views`: a training row holds that many views of one text side by side (back-translations). `blocks`: 'text' makes a
-    sequence of each text, 'packed' cuts the texts end to end into blocks of `max_length` tokens. Labels: `classes`, the classes' names
+    sequence of each text, 'packed' cuts the texts end to end into blocks of `max_length` tokens. `spans`: rows are questions with their
+    contexts, read so, and answers are looked for in them; 2 outputs a token. Labels: `classes`, the classes' names
     in the order of their codes; `held_out`, texts on which the loss is logged, and nothing is trained.
     """
 
@@ -164,12 +166,15 @@ class Data:
     tests: tuple[RowSet, ...] = ()
     views: int = neutral(1)
     blocks: Literal["text", "packed"] = neutral("text")
+    spans: SpanReading | None = neutral(None)  # noqa: RUF009 - a field, as the others
     classes: tuple[str, ...] = _label(())
     held_out: RowSet | None = field(default=None, metadata={"label": True}, compare=False)
 
     @property
     def kind(self) -> Kind | None:
         """What is predicted of a row; None without labels."""
+        if self.spans:
+            return Spans(reading=self.spans)
         return kind_of_outputs(self.num_labels, self.classes) if self.num_labels else None
 
 

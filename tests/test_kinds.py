@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.kinds import Kind, Predictions, kind_of, kind_of_outputs
+from harness.kinds import Kind, Predictions, kind_of
+from harness.specs import Data, RowSet
 from harness.tasks import TASKS, Task
 
 KINDS = [kind_of(("no", "yes")), kind_of(("a", "b", "c"), (("4", "c"),)), kind_of((), bounds=(0.0, 5.0)), kind_of(())]
@@ -28,7 +29,8 @@ def test_every_row_is_in_one_stratum(kind: Kind) -> None:
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
 def test_a_head_of_a_task_has_the_kind_of_the_task(task: Task) -> None:
     kind = task.kind
-    other = kind_of_outputs(kind.outputs)
+    other = Data(RowSet("rows"), kind.outputs, spans=task.spans).kind
+    assert other is not None
     assert (other.answer, other.outputs, other.dtype) == (kind.answer, kind.outputs, kind.dtype)
 
 

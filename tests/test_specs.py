@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness import specs
+from harness.answers import SpanReading
 from harness.execution import Execution
 from harness.specs import (
     UNRESOLVED,
@@ -88,6 +89,7 @@ OTHER: dict[type, dict[str, Any]] = {
         "tests": (OTHERS,),
         "views": 2,
         "blocks": "packed",
+        "spans": SpanReading(stride=64),
         "classes": ("no", "yes"),
         "held_out": OTHERS,
     },

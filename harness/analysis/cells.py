@@ -204,7 +204,7 @@ def _note(status: str, reason: str | float, done: bool, collapsed: bool) -> Note
         return Note(status, " ".join(reason.split()) if isinstance(reason, str) else "no reason recorded")
     if not done:
         return Note("failed", "the score is not a finite number")
-    return Note("collapsed", "one class only is predicted on dev") if collapsed else None
+    return Note("collapsed", "one class only, or no answer, is predicted on dev") if collapsed else None
 
 
 def _unrun(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,8 +74,8 @@ def predict(args: argparse.Namespace) -> int:
     model = classifier(args.model, store=args.store, storage=args.storage)
     with RowProgress("rows classified", 0) as progress:
         rows = predict_file(model, Path(args.input), Path(args.output), args.text, progress)
-    what = ", ".join(model.kind.names) or "a number"
-    print_lines([f"Wrote {counted(rows, 'row')} to {args.output}, each with its predicted class ({what})."], sys.stdout)
+    what = model.kind.predicted
+    print_lines([f"Wrote {counted(rows, 'row')} to {args.output}, each with its {what}."], sys.stdout)
     return 0
 
 
@@ -87,9 +88,8 @@ def errors(args: argparse.Namespace) -> int:
             raise UserError(f"--output {args.output}: exists already; name a new file, or delete that one.")
     frame = misclassified(args.key, split=args.split, store=args.store or DEFAULT_URL)
     wrong, examples = frame.attrs["wrong"], counted(frame.attrs["rows"], "example")
-    what, order = f"{wrong:,} of {examples} of {args.split} are misclassified", "highest confidence"
-    if frame.attrs["measure"] == "difference":
-        what, order = f"{examples} of {args.split}, scored by a regression", "largest errors"
+    worded, order, _ = _MEASURES[frame.attrs["measure"]]
+    what = worded.format(wrong=f"{wrong:,} of ", examples=f"{examples} of {args.split}")
     shown = frame.head(args.limit)
     if out and wrong:
         with writer(out) as write:
@@ -101,16 +101,24 @@ def errors(args: argparse.Namespace) -> int:
         end = ":" if len(shown) else "."
     print_lines([f"{what}{end}"], sys.stdout)
     for _, row in shown.iterrows():
-        _print_example(row)
+        _print_example(row, frame.attrs["measure"])
     return 0
 
 
-def _print_example(row: pd.Series[Any]) -> None:
+_MEASURES: dict[str, tuple[str, str, Callable[[float], str]]] = {
+    "confidence": ("{wrong}{examples} are misclassified", "highest confidence", lambda share: f"{100 * share:.0f} %"),
+    "difference": ("{examples}, scored by a regression", "largest errors", lambda value: f"off by {value:.3f}"),
+    "f1": ("{wrong}{examples} are not answered exactly", "lowest F1", lambda f1: f"F1 {100 * f1:.0f}"),
+}
+"""By what orders mistakes: how many there are, which come first, and the measure of one, in words."""
+
+
+def _print_example(row: pd.Series[Any], measure: str) -> None:
     values = {str(name): value for name, value in row.items()}
     given, predicted = values.pop("gold"), values.pop("predicted")
-    share = values.pop("confidence", None)
-    sure = f" ({100 * share:.0f} %)" if share is not None else f" (off by {values.pop('difference'):.3f})"
-    texts = [str(value) for name, value in values.items() if not name.startswith("logit.") and name != "split"]
-    print(f"\n{escaped(str(given))} predicted as {escaped(str(predicted))}{sure}")
+    sure = f" ({_MEASURES[measure][2](values.pop(measure))})"
+    texts = [value for name, value in values.items() if isinstance(value, str) and name != "split"]
+    gold, answer = (escaped(str(value)) or "no answer" for value in (given, predicted))
+    print(f"\n{gold} predicted as {answer}{sure}")
     for text in texts:
         print("\n".join(wrapped(f"  {escaped(' '.join(text.split()))}", columns(sys.stdout), 2)))

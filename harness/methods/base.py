@@ -9,7 +9,7 @@ from typing import Annotated, Any, cast
 from pydantic import AfterValidator, Field, ValidationError
 
 from harness.errors import UserError
-from harness.kinds import Classes, Kind, Scores
+from harness.kinds import Classes, Kind, Scores, Spans
 from harness.objectives import definition_of, objective
 from harness.objectives.definitions import HEAD
 from harness.specs import Data, Encoder, Objective, Optim, Parent, RowSet, Selection, Stage
@@ -74,7 +74,7 @@ class Method:
     train: Callable[[Any, UnlabelledPhase], tuple[Stage, ...]] | None = None
     classify: Callable[[Any, RunContext], Objective] | None = None
     translates: bool = False
-    kinds: tuple[type[Kind], ...] = (Classes, Scores)
+    kinds: tuple[type[Kind], ...] = (Classes, Scores, Spans)
     skip: Callable[[RunContext], str | None] = lambda context: None
     choices: Callable[[Any], tuple[str, ...]] = lambda h: ()
     full_name: str = ""

@@ -144,7 +144,7 @@ class TrainingObjective(nn.Module):
         return {}
 
     def predict(self, batch: Batch) -> Tensor:
-        """The outputs of the kind for each sequence [S, C]; only where `predicts`."""
+        """The outputs of the kind for each sequence [S, C], or each token [T, C]; only where `predicts`."""
         raise NotImplementedError
 
     def set_dropout(self, probability: float) -> None:

@@ -15,7 +15,7 @@ from harness.objectives import diagnostics
 from harness.objectives.base import Draw, Measures, TrainingObjective, Views, at_least_single, in_groups, named
 from harness.objectives.definitions import HEAD
 from harness.objectives.definitions.classification import SclDefinition
-from harness.objectives.heads import HeadOutputs, RowHead
+from harness.objectives.heads import HeadOutputs, RowHead, TokenHead
 from harness.objectives.losses import supervised_contrastive
 
 
@@ -39,7 +39,8 @@ class CrossEntropy(TrainingObjective):
     def build(self) -> None:
         self.weights = {"cross_entropy": 1.0}
         assert self.kind is not None
-        self.head = RowHead(self.encoder, self.kind.outputs, self.dropout, self.seed)
+        head = TokenHead if self.kind.per_token else RowHead
+        self.head = head(self.encoder, self.kind.outputs, self.dropout, self.seed)
 
     def parts(self) -> dict[str, Tensor]:
         return self.head.parts()
@@ -55,22 +56,24 @@ class CrossEntropy(TrainingObjective):
 
     def predict(self, batch: Batch) -> Tensor:
         outputs: HeadOutputs = self.head(self.encoder, batch)
-        return outputs.logits
+        return self.head.packed(outputs.logits, batch)
 
     def classify(self, logits: Tensor, labels: Tensor) -> Tensor:
         assert self.kind is not None
         return CRITERIA[self.kind.loss](at_least_single(logits), labels)
 
     def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
-        return {"cross_entropy": self.classify(self.predict(batch), self.labels(batch, views))}
+        outputs: HeadOutputs = self.head(self.encoder, batch)
+        return {"cross_entropy": self.classify(outputs.logits, self.labels(batch, views))}
 
     def counts(self, views: Views) -> dict[str, float]:
         return {"cross_entropy": len(views.tokens)}
 
     def labels(self, batch: Batch, views: Views) -> Tensor:
-        """Of each sequence, those of its example."""
+        """Of each sequence, what the loss reads of those of its example."""
         assert views.labels is not None
-        return torch.as_tensor(views.labels[views.owner]).to(batch.ids.device)
+        assert self.kind is not None
+        return torch.as_tensor(self.kind.targets(views.labels[views.owner], views.tokens)).to(batch.ids.device)
 
 
 class SupervisedContrast(CrossEntropy):

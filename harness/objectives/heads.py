@@ -1,4 +1,5 @@
-"""The heads of classifiers: what they read of a batch, and their outputs. A head knows its layers; a loss does not."""
+"""The heads of classifiers and of question answering: what they read of a batch, and their outputs. A head knows its layers; a loss does
+not."""
 
 from __future__ import annotations
 
@@ -21,7 +22,23 @@ class HeadOutputs(NamedTuple):
     logits: Tensor
 
 
-class RowHead(nn.Module):
+class Head(nn.Module):
+    """Base of the heads that a later stage can start from."""
+
+    def packed(self, logits: Tensor, batch: Batch) -> Tensor:
+        """The outputs of the kind, a row each, from `HeadOutputs.logits`."""
+        return logits
+
+    def parts(self) -> dict[str, Tensor]:
+        """Its weights as 'classifier/name' on the CPU, that a later stage can start from."""
+        return {f"{HEAD}/{name}": tensor.to("cpu", copy=True) for name, tensor in self.state_dict().items()}
+
+    def load_parts(self, tensors: Mapping[str, Tensor]) -> None:
+        """Raises KeyError where the weights have no head."""
+        self.load_state_dict({name: tensors[f"{HEAD}/{name}"] for name in self.state_dict()})
+
+
+class RowHead(Head):
     """One vector of outputs a row, from its first token: dropout, dense, tanh, dropout, linear (RoBERTa's own head, for every
     encoder: docs/papers.md D1)."""
 
@@ -37,10 +54,28 @@ class RowHead(nn.Module):
         pooled = torch.tanh(self.dense(self.drop(first)))
         return HeadOutputs(first, pooled, self.out(self.drop(pooled)))
 
-    def parts(self) -> dict[str, Tensor]:
-        """Its weights as 'classifier/name' on the CPU, that a later stage can start from."""
-        return {f"{HEAD}/{name}": tensor.to("cpu", copy=True) for name, tensor in self.state_dict().items()}
 
-    def load_parts(self, tensors: Mapping[str, Tensor]) -> None:
-        """Raises KeyError where the weights have no head."""
-        self.load_state_dict({name: tensors[f"{HEAD}/{name}"] for name in self.state_dict()})
+class TokenHead(Head):
+    """Start and end of an answer: two linear layers on each token's last state (COCO-LM's; BERT's own have no dropout either). The logits
+    [B, L, 2] are those of the padded batch, -inf where no answer may begin or end, so that their cross-entropy with the tokens of start and
+    end is the mean of both losses."""
+
+    def __init__(self, encoder: TextEncoder, outputs: int, dropout: float, seed: int) -> None:
+        super().__init__()
+        size, spread = encoder.hidden_size, encoder.config.initializer_range
+        self.start = draw_linear(nn.Linear(size, 1), spread, seed, "span_start")
+        self.end = draw_linear(nn.Linear(size, 1), spread, seed, "span_end")
+
+    def forward(self, encoder: TextEncoder, batch: Batch) -> HeadOutputs:
+        assert batch.answers is not None
+        states = encoder(batch)
+        scores = torch.cat([self.start(states), self.end(states)], dim=1)
+        scores = scores.masked_fill(~batch.answers[:, None], float("-inf"))
+        rows, width = batch.packing.shape
+        logits = scores.new_full((rows * width, 2), float("-inf")).index_copy(0, batch.packing.slots, scores)
+        first = states.index_select(0, batch.packing.first)
+        return HeadOutputs(first, first, logits.view(rows, width, 2))
+
+    def packed(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Of each token, [T, 2]."""
+        return logits.reshape(-1, 2).index_select(0, batch.packing.slots)

@@ -154,10 +154,13 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
 
 def _check_head(resolved: ResolvedTable, row: Row, start: Encoder | Parent | None, task: Task) -> None:
     """Raises UserError where runs would start from a classification head with another number of outputs."""
-    if isinstance(start, Parent) and HEAD in start.parts and start.stage.data.num_labels != task.kind.outputs:
+    if not isinstance(start, Parent) or HEAD not in start.parts:
+        return
+    before, kind = start.stage.data.kind, task.kind
+    if before is None or (before.outputs, before.per_token) != (kind.outputs, kind.per_token):
         raise UserError(
             f"table {resolved.table.name}, row {row.name}: the head that it starts from has {start.stage.data.num_labels} outputs, and "
-            f"task {task.name} has {task.kind.outputs} labels; choose other tasks, or set starts_from.head to false."
+            f"task {task.name} has {kind.outputs} labels; choose other tasks, or set starts_from.head to false."
         )
 
 
@@ -212,6 +215,7 @@ def _contexts(resolved: ResolvedTable, row: Row, table_data: TableData, name: st
                 max_length=resolved.max_length,
                 dev=training.dev,
                 tests=tuple(found.tests.values()),
+                spans=found.task.spans,
                 classes=found.task.classes,
             )
             unlabelled = Data(training.texts, max_length=resolved.max_length)

@@ -47,7 +47,7 @@ REQUEST_FIELDS = (
     ),
     Field("text", str, "labelled", "text column, or the two of a pair: COLUMN,COLUMN", several=True, metavar="COLUMN"),
     Field("label", str, "labelled", "label column", metavar="COLUMN"),
-    Field("kind", str, "labelled", "what the labels are", metavar="classes|regression"),
+    Field("kind", str, "labelled", "what the labels are", metavar="classes|regression|spans"),
     Field(
         "dev",
         str,

@@ -107,7 +107,7 @@ def own_tasks(plan: Plan) -> list[str]:
             counts = {title: int(count) for title, count in zip(task.classes, data.labels, strict=True)}
             what = f"{len(task.classes)} classes{shares(counts)}"
         else:
-            what = f"a regression, {data.labels[0]:g} to {data.labels[1]:g}"
+            what = task.kind.overview(data.labels)
         sentences.append(f"{task.title}: {text} in {columns}, labels in '{task.label}': {what}.")
     return sentences
 

@@ -51,13 +51,16 @@ class HubData:
                 )
             yield found or self.there.fetch(file)
 
-    def tables(self, split: str, columns: Sequence[str], label: str) -> Iterator[LabelledFile]:
+    def tables(
+        self, split: str, columns: Sequence[str], label: str, *, structured: bool = False
+    ) -> Iterator[LabelledFile]:
         """Text columns and labels of each file of a split, fetched where it is not cached; codes of labels as their names.
 
         Raises NotAtHand, or UserError as `read_labelled` does.
         """
         for file, path in zip(self.splits[split], self.files(split, download=True), strict=True):
-            table = read_labelled(path, columns, label, f"{HUB}{self.name}: {split if os.path.isabs(file) else file}")
+            shown = f"{HUB}{self.name}: {split if os.path.isabs(file) else file}"
+            table = read_labelled(path, columns, label, shown, structured=structured)
             names = {**table.names, **self.names}.get(label, ())
             values = [names[code] if type(code) is int and 0 <= code < len(names) else code for code in table.values]
             yield replace(table, values=values)

@@ -9,14 +9,15 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from harness.answers import SQUAD
 from harness.errors import UserError, unknown
-from harness.kinds import kind_of, number_of
+from harness.kinds import Spans, kind_of, number_of
 from harness.paths import named_path
 from harness.tasks.hub_data import HUB, HubData, open_hub_data
 from harness.tasks.reading import LabelledFile, existing_file, read_labelled, rows_of_all, whole_rows
@@ -26,7 +27,9 @@ from harness.wording import some_of
 
 LABEL_NAMES = ("label", "labels", "class", "category", "target")
 """Columns that are taken for the labels where no flag names one."""
-KINDS = ("classes", "regression")
+KINDS = ("classes", "regression", "spans")
+QUESTIONS = ("question", "context")
+"""The text columns of question answering where no flag names others, and beside answers a sign of it."""
 MOST_CLASSES = 1000
 FEW_NUMBERS = 10
 """Whole numbers of at most so many different values are classes; of more, a flag says what they are."""
@@ -60,7 +63,7 @@ def infer_task(name: str, described: Description, option: Option) -> tuple[Task,
     data set that cannot be fetched.
     """
     if described.kind and described.kind not in KINDS:
-        raise UserError(f"{option('kind')} {described.kind}: should be {' or '.join(KINDS)}.")
+        raise UserError(f"{option('kind')} {described.kind}: should be {', '.join(KINDS[:-1])} or {KINDS[-1]}.")
     data: HubData | None = None
     if name.startswith(HUB):
         data = open_hub_data(name, f"task {name}", "name a file", download=True)
@@ -76,18 +79,23 @@ def infer_task(name: str, described: Description, option: Option) -> tuple[Task,
     columns = list(first[0])
     _check_columns(name, columns, described, option)
     sample = {column: [row.get(column) for row in first] for column in columns}
+    spans = SQUAD if _asks(columns, described) else None
+    described = _as_questions(described, option) if spans else described
     label = described.label or _label(name, columns, sample, described.text, option)
     text = described.text or _text(name, columns, sample, label, option)
-    tables = list(data.tables(split, text, label)) if data else [read_labelled(path, text, label)]
+    structured = spans is not None
+    if data:
+        tables = list(data.tables(split, text, label, structured=structured))
+    else:
+        tables = [read_labelled(path, text, label, structured=structured)]
     names = tuple(tables[0].names.get(label, ())) if not data else ()
-    counts = _counts(tables)
-    classes = names or _classes(name, counts, described.kind, label, option)
+    classes = () if spans else names or _classes(name, _counts(tables), described.kind, label, option)
     task = Task(
         name=task_name(name),
         title=_title(_stem(name)),
         columns=text,
         classes=classes,
-        metrics=kind_of(classes).metrics,
+        metrics=kind_of(classes, spans=spans).metrics,
         train=split if data else "train",
         own=True,
         data=place,
@@ -102,6 +110,7 @@ def infer_task(name: str, described: Description, option: Option) -> tuple[Task,
         if described.unlabelled.startswith(HUB)
         else _beside(described.unlabelled, option("unlabelled")),
         remove_overlap=described.remove_overlap,
+        spans=spans,
     )
     return task, rows_of_all(tables, task, task.name)
 
@@ -120,7 +129,8 @@ def task_yaml(task: Task, folder: Path) -> dict[str, Any]:
         "columns": list(task.columns),
         "label": task.label,
         "classes": list(task.classes),
-        "regression": not task.classes,
+        "regression": not task.classes and not task.spans,
+        "spans": bool(task.spans),
         "labels": {int(value): name for value, name in task.labels},
         "metrics": list(task.metrics),
         "splits": {"train": task.train} if task.train != "train" else None,
@@ -172,6 +182,20 @@ def _check_columns(name: str, columns: Sequence[str], described: Description, op
         raise UserError(f"{shown}: name one text column, or the two of a pair.")
     if len({*described.text, described.label}) < len(described.text) + 1:
         raise UserError(f"{shown}: each text column and the label column should be another.")
+
+
+def _asks(columns: Sequence[str], described: Description) -> bool:
+    """Whether the rows are questions: as a flag says, or where none says anything, by their columns."""
+    if described.kind or described.text or described.label:
+        return described.kind == "spans"
+    return {*QUESTIONS, Spans.label_column} <= {*columns}
+
+
+def _as_questions(described: Description, option: Option) -> Description:
+    text = described.text or QUESTIONS
+    if len(text) != 2:
+        raise UserError(f"{option('text')} {','.join(text)}: question answering takes two, QUESTION,CONTEXT.")
+    return replace(described, text=text, label=described.label or Spans.label_column)
 
 
 def _label(

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness import errors
+from harness.answers import answer_f1, answerable, best_over_thresholds, exact_match
 from harness.errors import UserError
-from harness.kinds import Kind, Predictions
+from harness.kinds import Kind, Predictions, Spans
 
 Array = NDArray[Any]
 
@@ -23,7 +24,7 @@ class Metric:
     """`compute(gold [n], predicted [n])`; `kind` says what is predicted: class codes or a score.
 
     `title`: how tables print it; `abbreviation`: beside the title of a column, the name where left out. `binary`: defined for two
-    classes only. `worst`: the lowest value that it can take.
+    classes only. `worst`: the lowest value that it can take. `measure`: computes it instead where more than what is predicted is needed.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Metric:
     binary: bool = False
     worst: float = 0.0
     abbreviation: str = ""
+    measure: Callable[[Predictions], float] | None = None
 
     @property
     def short(self) -> str:
@@ -85,6 +87,22 @@ def _correlation(name: str) -> Callable[[Array, Array], float]:
     return compute
 
 
+def _answers(measure: Callable[[Array, Any], Array], answered: bool | None = None) -> Callable[[Array, Array], float]:
+    """The mean of a measure over all questions, or over those with an answer or without; 0 where there are none."""
+
+    def compute(gold: Array, predicted: Array) -> float:
+        chosen = np.ones(len(gold), dtype=np.bool_) if answered is None else answerable(gold) == answered
+        return float(measure(gold[chosen], predicted[chosen].tolist()).mean()) if chosen.any() else 0.0
+
+    return compute
+
+
+def _best_f1(predictions: Predictions) -> float:
+    gold, spans = predictions.gold, Spans()
+    answered = answer_f1(gold, spans.texts(predictions.arrays))
+    return best_over_thresholds(answered, answer_f1(gold, [""] * len(gold)), spans.margins(predictions.arrays))
+
+
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
@@ -97,11 +115,20 @@ METRICS: dict[str, Metric] = {
         Metric("mcc", "MCC", "class", _mcc, worst=-1.0),
         Metric("spearman", "Spearman correlation", "score", _correlation("spearmanr"), worst=-1.0),
         Metric("pearson", "Pearson correlation", "score", _correlation("pearsonr"), worst=-1.0),
+        Metric("exact_match", "EM", "span", _answers(exact_match), abbreviation="EM"),
+        Metric("answer_f1", "answer F1", "span", _answers(answer_f1), abbreviation="F1"),
+        Metric("hasans_exact", "HasAns EM", "span", _answers(exact_match, True)),
+        Metric("hasans_f1", "HasAns F1", "span", _answers(answer_f1, True)),
+        Metric("noans_accuracy", "NoAns accuracy", "span", _answers(exact_match, False)),
+        Metric("best_f1", "answer F1 at the best threshold", "span", _answers(answer_f1), measure=_best_f1),
     )
 }
 """accuracy; balanced_accuracy, the mean recall of the classes that gold holds; f1 of class 1 (two classes); f1_macro, the mean of
 the classes' F1; f1_weighted, their mean weighted by the classes' gold rows; f1_micro, F1 over all decisions (with one label a row
-it equals accuracy); mcc, Matthews correlation; spearman and pearson, of a score.
+it equals accuracy); mcc, Matthews correlation; spearman and pearson, of a score; of extractive question answering exact_match and
+answer_f1 by SQuAD's official definitions, over all questions, over those with an answer (hasans_) and over those without (noans_accuracy,
+where both are one); best_f1, answer_f1 at the threshold on null scores that makes it largest on these very examples: too high by that
+choice.
 
 F1, recall and mcc by scikit-learn, correlations by scipy. A class that neither gold nor predictions hold has no part in f1_macro, as
 in scikit-learn. What is undefined is 0.0: the F1 of a class that is never predicted rightly, mcc and correlations when either
@@ -129,4 +156,5 @@ def score(metric: str, predictions: Predictions) -> float:
         raise ValueError(f"{metric}: the predictions {problem}")
     if not METRICS[metric].applies(predictions.kind):
         raise ValueError(f"{metric}: does not apply to predictions of {predictions.kind.description}")
-    return METRICS[metric].compute(predictions.gold, predictions.decoded)
+    measure = METRICS[metric].measure
+    return measure(predictions) if measure else METRICS[metric].compute(predictions.gold, predictions.decoded)

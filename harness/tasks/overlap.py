@@ -77,19 +77,28 @@ def normal_pieces(texts: list[bytes], characters: list[int]) -> list[bytes]:
     return found
 
 
-def parted(rows: Rows, scope: Scope) -> tuple[Rows, Rows]:
+def parted(rows: Rows, scope: Scope, unit: int | None = None) -> tuple[Rows, Rows]:
     """(train, validation) of rows that have no split of their own, in canonical order: validation is the quarter whose normalised
-    text has the lowest hash under `scope`, so the same text is never in both, and more rows move none from one to the other.
+    text has the lowest hash under `scope`, so the same text is never in both, and more rows move none from one to the other. `unit`: see
+    `Kind.unit`.
     """
-    held_out = scoped(normal_ids(rows)[:, 0], scope) < np.uint64(int(VALIDATION_SHARE * 2**64))
+    held_out = scoped(unit_ids(rows, unit), scope) < np.uint64(int(VALIDATION_SHARE * 2**64))
     return rows.take(~held_out).sorted(), rows.take(held_out).sorted()
 
 
-def without(rows: Rows, *others: Rows) -> Rows:
+def unit_ids(rows: Rows, unit: int | None) -> Ids:
+    """Hashes [n] of what splits do not cut (`Kind.unit`): the normalised texts of a row, or that in one of its columns."""
+    return normal_ids(rows)[:, 0] if unit is None else normal_ids(rows, whole=False)[:, unit]
+
+
+def without(rows: Rows, *others: Rows, unit: int | None = None) -> Rows:
     """The rows whose text is in none of `others`, by normalised text: of whole rows where both have as many columns, else of
-    any one text of a row."""
+    any one text of a row; with a `unit`, that in this column."""
     kept = np.ones(len(rows), dtype=np.bool_)
     for other in others:
+        if unit is not None:
+            kept &= ~among(unit_ids(rows, unit), unit_ids(other, unit))
+            continue
         whole = rows.columns == other.columns
         kept &= ~among(normal_ids(rows, whole), normal_ids(other, whole)).any(axis=1)
     return rows if kept.all() else rows.take(kept)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import UserError
-from harness.tasks.overlap import normal_ids, without
+from harness.tasks.overlap import unit_ids, without
 from harness.tasks.protocol import (
     EvaluationSets,
     Protocol,
@@ -173,11 +173,11 @@ class OwnProtocol(Protocol):
                     "own, or leave its dev set out."
                 )
             given = source.load(task, task.dev)
-            dev = without(given, *tests.values())
+            dev = without(given, *tests.values(), unit=task.kind.unit)
             words.append(f"dev all {len(given):,} rows of {_place(task, task.dev)}")
             if len(dev) < len(given):
                 words.append(f"{len(given) - len(dev):,} of them left out, their text is in test")
-        rest = without(pool, *tests.values(), *([dev] if dev is not None else []))
+        rest = without(pool, *tests.values(), *([dev] if dev is not None else []), unit=task.kind.unit)
         if len(rest) < len(pool):
             words.append(f"{len(pool) - len(rest):,} labelled rows left out, their text is in test or dev")
         if dev is None and self.dev == "once":
@@ -230,7 +230,7 @@ def _repeated(rows: Rows) -> Iterable[str]:
     distinct = _distinct(rows.text_ids)
     if distinct == len(rows):
         return
-    labels = mix(rows.gold.astype(np.float64).view(np.uint64))
+    labels = mix(np.unique(rows.gold, return_inverse=True)[1].astype(np.uint64))
     pairs = _distinct(rows.text_ids ^ labels)
     if pairs < len(rows):
         yield f"labelled rows that repeat the text and label of another: {len(rows) - pairs:,}"
@@ -244,10 +244,11 @@ def _distinct(ids: Ids) -> int:
 
 
 class _Texts:
-    """The distinct normalised texts of rows, each with a class: the lowest code among its rows, 0 in a regression."""
+    """The distinct normalised texts of rows (of question answering the contexts), each with a class: the lowest code among its rows, 0 where
+    there are no classes."""
 
     def __init__(self, task: Task, rows: Rows) -> None:
-        ids = normal_ids(rows)[:, 0]
+        ids = unit_ids(rows, task.kind.unit)
         self._order = np.argsort(ids)
         begins = np.diff(ids[self._order], prepend=~ids[self._order[:1]]) != 0
         self._ids, self._text_of = ids[self._order][begins], np.cumsum(begins) - 1

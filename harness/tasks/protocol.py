@@ -229,7 +229,7 @@ def draw_per_class(task: Task, rows: Rows, size: int, scope: Scope) -> Rows:
     """
     if not task.classes:
         raise UserError(
-            f"task {task.name}: a regression has no classes to draw the same number of; take another protocol."
+            f"task {task.name}: {task.kind.description} has no classes to draw the same number of; take another protocol."
         )
     counts = _require(task, rows, size)
     each, rest = divmod(size, len(counts))

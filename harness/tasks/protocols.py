@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from harness import errors
 from harness.errors import UserError
 from harness.tasks.k_shot import KShotProtocol
-from harness.tasks.overlap import count_overlap
+from harness.tasks.overlap import count_overlap, unit_ids
 from harness.tasks.own_protocol import OwnProtocol
 from harness.tasks.protocol import (
     SAMPLERS,
@@ -167,7 +167,12 @@ class CmlmProtocol(PaperProtocol):
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Indices of `count` rows, and of `others` of the rest (None: all of it)."""
         scope: Scope = [task.name, task.version, *self.EVALUATION_SCOPE, split]
-        return draw_two(scoped(rows.text_ids, scope), count, others)
+        return draw_two(scoped(_drawn_by(task, rows, rows.text_ids), scope), count, others)
+
+
+def _drawn_by(task: Task, rows: Rows, ids: Ids) -> Ids:
+    """What rows are drawn by, [n]: `ids`, or what splits of the task do not cut."""
+    return ids if task.kind.unit is None else unit_ids(rows, task.kind.unit)
 
 
 def dev_size(rows: int) -> int:
@@ -229,8 +234,8 @@ class StratifiedProtocol(PaperProtocol):
                 rest = pool.take(~held_out) if split == task.dev else rest
             tests[evaluation] = rows
         rest = pool if rest is None else rest
-        seen = np.concatenate([rows.text_ids for rows in tests.values()])
-        rest = rest.take(~np.isin(rest.text_ids, seen))
+        seen = np.concatenate([_drawn_by(task, rows, rows.text_ids) for rows in tests.values()])
+        rest = rest.take(~np.isin(_drawn_by(task, rest, rest.text_ids), seen))
         if not len(rest) or not all(map(len, tests.values())):
             raise UserError(
                 f"task {task.name}: split {task.dev} has {len(pool)} row(s), too few for dev and test; give more rows."
@@ -242,7 +247,7 @@ class StratifiedProtocol(PaperProtocol):
 
     def _half(self, task: Task, split: str, rows: Rows) -> tuple[NDArray[np.bool_], Rows]:
         """Mask [n] of the test rows of a development set, and these rows."""
-        hashes = scoped(rows.ids, self._scope(task, split, "test"))
+        hashes = scoped(_drawn_by(task, rows, rows.ids), self._scope(task, split, "test"))
         held_out = np.zeros(len(rows), dtype=np.bool_)
         held_out[self._stratified(task, rows, rows, hashes, int(len(rows) * self.test_share))] = True
         return held_out, rows.take(held_out)

@@ -29,7 +29,7 @@ from harness.tasks.task import Task
 
 FORMATS = (".parquet", ".csv", ".jsonl")
 """Endings of a split's file in a folder."""
-LABELLED = (*FORMATS, ".tsv")
+LABELLED = (*FORMATS, ".tsv", ".json")
 """Endings of a file of labelled rows that a user names."""
 PART = 1 << 10
 """Rows that are held as Python's own strings at a time."""
@@ -62,7 +62,9 @@ class FileColumns:
 
 
 def unit_of(path: Path) -> str:
-    """What the rows of a file are counted by: 'line' or 'row'."""
+    """What the rows of a file are counted by: 'line', 'row', or 'question' of SQuAD's own format."""
+    if path.suffix.lower() == ".json":
+        return "question"
     return "line" if is_separated(path) or ending_of(path).lower() in (".jsonl", ".json") else "row"
 
 
@@ -75,7 +77,7 @@ def whole_rows(path: Path, longest: int = FIELD_CHARACTERS) -> Iterator[tuple[in
     if is_separated(path):
         header, rows = _headed(path, (), longest)
         yield from ((line, dict(zip(header, row, strict=True))) for line, row in rows)
-    elif unit_of(path) == "line":
+    elif unit_of(path) != "row":
         yield from objects(path, (), once=True)
     else:
         with _table(path) as (schema, read):
@@ -83,13 +85,16 @@ def whole_rows(path: Path, longest: int = FIELD_CHARACTERS) -> Iterator[tuple[in
             yield from enumerate(itertools.chain.from_iterable(batches), 1)
 
 
-def parts_of(path: Path, wanted: Sequence[str], label: str = "", fix: str = RENAME) -> Iterator[FileColumns]:
+def parts_of(
+    path: Path, wanted: Sequence[str], label: str = "", fix: str = RENAME, *, structured: bool = False
+) -> Iterator[FileColumns]:
     """The columns `wanted` of a file in parts of at most PART rows; one without rows where the file has none.
 
-    `fix` says what to do where a column is missing. Raises UserError; in Parquet all but `label` have to hold text.
+    `fix` says what to do where a column is missing. Raises UserError; in Parquet all but `label` have to hold text; `structured`: that may
+    hold lists and objects.
     """
     if unit_of(path) == "row":
-        yield from _table_parts(path, wanted, label, fix)
+        yield from _table_parts(path, wanted, label, fix, structured)
         return
     rows: Iterator[tuple[int, Any]] = objects(path, wanted, once=True)
     keys: Sequence[Any] = wanted
@@ -99,7 +104,7 @@ def parts_of(path: Path, wanted: Sequence[str], label: str = "", fix: str = RENA
     part = list(itertools.islice(rows, PART))
     while True:
         columns = {name: [row[key] for _, row in part] for name, key in zip(wanted, keys, strict=True)}
-        yield FileColumns(path, columns, "line", [line for line, _ in part])
+        yield FileColumns(path, columns, unit_of(path), [line for line, _ in part])
         if not (part := list(itertools.islice(rows, PART))):
             return
 
@@ -192,8 +197,12 @@ def objects(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line, object) of a JSONL file; `once` refuses a key that stands twice, of which Python would keep the last.
 
-    Raises UserError with the line of what is no object, or lacks one of `wanted`; `fix` says what to do then.
+    Of a `.json` file in SQuAD's own format, (number, object) of each question. Raises UserError with the line of what is no object, or
+    lacks one of `wanted`; `fix` says what to do then.
     """
+    if path.suffix.lower() == ".json":
+        yield from _squad(path, wanted, fix)
+        return
     hook, example = _once if once else None, next(iter(wanted), "text")
     for line, text in lines(path):
         try:
@@ -206,6 +215,27 @@ def objects(
         if not all(name in row for name in wanted):
             require(f"{path}, line {line}", list(row), wanted, fix)
         yield line, row
+
+
+def _squad(path: Path, wanted: Sequence[str], fix: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(number, object with title, context, question and answers) of each question of a file in SQuAD's own format."""
+    try:
+        with reading(path, "\n") as file:
+            body = json.load(file)
+        rows = [
+            {"title": article.get("title", ""), "context": paragraph["context"], **question}
+            for article in body["data"]
+            for paragraph in article["paragraphs"]
+            for question in paragraph["qas"]
+        ]
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        problem = f"no {error}" if isinstance(error, KeyError) else getattr(error, "msg", "another structure")
+        raise UserError(
+            f"{path}: is not SQuAD's JSON with data, paragraphs and qas ({problem}); write one object a line to a .jsonl file."
+        ) from None
+    for number, row in enumerate(rows, 1):
+        require(f"{path}, question {number}", list(row), wanted, fix)
+        yield number, row
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -301,11 +331,11 @@ def _table(path: Path) -> Iterator[tuple[Any, Callable[[list[str], int], Iterato
         raise UserError(f"{path}: is not a whole {kind} file ({problem[:200]}); fetch or write it again.") from None
 
 
-def _table_parts(path: Path, wanted: Sequence[str], label: str, fix: str) -> Iterator[FileColumns]:
+def _table_parts(path: Path, wanted: Sequence[str], label: str, fix: str, structured: bool) -> Iterator[FileColumns]:
     """See `parts_of`."""
     rows = 0
     with _table(path) as (schema, read):
-        _check_columns(path, schema, wanted, fix, label)
+        _check_columns(path, schema, wanted, fix, label, structured)
         for batch in read(list(wanted), PART):
             columns = {name: _values(path, name, batch.column(name), rows) for name in wanted}
             yield FileColumns(path, columns, "row", range(rows + 1, rows + batch.num_rows + 1), _code_names(schema))
@@ -314,7 +344,7 @@ def _table_parts(path: Path, wanted: Sequence[str], label: str, fix: str) -> Ite
         yield FileColumns(path, {name: [] for name in wanted}, "row", ())
 
 
-def _check_columns(path: Path, schema: Any, wanted: Sequence[str], fix: str, label: str) -> None:
+def _check_columns(path: Path, schema: Any, wanted: Sequence[str], fix: str, label: str, structured: bool) -> None:
     import pyarrow as pa
 
     require(str(path), schema.names, wanted, fix)
@@ -323,7 +353,8 @@ def _check_columns(path: Path, schema: Any, wanted: Sequence[str], fix: str, lab
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
         number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-        if not (text or pa.types.is_null(kind) or (name == label and number)):
+        free = name == label and (number or structured)
+        if not (text or pa.types.is_null(kind) or free):
             expected = "text or numbers" if name == label else "text"
             raise UserError(f"{path}: column '{name}' holds {kind}, not {expected}; write it as {expected}.")
 
@@ -427,7 +458,11 @@ class LabelledFile:
         labels = [task.kind.read(value) for value in self.values]
         if None in labels:
             raise self._bad_label(task, labels.index(None))
-        return self.texts.with_labels(np.array(labels, dtype=task.kind.dtype)[self.codes], name)
+        read: NDArray[Any] = np.array(labels, dtype=task.kind.dtype)[self.codes]
+        if misplaced := task.kind.misplaced(self.texts.texts, read):
+            row, problem = misplaced
+            raise UserError(f"{self.path}, {self.unit} {self.places[row]}: {problem}; correct it.")
+        return self.texts.with_labels(read, name)
 
     def _bad_label(self, task: Task, code: int) -> UserError:
         value, place, allowed = self.values[code], self.place(code), task.kind.allowed
@@ -442,14 +477,17 @@ class LabelledFile:
         return UserError(f"{place}: label {quoted(value)} is unknown to task {task.name}; it should be {allowed}{fix}.")
 
 
-def read_labelled(path: Path, columns: Sequence[str], label: str, shown: str = "") -> LabelledFile:
+def read_labelled(
+    path: Path, columns: Sequence[str], label: str, shown: str = "", *, structured: bool = False
+) -> LabelledFile:
     """The text columns and the labels of a file, read once. Raises UserError as `read_rows` does, except for labels: which are
-    right, the task says. `shown`: how errors name the file; its path where left out."""
+    right, the task says. `shown`: how errors name the file; its path where left out. `structured`: labels may be lists and objects, which
+    become JSON text."""
     writer, known, codes, places = TextWriter(len(columns)), dict[Any, int](), [], []
-    for part in parts_of(path, (*columns, label), label):
+    for part in parts_of(path, (*columns, label), label, structured=structured):
         part = replace(part, path=shown or path)
         writer.add(filled_texts(part, columns))
-        codes.append(_label_codes(part, label, known))
+        codes.append(_label_codes(part, label, known, structured))
         places.append(np.asarray(part.places, dtype=np.int64))
     return LabelledFile(
         part.path,
@@ -462,9 +500,13 @@ def read_labelled(path: Path, columns: Sequence[str], label: str, shown: str = "
     )
 
 
-def _label_codes(table: FileColumns, label: str, known: dict[Any, int]) -> NDArray[np.int32]:
+def _label_codes(table: FileColumns, label: str, known: dict[Any, int], structured: bool) -> NDArray[np.int32]:
     """The number of each label among those that differ; `known` counts them as they appear, with the type of what is no text."""
     values = table.columns[label]
+    if structured:
+        values = [
+            json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict)) else value for value in values
+        ]
     for index, value in enumerate(values if set(map(type, values)) & {list, dict} else ()):
         if isinstance(value, (list, dict)):
             raise UserError(f"{table.place(index)}: label {quoted(value)} is neither text nor a number.")
@@ -478,7 +520,7 @@ def read_rows(path: Path, task: Task, name: str) -> Rows:
     Raises UserError: file missing or broken, column missing, no rows, a text that is null, not text or blank, a label that
     is unknown, out of range or hidden.
     """
-    return read_labelled(path, task.columns, task.label).rows(task, name)
+    return read_labelled(path, task.columns, task.label, structured=task.kind.structured).rows(task, name)
 
 
 def rows_of_all(tables: Sequence[LabelledFile], task: Task, name: str) -> Rows:

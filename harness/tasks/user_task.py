@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import Field, StrictBool, StrictInt, StrictStr, model_validator
 
+from harness.answers import SQUAD, SpanReading
 from harness.errors import UserError
 from harness.kinds import kind_of
 from harness.paths import named_path
@@ -52,16 +53,25 @@ class TaskFile(Strict):
     metrics: Annotated[tuple[Name, ...], Field(min_length=1)]
     classes: tuple[Name, ...] = ()
     regression: bool = False
+    spans: bool = False
     title: Title | None = None
     version: Annotated[int, Field(ge=1)] = 1
     splits: Splits = Splits()
     data: Hub | Name | None = None
-    label: Name = "label"
+    label: Name | None = None
     labels: dict[StrictBool | StrictInt | StrictStr, Name] = Field(default_factory=dict)
     dev: Name | None = None
     test: Name | None = None
     unlabelled: Hub | Name | None = None
     remove_overlap: StrictBool = False
+
+    @property
+    def reading(self) -> SpanReading | None:
+        return SQUAD if self.spans else None
+
+    @property
+    def label_column(self) -> str:
+        return self.label or kind_of(self.classes, spans=self.reading).label_column
 
     @model_validator(mode="after")
     def _fits(self) -> TaskFile:
@@ -72,10 +82,15 @@ class TaskFile(Strict):
         if self.name in TASKS:
             raise MisplacedError(["name"], f"'{self.name}' is a built-in task; choose another name")
         for number, column in enumerate(self.columns):
-            if column in (self.label, ROW_NUMBER) or column in self.columns[:number]:
+            if column in (self.label_column, ROW_NUMBER) or column in self.columns[:number]:
                 raise MisplacedError(["columns", number], f"'{column}' cannot be a text column here; name another")
-        if self.regression == bool(self.classes):
-            raise MisplacedError(["classes"], "give either two or more classes or 'regression: true'")
+        if self.regression + self.spans + bool(self.classes) != 1:
+            raise MisplacedError(
+                ["classes"],
+                "give either two or more classes, 'regression: true', or 'spans: true' for question answering",
+            )
+        if self.spans and len(self.columns) != 2:
+            raise MisplacedError(["columns"], "question answering takes two, question and context")
         if self.classes and len(set(self.classes)) < max(2, len(self.classes)):
             raise MisplacedError(["classes"], "should be two or more different names")
         for number, name in enumerate(self.classes):
@@ -83,16 +98,14 @@ class TaskFile(Strict):
                 raise MisplacedError(["classes", number], "begins or ends with a space, which no label does; drop it")
         for number, metric in enumerate(self.metrics):
             try:
-                check_metric(metric, kind_of(self.classes), f"task {self.name}")
+                check_metric(metric, kind_of(self.classes, spans=self.reading), f"task {self.name}")
             except UserError as error:
                 raise MisplacedError(["metrics", number], str(error)) from None
             if metric in self.metrics[:number]:
                 raise MisplacedError(["metrics", number], f"'{metric}' is given twice; keep one")
         for value, name in self.labels.items():
             if name not in self.classes:
-                allowed = (
-                    f"should be one of {', '.join(self.classes)}" if self.classes else "a regression has no classes"
-                )
+                allowed = f"should be one of {', '.join(self.classes)}" if self.classes else "this task has no classes"
                 raise MisplacedError(["labels", value], f"'{name}': {allowed}")
         if self.splits.train in (self.splits.validation, self.splits.test):
             raise MisplacedError(["splits"], "train should be another split than validation and test")
@@ -118,7 +131,8 @@ class TaskFile(Strict):
 def load_user_task(path: str | Path) -> Task:
     """A task of the user's own from a YAML file.
 
-    Keys: name, columns, metrics, and classes (names in the order of the codes) or `regression: true`; optional title,
+    Keys: name, columns, metrics, and classes (names in the order of the codes), `regression: true` or `spans: true` (question answering: the
+    columns are question and context, and the label is their answers); optional title,
     version, splits (mapping of train, validation and test to the names of the files or splits), label (the column of
     labels), labels (mapping of values in that column to classes), data: a data set of the hub, a file, or a folder of
     files, by its path from the YAML file, dev and test: files of these splits, unlabelled: further texts, and remove_overlap
@@ -146,10 +160,11 @@ def load_user_task(path: str | Path) -> Task:
         tests=(("test", splits.test or splits.validation),),
         own=True,
         data=place("data"),
-        label=body.label,
+        label=body.label_column,
         labels=tuple((str(value), name) for value, name in body.labels.items()),
         names_test=splits.test is not None,
         files=tuple((split, file) for split, file in files.items() if file),
         unlabelled=place("unlabelled"),
         remove_overlap=body.remove_overlap,
+        spans=body.reading,
     )

@@ -430,13 +430,15 @@ def predict(
     tokens = examples.tokens
     objective.eval()
     assert objective.kind is not None
-    outputs = np.zeros((len(tokens), objective.kind.outputs), dtype=np.float32)
+    count = len(objective.kind.positions(tokens.offsets, np.arange(len(tokens))))
+    outputs = np.zeros((count, objective.kind.outputs), dtype=np.float32)
     with torch.inference_mode(), autocast(device, precision):
         for rows in list(by_length(tokens.lengths))[process_group.rank :: process_group.size]:
-            outputs[rows] = objective.predict(Batch.of(tokens.take(rows), device)).float().cpu().numpy()
+            places = objective.kind.positions(tokens.offsets, rows)
+            outputs[places] = objective.predict(Batch.of(tokens.take(rows), device)).float().cpu().numpy()
     if process_group.size > 1:
         # Each row is one rank's, and zero on the others. NCCL reduces tensors on the device only.
         outputs = process_group.all_reduce(torch.from_numpy(outputs).to(device)).cpu().numpy()
     lengths = tokens.lengths.astype(np.float64)
     flops = forward_flops(objective.encoder.shape, float(lengths.sum()), float((lengths**2).sum()))
-    return Predictions(objective.kind.assemble(outputs, examples.starts), gold), flops
+    return Predictions(objective.kind.assemble(outputs, examples), gold), flops

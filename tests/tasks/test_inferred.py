@@ -138,7 +138,7 @@ def test_a_pair_and_names_in_a_parquet_file(tmp_path: Path) -> None:
         ("text,label\na b,yes\nc d,no\ne f,Yes\n", {}, ["line 4: label 'Yes' and 'yes'", "line 2", "case"]),
         ('text;label\na b;"1,5"\nc d;"2,5"\ne f;"3,5"\n', {}, ["line 2: label '1,5' has a decimal comma"]),
         ("text,label\na b,x\nc d,2\n", {"kind": "regression"}, ["line 2: label 'x' is no number"]),
-        ("text,label\na b,x\n", {"kind": "class"}, ["--kind class: should be classes or regression"]),
+        ("text,label\na b,x\n", {"kind": "class"}, ["--kind class: should be classes, regression or spans"]),
         ("text,label\n", {}, ["there are no rows"]),
         (
             "text,label\n" + "".join(f"t {i},{i}\n" for i in range(30)),

@@ -117,7 +117,7 @@ def test_labels_by_another_column_and_other_names(tmp_path: Path) -> None:
     ("data", "words"),
     [
         ("none.csv", "there is no file {}/none.csv; correct the path."),
-        ("task.yaml", "{}/task.yaml: is none of .parquet, .csv, .jsonl, .tsv; write"),
+        ("task.yaml", "{}/task.yaml: is none of .parquet, .csv, .jsonl, .tsv, .json; write"),
     ],
 )
 def test_what_cannot_be_read_is_named(data: str, words: str, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_take_by_mask_and_by_index_agree() -> None:
 def test_malformed_rows_are_refused() -> None:
     with pytest.raises(ValueError, match="labels of shape"):
         rows(labels=LABELS[:3])
-    with pytest.raises(ValueError, match="int64 or float32"):
+    with pytest.raises(ValueError, match="int64, float32 or bytes"):
         rows(labels=LABELS.astype(np.int32))
     with pytest.raises(ValueError, match="number of texts"):
         Rows((("a",), ("b", "c")))

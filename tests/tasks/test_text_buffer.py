@@ -107,8 +107,8 @@ def test_a_file_is_read_once_and_a_part_at_a_time(ending: str, tmp_path: Path, m
     read: list[int] = []
     parts_of = reading.parts_of
 
-    def counting(*given: Any) -> Iterator[reading.FileColumns]:
-        for part in parts_of(*given):
+    def counting(*given: Any, **more: Any) -> Iterator[reading.FileColumns]:
+        for part in parts_of(*given, **more):
             read.append(len(part.places))
             yield part
 

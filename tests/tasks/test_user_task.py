@@ -74,7 +74,7 @@ def test_regression_and_splits(tmp_path: Path) -> None:
         ("['no', 'yes']", "[one]", ("line 4", "two or more")),
         ("['no', 'yes']", "[one, one]", ("line 4", "different")),
         ("['no', 'yes']", "[0, 1]", ("line 4", "string")),
-        ("classes: ['no', 'yes']\n", "", ("either two or more classes or 'regression: true'",)),
+        ("classes: ['no', 'yes']\n", "", ("either two or more classes, 'regression: true', or 'spans: true'",)),
         ("accuracy, f1", "acuracy", ("line 5", "Did you mean 'accuracy'")),
         ("accuracy, f1", "pearson", ("line 5", "does not apply", "choose from accuracy, balanced_accuracy, f1")),
         ("accuracy, f1", "accuracy, f1_marco", ("line 5", "Did you mean 'f1_macro'")),

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import questions
 import tiny
 import torch
 from safetensors.torch import load, save
@@ -30,6 +31,7 @@ STAGES: dict[str, Callable[[Path], tuple[Stage, Inputs]]] = {
     "pre-training": lambda folder: tiny.post_training(folder, tiny.OBJECTIVES["coco_lm"], steps=22),
     "bf16": lambda folder: tiny.fine_tuning(folder, every=EVERY, steps=22, precision="bf16"),
     "fp16": lambda folder: tiny.fine_tuning(folder, every=EVERY, steps=22, precision="fp16"),
+    "question answering": lambda folder: questions.fine_tuning(folder, every=EVERY, steps=22),
     "fp16, skipped updates": lambda folder: tiny.post_training(
         folder, tiny.OBJECTIVES["coco_lm"], steps=22, precision="fp16"
     ),
@@ -51,11 +53,15 @@ def run(stage: Stage, inputs: Inputs, place: WorkerSetup, die_after: int = 0) ->
             raise Killed
 
     vocabulary = tiny.vocabulary(place.encoder_folder)
-    return run_stage(stage, inputs, vocabulary, tiny.METRICS, place, keep_weights=True, report=report)
+    metrics = (stage.selection.metric,) if stage.selection else tiny.METRICS
+    return run_stage(stage, inputs, vocabulary, metrics, place, keep_weights=True, report=report)
 
 
 def numbers(record: Record) -> tuple[Any, ...]:
-    predictions = {digest: (p.logits.tobytes(), p.gold.tobytes()) for digest, p in record.predictions.items()}
+    predictions = {
+        digest: (*(array.tobytes() for _, array in sorted(p.arrays.items())), p.gold.tobytes())
+        for digest, p in record.predictions.items()
+    }
     found = (record.status, record.selected_step, record.tied, record.dev_scores, record.histogram, record.history)
     return (*found, record.flops, record.weights_digest, predictions)
 

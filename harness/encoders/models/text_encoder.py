@@ -39,20 +39,27 @@ ENCODER_PARTS = ("encoder", "mlm_head")
 
 @dataclass(frozen=True)
 class Batch:
-    """Packed sequences on a device: `ids`, `types` [T] and their packing."""
+    """Packed sequences on a device: `ids`, `types` [T] and their packing. `answers` [T], where answers are looked for: whether an answer may
+    begin or end at a token; at the first of each sequence, that there is none."""
 
     ids: Tensor
     types: Tensor
     packing: packed.Packing
+    answers: Tensor | None = None
 
     @classmethod
     def of(cls, tokens: Tokens, device: torch.device, ids: Any = None) -> Batch:
         """From tokens, with `ids` [T] instead of their own where given (a corrupted view)."""
-        chosen = tokens.ids if ids is None else ids
+        chosen, answers = tokens.ids if ids is None else ids, None
+        if tokens.places is not None:
+            allowed = tokens.places[:, 0] >= 0
+            allowed[tokens.offsets[:-1]] = True
+            answers = torch.from_numpy(allowed).to(device)
         return cls(
             torch.from_numpy(np.asarray(chosen, dtype=np.int64)).to(device),
             torch.from_numpy(tokens.types.astype(np.int64)).to(device),
             packed.packing(tokens.lengths, device),
+            answers,
         )
 
 

@@ -1,6 +1,17 @@
 """Texts as token ids, in memory and on disk. Imports no torch."""
 
-from harness.encoders.tokens.reading import Packed, Plain, Reading, reading_of
+from harness.encoders.tokens.reading import Packed, Plain, Reading, Windows, reading_of
 from harness.encoders.tokens.tokeniser import Examples, Tokeniser, Tokens, Vocabulary, joined
 
-__all__ = ["Examples", "Packed", "Plain", "Reading", "Tokeniser", "Tokens", "Vocabulary", "joined", "reading_of"]
+__all__ = [
+    "Examples",
+    "Packed",
+    "Plain",
+    "Reading",
+    "Tokeniser",
+    "Tokens",
+    "Vocabulary",
+    "Windows",
+    "joined",
+    "reading_of",
+]

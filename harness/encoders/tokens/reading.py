@@ -1,4 +1,5 @@
-"""How rows of texts become sequences of tokens: each text by itself, or all of them end to end in blocks."""
+"""How rows of texts become sequences of tokens: each text by itself, all of them end to end in blocks, or a question with windows of its
+context."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.encoders.tokens.tokeniser import Examples, Frame, Tokeniser, Tokens, joined
+from harness.answers import SQUAD, SpanReading
+from harness.encoders.tokens.tokeniser import Examples, Frame, PairFrame, Tokeniser, Tokens, joined
 from harness.errors import UserError
 from harness.specs import Data
 
@@ -85,7 +87,41 @@ class Packed(Reading):
 READINGS: dict[str, type[Reading]] = {reading.name: reading for reading in (Plain, Packed)}
 
 
+@dataclass(frozen=True)
+class Windows(Reading):
+    """A question with its context, (question, context) a row: a sequence of the question's first tokens and each window of the context's;
+    the windows of a row are one example. A window that is not the last is full."""
+
+    name = "windows"
+
+    spans: SpanReading = SQUAD
+
+    def sequences(self, parts: Iterable[Sequence[Row]], tokeniser: Tokeniser) -> Iterator[Tokens]:
+        yield from (self.examples(part, tokeniser).tokens for part in parts)
+
+    def examples(self, rows: Sequence[Row], tokeniser: Tokeniser) -> Examples:
+        """Raises UserError where a question leaves a window no room for an answer."""
+        frame, questions, contexts = tokeniser.pair_frame, *(list(column) for column in zip(*rows, strict=True))
+        different = list(dict.fromkeys(contexts))  # many questions have one context
+        placed = dict(zip(different, tokeniser.placed(different), strict=True))
+        whole: list[Tokens] = []
+        for question, (ids, _), context in zip(questions, tokeniser.placed(questions), contexts, strict=True):
+            ids = ids[: self.spans.question]
+            room = self.max_length - len(frame.before) - len(frame.between) - len(frame.after) - len(ids)
+            if room < 2:
+                raise UserError(
+                    f"max_length {self.max_length}: leaves no room for a context beside the {len(ids)} tokens of the question "
+                    f"'{question[:60]}'; raise max_length."
+                )
+            content, places = placed[context]
+            whole.append(_windows(ids, content, places, frame, room, min(self.spans.stride, room // 2)))
+        starts = np.concatenate([[0], np.cumsum([len(tokens) for tokens in whole])])
+        return Examples(joined(*whole), starts, tuple(contexts))
+
+
 def reading_of(data: Data) -> Reading:
+    if data.spans:
+        return Windows(data.max_length, spans=data.spans)
     return READINGS[data.blocks](data.max_length, data.views)
 
 
@@ -116,3 +152,39 @@ def _framed(content: NDArray[np.int32], separators: NDArray[np.bool_], frame: Fr
     ids[:, inside] = content
     special[:, inside] = separators
     return Tokens(ids.ravel(), types.ravel(), special.ravel(), np.arange(count + 1, dtype=np.int64) * length)
+
+
+def _windows(
+    question: NDArray[np.int32],
+    content: NDArray[np.int32],
+    places: NDArray[np.int32],
+    frame: PairFrame,
+    room: int,
+    shared: int,
+) -> Tokens:
+    """A question with windows of at most `room` tokens of its context, two of which share `shared`: content [L], places [L, 2]."""
+    step = room - shared
+    parts = []
+    for start in range(0, max(1, len(content) - shared), step):
+        inside = slice(start, start + room)
+        some = content[inside]
+        left = len(frame.before) + len(question) + len(frame.between)
+        length = left + len(some) + len(frame.after)
+        ids = np.concatenate([frame.before[:, 0], question, frame.between[:, 0], some, frame.after[:, 0]])
+        types = np.concatenate(
+            [
+                frame.before[:, 1],
+                np.full(len(question), frame.types[0]),
+                frame.between[:, 1],
+                np.full(len(some), frame.types[1]),
+                frame.after[:, 1],
+            ]
+        )
+        special = np.ones(length, dtype=np.bool_)
+        special[len(frame.before) : len(frame.before) + len(question)] = False
+        special[left : left + len(some)] = False
+        located = np.full((length, 2), -1, dtype=np.int32)
+        located[left : left + len(some)] = places[inside]
+        offsets = np.array([0, length], dtype=np.int64)
+        parts.append(Tokens(ids.astype(np.int32), types.astype(np.int8), special, offsets, places=located))
+    return joined(*parts)

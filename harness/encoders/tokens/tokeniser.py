@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
@@ -23,13 +23,15 @@ _BEGINS = ("\u0120", "\u2581")
 class Tokens:
     """`n` sequences end to end: `ids`, `types`, `special` [T]; sequence i is `offsets[i]:offsets[i + 1]`, offsets [n + 1].
 
-    `special` marks what the tokenizer added (first token, separators), which is never masked.
+    `special` marks what the tokenizer added (first token, separators), which is never masked. `places` int32 [T, 2], where answers are
+    looked for: of a token of the context its first character there and the one after its last, -1 of any other; else None.
     """
 
     ids: NDArray[np.int32]
     types: NDArray[np.int8]
     special: NDArray[np.bool_]
     offsets: NDArray[np.int64]
+    places: NDArray[np.int32] | None = field(default=None, kw_only=True)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -41,17 +43,20 @@ class Tokens:
     def take(self, rows: Sequence[int] | NDArray[np.int64]) -> Tokens:
         """The sequences of `rows`, in that order."""
         index, offsets = _taken(self.offsets, rows)
-        return Tokens(self.ids[index], self.types[index], self.special[index], offsets)
+        places = None if self.places is None else self.places[index]
+        return Tokens(self.ids[index], self.types[index], self.special[index], offsets, places=places)
 
 
 def joined(*parts: Tokens) -> Tokens:
     """The sequences of several, one after another."""
     lengths = np.concatenate([part.lengths for part in parts])
+    places = [part.places for part in parts if part.places is not None]
     return Tokens(
         np.concatenate([part.ids for part in parts]),
         np.concatenate([part.types for part in parts]),
         np.concatenate([part.special for part in parts]),
         np.concatenate([[0], np.cumsum(lengths)]),
+        places=np.concatenate(places) if places else None,
     )
 
 
@@ -70,10 +75,12 @@ def _taken(
 @dataclass(frozen=True)
 class Examples:
     """`n` examples of one or more sequences each: those of example i are `starts[i]:starts[i + 1]` of `tokens`, starts [n + 1]; None where
-    each has one. The views of a text are sequences of one example."""
+    each has one. The views of a text are sequences of one example, and so are the windows of a context. `contexts` [n]: the texts that
+    answers are taken from, where any are."""
 
     tokens: Tokens
     starts: NDArray[np.int64] | None = None
+    contexts: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.tokens if self.starts is None else self.starts[1:])
@@ -83,7 +90,8 @@ class Examples:
         if self.starts is None:
             return Examples(self.tokens.take(rows))
         sequences, starts = _taken(self.starts, rows)
-        return Examples(self.tokens.take(sequences), starts)
+        contexts = tuple(self.contexts[row] for row in rows) if self.contexts else ()
+        return Examples(self.tokens.take(sequences), starts, contexts)
 
     @property
     def owner(self) -> NDArray[np.int64]:
@@ -117,6 +125,17 @@ class Frame:
     last: NDArray[np.int64]
     separator: int
     types: int
+
+
+@dataclass(frozen=True)
+class PairFrame:
+    """The special tokens that the tokenizer puts before, between and after two texts, ids and types [k, 2] each; and the `types` of the two
+    texts."""
+
+    before: NDArray[np.int64]
+    between: NDArray[np.int64]
+    after: NDArray[np.int64]
+    types: tuple[int, int]
 
 
 class Tokeniser:
@@ -167,6 +186,38 @@ class Tokeniser:
         lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
         ids = np.fromiter(chain.from_iterable(encoded), dtype=np.int32, count=int(lengths.sum()))
         return ids, lengths
+
+    def placed(self, texts: Sequence[str]) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
+        """Of each whole text, without special tokens: (ids [L], first character of each token and the one after its last [L, 2]).
+        Raises UserError for a tokenizer that does not say where its tokens are."""
+        if not self._tokenizer.is_fast:
+            raise UserError(
+                f"The tokenizer ({type(self._tokenizer).__name__}) does not say where in a text its tokens are, which answers are found by; "
+                "name an encoder with a tokenizer.json."
+            )
+        encoded = self._tokenizer(
+            list(texts), add_special_tokens=False, truncation=False, return_offsets_mapping=True, verbose=False
+        )
+        return [
+            (np.array(ids, dtype=np.int32), np.array(places, dtype=np.int32).reshape(-1, 2))
+            for ids, places in zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
+        ]
+
+    @property
+    def pair_frame(self) -> PairFrame:
+        """Derived from a tokenised pair of texts. Raises UserError where it puts no special token between them."""
+        probe = self([(_PROBE, _PROBE)], 512)
+        outside = np.stack([probe.ids.astype(np.int64), probe.types.astype(np.int64)], axis=1)
+        inside = np.flatnonzero(~probe.special)
+        half = len(inside) // 2
+        if not half or inside[half] == inside[half - 1] + 1:
+            raise UserError(
+                f"The tokenizer ({type(self._tokenizer).__name__}) puts no special token between two texts; name an encoder of a "
+                "BERT-like kind."
+            )
+        first, last = inside[half - 1], inside[half]
+        types = int(probe.types[first]), int(probe.types[last])
+        return PairFrame(outside[: inside[0]], outside[first + 1 : last], outside[inside[-1] + 1 :], types)
 
     @property
     def words(self) -> NDArray[np.bool_]:

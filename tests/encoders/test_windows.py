@@ -1,0 +1,151 @@
+"""Windows of contexts: each token is in one, none is cut apart, and an answer that fits is whole in one of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+from hypothesis import given
+from hypothesis import strategies as st
+from questions import LENGTH, READING, questions, windows
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+from harness.answers import SpanReading, as_label, of_label, token_span
+from harness.encoders.tokens import Tokeniser, Windows
+from harness.encoders.tokens.reading import _windows
+from harness.encoders.tokens.tokeniser import PairFrame
+from harness.errors import UserError
+
+TEXT = 'Café Noir (est. 1999) sells 3,000 "tiny" cakes\u00a0a day; naïve 東京 visitors pay €2.50 each 😀 today.'
+WORDS = [TEXT, "Who sells tiny cakes?", "antidisestablishmentarianism is one long word, isn't it?"]
+
+
+def saved(folder: Path, made: Tokenizer, pair: str, single: str, special: list[str]) -> Tokeniser:
+    made.post_processor = processors.TemplateProcessing(
+        single=single, pair=pair, special_tokens=[(token, made.token_to_id(token)) for token in special[:2]]
+    )
+    first, last, pad, unknown, mask = special
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=made, cls_token=first, sep_token=last, pad_token=pad, unk_token=unknown, mask_token=mask
+    )
+    fast.save_pretrained(str(folder))
+    (folder / "config.json").write_text('{"model_type": "roberta"}')
+    return Tokeniser(folder)
+
+
+@pytest.fixture(scope="module", params=["wordpiece", "bytes", "unigram"])
+def tokeniser(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tokeniser:
+    """The three ways of cutting words, each trained on a few sentences, with the special tokens of BERT or of RoBERTa."""
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "wordpiece":
+        special = ["[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]"]
+        made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        made.train_from_iterator(WORDS, trainers.WordPieceTrainer(vocab_size=120, special_tokens=special))
+        return saved(folder, made, "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1", "[CLS]:0 $A:0 [SEP]:0", special)
+    special = ["<s>", "</s>", "<pad>", "<unk>", "<mask>"]
+    if request.param == "bytes":
+        made = Tokenizer(models.BPE())
+        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        made.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=special, initial_alphabet=alphabet)
+    else:
+        made = Tokenizer(models.Unigram())
+        made.pre_tokenizer = pre_tokenizers.Metaspace()
+        trainer = trainers.UnigramTrainer(vocab_size=100, special_tokens=special, unk_token="<unk>")
+    made.train_from_iterator(WORDS, trainer)
+    return saved(folder, made, "<s>:0 $A:0 </s>:0 </s>:0 $B:0 </s>:0", "<s>:0 $A:0 </s>:0", special)
+
+
+def test_a_window_that_holds_all_is_the_tokenizers_own_pair(tokeniser: Tokeniser) -> None:
+    whole = tokeniser([(WORDS[1], TEXT)], 512)
+    found = Windows(512).examples([(WORDS[1], TEXT)], tokeniser)
+    assert len(found.tokens) == 1
+    for name in ("ids", "types", "special", "offsets"):
+        np.testing.assert_array_equal(getattr(found.tokens, name), getattr(whole, name))
+    assert found.contexts == (TEXT,)
+
+
+@pytest.mark.parametrize("answer", ["Café Noir", "1999", "3,000", "tiny", "naïve 東京", "€2.50", "😀", "today"])
+def test_an_answer_comes_back_from_its_tokens(answer: str, tokeniser: Tokeniser) -> None:
+    """With any tokenizer the characters of the tokens of an answer hold it, and no more than the pieces of words that it cuts."""
+    for length in (512, 40):
+        found = Windows(length, spans=SpanReading(stride=16)).examples([(WORDS[1], TEXT)], tokeniser)
+        tokens, label = found.tokens, as_label([(answer, TEXT.index(answer))])
+        inside = []
+        for a, b in zip(tokens.offsets[:-1], tokens.offsets[1:], strict=True):
+            assert tokens.places is not None
+            first, last = token_span(label, tokens.places[a:b])
+            if last:
+                begin, end = int(tokens.places[a + first, 0]), int(tokens.places[a + last, 1])
+                inside.append(TEXT[begin:end].strip())
+        assert inside
+        assert set(inside) == {answer}
+
+
+@given(st.integers(0, 90), st.integers(0, 12), st.integers(2, 40), st.integers(0, 60))
+def test_windows_of_a_naive_walk(content: int, question: int, room: int, stride: int) -> None:
+    """Each token of the context is in a window at its own place; neighbours share `stride` tokens; all but the last are full."""
+    two, shared = np.array([[1, 0]]), min(stride, room // 2)
+    frame = PairFrame(two, np.array([[2, 0], [2, 0]]), two, (0, 1))
+    ids, places = np.arange(100, 100 + content, dtype=np.int32), np.arange(2 * content, dtype=np.int32).reshape(-1, 2)
+    tokens = _windows(np.full(question, 7, np.int32), ids, places, frame, room, shared)
+    start, expected = 0, []
+    while True:
+        expected.append((start, min(content, start + room)))
+        if start + room >= content:
+            break
+        start += room - shared
+    assert len(tokens) == len(expected)
+    assert tokens.places is not None
+    for number, (first, last) in enumerate(expected):
+        sequence, left = tokens.take([number]), 1 + question + 2
+        assert sequence.places is not None
+        assert sequence.ids.tolist() == [1, *[7] * question, 2, 2, *range(100 + first, 100 + last), 1]
+        assert sequence.types.tolist() == [0] * left + [1] * (last - first) + [0]
+        np.testing.assert_array_equal(sequence.places[left:-1], places[first:last])
+        assert (sequence.places[:left] == -1).all()
+        assert (sequence.places[-1] == -1).all()
+        assert sequence.special.tolist() == [True, *[False] * question, True, True, *[False] * (last - first), True]
+
+
+def test_windowing_loses_no_answer_that_fits(bert: Path) -> None:
+    """One of at most one token more than two windows share is whole in one of them, and its text comes back."""
+    examples, labels = windows(bert, 60)
+    tokens = examples.tokens
+    assert len(tokens) > 60
+    assert tokens.lengths.max() == LENGTH
+    assert tokens.places is not None
+    for example in range(len(examples)):
+        answers, held = of_label(labels[example]), []
+        assert examples.starts is not None
+        for sequence in range(examples.starts[example], examples.starts[example + 1]):
+            places = tokens.places[tokens.offsets[sequence] : tokens.offsets[sequence + 1]]
+            first, last = token_span(labels[example], places)
+            held += [examples.contexts[example][places[first, 0] : places[last, 1]]] if last else []
+        assert set(held) == {text for text, _ in answers}
+
+
+def test_a_long_question_is_cut_and_one_without_room_is_refused(bert: Path) -> None:
+    long = ("w1 " * 50, "w2 w3 w4")
+    found = Windows(LENGTH, spans=READING).examples([long], tiny.tokeniser(bert))
+    assert found.tokens.ids.tolist().count(tiny.tokens(bert, [("w1",)]).ids[1]) == READING.question
+    with pytest.raises(
+        UserError, match="max_length 12: leaves no room for a context beside the 8 tokens of the question"
+    ):
+        Windows(12, spans=READING).examples([long], tiny.tokeniser(bert))
+
+
+def test_examples_are_taken_with_all_their_windows(bert: Path) -> None:
+    whole, _ = windows(bert, 12)
+    rows, _ = questions(12)
+    some = whole.take([7, 2])
+    again = Windows(LENGTH, spans=READING).examples([rows[7], rows[2]], tiny.tokeniser(bert))
+    assert some.contexts == again.contexts
+    for name in ("ids", "places", "offsets"):
+        np.testing.assert_array_equal(getattr(some.tokens, name), getattr(again.tokens, name))
+    np.testing.assert_array_equal(some.starts, again.starts)  # type: ignore[arg-type]

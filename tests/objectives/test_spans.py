@@ -1,0 +1,159 @@
+"""Question answering's loss against a loop in float64, its head, its split over micro-batches, and training on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from questions import READING, windows
+
+from harness.encoders.models.text_encoder import Batch
+from harness.encoders.tokens import Examples
+from harness.kinds import Spans
+from harness.objectives import build, objective
+from harness.objectives.heads import TokenHead
+from harness.specs import Data, Encoder, RowSet, Selection, Stage
+from harness.tasks import score
+from harness.training.forward_backward import ForwardBackward
+from harness.training.loop import Inputs, Scoring, predict, train
+from harness.training.process_group import SINGLE_PROCESS
+
+CPU = torch.device("cpu")
+KIND = Spans(reading=READING)
+
+
+def built(folder: Path) -> Any:
+    made = build(objective("cross_entropy"), tiny.encoder(folder), tiny.vocabulary(folder), KIND, 0.0, 1)
+    made.set_dropout(0.0)
+    return made.train()
+
+
+def outputs_of(module: Any, examples: Examples) -> np.ndarray[Any, Any]:
+    """Start and end logits [T, 2] by the layers themselves, without a mask, in float64."""
+    batch = Batch.of(examples.tokens, CPU)
+    with torch.no_grad():
+        states = module.encoder(batch).double().numpy()
+    layers = (module.head.start, module.head.end)
+    return np.stack(
+        [states @ layer.weight[0].detach().double().numpy() + layer.bias.item() for layer in layers], axis=1
+    )
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert"])
+def test_the_loss_is_a_naive_mean_over_windows(kind: str, folders: dict[str, Path]) -> None:
+    """Of each window the mean of two cross-entropies over its context and its first token."""
+    examples, labels = windows(folders[kind], 9)
+    module = built(folders[kind])
+    views = module.prepare(examples, labels, tiny.draw_of())
+    terms = module(Batch.of(views.tokens, CPU), views)
+    raw, tokens = outputs_of(module, examples), examples.tokens
+    assert tokens.places is not None
+    targets, losses, answered = KIND.targets(labels[examples.owner], tokens), [], 0
+    for window, (a, b) in enumerate(zip(tokens.offsets[:-1], tokens.offsets[1:], strict=True)):
+        allowed = [0] + [i for i in range(b - a) if tokens.places[a + i, 0] >= 0]
+        for side in (0, 1):
+            scores = raw[a:b, side][allowed]
+            losses.append(np.log(np.exp(scores).sum()) - raw[a + targets[window, side], side])
+        answered += int(targets[window, 1] > 0)
+    assert 0 < answered < len(tokens)
+    assert float(terms["cross_entropy"].detach()) == pytest.approx(float(np.mean(losses)), rel=1e-5)
+    assert module.counts(views) == {"cross_entropy": len(tokens)}
+
+
+def test_its_gradient_is_that_of_differences(bert: Path) -> None:
+    examples, labels = windows(bert, 5)
+    module = built(bert).double()
+    views = module.prepare(examples, labels, tiny.draw_of())
+    batch = Batch.of(views.tokens, CPU)
+    parameters = [module.head.start.weight, module.head.end.bias]
+    parameters.append(module.encoder.base.get_input_embeddings().weight)
+
+    def loss() -> torch.Tensor:
+        return torch.as_tensor(module.loss(module(batch, views)))
+
+    gradients = torch.autograd.grad(loss(), parameters)
+    generator = torch.Generator().manual_seed(0)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        direction = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        with torch.no_grad():
+            parameter += 1e-6 * direction
+            above = loss()
+            parameter -= 2e-6 * direction
+            below = loss()
+            parameter += 1e-6 * direction
+        assert float((gradient * direction).sum()) == pytest.approx(float(above - below) / 2e-6, rel=1e-4, abs=1e-7)
+        assert torch.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("micro_batch", [1, 3, 5])
+def test_a_batch_split_into_micro_batches_is_the_batch(micro_batch: int, bert: Path) -> None:
+    """A micro-batch has whole examples, of different numbers of windows; the loss stays the mean over all windows."""
+    examples, labels = windows(bert, 9)
+    found = []
+    for size in (0, micro_batch):
+        module = built(bert)
+        run = ForwardBackward(module, SINGLE_PROCESS, size, "fp32", CPU, 1)
+        terms = run.run(module.prepare(examples, labels, tiny.draw_of()), 1, None)
+        found.append((float(terms["loss"]), module.head.start.weight.grad, module.encoder.layers[0]))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-6)
+    torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-4, atol=1e-7)
+
+
+def test_no_answer_begins_outside_the_context(bert: Path) -> None:
+    examples, _ = windows(bert, 6)
+    module = built(bert)
+    batch = Batch.of(examples.tokens, CPU)
+    with torch.no_grad():
+        found = module.predict(batch).numpy()
+    places, offsets = examples.tokens.places, examples.tokens.offsets
+    assert places is not None
+    allowed = places[:, 0] >= 0
+    allowed[offsets[:-1]] = True
+    np.testing.assert_allclose(found[allowed], outputs_of(module, examples)[allowed], atol=1e-5)
+    assert np.isneginf(found[~allowed]).all()
+
+
+def test_predictions_do_not_depend_on_how_windows_are_batched(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    examples, labels = windows(bert, 20)
+    module = built(bert)
+    whole, _ = predict(module, (examples, labels), "fp32", CPU)
+    monkeypatch.setattr("harness.training.loop.EVALUATION_TOKENS", 30)
+    again, _ = predict(module, (examples, labels), "fp32", CPU)
+    assert whole.decoded.tolist() == again.decoded.tolist()
+    np.testing.assert_allclose(whole.arrays["null"], again.arrays["null"], atol=1e-5)
+    offsets, starts = examples.tokens.offsets, examples.starts
+    assert starts is not None
+    raw = outputs_of(module, examples)
+    null = [min(raw[offsets[w]].sum() for w in range(starts[i], starts[i + 1])) for i in range(len(examples))]
+    np.testing.assert_allclose(whole.arrays["null"], null, atol=1e-5)
+
+
+def test_the_heads_weights_are_loaded_by_a_later_stage(bert: Path) -> None:
+    first, second = built(bert), built(bert)
+    with torch.no_grad():
+        first.head.start.weight += 1
+    second.load_parts(first.parts(), ("classifier",))
+    assert isinstance(second.head, TokenHead)
+    assert torch.equal(first.head.start.weight, second.head.start.weight)
+    assert set(first.parts()) == {
+        f"classifier/{side}.{name}" for side in ("start", "end") for name in ("weight", "bias")
+    }
+
+
+def test_training_finds_answers(bert: Path) -> None:
+    """The words after a cue: an encoder that learns them is far above one that never answers."""
+    train_set, dev = windows(bert, 300, 1), windows(bert, 60, 2)
+    data = Data(RowSet("train"), 2, 24, RowSet("dev", "dev"), spans=READING)
+    optim = tiny.optim(steps=240, lr=5e-3, batch_size=16, dropout=0.0)
+    stage = Stage(objective("cross_entropy"), data, optim, 1, Encoder("e"), Selection("answer_f1", 40), "fine-tune")
+    module = build(stage.objective, tiny.encoder(bert), tiny.vocabulary(bert), data.kind, 0.0, 1)
+    scoring = Scoring.of(stage, ("answer_f1", "exact_match"))
+    result = train(module, Inputs(*train_set, {"dev": dev}), optim, 1, scoring=scoring)
+    predicted = result.predictions["dev"]
+    assert not predicted.collapsed
+    assert score("answer_f1", predicted) == result.dev_scores["answer_f1"] > 0.7 > 20 / 60
+    assert score("best_f1", predicted) >= result.dev_scores["answer_f1"]
