@@ -130,7 +130,7 @@ def aggregate(
                 here = {column: cells[size, title, column] for column in resolved.columns}
                 mine = [each[(each["size"] == size) & (each["row"] == title)] for each in (runs, counted)]
                 found = _average(resolved, here, *mine)
-                if not found.skip and here.keys() == resolved.table.columns.keys():
+                if not found.skip and resolved.has_whole_average:
                     paper, paper_spread = resolved.paper_value(size, title, AVERAGE) or (None, None)
                     why = [
                         reason for column in [*itertools.chain(*resolved.average_over)] for reason in here[column].why

@@ -170,6 +170,14 @@ class ResolvedTable:
         here = [tuple(c for c in ((g,) if isinstance(g, str) else g) if c in self.columns) for g in groups]
         return tuple(group for group in here if group)
 
+    @property
+    def has_whole_average(self) -> bool:
+        """Whether the Avg here is over the same columns as the table's."""
+        if self.aggregate.average_over is None:
+            return self.columns.keys() == self.table.columns.keys()
+        groups = [(each,) if isinstance(each, str) else each for each in self.aggregate.average_over]
+        return all(column in self.columns for group in groups for column in group)
+
     def under(self, row: Row) -> ResolvedTable:
         """The table with the overrides that reach a row."""
         return self.tuned.get(row.name, self)
@@ -347,8 +355,8 @@ class ResolvedTable:
 
     def quoted(self, size: int) -> dict[str, dict[str, tuple[float, float | None]]]:
         """The rows that the paper quotes, which stand below those of a comparable table with the full training set: their (value, spread) by column,
-        with 1 for 100 %. An Avg is quoted where all columns are here."""
-        shown = {*self.columns, *([AVERAGE] if self.columns.keys() == self.table.columns.keys() else [])}
+        with 1 for 100 %. An Avg is quoted where all of its columns are here."""
+        shown = {*self.columns, *([AVERAGE] if self.has_whole_average else [])}
         rows = {
             row.name: {
                 column: self.table.paper_unit.converted(pair) for column, pair in row.values.items() if column in shown

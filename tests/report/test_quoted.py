@@ -12,6 +12,7 @@ import pytest
 from analysis.runs import filled, results, rows_of
 from pydantic import ValidationError
 from requested import resolve_table
+from ruamel.yaml import YAML
 
 from harness.analysis.comparison import compared, leaders
 from harness.planning.table import Table, load_table
@@ -83,6 +84,17 @@ def test_they_are_shown_where_the_papers_own_rows_are() -> None:
     assert re.search(r"^BERT \(quoted\) +93\.20$", fewer, re.M)
     assert "DeBERTa" not in fewer, "a row without a number here"
     assert "83.10" not in shown("text", tasks=("sst2", "rte"))
+
+
+def test_a_printed_average_stands_where_all_of_its_columns_are() -> None:
+    """Of a table with a column that the average leaves out, with or without that column."""
+    text = YAML(typ="safe").load((Path(__file__).parents[2] / "benchmarks/coco_lm_glue.yaml").read_text())
+    text["aggregate"]["average_over"] = [["mnli", "mnli_mm"], "qqp", "qnli", "sst2", "cola", "mrpc", "stsb"]
+    table = Table.model_validate(text)
+    for left_out, whole in ((), True), (("rte",), True), (("sst2",), False):
+        r = resolve_table(table, "paper", tasks=tuple(task for task in table.tasks if task not in left_out))
+        out = render(filled(r, [], rows_of(r)), Caption(0), "text")
+        assert ("87.20" in out) == ("83.10" in out) == whole
 
 
 def test_they_are_never_compared() -> None:
