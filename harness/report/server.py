@@ -40,9 +40,9 @@ def rendered_scores(table: Table, server: Server, scores: Scores, file: str, for
     complete = all((row, column) in scores for row in server.paper for column in server.columns)
     made = _document(table, server, lines, file)
     if format == "html":
-        title, *more = made.lines
+        title, lead, *more = made.lines
         sections = [Section("results", "Results", [*made.tables, Lines(more)])]
-        return page(f"{table.name}: {title.rstrip('.')}", "", sections, more[0]), complete
+        return page(f"{table.name}: {title.rstrip('.')}", "", sections, lead), complete
     cells = [
         {"row": line.row, "kind": line.kind, "source": line.source, "column": column, "score": value}
         for line in lines
