@@ -105,8 +105,9 @@ class Kind(ABC):
         return sizes
 
     def sampled_groups(self, labels: Array) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-        """The group of each row, [n], and the names of the groups, of which K-shot samples take as many rows each: the strata."""
-        return self.strata(labels), self.names or ("the task",)
+        """The group of each row, [n], and the names of the groups, of which K-shot samples take as many rows each: the classes. Without names
+        there are none to take."""
+        return self.strata(labels), self.names
 
     def counts(self, labels: Array) -> dict[str, int]:
         """Rows of each class by name; empty for scores."""

@@ -103,8 +103,12 @@ class KShotProtocol(OwnProtocol):
 
     @staticmethod
     def _groups(task: Task, rows: Rows) -> tuple[NDArray[np.int64], tuple[str, ...], list[int]]:
-        """The group of each row, the names of the groups, and their rows."""
+        """The group of each row, the names of the groups, and their rows. Raises UserError where the task has no groups."""
         codes, names = task.kind.sampled_groups(rows.gold)
+        if not names:
+            raise UserError(
+                f"task {task.name}: {task.kind.description} has no classes to draw the same number of; take another protocol."
+            )
         counts: list[int] = np.bincount(codes, minlength=len(names)).tolist()
         return codes, names, counts
 
