@@ -39,6 +39,8 @@ class Kind(ABC):
     """Of a user's task that names none; the first selects checkpoints."""
     loss: ClassVar[Literal["cross_entropy", "mean_squared_error"]]
     """What a head without further terms minimises."""
+    pipeline: ClassVar[str] = "text-classification"
+    """What the hub calls such tasks."""
     per_token: ClassVar[bool] = False
     """Whether the head has outputs for each token, not for each sequence."""
     structured: ClassVar[bool] = False
@@ -292,6 +294,7 @@ class Spans(Kind):
     dtype = np.bytes_
     metrics = ("answer_f1", "exact_match", "hasans_f1", "hasans_exact", "noans_accuracy", "best_f1")
     loss = "cross_entropy"
+    pipeline = "question-answering"
     per_token = True
     structured = True
     label_column = "answers"

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 LOADED_BY = {
     "classifier": "AutoModelForSequenceClassification",
+    "question_answering": "AutoModelForQuestionAnswering",
     "masked_lm": "AutoModelForMaskedLM",
     "encoder": "AutoModel and the code in its README.md",
     "relative": "harness alone (--encoder, harness predict): transformers has no class with relative positions",

@@ -9,7 +9,7 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -112,7 +112,7 @@ def _write(recorded: Recorded, model: TrainedModel, folder: Path) -> tuple[Form,
     if objective.predicts:
         task = model.task
         tensors = {name.partition("/")[2]: tensor for name, tensor in objective.parts().items()}
-        head = Head(tensors, model.kind.names)
+        head = Head(tensors, model.kind.names, model.kind.per_token)
     objective.to("cpu")
     form = write_model(objective.encoder, folder, head)
     write_tokenizer(model.setup.encoder_folder, objective.encoder, folder, stage.data.max_length)
@@ -123,6 +123,7 @@ def _write(recorded: Recorded, model: TrainedModel, folder: Path) -> tuple[Form,
         "columns": list(task.columns) if task else [],
         "max_length": stage.data.max_length,
         "precision": stage.optim.precision,
+        **({"spans": asdict(stage.data.spans)} if stage.data.spans else {}),
         "stage": stage.to_json(),
         **({} if recorded.step == "last" else {"update": recorded.step}),
     }
@@ -137,7 +138,7 @@ def _compared(recorded: Recorded, model: TrainedModel, folder: Path, form: Form,
 
     from harness.encoders.models.pretrained_folder import plain_logits
     from harness.encoders.models.text_encoder import Batch, load_encoder
-    from harness.encoders.tokens import Plain, Tokeniser
+    from harness.encoders.tokens import Tokeniser, reading_of
 
     objective, data = model.objective, model.stage.data
     notes = [] if objective.predicts or not objective.encoder.fresh_head else [UNTRAINED_HEAD]
@@ -151,7 +152,12 @@ def _compared(recorded: Recorded, model: TrainedModel, folder: Path, form: Form,
     texts, source = _checked_texts(model.prepared, data)
     if not texts:
         return Checked((*notes, "Its texts are not at hand, so what plain transformers computes was not checked."))
-    batch = Batch.of(Plain(data.max_length).examples(texts, Tokeniser(folder)).tokens, torch.device("cpu"))
+    if data.spans:  # plain transformers reads whole questions
+        asked = Tokeniser(folder).placed([question for question, _ in texts])
+        texts = [row for row, (ids, _) in zip(texts, asked, strict=True) if len(ids) <= data.spans.question]
+    examples = reading_of(replace(data, views=1, blocks="text")).examples(texts, Tokeniser(folder))
+    firsts = examples.tokens if examples.starts is None else examples.tokens.take(examples.starts[:-1])
+    batch = Batch.of(firsts, torch.device("cpu"))
     objective.eval()
     with torch.inference_mode():
         if objective.predicts:
@@ -160,14 +166,15 @@ def _compared(recorded: Recorded, model: TrainedModel, folder: Path, form: Form,
             ours = objective.encoder(batch, batch.packing.first)
             ours = objective.encoder.mlm_logits(ours) if form == "masked_lm" else ours
     theirs = plain_logits(folder, form, texts)
-    difference = float((ours - theirs).abs().max())
-    if not difference <= TOLERANCE * max(1.0, float(ours.abs().max())):
+    allowed = ~torch.isneginf(ours)  # of question answering the tokens that may be an answer
+    difference = float((ours - theirs)[allowed].abs().max())
+    if not difference <= TOLERANCE * max(1.0, float(ours[allowed].abs().max())):
         raise UserError(
             f"{recorded.key[:12]}: plain transformers computes other logits from the written folder (by up to {difference:.2g}); "
             "nothing was written. Please report it with the encoder's name."
         )
     predicted = recorded.record.predictions.get(data.dev.digest) if data.dev and source == data.dev else None
-    if predicted is not None:
+    if predicted is not None and "logits" in predicted.arrays:
         gap = float(np.abs(theirs.numpy() - predicted.logits[: len(texts)]).max())
         precision = model.stage.optim.precision
         reason = "" if precision == "fp32" else f"; it was trained and evaluated in {precision}"

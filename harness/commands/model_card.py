@@ -43,7 +43,7 @@ class Checked:
 @dataclass(frozen=True)
 class Result:
     """A score on one test set, on the metric's own scale: of this model, and the mean of its cell over `runs` runs (None while some are
-    missing), which `cell` shows in points."""
+    missing), which `cell` shows in points. `pipeline`: the task, as the hub calls it."""
 
     dataset: str
     metric: str
@@ -51,6 +51,7 @@ class Result:
     mean: float | None
     cell: str
     runs: int
+    pipeline: str
 
 
 def card(recorded: Recorded, prepared: Prepared, form: Form, checked: Checked, name: str, license: str = "") -> str:
@@ -67,7 +68,7 @@ def card(recorded: Recorded, prepared: Prepared, form: Form, checked: Checked, n
         license=license or "other",
         license_name=None if license else "of-encoder-and-data",
         library_name="transformers" if form != "relative" else "harness",
-        pipeline_tag="text-classification" if task else "fill-mask" if form == "masked_lm" else None,
+        pipeline_tag=task.kind.pipeline if task else "fill-mask" if form == "masked_lm" else None,
         base_model=resolved.encoder if "/" in resolved.encoder and is_id(resolved.encoder) else None,
         datasets=[hub_id] if (hub_id := _dataset(task)) else None,
         metrics=list(dict.fromkeys(HUB_METRICS.get(r.metric, r.metric) for r in results)) or None,
@@ -91,6 +92,7 @@ def card(recorded: Recorded, prepared: Prepared, form: Form, checked: Checked, n
         form=form,
         name=name,
         task=task,
+        spans=task.spans if task else None,
         texts=checked.texts,
         results=results,
         run=run,
@@ -152,7 +154,7 @@ def _results(recorded: Recorded, prepared: Prepared, run: Run, task: Task | None
                 f"{in_points(cell.value)}{spread}" if cell.value is not None else f"{cell.done}/{cell.expected} runs"
             )
             dataset = f"{task.title} ({column.evaluation})"
-            yield Result(dataset, column.metric, own[name], cell.value, shown, cell.done)
+            yield Result(dataset, column.metric, own[name], cell.value, shown, cell.done, task.kind.pipeline)
 
 
 def _metadata(result: Result) -> Iterator[EvalResult]:
@@ -162,7 +164,7 @@ def _metadata(result: Result) -> Iterator[EvalResult]:
     for what, value in (("this model", result.own), (whole, result.mean)):
         if value is not None:
             yield EvalResult(
-                task_type="text-classification",
+                task_type=result.pipeline,
                 metric_type=HUB_METRICS.get(result.metric, result.metric),
                 dataset_name=result.dataset,
                 dataset_type=result.dataset.partition(" ")[0].lower(),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from harness.answers import SpanReading
 from harness.commands.execution import storage_of
 from harness.commands.export import SETTINGS
 from harness.commands.recorded import recorded
@@ -23,7 +24,9 @@ from harness.errors import UserError, first_line
 from harness.kinds import Kind, Predictions, kind_of
 from harness.paths import named_path
 from harness.planning.request import Request
+from harness.specs import Data, RowSet
 from harness.storage import weights_of
+from harness.tasks.inferred import QUESTIONS
 
 if TYPE_CHECKING:
     from harness.encoders.tokens import Reading, Tokeniser
@@ -93,32 +96,38 @@ def _checked(folder: Path) -> Classifier:
 def _of_folder(folder: Path) -> Classifier:
     import torch
 
-    from harness.encoders.models.pretrained_folder import read_head
+    from harness.encoders.models.pretrained_folder import read_answering, read_head
     from harness.encoders.models.text_encoder import load_encoder
-    from harness.encoders.tokens import Plain, Tokeniser
+    from harness.encoders.tokens import Tokeniser, reading_of
     from harness.objectives import build, objective
     from harness.objectives.definitions import HEAD
 
     settings, tokenizer = _settings(folder / SETTINGS), _settings(folder / "tokenizer_config.json")
     located = locate(f"{folder}/", where="predict")
     encoder = load_encoder(folder, located.encoder.digest, seed=0)
-    head = read_head(folder, encoder)
+    head = read_answering(folder) or read_head(folder, encoder)
     if head is None:
         raise UserError(
-            f"{folder}: holds no classifier with a head like those that are trained here (first token, dense, tanh, linear); name a "
-            "folder that 'harness export' wrote of a run."
+            f"{folder}: holds no classifier with a head like those that are trained here (first token, dense, tanh, linear), nor a model "
+            "for question answering; name a folder that 'harness export' wrote of a run."
         )
     tokeniser = Tokeniser(folder)
-    kind = kind_of(head.classes)
+    spans = SpanReading(**settings.get("spans", {})) if head.per_token else None
+    kind = kind_of(head.classes, spans=spans)
     made = build(objective("cross_entropy"), encoder, tokeniser.vocabulary, kind, 0.0, 0)
     made.load_parts({f"{HEAD}/{name}": tensor for name, tensor in head.tensors.items()}, (HEAD,))
     positions = family_of(located.config).positions(located.config)
     length = int(min(settings.get("max_length", tokenizer.get("model_max_length", positions)), positions))
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    columns, precision = tuple(settings.get("columns", ())), settings.get("precision", "fp32")
-    return Classifier(
-        str(folder), made.to(torch.device(device)), tokeniser, kind, columns, Plain(length), precision, device
-    )
+    columns = tuple(settings.get("columns", QUESTIONS if spans else ()))
+    reading = reading_of(Data(RowSet("texts"), max_length=length, spans=spans))
+    precision = settings.get("precision", "fp32")
+    return Classifier(str(folder), made.to(torch.device(device)), tokeniser, kind, columns, reading, precision, device)
+
+
+def _reads_spans(value: Any) -> bool:
+    known = {field.name: type(field.default) for field in fields(SpanReading)}
+    return isinstance(value, dict) and all(type(each) is known.get(name) for name, each in value.items())
 
 
 _SETTINGS: dict[str, tuple[str, Callable[[Any], bool]]] = {
@@ -128,6 +137,7 @@ _SETTINGS: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "a list of names",
         lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
     ),
+    "spans": ("how questions are read", _reads_spans),
     "precision": ("fp32, bf16 or fp16", lambda value: value in ("fp32", "bf16", "fp16")),
 }
 

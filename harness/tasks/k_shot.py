@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import UserError
-from harness.tasks.overlap import normal_ids
+from harness.tasks.overlap import unit_ids
 from harness.tasks.own_protocol import OwnProtocol, rare_classes
 from harness.tasks.protocol import Choice, EvaluationSets, of_classes, once
 from harness.tasks.rows import Rows, scoped
@@ -94,7 +94,7 @@ class KShotProtocol(OwnProtocol):
 
         def make() -> Rows:
             rows = self._parts(task, source).pool
-            texts = normal_ids(rows)[:, 0]
+            texts = unit_ids(rows, task.kind.unit)
             order = np.lexsort((rows.ids, texts))
             first = np.diff(texts[order], prepend=~texts[order[:1]]) != 0
             return rows.take(np.sort(order[first]))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,3 +61,59 @@ def test_a_file_of_questions_is_benched(benched: Said, harness: Harness) -> None
     assert shown.status == 0, shown.err
     for format in ("csv", "json", "md", "html"):
         assert harness(*f"report --format {format}".split()).status == 0
+
+
+PLAIN = """
+import json, sys
+import torch
+from transformers import AutoModelForQuestionAnswering, AutoTokenizer
+folder, rows = sys.argv[1], json.loads(sys.stdin.read())
+tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForQuestionAnswering.from_pretrained(folder).eval()
+found = []
+for question, context in rows:
+    given = tokenizer(question, context, truncation="only_second", return_offsets_mapping=True, return_tensors="pt")
+    places = given.pop("offset_mapping")[0].tolist()
+    with torch.no_grad():
+        out = model(**given)
+    found.append([places, out.start_logits[0].tolist(), out.end_logits[0].tolist(), given.sequence_ids(0)])
+assert "harness" not in sys.modules
+print(json.dumps(found))
+"""
+
+
+def test_an_exported_folder_answers_as_plain_transformers_does(
+    benched: Said, harness: Harness, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answers of 'harness predict' with the folder are the best spans of plain transformers' logits, in another process."""
+    assert benched.status == 0, benched.err
+    key = Store("sqlite:///.harness/harness.db", create=False).recorded_runs()[0]["key"]
+    said = harness("export", key[:12], "--out", "model")
+    assert said.status == 0, said.err
+    assert "loaded by AutoModelForQuestionAnswering" in said.out
+    assert "Plain transformers gives the same logits within" in said.out
+    write_questions(workdir / "new.jsonl", 12, seed=9)
+    said = harness(*["predict", "model", "--input", "new.jsonl", "--output", "scored.jsonl"])
+    assert said.status == 0, said.err
+    assert "Wrote 12 rows to scored.jsonl, each with its answer." in said.out
+    scored = [json.loads(line) for line in (workdir / "scored.jsonl").read_text().splitlines()]
+    short = [row for row in scored if len(row["context"].split()) <= 18]  # one window holds it
+    assert len(short) > 3
+    asked = json.dumps([[row["question"], row["context"]] for row in short])
+    environment = {**os.environ, "PYTHONPATH": ""}
+    run = subprocess.run(
+        [sys.executable, "-c", PLAIN, "model"], input=asked, capture_output=True, text=True, check=True, env=environment
+    )
+    for row, (places, starts, ends, sequences) in zip(short, json.loads(run.stdout), strict=True):
+        inside = [i for i, sequence in enumerate(sequences) if sequence == 1]
+        spans = [(starts[a] + ends[b], places[a][0], places[b][1]) for a in inside for b in inside if a <= b < a + 30]
+        best, first, stop = max(spans)
+        answered = best >= starts[0] + ends[0]
+        assert row["answer"] == (row["context"][first:stop] if answered else "")
+        assert row["answer_start"] == (first if answered else None)
+        assert 0 < row["probability"] <= 1
+    card = (workdir / "model" / "README.md").read_text()
+    assert "pipeline_tag: question-answering" in card
+    code = card.partition("```python\n")[2].partition("```")[0]
+    assert "AutoModelForQuestionAnswering" in code
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert run.stdout.strip()

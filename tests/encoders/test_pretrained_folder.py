@@ -10,15 +10,29 @@ from typing import Any
 
 import numpy as np
 import pytest
+import questions
 import tiny
 import torch
 from numpy.typing import NDArray
 from transformers import AutoModel
 
-from harness.encoders.models.pretrained_folder import HEAD_FILE, Head, form_of, read_head, write_model, write_tokenizer
+from harness.answers import SpanReading
+from harness.encoders.models.pretrained_folder import (
+    HEAD_FILE,
+    Head,
+    form_of,
+    plain_logits,
+    read_answering,
+    read_head,
+    write_model,
+    write_tokenizer,
+)
 from harness.encoders.models.text_encoder import Batch
 from harness.encoders.sources import locate
+from harness.encoders.tokens import Tokeniser, Windows
 from harness.errors import UserError
+from harness.kinds import Spans
+from harness.objectives import build, objective
 
 KINDS = (*tiny.KINDS, *tiny.MORE)
 CLASSIFIER = {"bert", "roberta", "mpnet", "distilbert", "deberta-v2", "albert"}
@@ -122,7 +136,9 @@ def test_plain_transformers_gives_the_same_logits(folders: dict[str, Path], tmp_
         write_tokenizer(folders[kind], encoder, tmp_path / name, 64)
         made.append(tmp_path / name)
     wide, expected["wide"] = classifier_of(wide_electra(tmp_path / "tiny-electra"))
-    assert form_of(wide.encoder, supervised=True) == "classifier", "with embeddings as wide as its states it is a BERT"
+    assert form_of(wide.encoder, Head({}, ("a", "b"))) == "classifier", (
+        "with embeddings as wide as its states it is a BERT"
+    )
     made.append(written(wide, tmp_path / "tiny-electra", tmp_path / "wide", NAMES))
     found = plain(made)
     for name, logits in expected.items():
@@ -180,3 +196,28 @@ def test_relative_positions_come_back_and_plain_transformers_refuses_them(
     with pytest.raises(UserError, match="its weights hold relative positions with 8 buckets and distance 20"):
         located.adapted({"relative_buckets": 16})
     assert located.adapted({}).encoder == located.encoder
+
+
+@pytest.mark.parametrize("kind", [*tiny.KINDS, *tiny.MORE])
+def test_plain_transformers_finds_the_same_answers(kind: str, folders: dict[str, Path], tmp_path: Path) -> None:
+    """Of every family: its class for question answering where it has one that computes the same, else its encoder and our two layers."""
+    reading, rows = SpanReading(question=16), questions.questions(8, words=12)[0]
+    made = build(
+        objective("cross_entropy"), tiny.encoder(folders[kind]), tiny.vocabulary(folders[kind]), Spans(), 0.0, 1
+    )
+    made.eval()
+    tensors = {name.partition("/")[2]: tensor for name, tensor in made.parts().items()}
+    form = write_model(made.encoder, tmp_path, Head(tensors, (), per_token=True))
+    write_tokenizer(folders[kind], made.encoder, tmp_path, 40)
+    assert form == ("encoder" if kind == "modernbert" else "question_answering")
+    examples = Windows(40, spans=reading).examples(rows, Tokeniser(tmp_path))
+    assert len(examples.tokens) == len(rows)
+    with torch.inference_mode():
+        ours = made.predict(Batch.of(examples.tokens, CPU))
+    theirs = plain_logits(tmp_path, form, rows)
+    allowed = ~torch.isneginf(ours)
+    torch.testing.assert_close(theirs[allowed], ours[allowed], rtol=1e-4, atol=1e-4)
+    read = read_answering(tmp_path)
+    assert read is not None
+    assert read.tensors.keys() == tensors.keys()
+    assert all(torch.equal(read.tensors[name], tensor) for name, tensor in tensors.items())

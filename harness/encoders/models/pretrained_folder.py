@@ -17,9 +17,11 @@ from typing import Any, Literal
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.nn.functional import linear
 from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
+    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     BertConfig,
@@ -32,35 +34,42 @@ from harness.encoders.tokens.pretrained_tokenizer import pretrained_tokenizer, p
 from harness.errors import UserError
 
 HEAD_FILE = "classifier.safetensors"
-"""The head of a classifier that transformers has no class for: dense.weight, dense.bias, out.weight, out.bias."""
+"""The head of a classifier that transformers has no class for: dense.weight, dense.bias, out.weight, out.bias; of question answering start
+and end instead."""
 WEIGHTS = "model.safetensors"
+ANSWERS = "qa_outputs"
+"""The layer of start and end in transformers' models for question answering."""
 
-Form = Literal["classifier", "masked_lm", "encoder", "relative"]
-"""What loads a folder: AutoModelForSequenceClassification; AutoModelForMaskedLM; AutoModel, a head in `HEAD_FILE` apart; harness
+Form = Literal["classifier", "question_answering", "masked_lm", "encoder", "relative"]
+"""What loads a folder: AutoModelForSequenceClassification; AutoModelForQuestionAnswering; AutoModelForMaskedLM; AutoModel, a head in `HEAD_FILE` apart; harness
 alone."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """The head of a classifier by the names of `HEAD_FILE`, and its classes (empty: regression)."""
+    """The head of a classifier by the names of `HEAD_FILE`, and its classes (empty: regression). `per_token`: it answers questions."""
 
     tensors: Mapping[str, Tensor]
     classes: tuple[str, ...]
+    per_token: bool = False
 
 
-def form_of(encoder: TextEncoder, *, supervised: bool) -> Form:
-    """The form in which an encoder is written: with a classifier's head, with its MLM head, or alone where that was never trained."""
+def form_of(encoder: TextEncoder, head: Head | None) -> Form:
+    """The form in which an encoder is written: with the head of a classifier or of question answering, with its MLM head, or alone where that
+    was never trained."""
     classifier = encoder.family.classifier
     if encoder.relative_positions is not None:
         return "relative"
-    if not supervised:
+    if head is None:
         return "masked_lm" if encoder.family.mlm and not encoder.fresh_head else "encoder"
+    if head.per_token:
+        return "question_answering" if _answering(encoder, head) else "encoder"
     return "classifier" if classifier is not None and classifier.fits(encoder.shape) else "encoder"
 
 
 def write_model(encoder: TextEncoder, folder: Path, head: Head | None = None) -> Form:
     """Write weights and configuration, in one file each."""
-    form = form_of(encoder, supervised=head is not None)
+    form = form_of(encoder, head)
     folder.mkdir(parents=True, exist_ok=True)
     labels = _labels(head) if head else {}
     if form == "relative":
@@ -68,13 +77,16 @@ def write_model(encoder: TextEncoder, folder: Path, head: Head | None = None) ->
     elif form == "classifier":
         assert head is not None
         _write_classifier(encoder, folder, head, labels)
+    elif form == "question_answering":
+        assert head is not None
+        _answering(encoder, head).save_pretrained(str(folder), max_shard_size="1TB")
     else:
         model = encoder.model if form == "masked_lm" else encoder.base
         config = _plain(encoder.config, labels)
         config.architectures = [type(model).__name__]
         config.save_pretrained(str(folder))
         save_file(_untied(model.state_dict()), folder / WEIGHTS, metadata={"format": "pt"})
-    if head and form != "classifier":
+    if head and form not in ("classifier", "question_answering"):
         save_file(_contiguous(head.tensors), folder / HEAD_FILE, metadata={"format": "pt"})
     return form
 
@@ -99,6 +111,8 @@ def write_tokenizer(source: Path, encoder: TextEncoder, folder: Path, max_length
 
 
 def _labels(head: Head) -> dict[str, Any]:
+    if head.per_token:
+        return {}
     names = head.classes or ("score",)
     return {
         "id2label": dict(enumerate(names)),
@@ -158,6 +172,22 @@ def _write_classifier(encoder: TextEncoder, folder: Path, head: Head, labels: Ma
     model.save_pretrained(str(folder), max_shard_size="1TB")
 
 
+def _answering(encoder: TextEncoder, head: Head) -> Any:
+    """transformers' own model for question answering with this encoder and head; None where it computes something else, as ModernBERT's
+    does, whose head has another layer."""
+    try:
+        with torch.random.fork_rng(devices=[]):
+            model: Any = AutoModelForQuestionAnswering.from_config(_plain(encoder.config, {}), dtype=torch.float32)
+    except ValueError:  # the library has none
+        return None
+    prefix = f"{encoder.model.base_model_prefix}."
+    state = {name: tensor for name, tensor in encoder.model.state_dict().items() if name.startswith(prefix)}
+    for kind in ("weight", "bias"):
+        state[f"{ANSWERS}.{kind}"] = torch.cat([head.tensors[f"{side}.{kind}"] for side in ("start", "end")])
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    return None if missing or unexpected else model
+
+
 def _as_bert(encoder: TextEncoder, labels: Mapping[str, Any]) -> Any:
     """The configuration of the BERT that computes what this encoder does."""
     names = (
@@ -198,23 +228,53 @@ def read_head(folder: Path, encoder: TextEncoder) -> Head | None:
     return Head({name: state[other] for name, other in zip(ours, theirs, strict=True)}, classes)
 
 
+def read_answering(folder: Path) -> Head | None:
+    """The head of a folder that answers questions by start and end of a span; None where there is none."""
+    ours = [f"{side}.{kind}" for side in ("start", "end") for kind in ("weight", "bias")]
+    found = load_file(folder / HEAD_FILE) if (folder / HEAD_FILE).exists() else {}
+    if all(name in found for name in ours):
+        return Head(found, (), per_token=True)
+    state = load_file(folder / WEIGHTS) if (folder / WEIGHTS).exists() else {}
+    if f"{ANSWERS}.weight" not in state:
+        return None
+    weights, biases = state[f"{ANSWERS}.weight"], state[f"{ANSWERS}.bias"]
+    parts = (weights[:1], biases[:1], weights[1:], biases[1:])
+    return Head(dict(zip(ours, parts, strict=True)), (), per_token=True)
+
+
+_LOADED_BY: dict[str, Any] = {
+    "classifier": AutoModelForSequenceClassification,
+    "question_answering": AutoModelForQuestionAnswering,
+    "masked_lm": AutoModelForMaskedLM,
+}
+
+
 def plain_logits(folder: Path, form: Form, texts: Sequence[tuple[str, ...]]) -> Tensor:
     """What plain transformers computes of rows of one or two texts: logits [n, C]; of a masked language model those of the first
-    token; of an encoder its first token's state [n, d], or the logits of the head beside it."""
+    token; of an encoder its first token's state [n, d], or the logits of the head beside it; of question answering start and end at the tokens
+    [T, 2] of a row each, its context truncated."""
     transformers_logging.set_verbosity_error()  # an encoder alone has no pooler, which is of no use here
     transformers_logging.disable_progress_bar()
     tokenizer: Any = AutoTokenizer.from_pretrained(str(folder))
     columns = [list(column) for column in zip(*texts, strict=True)]
-    given = tokenizer(*columns, padding=True, truncation=True, return_tensors="pt")
-    load = {"classifier": AutoModelForSequenceClassification, "masked_lm": AutoModelForMaskedLM}.get(form, AutoModel)
+    beside = load_file(folder / HEAD_FILE) if (folder / HEAD_FILE).exists() else {}
+    answering = form == "question_answering" or "start.weight" in beside
+    truncation: Any = "only_second" if answering else True
+    given = tokenizer(*columns, padding=True, truncation=truncation, return_tensors="pt")
+    load = _LOADED_BY.get(form, AutoModel)
     model: Any = load.from_pretrained(str(folder), dtype=torch.float32)
     with torch.inference_mode():
         out = model.eval()(**given)
     if form == "classifier":
         return out.logits  # type: ignore[no-any-return]
+    real = given["attention_mask"].bool()
+    if form == "question_answering":
+        return torch.stack([out.start_logits[real], out.end_logits[real]], dim=1)
+    if answering:
+        sides = [linear(out[0][real], beside[f"{side}.weight"], beside[f"{side}.bias"]) for side in ("start", "end")]
+        return torch.cat(sides, dim=1)
     first: Tensor = out[0][:, 0]
-    if form == "encoder" and (folder / HEAD_FILE).exists():
-        head = load_file(folder / HEAD_FILE)
-        pooled = torch.tanh(torch.nn.functional.linear(first, head["dense.weight"], head["dense.bias"]))
-        return torch.nn.functional.linear(pooled, head["out.weight"], head["out.bias"])
+    if form == "encoder" and beside:
+        pooled = torch.tanh(linear(first, beside["dense.weight"], beside["dense.bias"]))
+        return linear(pooled, beside["out.weight"], beside["out.bias"])
     return first
