@@ -128,7 +128,7 @@ class Server(Strict):
     table: str
     title: str
     columns: dict[str, ServerColumn] = Field(min_length=1)
-    average_over: tuple[str | tuple[str, ...], ...] | None = None
+    average_over: tuple[str | Annotated[tuple[str, ...], Field(min_length=1)], ...] | None = None
     paper: dict[str, dict[str, PaperValue]] = Field(min_length=1)
     quoted: tuple[Quoted, ...] = ()
     notes: tuple[str, ...] = ()
@@ -331,6 +331,8 @@ class Table(Strict):
             _check(0, self.sizes, "size", "quoted")
             check_quoted(self.quoted, [*titles, *self.averages], printed)
         if self.server:
+            if self.source is None:
+                raise MisplacedError(["server"], "is what a paper prints; say which paper under source")
             with placed("server"):
                 self.server.check(titles)
         if self.figure:

@@ -212,6 +212,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         ({"paper": {"TACO": {"rte": 1}}}, "unknown row 'TACO'"),
         ({"paper": {"TACO-250k": {"rtee": 1}}}, "unknown column 'rtee'. Did you mean 'rte'"),
         ({"average_over": ["rtee"]}, "unknown column 'rtee'"),
+        ({"average_over": [[]]}, "at least 1 item"),
         (
             {"quoted": [{"name": "TACO-250k", "source": "x", "values": {"rte": 1}}]},
             "there is a row 'TACO-250k' already",
@@ -227,3 +228,9 @@ def test_wrong_tables_are_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError) as raised:
         Table.model_validate({**text, "server": {**text["server"], **changes}})
     assert said in str(raised.value)
+
+
+def test_a_table_of_no_paper_has_no_hidden_test_sets() -> None:
+    text = load_table("taco_small").model_dump(mode="json", exclude={"source"}, exclude_none=True)
+    with pytest.raises(ValidationError, match="say which paper under source"):
+        Table.model_validate(text)
