@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from requested import resolve_table
+from test_answers import predictions as answers
 
 from harness.encoders import Located
 from harness.errors import UserError
@@ -420,8 +421,9 @@ def test_a_column_takes_a_metric_exactly_when_the_metric_scores_the_tasks_predic
     column = Column(task=task, metric=metric, evaluation=known.evaluations[0], title=task)
     gold = np.arange(12) % known.kind.outputs if known.classes else np.arange(12) / 2
     logits = np.random.default_rng(0).normal(size=(12, known.kind.outputs))
+    predicted = answers(["x"] * 12, [["x"], []] * 6) if known.spans else Predictions({"logits": logits}, gold)
     try:
-        score(metric, Predictions({"logits": logits}, gold))
+        score(metric, predicted)
     except ValueError:
         with pytest.raises(MisplacedError, match=f"'{metric}' does not apply to task {task}"):
             column.check(known)
