@@ -149,7 +149,7 @@ def restored(
     encoder.load_parts(tensors, ENCODER_PARTS)
     objective = build(stage.objective, encoder, vocabulary, stage.data.kind, stage.optim.dropout, stage.seed)
     encoder.fresh_head = drawn and not objective.uses_mlm_head
-    if objective.predicts:
+    if objective.has_classifier:
         objective.load_parts(tensors, (HEAD,))
     return objective.to(torch.device(setup.device)), digest
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from harness.answers import SpanReading
 from harness.kinds import Kind, Predictions, Spans, kind_of_outputs
+from harness.prompts import Prompt
 
 LOOP_VERSION = 2
 """Bumped by hand when the training loop changes a number; part of every key."""
@@ -155,7 +156,8 @@ class Data:
 
     `views`: a training row holds that many views of one text side by side (back-translations). `blocks`: 'text' makes a
     sequence of each text, 'packed' cuts the texts end to end into blocks of `max_length` tokens. `spans`: rows are questions with their
-    contexts, read so, and answers are looked for in them; 2 outputs a token. Labels: `classes`, the classes' names
+    contexts, read so, and answers are looked for in them; 2 outputs a token.
+    `prompt`: rows are read as clozes. Labels: `classes`, the classes' names
     in the order of their codes; `held_out`, texts on which the loss is logged, and nothing is trained.
     """
 
@@ -167,6 +169,7 @@ class Data:
     views: int = neutral(1)
     blocks: Literal["text", "packed"] = neutral("text")
     spans: SpanReading | None = neutral(None)  # noqa: RUF009 - a field, as the others
+    prompt: Prompt | None = field(default=None, metadata={"neutral": None})
     classes: tuple[str, ...] = _label(())
     held_out: RowSet | None = field(default=None, metadata={"label": True}, compare=False)
 
@@ -289,6 +292,11 @@ class Stage:
     def chain(self) -> tuple[Stage, ...]:
         """From the root to this stage."""
         return (*(self.parent.chain if self.parent else ()), self)
+
+    @property
+    def evaluations(self) -> int:
+        """How often it is evaluated on dev: every so many updates and at the end, once where there is no update."""
+        return max(1, -(-self.optim.steps // self.selection.every)) if self.selection else 0
 
     @property
     def row_sets(self) -> Iterator[RowSet]:

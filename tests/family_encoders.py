@@ -50,7 +50,7 @@ SPECIFIC: dict[str, dict[str, Any]] = {
 SPECIAL = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
 
 
-def _wrapped(made: Tokenizer) -> PreTrainedTokenizerFast:
+def wrapped(made: Tokenizer) -> PreTrainedTokenizerFast:
     first, last = made.token_to_id("[CLS]"), made.token_to_id("[SEP]")
     made.post_processor = processors.TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0",
@@ -65,7 +65,7 @@ def word_pieces(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     made.normalizer, made.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
     made.train_from_iterator(texts, trainers.WordPieceTrainer(vocab_size=120, special_tokens=SPECIAL))
-    return _wrapped(made)
+    return wrapped(made)
 
 
 def byte_pairs(texts: Iterable[str]) -> PreTrainedTokenizerFast:
@@ -75,7 +75,7 @@ def byte_pairs(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=SPECIAL, initial_alphabet=alphabet)
     made.train_from_iterator(texts, trainer)
-    return _wrapped(made)
+    return wrapped(made)
 
 
 def unigrams(texts: Iterable[str]) -> PreTrainedTokenizerFast:
@@ -83,7 +83,7 @@ def unigrams(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     made = Tokenizer(models.Unigram())
     made.pre_tokenizer, made.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     made.train_from_iterator(texts, trainers.UnigramTrainer(vocab_size=120, special_tokens=SPECIAL, unk_token="[UNK]"))
-    return _wrapped(made)
+    return wrapped(made)
 
 
 TOKENIZERS: dict[str, Callable[[Iterable[str]], PreTrainedTokenizerFast]] = {

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from harness import specs
 from harness.answers import SpanReading
 from harness.execution import Execution
+from harness.prompts import Prompt
 from harness.specs import (
     UNRESOLVED,
     Data,
@@ -90,6 +91,7 @@ OTHER: dict[type, dict[str, Any]] = {
         "views": 2,
         "blocks": "packed",
         "spans": SpanReading(stride=64),
+        "prompt": Prompt("{first} It was [MASK].", ("terrible", "great")),
         "classes": ("no", "yes"),
         "held_out": OTHERS,
     },

@@ -27,11 +27,12 @@ from transformers import (
 from harness.encoders.families import FAMILIES, family_of
 from harness.encoders.models.text_encoder import TextEncoder, load_encoder
 from harness.encoders.sources import locate
-from harness.encoders.tokens import Examples, Tokeniser, Tokens, Vocabulary
+from harness.encoders.tokens import Cloze, Examples, Tokeniser, Tokens, Vocabulary
 from harness.execution import WorkerSetup
 from harness.kinds import kind_of_outputs
 from harness.methods import METHODS, RunContext, chain, hyperparameters
 from harness.objectives import DEFINITIONS, build, definition_of, objective
+from harness.prompts import Prompt
 from harness.specs import Data, Encoder, Objective, Optim, Parent, RowSet, Selection, Stage
 from harness.storage import Storage
 from harness.streams import stream
@@ -195,11 +196,17 @@ def optim(**changes: Any) -> Optim:
     return Optim(**{"lr": 1e-3, "batch_size": 8, "steps": 12, "dropout": 0.1, **changes})
 
 
+PROMPT = Prompt("{first} w1 [MASK]", ("bad", "good"), draws=3)
+"""What a stage with the objective 'prompt' reads its rows by."""
+
+
 def of_method(name: str, *, stage: int = -1, **values: Any) -> Objective:
     """The objective that a method writes into one of its own stages, at a batch of 8."""
     method, text = METHODS[name], Data(RowSet("texts"), views=2)
     rows, selection = Data(RowSet("rows"), 2), Selection("accuracy")
-    context = RunContext("task", 0, 0, 1, rows, text, optim(), optim(), selection, Encoder("e"), translated=text)
+    context = RunContext(
+        "task", 0, 0, 1, rows, text, optim(), optim(), selection, Encoder("e"), translated=text, prompt=PROMPT
+    )
     stages = chain([(method, hyperparameters(method, values, "tiny"))], context)
     return (stages if method.supervised else stages[:-1])[stage].objective
 
@@ -301,6 +308,9 @@ def built(
         beginning.add_relative_positions(*relative)
     made = build(spec, beginning, vocabulary(folder), kind_of_outputs(num_labels), dropout, seed)
     made.set_dropout(dropout)
+    if spec.name == "prompt":
+        rows, labels = texts(20, 1)
+        made.take_training_set(read(folder, rows, spec), labels)
     return made.train()
 
 
@@ -310,6 +320,13 @@ def examples(tokens: Tokens, views: int = 1) -> Examples:
         return Examples(tokens)
     order = np.arange(len(tokens)).reshape(views, -1).T
     return Examples(tokens.take(order.ravel()), np.arange(len(order) + 1) * views)
+
+
+def read(folder: Path, rows: Sequence[tuple[str, ...]], spec: Objective) -> Examples:
+    """Rows as a stage with this objective reads them: clozes where it prompts, else a sequence of each; see `examples` for views."""
+    if spec.name != "prompt":
+        return examples(tokens(folder, rows), views_in(spec))
+    return Cloze(64, prompt=PROMPT).examples(rows, tokeniser(folder))
 
 
 def draw_of(seed: int = 1, step: int = 1) -> Any:
@@ -328,13 +345,14 @@ def fine_tuning(
     relative: tuple[int, int] = (0, 0),
     **changes: Any,
 ) -> tuple[Stage, Inputs]:
-    """A supervised stage on 20 rows with a dev set of 30 and a test set of 25, and what it reads."""
+    """A supervised stage on 20 rows with a dev set of 30 and a test set of 25, and what it reads. Clozes are of single texts."""
+    pairs = pairs and spec.name != "prompt"
     rows = {"train": texts(20, 1, pairs), "dev": texts(30, 2, pairs), "test": texts(25, 3, pairs)}
-    read = {name: (Examples(tokens(folder, found)), labels) for name, (found, labels) in rows.items()}
+    sets = {name: (read(folder, found, spec), labels) for name, (found, labels) in rows.items()}
     data = Data(RowSet("train", "train"), 2, 64, RowSet("dev", "dev"), (RowSet("test", "test"),))
     start = init or Encoder(locate(str(folder)).encoder.digest, folder.name, *relative)
     stage = Stage(spec, data, optim(**changes), seed, start, Selection("accuracy", every), "fine-tune")
-    return stage, Inputs(*read["train"], {"dev": read["dev"], "test": read["test"]})
+    return stage, Inputs(*sets["train"], {"dev": sets["dev"], "test": sets["test"]})
 
 
 def post_training(
@@ -351,7 +369,7 @@ def post_training(
     data = Data(RowSet("texts", "texts"), max_length=64, views=views)
     rows = [row for view in range(views) for row in texts(20, 1 + 5 * view)[0]]
     stage = Stage(spec, data, optim(**changes), seed, start, None, "post")
-    return stage, Inputs(examples(tokens(folder, rows), views))
+    return stage, Inputs(read(folder, rows, spec))
 
 
 def worker_setup(folder: Path, artifacts: Path) -> WorkerSetup:

@@ -183,7 +183,7 @@ def _wanted(stage: Stage) -> list[tuple[RowSet, Data]]:
 
 
 def _cache_key(rows: RowSet, data: Data) -> tuple[Any, ...]:
-    return (rows.digest, data.max_length, data.views, data.blocks, data.spans)
+    return (rows.digest, data.max_length, data.views, data.blocks, data.spans, data.prompt)
 
 
 def trained(

@@ -109,7 +109,7 @@ def _write(recorded: Recorded, model: TrainedModel, folder: Path) -> tuple[Form,
 
     stage, objective = model.stage, model.objective
     task, head = None, None
-    if objective.predicts:
+    if objective.has_classifier:
         task = model.task
         tensors = {name.partition("/")[2]: tensor for name, tensor in objective.parts().items()}
         head = Head(tensors, model.kind.names, model.kind.per_token)
@@ -120,7 +120,7 @@ def _write(recorded: Recorded, model: TrainedModel, folder: Path) -> tuple[Form,
         "key": recorded.key,
         "form": form,
         "task": model.task.name if model.task else "",
-        "columns": list(task.columns) if task else [],
+        "columns": list(model.task.columns) if model.task and objective.predicts else [],
         "max_length": stage.data.max_length,
         "precision": stage.optim.precision,
         **({"spans": asdict(stage.data.spans)} if stage.data.spans else {}),
@@ -141,7 +141,11 @@ def _compared(recorded: Recorded, model: TrainedModel, folder: Path, form: Form,
     from harness.encoders.tokens import Tokeniser, reading_of
 
     objective, data = model.objective, model.stage.data
-    notes = [] if objective.predicts or not objective.encoder.fresh_head else [UNTRAINED_HEAD]
+    notes = [] if objective.has_classifier or not objective.encoder.fresh_head else [UNTRAINED_HEAD]
+    if data.prompt:
+        answers = ", ".join(f"{word} ({name})" for word, name in zip(data.prompt.words, model.kind.names, strict=True))
+        beside = " beside training examples, which are not in this folder," if data.prompt.demonstrations else ""
+        notes.append(f"It was trained{beside} to answer {answers} at the mask of '{data.prompt.template}'.")
     if form == "relative":
         wrote, read = objective.encoder.parts(), load_encoder(folder, "", seed=0).parts()
         if wrote.keys() != read.keys() or any(not torch.equal(wrote[name], read[name]) for name in wrote):
@@ -155,12 +159,12 @@ def _compared(recorded: Recorded, model: TrainedModel, folder: Path, form: Form,
     if data.spans:  # plain transformers reads whole questions
         asked = Tokeniser(folder).placed([question for question, _ in texts])
         texts = [row for row, (ids, _) in zip(texts, asked, strict=True) if len(ids) <= data.spans.question]
-    examples = reading_of(replace(data, views=1, blocks="text")).examples(texts, Tokeniser(folder))
+    examples = reading_of(replace(data, views=1, blocks="text", prompt=None)).examples(texts, Tokeniser(folder))
     firsts = examples.tokens if examples.starts is None else examples.tokens.take(examples.starts[:-1])
     batch = Batch.of(firsts, torch.device("cpu"))
     objective.eval()
     with torch.inference_mode():
-        if objective.predicts:
+        if objective.has_classifier:
             ours = objective.predict(batch)
         else:
             ours = objective.encoder(batch, batch.packing.first)
@@ -173,14 +177,15 @@ def _compared(recorded: Recorded, model: TrainedModel, folder: Path, form: Form,
             f"{recorded.key[:12]}: plain transformers computes other logits from the written folder (by up to {difference:.2g}); "
             "nothing was written. Please report it with the encoder's name."
         )
-    predicted = recorded.record.predictions.get(data.dev.digest) if data.dev and source == data.dev else None
+    compared = objective.has_classifier and data.dev and source == data.dev
+    predicted = recorded.record.predictions.get(data.dev.digest) if compared and data.dev else None
     if predicted is not None and "logits" in predicted.arrays:
         gap = float(np.abs(theirs.numpy() - predicted.logits[: len(texts)]).max())
         precision = model.stage.optim.precision
         reason = "" if precision == "fp32" else f"; it was trained and evaluated in {precision}"
         notes = [f"Plain transformers gives the recorded logits within {gap:.1g} ({len(texts)} dev rows){reason}."]
     else:
-        what = "states" if form == "encoder" and not objective.predicts else "logits"
+        what = "states" if form == "encoder" and not objective.has_classifier else "logits"
         notes.append(f"Plain transformers gives the same {what} within {difference:.1g} ({len(texts)} texts).")
     return Checked(tuple(notes), len(texts[0]), task)
 

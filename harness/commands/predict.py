@@ -24,11 +24,12 @@ from harness.errors import UserError, first_line
 from harness.kinds import Kind, Predictions, kind_of
 from harness.paths import named_path
 from harness.planning.request import Request
-from harness.specs import Data, RowSet
+from harness.specs import Data, RowSet, Stage
 from harness.storage import weights_of
 from harness.tasks.inferred import QUESTIONS
 
 if TYPE_CHECKING:
+    from harness.encoders.models.text_encoder import TextEncoder
     from harness.encoders.tokens import Reading, Tokeniser
     from harness.objectives.base import TrainingObjective
 
@@ -105,6 +106,9 @@ def _of_folder(folder: Path) -> Classifier:
     settings, tokenizer = _settings(folder / SETTINGS), _settings(folder / "tokenizer_config.json")
     located = locate(f"{folder}/", where="predict")
     encoder = load_encoder(folder, located.encoder.digest, seed=0)
+    stage = Stage.from_json(settings["stage"]) if "stage" in settings else None
+    if stage and stage.data.prompt:
+        return _of_cloze(folder, stage, encoder, tuple(settings.get("columns", ())))
     head = read_answering(folder) or read_head(folder, encoder)
     if head is None:
         raise UserError(
@@ -128,6 +132,29 @@ def _of_folder(folder: Path) -> Classifier:
 def _reads_spans(value: Any) -> bool:
     known = {field.name: type(field.default) for field in fields(SpanReading)}
     return isinstance(value, dict) and all(type(each) is known.get(name) for name, each in value.items())
+
+
+def _of_cloze(folder: Path, stage: Stage, encoder: TextEncoder, columns: tuple[str, ...]) -> Classifier:
+    """A masked language model that a prompted run was exported as. Raises UserError where it needs demonstrations, which are no part of it."""
+    import torch
+
+    from harness.encoders.tokens import Tokeniser, reading_of
+    from harness.objectives import build
+
+    assert stage.data.prompt is not None
+    if stage.data.prompt.demonstrations:
+        raise UserError(
+            f"{folder}: predicts beside training examples, which it does not hold; name the run's key {stage.key[:12]}, or train with "
+            "prompt.demonstrations set to false."
+        )
+    tokeniser, reading, kind = Tokeniser(folder), reading_of(stage.data), stage.data.kind
+    assert kind is not None
+    objective = build(stage.objective, encoder, tokeniser.vocabulary, kind, 0.0, 0)
+    objective.take_training_set(reading.examples([("a",) * (len(columns) or 1)], tokeniser), np.zeros(1, np.int64))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return Classifier(
+        str(folder), objective.to(device), tokeniser, kind, columns, reading, stage.optim.precision, device
+    )
 
 
 _SETTINGS: dict[str, tuple[str, Callable[[Any], bool]]] = {

@@ -304,6 +304,31 @@ def check_lengths(resolved: ResolvedTable, located: Located) -> None:
 def check_masks(items: Iterable[Item], tokeniser: Any, located: Located) -> None:
     """Raises UserError where an objective masks and there is no mask token, or a token has no row of the embedding."""
     check_vocabulary(tokeniser.vocabulary.size, located.config, f"The encoder {located.name}")
-    masking = next((item for item in items if "p_m" in item.stage.objective.params), None)
+    items = list(items)
+    masking = next((i for i in items if "p_m" in i.stage.objective.params or i.stage.data.prompt), None)
     if masking and tokeniser.vocabulary.mask_id is None:
         raise UserError(f"{masking.name} masks tokens, but the tokenizer of {located.name} has no mask token.")
+
+
+def check_prompts(items: Iterable[Item], tokeniser: Any, library: Mapping[str, Rows]) -> None:
+    """Raises UserError where a template or label words do not fit the encoder, and where a training set has too few examples of a class to
+    show one beside another."""
+    from harness.encoders.tokens import reading_of
+
+    checked = set()
+    for item in items:
+        data = item.stage.data
+        if data.prompt and (data.prompt, data.max_length) not in checked:
+            checked.add((data.prompt, data.max_length))
+            reading_of(data).examples([("a",) * library[data.train.digest].columns], tokeniser)
+        if data.prompt and data.prompt.demonstrations:
+            rows = library[data.train.digest]
+            texts = {
+                code: {row for row, label in zip(rows.texts, rows.gold, strict=True) if label == code}
+                for code in range(data.num_labels)
+            }
+            if few := [code for code, different in texts.items() if len(different) < 2]:
+                raise UserError(
+                    f"{item.name}: a demonstration shows another example of each class, and class '{data.classes[few[0]]}' has "
+                    f"{len(texts[few[0]])} in {data.train.name}; draw more examples, or set prompt.demonstrations to false."
+                )

@@ -120,7 +120,7 @@ def _retrained(recorded: Recorded, missing: Sequence[Step], view: View, storage:
     attempt = prepared.store.statuses([recorded.key])[recorded.key][1]
     save_at = tuple(sorted(step for step in missing if step != "last"))
     item = Item(stage, name, prepared.plan.stage_flops(stage), metrics, "last" in missing, True, attempt, 0, save_at)
-    item.cost *= (item.until or stage.optim.steps) / stage.optim.steps
+    item.cost *= item.until / stage.optim.steps if item.until else 1
     prepared.items = [item]
     reasons: list[str] = []
 
@@ -192,6 +192,9 @@ def _checked_against_record(
         objective, digest = restored(stage, tokeniser.vocabulary, setup, recorded.step)
     except (SafetensorError, ValueError, KeyError) as error:
         raise UserError(f"{recorded.key[:12]}: its stored weights cannot be used ({first_line(error)}).") from None
+    read = reader(prepared.plan, tokeniser, prepared.store)
+    if stage.data.prompt:
+        objective.take_training_set(*read(stage.data.train, stage.data))
     known, weights = recorded_digest(record, recorded.step), f"weights{recorded.after}"
     differs = ""
     if not remade and known == digest:
@@ -205,7 +208,6 @@ def _checked_against_record(
         how = "It was trained again; its" if remade else "Its stored"
         sentence = f"{how} {weights} {outcome} (digest {digest[:10]})."
     else:
-        read = reader(prepared.plan, tokeniser, prepared.store)
         sets = [rows for rows in stage.row_sets if rows.digest in record.predictions]
         pairs = [
             (

@@ -8,9 +8,9 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,15 +24,18 @@ from harness.commands.stored import check_exists
 from harness.commands.texts import reader
 from harness.commands.trained import start_of
 from harness.encoders.flops import forward_flops
-from harness.encoders.tokens import Tokeniser
+from harness.encoders.tokens import Examples, Tokeniser
 from harness.errors import UserError
-from harness.objectives import build, definition_of
-from harness.objectives.definitions import StepSize
+from harness.objectives import build
 from harness.planning.request import BESIDE, Request, from_json, is_own
 from harness.report.table import render
 from harness.specs import Data, Parent, Record, RowSet, Stage
 from harness.store import DEFAULT_URL, Store, StoredRequest
+from harness.streams import stream
 from harness.tasks import score
+
+if TYPE_CHECKING:
+    from harness.objectives.base import TrainingObjective
 
 CHUNK = 100
 """Records whose predictions are held in memory at a time."""
@@ -315,14 +318,14 @@ class RecordChecks:
         assert prepared.plan.located.folder is not None  # a plan with all it needs
         self._tokeniser = Tokeniser(prepared.plan.located.folder)
         self._read = reader(prepared.plan, self._tokeniser, prepared.store)
-        self._objectives: dict[str, tuple[Mapping[str, float], Mapping[str, Any]]] = {}
-        self._kept: dict[str, NDArray[np.float64]] = {}
+        self._objectives: dict[str, TrainingObjective] = {}
+        self._kept: dict[str, tuple[Examples, NDArray[Any]]] = {}
 
     def __call__(self, stage: Stage, record: Record) -> Iterator[str]:
         """A sentence for each contradiction in the finished record of a stage."""
-        loaded = self._objective(stage)
-        if loaded:
-            yield from _losses(loaded[0], record)
+        objective = self._objective(stage)
+        if objective:
+            yield from _losses(objective.weights, record)
         parent = stage.init
         if isinstance(parent, Parent):
             before = self._prepared.store.records([parent.stage.key]).get(parent.stage.key)
@@ -334,7 +337,7 @@ class RecordChecks:
             return
         yield from self._predictions(stage, record)
         yield from _selection(stage, record)
-        if loaded and not same(record.flops, flops := self._flops(stage, loaded[1])):
+        if objective and not same(record.flops, flops := self._flops(stage, objective)):
             yield f"it says {record.flops!r} FLOPs, and its batches have {flops!r}"
 
     def _predictions(self, stage: Stage, record: Record) -> Iterator[str]:
@@ -350,8 +353,8 @@ class RecordChecks:
         if (record.histogram, record.collapsed) != (predicted.histogram, predicted.collapsed):
             yield "the classes that it says are predicted on dev are not those of its predictions"
 
-    def _objective(self, stage: Stage) -> tuple[Mapping[str, float], Mapping[str, Any]] | None:
-        """The weights of an objective's terms, and the shape of its encoder; None where that cannot be loaded."""
+    def _objective(self, stage: Stage) -> TrainingObjective | None:
+        """A stage's objective; None where its encoder cannot be loaded."""
         kind = repr((stage.objective, stage.encoder, stage.data.num_labels))
         if kind not in self._objectives and not self.unloadable:
             try:
@@ -360,37 +363,35 @@ class RecordChecks:
                 self.unloadable = str(error).rstrip(".")
                 return None
             vocabulary = self._tokeniser.vocabulary
-            built = build(stage.objective, encoder, vocabulary, stage.data.kind, 0.0, 0)
-            self._objectives[kind] = (built.weights, encoder.shape)
+            self._objectives[kind] = build(stage.objective, encoder, vocabulary, stage.data.kind, 0.0, stage.seed)
         return self._objectives.get(kind)
 
-    def _flops(self, stage: Stage, shape: Mapping[str, Any]) -> float:
+    def _flops(self, stage: Stage, objective: TrainingObjective) -> float:
         """The FLOPs of a stage with labels: of its updates, of each evaluation on dev, and of the test sets."""
         from harness.training.loop import batch_order
 
         assert stage.selection is not None
-        sets = {rows.digest: self._lengths(rows, stage.data) for rows in stage.row_sets}
-        train, dev, *tests = sets.values()
-        order = batch_order(len(train), stage.optim.batch_size, stage.seed)
-        definition, total = definition_of(stage.objective), 0.0
-        for _ in range(stage.optim.steps):
-            tokens, squares = _size(train[next(order)])
-            total += definition.flops(shape, StepSize(tokens, squares, tokens, squares))
-        for lengths, times in ((dev, -(-stage.optim.steps // stage.selection.every)), *((each, 1) for each in tests)):
-            total += times * forward_flops(shape, *_size(lengths))
+        (train, labels), (dev, _), *tests = (self._examples(rows, stage.data) for rows in stage.row_sets)
+        objective.seed = stage.seed  # one objective stands for all seeds
+        objective.take_training_set(train, labels)
+        order, total = batch_order(len(train), stage.optim.batch_size, stage.seed), 0.0
+        for step in range(1, stage.optim.steps + 1):
+            rows = next(order)
+            total += objective.prepare(train.take(rows), labels[rows], partial(_draw, stage.seed, step)).flops
+        for examples, times in ((dev, stage.evaluations), *((each, 1) for each, _ in tests)):
+            lengths = objective.evaluated(examples).tokens.lengths.astype(np.float64)
+            total += times * forward_flops(objective.encoder.shape, float(lengths.sum()), float((lengths**2).sum()))
         return float(total)
 
-    def _lengths(self, rows: RowSet, data: Data) -> NDArray[np.float64]:
-        """The numbers of tokens of rows."""
-        kind = f"{rows.digest} {data.max_length}"
+    def _examples(self, rows: RowSet, data: Data) -> tuple[Examples, NDArray[Any]]:
+        kind = f"{rows.digest} {data.max_length} {data.prompt}"
         if kind not in self._kept:
-            self._kept[kind] = self._read(rows, data)[0].tokens.lengths.astype(np.float64)
+            self._kept[kind] = self._read(rows, data)
         return self._kept[kind]
 
 
-def _size(lengths: NDArray[np.float64]) -> tuple[float, float]:
-    """How many tokens there are, and the sum of squared lengths."""
-    return float(lengths.sum()), float((lengths**2).sum())
+def _draw(seed: int, step: int, purpose: str, *more: Any) -> np.random.Generator:
+    return stream(seed, purpose, step, *more)
 
 
 def _losses(weights: Mapping[str, float], record: Record) -> Iterator[str]:

@@ -12,6 +12,7 @@ from harness.errors import UserError
 from harness.kinds import Classes, Kind, Scores, Spans
 from harness.objectives import definition_of, objective
 from harness.objectives.definitions import HEAD
+from harness.prompts import Prompt
 from harness.specs import Data, Encoder, Objective, Optim, Parent, RowSet, Selection, Stage
 from harness.yaml_files import Strict, describe_errors
 
@@ -21,6 +22,7 @@ class RunContext:
     """What a method builds the stages of one run from: one task, size, subset and seed under one protocol's recipe.
 
     `unlabelled`: what stages without labels read, the same object in all runs that read it, so that its part of their keys is made once.
+    `prompt`: the task's template and label words; None where it has none.
     `translated`: the same texts as back-translated views; None where there are none, for the reason in `untranslated`. `mlm_head`: the
     stage that replaces `encoder` for stages that use an MLM head; None where the encoder's own head is usable.
     """
@@ -38,6 +40,7 @@ class RunContext:
     mlm_head: Parent | None = None
     translated: Data | None = None
     untranslated: str = "no translator is named"
+    prompt: Prompt | None = None
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,8 @@ class Method:
 
     `train(h, phase)`: its stages on unlabelled text; later stages start from the last one. The same stages serve as
     pre-training on a corpus and as post-training on a task's own text. `classify(h, context)`: the objective it
-    fine-tunes with. `translates`: its rows are back-translated views. `kinds`: of tasks that it can be run on. `skip`: a further reason not to run it in a
+    fine-tunes with, in the context that `adapt(h, context)` makes of its own: with another reading of the rows, another recipe.
+    `translates`: its rows are back-translated views. `kinds`: of tasks that it can be run on. `skip`: a further reason not to run it in a
     context.
     `choices(h)`: decisions of these hyperparameters that no paper fixes (docs/papers.md), in a few words each, for a table's caption;
     equal for hyperparameters that make equal stages. `full_name`: what the title stands for.
@@ -73,6 +77,7 @@ class Method:
     Hyperparameters: type[Strict]
     train: Callable[[Any, UnlabelledPhase], tuple[Stage, ...]] | None = None
     classify: Callable[[Any, RunContext], Objective] | None = None
+    adapt: Callable[[Any, RunContext], RunContext] = lambda h, context: context
     translates: bool = False
     kinds: tuple[type[Kind], ...] = (Classes, Scores, Spans)
     skip: Callable[[RunContext], str | None] = lambda context: None
@@ -128,6 +133,7 @@ def chain(steps: Sequence[Step], context: RunContext, start: Encoder | Parent | 
     spec = objective("cross_entropy")
     for method, values in steps:
         if method.classify is not None:
+            context = method.adapt(values, context)
             spec = method.classify(values, context)
     init = _for_classifier(spec, base, context)
     fine_tuned = Stage(spec, context.data, context.fine_tune, context.seed, init, context.selection, "fine-tune")

@@ -92,11 +92,12 @@ class TrainingObjective(nn.Module):
     """Base of the objectives. `weights` are the terms' coefficients: loss = sum of weight x term. `params`: its definition with the
     parameters of the stage, of the type that a subclass names.
 
-    `predicts`: `predict` gives outputs for labels. `uses_mlm_head`: the encoder's own MLM head is
+    `predicts`: `predict` gives outputs for labels; `has_classifier`: by a head that is not the encoder's. `uses_mlm_head`: the encoder's own MLM head is
     trained. `contrasted`: the term that is taken over contrast groups, where there is one.
     """
 
     predicts = False
+    has_classifier = False
     uses_mlm_head = False
     contrasted = "contrast"
     params: Any
@@ -124,6 +125,13 @@ class TrainingObjective(nn.Module):
     def build(self) -> None:
         """Make the heads and set the weights."""
         raise NotImplementedError
+
+    def take_training_set(self, examples: Examples, labels: NDArray[Any] | None) -> None:
+        """Called once before anything is trained or predicted, with all training examples, by objectives that show some of them."""
+
+    def evaluated(self, examples: Examples) -> Examples:
+        """The sequences by which examples are evaluated."""
+        return examples
 
     def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
         """The views of a batch of B examples."""

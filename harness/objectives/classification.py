@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from harness.encoders.models.text_encoder import Batch
-from harness.encoders.tokens import Examples
+from harness.encoders.tokens import ClozeExamples, Examples
 from harness.objectives import diagnostics
 from harness.objectives.base import Draw, Measures, TrainingObjective, Views, at_least_single, in_groups, named
 from harness.objectives.definitions import HEAD
-from harness.objectives.definitions.classification import SclDefinition
-from harness.objectives.heads import HeadOutputs, RowHead, TokenHead
+from harness.objectives.definitions.classification import PromptDefinition, SclDefinition
+from harness.objectives.heads import Head, HeadOutputs, RowHead, TokenHead, WordHead
 from harness.objectives.losses import supervised_contrastive
+from harness.streams import stream
 
 
 def _mean_squared_error(logits: Tensor, labels: Tensor) -> Tensor:
@@ -35,6 +36,8 @@ class CrossEntropy(TrainingObjective):
     """The loss of the task's kind on a head's outputs: cross-entropy, or the squared error of scores; a mean over rows."""
 
     predicts = True
+    has_classifier = True
+    head: Head
 
     def build(self) -> None:
         self.weights = {"cross_entropy": 1.0}
@@ -74,6 +77,44 @@ class CrossEntropy(TrainingObjective):
         assert views.labels is not None
         assert self.kind is not None
         return torch.as_tensor(self.kind.targets(views.labels[views.owner], views.tokens)).to(batch.ids.device)
+
+
+class LabelWords(CrossEntropy):
+    """Cross-entropy of the label words' logits at the mask of a cloze (Gao et al., LM-BFF, equation 1), where the prompt asks for it with
+    demonstrations: drawn anew at each update, the example itself excluded; at evaluation the mean over some draws, which are the same
+    each time an example is evaluated."""
+
+    params: PromptDefinition
+    has_classifier = False
+
+    def build(self) -> None:
+        self.weights = {"cross_entropy": 1.0}
+        if self.vocabulary.mask_id is None:
+            raise ValueError("the encoder's tokenizer has no mask token")
+        self.uses_mlm_head = self.params.head == "mlm"
+        self.head = WordHead(self.vocabulary.mask_id, tied=not self.uses_mlm_head)
+
+    def take_training_set(self, examples: Examples, labels: NDArray[Any] | None) -> None:
+        assert isinstance(examples, ClozeExamples)
+        assert labels is not None
+        self._training = examples, labels
+        self.head.words = torch.from_numpy(examples.words).to(next(self.encoder.parameters()).device)
+
+    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
+        assert isinstance(examples, ClozeExamples)
+        if examples.draws:
+            generator = draw("demonstrations")
+            examples = examples.demonstrated(*self._training, [generator] * len(examples), 1, exclude=True)
+        tokens = examples.tokens
+        flops = self.step_flops(tokens, predicted=len(tokens))
+        return Views(tokens, examples.owner, tokens.ids, labels, flops)
+
+    def evaluated(self, examples: Examples) -> Examples:
+        assert isinstance(examples, ClozeExamples)
+        if not examples.draws:
+            return examples
+        generators = [stream(self.seed, "demonstrations_of_evaluation", row) for row in range(len(examples))]
+        return examples.demonstrated(*self._training, generators, examples.draws, exclude=False)
 
 
 class SupervisedContrast(CrossEntropy):

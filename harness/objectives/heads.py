@@ -38,6 +38,28 @@ class Head(nn.Module):
         self.load_state_dict({name: tensors[f"{HEAD}/{name}"] for name in self.state_dict()})
 
 
+class WordHead(Head):
+    """The encoder's MLM head at the mask of each cloze, on the label words alone; `tied`: the product with the word embeddings instead,
+    which is COCO-LM's head for its corrective language modelling. It has no weights of its own."""
+
+    words: Tensor
+
+    def __init__(self, mask_id: int, tied: bool) -> None:
+        super().__init__()
+        self._mask_id = mask_id
+        self._tied = tied
+        self.register_buffer("words", torch.zeros(0, dtype=torch.long), persistent=False)
+
+    def forward(self, encoder: TextEncoder, batch: Batch) -> HeadOutputs:
+        masked = (
+            batch.ids == self._mask_id
+        ).int()  # one in each sequence: as many as there are, without asking the device
+        masks = torch.topk(masked, len(batch.packing.first)).indices.sort().values
+        state = encoder(batch, masks)
+        logits = encoder.embedding_logits(state) if self._tied else encoder.mlm_logits(state)
+        return HeadOutputs(state, state, logits[:, self.words])
+
+
 class RowHead(Head):
     """One vector of outputs a row, from its first token: dropout, dense, tanh, dropout, linear (RoBERTa's own head, for every
     encoder: docs/papers.md D1)."""

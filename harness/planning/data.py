@@ -16,7 +16,7 @@ from harness.objectives.definitions import HEAD
 from harness.planning.recipe import Augment, EncoderSettings
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import ENCODER, Row
-from harness.specs import Data, Encoder, Parent, RowSet, Run, Selection
+from harness.specs import Data, Encoder, Parent, RowSet, Run, Selection, Stage
 from harness.tasks.protocols import protocol_named
 from harness.tasks.task import Task
 
@@ -137,6 +137,8 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
                 reason = next(
                     (r for s in stages if (r := definition_of(s.objective).headless(table_data.config))), None
                 )
+            if not reason and contexts and table_data.mlm_head:
+                reason = _lost_head(chain(steps, contexts[0][1], start)[-1])
             if reason:
                 skipped.append((row.name, name, reason))
                 continue
@@ -150,6 +152,16 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
             if table_data.config and (missing := definition_of(stage.objective).unmet(table_data.config)):
                 raise UserError(f"{table_data.encoder}: {missing}.")
     return tuple(runs), tuple(skipped)
+
+
+def _lost_head(leaf: Stage) -> str | None:
+    """Why a run is skipped whose fine-tuning uses an MLM head that its post-training does not pass on, of an encoder that came without one."""
+    parent = leaf.parent
+    if parent is None or not definition_of(leaf.objective).mlm_head or definition_of(parent.objective).mlm_head:
+        return None
+    return (
+        f"objective {parent.objective.name} trains without an MLM head, and the encoder has none of its own to prompt"
+    )
 
 
 def _check_head(resolved: ResolvedTable, row: Row, start: Encoder | Parent | None, task: Task) -> None:
@@ -240,5 +252,6 @@ def _contexts(resolved: ResolvedTable, row: Row, table_data: TableData, name: st
                     table_data.mlm_head,
                     translated,
                     table_data.untranslated,
+                    found.task.prompt,
                 )
                 yield seed, context

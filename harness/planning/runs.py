@@ -272,15 +272,20 @@ def stage_flops(stage: Stage, config: Mapping[str, Any]) -> float:
         return 0.0
 
     def length(rows: RowSet) -> float:
-        return min(stage.data.max_length, rows.mean_chars / CHARS_PER_TOKEN + 2.5)
+        alone = rows.mean_chars / CHARS_PER_TOKEN + 2.5
+        shown = stage.data.num_labels if prompt and prompt.demonstrations else 0
+        return min(
+            stage.data.max_length,
+            alone + (1 + shown) * len(prompt.template) / CHARS_PER_TOKEN + shown * alone if prompt else alone,
+        )
 
-    optim = stage.optim
+    optim, prompt = stage.optim, stage.data.prompt
     mean = stage.data.max_length if stage.data.blocks == "packed" else length(stage.data.train)
     rows = min(optim.batch_size, max(1, stage.data.train.rows))
     total = definition_of(stage.objective).step_flops(config, rows, mean) * optim.steps
     if stage.selection and stage.data.dev:
-        evaluations = -(-optim.steps // stage.selection.every)
-        for rows_of, times in [(stage.data.dev, evaluations), *((t, 1) for t in stage.data.tests)]:
+        draws = prompt.draws if prompt and prompt.demonstrations else 1
+        for rows_of, times in [(stage.data.dev, stage.evaluations), *((t, 1) for t in stage.data.tests)]:
             each = length(rows_of)
-            total += times * rows_of.rows * forward_flops(config, each, each * each)
+            total += times * draws * rows_of.rows * forward_flops(config, each, each * each)
     return total

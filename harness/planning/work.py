@@ -90,6 +90,6 @@ def work(
         kept = 0 in steps or (not remake and (keep != "none" or key in needed))
         steps = (steps if remake else steps | plan.saved_at(stage)) - {0}
         item = Item(stage, name, plan.stage_flops(stage), metrics, kept, remake, attempt, save_at=tuple(sorted(steps)))
-        item.cost *= (item.until or stage.optim.steps) / stage.optim.steps
+        item.cost *= item.until / stage.optim.steps if item.until else 1
         items.append(item)
     return items, blocked

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness import errors
 from harness.answers import SQUAD, SpanReading
 from harness.kinds import Kind, kind_of
+from harness.prompts import Prompt
 
 OWN_TEST = "test"
 """The split that is a user's test set unless the task names another."""
@@ -27,7 +28,8 @@ class Task:
     `own`: a user's task. `data`: what its YAML names to read, a file, a folder or 'hub:...'; empty where the source decides.
     `label`: the column of labels. `labels`: (value in that column, name of its class) pairs. `names_test`: whether the YAML
     names the split of the test set. `files`: (split, file) pairs of splits with a file of their own. `unlabelled`: further texts
-    for post-training, a file, a folder or 'hub:...'; `remove_overlap`: without those that are also in dev or test.
+    for post-training, a file, a folder or 'hub:...'; `remove_overlap`: without those that are also in dev or test. `prompt`: its template and
+    label words, those of LM-BFF where it has the task.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Task:
     unlabelled: str = ""
     remove_overlap: bool = False
     spans: SpanReading | None = None
+    prompt: Prompt | None = None
 
     @property
     def kind(self) -> Kind:
@@ -82,6 +85,12 @@ def _sizes(**rows: int) -> tuple[tuple[str, int], ...]:
     return tuple(rows.items())
 
 
+_REVIEW = Prompt("{first} It was [MASK].", ("terrible", "great"))
+_FOLLOWS = "{first|chop}? [MASK], {second|lower}"
+_SAME = Prompt("{first} [MASK], {second|lower}", ("No", "Yes"))
+_ENTAILS = Prompt(_FOLLOWS, ("Yes", "No"))
+
+
 TASKS: Mapping[str, Task] = {
     task.name: task
     for task in (
@@ -92,6 +101,7 @@ TASKS: Mapping[str, Task] = {
             ("unacceptable", "acceptable"),
             ("mcc", "accuracy"),
             official=_sizes(train=8551, validation=1043),
+            prompt=Prompt("{first} This is [MASK].", ("incorrect", "correct")),
         ),
         Task(
             "sst2",
@@ -100,6 +110,7 @@ TASKS: Mapping[str, Task] = {
             ("negative", "positive"),
             ("accuracy",),
             official=_sizes(train=67349, validation=872),
+            prompt=_REVIEW,
         ),
         Task(
             "mrpc",
@@ -108,6 +119,7 @@ TASKS: Mapping[str, Task] = {
             ("not_equivalent", "equivalent"),
             ("accuracy", "f1"),
             official=_sizes(train=3668, validation=408, test=1725),
+            prompt=_SAME,
         ),
         Task(
             "qqp",
@@ -116,6 +128,7 @@ TASKS: Mapping[str, Task] = {
             ("not_duplicate", "duplicate"),
             ("accuracy", "f1"),
             official=_sizes(train=363846, validation=40430),
+            prompt=replace(_SAME, draws=4),
         ),
         Task(
             "stsb",
@@ -135,6 +148,7 @@ TASKS: Mapping[str, Task] = {
             dev="validation_matched",
             tests=(("matched", "validation_matched"), ("mismatched", "validation_mismatched")),
             official=_sizes(train=392702, validation_matched=9815, validation_mismatched=9832),
+            prompt=Prompt(_FOLLOWS, ("Yes", "Maybe", "No"), draws=4),
         ),
         Task(
             "qnli",
@@ -143,6 +157,7 @@ TASKS: Mapping[str, Task] = {
             _YES_NO[::-1],
             ("accuracy",),
             official=_sizes(train=104743, validation=5463),
+            prompt=_ENTAILS,
         ),
         Task(
             "rte",
@@ -151,6 +166,7 @@ TASKS: Mapping[str, Task] = {
             _YES_NO[::-1],
             ("accuracy",),
             official=_sizes(train=2490, validation=277),
+            prompt=replace(_ENTAILS, first_length=240),
         ),
         Task(
             "amazon_polarity",
@@ -159,6 +175,7 @@ TASKS: Mapping[str, Task] = {
             ("negative", "positive"),
             ("accuracy",),
             official=_sizes(train=3_600_000, validation=400_000),
+            prompt=_REVIEW,
         ),
         Task(
             "yelp_polarity",
@@ -167,6 +184,17 @@ TASKS: Mapping[str, Task] = {
             ("negative", "positive"),
             ("accuracy",),
             official=_sizes(train=560_000, validation=38_000),
+            prompt=_REVIEW,
+        ),
+        Task("movies", "Movies", ("sentence",), ("negative", "positive"), ("accuracy",), packaged=True, prompt=_REVIEW),
+        Task(
+            "products",
+            "Products",
+            ("sentence",),
+            ("negative", "positive"),
+            ("accuracy",),
+            packaged=True,
+            prompt=_REVIEW,
         ),
         Task(
             "squad",
@@ -188,8 +216,6 @@ TASKS: Mapping[str, Task] = {
             label="answers",
             spans=SQUAD,
         ),
-        Task("movies", "Movies", ("sentence",), ("negative", "positive"), ("accuracy",), packaged=True),
-        Task("products", "Products", ("sentence",), ("negative", "positive"), ("accuracy",), packaged=True),
         Task(
             "boolq",
             "BoolQ",

@@ -9,9 +9,10 @@ from typing import Annotated
 from pydantic import Field, StrictBool, StrictInt, StrictStr, model_validator
 
 from harness.answers import SQUAD, SpanReading
-from harness.errors import UserError
+from harness.errors import UserError, unknown
 from harness.kinds import kind_of
 from harness.paths import named_path
+from harness.prompts import Prompt
 from harness.tasks.hub_data import HUB, parsed
 from harness.tasks.metrics import check_metric
 from harness.tasks.task import OWN_TEST, TASKS, Task
@@ -45,6 +46,32 @@ class Hub(Strict):
         )
 
 
+class PromptFile(Strict):
+    """What a task file may say of prompts: the template, the label word of each class, and how it is read; see `harness.prompts.Prompt`."""
+
+    template: Name
+    words: dict[StrictBool | StrictInt | StrictStr, Name]
+    draws: Annotated[int, Field(ge=1)] = 16
+    first_length: Annotated[int, Field(ge=0)] = 0
+
+    def prompt(self, columns: int, classes: tuple[str, ...]) -> Prompt:
+        """Raises MisplacedError for what does not fit the task."""
+        words = {str(name): word for name, word in self.words.items()}
+        for name in words:
+            if name not in classes:
+                raise MisplacedError(["prompt", "words"], str(unknown("class", name, classes)))
+        if missing := [name for name in classes if name not in words]:
+            raise MisplacedError(["prompt", "words"], f"there is no word for class '{missing[0]}'; give one for each")
+        made = Prompt(
+            self.template, tuple(words[name] for name in classes), draws=self.draws, first_length=self.first_length
+        )
+        try:
+            made.check(columns, classes)
+        except UserError as error:
+            raise MisplacedError(["prompt"], str(error)) from None
+        return made
+
+
 class TaskFile(Strict):
     """What a task file may say; see `load_user_task`."""
 
@@ -64,6 +91,7 @@ class TaskFile(Strict):
     test: Name | None = None
     unlabelled: Hub | Name | None = None
     remove_overlap: StrictBool = False
+    prompt: PromptFile | None = None
 
     @property
     def reading(self) -> SpanReading | None:
@@ -125,6 +153,10 @@ class TaskFile(Strict):
             raise MisplacedError(["test"], "splits names a test split too; keep one")
         if self.remove_overlap and not self.unlabelled:
             raise MisplacedError(["remove_overlap"], "there are no unlabelled texts; add unlabelled")
+        if self.prompt and not self.classes:
+            raise MisplacedError(["prompt"], "a regression has no classes to give words to; drop it")
+        if self.prompt:
+            self.prompt.prompt(len(self.columns), self.classes)
         return self
 
 
@@ -135,8 +167,8 @@ def load_user_task(path: str | Path) -> Task:
     columns are question and context, and the label is their answers); optional title,
     version, splits (mapping of train, validation and test to the names of the files or splits), label (the column of
     labels), labels (mapping of values in that column to classes), data: a data set of the hub, a file, or a folder of
-    files, by its path from the YAML file, dev and test: files of these splits, unlabelled: further texts, and remove_overlap
-    (without those that are also in dev or test); nothing need be there yet. Without data, the text comes from `<DIR>/<name>/<split>.{parquet,csv,jsonl}`. Where `splits` names a test
+    files, by its path from the YAML file, dev and test: files of these splits, unlabelled: further texts, remove_overlap
+    (without those that are also in dev or test), and prompt: template and words (see `PromptFile`); nothing need be there yet. Without data, the text comes from `<DIR>/<name>/<split>.{parquet,csv,jsonl}`. Where `splits` names a test
     split, or there is one called test, it is the test set, else what dev leaves of validation. Raises UserError with file,
     line, key.
     """
@@ -167,4 +199,5 @@ def load_user_task(path: str | Path) -> Task:
         unlabelled=place("unlabelled"),
         remove_overlap=body.remove_overlap,
         spans=body.reading,
+        prompt=body.prompt.prompt(len(body.columns), body.classes) if body.prompt else None,
     )

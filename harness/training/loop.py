@@ -116,6 +116,8 @@ def train(
     run = _TrainingRun(objective, inputs, optim, seed, scoring, placement)
     run.resume(checkpoints, saved)
     every = scoring.selection.every if scoring else log_every or LOG_EVERY
+    if not optim.steps:
+        run.evaluate_untrained()
     for step in range(run.progress.step + 1, (until or optim.steps) + 1):
         run.update(step)
         if run.stopwatch.due() and (speed := run.stopwatch.speed(step)):
@@ -147,6 +149,7 @@ class _TrainingRun:
     ) -> None:
         self.objective, self.inputs, self.optim, self.seed = objective, inputs, optim, seed
         self.scoring, self.device, self.process_group = scoring, placement.device, placement.process_group
+        objective.take_training_set(inputs.train, inputs.labels)
         objective.to(self.device)
         objective.set_dropout(optim.dropout)
         # Rows that no training sequence holds have no gradient; decay would still move them, and so would an MLM head that is tied
@@ -242,6 +245,11 @@ class _TrainingRun:
         self.result.history.append(entry)
         self.progress.step = step
         return entry
+
+    def evaluate_untrained(self) -> None:
+        """The scores of the weights as they are, of a stage without updates."""
+        if self.scoring:
+            self.result.history.append({"step": 0, "dev": self._score(0, self.scoring)})
 
     def draw_curve(self, step: int, points: int) -> None:
         """Score dev between two evaluations, at each of `points` steps along the stage. Selects nothing, and changes nothing that is
@@ -426,7 +434,8 @@ def predict(
 ) -> tuple[Predictions, float]:
     """What is predicted of each example, in the given order, and the FLOPs spent. Packed batches sorted by length are shared out over
     the ranks."""
-    examples, gold = evaluation
+    gold = evaluation[1]
+    examples = objective.evaluated(evaluation[0])
     tokens = examples.tokens
     objective.eval()
     assert objective.kind is not None

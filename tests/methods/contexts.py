@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from harness.methods import METHODS, Method, RunContext, hyperparameters, mlm_head_stage
 from harness.methods import chain as chained
+from harness.prompts import Prompt
 from harness.specs import Data, Encoder, Optim, Parent, RowSet, Selection, Stage
 
 ENCODER = Encoder("e" * 32, "tiny")
@@ -34,6 +35,7 @@ CONTEXT = RunContext(
     selection=Selection("accuracy"),
     encoder=ENCODER,
     translated=Data(RowSet("9" * 32, "toy/train-texts/views", 100, 50.0), max_length=96, views=2),
+    prompt=Prompt("{first} It was [MASK].", ("terrible", "great")),
 )
 HEAD = mlm_head_stage(ENCODER, RowSet("c" * 32, "prose", 9000, 500.0), Optim(1e-3, 32, 100), 64, 0, frozen=True)
 HEADLESS = replace(CONTEXT, mlm_head=Parent(HEAD))

@@ -79,7 +79,11 @@ class TestMethodContract:
     def test_the_leaf_is_supervised_and_reads_the_contexts_data(self, method: Method) -> None:
         leaf = chain(method)[-1]
         assert leaf.objective.name in SUPERVISED
-        assert (leaf.data, leaf.selection, leaf.seed) == (CONTEXT.data, CONTEXT.selection, CONTEXT.seed)
+        assert (replace(leaf.data, prompt=None), leaf.selection, leaf.seed) == (
+            CONTEXT.data,
+            CONTEXT.selection,
+            CONTEXT.seed,
+        )
         assert leaf.optim == CONTEXT.fine_tune
         assert leaf.phase == "fine-tune"
 

@@ -15,7 +15,6 @@ from methods.contexts import alternatives, chain, effective_with, every_hyperpar
 
 from harness import objectives
 from harness.encoders.models.text_encoder import Batch
-from harness.encoders.tokens import Examples
 from harness.methods import Method
 from harness.objectives.base import TrainingObjective
 from harness.objectives.definitions import DEFINITIONS, Config, Definition, StepSize, definition_of
@@ -51,7 +50,7 @@ def unread(folder: Path, spec: Objective) -> set[str]:
         patch.setattr(objectives, "definition_of", lambda spec: noting(definition_of(spec), read))
         module: TrainingObjective = tiny.built(folder, spec)
     rows = tiny.texts(9 * tiny.views_in(spec), seed=4)[0]
-    views = module.prepare(Examples(tiny.tokens(folder, rows)), np.arange(9) % 2, tiny.draw_of())
+    views = module.prepare(tiny.read(folder, rows, spec), np.arange(9) % 2, tiny.draw_of())
     module(Batch.of(views.tokens, torch.device("cpu"), views.ids), views)
     READ[repr(spec)] = spec.params.keys() - read
     return READ[repr(spec)]

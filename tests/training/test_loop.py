@@ -178,7 +178,7 @@ class TestParameters:
         has_frozen = spec.name == "auxiliary_mlm" or spec.params.get("replacements") == "converged"
         frozen = {n for n in before if has_frozen and n.startswith(part)}
         frozen |= before.keys() - head if spec.name == "mlm_head" else set()
-        uses_head = "masked_lm" in objective.weights
+        uses_head = "masked_lm" in objective.weights or spec.name == "prompt"
         assert (head <= chosen.keys()) == uses_head
         assert before.keys() - chosen.keys() == frozen | (set() if uses_head else head)
         train(objective, inputs, stage.optim, stage.seed)

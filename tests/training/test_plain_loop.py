@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,8 @@ class Plain:
         self.vocabulary = vocabulary
         self.heads = {name: tensor.clone().requires_grad_() for name, tensor in heads.items()}
         self.auxiliary: Any = None
+        self.training: Any = None
+        self.word_ids: list[int] = []
         self.eps = next(module.eps for module in self.model.modules() if isinstance(module, torch.nn.LayerNorm))
         if self.name == "mlm_head":
             self.base.requires_grad_(False)
@@ -74,9 +76,35 @@ class Plain:
         return list({id(p): p for p in every if p.requires_grad}.values())
 
     def classify(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        if self.name == "prompt":
+            return self.at_masks(tokens)
         first = self.base(**self.seen(tiny.padded(tokens)))[0][:, 0]
         pooled = torch.tanh(F.linear(first, self.heads["head.dense.weight"], self.heads["head.dense.bias"]))
         return first, F.linear(pooled, self.heads["head.out.weight"], self.heads["head.out.bias"])
+
+    def at_masks(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """The MLM head's logits of 'bad' and 'good' at the one mask of each sequence."""
+        padded = tiny.padded(tokens)
+        masked = padded["input_ids"] == self.vocabulary.mask_id
+        assert (masked.sum(dim=1) == 1).all()
+        logits = self.model(**self.seen(padded)).logits[masked]
+        return logits, logits[:, self.word_ids]
+
+    def shown(self, tokens: Tokens, generators: Sequence[np.random.Generator], exclude: bool) -> Tokens:
+        """Each cloze, then one of a 'bad' and one of a 'good' training text with its word, a separator between two."""
+        training, labels = self.training
+        ids: list[list[int]] = []
+        for row, generator in enumerate(generators):
+            own = tokens.take([row]).ids.tolist()
+            for code in (0, 1):
+                others = [training.take([i]).ids.tolist() for i in range(len(training)) if labels[i] == code]
+                others = [other for other in others if not exclude or other != tokens.take([row]).ids.tolist()]
+                drawn = others[generator.choice(np.arange(len(others)))]
+                own += [self.word_ids[code] if i == self.vocabulary.mask_id else i for i in drawn[1:]]
+            ids.append(own)
+        lengths = np.cumsum([0, *map(len, ids)])
+        flat = np.array([i for own in ids for i in own], np.int32)
+        return Tokens(flat, np.zeros(len(flat), np.int8), np.zeros(len(flat), np.bool_), lengths)
 
     def corrupted(
         self, tokens: Tokens, step: int, view: int, p: float, taboo: Any = False
@@ -93,10 +121,12 @@ class Plain:
         return selected, tiny.padded(tokens, np.where(selected, replaced, tokens.ids))
 
     def loss(self, tokens: Tokens, labels: Any, step: int) -> Tensor:
+        if self.name == "prompt":
+            tokens = self.shown(tokens, [stream(self.stage.seed, "demonstrations", step)] * len(tokens), exclude=True)
         if DEFINITIONS[self.name].labelled:
             first, logits = self.classify(tokens)
             plain = F.cross_entropy(logits, torch.as_tensor(labels))
-            if self.name == "cross_entropy":
+            if self.name in ("cross_entropy", "prompt"):
                 return plain
             assert self.name == "scl", f"spell out the loss of objective {self.name} in Plain.loss"
             return (1 - self.params["lam"]) * plain + self.params["lam"] * self.contrast_classes(first, labels)
@@ -316,6 +346,10 @@ class Plain:
 
     def logits(self, tokens: Tokens) -> Any:
         with torch.no_grad():
+            if self.name == "prompt":  # the mean over draws, one after another from each text's own stream
+                streams = [stream(self.stage.seed, "demonstrations_of_evaluation", row) for row in range(len(tokens))]
+                draws = [self.classify(self.shown(tokens, streams, exclude=False))[1] for _ in range(tiny.PROMPT.draws)]
+                return torch.stack(draws).mean(dim=0).numpy()
             return self.classify(tokens)[1].numpy()
 
 
@@ -329,6 +363,8 @@ def made(folder: Path, stage: Stage, inputs: Inputs, attention: str = "sdpa") ->
     )
     heads = {n: t.detach() for n, t in objective.state_dict().items() if not n.startswith(("encoder.", "auxiliary."))}
     plain = Plain(folder, stage, vocabulary, heads, attention)
+    plain.training = inputs.train.tokens, inputs.labels
+    plain.word_ids = [tiny.tokens(folder, [(word,)]).ids[1] for word in tiny.PROMPT.words]
     outcome = train(objective, inputs, stage.optim, stage.seed, scoring=Scoring.of(stage, tiny.METRICS))
     return plain, outcome
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.answers import SQUAD, SpanReading
+from harness.encoders.tokens.cloze import ClozeExamples, cloze_examples
 from harness.encoders.tokens.tokeniser import Examples, Frame, PairFrame, Tokeniser, Tokens, joined
 from harness.errors import UserError
+from harness.prompts import Prompt
 from harness.specs import Data
 
 MIN_TAIL = 8
@@ -84,6 +86,22 @@ class Packed(Reading):
             yield _framed(rest[None, :], between[None, :], frame)
 
 
+@dataclass(frozen=True)
+class Cloze(Reading):
+    """A sequence of each row: the cloze that the prompt makes of it, without demonstrations."""
+
+    name = "cloze"
+
+    prompt: Prompt = field(kw_only=True)
+
+    def sequences(self, parts: Iterable[Sequence[Row]], tokeniser: Tokeniser) -> Iterator[Tokens]:
+        yield from (self.examples(part, tokeniser).tokens for part in parts)
+
+    def examples(self, rows: Sequence[Row], tokeniser: Tokeniser) -> ClozeExamples:
+        """Raises UserError for a template or label words that do not fit the encoder."""
+        return cloze_examples(rows, tokeniser, self.prompt, self.max_length)
+
+
 READINGS: dict[str, type[Reading]] = {reading.name: reading for reading in (Plain, Packed)}
 
 
@@ -122,6 +140,8 @@ class Windows(Reading):
 def reading_of(data: Data) -> Reading:
     if data.spans:
         return Windows(data.max_length, spans=data.spans)
+    if data.prompt:
+        return Cloze(data.max_length, prompt=data.prompt)
     return READINGS[data.blocks](data.max_length, data.views)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,13 +86,13 @@ class Examples:
     def __len__(self) -> int:
         return len(self.tokens if self.starts is None else self.starts[1:])
 
-    def take(self, rows: Sequence[int] | NDArray[np.int64]) -> Examples:
+    def take(self, rows: Sequence[int] | NDArray[np.int64]) -> Self:
         """The examples of `rows`, in that order."""
         if self.starts is None:
-            return Examples(self.tokens.take(rows))
+            return replace(self, tokens=self.tokens.take(rows))
         sequences, starts = _taken(self.starts, rows)
         contexts = tuple(self.contexts[row] for row in rows) if self.contexts else ()
-        return Examples(self.tokens.take(sequences), starts, contexts)
+        return replace(self, tokens=self.tokens.take(sequences), starts=starts, contexts=contexts)
 
     @property
     def owner(self) -> NDArray[np.int64]:
@@ -149,6 +150,12 @@ class Tokeniser:
     def vocabulary(self) -> Vocabulary:
         tokenizer = self._tokenizer
         return Vocabulary(len(tokenizer), tokenizer.mask_token_id, tokenizer.pad_token_id or 0)
+
+    @property
+    def unknown_id(self) -> int | None:
+        """The token of what is in no vocabulary."""
+        unknown: int | None = self._tokenizer.unk_token_id
+        return unknown
 
     def __call__(self, texts: Sequence[tuple[str, ...]], max_length: int) -> Tokens:
         """Tokenise rows of one or two texts, truncated to `max_length` tokens, the longer text first."""

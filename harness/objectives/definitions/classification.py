@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.objectives.definitions.base import Definition
+from harness.objectives.definitions.base import Config, Definition, StepSize, narrow_embeddings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +16,30 @@ class CrossEntropyDefinition(Definition):
     version = 1
     module = "CrossEntropy"
     labelled = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptDefinition(Definition):
+    """Cross-entropy over the label words at the mask of a cloze. `head`: what predicts words, the encoder's MLM head, or the 'embeddings'
+    that COCO-LM ties its own to."""
+
+    name = "prompt"
+    version = 1
+    module = "LabelWords"
+    labelled = True
+
+    head: Literal["mlm", "embeddings"] = "mlm"
+
+    def expected(self, rows: float, length: float) -> StepSize:
+        return StepSize.of(rows, length, predicted=1 / length)
+
+    @property
+    def mlm_head(self) -> bool:
+        return self.head == "mlm"
+
+    def unmet(self, config: Config) -> str | None:
+        reason = narrow_embeddings(config) if self.head == "embeddings" else None
+        return reason and f"{reason}, so its word embeddings predict no words; set prompt.head to mlm"
 
 
 @dataclass(frozen=True, kw_only=True)

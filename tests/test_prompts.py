@@ -1,0 +1,68 @@
+"""Templates: what stands in a cloze, and one sentence for each that cannot be read."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.errors import UserError
+from harness.prompts import Prompt
+from harness.tasks.task import TASKS
+
+PAIR = "{first|chop}? [MASK], {second|lower}"
+
+
+def filled(template: str, *row: str) -> str:
+    return "".join(piece.of(row, "<mask>") for piece in Prompt(template, ("a", "b")).pieces)
+
+
+def test_what_stands_in_a_cloze() -> None:
+    assert filled("{first} It was [MASK].", " a fine film ") == "a fine film It was <mask>."
+    assert filled(PAIR, "Is it so.", "It Is") == "Is it so? <mask>, it Is"
+    assert filled(PAIR, "", "") == "? <mask>, "
+    assert filled("[MASK]: {second|chop|lower} {first}", "x", "ÄB!") == "<mask>: äB x"
+
+
+def test_braces_of_a_text_are_text() -> None:
+    assert filled("{first} It was [MASK].", "{second} [MASK]") == "{second} [MASK] It was <mask>."
+
+
+@pytest.mark.parametrize(
+    ("template", "columns", "words", "problem"),
+    [
+        ("{first} It was.", 1, "ab", "no [MASK]"),
+        ("{first} [MASK] [MASK]", 1, "ab", "2 [MASK]"),
+        ("It was [MASK].", 1, "ab", "{first}"),
+        ("{first} [MASK]", 2, "ab", "{first} and {second}"),
+        ("{first} {second} [MASK]", 1, "ab", "{first} once"),
+        ("{first} {first} [MASK]", 1, "ab", "{first} once"),
+        ("{first} [MASK]", 1, "abc", "3 label words for 2 classes"),
+        ("{first} [MASK]", 1, "aa", "the same label word"),
+        ("{frist} [MASK]", 1, "ab", "Did you mean 'first'"),
+        ("{first|lowr} [MASK]", 1, "ab", "Did you mean 'lower'"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence(template: str, columns: int, words: str, problem: str) -> None:
+    with pytest.raises(UserError) as caught:
+        Prompt(template, tuple(words)).check(columns, ("no", "yes"))
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [name for name, task in TASKS.items() if task.prompt])
+def test_packaged_prompts_fit_their_tasks(name: str) -> None:
+    task = TASKS[name]
+    assert task.prompt is not None
+    task.prompt.check(len(task.columns), task.classes)
+
+
+def test_words_stand_in_the_order_of_the_codes() -> None:
+    """As LM-BFF gives them: contradiction No, entailment Yes, neutral Maybe; the first class of QNLI and RTE is entailment."""
+    said = {
+        name: dict(zip(task.classes, task.prompt.words, strict=True)) for name, task in TASKS.items() if task.prompt
+    }
+    assert said["sst2"] == {"negative": "terrible", "positive": "great"}
+    assert said["cola"] == {"unacceptable": "incorrect", "acceptable": "correct"}
+    assert said["mnli"] == {"contradiction": "No", "entailment": "Yes", "neutral": "Maybe"}
+    assert said["rte"] == said["qnli"] == {"entailment": "Yes", "not_entailment": "No"}
+    assert said["mrpc"] == {"not_equivalent": "No", "equivalent": "Yes"}
+    assert said["qqp"] == {"not_duplicate": "No", "duplicate": "Yes"}
+    assert [TASKS[name].prompt.draws for name in ("sst2", "mnli", "qqp")] == [16, 4, 4]  # type: ignore[union-attr]
