@@ -51,9 +51,8 @@ class WordHead(Head):
         self.register_buffer("words", torch.zeros(0, dtype=torch.long), persistent=False)
 
     def forward(self, encoder: TextEncoder, batch: Batch) -> HeadOutputs:
-        masked = (
-            batch.ids == self._mask_id
-        ).int()  # one in each sequence: as many as there are, without asking the device
+        # One in each sequence: as many as there are, without asking the device.
+        masked = (batch.ids == self._mask_id).int()
         masks = torch.topk(masked, len(batch.packing.first)).indices.sort().values
         state = encoder(batch, masks)
         logits = encoder.embedding_logits(state) if self._tied else encoder.mlm_logits(state)

@@ -23,7 +23,7 @@ from harness.kinds import Predictions
 from harness.objectives import DEFINITIONS, build, definition_of
 from harness.objectives.base import TrainingObjective
 from harness.objectives.classification import CrossEntropy
-from harness.objectives.heads import HeadOutputs
+from harness.objectives.heads import Head, HeadOutputs
 from harness.specs import Objective, Stage
 from harness.training import forward_backward, loop
 from harness.training.loop import (
@@ -290,7 +290,7 @@ class LabelWords(CrossEntropy):
         self.head = WordHead()
 
 
-class WordHead(torch.nn.Module):
+class WordHead(Head):
     WORDS = (8, 9)
 
     def forward(self, encoder: TextEncoder, batch: Batch) -> HeadOutputs:
