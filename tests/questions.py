@@ -58,12 +58,14 @@ def fine_tuning(folder: Path, *, every: int, **changes: Any) -> tuple[Stage, Inp
     return stage, Inputs(*read["train"], {"dev": read["dev"], "test": read["test"]})
 
 
-def write_questions(path: Path, count: int, seed: int = 0) -> Path:
-    """A JSONL file as the hub's SQuAD has its rows."""
+def write_questions(path: Path, count: int, seed: int = 0, asked: int = 1) -> Path:
+    """A JSONL file as the hub's SQuAD has its rows, each context with so many questions."""
     rows, labels = questions(count, seed)
     with path.open("w", encoding="utf-8") as file:
         for (question, context), label in zip(rows, labels.tolist(), strict=True):
             answers = json.loads(label)
             found = {"text": [text for text, _ in answers], "answer_start": [start for _, start in answers]}
-            file.write(json.dumps({"question": question, "context": context, "answers": found}) + "\n")
+            for again in range(asked):
+                row = {"question": question + " w1" * again, "context": context, "answers": found}
+                file.write(json.dumps(row) + "\n")
     return path

@@ -34,7 +34,7 @@ Place = tuple[int, str, str]
 """(size, row, column id)."""
 Pair = tuple[int, int]
 """(subset, seed)."""
-Answers = Mapping[tuple[int, str, str, int, int], NDArray[np.bool_]]
+Answers = Mapping[tuple[int, str, str, int, int], NDArray[np.float64]]
 """Which test examples a run answered rightly, by (size, configuration, column id, subset, seed)."""
 
 
@@ -221,7 +221,9 @@ def _compared(
         items = _item_differences(answers, (size, column), ours, theirs, subsets, seeds)
         if items is None:
             metric = base.metric or "an average"
-            left_out.append(f"test items are a factor for accuracy of one task only, not for {metric}")
+            left_out.append(
+                f"test items are a factor for accuracy, EM and answer F1 of one task only, not for {metric}"
+            )
     differences = paired(ours, theirs, subsets, seeds)
     return replace(base, difference=difference(differences, region, items), left_out=tuple(left_out))
 
@@ -254,7 +256,7 @@ def leaders(grid: Grid) -> set[Place]:
 def _item_differences(
     answers: Answers, place: tuple[int, str], ours: Runs, theirs: Runs, subsets: Sequence[int], seeds: Sequence[int]
 ) -> NDArray[np.float64] | None:
-    """(items, subsets, seeds): 1, 0 or -1 for each test example; None where the answers of a run are not known."""
+    """(items, subsets, seeds): of accuracy 1, 0 or -1 for each test example; None where the answers of a run are not known."""
     size, column = place
     right = []
     for runs in (ours, theirs):

@@ -14,7 +14,8 @@ from harness.paths import without_folders
 from harness.planning.runs import Plan
 from harness.specs import Record, Run, Stage
 from harness.store import Store
-from harness.tasks import Rows, Task, score
+from harness.tasks import METRICS, Rows, Task, score
+from harness.tasks.overlap import unit_ids
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,15 +96,23 @@ def _of(plan: Plan, run: Run, method: str, record: Record) -> Iterator[Result]:
             yield replace(result, metric=metric, dev=dev_score(run.stage, record, metric), test=test)
 
 
-def answers(plan: Plan, store: Store, results: pd.DataFrame) -> dict[tuple[int, str, str, int, int], NDArray[np.bool_]]:
-    """Which test examples each finished run of `results` answered rightly, by (size, row, column id, subset, seed), in the columns whose
-    metric is accuracy: a mean over examples."""
-    columns = {
-        name: plan.tasks[column.task].tests[column.evaluation].digest
-        for name, column in plan.resolved.columns.items()
-        if column.metric == "accuracy" and plan.resolved.aggregate.scores == "test"
-    }
-    mine = results[(results["status"] == "done") & results["column"].isin(columns) & (results["metric"] == "accuracy")]
+def answers(
+    plan: Plan, store: Store, results: pd.DataFrame
+) -> dict[tuple[int, str, str, int, int], NDArray[np.float64]]:
+    """What each finished run of `results` scores on each test item, by (size, row, column id, subset, seed), in the columns whose metric is a
+    mean over examples. Items are examples, or all examples of one text where the task says that those go together (`Task.unit`); the mean
+    over items is the metric."""
+    columns, units, measures = {}, {}, {}
+    for name, column in plan.resolved.columns.items():
+        measure = METRICS[column.metric].per_item
+        if measure is None or plan.resolved.aggregate.scores != "test":
+            continue
+        task, columns[name] = plan.tasks[column.task].task, plan.tasks[column.task].tests[column.evaluation].digest
+        measures[name], rows = measure, plan.library.get(columns[name])
+        if task.unit is not None and rows is not None:
+            units[name] = np.unique(unit_ids(rows, task.unit), return_inverse=True)[1]
+    metrics = {name: plan.resolved.columns[name].metric for name in columns}
+    mine = results[(results["status"] == "done") & (results["metric"] == results["column"].map(metrics))]
     places = [*zip(*(mine[name] for name in ("size", "row", "column", "subset", "seed", "key")), strict=True)]
     found = {}
     for start in range(0, len(places), CHUNK):
@@ -111,7 +120,10 @@ def answers(plan: Plan, store: Store, results: pd.DataFrame) -> dict[tuple[int, 
         records = store.records({place[-1] for place in part}, predictions=True)
         for *place, key in part:
             predicted = records[key].predictions[columns[place[2]]]
-            found[tuple(place)] = predicted.decoded == predicted.gold
+            values = measures[place[2]](predicted.gold, predicted.decoded).astype(np.float64)
+            if (unit := units.get(place[2])) is not None:
+                values = np.bincount(unit, values) * (unit.max() + 1) / len(values)
+            found[tuple(place)] = values
     return found
 
 

