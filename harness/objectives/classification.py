@@ -92,6 +92,7 @@ class LabelWords(CrossEntropy):
         if self.vocabulary.mask_id is None:
             raise ValueError("the encoder's tokenizer has no mask token")
         self.uses_mlm_head = self.params.head == "mlm"
+        self.embeddings_predict = not self.uses_mlm_head
         self.head = WordHead(self.vocabulary.mask_id, tied=not self.uses_mlm_head)
 
     def take_training_set(self, examples: Examples, labels: NDArray[Any] | None) -> None:

@@ -152,10 +152,10 @@ class _TrainingRun:
         objective.take_training_set(inputs.train, inputs.labels)
         objective.to(self.device)
         objective.set_dropout(optim.dropout)
-        # Rows that no training sequence holds have no gradient; decay would still move them, and so would an MLM head that is tied
-        # to them. Then the table stays whole.
+        # Rows that no training sequence holds have no gradient; decay would still move them, and so would predicted words, whose
+        # logits are products with them. Then the table stays whole.
         self._restore: Callable[[], None] = lambda: None
-        reads_words_only = objective.labelled and not objective.uses_mlm_head
+        reads_words_only = objective.labelled and not (objective.uses_mlm_head or objective.embeddings_predict)
         if reads_words_only and optim.weight_decay == 0 and objective.encoder.family.packed:
             ids = torch.from_numpy(inputs.train.tokens.ids.astype(np.int64)).to(self.device)
             self._restore = compact(objective.encoder.base, ids)

@@ -35,6 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("taco_embeddings", PRE_TRAINED, 3),
         ("coco_lm_glue", PRE_TRAINED, 3),
         ("coco_lm_base_plus", PRE_TRAINED, 1),
+        ("k_shot", "--methods FT,SCL --sizes 8 --subsets 0,1", 4),
     ],
 )
 def test_a_quick_preset_runs_to_the_end(

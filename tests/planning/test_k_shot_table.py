@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,12 @@ from requested import resolve_table
 
 from harness.encoders import locate
 from harness.planning.runs import Plan, make_plan
+from harness.planning.table import load_table
 from harness.report.caption import Caption
 from harness.report.table import render
 from harness.tasks import open_source
+
+PAPERS = Path(__file__).resolve().parents[2].parent / "shared" / "papers"
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +30,7 @@ def quick(packaged: dict[str, Path]) -> Plan:
 def test_a_run_has_the_seed_of_its_split(quick: Plan) -> None:
     seeds = {(run.subset, run.seed): run.stage.seed for run in quick.runs}
     assert seeds == {(0, 0): 13, (1, 0): 21, (2, 0): 42, (3, 0): 87, (4, 0): 100}
-    assert len({run.name for run in quick.runs}) == len(quick.runs) == 10
+    assert len({run.name for run in quick.runs}) == len(quick.runs) == 25
 
 
 def test_methods_share_the_rows_of_a_split_and_splits_share_no_set(quick: Plan) -> None:
@@ -88,3 +92,40 @@ def test_sizes_are_said_to_be_of_each_class() -> None:
     text = render(filled(resolved), Caption(0), "text")
     assert "16 training examples per class" in text
     assert "examples per class" not in render(filled(resolve_table("few_shot", "laptop")), Caption(0), "text")
+
+
+@pytest.mark.skipif(not PAPERS.exists(), reason="the papers' texts are not here")
+def test_the_numbers_of_coco_lms_prompts_are_the_papers() -> None:
+    text = (PAPERS / "coco_lm.txt").read_text()
+    end = text.index("Table 4: Few-shot prompt-based fine-tuning")
+    cells = re.findall(r"<td>(.*?)</td>", text[text.rindex("<table", 0, end) : end])
+    printed = {}
+    for name, *values in zip(*[iter(cells)] * 3, strict=True):
+        model, size = re.fullmatch(r"([\w-]+)<sub>(\w+\+\+)</sub>", name).groups()  # type: ignore[union-attr]
+        printed[f"{model} {size.lower()}"] = [tuple(map(float, re.findall(r"[\d.]+", value))) for value in values]
+    ours = load_table("coco_lm_prompt").paper[16]
+    assert {row: [values["mnli"], values["mnli_mm"]] for row, values in ours.items()} == printed
+    assert len(printed) == 4
+
+
+@pytest.mark.parametrize(
+    ("preset", "rates"),
+    [
+        ("paper", {3e-6, 4e-6, 5e-6}),
+        ("large", {3e-6, 4e-6, 5e-6}),
+        ("roberta_base", {1e-5, 2e-5, 5e-5}),
+        ("roberta_large", {1e-5, 2e-5, 5e-5}),
+    ],
+)
+def test_coco_lms_prompts_are_a_row_for_each_preset(preset: str, rates: set[float]) -> None:
+    resolved = resolve_table("coco_lm_prompt", preset)
+    (title,) = resolved.printed_rows
+    assert len(resolved.rows) == 9
+    optims = [resolved.optim("fine_tune", 16, 48, row) for row in resolved.rows]
+    assert {optim.lr for optim in optims} == rates
+    assert {optim.batch_size for optim in optims} == {2, 4, 8}
+    assert {optim.steps for optim in optims} == {1000}
+    assert resolved.comparable
+    assert resolved.paper_value(16, title, "mnli_mm")
+    if title.startswith("COCO-LM"):
+        assert resolved.optim("pre_train", row=resolved.rows[0]).lr == {"paper": 2e-4, "large": 1e-4}[preset]

@@ -148,6 +148,7 @@ def test_every_preset_resolves_and_only_the_papers_is_comparable() -> None:
         "coco_lm_fractions",
         "coco_lm_glue",
         "coco_lm_hours",
+        "coco_lm_prompt",
         "coco_lm_large_plus",
         "taco_embeddings",
         "taco_grid",
@@ -167,7 +168,7 @@ def test_every_preset_resolves_and_only_the_papers_is_comparable() -> None:
         assert "paper" in table.presets or not table.paper
         for preset in table.presets:
             resolved = resolve_table(table, preset)
-            theirs = preset in ("paper", "grid", "seeds")
+            theirs = preset in ("paper", "grid", "seeds", "large", "roberta_base", "roberta_large")
             assert resolved.comparable == (theirs and bool(table.paper))
             assert {c.task for c in resolved.columns.values()} == set(resolved.tasks)
             if "paper" in table.presets:

@@ -261,6 +261,13 @@ class TestCompact:
         monkeypatch.setattr(loop, "compact", lambda *_: pytest.fail("compacted"))
         run(bert, *tiny.post_training(bert, steps=2))
 
+    def test_with_words_that_the_embeddings_predict_the_table_stays_whole(
+        self, bert: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Label words and separators are in no training text."""
+        monkeypatch.setattr(loop, "compact", lambda *_: pytest.fail("compacted"))
+        run(bert, *tiny.fine_tuning(bert, tiny.of_method("prompt", head="embeddings"), steps=2))
+
     @pytest.mark.parametrize("kind", ["bert", "roberta"])
     def test_a_classifier_on_the_mlm_head_trains_as_with_the_whole_table(
         self, kind: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
