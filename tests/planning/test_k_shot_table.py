@@ -11,6 +11,7 @@ import pytest
 from analysis.runs import filled, result
 from requested import resolve_table
 
+from harness.commands.prepare import check_lengths
 from harness.encoders import locate
 from harness.planning.runs import Plan, make_plan
 from harness.planning.table import load_table
@@ -129,3 +130,10 @@ def test_coco_lms_prompts_are_a_row_for_each_preset(preset: str, rates: set[floa
     assert resolved.paper_value(16, title, "mnli_mm")
     if title.startswith("COCO-LM"):
         assert resolved.optim("pre_train", row=resolved.rows[0]).lr == {"paper": 2e-4, "large": 1e-4}[preset]
+
+
+def test_the_small_presets_fit_their_encoder(packaged: dict[str, Path]) -> None:
+    for table, presets in (("k_shot", ("laptop", "quick")), ("coco_lm_prompt", ("laptop", "quick"))):
+        for preset in presets:
+            resolved = resolve_table(table, preset)
+            check_lengths(resolved, locate(resolved.encoder))
