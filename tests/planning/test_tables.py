@@ -149,6 +149,7 @@ def test_every_preset_resolves_and_only_the_papers_is_comparable() -> None:
         "coco_lm_glue",
         "coco_lm_hours",
         "coco_lm_prompt",
+        "coco_lm_squad",
         "coco_lm_large_plus",
         "taco_embeddings",
         "taco_grid",
