@@ -57,7 +57,7 @@ def test_choices_are_those_of_the_help() -> None:
     for name, argument, expected in (
         ("list", "what", list(LISTED)),
         ("bench", "keep", ["best", "all", "none"]),
-        ("plan", "kind", ["classes", "regression"]),
+        ("plan", "kind", ["classes", "regression", "spans"]),
         ("submit", "words", ["bench", "tune"]),
     ):
         action, completer = completers[name, argument]

@@ -146,7 +146,7 @@ def test_several_tasks_at_once(harness: Harness, workdir: Path) -> None:
         ("bench --tasks reviews.csv --label stars --protocol owm", "unknown protocol 'owm'. Did you mean 'own'?"),
         ("bench --table own", "table own has no task of its own"),
         ("bench --tasks sheet.xlsx --label stars", "sheet.xlsx: spreadsheets are not read"),
-        ("init reviews.csv --kind x", "--kind x: should be classes or regression"),
+        ("init reviews.csv --kind x", "--kind x: should be classes, regression or spans"),
         ("init more.yaml", "name a file of labelled rows"),
         ("init reviews.csv --label stars --out more.txt", "should end in .yaml"),
     ],
