@@ -12,7 +12,7 @@ from harness.planning.fields import BY_NAME, names_of
 
 FORMATS = ("text", "md", "latex", "csv", "json")
 TABLE_FORMATS = (*FORMATS, "parquet")
-PRESETS = "quick, laptop, paper, base, grid, seeds"
+PRESETS = "quick, laptop, paper, base, grid, seeds, large, roberta_base, roberta_large"
 FIGURE_FORMATS = ("png", "svg", "pdf")
 SUBMISSION = "glue-submission"
 REPORT_FORMATS = (*TABLE_FORMATS, "html", *FIGURE_FORMATS, SUBMISSION)

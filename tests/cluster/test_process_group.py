@@ -339,4 +339,4 @@ def test_training_moved_the_weights(by_workers: ByWorkers, folder: Path) -> None
         begun = tiny.built(folder, tiny.OBJECTIVES[name])
         ended = by_workers[1][name, "float64", 0].weights
         moved = max(float(np.abs(ended[n] - p.detach().numpy()).max()) for n, p in begun.named_parameters())
-        assert moved > 1e-3, name
+        assert moved > 9e-4, name  # one update of Adam, where dev is best after the first

@@ -17,12 +17,14 @@ import torch
 
 from harness.encoders.models.text_encoder import TextEncoder, load_encoder
 from harness.encoders.packaged import Size
-from harness.encoders.tokens import Examples, Tokens, Vocabulary
+from harness.encoders.tokens import ClozeExamples, Examples, Tokens, Vocabulary
+from harness.encoders.tokens.tokeniser import Frame
 from harness.kinds import kind_of_outputs
 from harness.methods import METHODS, RunContext, chain, hyperparameters
 from harness.objectives import build, objective
 from harness.objectives.base import TrainingObjective
 from harness.objectives.definitions import DEFINITIONS
+from harness.prompts import Prompt
 from harness.specs import Data, Encoder, Objective, Optim, RowSet, Selection
 from harness.training.loop import Inputs
 
@@ -61,7 +63,11 @@ def of_method(name: str, stage: int = -1, **values: Any) -> Objective:
     """The objective that a method writes into one of its own stages, at these tests' batch size."""
     method, text, optim = METHODS[name], Data(RowSet("texts"), views=2), Optim(1e-3, BATCH, 1)
     rows, selection = Data(RowSet("rows"), 2), Selection("accuracy")
-    context = RunContext("task", 0, 0, SEED, rows, text, optim, optim, selection, Encoder("made"), translated=text)
+    prompt = Prompt("{first} It was [MASK].", ("terrible", "great"), draws=2)
+    encoder = Encoder("made")
+    context = RunContext(
+        "task", 0, 0, SEED, rows, text, optim, optim, selection, encoder, translated=text, prompt=prompt
+    )
     stages = chain([(method, hyperparameters(method, values, name))], context)
     return (stages if method.supervised else stages[:-1])[stage].objective
 
@@ -116,6 +122,9 @@ def built(what: Trained, config: Mapping[str, Any], dropout: float = 0.0) -> Tra
     kind = kind_of_outputs(what.num_labels) if what.num_labels else None
     made = build(what.spec, encoder_of(config, relative=what.relative), vocabulary_of(config), kind, dropout, SEED)
     made.set_dropout(dropout)
+    if what.spec.name == "prompt":
+        rows = inputs_of(what, config)
+        made.take_training_set(rows.train, rows.labels)
     return made.train()
 
 
@@ -131,6 +140,18 @@ def random_tokens(count: int, vocabulary: int, mean: float, longest: int, seed: 
     for place, token in ((offsets[:-1], FIRST), (offsets[1:] - 1, SEPARATOR)):
         ids[place], special[place] = token, True
     return Tokens(ids, np.zeros(len(ids), dtype=np.int8), special, offsets)
+
+
+def clozes(count: int, config: Mapping[str, Any], mean: float, longest: int) -> ClozeExamples:
+    """Random sequences with the mask before the last token, and room for a demonstration of each of two classes behind."""
+    tokens = random_tokens(count, config["vocab_size"], mean, longest - 4)
+    masks = tokens.offsets[1:] - 2
+    tokens.ids[masks], tokens.special[masks] = MASK, True
+    frame = Frame(np.array([[FIRST, 0]]), np.array([[SEPARATOR, 0]]), SEPARATOR, 0)
+    words = np.array([ORDINARY, ORDINARY + 1])
+    return ClozeExamples(
+        tokens, identities=np.arange(count), words=words, mask_id=MASK, frame=frame, draws=2, max_length=longest
+    )
 
 
 @dataclass(frozen=True)
@@ -151,6 +172,8 @@ def inputs_of(what: Trained, config: Mapping[str, Any], rows: int = 4 * BATCH, l
     tokens = random_tokens(rows * what.views, config["vocab_size"], lengths.mean, limit)
     examples = Examples(tokens, None if what.views == 1 else np.arange(rows + 1) * what.views)
     labels = np.random.default_rng(SEED).integers(0, 2, rows)
+    if what.spec.name == "prompt":
+        return Inputs(clozes(rows, config, lengths.mean, limit), labels)
     if what.num_labels == 1:
         return Inputs(examples, labels.astype(np.float32))
     return Inputs(examples, labels if what.num_labels else None)

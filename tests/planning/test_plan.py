@@ -99,14 +99,14 @@ def test_with_a_translation_cssl_has_its_runs_too(few_shot: Plan) -> None:
 
 
 def test_objectives_meet_on_the_few_shot_protocol(few_shot: Plan) -> None:
-    """Five of the rows are few_shot's; CMLM+SCL starts from CMLM's post-training."""
+    """Five of the rows are few_shot's; Prompt has no post-training, and CMLM+SCL starts from CMLM's."""
     made = plan("objectives", translation=Translation())
     rows = [row.name for row in made.resolved.rows]
-    assert [*rows[:5], rows[-1]] == ["FT", "SCL", "CSSL", "SimCSE", "TAPT", "CMLM+SCL"]
-    assert phases(made) == {"fine-tune": len(rows) * 315, "post-train": (len(rows) - 3) * 315}
+    assert [*rows[:6], rows[-1]] == ["FT", "SCL", "Prompt", "CSSL", "SimCSE", "TAPT", "CMLM+SCL"]
+    assert phases(made) == {"fine-tune": len(rows) * 315, "post-train": (len(rows) - 4) * 315}
     whole = plan("few_shot", translation=Translation())
     assert set(whole.stages) < set(made.stages)
-    assert len(made.stages) - len(whole.stages) == (len(rows) - 5) * 315 + (len(rows) - 6) * 315
+    assert len(made.stages) - len(whole.stages) == (len(rows) - 5) * 315 + (len(rows) - 7) * 315
 
 
 def test_pre_training_is_done_once_a_row() -> None:
