@@ -39,6 +39,8 @@ class Kind(ABC):
     """Of a user's task that names none; the first selects checkpoints."""
     loss: ClassVar[Literal["cross_entropy", "mean_squared_error"]]
     """What a head without further terms minimises."""
+    word_loss: ClassVar[Literal["cross_entropy", "kl_divergence"]] = "cross_entropy"
+    """What prompted fine-tuning minimises, between label words."""
     pipeline: ClassVar[str] = "text-classification"
     """What the hub calls such tasks."""
     per_token: ClassVar[bool] = False
@@ -67,6 +69,16 @@ class Kind(ABC):
     def predicted(self) -> str:
         """What is predicted of a row, for people."""
         return f"predicted class ({', '.join(self.names) or 'a number'})"
+
+    @property
+    def scale(self) -> tuple[float, float] | None:
+        """The lowest and the highest score, where that is known."""
+        return None
+
+    @property
+    def word_names(self) -> tuple[str, ...]:
+        """What label words stand for, in the order of the words: the classes, or the ends of the scale; none where no word can answer."""
+        return self.names
 
     @property
     @abstractmethod
@@ -121,6 +133,10 @@ class Kind(ABC):
 
     def targets(self, labels: Array, tokens: Any) -> Array:
         """What the loss reads of the labels [S] of sequences, which are these `Tokens`."""
+        return labels
+
+    def word_targets(self, labels: Array) -> Array:
+        """What the loss between label words reads of labels [n]: the code of each row's word, or the share of the last of two."""
         return labels
 
     def positions(self, offsets: NDArray[np.int64], sequences: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -233,6 +249,7 @@ class Scores(Kind):
     dtype = np.float32
     metrics = ("spearman", "pearson")
     loss = "mean_squared_error"
+    word_loss = "kl_divergence"
 
     bounds: tuple[float, float] | None = None
 
@@ -243,6 +260,14 @@ class Scores(Kind):
     @property
     def description(self) -> str:
         return "regression"
+
+    @property
+    def scale(self) -> tuple[float, float] | None:
+        return self.bounds
+
+    @property
+    def word_names(self) -> tuple[str, ...]:
+        return tuple(f"{bound:.15g}" for bound in self.bounds or ())
 
     @property
     def allowed(self) -> str:
@@ -262,6 +287,11 @@ class Scores(Kind):
         """Scores below the middle of the bounds, without bounds below the median, and the others."""
         middle = sum(self.bounds) / 2 if self.bounds else float(np.median(labels))
         return (labels >= middle).astype(np.int64), (f"scores below {middle:g}", f"scores from {middle:g} on")
+
+    def word_targets(self, labels: Array) -> Array:
+        assert self.bounds is not None
+        low, high = self.bounds
+        return ((labels - low) / (high - low)).astype(np.float32)
 
     def summary(self, labels: Array) -> tuple[float, ...]:
         return float(labels.min()), float(labels.max())
@@ -471,9 +501,10 @@ def kind_of(
     return Classes(classes, labels) if classes else Scores(bounds=bounds)
 
 
-def kind_of_outputs(outputs: int, names: tuple[str, ...] = ()) -> Kind:
+def kind_of_outputs(outputs: int, names: tuple[str, ...] = (), bounds: tuple[float, ...] = ()) -> Kind:
     """The kind of a head: classes of which the names are not known are named by their codes."""
-    return Scores() if outputs == 1 else Classes(names or tuple(map(str, range(outputs))))
+    scale = (bounds[0], bounds[1]) if bounds else None
+    return Scores(bounds=scale) if outputs == 1 else Classes(names or tuple(map(str, range(outputs))))
 
 
 def number_of(value: Any) -> float | None:

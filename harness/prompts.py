@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from harness.errors import UserError, quoted, unknown
 
@@ -44,7 +44,9 @@ class Prompt:
     """A task's template and its label words in the order of the classes' codes (Gao et al., LM-BFF, 2021).
 
     `demonstrations`: one training example of each class stands behind the text, in the order of the codes, drawn anew at each update; an
-    evaluation takes the mean over `draws` of them. `first_length`: tokens of the first text at most; 0: as many as fit.
+    evaluation takes the mean over `draws` of them. `first_length`: tokens of the first text at most; 0: as many as fit. `bounds`: of a
+    regression, the lowest and the highest score, for which the two words stand; the scores below the middle are one class of
+    demonstrations, the others the second one.
     """
 
     template: str
@@ -52,15 +54,16 @@ class Prompt:
     demonstrations: bool = True
     draws: int = 16
     first_length: int = 0
+    bounds: tuple[float, ...] = field(default=(), metadata={"neutral": ()})
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
         """Raises UserError for a template with an unknown field."""
         return tuple(_piece(text) for text in _FIELD.split(self.template) if text)
 
-    def check(self, columns: int, classes: Sequence[str]) -> None:
+    def check(self, columns: int, names: Sequence[str]) -> None:
         """Raises UserError, without a place, for a template that does not fit a task of so many text columns, and for words that do not
-        fit its classes."""
+        fit what they should stand for (`Kind.word_names`)."""
         pieces = self.pieces
         if (masks := sum(piece.mask for piece in pieces)) != 1:
             raise UserError(
@@ -70,10 +73,10 @@ class Prompt:
         if read != list(range(columns)):
             wanted = " and ".join(f"{{{name}}}" for name in COLUMNS[:columns])
             raise UserError(f"the template of a task with {columns} text columns should hold {wanted} once each.")
-        if len(self.words) != len(classes):
-            raise UserError(f"there are {len(self.words)} label words for {len(classes)} classes; give one for each.")
+        if len(self.words) != len(names):
+            raise UserError(f"there are {len(self.words)} label words for {', '.join(names)}; give one for each.")
         if len(set(self.words)) < len(self.words):
-            raise UserError("two classes have the same label word; give each its own.")
+            raise UserError("the same label word stands twice; give each class its own.")
 
 
 def _piece(text: str) -> Piece:

@@ -178,7 +178,8 @@ class Data:
         """What is predicted of a row; None without labels."""
         if self.spans:
             return Spans(reading=self.spans)
-        return kind_of_outputs(self.num_labels, self.classes) if self.num_labels else None
+        bounds = self.prompt.bounds if self.prompt else ()
+        return kind_of_outputs(self.num_labels, self.classes, bounds) if self.num_labels else None
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def test_braces_of_a_text_are_text() -> None:
         ("{first} [MASK]", 2, "ab", "{first} and {second}"),
         ("{first} {second} [MASK]", 1, "ab", "{first} once"),
         ("{first} {first} [MASK]", 1, "ab", "{first} once"),
-        ("{first} [MASK]", 1, "abc", "3 label words for 2 classes"),
+        ("{first} [MASK]", 1, "abc", "3 label words for no, yes"),
         ("{first} [MASK]", 1, "aa", "the same label word"),
         ("{frist} [MASK]", 1, "ab", "Did you mean 'first'"),
         ("{first|lowr} [MASK]", 1, "ab", "Did you mean 'lower'"),
@@ -51,18 +51,21 @@ def test_what_does_not_fit_is_one_sentence(template: str, columns: int, words: s
 def test_packaged_prompts_fit_their_tasks(name: str) -> None:
     task = TASKS[name]
     assert task.prompt is not None
-    task.prompt.check(len(task.columns), task.classes)
+    task.prompt.check(len(task.columns), task.kind.word_names)
 
 
 def test_words_stand_in_the_order_of_the_codes() -> None:
     """As LM-BFF gives them: contradiction No, entailment Yes, neutral Maybe; the first class of QNLI and RTE is entailment."""
     said = {
-        name: dict(zip(task.classes, task.prompt.words, strict=True)) for name, task in TASKS.items() if task.prompt
+        name: dict(zip(task.kind.word_names, task.prompt.words, strict=True))
+        for name, task in TASKS.items()
+        if task.prompt
     }
     assert said["sst2"] == {"negative": "terrible", "positive": "great"}
     assert said["cola"] == {"unacceptable": "incorrect", "acceptable": "correct"}
     assert said["mnli"] == {"contradiction": "No", "entailment": "Yes", "neutral": "Maybe"}
     assert said["rte"] == said["qnli"] == {"entailment": "Yes", "not_entailment": "No"}
     assert said["mrpc"] == {"not_equivalent": "No", "equivalent": "Yes"}
+    assert said["stsb"] == {"0": "No", "5": "Yes"}
     assert said["qqp"] == {"not_duplicate": "No", "duplicate": "Yes"}
     assert [TASKS[name].prompt.draws for name in ("sst2", "mnli", "qqp")] == [16, 4, 4]  # type: ignore[union-attr]

@@ -143,7 +143,9 @@ def _compared(recorded: Recorded, model: TrainedModel, folder: Path, form: Form,
     objective, data = model.objective, model.stage.data
     notes = [] if objective.has_classifier or not objective.encoder.fresh_head else [UNTRAINED_HEAD]
     if data.prompt:
-        answers = ", ".join(f"{word} ({name})" for word, name in zip(data.prompt.words, model.kind.names, strict=True))
+        answers = ", ".join(
+            f"{word} ({name})" for word, name in zip(data.prompt.words, model.kind.word_names, strict=True)
+        )
         beside = " beside training examples, which are not in this folder," if data.prompt.demonstrations else ""
         notes.append(f"It was trained{beside} to answer {answers} at the mask of '{data.prompt.template}'.")
     if form == "relative":

@@ -315,20 +315,24 @@ def check_prompts(items: Iterable[Item], tokeniser: Any, library: Mapping[str, R
     show one beside another."""
     from harness.encoders.tokens import reading_of
 
-    checked = set()
+    checked, shown = set(), set()
     for item in items:
         data = item.stage.data
-        if data.prompt and (data.prompt, data.max_length) not in checked:
+        if data.prompt is None:
+            continue
+        rows = library[data.train.digest]
+        if (data.prompt, data.max_length) not in checked:
             checked.add((data.prompt, data.max_length))
-            reading_of(data).examples([("a",) * library[data.train.digest].columns], tokeniser)
-        if data.prompt and data.prompt.demonstrations:
-            rows = library[data.train.digest]
-            texts = {
-                code: {row for row, label in zip(rows.texts, rows.gold, strict=True) if label == code}
-                for code in range(data.num_labels)
-            }
-            if few := [code for code, different in texts.items() if len(different) < 2]:
+            reading_of(data).examples([("a",) * rows.columns], tokeniser)
+        if data.prompt.demonstrations and data.train not in shown:
+            shown.add(data.train)
+            assert data.kind is not None
+            codes, names = data.kind.sampled_groups(rows.gold)
+            different = {*zip(codes.tolist(), rows.texts, strict=True)}
+            counts = [sum(code == each for each, _ in different) for code in range(len(names))]
+            few = counts.index(min(counts))
+            if counts[few] < 2:
                 raise UserError(
-                    f"{item.name}: a demonstration shows another example of each class, and class '{data.classes[few[0]]}' has "
-                    f"{len(texts[few[0]])} in {data.train.name}; draw more examples, or set prompt.demonstrations to false."
+                    f"{item.name}: a demonstration shows another example of each class, and '{names[few]}' has {counts[few]} in "
+                    f"{data.train.name}; draw more examples, or set prompt.demonstrations to false."
                 )

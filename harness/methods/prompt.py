@@ -7,6 +7,8 @@ Deviations.
   word or the template. The released code cuts the end off.
 - Demonstrations stand behind the text with one separator between two, and all tokens have one type.
 - In training an example that reads like the query is excluded, not the query's row alone.
+- A regression is read between two words by the divergence that the paper means; the released code passes probabilities where its loss
+  expects their logarithms (docs/papers.md P6).
 - Updates: the released loop makes one more than it is told (1,001); here as many as the recipe says.
 - Automatic templates and words, and the choice of demonstrations by similarity (which the paper's best rows have), are not there.
 """
@@ -16,7 +18,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from harness.kinds import Classes
+from harness.kinds import Classes, Scores
 from harness.methods.base import Method, RunContext
 from harness.objectives import objective
 from harness.specs import Objective
@@ -67,7 +69,7 @@ PROMPT = Method(
     Hyperparameters,
     classify=classify,
     adapt=adapt,
-    kinds=(Classes,),
+    kinds=(Classes, Scores),
     skip=skip,
     choices=choices,
     full_name="prompt-based fine-tuning",

@@ -25,9 +25,16 @@ def _mean_squared_error(logits: Tensor, labels: Tensor) -> Tensor:
     return nn.functional.mse_loss(logits[:, 0], labels.to(logits.dtype))
 
 
+def _kl_divergence(logits: Tensor, shares: Tensor) -> Tensor:
+    """Of the distribution of the model over two words from (1 - share, share): [B, 2], [B] -> scalar, the mean over rows."""
+    targets = torch.stack([1 - shares, shares], dim=1).to(logits.dtype)
+    return nn.functional.kl_div(logits.log_softmax(dim=1), targets, reduction="batchmean")
+
+
 CRITERIA: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cross_entropy": nn.functional.cross_entropy,
     "mean_squared_error": _mean_squared_error,
+    "kl_divergence": _kl_divergence,
 }
 """By the loss of the kind: (outputs, labels) -> the mean over rows."""
 
@@ -82,23 +89,26 @@ class CrossEntropy(TrainingObjective):
 class LabelWords(CrossEntropy):
     """Cross-entropy of the label words' logits at the mask of a cloze (Gao et al., LM-BFF, equation 1), where the prompt asks for it with
     demonstrations: drawn anew at each update, the example itself excluded; at evaluation the mean over some draws, which are the same
-    each time an example is evaluated."""
+    each time an example is evaluated. Of a regression between two words the Kullback-Leibler divergence from their shares in the gold score
+    (LM-BFF's prompt-based regression); the released code passes the shares where its loss expects their logarithms."""
 
     params: PromptDefinition
     has_classifier = False
 
     def build(self) -> None:
+        assert self.kind is not None
         self.weights = {"cross_entropy": 1.0}
         if self.vocabulary.mask_id is None:
             raise ValueError("the encoder's tokenizer has no mask token")
         self.uses_mlm_head = self.params.head == "mlm"
         self.embeddings_predict = not self.uses_mlm_head
-        self.head = WordHead(self.vocabulary.mask_id, tied=not self.uses_mlm_head)
+        self.head = WordHead(self.vocabulary.mask_id, not self.uses_mlm_head, self.kind.scale)
 
     def take_training_set(self, examples: Examples, labels: NDArray[Any] | None) -> None:
         assert isinstance(examples, ClozeExamples)
         assert labels is not None
-        self._training = examples, labels
+        assert self.kind is not None
+        self._training = examples, self.kind.sampled_groups(labels)[0]
         self.head.words = torch.from_numpy(examples.words).to(next(self.encoder.parameters()).device)
 
     def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
@@ -116,6 +126,15 @@ class LabelWords(CrossEntropy):
             return examples
         generators = [stream(self.seed, "demonstrations_of_evaluation", row) for row in range(len(examples))]
         return examples.demonstrated(*self._training, generators, examples.draws, exclude=False)
+
+    def classify(self, logits: Tensor, labels: Tensor) -> Tensor:
+        assert self.kind is not None
+        return CRITERIA[self.kind.word_loss](at_least_single(logits), labels)
+
+    def labels(self, batch: Batch, views: Views) -> Tensor:
+        assert views.labels is not None
+        assert self.kind is not None
+        return torch.as_tensor(self.kind.word_targets(views.labels[views.owner])).to(batch.ids.device)
 
 
 class SupervisedContrast(CrossEntropy):

@@ -40,14 +40,16 @@ class Head(nn.Module):
 
 class WordHead(Head):
     """The encoder's MLM head at the mask of each cloze, on the label words alone; `tied`: the product with the word embeddings instead,
-    which is COCO-LM's head for its corrective language modelling. It has no weights of its own."""
+    which is COCO-LM's head for its corrective language modelling. `scale`: of a regression the scores that its two words stand for; what
+    it predicts is the score that is expected between them. It has no weights of its own."""
 
     words: Tensor
 
-    def __init__(self, mask_id: int, tied: bool) -> None:
+    def __init__(self, mask_id: int, tied: bool, scale: tuple[float, float] | None) -> None:
         super().__init__()
         self._mask_id = mask_id
         self._tied = tied
+        self._scale = scale
         self.register_buffer("words", torch.zeros(0, dtype=torch.long), persistent=False)
 
     def forward(self, encoder: TextEncoder, batch: Batch) -> HeadOutputs:
@@ -57,6 +59,12 @@ class WordHead(Head):
         state = encoder(batch, masks)
         logits = encoder.embedding_logits(state) if self._tied else encoder.mlm_logits(state)
         return HeadOutputs(state, state, logits[:, self.words])
+
+    def packed(self, logits: Tensor, batch: Batch) -> Tensor:
+        if self._scale is None:
+            return logits
+        low, high = self._scale
+        return low + (high - low) * logits.float().softmax(dim=1)[:, 1:]
 
 
 class RowHead(Head):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.encoders import adapted
@@ -236,6 +236,7 @@ def _contexts(resolved: ResolvedTable, row: Row, table_data: TableData, name: st
                 translated = Data(training.translated, max_length=resolved.max_length, views=table_data.views)
             fine_tune = resolved.optim("fine_tune", size, training.drawn, row, name)
             post_train = resolved.optim("post_train", size, training.texts.rows, row, name)
+            prompt = found.task.prompt and replace(found.task.prompt, bounds=found.task.label_range or ())
             selection: Selection = resolved.selection(name, math.ceil(training.drawn / fine_tune.batch_size))
             for seed in resolved.seeds:
                 context = RunContext(
@@ -252,6 +253,6 @@ def _contexts(resolved: ResolvedTable, row: Row, table_data: TableData, name: st
                     table_data.mlm_head,
                     translated,
                     table_data.untranslated,
-                    found.task.prompt,
+                    prompt,
                 )
                 yield seed, context

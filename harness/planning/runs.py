@@ -273,7 +273,7 @@ def stage_flops(stage: Stage, config: Mapping[str, Any]) -> float:
 
     def length(rows: RowSet) -> float:
         alone = rows.mean_chars / CHARS_PER_TOKEN + 2.5
-        shown = stage.data.num_labels if prompt and prompt.demonstrations else 0
+        shown = len(prompt.words) if prompt and prompt.demonstrations else 0
         return min(
             stage.data.max_length,
             alone + (1 + shown) * len(prompt.template) / CHARS_PER_TOKEN + shown * alone if prompt else alone,

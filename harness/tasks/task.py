@@ -145,6 +145,7 @@ TASKS: Mapping[str, Task] = {
             ("spearman", "pearson"),
             official=_sizes(train=5749, validation=1500),
             label_range=(0.0, 5.0),
+            prompt=_SAME,
         ),
         Task(
             "mnli",

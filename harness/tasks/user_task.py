@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, StrictBool, StrictInt, StrictStr, model_validator
+from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
 from harness.answers import SQUAD, SpanReading
 from harness.errors import UserError, unknown
-from harness.kinds import kind_of
+from harness.kinds import Kind, kind_of, number_of
 from harness.paths import named_path
 from harness.prompts import Prompt
 from harness.tasks.hub_data import HUB, parsed
@@ -47,26 +47,39 @@ class Hub(Strict):
 
 
 class PromptFile(Strict):
-    """What a task file may say of prompts: the template, the label word of each class, and how it is read; see `harness.prompts.Prompt`."""
+    """What a task file may say of prompts: the template, the label word of each class, or of the lowest and the highest score of a regression, and
+    how it is read; see `harness.prompts.Prompt`."""
 
     template: Name
-    words: dict[StrictBool | StrictInt | StrictStr, Name]
+    words: dict[StrictBool | StrictInt | StrictFloat | StrictStr, Name]
     draws: Annotated[int, Field(ge=1)] = 16
     first_length: Annotated[int, Field(ge=0)] = 0
 
-    def prompt(self, columns: int, classes: tuple[str, ...]) -> Prompt:
+    @property
+    def scale(self) -> tuple[float, float]:
+        """Of a regression. Raises MisplacedError where the words do not stand for two scores."""
+        numbers = sorted(number for name in self.words if (number := number_of(name)) is not None)
+        if not len(numbers) == len(self.words) == len(set(numbers)) == 2:
+            raise MisplacedError(
+                ["prompt", "words"],
+                'should give a word for the lowest and one for the highest score, as {0: "No", 5: "Yes"}',
+            )
+        return numbers[0], numbers[1]
+
+    def prompt(self, columns: int, kind: Kind) -> Prompt:
         """Raises MisplacedError for what does not fit the task."""
-        words = {str(name): word for name, word in self.words.items()}
+        words = {f"{name:.15g}" if type(name) in (int, float) else str(name): word for name, word in self.words.items()}
+        names = kind.word_names
         for name in words:
-            if name not in classes:
-                raise MisplacedError(["prompt", "words"], str(unknown("class", name, classes)))
-        if missing := [name for name in classes if name not in words]:
+            if name not in names:
+                raise MisplacedError(["prompt", "words"], str(unknown("class", name, names)))
+        if missing := [name for name in names if name not in words]:
             raise MisplacedError(["prompt", "words"], f"there is no word for class '{missing[0]}'; give one for each")
         made = Prompt(
-            self.template, tuple(words[name] for name in classes), draws=self.draws, first_length=self.first_length
+            self.template, tuple(words[name] for name in names), draws=self.draws, first_length=self.first_length
         )
         try:
-            made.check(columns, classes)
+            made.check(columns, names)
         except UserError as error:
             raise MisplacedError(["prompt"], str(error)) from None
         return made
@@ -98,6 +111,15 @@ class TaskFile(Strict):
         return SQUAD if self.spans else None
 
     @property
+    def scale(self) -> tuple[float, float] | None:
+        """Of a regression, what the words of its prompt say of it."""
+        return self.prompt.scale if self.prompt and self.regression else None
+
+    @property
+    def kind(self) -> Kind:
+        return kind_of(self.classes, bounds=self.scale, spans=self.reading)
+
+    @property
     def label_column(self) -> str:
         return self.label or kind_of(self.classes, spans=self.reading).label_column
 
@@ -126,7 +148,7 @@ class TaskFile(Strict):
                 raise MisplacedError(["classes", number], "begins or ends with a space, which no label does; drop it")
         for number, metric in enumerate(self.metrics):
             try:
-                check_metric(metric, kind_of(self.classes, spans=self.reading), f"task {self.name}")
+                check_metric(metric, self.kind, f"task {self.name}")
             except UserError as error:
                 raise MisplacedError(["metrics", number], str(error)) from None
             if metric in self.metrics[:number]:
@@ -153,10 +175,10 @@ class TaskFile(Strict):
             raise MisplacedError(["test"], "splits names a test split too; keep one")
         if self.remove_overlap and not self.unlabelled:
             raise MisplacedError(["remove_overlap"], "there are no unlabelled texts; add unlabelled")
-        if self.prompt and not self.classes:
-            raise MisplacedError(["prompt"], "a regression has no classes to give words to; drop it")
+        if self.prompt and self.spans:
+            raise MisplacedError(["prompt"], "no word answers a question for a span; drop it")
         if self.prompt:
-            self.prompt.prompt(len(self.columns), self.classes)
+            self.prompt.prompt(len(self.columns), self.kind)
         return self
 
 
@@ -199,5 +221,6 @@ def load_user_task(path: str | Path) -> Task:
         unlabelled=place("unlabelled"),
         remove_overlap=body.remove_overlap,
         spans=body.reading,
-        prompt=body.prompt.prompt(len(body.columns), body.classes) if body.prompt else None,
+        label_range=body.scale,
+        prompt=body.prompt.prompt(len(body.columns), body.kind) if body.prompt else None,
     )

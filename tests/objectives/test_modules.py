@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,15 @@ import pytest
 import tiny
 import torch
 from numpy.typing import NDArray
+from objectives.formulas import normal
 
 from harness.encoders.models.text_encoder import Batch
 from harness.encoders.tokens import Examples, Tokens, Vocabulary
-from harness.kinds import kind_of_outputs
+from harness.kinds import Scores, kind_of_outputs
 from harness.methods import METHODS, RunContext, chain, hyperparameters
 from harness.objectives import DEFINITIONS, build, objective
 from harness.objectives.base import TrainingObjective, Views
+from harness.objectives.classification import CRITERIA
 from harness.objectives.losses import simclr, supervised_contrastive
 from harness.objectives.masked import MaskedText
 from harness.specs import Encoder, Objective, RowSet, Selection, Stage
@@ -353,6 +356,42 @@ class TestSupervised:
         assert scores.shape == (6, 1)
         expected = ((scores[:, 0].detach().numpy() - gold) ** 2).mean()
         assert module(batch, views)["cross_entropy"].item() == pytest.approx(expected, rel=1e-5)
+
+    @pytest.mark.parametrize("shift", [0.0, 300.0])
+    def test_regression_between_two_words_is_the_divergence_of_their_shares(self, shift: float, bert: Path) -> None:
+        """By a loop in float64, also where the model is sure and where a score is at an end of the scale; its gradient by differences."""
+        gold, logits = np.array([0.0, 1.0, 2.5, 4.9, 5.0]), normal(5, 2, dtype=torch.float64)
+        logits[0, 1] += shift
+        kind = Scores(bounds=(0.0, 5.0))
+        shares = torch.as_tensor(kind.word_targets(gold)).double()
+        expected = 0.0
+        for score, (low, high) in zip(gold, logits.tolist(), strict=True):
+            most = max(low, high)
+            total = most + math.log(math.exp(low - most) + math.exp(high - most))
+            for share, logit in ((1 - score / 5, low), (score / 5, high)):
+                expected += share * (math.log(share) - (logit - total)) / 5 if share else 0.0
+        found = CRITERIA[kind.word_loss](logits, shares)
+        assert found.item() == pytest.approx(expected, rel=1e-6)
+        assert torch.autograd.gradcheck(CRITERIA[kind.word_loss], (logits.requires_grad_(), shares))
+        exact = torch.stack([1 - shares, shares], dim=1)[1:4].log()
+        assert CRITERIA[kind.word_loss](exact, shares[1:4]).item() == pytest.approx(0, abs=1e-12)
+
+    def test_a_score_between_two_words_is_expected_on_the_scale(self, bert: Path) -> None:
+        """And a demonstration has the word of the end of the scale that its score is nearer to."""
+        spec = tiny.OBJECTIVES["prompt"]
+        module: Any = build(spec, tiny.encoder(bert), tiny.vocabulary(bert), Scores(bounds=(1.0, 5.0)), 0.0, 1).eval()
+        rows, gold = tiny.texts(6, seed=4)[0], np.array([1, 2.9, 3, 5, 4, 1.5], dtype=np.float32)
+        examples = tiny.read(bert, rows, spec)
+        module.take_training_set(examples, gold)
+        assert module._training[1].tolist() == [0, 0, 1, 1, 1, 0]
+        batch = Batch.of(examples.tokens, CPU)
+        logits = module.head(module.encoder, batch).logits.double()
+        expected = 1 + 4 / (1 + (logits[:, 0] - logits[:, 1]).exp())
+        assert torch.allclose(module.predict(batch)[:, 0].double(), expected)
+        views = module.prepare(examples, gold, draw_of(1))
+        loss = module.loss(module(Batch.of(views.tokens, CPU, views.ids), views))
+        loss.backward()
+        assert 0 < loss.item() < 5
 
     def test_three_classes(self, bert: Path) -> None:
         module = made(bert, tiny.OBJECTIVES["cross_entropy"], num_labels=3)

@@ -41,6 +41,20 @@ def test_a_users_task_goes_the_same_way(tmp_path: Path) -> None:
     assert len(protocol.training_set(task, source, 20, 1)) == 20
 
 
+def test_words_of_a_regression_stand_for_the_ends_of_its_scale(tmp_path: Path) -> None:
+    text = "name: likeness\ncolumns: [a, b]\nregression: true\nmetrics: [pearson]\n"
+    text += 'prompt: {template: "{first} [MASK] {second}", words: {5: "Yes", 0.5: "No"}}\n'
+    path = tmp_path / "likeness.yaml"
+    path.write_text(text)
+    task = load_user_task(path)
+    assert task.prompt is not None
+    assert (task.prompt.words, task.label_range, task.kind.scale) == (("No", "Yes"), (0.5, 5.0), (0.5, 5.0))
+    for words in ('{0: "No"}', '{0: "No", yes: "Yes"}', '{0: "No", 1: "Maybe", 2: "Yes"}'):
+        path.write_text(text.replace('{5: "Yes", 0.5: "No"}', words))
+        with pytest.raises(UserError, match="the lowest and one for the highest score"):
+            load_user_task(path)
+
+
 def test_regression_and_splits(tmp_path: Path) -> None:
     text = "name: likeness\ncolumns: [a, b]\nregression: true\nmetrics: [pearson]\n"
     splits = "splits: {train: fit, validation: choose, test: judge}\nversion: 3\n"
