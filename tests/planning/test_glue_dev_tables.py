@@ -374,9 +374,10 @@ def test_coco_lm_has_the_papers_runs() -> None:
 def test_coco_lms_larger_settings_have_the_papers_recipe(
     table: str, lr: float, relative: tuple[int, int], small: set[float], large: set[float]
 ) -> None:
-    """Tables 6 and 7, columns base++ and large++; what the settings share is as in the base setting's table."""
+    """Tables 6, 7 and 8, columns base++ and large++; what the settings share is as in the base setting's table. On SQuAD 32 points x 5 seeds, with
+    the rates of the small tasks."""
     made, base = plan(table), plan("coco_lm_glue", methods=("COCO-LM",))
-    assert (len(made.runs), len(made.stages)) == (1520, 1521)
+    assert (len(made.runs), len(made.stages)) == (1680, 1681)
     (trained,) = [stage for stage in made.stages.values() if stage.phase == "pre-train"]
     (other,) = [stage for stage in base.stages.values() if stage.phase == "pre-train"]
     optim = trained.optim
@@ -384,7 +385,7 @@ def test_coco_lms_larger_settings_have_the_papers_recipe(
     assert replace(optim, steps=0, lr=0, warmup=0) == replace(other.optim, steps=0, lr=0, warmup=0)
     assert (trained.encoder.relative_buckets, trained.encoder.relative_distance) == relative
     assert trained.objective == other.objective
-    for task, rates in (("rte", small), ("mnli", large)):
+    for task, rates in (("rte", small), ("mnli", large), ("squad_v2", small)):
         assert {run.stage.optim.lr for run in made.runs if run.task == task} == rates
     setting = "base++" if "base" in table else "large++"
     assert f"new:coco-lm-{setting}@bpe-cased:64000:" in made.resolved.encoder
