@@ -37,6 +37,7 @@ PROJECT: dict[str, Any] = tomllib.loads((REPOSITORY / "pyproject.toml").read_tex
 
 LEAVES = {
     "answers",
+    "devices",
     "specs",
     "errors",
     "execution",

@@ -69,7 +69,7 @@ _OTHERS = (
     Field("metric", str, "kept", "", several=True),
     Field("trials", int, "kept", "", least=1),
     Field("seed", int, "kept", ""),
-    *(Field(name, float, "kept", "") for name in ("region", "points")),
+    *(Field(name, float, "kept", "") for name in ("region", "points", "price")),
 )
 KNOWN = BY_NAME | {field.name: field for field in _OTHERS}
 """What an argument holds, by name; those of a request are its fields."""

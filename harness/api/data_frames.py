@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from harness.analysis.comparison import Comparisons
 from harness.analysis.scores import results_of
 from harness.api.arguments import checked
 from harness.commands.compare import detections_of, variance_of
-from harness.commands.prepare import Prepared
+from harness.commands.prepare import Prepared, cost_on
 from harness.commands.report import grid_of
 from harness.planning.recipe import Value
 from harness.report.comparison import comparison_frame, rendered, rendered_variance, sentence, variance_frame
@@ -72,6 +72,38 @@ class PlanSummary:
         import pandas as pd
 
         return pd.DataFrame(detection_rows(detections_of(self._prepared, checked("points", points) / 100)))
+
+    def device(self, name: str, price: float | None = None) -> pd.DataFrame:
+        """What is left on GPUs by their data sheet, such as 'h100:8': one row a printed row, with updates, updates_per_second, device_hours, the
+        bytes of its largest stage in parts, its batch on one device and the micro_batch that fits; `price`: of a device-hour. `attrs` has
+        hours (with low and high), device_hours, share of the peak, known_by, and money."""
+        import pandas as pd
+
+        cost = cost_on(self._prepared, name, checked("price", price))
+        frame = pd.DataFrame(
+            {
+                "row": row.row,
+                "updates": row.updates,
+                "updates_per_second": row.updates_per_second,
+                "device_hours": row.device_seconds / 3600,
+                "memory": row.memory.total,
+                **asdict(row.memory),
+                "batch": row.batch,
+                "micro_batch": row.micro_batch,
+            }
+            for row in cost.rows
+        )
+        expected, share = cost.expected, cost.share
+        frame.attrs = {
+            "hours": expected.seconds / 3600,
+            "low": expected.low / 3600,
+            "high": expected.high / 3600,
+            "device_hours": cost.rented,
+            "share": share.value,
+            "known_by": share.known_by,
+            "money": None if price is None else cost.rented * price,
+        }
+        return frame
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -11,10 +11,12 @@ from typing import Any
 
 from harness.commands.execution import storage_of
 from harness.commands.texts import Translators, corpora_of, translations_of
+from harness.devices import device_and_count
 from harness.encoders import Located, locate
 from harness.encoders.families import family_of
 from harness.encoders.sources import check_vocabulary
 from harness.errors import UserError
+from harness.planning.device_cost import DeviceCost, device_cost
 from harness.planning.estimate import Calibration, Estimate, calibrate, estimated, hours
 from harness.planning.request import BESIDE, LABELLED, Request, has_rows, is_own, to_json
 from harness.planning.resolve import resolve
@@ -199,6 +201,13 @@ def prepare(request: Request, *, train: bool, tried: Collection[str] = ()) -> Pr
         _check_cores(request, resolved, cores)
     slots = request.slots or cores // resolved.num_workers or 1
     return Prepared(request, named, resolved, plan, store, statuses, items, blocked, calibration, slots, translators)
+
+
+def cost_on(prepared: Prepared, device: str, price: float | None = None) -> DeviceCost:
+    """What is left to train costs on `device`, such as 'h100:8', at a price of a device-hour. Raises UserError for an unknown one."""
+    named, count = device_and_count(device, prepared.request.option("device"))
+    speeds, micro_batch = prepared.store.speeds(), prepared.request.micro_batch
+    return device_cost(prepared.plan, prepared.items, speeds, named, count, price, micro_batch)
 
 
 def _selection(store: Store, again: Collection[Status], tried: Collection[str]) -> Select:

@@ -43,7 +43,7 @@ def estimated(seconds: float, spread: float) -> Estimate:
     return Estimate(seconds, seconds * math.exp(-Z * spread), seconds * math.exp(Z * spread))
 
 
-def _spread(ratios: Iterable[float]) -> float:
+def spread_of(ratios: Iterable[float]) -> float:
     """Standard deviation of the logarithm of measured over expected, in which SPREAD counts as two stages."""
     squares = [math.log(ratio) ** 2 for ratio in ratios]
     return math.sqrt((math.fsum(squares) + 2 * SPREAD**2) / (len(squares) + 2))
@@ -70,7 +70,7 @@ def calibrate(speeds: Iterable[Speed], encoder: str) -> Calibration:
     # A ratio of sums: the fixed cost of a stage of a few steps should not count as slowness.
     speed = math.fsum(s.flops for s in same) / math.fsum(s.seconds for s in same)
     known_by = f"measured on the last stage{'s' if len(same) > 1 else ''} of this encoder here"
-    return Calibration(speed, known_by, _spread(s.flops / s.seconds / speed for s in same))
+    return Calibration(speed, known_by, spread_of(s.flops / s.seconds / speed for s in same))
 
 
 def _probe() -> float:
@@ -130,7 +130,7 @@ def remaining(
     if not whole:
         return None
     seconds = _last_end(begun, left[len(begun) :], slots)
-    spread = _spread(stage.seconds / expected(stage) for stage in timed)
+    spread = spread_of(stage.seconds / expected(stage) for stage in timed)
     average = math.fsum(each**2 for each in left) / whole**2
     uneven = (whole / len(left) / seconds) ** 2 if slots > 1 else 0.0  # slots do not end together
     pairs = zip(left, [*running, *waiting], strict=True)

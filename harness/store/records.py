@@ -29,12 +29,15 @@ from harness.store.tables import DAMAGED, LEASES, RECORDS, RUNS
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast one recorded stage was: where, from which encoder (digest), its FLOPs and its seconds."""
+    """How fast one recorded stage was: where, from which encoder (digest), its FLOPs and its seconds; the name of its device, and what its
+    devices do at most, in FLOP/s (0: not known)."""
 
     host: str
     encoder: str
     flops: float
     seconds: float
+    device: str = ""
+    peak: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,15 @@ class Store(Leases, Kept):
             records = {row.key: row.read(predictions=False) for row in self._intact(connection, keys)}
         recorded = [records[key] for key in keys if key in records]
         return [
-            Speed(r.provenance.get("host", ""), r.provenance.get("encoder", ""), r.flops, r.seconds) for r in recorded
+            Speed(
+                r.provenance.get("host", ""),
+                r.provenance.get("encoder", ""),
+                r.flops,
+                r.seconds,
+                r.provenance.get("device", ""),
+                r.provenance.get("peak_flops_per_second", 0.0),
+            )
+            for r in recorded
         ]
 
     def _attempts(self, connection: Connection, key: str) -> int:

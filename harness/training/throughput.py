@@ -9,14 +9,9 @@ from typing import Any
 
 import torch
 
+from harness.devices import device_called
 from harness.training.precision import DTYPES
 
-PUBLISHED_PEAKS = {
-    "H200": (66.9e12, 989.4e12),
-    "H100 80GB HBM3": (66.9e12, 989.4e12),
-    "A100": (19.5e12, 312e12),
-}
-"""FLOP/s of dense products in fp32 (without TF32) and in bf16 or fp16, by a part of the device's name: NVIDIA's data sheets."""
 PRODUCT = 512
 """Rows and columns of the matrices whose product is timed on a CPU."""
 REPORT_SECONDS = 2.0
@@ -88,8 +83,8 @@ def peak_flops(device: torch.device, name: str, precision: str, threads: int) ->
     on a CPU, where most of a stage's own products are faster than the one that would be timed."""
     if device.type == "cpu":
         return 0.0 if precision == "fp16" else _timed_product(precision, threads)
-    found = next((peaks for part, peaks in PUBLISHED_PEAKS.items() if part in name), None)
-    return found[precision != "fp32"] if found else 0.0
+    device_of_sheet = device_called(name)
+    return device_of_sheet.peak(precision) if device_of_sheet else 0.0
 
 
 @lru_cache(maxsize=4)

@@ -29,9 +29,9 @@ from gpu.models import (
     of_method,
     trained,
 )
-from gpu.peaks import peak
 from gpu.plain import plain
 
+from harness.devices import device_called
 from harness.encoders.models.text_encoder import Batch
 from harness.objectives.base import TrainingObjective
 from harness.running import cpu_name
@@ -101,7 +101,8 @@ def update(setting: Setting, case: Timed, shape: str, precision: str) -> dict[st
         pytest.skip(f"does not fit into the memory of this device: {str(error).splitlines()[0][:100]}")
     device = torch.cuda.get_device_name(setting.device) if setting.cuda else cpu_name()
     values: dict[str, Any] = {"milliseconds": 1000 * seconds, "flops": flops, "flops_per_second": flops / seconds}
-    if limit := peak(device, precision):
+    if sheet := device_called(device):
+        limit = sheet.peak(precision)
         values["share_of_peak"] = flops / seconds / limit
     if theirs is not None:
         values |= {"trainer_milliseconds": 1000 * theirs, "speed_up": theirs / seconds}
@@ -196,12 +197,3 @@ def test_the_trainer_trains_the_same_loss(name: str, cpu: Setting) -> None:
     ours = objective.loss(objective(Batch.of(views.tokens, CPU, views.ids), views))
     theirs = model(**collate(rows))["loss"]
     assert float(ours.detach()) == pytest.approx(float(theirs.detach()), rel=1e-5)
-
-
-def test_peaks_by_name() -> None:
-    assert peak("NVIDIA H200", "bf16") == peak("NVIDIA H100 80GB HBM3", "bf16") == 989e12
-    assert peak("NVIDIA A100-SXM4-80GB", "fp32") == peak("NVIDIA A100-PCIE-40GB", "fp32") == 19.5e12
-    assert peak("NVIDIA H100 PCIe", "fp32") == 51e12
-    assert peak("Tesla T4", "bf16") is None
-    for other in ("NVIDIA H200 NVL", "NVIDIA GH200 480GB", "NVIDIA L4", "AMD EPYC 9R14"):
-        assert peak(other, "fp32") is None

@@ -9,9 +9,10 @@ import pytest
 import tiny
 import torch
 
+from harness.devices import DEVICES
 from harness.running import run_stage
 from harness.training import loop, throughput
-from harness.training.throughput import PUBLISHED_PEAKS, Speed, Stopwatch, peak_flops, provenance_of
+from harness.training.throughput import Speed, Stopwatch, peak_flops, provenance_of
 
 CPU = torch.device("cpu")
 
@@ -69,7 +70,7 @@ def test_the_share_is_of_what_the_device_can_do() -> None:
     assert peak_flops(torch.device("cuda"), "NVIDIA A100-SXM4-80GB", "fp32", 1) == 19.5e12
     assert peak_flops(torch.device("cuda"), "NVIDIA A100-SXM4-80GB", "fp16", 1) == 312e12
     assert peak_flops(torch.device("cuda"), "another", "bf16", 1) == 0
-    assert all(half > single for single, half in PUBLISHED_PEAKS.values())
+    assert all(device.half > device.single for device in DEVICES.values())
     assert 1e9 < peak_flops(CPU, "any", "fp32", 1) < 1e13
     assert peak_flops(CPU, "any", "fp16", 1) == 0
     speed = Speed(1, 2, 3.0, 4.0, 5.0)
