@@ -6,9 +6,11 @@ No ray and no database: `launch` wraps the training function (Ray Train, in clus
 from __future__ import annotations
 
 import platform
+import subprocess
 import time
 import traceback
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +205,7 @@ def provenance(setup: WorkerSetup, process_group: ProcessGroup = SINGLE_PROCESS)
     """What the stage ran on: part of the record, never of the key."""
     return {
         "harness": harness.__version__,
+        "commit": source_commit(),
         "torch": str(torch.__version__),  # a class of torch's own, which whoever unpickles it has to import
         "transformers": transformers.__version__,
         "host": platform.node(),
@@ -213,6 +216,19 @@ def provenance(setup: WorkerSetup, process_group: ProcessGroup = SINGLE_PROCESS)
         "micro_batch": setup.micro_batch,
         "started_at": time.time(),
     }
+
+
+@cache
+def source_commit() -> str:
+    """The commit that the harness runs from, with '-dirty' where its files were changed; '' where it is no checkout."""
+    root = Path(harness.__file__).parent.parent
+    if not (root / ".git").exists():
+        return ""
+    asked = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude", "*"]
+    try:
+        return subprocess.run(asked, capture_output=True, text=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
 
 
 def device_name(device: str) -> str:

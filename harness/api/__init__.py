@@ -1,5 +1,6 @@
 """The Python API, for notebooks and scripts: `import harness`, then `harness.plan`, `harness.bench`, `harness.tune`,
-`harness.results`, `harness.compare`, `harness.record`, and for trained models `harness.runs`, `harness.misclassified`, `harness.export`, `harness.predict`.
+`harness.results`, `harness.compare`, `harness.record`, for trained models `harness.runs`, `harness.misclassified`, `harness.export`,
+`harness.predict`, and between stores `harness.publish`, `harness.merge`.
 
 Arguments are those of the command line: `harness bench --table few_shot --methods ft --set fine_tune.lr=1e-5` is
 `harness.bench("few_shot", methods="ft", set={"fine_tune.lr": 1e-5})`, and trains the same stages. What is wrong in an
@@ -25,8 +26,10 @@ from harness.commands.export import Exported
 from harness.commands.export import export as write
 from harness.commands.predict import classifier
 from harness.commands.prepare import Prepared, prepare
+from harness.commands.publish import Published
+from harness.commands.publish import publish as write_published
 from harness.commands.recorded import StageRecord, best_key, misclassified, recorded, recorded_runs, stage_record
-from harness.commands.stored import last_bench, like_last
+from harness.commands.stored import check_exists, last_bench, like_last
 from harness.commands.study import Watcher, searched, study_of
 from harness.commands.train import unshown
 from harness.errors import UserError
@@ -35,6 +38,8 @@ from harness.search.request import TuneRequest
 from harness.search.results import best_point
 from harness.search.trials import Mode
 from harness.store import DEFAULT_URL, Store
+from harness.store import merge as merge_stores
+from harness.store.exchange import Merged
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,9 +56,11 @@ __all__ = [
     "bench",
     "compare",
     "export",
+    "merge",
     "misclassified",
     "plan",
     "predict",
+    "publish",
     "record",
     "results",
     "runs",
@@ -224,6 +231,21 @@ def record(key: str, *, store: str = DEFAULT_URL) -> StageRecord:
     ['split', 'sentence', 'gold', 'predicted', 'logit.negative', 'logit.positive']
     """
     return stage_record(Store(store, create=False), key)
+
+
+def publish(
+    folder: Name, table: Name = "", *, set: Set | None = None, with_file: Files = "", **fields: Unpack[Fields]
+) -> Published:
+    """Write the results and records of a table as a folder that others check, print and continue. Arguments as of `results`."""
+    return write_published(_recorded("publish", request_from(table, set, with_file, fields)), Path(fspath(folder)))
+
+
+def merge(other: Name, *, store: str = DEFAULT_URL) -> Merged:
+    """Take over what another store, or a published folder, holds and `store` lacks. A finished record of `store` stays; what differs is
+    in `conflicts` and `studies` of the result."""
+    theirs = Store(fspath(other), create=False)
+    check_exists(theirs)
+    return merge_stores(Store(store), theirs)
 
 
 def runs(*, store: str = DEFAULT_URL) -> pd.DataFrame:

@@ -343,7 +343,9 @@ def _compare(compare: argparse.ArgumentParser) -> None:
 
 
 def _verify(verify: argparse.ArgumentParser) -> None:
-    verify.add_argument("file", metavar="FILE", help=".csv, .json or .parquet file that 'report --format' wrote")
+    verify.add_argument(
+        "file", metavar="FILE", help=".csv, .json or .parquet file that 'report --format' wrote, or folder of 'publish'"
+    )
     again = verify.add_argument_group("training again")
     again.add_argument(
         "--rerun",
@@ -354,6 +356,17 @@ def _verify(verify: argparse.ArgumentParser) -> None:
     )
     again.add_argument("--seed", type=count, help="seed of the draw (default: 0)")
     _add(verify, "store", "storage")
+
+
+def _publish(publish: argparse.ArgumentParser) -> None:
+    publish.add_argument("folder", metavar="FOLDER", help="folder to write, new or of the same table")
+    _table_flags(publish)
+    _last_flag(publish)
+
+
+def _merge(merge: argparse.ArgumentParser) -> None:
+    merge.add_argument("others", nargs="+", metavar="OTHER", type=store, help="store, or folder that 'publish' wrote")
+    _add(merge, "store")
 
 
 def _init(init: argparse.ArgumentParser) -> None:
@@ -463,6 +476,12 @@ COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str, str]] 
         "compare rows of a table from the store: intervals, tests, verdicts; trains nothing",
     ),
     "verify": (_verify, "verify:verify", "check a published file of results against the records of the store"),
+    "publish": (
+        _publish,
+        "stores:publish",
+        "write a table's results and records as a folder that others check, print and continue; trains nothing",
+    ),
+    "merge": (_merge, "stores:merge", "take over the records of other stores and published folders"),
     "init": (_init, "init:init", "write a task's YAML file for a file of labelled rows"),
     "submit": (_submit, "submit:submit", "submit a bench or tune to a Ray cluster as a job"),
     "list": (_list, "show:listing", f"list {', '.join(LISTED)}"),

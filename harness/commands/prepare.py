@@ -176,6 +176,8 @@ def prepare(request: Request, *, train: bool, tried: Collection[str] = ()) -> Pr
     located = locate(resolved.encoder, download=train, where=request.origin("encoder") if request.encoder else preset)
     check_lengths(resolved, located)
     store = Store(request.store or DEFAULT_URL, create=False)  # made only once there is something to train
+    if train:
+        store.check_writable()
     storage = storage_of(request, store)
     translators, found = translations_of(resolved, store, train)
     views, augmentations = found[None], {augment: each for augment, each in found.items() if augment}

@@ -19,6 +19,7 @@ from harness.analysis.published import Published, Values, differences, read_publ
 from harness.analysis.schema import PLACE, records
 from harness.analysis.scores import results_of
 from harness.commands.prepare import Prepared, prepare
+from harness.commands.publish import RESULTS_FILE
 from harness.commands.report import grid_of
 from harness.commands.stored import check_exists
 from harness.commands.texts import reader
@@ -31,6 +32,7 @@ from harness.planning.request import BESIDE, Request, from_json, is_own
 from harness.report.table import render
 from harness.specs import Data, Parent, Record, RowSet, Stage
 from harness.store import DEFAULT_URL, Store, StoredRequest
+from harness.store.published import is_published
 from harness.streams import stream
 from harness.tasks import score
 
@@ -154,10 +156,12 @@ class Verification:
 
 
 def verify(path: Path, url: str | None) -> Verification:
-    """Compare a file with the plan of its bench and with what the records give. Raises UserError for a file that is not one of results, and
+    """Compare a file with the plan of its bench and with what the records give; the results of a published folder by default with its
+    own records. Raises UserError for a file that is not one of results, and
     where there is no store."""
-    published = read_published(path)
-    store = Store(url or DEFAULT_URL, create=False)
+    folder = is_published(str(path))
+    published = read_published(path / RESULTS_FILE if folder else path)
+    store = Store(url or (str(path) if folder else DEFAULT_URL), create=False)
     check_exists(store)
     benches = _benches(published, store)
     outcome = Verification(published, store, benches)

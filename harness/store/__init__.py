@@ -1,6 +1,7 @@
 """Records of finished stages in one SQL database; their weights are files in the artifact storage. No torch."""
 
 from harness.store.database import DEFAULT_URL, SCHEMA_VERSION, has_password, masked
+from harness.store.exchange import merge
 from harness.store.kept import StoredRequest
 from harness.store.leases import LEASE_SECONDS, RENEW_SECONDS, Grant, Owner, process_of
 from harness.store.records import Damage, Speed, Store
@@ -18,5 +19,6 @@ __all__ = [
     "StoredRequest",
     "has_password",
     "masked",
+    "merge",
     "process_of",
 ]

@@ -26,6 +26,7 @@ from sqlalchemy.engine import Connection, Engine
 from harness.errors import UserError
 from harness.store import retry
 from harness.store.integrity import sha256_of
+from harness.store.published import is_published, unpacked
 from harness.store.tables import META, metadata
 
 SCHEMA_VERSION = 1
@@ -61,8 +62,11 @@ class Database:
     """
 
     def __init__(self, url: str = DEFAULT_URL, *, create: bool = True) -> None:
-        self._parsed = parsed(url)
-        self.shown = shown(self._parsed)
+        self._published = is_published(url)
+        self._parsed = parsed(sqlite_url(unpacked(Path(url).expanduser())) if self._published else url)
+        self.shown = url if self._published else shown(self._parsed)
+        if create:
+            self.check_writable()
         self.outage_retry = retry.OutageRetry(f"The store {self.shown}")
         self.path: Path | None = None
         self.url = self._parsed.render_as_string(hide_password=False)
@@ -70,12 +74,12 @@ class Database:
         if self._parsed.get_backend_name() == "sqlite":
             self.path = Path(self._parsed.database or "")
             # The ledger's process on a cluster has another current folder.
-            self.url = sqlite_url(self.path.resolve())
+            self.url = str(Path(url).expanduser().resolve()) if self._published else sqlite_url(self.path.resolve())
             self.exists = self._there()
             if not self.exists and not create:
                 return
         try:
-            self._engine = _engine(self._parsed)
+            self._engine = _engine(self._parsed, "ro" if self._published else "rw")
         except ModuleNotFoundError as error:
             raise UserError(
                 f"store '{self.shown}' needs the Python package '{error.name}': pip install 'glue-harness[postgresql]'."
@@ -147,6 +151,14 @@ class Database:
             engine.dispose()
             temporary.unlink(missing_ok=True)
 
+    def check_writable(self) -> None:
+        """Raises UserError for a published folder."""
+        if self._published:
+            raise UserError(
+                f"{self.shown}: is a published table, which no command writes; take it over into a store of yours with "
+                f"'harness merge {self.shown}' and leave this store out."
+            )
+
     @contextmanager
     def _read(self) -> Iterator[Connection]:
         with self._transaction(harness_read=True) as connection:
@@ -154,6 +166,7 @@ class Database:
 
     @contextmanager
     def _write(self) -> Iterator[Connection]:
+        self.check_writable()
         with self._transaction() as connection:
             if self.path is None:
                 # A waiting writer sees what the one before it wrote, and a dead one does not block the others.
@@ -232,7 +245,7 @@ def parsed(url: str) -> sa.engine.URL:
     except (sa.exc.ArgumentError, ValueError):
         raise UserError(
             f"store '{masked(url)}' is not a database URL; write for example sqlite:///results/harness.db or "
-            "postgresql+psycopg://user@host/name."
+            "postgresql+psycopg://user@host/name, or the folder of a published table."
         ) from None
     if made.drivername not in ("postgresql", "postgresql+psycopg"):
         raise UserError(
@@ -283,7 +296,7 @@ def shown(url: sa.engine.URL) -> str:
 
 
 def _engine(url: sa.engine.URL, mode: str = "rw") -> Engine:
-    """`mode` of a file: 'rw' does not create it."""
+    """`mode` of a file: 'rw' does not create it, 'ro' does not write it."""
     if url.get_backend_name() != "sqlite":
         url = url.update_query_dict({"connect_timeout": str(CONNECT_SECONDS), **url.query})
         # A writer must see what the last one wrote: not a snapshot that is older than its lock.

@@ -69,6 +69,11 @@ class Store(Leases, Kept):
             return {row.key: (cast(Status, row.status), row.attempt) for row in self._intact(connection, keys)}
 
     @retried
+    def keys(self) -> set[str]:
+        """All recorded keys."""
+        return {str(row["key"]) for row in self._select(sa.select(RECORDS.c.key), RECORDS)}
+
+    @retried
     def records(self, keys: Iterable[str], *, predictions: bool = False) -> dict[str, Record]:
         """Records by key."""
         if not self.exists:

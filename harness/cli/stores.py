@@ -1,0 +1,79 @@
+"""`publish`: a table as a folder of its own. `merge`: what other stores and published folders hold, taken over."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from harness.cli import EXIT_INCOMPLETE
+from harness.cli.request import recalled
+from harness.cli.terminal import escaped, print_lines
+from harness.commands.prepare import prepare
+from harness.commands.publish import publish as write
+from harness.commands.stored import check_exists
+from harness.paths import named_path
+from harness.specs import Record
+from harness.store import DEFAULT_URL, Store
+from harness.store import merge as take_over
+from harness.store.exchange import Conflict, Merged
+from harness.wording import counted, examples, some_of
+
+SHOWN = 5
+"""Conflicts of one store that are named."""
+
+
+def publish(args: argparse.Namespace) -> int:
+    """Write the folder. 1 where runs of the table are missing in it."""
+    folder = named_path(args.folder)
+    published = write(prepare(recalled(args), train=False), folder)
+    rows = counted(published.rows, "row")
+    lines = [
+        f"Published {counted(published.records, 'record')} and {rows} of results in {folder}{'' if published.complete else ', of an unfinished table'}.",
+        f"'harness report --store {folder}' prints it, 'harness verify {folder}' checks it, 'harness merge {folder}' takes it over.",
+    ]
+    print_lines(map(escaped, lines), sys.stdout)
+    return 0 if published.complete else EXIT_INCOMPLETE
+
+
+def merge(args: argparse.Namespace) -> int:
+    """Take over from each store in turn. 1 where something differs and stays as it is here."""
+    others = [Store(other, create=False) for other in args.others]
+    for other in others:
+        check_exists(other)
+    store, agree = Store(args.store or DEFAULT_URL), True
+    for other in others:
+        merged = take_over(store, other)
+        agree = agree and merged.agrees
+        print_lines(map(escaped, _lines(merged, other.shown, store.shown)), sys.stdout)
+    return 0 if agree else EXIT_INCOMPLETE
+
+
+def _lines(merged: Merged, there: str, here: str) -> Iterator[str]:
+    yield (
+        f"{there}: {counted(merged.added, 'record')} taken over into {here}, {merged.replaced:,} in place of a failed or damaged one; "
+        f"{merged.known:,} were there already."
+    )
+    if merged.damaged:
+        yield f"Damaged and left: {merged.damaged:,}."
+    if merged.conflicts:
+        yield f"{counted(len(merged.conflicts), 'record')} differ and stay as they are in {here}:"
+        yield from (f"  {_conflict(conflict)}" for conflict in merged.conflicts[:SHOWN])
+        yield from [f"  and {len(merged.conflicts) - SHOWN:,} more"] if len(merged.conflicts) > SHOWN else []
+    if merged.studies:
+        yield f"Studies with other trials, which stay as they are in {here}: {some_of(merged.studies, SHOWN)}."
+
+
+def _conflict(conflict: Conflict) -> str:
+    run = f" ({_run(conflict.label)})" if conflict.label else ""
+    return f"{conflict.key[:12]}{run}: {_outcome(conflict.ours)} here, {_outcome(conflict.theirs)} there"
+
+
+def _run(label: Mapping[str, Any]) -> str:
+    return f"{label['row']}, {label['task']}, {examples(label['size'])}, subset {label['subset']}, seed {label['seed']}"
+
+
+def _outcome(record: Record) -> str:
+    scores = ", ".join(f"{name} {value:.4f}" for name, value in record.dev_scores.items())
+    return f"{scores or 'other predictions'} on dev at update {record.selected_step} on {record.provenance.get('device', '?')}"

@@ -1,0 +1,182 @@
+"""Records that travel: taken over from another store, where nothing is overwritten but the record of a failure; and those of one table, published."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import math
+import sqlite3
+import tempfile
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from harness.paths import replace_file
+from harness.specs import Record
+from harness.store.database import sqlite_url
+from harness.store.integrity import Row, report_damage
+from harness.store.kept import StoredRequest
+from harness.store.published import RECORDS_FILE
+from harness.store.records import Store
+from harness.store.tables import (
+    LATER,
+    PROBES,
+    RECORDS,
+    REQUEST_STAGES,
+    REQUESTS,
+    RUNS,
+    TRANSLATIONS,
+    TUNE_TRIALS,
+    metadata,
+)
+
+CHUNK = 100
+"""Records, with their predictions, of one transaction."""
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """One key with two outcomes. `label`: of a run that has the key, in the store that was read; empty for an earlier stage."""
+
+    key: str
+    ours: Record
+    theirs: Record
+    label: Mapping[str, Any]
+
+
+@dataclass
+class Merged:
+    """Records of the other store: `added`, those that took the place of a failed or damaged one (`replaced`), those that were here
+    with the same outcome (`known`) or with another (`conflicts`), and those that are `damaged` there. `studies`: those whose trials
+    differ; they stay as they are here."""
+
+    added: int = 0
+    replaced: int = 0
+    known: int = 0
+    damaged: int = 0
+    conflicts: list[Conflict] = field(default_factory=list)
+    studies: list[str] = field(default_factory=list)
+
+    @property
+    def agrees(self) -> bool:
+        return not (self.conflicts or self.studies or self.damaged)
+
+
+def merge(ours: Store, theirs: Store) -> Merged:
+    """Take over every record, label, request, back-translation, trial and probe that `ours` lacks. Merging again changes nothing."""
+    merged = take_records(ours, theirs, sorted(theirs.keys()))
+    requests = [dict(row) for row in theirs._select(sa.select(REQUESTS), REQUESTS)]
+    if here := ours.requests():  # the last bench of a store is one that was run on it
+        before = math.nextafter(here[0].asked_at, 0.0)
+        requests = [row | {"asked_at": min(row["asked_at"], before)} for row in requests]
+    take_rows(ours, REQUESTS, requests)
+    for table in (RUNS, REQUEST_STAGES, TRANSLATIONS, PROBES):
+        take_rows(ours, table, theirs._select(sa.select(table), table))
+    _take_trials(ours, theirs, merged)
+    return merged
+
+
+def take_records(ours: Store, theirs: Store, keys: Collection[str]) -> Merged:
+    """Take over the records of these keys, in their order. Both outcomes of a key that has two finished records are compared: the
+    selected update, the scores on dev, and what is predicted. Weights and times may differ, as they do between machines."""
+    merged, every = Merged(), list(keys)
+    for start in range(0, len(every), CHUNK):
+        of_part = RECORDS.c.key.in_(every[start : start + CHUNK])
+        with theirs._read() as connection:
+            rows = sorted(theirs._rows(connection, of_part, predictions=True), key=lambda row: str(row.key))
+            asked = sa.select(RECORDS.c.key, RECORDS.c.committed_at).where(of_part)
+            times = {row.key: float(row.committed_at) for row in connection.execute(asked)}
+        with ours._write() as connection:
+            for row in rows:
+                if why := row.damage():
+                    report_damage(theirs.shown, row.key, why)
+                    merged.damaged += 1
+                else:
+                    _take_record(ours, connection, row, times[row.key], merged)
+    labels = {label["key"]: label for label in theirs.labels_of(conflict.key for conflict in merged.conflicts)}
+    merged.conflicts = [Conflict(c.key, c.ours, c.theirs, labels.get(c.key, {})) for c in merged.conflicts]
+    return merged
+
+
+def _take_record(ours: Store, connection: Connection, row: Row, committed_at: float, merged: Merged) -> None:
+    of_key = RECORDS.c.key == row.key
+    old = next(ours._rows(connection, of_key, predictions=True), None)
+    why = old.damage() if old else ""
+    if old and not why:
+        if old.status == "done" or row.status != "done":
+            here, there = old.read(predictions=True), row.read(predictions=True)
+            if old.status == "done" == row.status and not same_outcome(here, there):
+                merged.conflicts.append(Conflict(row.key, here, there, {}))
+            else:
+                merged.known += 1
+            return
+        connection.execute(sa.delete(RECORDS).where(of_key))
+    elif old:
+        ours._set_aside(connection, of_key, why)
+    merged.added += old is None
+    merged.replaced += old is not None
+    columns = {name: getattr(row, name) for column in RECORDS.columns if (name := str(column.name)) != "committed_at"}
+    connection.execute(sa.insert(RECORDS).values(**columns, committed_at=committed_at))
+
+
+def same_outcome(one: Record, other: Record) -> bool:
+    """Whether two finished records of a stage say the same of it."""
+    if (one.selected_step, one.dev_scores) != (other.selected_step, other.dev_scores):
+        return False
+    return one.predictions.keys() == other.predictions.keys() and all(
+        np.array_equal(predicted.decoded, other.predictions[digest].decoded)
+        for digest, predicted in one.predictions.items()
+    )
+
+
+def take_rows(ours: Store, table: sa.Table, rows: Iterable[Mapping[Any, Any]]) -> None:
+    """Insert those rows whose primary key is not there."""
+    taken = [dict(row) for row in rows]
+    for start in range(0, len(taken), 500):
+        with ours._write() as connection:
+            metadata.create_all(connection, LATER)
+            ours._insert(connection, table, taken[start : start + 500])
+
+
+def _take_trials(ours: Store, theirs: Store, merged: Merged) -> None:
+    """A study is taken whole or not at all: trials of two courses of one study would be none that its sampler proposed."""
+    rows = theirs._select(sa.select(TUNE_TRIALS).order_by(TUNE_TRIALS.c.study, TUNE_TRIALS.c.number), TUNE_TRIALS)
+    for study in dict.fromkeys(row["study"] for row in rows):
+        trials = {row["number"]: row["body"] for row in rows if row["study"] == study}
+        query = sa.select(TUNE_TRIALS).where(TUNE_TRIALS.c.study == study)
+        kept = {row["number"]: row["body"] for row in ours._select(query, TUNE_TRIALS)}
+        if all(trials.get(number, body) == body for number, body in kept.items()):
+            take_rows(ours, TUNE_TRIALS, [row for row in rows if row["study"] == study])
+        else:
+            merged.studies.append(study)
+
+
+# ---------------------------------------------------------------- one table, published
+
+
+def publish_records(store: Store, table: str, keys: Collection[str], values: Mapping[str, Any], folder: Path) -> int:
+    """Write the records of one bench with the labels of its runs and its request. Equal records give an equal file.
+
+    `table`: the table's own name; `keys`: of all stages of the bench; `values`: of its request. Returns the number of records.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "records.db"
+        made = Store(sqlite_url(path))
+        count = take_records(made, store, sorted(keys)).added
+        labels = [label for label in store.labels_of(sorted(keys)) if label["table"] == table]
+        take_rows(made, RUNS, sorted(labels, key=lambda label: [str(value) for value in label.values()]))
+        last = made._select(sa.select(sa.func.max(RECORDS.c.committed_at).label("at")), RECORDS)[0]["at"]
+        request = StoredRequest(table, values, asked_at=last or 0.0)
+        body = {"table": table, "study": "", "body": json.dumps(dict(values)), "asked_at": request.asked_at}
+        take_rows(made, REQUESTS, [{"digest": request.digest, **body}])
+        take_rows(made, REQUEST_STAGES, [{"key": key, "digest": request.digest} for key in sorted(keys)])
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("VACUUM")
+        replace_file(folder / RECORDS_FILE, lzma.compress(path.read_bytes()))
+    return count

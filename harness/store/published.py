@@ -1,0 +1,38 @@
+"""A published folder as a store: its records are one compressed file of SQLite's, which commands read and none writes."""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+import os
+from pathlib import Path
+
+from harness.errors import UserError
+from harness.paths import replace_file
+
+RECORDS_FILE = "records.db.xz"
+
+
+def is_published(text: str) -> bool:
+    """Whether the name of a store is that of a published folder."""
+    try:
+        return "://" not in text and (Path(text).expanduser() / RECORDS_FILE).is_file()
+    except (OSError, ValueError, RuntimeError):
+        return False
+
+
+def unpacked(folder: Path) -> Path:
+    """The records of a published folder as a file of SQLite, in the user's cache, under their digest. Raises UserError for a damaged one."""
+    packed = folder / RECORDS_FILE
+    try:
+        content = packed.read_bytes()
+        place = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "harness" / "published"
+        path = place / f"{hashlib.sha256(content).hexdigest()}.db"
+        if not path.exists():
+            place.mkdir(parents=True, exist_ok=True)
+            replace_file(path, lzma.decompress(content))
+    except lzma.LZMAError:
+        raise UserError(f"{packed}: is damaged; restore a copy of it.") from None
+    except OSError as error:
+        raise UserError(f"{packed}: cannot be read ({error.strerror}).") from None
+    return path

@@ -1,0 +1,114 @@
+"""`publish` and `merge`: what one store holds is checked, printed and continued elsewhere, without training again and without a path of its owner."""
+
+from __future__ import annotations
+
+import lzma
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli.command import Said, command
+from cli.conftest import Benched
+
+import harness as api
+from harness.store import Store
+
+Harness = Callable[..., Said]
+
+
+@pytest.fixture
+def harness(
+    benched: Benched,
+    folders: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Harness:
+    """The command in a copy of that bench's folder, with its encoder beside it."""
+    shutil.copytree(benched.folder, tmp_path / "lab")
+    shutil.copytree(folders["bert"], tmp_path / "lab" / folders["bert"].name)
+    monkeypatch.chdir(tmp_path / "lab")
+    return lambda *words: command(capsys, *words)
+
+
+def test_a_published_table_is_verified_printed_and_continued_elsewhere(
+    harness: Harness, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published = harness("publish results")
+    assert published.status == 0, published
+    assert "'harness merge results' takes it over" in published.out
+    table = harness("report").out
+    assert table.split("\n\n")[0] in harness("report --store results").out
+    confirmed = harness("verify results")
+    assert (confirmed.status, confirmed.out.splitlines()[-1]) == (0, "Confirmed.")
+
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for name in ("data", folders["bert"].name):
+        shutil.copytree(name, elsewhere / name)
+    monkeypatch.chdir(elsewhere)
+    merged = harness("merge ../lab/results")
+    assert merged.status == 0
+    assert "0 in place of a failed or damaged one; 0 were there already." in merged.out
+    assert harness("report").out.split("\n\n")[0] == table.split("\n\n")[0]
+    assert harness("report --format csv").out == harness("report --store ../lab/results --format csv").out
+
+
+def test_nothing_published_names_a_folder_of_the_owner(harness: Harness, tmp_path: Path) -> None:
+    harness("publish results")
+    files = {path.name: path.read_bytes() for path in Path("results").iterdir()}
+    assert sorted(files) == ["records.db.xz", "results.csv", "table.md"]
+    files["records.db"] = lzma.decompress(files.pop("records.db.xz"))
+    for name, content in files.items():
+        assert str(tmp_path).encode() not in content, name
+
+
+def test_publishing_again_writes_the_same_and_never_drops_a_record(harness: Harness) -> None:
+    harness("publish results")
+    before = {path.name: path.read_bytes() for path in Path("results").iterdir()}
+    assert harness("publish results").status == 0
+    assert {path.name: path.read_bytes() for path in Path("results").iterdir()} == before
+    other = "publish results --last --methods ft --seeds 31 --store sqlite:///part.db"
+    shutil.copyfile(".harness/harness.db", "part.db")
+    with Store("sqlite:///part.db")._write() as connection:
+        connection.exec_driver_sql("delete from records where key in (select key from runs where row = 'SCL')")
+    refused = harness(other)
+    assert refused.status == 2
+    assert (
+        "results: holds 2 records that sqlite:///part.db lacks and that would be lost; take them over first with 'harness merge results'."
+        in refused.err
+    )
+    assert harness("merge results --store sqlite:///part.db").status == 0
+    assert harness("publish results --store sqlite:///part.db").status == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("publish data", "data: holds sst2, which belongs to no published table; name a folder of its own."),
+        ("publish data/sst2/train.csv", "train.csv: is no folder that can be read (Not a directory)."),
+        ("publish results --table few_shot --preset paper", "none of the"),
+        ("merge nowhere", "store 'nowhere' is not a database URL; write"),
+        ("merge sqlite:///nowhere.db", "There is no store at sqlite:///nowhere.db"),
+    ],
+)
+def test_what_cannot_be_published_or_merged_is_one_sentence(harness: Harness, words: str, sentence: str) -> None:
+    said = harness(words)
+    assert said.status == 2
+    assert sentence in said.err
+    assert not Path("results").exists()
+
+
+def test_a_bench_does_not_write_a_published_table(harness: Harness) -> None:
+    harness("publish results")
+    said = harness("bench --table few_shot --store results --yes")
+    assert (said.status, "take it over into a store of yours" in said.err) == (2, True)
+
+
+def test_the_python_api_publishes_and_merges(harness: Harness) -> None:
+    written = api.publish("results")
+    assert (written.complete, written.folder) == (True, Path("results"))
+    merged = api.merge("results", store="sqlite:///mine.db")
+    assert (merged.added, merged.agrees) == (written.records, True)
+    assert api.merge("results", store="sqlite:///mine.db").added == 0

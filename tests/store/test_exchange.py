@@ -1,0 +1,231 @@
+"""Stores that meet: the union of their records to the last bit, nothing overwritten, conflicts named; and one table of them, published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from store.samples import committed, record, run, same, stage
+
+from harness.errors import UserError
+from harness.store import Owner, Store, StoredRequest, exchange, merge
+from harness.store.exchange import publish_records
+from harness.store.published import RECORDS_FILE
+from harness.store.tables import DAMAGED, RECORDS
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[Store]:
+    made = Store(f"sqlite:///{tmp_path / 'other.db'}")
+    yield made
+    made._engine.dispose()
+
+
+def rows(store: Store) -> list[tuple[object, ...]]:
+    """Every column of every record."""
+    with store._read() as connection:
+        return [tuple(row) for row in connection.execute(sa.select(RECORDS).order_by(RECORDS.c.key))]
+
+
+def damage(store: Store, key: str) -> None:
+    with store._write() as connection:
+        connection.execute(sa.update(RECORDS).where(RECORDS.c.key == key).values(checksum="0" * 64))
+
+
+def test_a_merge_is_the_union_and_a_second_one_changes_nothing(store: Store, other: Store) -> None:
+    for seed in range(3):
+        committed(store, stage(seed))
+    for seed in range(2, 6):
+        committed(other, stage(seed))
+    theirs = rows(other)
+    merged = merge(store, other)
+    assert (merged.added, merged.replaced, merged.known, merged.agrees) == (3, 0, 1, True)
+    assert rows(other) == theirs
+    union = rows(store)
+    assert {row[0] for row in union} == {stage(seed).key for seed in range(6)}
+    assert [row for row in union if row[0] in {stage(seed).key for seed in range(3, 6)}] == [
+        row for row in theirs if row[0] != stage(2).key
+    ]
+    for seed in range(6):
+        of = stage(seed)
+        assert same(store.records([of.key], predictions=True)[of.key], record(of))
+    again = merge(store, other)
+    assert (again.added, again.known) == (0, 4)
+    assert rows(store) == union
+
+
+def test_a_finished_record_stays_and_the_other_is_named_with_its_run(store: Store, other: Store) -> None:
+    of = stage()
+    committed(store, of)
+    committed(other, of, mark=1.0)
+    ours = rows(store)
+    other.label("toy", [run(of, "CMLM")])
+    assert merge(store, other).agrees, "the mark changes no prediction"
+    differing = record(of)
+    differing.selected_step = 10
+    owner = Owner.current()
+    with other._write() as connection:
+        connection.execute(sa.delete(RECORDS))
+    other.lease(of.key, owner)
+    other.commit(of, differing, owner)
+    merged = merge(store, other)
+    assert rows(store) == ours
+    assert [(c.key, c.ours.selected_step, c.theirs.selected_step) for c in merged.conflicts] == [(of.key, 20, 10)]
+    assert merged.conflicts[0].label["row"] == "CMLM"
+    assert not merged.agrees
+
+
+@pytest.mark.parametrize("here", ["failed", "damaged"])
+def test_a_failed_or_damaged_record_makes_room(store: Store, other: Store, here: str) -> None:
+    of = stage()
+    committed(store, of, "failed" if here == "failed" else "done")
+    if here == "damaged":
+        damage(store, of.key)
+    committed(other, of)
+    merged = merge(store, other)
+    assert (merged.added, merged.replaced) == (0, 1)
+    assert rows(store) == rows(other)
+    with store._read() as connection:
+        assert connection.execute(sa.select(sa.func.count()).select_from(DAMAGED)).scalar() == (here == "damaged")
+
+
+def test_failures_and_damaged_records_are_not_taken(store: Store, other: Store) -> None:
+    committed(store, stage(0))
+    committed(other, stage(0), "failed")
+    committed(other, stage(1))
+    damage(other, stage(1).key)
+    ours = rows(store)
+    merged = merge(store, other)
+    assert (merged.added, merged.known, merged.damaged, merged.agrees) == (0, 1, 1, False)
+    assert rows(store) == ours
+
+
+def test_whoever_trains_a_stage_meanwhile_finds_it_recorded(store: Store, other: Store) -> None:
+    of, owner = stage(), Owner.current()
+    assert store.lease(of.key, owner) == "granted"
+    committed(other, of)
+    merge(store, other)
+    assert not store.commit(of, record(of, mark=1.0), owner)
+    assert rows(store) == rows(other)
+
+
+def test_a_merge_that_stopped_is_finished_by_the_next(
+    store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in range(5):
+        committed(other, stage(seed))
+    monkeypatch.setattr(exchange, "CHUNK", 2)
+    take, count = exchange._take_record, 0
+
+    def stops(*arguments: object) -> None:
+        nonlocal count
+        count += 1
+        if count == 4:
+            raise KeyboardInterrupt
+        take(*arguments)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(exchange, "_take_record", stops)
+        with pytest.raises(KeyboardInterrupt):
+            merge(store, other)
+    assert len(rows(store)) == 2, "whole transactions"
+    merge(store, other)
+    assert rows(store) == rows(other)
+
+
+def test_labels_requests_translations_trials_and_probes_come_along(store: Store, other: Store) -> None:
+    of = stage()
+    committed(other, of)
+    other.label("toy", [run(of)])
+    request = StoredRequest("toy", {"table": "toy"})
+    other.keep_request(request, [of.key])
+    other.keep_translations({"a": "theirs", "b": "theirs"})
+    store.keep_translations({"a": "ours"})
+    other.keep_trial("study", 0, {"value": 1})
+    other.keep_probe("p" * 32, {"cosine": 0.5})
+    own = StoredRequest("own", {"table": "own"})
+    store.keep_request(own, [])
+    other.keep_request(request, [stage(1).key])
+    merge(store, other)
+    assert store.requests()[0].values == own.values, "the last bench is still one that was run here"
+    assert store.labels(of.key) == other.labels(of.key)
+    assert [r.values for r in store.requests(of.key)] == [request.values]
+    assert store.translations(["a", "b"]) == {"a": "ours", "b": "theirs"}
+    assert store.trials("study") == {0: {"value": 1}}
+    assert store.probes(["p" * 32]) == {"p" * 32: {"cosine": 0.5}}
+
+
+def test_a_study_is_taken_whole_or_not_at_all(store: Store, other: Store) -> None:
+    for number in range(3):
+        other.keep_trial("longer", number, {"value": number})
+        other.keep_trial("another", number, {"value": number})
+    store.keep_trial("longer", 0, {"value": 0})
+    store.keep_trial("another", 0, {"value": 7})
+    merged = merge(store, other)
+    assert merged.studies == ["another"]
+    assert store.trials("longer") == other.trials("longer")
+    assert store.trials("another") == {0: {"value": 7}}
+
+
+# ---------------------------------------------------------------- published
+
+
+def published(store: Store, folder: Path) -> Store:
+    """Stages 0 and 1 of a store, as the table 'toy'."""
+    keys = [of.key for seed in range(2) for of in (stage(seed),)]
+    folder.mkdir(exist_ok=True)
+    assert publish_records(store, "toy", keys, {"table": "toy", "folder": "."}, folder) == 2
+    return Store(str(folder), create=False)
+
+
+@pytest.fixture
+def several(store: Store) -> Store:
+    for seed in range(3):
+        committed(store, stage(seed))
+        store.label("toy", [run(stage(seed))])
+        store.label("elsewhere", [run(stage(seed))])
+    store.keep_translations({"a": "a text"})
+    return store
+
+
+def test_a_published_table_is_a_store_of_its_records_alone(several: Store, tmp_path: Path) -> None:
+    made = published(several, tmp_path / "results")
+    assert [row[0] for row in rows(made)] == sorted(stage(seed).key for seed in range(2))
+    assert rows(made) == [row for row in rows(several) if row[0] != stage(2).key]
+    assert {label["table"] for label in made.labels_of([stage(0).key])} == {"toy"}
+    assert [(r.table, r.values) for r in made.requests(stage(0).key)] == [("toy", {"table": "toy", "folder": "."})]
+    assert made.translations(["a"]) == {}
+
+
+def test_equal_records_are_published_as_equal_files(several: Store, tmp_path: Path) -> None:
+    published(several, tmp_path / "once")
+    published(several, tmp_path / "twice")
+    first, second = ((tmp_path / name / RECORDS_FILE).read_bytes() for name in ("once", "twice"))
+    assert first == second
+
+
+def test_a_published_table_is_taken_over_and_never_written(several: Store, other: Store, tmp_path: Path) -> None:
+    made = published(several, tmp_path / "results")
+    before = (tmp_path / "results" / RECORDS_FILE).read_bytes()
+    assert merge(other, made).added == 2
+    assert rows(other) == rows(made)
+    for writes in (
+        lambda: Store(str(tmp_path / "results")),
+        lambda: made.lease("0" * 32, Owner.current()),
+        lambda: made.keep_trial("study", 0, {}),
+        lambda: Store(made.url, create=False).keep_translations({"b": "text"}),
+    ):
+        with pytest.raises(UserError, match="is a published table, which no command writes; take it over"):
+            writes()
+    assert (tmp_path / "results" / RECORDS_FILE).read_bytes() == before
+    assert rows(Store(str(tmp_path / "results"), create=False)) == rows(other)
+
+
+def test_a_damaged_published_file_is_one_sentence(several: Store, tmp_path: Path) -> None:
+    published(several, tmp_path / "results")
+    file = tmp_path / "results" / RECORDS_FILE
+    file.write_bytes(file.read_bytes()[:-40])
+    with pytest.raises(UserError, match=r"records\.db\.xz: is damaged; restore a copy of it\."):
+        Store(str(tmp_path / "results"), create=False)
