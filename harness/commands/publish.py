@@ -20,7 +20,7 @@ from harness.store.exchange import publish_records
 from harness.store.published import RECORDS_FILE, is_published
 from harness.wording import counted, listed
 
-RESULTS_FILE, TABLE_FILE = "results.csv", "table.md"
+RESULTS_FILE, TABLE_FILE = "results.csv", "README.md"
 FILES = (RESULTS_FILE, TABLE_FILE, RECORDS_FILE)
 
 

@@ -58,7 +58,7 @@ def test_a_published_table_is_verified_printed_and_continued_elsewhere(
 def test_nothing_published_names_a_folder_of_the_owner(harness: Harness, tmp_path: Path) -> None:
     harness("publish results")
     files = {path.name: path.read_bytes() for path in Path("results").iterdir()}
-    assert sorted(files) == ["records.db.xz", "results.csv", "table.md"]
+    assert sorted(files) == ["README.md", "records.db.xz", "results.csv"]
     files["records.db"] = lzma.decompress(files.pop("records.db.xz"))
     for name, content in files.items():
         assert str(tmp_path).encode() not in content, name
