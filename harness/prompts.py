@@ -44,7 +44,7 @@ class Prompt:
     """A task's template and its label words in the order of the classes' codes (Gao et al., LM-BFF, 2021).
 
     `demonstrations`: one training example of each class stands behind the text, in the order of the codes, drawn anew at each update; an
-    evaluation takes the mean over `draws` of them. `first_length`: tokens of the first text at most; 0: as many as fit. `bounds`: of a
+    evaluation takes the mean over `draws` of them (0 without demonstrations). `first_length`: tokens of the first text at most; 0: as many as fit. `bounds`: of a
     regression, the lowest and the highest score, for which the two words stand; the scores below the middle are one class of
     demonstrations, the others the second one.
     """
@@ -55,6 +55,10 @@ class Prompt:
     draws: int = 16
     first_length: int = 0
     bounds: tuple[float, ...] = field(default=(), metadata={"neutral": ()})
+
+    def __post_init__(self) -> None:
+        if self.demonstrations != bool(self.draws):
+            raise ValueError(f"a prompt with demonstrations={self.demonstrations} has draws={self.draws}")
 
     @property
     def pieces(self) -> tuple[Piece, ...]:

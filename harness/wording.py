@@ -35,9 +35,9 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def examples(size: int) -> str:
-    """For the title of a panel or a place: '1,000 examples'."""
-    return f"{size:,} examples" if size else "all examples"
+def examples(size: int, unit: str = "training examples") -> str:
+    """For the title of a panel or a place: '1,000 examples'. `unit`: what a protocol's sizes count."""
+    return f"{size:,} {unit.removeprefix('training ')}" if size else "all examples"
 
 
 def training_examples(size: int, unit: str) -> str:

@@ -1,4 +1,4 @@
-"""`export`: a recorded stage as a folder of Hugging Face's, and on the hub. `predict`: a file classified with one. `errors`: the
+"""`export`: a recorded stage as a folder of Hugging Face's, and on the hub. `predict`: new rows through one. `errors`: the
 examples that a run got wrong, with their texts."""
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from harness.cli.progress import RowProgress, show_stages
 from harness.cli.terminal import columns, escaped, print_lines, wrapped
 from harness.commands.export import export as write
-from harness.commands.predict import classifier, predict_file
+from harness.commands.predict import ROWS, classifier, predict_file, predict_row
 from harness.commands.recorded import best_key, misclassified, recorded
-from harness.commands.row_files import kind_of, writer
+from harness.commands.row_files import STANDARD_INPUT, kind_of, writer
 from harness.errors import UserError
 from harness.hub import Repository
 from harness.planning.request import Request
@@ -65,16 +65,27 @@ def export(args: argparse.Namespace) -> int:
         lines.append(f"Uploaded to {url} ({'public' if args.public else 'private'}).")
     if found.stage.data.kind:
         out = shlex.quote(str(done.folder))
-        lines.append(f"Classify a file: harness predict {out} --input new.csv --output scored.csv")
+        lines.append(f"Predict for new rows: harness predict {out} --input new.csv --output scored.csv")
     print_lines(lines, sys.stdout)
     return 0
 
 
 def predict(args: argparse.Namespace) -> int:
-    """Classify the rows of a file."""
+    """Predict for the rows of a file, or for one on the command line. What goes to standard output is JSON lines and nothing else."""
+    if bool(args.input) == bool(args.row):
+        raise UserError("predict: give --input FILE (- for standard input), or --row with the texts of one row.")
+    if args.row and (args.text or args.output or args.batch_size):
+        raise UserError("predict: --text, --output and --batch-size are for --input; leave them out with --row.")
     model = classifier(args.model, store=args.store, storage=args.storage)
-    with RowProgress("rows classified", 0) as progress:
-        rows = predict_file(model, Path(args.input), Path(args.output), args.text, progress)
+    if args.row:
+        predict_row(model, args.row)
+        return 0
+    source, size = STANDARD_INPUT if args.input == "-" else Path(args.input), args.batch_size or ROWS
+    if not args.output:
+        predict_file(model, source, None, args.text, lambda done: None, size)
+        return 0
+    with RowProgress("rows predicted", 0) as progress:
+        rows = predict_file(model, source, Path(args.output), args.text, progress, size)
     what = model.kind.predicted
     print_lines([f"Wrote {counted(rows, 'row')} to {args.output}, each with its {what}."], sys.stdout)
     return 0

@@ -450,9 +450,19 @@ def _export(export: argparse.ArgumentParser) -> None:
 def _predict(predict: argparse.ArgumentParser) -> None:
     predict.add_argument("model", help="folder that 'export' wrote, or key of a run whose weights are stored")
     predict.add_argument(
-        "--input", required=True, metavar="FILE", help="rows to classify: .csv, .tsv, .jsonl or .parquet"
+        "--input",
+        metavar="FILE",
+        help="rows to predict for: .csv, .tsv, .jsonl or .parquet, or - for JSON lines on standard input",
     )
-    predict.add_argument("--output", required=True, metavar="FILE", help="new file of the same rows, scored")
+    predict.add_argument(
+        "--row", nargs="+", metavar="TEXT", help="one row in place of a file: its text, or both of a pair"
+    )
+    predict.add_argument(
+        "--output", metavar="FILE", help="new file of the same rows, scored (default: JSON lines on standard output)"
+    )
+    predict.add_argument(
+        "--batch-size", type=positive, metavar="N", help="rows read, predicted and written at a time (default: 2,048)"
+    )
     _add(predict, "text", "store", "storage", text="text column, or two, comma-separated (default: the task's)")
 
 
@@ -500,7 +510,7 @@ COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str, str]] 
     "predict": (
         _predict,
         "models:predict",
-        "classify the rows of a file with an exported model or a recorded run",
+        "predict for new rows with an exported model or a recorded run",
     ),
     "doctor": (_doctor, "doctor:run", "check Python, torch, Ray, packages, data, store and disk"),
 }

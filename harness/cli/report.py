@@ -194,7 +194,9 @@ def _figure(prepared: Prepared, figure: str, format: str) -> Made:
         grid, costs, _ = costs_of(prepared)
         if not costs:
             raise UserError(f"--figure {COST}: no run of this table is done; run its bench first.")
-        return cost_figure.csv_of(costs) if format == "csv" else cost_figure.drawn(costs, format), grid.complete
+        return cost_figure.csv_of(costs) if format == "csv" else cost_figure.drawn(
+            costs, format, grid.resolved.size_unit
+        ), grid.complete
     if figure == VARIANCE:
         grid, variances = variance_of(prepared)
         if not variances:
@@ -203,7 +205,7 @@ def _figure(prepared: Prepared, figure: str, format: str) -> Made:
             )
         if format == "csv":
             return rendered_variance(variances, grid, "csv"), grid.complete
-        return drawn_variance(variances, format), grid.complete
+        return drawn_variance(variances, format, grid.resolved.size_unit), grid.complete
     figure_of(prepared.resolved)
     grid, _ = grid_of(prepared)
     points = points_of(grid)

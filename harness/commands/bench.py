@@ -172,7 +172,7 @@ def widths(prepared: Prepared) -> list[Width]:
     found = []
     for size in grid.resolved.sizes:
         for column in columns_of(grid):
-            place = f"{grid.title(column)}, {examples(size)}"
+            place = f"{grid.title(column)}, {examples(size, grid.resolved.size_unit)}"
             first = runs.get((size, titles[0], column)) if titles else None
             for title in titles[1:] or titles:
                 mine = runs.get((size, title, column))

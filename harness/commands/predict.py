@@ -1,8 +1,8 @@
-"""Classifies the rows of a file with an exported folder, or with a recorded run whose weights are stored."""
+"""Predicts for the rows of a file, of standard input or of a command line with an exported folder, or with a recorded run whose weights are stored."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from harness.answers import SpanReading
 from harness.commands.execution import storage_of
 from harness.commands.export import SETTINGS
 from harness.commands.recorded import recorded
-from harness.commands.row_files import Part, parts, writer
+from harness.commands.row_files import STANDARD_INPUT, Part, parts, printer, writer
 from harness.commands.row_files import kind_of as kind_of_file
 from harness.commands.train import unshown
 from harness.commands.trained import TrainedModel, trained_model
@@ -29,12 +29,11 @@ from harness.storage import weights_of
 from harness.tasks.inferred import QUESTIONS
 
 if TYPE_CHECKING:
-    from harness.encoders.models.text_encoder import TextEncoder
     from harness.encoders.tokens import Reading, Tokeniser
     from harness.objectives.base import TrainingObjective
 
 ROWS = 2048
-"""Rows that are read, classified and written at a time."""
+"""Rows that are read, predicted and written at a time."""
 
 
 @dataclass(frozen=True)
@@ -105,56 +104,49 @@ def _of_folder(folder: Path) -> Classifier:
 
     settings, tokenizer = _settings(folder / SETTINGS), _settings(folder / "tokenizer_config.json")
     located = locate(f"{folder}/", where="predict")
-    encoder = load_encoder(folder, located.encoder.digest, seed=0)
-    stage = Stage.from_json(settings["stage"]) if "stage" in settings else None
-    if stage and stage.data.prompt:
-        return _of_cloze(folder, stage, encoder, tuple(settings.get("columns", ())))
-    head = read_answering(folder) or read_head(folder, encoder)
-    if head is None:
-        raise UserError(
-            f"{folder}: holds no classifier with a head like those that are trained here (first token, dense, tanh, linear), nor a model "
-            "for question answering; name a folder that 'harness export' wrote of a run."
-        )
-    tokeniser = Tokeniser(folder)
-    spans = SpanReading(**settings.get("spans", {})) if head.per_token else None
-    kind = kind_of(head.classes, spans=spans)
-    made = build(objective("cross_entropy"), encoder, tokeniser.vocabulary, kind, 0.0, 0)
-    made.load_parts({f"{HEAD}/{name}": tensor for name, tensor in head.tensors.items()}, (HEAD,))
-    positions = family_of(located.config).positions(located.config)
-    length = int(min(settings.get("max_length", tokenizer.get("model_max_length", positions)), positions))
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    columns = tuple(settings.get("columns", QUESTIONS if spans else ()))
-    reading = reading_of(Data(RowSet("texts"), max_length=length, spans=spans))
+    encoder, tokeniser = load_encoder(folder, located.encoder.digest, seed=0), Tokeniser(folder)
+    device, columns = "cuda" if torch.cuda.is_available() else "cpu", tuple(settings.get("columns", ()))
+    if settings.get("stage", {}).get("data", {}).get("prompt"):
+        stage = _cloze_stage(folder, settings)
+        reading, kind = reading_of(stage.data), stage.data.kind
+        assert kind is not None
+        made = build(stage.objective, encoder, tokeniser.vocabulary, kind, 0.0, 0)
+        made.take_training_set(reading.examples([("a",) * (len(columns) or 1)], tokeniser), np.zeros(1, np.int64))
+    else:
+        head = read_answering(folder) or read_head(folder, encoder)
+        if head is None:
+            raise UserError(
+                f"{folder}: holds no classifier with a head like those that are trained here (first token, dense, tanh, linear), nor a "
+                "model for question answering; name a folder that 'harness export' wrote of a run."
+            )
+        spans = SpanReading(**settings.get("spans", {})) if head.per_token else None
+        columns = columns or (QUESTIONS if spans else ())
+        kind = kind_of(head.classes, spans=spans)
+        made = build(objective("cross_entropy"), encoder, tokeniser.vocabulary, kind, 0.0, 0)
+        made.load_parts({f"{HEAD}/{name}": tensor for name, tensor in head.tensors.items()}, (HEAD,))
+        positions = family_of(located.config).positions(located.config)
+        length = int(min(settings.get("max_length", tokenizer.get("model_max_length", positions)), positions))
+        reading = reading_of(Data(RowSet("texts"), max_length=length, spans=spans))
     precision = settings.get("precision", "fp32")
     return Classifier(str(folder), made.to(torch.device(device)), tokeniser, kind, columns, reading, precision, device)
 
 
-def _reads_spans(value: Any) -> bool:
-    known = {field.name: type(field.default) for field in fields(SpanReading)}
-    return isinstance(value, dict) and all(type(each) is known.get(name) for name, each in value.items())
-
-
-def _of_cloze(folder: Path, stage: Stage, encoder: TextEncoder, columns: tuple[str, ...]) -> Classifier:
-    """A masked language model that a prompted run was exported as. Raises UserError where it needs demonstrations, which are no part of it."""
-    import torch
-
-    from harness.encoders.tokens import Tokeniser, reading_of
-    from harness.objectives import build
-
+def _cloze_stage(folder: Path, settings: Mapping[str, Any]) -> Stage:
+    """The stage of a prompted run, which says how a row becomes a cloze. Raises UserError where it needs demonstrations, which are no part
+    of a folder."""
+    stage = Stage.from_json(settings["stage"])
     assert stage.data.prompt is not None
     if stage.data.prompt.demonstrations:
         raise UserError(
             f"{folder}: predicts beside training examples, which it does not hold; name the run's key {stage.key[:12]}, or train with "
             "prompt.demonstrations set to false."
         )
-    tokeniser, reading, kind = Tokeniser(folder), reading_of(stage.data), stage.data.kind
-    assert kind is not None
-    objective = build(stage.objective, encoder, tokeniser.vocabulary, kind, 0.0, 0)
-    objective.take_training_set(reading.examples([("a",) * (len(columns) or 1)], tokeniser), np.zeros(1, np.int64))
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return Classifier(
-        str(folder), objective.to(device), tokeniser, kind, columns, reading, stage.optim.precision, device
-    )
+    return stage
+
+
+def _reads_spans(value: Any) -> bool:
+    known = {field.name: type(field.default) for field in fields(SpanReading)}
+    return isinstance(value, dict) and all(type(each) is known.get(name) for name, each in value.items())
 
 
 _SETTINGS: dict[str, tuple[str, Callable[[Any], bool]]] = {
@@ -210,25 +202,29 @@ def classifier_of(model: TrainedModel) -> Classifier:
     )
 
 
-# ------------------------------------------------------------------------------------------------------------- a file
+# --------------------------------------------------------------------------------------------------------------- rows
 
 
 def predict_file(
     model: Classifier,
     source: Path,
-    target: Path,
+    target: Path | None,
     columns: tuple[str, ...] | None,
     progress: Callable[[int], None],
+    size: int = ROWS,
 ) -> int:
-    """Write the rows of `source` with what `model` predicts to `target`, which must be new; returns how many there were.
+    """Write the rows of `source` (`STANDARD_INPUT`: JSON lines) with what `model` predicts to `target`, which must be new, or print them as
+    JSON lines (None); returns how many there were.
 
-    `columns`: the text columns (None: those of the model's task). `progress`: called with the number of rows so far. Raises
-    UserError, and writes nothing, for a row without its texts.
+    `columns`: the text columns (None: those of the model's task). `progress`: called with the number of rows so far. `size`: rows that are
+    read, predicted and written at a time. Raises UserError for a row without its texts, and writes no file then.
     """
-    kind_of_file(source, "--input")
-    kind_of_file(target, "--output")
-    if target.exists():
-        raise UserError(f"--output {target} exists already; name a new file, or delete that one.")
+    if source != STANDARD_INPUT:
+        kind_of_file(source, "--input")
+    if target:
+        kind_of_file(target, "--output")
+        if target.exists():
+            raise UserError(f"--output {target} exists already; name a new file, or delete that one.")
     wanted = columns or model.columns
     if not wanted:
         raise UserError(
@@ -240,14 +236,25 @@ def predict_file(
             f"{len(model.columns)} columns."
         )
     done = 0
-    with writer(target) as write:
-        for part in parts(source, ROWS):
+    with writer(target) if target else printer() as write:
+        for part in parts(source, size):
             write(_scored(model, part, wanted))
             done += len(part.rows)
             progress(done)
         if not done:
             raise UserError(f"--input {source}: there are no rows in it.")
     return done
+
+
+def predict_row(model: Classifier, texts: Sequence[str]) -> None:
+    """Print one row of texts with what `model` predicts as a JSON line. Raises UserError for another number of texts than the model takes."""
+    columns = model.columns or ("first", "second")[: len(texts)]
+    if len(texts) != len(columns):
+        raise UserError(
+            f"--row: {len(texts)} texts, and the model takes {len(columns)} ({', '.join(columns)}); give each as one word in quotes."
+        )
+    with printer() as write:
+        write(_scored(model, Part(Path("--row"), [dict(zip(columns, texts, strict=True))], "row", [1]), columns))
 
 
 def _scored(model: Classifier, part: Part, columns: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -381,7 +381,19 @@ def embeddings_of(prepared: Prepared, view: View) -> tuple[list[Embedded], list[
         model.objective.eval()
         device = torch.device(model.setup.device)
         vectors = first_states(model.objective.encoder, tokens, device, run.stage.optim.precision)
-        found.append(Embedded(run.row, run.size, run.subset, run.seed, run.stage.key, vectors, gold, predicted))
+        found.append(
+            Embedded(
+                run.row,
+                run.size,
+                run.subset,
+                run.seed,
+                run.stage.key,
+                vectors,
+                gold,
+                predicted,
+                prepared.resolved.size_unit,
+            )
+        )
         sentences.append(
             f"{found[-1].title}: run {stage.key[:12]} (subset {run.subset}, seed {run.seed}, dev {100 * dev:.2f}); "
             f"{found[-1].numbers}. {' '.join(model.sentences)}"

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError
-from harness.tasks.reading import FileColumns, ending_of, filled_texts, opened, require, unit_of, whole_rows
+from harness.tasks.reading import FileColumns, ending_of, filled_texts, objects, opened, require, unit_of, whole_rows
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
+STANDARD_INPUT = Path("/dev/stdin")
 LONGEST = 1 << 27
 """Characters of a field of CSV: all columns are read, and one may hold a page."""
 
@@ -44,13 +45,17 @@ class Part:
 
 
 def parts(path: Path, size: int) -> Iterator[Part]:
-    """The rows of a file in its order, `size` at a time. Raises UserError for a file that cannot be read or is not whole."""
-    kind_of(path, "--input")
-    if not path.is_file():
-        raise UserError(f"--input {path}: there is no such file.")
-    rows = whole_rows(path, LONGEST)
+    """The rows of a file, or of JSON lines on standard input, in their order, `size` at a time. Raises UserError for a file that cannot be
+    read or is not whole."""
+    if path == STANDARD_INPUT:
+        unit, rows = "line", objects(path, (), once=True)
+    else:
+        kind_of(path, "--input")
+        if not path.is_file():
+            raise UserError(f"--input {path}: there is no such file.")
+        unit, rows = unit_of(path), whole_rows(path, LONGEST)
     while some := list(itertools.islice(rows, size)):
-        yield Part(path, [row for _, row in some], unit_of(path), [number for number, _ in some])
+        yield Part(path, [row for _, row in some], unit, [number for number, _ in some])
 
 
 def kind_of(path: Path, flag: str) -> str:
@@ -64,6 +69,20 @@ def kind_of(path: Path, flag: str) -> str:
 # -------------------------------------------------------------------------------------------------------------- writing
 
 Write = Callable[[list[dict[str, Any]]], None]
+
+
+def _json_line(row: dict[str, Any]) -> str:
+    return json.dumps(row, ensure_ascii=False, default=str) + "\n"
+
+
+@contextmanager
+def printer() -> Iterator[Write]:
+    """Prints rows as JSON lines, each part of them at once."""
+
+    def write(rows: list[dict[str, Any]]) -> None:
+        print("".join(map(_json_line, rows)), end="", flush=True)
+
+    yield write
 
 
 @contextmanager
@@ -87,7 +106,7 @@ def _text_writer(path: Path, kind: str) -> Iterator[Write]:
 
         def write(rows: list[dict[str, Any]]) -> None:
             if kind == ".jsonl":
-                file.writelines(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
+                file.writelines(map(_json_line, rows))
                 return
             if not made:
                 made.append(csv.DictWriter(file, list(rows[0]), delimiter="\t" if kind == ".tsv" else ","))

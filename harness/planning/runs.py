@@ -284,7 +284,7 @@ def stage_flops(stage: Stage, config: Mapping[str, Any]) -> float:
     rows = min(optim.batch_size, max(1, stage.data.train.rows))
     total = definition_of(stage.objective).step_flops(config, rows, mean) * optim.steps
     if stage.selection and stage.data.dev:
-        draws = prompt.draws if prompt and prompt.demonstrations else 1
+        draws = max(1, prompt.draws) if prompt else 1
         for rows_of, times in [(stage.data.dev, stage.evaluations), *((t, 1) for t in stage.data.tests)]:
             each = length(rows_of)
             total += times * draws * rows_of.rows * forward_flops(config, each, each * each)

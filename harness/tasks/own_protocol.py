@@ -92,7 +92,7 @@ class OwnProtocol(Protocol):
         """See `Protocol`."""
         parts, dev = self._parts(task, source), self.dev_set(task, source, 0, 0)
         training = self.training_set(task, source, 0, 0)
-        lines = [*parts.cut, self._dev_words(parts, dev, training), *parts.repeated]
+        lines = [*parts.cut, self._dev_words(task, parts, dev, training), *parts.repeated]
         rare = rare_classes(task, {"training": training, "dev": dev, **parts.tests}) if task.own else ""
         return EvaluationSets(dev, parts.tests, False, "", "; ".join(lines), rare)
 
@@ -160,7 +160,7 @@ class OwnProtocol(Protocol):
                 )
             tests = {"test": pool.take(held_out)}
             pool = pool.take(~held_out)
-            words.append(f"test {len(tests['test']):,} of the {labelled}, drawn once by their text")
+            words.append(f"test {len(tests['test']):,} of the {labelled}, drawn once by {_drawn_by(task)}")
         else:
             words += [f"{name} all {len(rows):,} rows of {_place(task, name)}" for name, rows in tests.items()]
             words.append(labelled)
@@ -200,11 +200,11 @@ class OwnProtocol(Protocol):
             return {}
         return {name: own_test_rows(task, split, source) for name, split in splits.items()}
 
-    def _dev_words(self, parts: _Parts, dev: Rows, training: Rows) -> str:
+    def _dev_words(self, task: Task, parts: _Parts, dev: Rows, training: Rows) -> str:
         left = f"{len(training):,} left for training"
         if self.dev == "once":
             given = any(word.startswith("dev ") for word in parts.cut)
-            return left if given else f"dev {len(dev):,} of the others, drawn once by their text; {left}"
+            return left if given else f"dev {len(dev):,} of the others, drawn once by {_drawn_by(task)}; {left}"
         if self.dev == "redrawn":
             return f"dev {100 * self.DEV_SHARE:.0f} % of the others, drawn anew for each subset ({len(dev):,} of the first); {left} there"
         if self.dev == "folds":
@@ -217,6 +217,12 @@ class OwnProtocol(Protocol):
 
 RARE, SHOWN_CLASSES = 5, 6
 """With fewer rows a class is named in a warning; how many classes such a warning names."""
+
+
+def _drawn_by(task: Task) -> str:
+    """What rows are drawn by as a whole: their text, or that of the column that several share."""
+    unit = task.kind.unit
+    return "their text" if unit is None else f"their {task.columns[unit]}"
 
 
 def _place(task: Task, name: str) -> str:

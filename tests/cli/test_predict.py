@@ -83,7 +83,7 @@ def test_every_format_keeps_its_rows_and_gets_the_same_numbers(predict: Run, mod
         status, out, err = predict(str(model), "--input", name, "--output", f"scored-{name}")
         assert status == 0, err
         assert out == f"Wrote 33 rows to scored-{name}, each with its predicted class (bad, so so, good).\n"
-        assert err.startswith("33 rows classified in ")
+        assert err.startswith("33 rows predicted in ")
         assert read(Path(f"scored-{name}"), rows) == pytest.approx(expected, abs=1e-6)
 
 
@@ -158,6 +158,27 @@ def test_pairs_and_regressions(predict: Run, folders: dict[str, Path], tmp_path:
     assert found == pytest.approx(plain_logits(folder, "classifier", pairs)[:, 0].tolist(), abs=1e-6, rel=2e-6)
 
 
+def test_one_row_standard_input_and_a_file_give_the_same_json_lines(
+    predict: Run, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the batch size; and standard output holds nothing else."""
+    Path("a.jsonl").write_text("".join(json.dumps({"review": text, "id": n}) + "\n" for n, text in enumerate(ROWS[:5])))
+    assert predict(str(model), "--input", "a.jsonl", "--output", "b.jsonl")[0] == 0
+    expected = [json.loads(line) for line in Path("b.jsonl").read_text().splitlines()]
+    for words in (["--input", "a.jsonl"], ["--input", "-"], ["--input", "-", "--batch-size", "2"]):
+        for module in ("harness.commands.row_files", "harness.commands.predict", "harness.cli.models"):
+            monkeypatch.setattr(f"{module}.STANDARD_INPUT", Path("a.jsonl") if "-" in words else Path("/dev/stdin"))
+        status, out, err = predict(str(model), *words)
+        assert (status, err) == (0, "")
+        for line, row in zip(out.splitlines(), expected, strict=True):
+            assert json.loads(line) == pytest.approx(row, abs=1e-6)
+    status, out, _ = predict(str(model), "--row", ROWS[0])
+    assert status == 0
+    assert json.loads(out) == pytest.approx(
+        {name: value for name, value in expected[0].items() if name != "id"}, abs=1e-6
+    )
+
+
 def test_a_folder_from_elsewhere_is_taken_where_its_head_is_ours(
     predict: Run, folders: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -195,6 +216,9 @@ def test_a_folder_from_elsewhere_is_taken_where_its_head_is_ours(
         ),
         ("review,predicted\nw1,x\n", "{model} --input a.csv --output b.csv", "has a column 'predicted' already"),
         ("review\nw1\n", "{model} --input a.csv --output b.csv --text a,b", "the model takes 1 texts a row (review)"),
+        ("review\nw1\n", "{model} --row w1 w2", "--row: 2 texts, and the model takes 1 (review)"),
+        ("review\nw1\n", "{model}", "give --input FILE (- for standard input), or --row"),
+        ("review\nw1\n", "{model} --row w1 --text review", "--text, --output and --batch-size are for --input"),
         ("review\nw1\n", "./none --input a.csv --output b.csv", "./none: there is no such folder"),
         ("review\nw1\n", "abc --input a.csv --output b.csv", "There is no store at"),
     ],

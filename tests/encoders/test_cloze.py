@@ -114,7 +114,7 @@ def test_a_template_without_room_is_refused(tokenisers: Callable[[str], Tokenise
     with pytest.raises(UserError, match="leaves no room"):
         read(tokenisers("word pieces"), SINGLE, [("a film",)], max_length=16)  # 2 + 4, and 2 x 5 behind it
     assert len(read(tokenisers("word pieces"), SINGLE, [("a film",)], max_length=17).tokens.ids) == 7
-    alone = replace(SINGLE, demonstrations=False)
+    alone = replace(SINGLE, demonstrations=False, draws=0)
     assert len(read(tokenisers("word pieces"), alone, [("a film",)], max_length=8).tokens.ids) == 8
 
 

@@ -80,8 +80,8 @@ def test_the_cost_of_a_row_is_that_of_a_run_with_its_earlier_stages_and_its_shar
     text = rendered_costs([ft, scl], made, [], "text")
     assert "20.00" in text, "times the first row"
     dearer = replace(ft, row="SCL", score=ft.score + 0.01, fine_tuning=Cost(11.0, 1.0))
-    assert drawn([ft, dearer], "svg") == drawn([ft, dearer], "svg")
-    assert drawn([ft, scl], "png").startswith(b"\x89PNG")
+    assert drawn([ft, dearer], "svg", "examples") == drawn([ft, dearer], "svg", "examples")
+    assert drawn([ft, scl], "png", "examples").startswith(b"\x89PNG")
 
 
 def test_of_equal_cells_none_beats_the_other() -> None:

@@ -198,6 +198,6 @@ def cloze_examples(
         words=words,
         mask_id=mask,
         frame=frame,
-        draws=prompt.draws if prompt.demonstrations else 0,
+        draws=prompt.draws,
         max_length=max_length,
     )

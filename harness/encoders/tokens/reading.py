@@ -3,7 +3,6 @@ context."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -25,18 +24,18 @@ Row = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Reading(ABC):
+class Reading:
     """A way to read rows, named by `Data.blocks`: sequences of at most `max_length` tokens. With several `views` a row holds as many texts,
-    or pairs, side by side, each of which is a sequence of the same example."""
+    or pairs, side by side, each of which is a sequence of the same example. A reading defines `sequences` or `examples`."""
 
     name: ClassVar[str]
 
     max_length: int
     views: int = 1
 
-    @abstractmethod
     def sequences(self, parts: Iterable[Sequence[Row]], tokeniser: Tokeniser) -> Iterator[Tokens]:
         """The sequences of rows that come in parts, one or more at a time."""
+        yield from (self.examples(part, tokeniser).tokens for part in parts)
 
     def examples(self, rows: Sequence[Row], tokeniser: Tokeniser) -> Examples:
         if self.views == 1:
@@ -94,9 +93,6 @@ class Cloze(Reading):
 
     prompt: Prompt = field(kw_only=True)
 
-    def sequences(self, parts: Iterable[Sequence[Row]], tokeniser: Tokeniser) -> Iterator[Tokens]:
-        yield from (self.examples(part, tokeniser).tokens for part in parts)
-
     def examples(self, rows: Sequence[Row], tokeniser: Tokeniser) -> ClozeExamples:
         """Raises UserError for a template or label words that do not fit the encoder."""
         return cloze_examples(rows, tokeniser, self.prompt, self.max_length)
@@ -113,9 +109,6 @@ class Windows(Reading):
     name = "windows"
 
     spans: SpanReading = SQUAD
-
-    def sequences(self, parts: Iterable[Sequence[Row]], tokeniser: Tokeniser) -> Iterator[Tokens]:
-        yield from (self.examples(part, tokeniser).tokens for part in parts)
 
     def examples(self, rows: Sequence[Row], tokeniser: Tokeniser) -> Examples:
         """Raises UserError where a question leaves a window no room for an answer."""

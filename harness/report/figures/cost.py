@@ -22,13 +22,13 @@ def csv_of(costs: Sequence[CellCost]) -> str:
     return csv_text(cost_frame(costs))
 
 
-def drawn(costs: Sequence[CellCost], format: str) -> bytes:
+def drawn(costs: Sequence[CellCost], format: str, size_unit: str) -> bytes:
     """The figure as a file: a panel for each column and size, a point for each row, with bars of the crossed 95 % interval. A step line is the
-    highest score that so many FLOPs give."""
-    return file_of(lambda: _figure(costs), format)
+    highest score that so many FLOPs give. `size_unit`: what the sizes count."""
+    return file_of(lambda: _figure(costs, size_unit), format)
 
 
-def _figure(costs: Sequence[CellCost]) -> Any:
+def _figure(costs: Sequence[CellCost], size_unit: str) -> Any:
     panels: dict[tuple[str, int], list[CellCost]] = {}
     for cell in costs:
         panels.setdefault((cell.column, cell.size), []).append(cell)
@@ -37,7 +37,9 @@ def _figure(costs: Sequence[CellCost]) -> Any:
     for axes, cells in zip(drawn_on, panels.values(), strict=True):
         _panel(axes, sorted(cells, key=lambda cell: cell.total.flops), rows)
         title, metric = cells[0].title, cells[0].metric or "average"
-        axes.set(title=f"{title}, {examples(cells[0].size)}", xlabel="FLOPs of a run", ylabel=f"{metric} (x100)")
+        axes.set(
+            title=f"{title}, {examples(cells[0].size, size_unit)}", xlabel="FLOPs of a run", ylabel=f"{metric} (x100)"
+        )
     legend_below(canvas, handles_of(canvas))
     return canvas
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from harness.analysis.schema import csv_text
 from harness.report.figures.panels import file_of, legend_below, mark, panels_of
+from harness.wording import examples
 
 EMBEDDINGS = "embeddings"
 """The name of the figure."""
@@ -41,6 +42,7 @@ class Embedded:
     vectors: NDArray[Any]
     gold: NDArray[Any]
     predicted: NDArray[Any]
+    size_unit: str = "training examples"
 
     @cached_property
     def silhouette(self) -> float | None:
@@ -56,7 +58,7 @@ class Embedded:
 
     @property
     def title(self) -> str:
-        return f"{self.row}, {f'{self.size:,} examples' if self.size else 'full training set'}"
+        return f"{self.row}, {examples(self.size, self.size_unit) if self.size else 'full training set'}"
 
     @property
     def numbers(self) -> str:

@@ -16,12 +16,13 @@ REACH = 3
 """How far a panel reaches, as a multiple of its largest standard deviation: intervals of few subsets or seeds reach further."""
 
 
-def drawn_variance(variances: Sequence[CellVariance], format: str) -> bytes:
-    """The figure as a file. Sources differ in marker and place, never in colour alone; what is not known is left out."""
-    return file_of(lambda: _figure(variances), format)
+def drawn_variance(variances: Sequence[CellVariance], format: str, size_unit: str) -> bytes:
+    """The figure as a file. Sources differ in marker and place, never in colour alone; what is not known is left out.
+    `size_unit`: what the sizes count."""
+    return file_of(lambda: _figure(variances, size_unit), format)
 
 
-def _figure(variances: Sequence[CellVariance]) -> Any:
+def _figure(variances: Sequence[CellVariance], size_unit: str) -> Any:
     panels: dict[tuple[str, int], list[CellVariance]] = {}
     for cell in variances:
         panels.setdefault((cell.title, cell.size), []).append(cell)
@@ -29,7 +30,9 @@ def _figure(variances: Sequence[CellVariance]) -> Any:
     canvas, drawn_on = panels_of(len(panels), panel=(1.3 * PANEL[0], 1.0 + 0.55 * rows))
     for axes, ((title, size), cells) in zip(drawn_on, panels.items(), strict=True):
         _panel(axes, cells)
-        axes.set(title=f"{title}, {examples(size)}", xlabel="sd of a run's score by source (x100), 95 % interval")
+        axes.set(
+            title=f"{title}, {examples(size, size_unit)}", xlabel="sd of a run's score by source (x100), 95 % interval"
+        )
     legend_below(canvas, handles_of(canvas))
     return canvas
 
