@@ -34,6 +34,7 @@ class Shared(TypedDict, total=False):
     test: Name
     unlabelled: Name
     remove_overlap: bool
+    skip_bad_rows: bool
     protocol: str
     sizes: int | Iterable[int]
     subsets: int | Iterable[int]

@@ -28,7 +28,7 @@ class TaskData:
 
     `unlabelled`: texts that the task names besides. `origin`: which rows of the source they are, as 'dev 72 and test 28 of the 100 rows of validation'; empty while not read.
     Of a task of the user's that was read, `labels`: of its labelled rows those of each class, or the lowest and the highest score; `rare`: see
-    `EvaluationSets`.
+    `EvaluationSets`; `skipped`: bad rows that were left out.
     """
 
     task: Task
@@ -39,6 +39,7 @@ class TaskData:
     unlabelled: int = 0
     labels: tuple[float, ...] = ()
     rare: str = ""
+    skipped: int = 0
 
 
 @dataclass(frozen=True)

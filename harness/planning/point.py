@@ -45,6 +45,7 @@ class PointTarget(Strict):
     test: str = ""
     unlabelled: str = ""
     remove_overlap: bool = False
+    skip_bad_rows: bool = False
     encoder: str = ""
     data: str = ""
     corpus: str = ""

@@ -80,7 +80,7 @@ class Request:
 
     `table`: a name or the path of a YAML file. `methods` takes names of rows as written ('w/ SimCLR') or of methods ('cmlm':
     all its rows); a method without a row gets one ('taco', 'cmlm+scl'). `tasks`: names, YAML files of the user's own, or files of
-    labelled rows, which `text`, `label`, `kind`, `dev`, `test`, `unlabelled` and `remove_overlap` describe. `protocol`: another than
+    labelled rows, which `text`, `label`, `kind`, `dev`, `test`, `unlabelled`, `remove_overlap` and `skip_bad_rows` describe. `protocol`: another than
     the table's.
     `studies`: those of the points that it takes. `subsets`: indices from 0. `gpus_per_run` and `num_workers` None: what the cluster and the table say. `origins`: where the
     fields were set that a file or a store gave. `flags`: the others were flags of a command, else they are keyword arguments.
@@ -102,6 +102,7 @@ class Request:
     test: str | None = None
     unlabelled: str | None = None
     remove_overlap: bool | None = None
+    skip_bad_rows: bool | None = None
     encoder: str | None = None
     data: str | None = None
     corpus: str | None = None

@@ -85,6 +85,7 @@ class TaskReader:
                     len(self.source.unlabelled(self.task)) if self.task.unlabelled else 0,
                     self.labels(self.source),
                     found.rare,
+                    self.source.skipped(self.task),
                 )
         # All evaluations, as every protocol has: a run is the same whether or not its table prints them all.
         roles = {c.evaluation for c in self.resolved.columns.values() if c.task == self.task.name}

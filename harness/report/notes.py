@@ -10,7 +10,7 @@ from harness.planning.runs import COMPARED_TEXTS, Plan
 from harness.planning.task_reader import UNLABELLED
 from harness.report.caption import shares
 from harness.specs import Parent
-from harness.wording import listed, some_of
+from harness.wording import counted, listed, some_of
 
 
 def plan_notes(plan: Plan, overrides: Sequence[Override]) -> list[str]:
@@ -118,6 +118,9 @@ def own_data(plan: Plan) -> list[str]:
     for name, data in plan.tasks.items():
         title = data.task.title
         sentences += [f"{title}: {data.origin}."] if data.task.own and data.origin else []
+        if data.skipped:
+            rows = counted(data.skipped, "bad row")
+            sentences.append(f"{title}: {rows} left out (no text, no label of the task, or no whole row).")
         sentences += [f"{title}: warning, {data.rare}."] if data.rare else []
         if data.unlabelled:
             read = [training.texts.rows for key, training in plan.table_data.training.items() if key[0] == name]

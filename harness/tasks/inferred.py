@@ -50,6 +50,7 @@ class Description:
     test: str = ""
     unlabelled: str = ""
     remove_overlap: bool = False
+    skip_bad_rows: bool = False
 
 
 Option = Callable[[str], str]
@@ -73,7 +74,7 @@ def infer_task(name: str, described: Description, option: Option) -> tuple[Task,
     else:
         path = existing_file(named_path(name, option("tasks")), option("tasks"))
         place = str(path.absolute())
-    first = [row for _, row in itertools.islice(whole_rows(path), SAMPLE)]
+    first = [row for _, row in itertools.islice(whole_rows(path, bad=[]), SAMPLE)]
     if not first:
         raise UserError(f"{name}: there are no rows in it; give a file with labelled rows.")
     columns = list(first[0])
@@ -89,7 +90,11 @@ def infer_task(name: str, described: Description, option: Option) -> tuple[Task,
     else:
         tables = [read_labelled(path, text, label, structured=structured)]
     names = tuple(tables[0].names.get(label, ())) if not data else ()
-    classes = () if spans else names or _classes(name, _counts(tables), described.kind, label, option)
+    classes = (
+        ()
+        if spans
+        else names or _classes(name, _counts(tables, described.skip_bad_rows), described.kind, label, option)
+    )
     task = Task(
         name=task_name(name),
         title=_title(_stem(name)),
@@ -110,6 +115,7 @@ def infer_task(name: str, described: Description, option: Option) -> tuple[Task,
         if described.unlabelled.startswith(HUB)
         else _beside(described.unlabelled, option("unlabelled")),
         remove_overlap=described.remove_overlap,
+        skip_bad_rows=described.skip_bad_rows,
         spans=spans,
     )
     return task, rows_of_all(tables, task, task.name)
@@ -138,6 +144,7 @@ def task_yaml(task: Task, folder: Path) -> dict[str, Any]:
         "test": place(files[OWN_TEST]) if OWN_TEST in files else None,
         "unlabelled": place(task.unlabelled) if task.unlabelled else None,
         "remove_overlap": task.remove_overlap,
+        "skip_bad_rows": task.skip_bad_rows,
     }
     return {key: value for key, value in found.items() if value}
 
@@ -243,20 +250,28 @@ def _is_text(values: Sequence[Any]) -> bool:
 # ------------------------------------------------------------------------------------------------------------ labels
 
 
-def _counts(tables: Sequence[LabelledFile]) -> _Counts:
-    """(rows, place of the first, value) of each label by the name of its class. Raises UserError for a missing label."""
+MISSING = "the label is missing; fill it in, or put rows without labels into a file of their own."
+
+
+def _counts(tables: Sequence[LabelledFile], skip: bool) -> _Counts:
+    """(rows, place of the first, value) of each label by the name of its class. Raises UserError for rows without text or label, unless
+    they are skipped."""
     found: dict[str, tuple[int, str, Any]] = {}
     for table in tables:
         rows = np.bincount(table.codes, minlength=len(table.values)).tolist()
+        missing = {code: MISSING for code, value in enumerate(table.values) if _is_missing(value)}
+        table.good(missing, skip=skip)
         for code, value in enumerate(table.values):
-            if value is None or value != value or (isinstance(value, str) and not value.strip()):
-                raise UserError(
-                    f"{table.place(code)}: the label is missing; fill it in, or put rows without labels into a file of their own."
-                )
+            if code in missing:
+                continue
             name = class_name(value)
             before, place, first = found.get(name, (0, table.place(code), value))
             found[name] = (before + rows[code], place, first)
     return found
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or value != value or (isinstance(value, str) and not value.strip())
 
 
 def class_name(value: Any) -> str:

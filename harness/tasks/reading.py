@@ -37,6 +37,10 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 FIELD_CHARACTERS = 131_072
 """The longest field of CSV: of more, a quote is not closed."""
 RENAME = "rename one"
+SHOWN_ROWS = 20
+"""Bad rows that an error lists."""
+BadRows = list[tuple[int, UserError]]
+"""(line or row of the file, what is wrong with it) of rows that are left out."""
 _SHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
@@ -57,6 +61,11 @@ class FileColumns:
     def place(self, index: int) -> str:
         return f"{self.path}, {self.unit} {self.places[index]}"
 
+    def of(self, rows: Sequence[int]) -> FileColumns:
+        """Some of its rows."""
+        columns = {name: [values[row] for row in rows] for name, values in self.columns.items()}
+        return replace(self, columns=columns, places=[self.places[row] for row in rows])
+
 
 # ------------------------------------------------------------------------------------------------------- rows of a file
 
@@ -68,17 +77,19 @@ def unit_of(path: Path) -> str:
     return "line" if is_separated(path) or ending_of(path).lower() in (".jsonl", ".json") else "row"
 
 
-def whole_rows(path: Path, longest: int = FIELD_CHARACTERS) -> Iterator[tuple[int, dict[str, Any]]]:
+def whole_rows(
+    path: Path, longest: int = FIELD_CHARACTERS, bad: BadRows | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line, or row of a Parquet or Arrow file: see `unit_of`; all columns with their values as they are in the file) of each row.
 
     Holds at most PART rows. `longest`: characters of a field of CSV. Raises UserError for a file that cannot be read or is not whole,
-    and for a column that appears twice.
+    for a column that appears twice, and without `bad`, which takes them, for a line that is no row.
     """
     if is_separated(path):
-        header, rows = _headed(path, (), longest)
+        header, rows = _headed(path, (), longest, bad)
         yield from ((line, dict(zip(header, row, strict=True))) for line, row in rows)
     elif unit_of(path) != "row":
-        yield from objects(path, (), once=True)
+        yield from objects(path, (), once=True, bad=bad)
     else:
         with _table(path) as (schema, read):
             batches = (batch.to_pylist() for batch in read(schema.names, PART))
@@ -86,20 +97,26 @@ def whole_rows(path: Path, longest: int = FIELD_CHARACTERS) -> Iterator[tuple[in
 
 
 def parts_of(
-    path: Path, wanted: Sequence[str], label: str = "", fix: str = RENAME, *, structured: bool = False
+    path: Path,
+    wanted: Sequence[str],
+    label: str = "",
+    fix: str = RENAME,
+    *,
+    structured: bool = False,
+    bad: BadRows | None = None,
 ) -> Iterator[FileColumns]:
     """The columns `wanted` of a file in parts of at most PART rows; one without rows where the file has none.
 
-    `fix` says what to do where a column is missing. Raises UserError; in Parquet all but `label` have to hold text; `structured`: that may
+    `bad` takes lines that are no row. `fix` says what to do where a column is missing. Raises UserError; in Parquet all but `label` have to hold text; `structured`: that may
     hold lists and objects.
     """
     if unit_of(path) == "row":
         yield from _table_parts(path, wanted, label, fix, structured)
         return
-    rows: Iterator[tuple[int, Any]] = objects(path, wanted, once=True)
+    rows: Iterator[tuple[int, Any]] = objects(path, wanted, once=True, bad=bad)
     keys: Sequence[Any] = wanted
     if is_separated(path):
-        header, rows = _headed(path, wanted, FIELD_CHARACTERS)
+        header, rows = _headed(path, wanted, FIELD_CHARACTERS, bad)
         keys = [header.index(name) for name in wanted]
     part = list(itertools.islice(rows, PART))
     while True:
@@ -193,12 +210,12 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def objects(
-    path: Path, wanted: Sequence[str], fix: str = RENAME, *, once: bool = False
+    path: Path, wanted: Sequence[str], fix: str = RENAME, *, once: bool = False, bad: BadRows | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line, object) of a JSONL file; `once` refuses a key that stands twice, of which Python would keep the last.
 
-    Of a `.json` file in SQuAD's own format, (number, object) of each question. Raises UserError with the line of what is no object, or
-    lacks one of `wanted`; `fix` says what to do then.
+    Of a `.json` file in SQuAD's own format, (number, object) of each question. Raises UserError with the line of what is no object (without
+    `bad`, which takes them), or lacks one of `wanted`; `fix` says what to do then.
     """
     if path.suffix.lower() == ".json":
         yield from _squad(path, wanted, fix)
@@ -209,9 +226,11 @@ def objects(
             row = json.loads(text, object_pairs_hook=hook)
         except (ValueError, RecursionError) as error:
             problem = getattr(error, "msg", str(error))
-            raise UserError(f"{path}, line {line}: is not JSON ({problem}); write one object a line.") from None
+            _leave_out(bad, line, f"{path}, line {line}: is not JSON ({problem}); write one object a line.")
+            continue
         if not isinstance(row, dict):
-            raise UserError(f'{path}, line {line}: is not an object like {{"{example}": ...}}; write one a line.')
+            _leave_out(bad, line, f'{path}, line {line}: is not an object like {{"{example}": ...}}; write one a line.')
+            continue
         if not all(name in row for name in wanted):
             require(f"{path}, line {line}", list(row), wanted, fix)
         yield line, row
@@ -238,6 +257,13 @@ def _squad(path: Path, wanted: Sequence[str], fix: str) -> Iterator[tuple[int, d
         yield number, row
 
 
+def _leave_out(bad: BadRows | None, line: int, sentence: str) -> None:
+    """Adds a line to the `bad` ones. Raises UserError where nothing takes it."""
+    if bad is None:
+        raise UserError(sentence) from None
+    bad.append((line, UserError(sentence)))
+
+
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     row = dict(pairs)
     if len(row) < len(pairs):
@@ -247,10 +273,12 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return row
 
 
-def _headed(path: Path, wanted: Sequence[str], longest: int) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+def _headed(
+    path: Path, wanted: Sequence[str], longest: int, bad: BadRows | None = None
+) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
     """The header of a CSV file and the rows below it. Raises UserError without a header; for one of the columns `wanted`, or without
     them of any, that is missing or appears twice."""
-    rows = _separated(path, longest)
+    rows = _separated(path, longest, bad)
     header = next(rows, (0, []))[1]
     if not header:
         names = f"with {', '.join(wanted)} " if wanted else ""
@@ -259,12 +287,12 @@ def _headed(path: Path, wanted: Sequence[str], longest: int) -> tuple[list[str],
     return header, rows
 
 
-def _separated(path: Path, longest: int) -> Iterator[tuple[int, list[str]]]:
+def _separated(path: Path, longest: int, bad: BadRows | None) -> Iterator[tuple[int, list[str]]]:
     """(line on which it begins, fields) of the header and of each row, all with as many fields as the header. A line without a
     character is no row.
 
     The separator of `.tsv` is the tab; that of `.csv` is what separates its header: commas, semicolons or tabs. Holds one row at
-    a time. Raises UserError where the file cannot be read or is not CSV, and where fields are missing.
+    a time. Raises UserError where the file cannot be read or is not CSV, and without `bad`, which takes them, where fields are missing.
     """
     csv.field_size_limit(longest)  # of the whole process
     width, line = 0, 1
@@ -278,9 +306,11 @@ def _separated(path: Path, longest: int) -> Iterator[tuple[int, list[str]]]:
                 if len(row) == width:
                     yield line, row
                 elif row:
-                    raise UserError(
+                    _leave_out(
+                        bad,
+                        line,
                         f"{path}, line {line}: {len(row)} fields under a header of {width}; put a text with "
-                        f"{SEPARATORS[reader.dialect.delimiter]} or line breaks in double quotes."
+                        f"{SEPARATORS[reader.dialect.delimiter]} or line breaks in double quotes.",
                     )
                 line = reader.line_num + 1  # a quoted text may go over several
     except csv.Error as error:
@@ -432,7 +462,8 @@ def read_texts(path: Path, columns: Sequence[str], name: str) -> Rows:
 @dataclass(frozen=True)
 class LabelledFile:
     """A file of labelled rows, read before it is known which labels are right: `values[codes[i]]` is the label of row i as the file
-    gives it, codes int32 [n]. `texts`: the rows without labels; `unit`, `places`, `names`: see `FileColumns`."""
+    gives it, codes int32 [n]. `texts`: the rows without labels; `unit`, `places`, `names`: see `FileColumns`; `bad`: rows without text, and
+    lines that are no row."""
 
     path: Path | str
     texts: Rows
@@ -441,6 +472,7 @@ class LabelledFile:
     unit: str
     places: NDArray[np.int64]
     names: Mapping[str, Sequence[str]]
+    bad: Sequence[tuple[int, UserError]] = ()
 
     @cached_property
     def _first(self) -> NDArray[np.int64]:
@@ -453,28 +485,49 @@ class LabelledFile:
 
     def rows(self, task: Task, name: str) -> Rows:
         """The rows of a task, with its labels. Raises UserError as `read_rows` does."""
-        if not len(self.texts):
-            raise UserError(f"{self.path}: there are no rows in it; give a file with labelled rows.")
         labels = [task.kind.read(value) for value in self.values]
-        if None in labels:
-            raise self._bad_label(task, labels.index(None))
-        read: NDArray[Any] = np.array(labels, dtype=task.kind.dtype)[self.codes]
-        if misplaced := task.kind.misplaced(self.texts.texts, read):
+        unread = {code: self._bad_label(task, code) for code, label in enumerate(labels) if label is None}
+        good = self.good(unread, skip=task.skip_bad_rows, own=task.own)
+        if not good.any():
+            raise UserError(f"{self.path}: there are no rows in it; give a file with labelled rows.")
+        neutral = next(label for label in labels if label is not None)
+        read: NDArray[Any] = np.array([neutral if label is None else label for label in labels], dtype=task.kind.dtype)
+        texts, read = (self.texts, read[self.codes]) if good.all() else (self.texts.take(good), read[self.codes[good]])
+        if misplaced := task.kind.misplaced(texts.texts, read):
             row, problem = misplaced
-            raise UserError(f"{self.path}, {self.unit} {self.places[row]}: {problem}; correct it.")
-        return self.texts.with_labels(read, name)
+            raise UserError(f"{self.path}, {self.unit} {self.places[good][row]}: {problem}; correct it.")
+        rows = texts.with_labels(read, name)
+        rows.skipped = len(self.bad) + int((~good).sum())
+        return rows
 
-    def _bad_label(self, task: Task, code: int) -> UserError:
-        value, place, allowed = self.values[code], self.place(code), task.kind.allowed
+    def good(self, wrong: Mapping[int, str], *, skip: bool, own: bool = True) -> NDArray[np.bool_]:
+        """Mask [n] of the rows whose label is none of `wrong` (code -> what is wrong and the fix). Raises UserError unless bad rows are
+        skipped: for one row what is wrong with it, for several the first `SHOWN_ROWS` of them with their number."""
+        good = np.isin(self.codes, [*wrong], invert=True) if wrong else np.ones(len(self.codes), dtype=np.bool_)
+        left_out = np.flatnonzero(~good)
+        count = len(self.bad) + len(left_out)
+        if skip or not count:
+            return good
+        rows = [(int(self.places[row]), wrong[self.codes[row]]) for row in left_out[:SHOWN_ROWS].tolist()]
+        sentences = [(line, UserError(f"{self.path}, {self.unit} {line}: {problem}")) for line, problem in rows]
+        first = sorted([*self.bad, *sentences], key=lambda each: each[0])[:SHOWN_ROWS]
+        if count == 1:
+            raise first[0][1]
+        shown = "; ".join(str(error).removeprefix(f"{self.path}, ").partition("; ")[0] for _, error in first)
+        more = f"; and {count - len(first):,} more" if count > len(first) else ""
+        fix = ", or leave them out with --skip-bad-rows (skip_bad_rows: true in a task's YAML)" if own else ""
+        raise UserError(
+            f"{self.path}: {count:,} of {len(self.codes) + len(self.bad):,} rows cannot be read: {shown}{more}; correct them{fix}."
+        )
+
+    def _bad_label(self, task: Task, code: int) -> str:
+        value, allowed = self.values[code], task.kind.allowed
         if value is None or value == "":
-            return UserError(f"{place}: the label is missing; it should be {allowed}.")
+            return f"the label is missing; it should be {allowed}."
         if number_of(value) == -1:
-            return UserError(
-                f"{place}: label -1 means that the label is hidden, as in GLUE's test files; give a split with labels "
-                f"({allowed})."
-            )
+            return f"label -1 means that the label is hidden, as in GLUE's test files; give a split with labels ({allowed})."
         fix = ", or stand under labels in the task's YAML" if task.own and task.classes else ""
-        return UserError(f"{place}: label {quoted(value)} is unknown to task {task.name}; it should be {allowed}{fix}.")
+        return f"label {quoted(value)} is unknown to task {task.name}; it should be {allowed}{fix}."
 
 
 def read_labelled(
@@ -484,9 +537,10 @@ def read_labelled(
     right, the task says. `shown`: how errors name the file; its path where left out. `structured`: labels may be lists and objects, which
     become JSON text."""
     writer, known, codes, places = TextWriter(len(columns)), dict[Any, int](), [], []
-    for part in parts_of(path, (*columns, label), label, structured=structured):
-        part = replace(part, path=shown or path)
-        writer.add(filled_texts(part, columns))
+    bad: BadRows = []
+    for part in parts_of(path, (*columns, label), label, structured=structured, bad=bad):
+        part, texts = _filled(replace(part, path=shown or path), columns, bad)
+        writer.add(texts)
         codes.append(_label_codes(part, label, known, structured))
         places.append(np.asarray(part.places, dtype=np.int64))
     return LabelledFile(
@@ -497,7 +551,27 @@ def read_labelled(
         part.unit,
         np.concatenate(places),
         part.names,
+        bad,
     )
+
+
+def _filled(table: FileColumns, columns: Sequence[str], bad: BadRows) -> tuple[FileColumns, list[str]]:
+    """The rows of a part that have text, and their texts; the others are added to `bad`."""
+    try:
+        return table, filled_texts(table, columns)
+    except UserError:
+        good = [index for index in range(len(table.places)) if _has_text(table, index, columns, bad)]
+    table = table.of(good)
+    return table, filled_texts(table, columns)
+
+
+def _has_text(table: FileColumns, index: int, columns: Sequence[str], bad: BadRows) -> bool:
+    try:
+        filled_texts(table.of([index]), columns)
+    except UserError as error:
+        bad.append((table.places[index], error))
+        return False
+    return True
 
 
 def _label_codes(table: FileColumns, label: str, known: dict[Any, int], structured: bool) -> NDArray[np.int32]:
@@ -528,4 +602,6 @@ def rows_of_all(tables: Sequence[LabelledFile], task: Task, name: str) -> Rows:
     parts = [table.rows(task, name) for table in tables if len(table.texts) or len(tables) == 1]
     if len(parts) == 1:
         return parts[0]
-    return Rows((texts for part in parts for texts in part.texts), np.concatenate([part.gold for part in parts]), name)
+    rows = Rows((texts for part in parts for texts in part.texts), np.concatenate([part.gold for part in parts]), name)
+    rows.skipped = sum(part.skipped for part in parts)
+    return rows

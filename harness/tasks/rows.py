@@ -213,13 +213,15 @@ class Rows:
         name: str = "",
         index: Index | None = None,
     ) -> None:
-        """`index`: the rows of a buffer that these are, int32 [n]; None for all of it."""
+        """`index`: the rows of a buffer that these are, int32 [n]; None for all of it. `skipped`: the bad rows that were left out where these
+        were read."""
         try:
             self._buffer = texts if isinstance(texts, TextBuffer) else TextBuffer.of(tuple(texts))
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
         self._index = np.arange(len(self._buffer), dtype=np.int32) if index is None else index
         self.labels, self.name = labels, name
+        self.skipped = 0
         self._labelled: Ids | None = None
         if labels is not None and labels.shape != (len(self),):
             raise ValueError(f"{name}: {len(self)} rows with labels of shape {labels.shape}")
@@ -305,7 +307,7 @@ class Rows:
     def named(self, name: str) -> Rows:
         """The same rows under another name."""
         other = self.with_labels(self.labels, name)
-        other._labelled = self._labelled
+        other._labelled, other.skipped = self._labelled, self.skipped
         other.__dict__.update({each: self.__dict__[each] for each in ("ids", "digest") if each in self.__dict__})
         return other
 

@@ -68,6 +68,7 @@ class TextSource:
         self._providers = providers
         self._rows: dict[tuple[Task, str], Rows] = {}
         self._unlabelled: dict[Task, Rows] = {}
+        self._skipped: dict[Task, int] = {}
 
     def _of(self, task: Task) -> Provider:
         return next(provider for provider in self._providers if provider.serves(task))
@@ -78,8 +79,14 @@ class TextSource:
         Raises NotAtHand when they are neither here nor can be fetched, UserError for anything wrong in them.
         """
         if (task, split) not in self._rows:
-            self._rows[task, split] = self._of(task).read(task, split, self.load).sorted()
+            rows = self._of(task).read(task, split, self.load)
+            self._skipped[task] = self.skipped(task) + rows.skipped
+            self._rows[task, split] = rows.sorted()
         return self._rows[task, split]
+
+    def skipped(self, task: Task) -> int:
+        """Bad rows that were left out of the splits of a task that were read."""
+        return self._skipped.get(task, 0)
 
     def has(self, task: Task, split: str) -> bool:
         """Whether the source has the split, on this machine or to be fetched.

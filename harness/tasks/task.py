@@ -28,7 +28,8 @@ class Task:
     `own`: a user's task. `data`: what its YAML names to read, a file, a folder or 'hub:...'; empty where the source decides.
     `label`: the column of labels. `labels`: (value in that column, name of its class) pairs. `names_test`: whether the YAML
     names the split of the test set. `files`: (split, file) pairs of splits with a file of their own. `unlabelled`: further texts
-    for post-training, a file, a folder or 'hub:...'; `remove_overlap`: without those that are also in dev or test. `shared`: the text
+    for post-training, a file, a folder or 'hub:...'; `remove_overlap`: without those that are also in dev or test. `skip_bad_rows`: labelled rows
+    without text or with a label that is missing or none of the task's are left out and counted. `shared`: the text
     column that several rows were written for, where it is known. `prompt`: its template and label words, those of LM-BFF where it has the
     task.
     """
@@ -53,6 +54,7 @@ class Task:
     files: tuple[tuple[str, str], ...] = ()
     unlabelled: str = ""
     remove_overlap: bool = False
+    skip_bad_rows: bool = False
     shared: int | None = None
     spans: SpanReading | None = None
     prompt: Prompt | None = None

@@ -104,6 +104,7 @@ class TaskFile(Strict):
     test: Name | None = None
     unlabelled: Hub | Name | None = None
     remove_overlap: StrictBool = False
+    skip_bad_rows: StrictBool = False
     prompt: PromptFile | None = None
 
     @property
@@ -190,7 +191,7 @@ def load_user_task(path: str | Path) -> Task:
     version, splits (mapping of train, validation and test to the names of the files or splits), label (the column of
     labels), labels (mapping of values in that column to classes), data: a data set of the hub, a file, or a folder of
     files, by its path from the YAML file, dev and test: files of these splits, unlabelled: further texts, remove_overlap
-    (without those that are also in dev or test), and prompt: template and words (see `PromptFile`); nothing need be there yet. Without data, the text comes from `<DIR>/<name>/<split>.{parquet,csv,jsonl}`. Where `splits` names a test
+    (without those that are also in dev or test), skip_bad_rows (rows that cannot be read are left out and counted), and prompt: template and words (see `PromptFile`); nothing need be there yet. Without data, the text comes from `<DIR>/<name>/<split>.{parquet,csv,jsonl}`. Where `splits` names a test
     split, or there is one called test, it is the test set, else what dev leaves of validation. Raises UserError with file,
     line, key.
     """
@@ -220,6 +221,7 @@ def load_user_task(path: str | Path) -> Task:
         files=tuple((split, file) for split, file in files.items() if file),
         unlabelled=place("unlabelled"),
         remove_overlap=body.remove_overlap,
+        skip_bad_rows=body.skip_bad_rows,
         spans=body.reading,
         label_range=body.scale,
         prompt=body.prompt.prompt(len(body.columns), body.kind) if body.prompt else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -45,6 +46,25 @@ def test_a_plan_shows_what_was_inferred_and_cut(harness: Harness, reviews: Path)
     clean = harness(*f"plan --tasks reviews.csv --label stars --unlabelled more.txt --remove-overlap {ENCODER}".split())
     assert "of them are also in dev or test and are left out" in clean.out
     assert "Overlap: no dev or test text of this table is part of the training text." in clean.out
+
+
+@pytest.mark.usefixtures("packaged")
+def test_bad_rows_are_left_out_counted_and_change_nothing_else(harness: Harness, workdir: Path) -> None:
+    """The flag, a task's YAML and a file without the bad rows have the same data; the caption keeps the count."""
+    rows = [(text, "+-"[int(label)]) for text, label in sst2(100)]
+    write_csv(workdir / "clean.csv", rows, ("text", "label"))
+    write_csv(workdir / "bad.csv", [*rows[:50], ("", "+"), ("A text.", ""), *rows[50:]], ("text", "label"))
+    refused = harness(*f"plan --tasks bad.csv {ENCODER}".split())
+    assert (
+        "2 of 102 rows cannot be read: line 52: text blank; line 53: the label is missing; correct them" in refused.err
+    )
+    flag = harness(*f"plan --tasks bad.csv --skip-bad-rows {ENCODER}".split()).out
+    assert harness("init bad.csv --skip-bad-rows").status == 0
+    outs = [flag, *(harness(*f"plan --tasks {name} {ENCODER}".split()).out for name in ("bad.yaml", "clean.csv"))]
+    digests = [re.findall(r"\(rows (\w+)\)", out) for out in outs]
+    assert digests[0] == digests[1] == digests[2] != []
+    assert ["2 bad rows left out" in out for out in outs] == [True, True, False]
+    assert "2 bad rows left out" in harness(*f"report --tasks bad.yaml {ENCODER}".split()).out
 
 
 @pytest.mark.usefixtures("packaged")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from tasks.task_files import pairs, single, write_file
 
 from harness.errors import UserError
-from harness.tasks import TASKS, Task, open_source
+from harness.tasks import TASKS, Task, open_source, reading
 
 ENDINGS = ("parquet", "csv", "jsonl")
 AWKWARD = ['commas, "quotes"', "line\nbreak", " spaces ", "Ünïcode 漢字 🎈", "tab\there", "NA", "null", "007"]
@@ -318,3 +319,56 @@ def test_damaged_files_of_any_format_are_read_or_refused(seed: int, tmp_path: Pa
                 said = str(error)
             assert not said or (str(path) in said and "\n" not in said)
         path.unlink()
+
+
+WRONG = (
+    ("csv", " ,1", "sentence blank"),
+    ("csv", "few", "1 fields under a header of 2"),
+    ("csv", "missing,", "the label is missing"),
+    ("csv", "unknown,7", "label '7' is unknown to task sst2"),
+    ("csv", "hidden,-1", "label -1 means that the label is hidden"),
+    ("jsonl", '{"sentence": null, "label": 0}', "'sentence' is null"),
+    ("jsonl", '{"sentence": "a",', "is not JSON"),
+    ("jsonl", "[1]", "is not an object"),
+    ("jsonl", '{"sentence": "b", "label": null}', "the label is missing"),
+)
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_all_bad_rows_are_named_and_a_file_without_them_is_the_same(ending: str, tmp_path: Path) -> None:
+    """Beside any one of them alone, a bad row is named by its own sentence; skipped, the digest is that of the good rows."""
+    good = [
+        f"text {i},{i % 2}" if ending == "csv" else json.dumps({"sentence": f"text {i}", "label": i % 2})
+        for i in range(9)
+    ]
+    head = ["sentence,label"] if ending == "csv" else []
+    wrong = [(line, problem) for kind, line, problem in WRONG if kind == ending]
+    task = replace(TASKS["sst2"], own=True)
+
+    def written(*bad: str) -> Path:
+        mixed = [line for pair in itertools.zip_longest(good, bad) for line in pair if line is not None]
+        path = tmp_path / f"{len(bad)}.{ending}"
+        path.write_text("\n".join([*head, *mixed]) + "\n")
+        return path
+
+    clean = reading.read_rows(written(), task, "clean")
+    assert clean.skipped == 0
+    path = written(*(line for line, _ in wrong))
+    with pytest.raises(UserError) as raised:
+        reading.read_rows(path, task, "bad")
+    places = [f"line {2 + len(head) + 2 * number}: {problem}" for number, (_, problem) in enumerate(wrong)]
+    assert [place for place in places if place not in str(raised.value)] == []
+    assert f"{len(wrong)} of {len(good) + len(wrong)} rows cannot be read" in str(raised.value)
+    left = reading.read_rows(path, replace(task, skip_bad_rows=True), "left")
+    assert (left.digest, left.skipped) == (clean.digest, len(wrong))
+    nothing = tmp_path / f"nothing.{ending}"
+    nothing.write_text("\n".join([*head, *(line for line, _ in wrong)]) + "\n")
+    with pytest.raises(UserError, match="no rows in it"):
+        reading.read_rows(nothing, replace(task, skip_bad_rows=True), "nothing")
+
+
+def test_a_long_list_of_bad_rows_is_cut(tmp_path: Path) -> None:
+    path = tmp_path / "many.csv"
+    path.write_text("sentence,label\n" + "good,1\n" + "bad,7\n" * 50)
+    with pytest.raises(UserError, match=r"50 of 51 rows .* line 22: label '7' [^;]*; and 30 more; correct them\.$"):
+        reading.read_rows(path, TASKS["sst2"], "many")
