@@ -20,7 +20,14 @@ from harness.commands.prepare import MADE_LATER, Prepared, cost_on, prepare, sha
 from harness.encoders.flops import weights_bytes
 from harness.errors import UserError
 from harness.planning.device_cost import DeviceCost
-from harness.report.notes import overlap_sentences, own_data, own_tasks, start_sentences, unreached_sentences
+from harness.report.notes import (
+    overlap_sentences,
+    own_data,
+    own_tasks,
+    start_sentences,
+    truncation_sentences,
+    unreached_sentences,
+)
 from harness.report.power import detection_lines
 from harness.wording import counted, listed, sizes_text
 from harness.yaml_files import format_value
@@ -160,7 +167,7 @@ def describe(prepared: Prepared) -> list[str]:
         lines.append(f"Skipped: {name}{' on ' + task if task else ''}: {reason}.")
     lines += unreached_sentences(plan, prepared.request.overrides)
     lines += [f"{name}: {found.note}" for name, found in plan.tasks.items() if found.note]
-    lines += [*own_tasks(plan), *own_data(plan)]
+    lines += [*own_tasks(plan), *own_data(plan), *truncation_sentences(plan)]
     lines += [f"Overlap: {sentence}." for sentence in overlap_sentences(plan)]
     if plan.untranslated:
         sets = [rows for each in plan.untranslated.values() for rows in each]

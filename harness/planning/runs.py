@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from harness.planning.data import TableData, TaskData, TrainingSet, data_setting
 from harness.planning.recipe import Augment
 from harness.planning.resolved import Part, ResolvedTable
 from harness.planning.task_reader import NO_TRANSLATION, Overlap, TaskReader, Translation
+from harness.planning.truncation import Truncation, truncation
 from harness.planning.waves import Select, Start, not_ended
 from harness.specs import UNRESOLVED, Optim, Parent, RowSet, Run, Stage, Status, trained_again
 from harness.tasks import (
@@ -100,6 +102,20 @@ class Plan:
     def flops(self) -> float:
         """Estimated FLOPs of all stages."""
         return sum(self.stage_flops(stage) for stage in self.stages.values())
+
+    @cached_property
+    def truncations(self) -> dict[str, Truncation]:
+        """How many texts of each task that was read are cut: those of dev, the test sets and its largest training set."""
+        found: dict[str, Truncation] = {}
+        for name, data in self.tasks.items():
+            trained = [each.labelled for key, each in self.table_data.training.items() if key[0] == name]
+            largest = max(trained, key=lambda rows: rows.rows, default=data.dev)
+            sets = {each.digest: self.library.get(each.digest) for each in (largest, data.dev, *data.tests.values())}
+            read = [rows for rows in sets.values() if rows is not None]
+            if read and not data.task.spans:  # contexts are read in windows
+                counted = truncation(self.located.folder, read, self.resolved.max_length)
+                found |= {name: counted} if counted else {}
+        return found
 
     def saved_at(self, stage: Stage) -> set[int]:
         """The updates after which the table has a stage save its weights: the last one of a row's pre-training."""

@@ -15,7 +15,7 @@ from harness.wording import counted, listed, some_of
 
 def plan_notes(plan: Plan, overrides: Sequence[Override]) -> list[str]:
     """The notes of a caption, a sentence each."""
-    notes = [*own_data(plan), *unreached_sentences(plan, overrides)]
+    notes = [*own_data(plan), *truncation_sentences(plan), *unreached_sentences(plan, overrides)]
     notes += [f"Overlap: {sentence}." for sentence in overlap_sentences(plan)]
     if any(stage.data.views > 1 for stage in plan.stages.values()):
         notes.append(f"CSSL contrasts back-translations made by {plan.resolved.translator}.")
@@ -127,6 +127,19 @@ def own_data(plan: Plan) -> list[str]:
             removed = data.unlabelled - min(read, default=data.unlabelled)
             left_out = f"; {removed:,} of them are also in dev or test and are left out" if removed else ""
             sentences.append(f"{title}: {data.unlabelled:,} unlabelled texts for post-training{left_out}.")
+    return sentences
+
+
+def truncation_sentences(plan: Plan) -> list[str]:
+    """How many texts are cut, a sentence a task with some."""
+    sentences = []
+    for name, found in plan.truncations.items():
+        if found.cut:
+            share, about = 100 * found.cut / found.rows, "" if found.counted else "about "
+            sentences.append(
+                f"{plan.tasks[name].task.title}: {about}{found.cut:,} of {found.rows:,} texts ({share:.2g} %) are longer than {plan.resolved.max_length} "
+                "tokens (max_length) and are cut."
+            )
     return sentences
 
 

@@ -123,6 +123,11 @@ class TextBuffer:
         """Characters of `rows` in all."""
         return int(self._characters.reshape(len(self), -1)[rows].sum()) if len(rows) else 0
 
+    def sizes(self, rows: Index) -> NDArray[np.int64]:
+        """UTF-8 bytes of each of `rows`, its texts together."""
+        sizes: NDArray[np.int64] = np.diff(self._ends).reshape(len(self), -1)[rows].sum(axis=1)
+        return sizes
+
     def contents(self, rows: Index) -> Iterator[list[bytes]]:
         """One string of bytes for each of `rows`, different for different texts; a block of rows at a time."""
         for flat, texts in self._blocks(rows):
@@ -288,6 +293,11 @@ class Rows:
     def mean_chars(self) -> float:
         """Mean number of characters in a row, its texts together; 0 without rows."""
         return self._buffer.characters(self._index) / max(1, len(self))
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """UTF-8 bytes of each row, its texts together, [n]."""
+        return self._buffer.sizes(self._index)
 
     def row_set(self, name: str = "") -> RowSet:
         """What a stage's spec holds of these rows; `name` defaults to the rows' own."""
