@@ -254,7 +254,7 @@ def _check_studies(named: Named, resolved: ResolvedTable, source: TextSource) ->
     """Raises UserError where a text that a point was selected on, of a dev set of its study, is in a test set here."""
     for study in named.request.studies:
         theirs, ours = protocol_named(study.protocol), protocol_named(resolved.protocol)
-        for name in {_name_of(text) for text in study.tasks} & set(resolved.tasks) if theirs != ours else ():
+        for name in {name_of_task(text) for text in study.tasks} & set(resolved.tasks) if theirs != ours else ():
             task = named.tasks[name]
             try:
                 tests = ours.evaluation_sets(task, source).tests
@@ -271,8 +271,8 @@ def _check_studies(named: Named, resolved: ResolvedTable, source: TextSource) ->
                 )
 
 
-def _name_of(text: str) -> str:
-    """The task of a name or a file."""
+def name_of_task(text: str) -> str:
+    """The name of the task that a name or a file stands for. Raises UserError for a YAML file that cannot be read."""
     if not is_own(text):
         return text
     return task_name(text) if has_rows(text) else load_user_task(text).name

@@ -7,12 +7,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.errors import UserError
+from harness.commands.prepare import name_of_task
+from harness.errors import UserError, unknown
 from harness.methods import METHODS, methods_named
-from harness.planning.request import FIELDS, FILTERS, SEVERAL, Request, from_json, is_own, same_table
+from harness.planning.request import (
+    FIELDS,
+    FILTERS,
+    LABELLED,
+    SEVERAL,
+    Request,
+    from_json,
+    has_rows,
+    is_own,
+    same_table,
+)
 from harness.planning.table import load_table
 from harness.search.request import TuneRequest
 from harness.store import Store, StoredRequest, masked
+from harness.tasks import TASKS
 
 
 def check_exists(store: Store) -> None:
@@ -45,7 +57,16 @@ def last_bench(store: Store, table: str = "") -> tuple[StoredRequest, Request] |
 
 
 def like_last(request: Request, last: Request) -> Request:
-    """The request with the values of the last bench in what it leaves out, and its overrides after that one's."""
+    """The request with the values of the last bench in what it leaves out, and its overrides after that one's. A task of the user's may be
+    named as the table names it, instead of by its file."""
+    if unread := [task for task in request.tasks or () if not is_own(task) and task not in TASKS]:
+        files = {name_of_task(text): text for text in last.tasks or () if is_own(text)}
+        if missing := next((task for task in unread if task not in files), None):
+            raise unknown("task", missing, [*TASKS, *files], request.origin("tasks"))
+        request = replace(request, tasks=tuple(files.get(task, task) for task in request.tasks or ()))
+    if request.tasks and not any(map(has_rows, request.tasks)):
+        left_out: dict[str, Any] = dict.fromkeys(LABELLED)  # they describe files that are not among its tasks
+        last = replace(last, **left_out)
     given = [name for name in ("table", *FIELDS) if getattr(request, name) not in (None, "")]
     taken = {name: getattr(last, name) for name in ("table", *FIELDS) if name not in given}
     origins = {name: last.origin(name) for name in taken}

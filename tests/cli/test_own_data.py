@@ -11,6 +11,8 @@ import pytest
 from cli.command import Said, sst2, write_csv
 
 from harness.commands.prepare import prepare
+from harness.commands.stored import like_last
+from harness.errors import UserError
 from harness.planning.request import Request
 from harness.planning.runs import Plan
 from harness.search.request import TuneRequest
@@ -227,3 +229,21 @@ def test_the_preset_follows_the_encoder() -> None:
         "laptop",
         "base",
     ]
+
+
+def test_a_task_of_ones_own_is_named_as_its_table_names_it(workdir: Path) -> None:
+    """`--last` takes the name of a column for the file that it was read from; flags for files go with files alone."""
+    write_csv(workdir / "Intents 2.csv", sst2(4), ("text", "label"))
+    (workdir / "r.yaml").write_text("{name: reviews, columns: [text], classes: [a, b], metrics: [accuracy]}")
+    last = Request("own", tasks=("r.yaml", "Intents 2.csv", "movies"), label="label", kind="classes")
+    for named, files, label in (
+        (("intents-2",), ("Intents 2.csv",), "label"),
+        (("reviews", "movies"), ("r.yaml", "movies"), None),
+        (("r.yaml",), ("r.yaml",), None),
+        (("movies", "intents-2"), ("movies", "Intents 2.csv"), "label"),
+        (None, last.tasks, "label"),
+    ):
+        found = like_last(Request(tasks=named), last)
+        assert (found.tasks, found.label) == (files, label)
+    with pytest.raises(UserError, match=r"unknown task 'intents'.*'intents-2'"):
+        like_last(Request(tasks=("intents",)), last)
