@@ -60,6 +60,8 @@ def card(recorded: Recorded, prepared: Prepared, form: Form, checked: Checked, n
     from huggingface_hub import ModelCardData
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
+    from harness.encoders.models.pretrained_folder import PIPELINES
+
     task, plan, resolved, run = checked.task, prepared.plan, prepared.resolved, recorded.run_in(prepared.plan)
     results = list(_results(recorded, prepared, run, task))
     stage = plan.stages[recorded.key]
@@ -68,7 +70,7 @@ def card(recorded: Recorded, prepared: Prepared, form: Form, checked: Checked, n
         license=license or "other",
         license_name=None if license else "of-encoder-and-data",
         library_name="transformers" if form != "relative" else "harness",
-        pipeline_tag=task.kind.pipeline if task else "fill-mask" if form == "masked_lm" else None,
+        pipeline_tag=PIPELINES.get(form),
         base_model=resolved.encoder if "/" in resolved.encoder and is_id(resolved.encoder) else None,
         datasets=[hub_id] if (hub_id := _dataset(task)) else None,
         metrics=list(dict.fromkeys(HUB_METRICS.get(r.metric, r.metric) for r in results)) or None,

@@ -45,6 +45,14 @@ Form = Literal["classifier", "question_answering", "masked_lm", "encoder", "rela
 alone."""
 
 
+PIPELINES: dict[Form, str] = {
+    "classifier": "text-classification",
+    "question_answering": "question-answering",
+    "masked_lm": "fill-mask",
+}
+"""The hub's tag of a folder. Of an encoder with its head beside it a pipeline would draw a head at random, so it has none."""
+
+
 @dataclass(frozen=True)
 class Head:
     """The head of a classifier by the names of `HEAD_FILE`, and its classes (empty: regression). `per_token`: it answers questions."""
