@@ -288,10 +288,13 @@ def export(
     )
 
 
-def predict(model: Name, texts: Sequence[str | tuple[str, ...]], *, store: str | None = None) -> pd.DataFrame:
+def predict(
+    model: Name, texts: Sequence[str | tuple[str, ...]], *, store: str | None = None, calibrated: bool = False
+) -> pd.DataFrame:
     """What an exported folder, or a recorded run whose weights are stored, predicts of texts (or pairs of them), one row each: the
-    predicted class and the probability of each class as 'probability.CLASS', or the predicted number."""
+    predicted class and the probability of each class as 'probability.CLASS', or the predicted number. `calibrated`:
+    with temperature and threshold from dev."""
     import pandas as pd
 
     rows = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
-    return pd.DataFrame(classifier(fspath(model), store=store).columns_of(rows))
+    return pd.DataFrame(classifier(fspath(model), store=store, calibrated=calibrated).columns_of(rows))

@@ -76,7 +76,7 @@ def predict(args: argparse.Namespace) -> int:
         raise UserError("predict: give --input FILE (- for standard input), or --row with the texts of one row.")
     if args.row and (args.text or args.output or args.batch_size):
         raise UserError("predict: --text, --output and --batch-size are for --input; leave them out with --row.")
-    model = classifier(args.model, store=args.store, storage=args.storage)
+    model = classifier(args.model, store=args.store, storage=args.storage, calibrated=args.calibrated)
     if args.row:
         predict_row(model, args.row)
         return 0

@@ -463,6 +463,11 @@ def _predict(predict: argparse.ArgumentParser) -> None:
     predict.add_argument(
         "--batch-size", type=positive, metavar="N", help="rows read, predicted and written at a time (default: 2,048)"
     )
+    _switch(
+        predict,
+        "--calibrated",
+        "divide logits by dev's temperature; of two classes, take the threshold that is best on dev",
+    )
     _add(predict, "text", "store", "storage", text="text column, or two, comma-separated (default: the task's)")
 
 

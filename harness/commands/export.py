@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harness.analysis.calibration import Calibration, calibration_of
 from harness.commands.model_card import Checked, card
 from harness.commands.prepare import Prepared
 from harness.commands.recorded import Recorded
@@ -116,6 +117,7 @@ def _write(recorded: Recorded, model: TrainedModel, folder: Path) -> tuple[Form,
     objective.to("cpu")
     form = write_model(objective.encoder, folder, head)
     write_tokenizer(model.setup.encoder_folder, objective.encoder, folder, stage.data.max_length)
+    calibration = calibration_of(stage, recorded.record)
     settings = {
         "key": recorded.key,
         "form": form,
@@ -125,10 +127,24 @@ def _write(recorded: Recorded, model: TrainedModel, folder: Path) -> tuple[Form,
         "precision": stage.optim.precision,
         **({"spans": asdict(stage.data.spans)} if stage.data.spans else {}),
         "stage": stage.to_json(),
+        **({"calibration": asdict(calibration)} if calibration else {}),
         **({} if recorded.step == "last" else {"update": recorded.step}),
     }
     (folder / SETTINGS).write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    return form, _compared(recorded, model, folder, form, task)
+    checked = _compared(recorded, model, folder, form, task)
+    return form, replace(checked, sentences=(*checked.sentences, *_calibrated(calibration)))
+
+
+def _calibrated(calibration: Calibration | None) -> tuple[str, ...]:
+    if calibration is None:
+        return ()
+    cut = ""
+    if calibration.threshold is not None:
+        cut = f", and the second class from a probability of {calibration.threshold:.3f} on by {calibration.metric}"
+    return (
+        f"By the {calibration.rows:,} rows of dev, logits are best divided by {calibration.temperature:.2f}{cut}: 'harness predict "
+        f"--calibrated' does so, nothing else does.",
+    )
 
 
 def _compared(recorded: Recorded, model: TrainedModel, folder: Path, form: Form, task: Task | None) -> Checked:
