@@ -24,7 +24,7 @@ from harness.training.memory import keep_freed_memory
 ROWS = ("FT", "w/o demonstrations", "Prompt")
 
 
-class KShot(Case):
+class KShot(Case):  # type: ignore[misc]
     """The rows of table k_shot on its first split."""
 
     def command(self, store: Path, seeds: int) -> list[str]:
@@ -44,7 +44,7 @@ def main() -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
     case = KShot(args.encoder, args.task, args.updates, 0.0, args.data)
-    lines = []
+    lines: list[tuple[str, int, float, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         opened = Opened(case, Path(folder))
         for run in opened.plan.runs:
