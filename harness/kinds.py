@@ -139,6 +139,10 @@ class Kind(ABC):
         """What the loss between label words reads of labels [n]: the code of each row's word, or the share of the last of two."""
         return labels
 
+    def sequences(self, tokens: float, max_length: int) -> float:
+        """About how many sequences a row of so many `tokens` is, for a plan."""
+        return 1.0
+
     def positions(self, offsets: NDArray[np.int64], sequences: NDArray[np.int64]) -> NDArray[np.int64]:
         """Which of all outputs belong to some `sequences`, in that order; sequences begin and end at `offsets` [S + 1]."""
         return sequences
@@ -386,6 +390,11 @@ class Spans(Kind):
         """The first and last token [S, 2] of the first gold answer, counted in the sequence; (0, 0) where it is not inside."""
         windows = zip(labels.tolist(), tokens.offsets[:-1], tokens.offsets[1:], strict=True)
         return np.array([token_span(label, tokens.places[a:b]) for label, a, b in windows], dtype=np.int64)
+
+    def sequences(self, tokens: float, max_length: int) -> float:
+        """Windows, as of a short question."""
+        shared = min(self.reading.stride, max_length // 2)
+        return max(1.0, (tokens - shared) / (max_length - shared))
 
     def positions(self, offsets: NDArray[np.int64], sequences: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.concatenate([np.arange(offsets[each], offsets[each + 1]) for each in sequences])

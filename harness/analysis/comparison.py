@@ -61,7 +61,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Comparisons:
-    """`region`: half the width of the region of practical equivalence, on the metric's own scale. `items`: test items are a factor. `family`: how many
+    """`region`: half the width of the region of practical equivalence, on the metric's own scale. `items`: test items are a factor, `unit`: what one is, a sentence. `family`: how many
     comparisons p is adjusted for. `left_out`: which finished runs are in no comparison, in sentences."""
 
     grid: Grid
@@ -71,6 +71,7 @@ class Comparisons:
     comparisons: tuple[Comparison, ...]
     family: int
     left_out: tuple[str, ...] = ()
+    unit: str = ""
 
 
 @dataclass(frozen=True)

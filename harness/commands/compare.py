@@ -15,7 +15,8 @@ from harness.commands.report import grid_of, known_costs
 from harness.methods import METHODS
 from harness.planning.aggregation import AVERAGE
 from harness.planning.row import Row
-from harness.wording import counted
+from harness.tasks import METRICS
+from harness.wording import counted, listed
 
 
 def comparisons_of(prepared: Prepared, against: str, region: float, items: bool, collapsed: bool = True) -> Comparisons:
@@ -25,7 +26,21 @@ def comparisons_of(prepared: Prepared, against: str, region: float, items: bool,
     absent = "missing or failed" if collapsed else "missing, failed or collapsed"
     elsewhere = benched_places(prepared)
     comparisons = compared(grid, against, region, found, prepared.request.option, absent, elsewhere)
-    return replace(comparisons, left_out=tuple(left_out))
+    return replace(comparisons, left_out=tuple(left_out), unit=_test_item(prepared))
+
+
+def _test_item(prepared: Prepared) -> str:
+    """What a test item is in each column, for people."""
+    units: dict[str, list[str]] = {}
+    for column in prepared.resolved.columns.values():
+        if METRICS[column.metric].per_item is None:
+            continue
+        task = prepared.plan.tasks[column.task].task
+        unit = "one example" if task.unit is None else f"all examples of one {task.columns[task.unit]}"
+        units.setdefault(unit, []).append(column.title)
+    return (
+        f"A test item is {', '.join(f'{unit} ({listed(titles)})' for unit, titles in units.items()) or 'one example'}."
+    )
 
 
 def benched_places(prepared: Prepared) -> set[Place]:

@@ -321,22 +321,22 @@ def check_masks(items: Iterable[Item], tokeniser: Any, located: Located) -> None
         raise UserError(f"{masking.name} masks tokens, but the tokenizer of {located.name} has no mask token.")
 
 
-def check_prompts(items: Iterable[Item], tokeniser: Any, library: Mapping[str, Rows]) -> None:
-    """Raises UserError where a template or label words do not fit the encoder, and where a training set has too few examples of a class to
-    show one beside another."""
+def check_readings(items: Iterable[Item], tokeniser: Any, library: Mapping[str, Rows]) -> None:
+    """Raises UserError where rows cannot be read: a template or label words that do not fit the encoder, a question that leaves its context
+    no room; and where a training set has too few examples of a class to show one beside another."""
     from harness.encoders.tokens import reading_of
 
     checked, shown = set(), set()
     for item in items:
         data = item.stage.data
-        if data.prompt is None:
-            continue
-        rows = library[data.train.digest]
-        if (data.prompt, data.max_length) not in checked:
-            checked.add((data.prompt, data.max_length))
-            reading_of(data).examples([("a",) * rows.columns], tokeniser)
-        if data.prompt.demonstrations and data.train not in shown:
+        reading = reading_of(data)
+        for row_set in filter(None, (data.train, data.dev, *data.tests)):
+            if row_set.digest in library and (reading, row_set.digest) not in checked:
+                checked.add((reading, row_set.digest))
+                reading.check(library[row_set.digest].texts, tokeniser)
+        if data.prompt and data.prompt.demonstrations and data.train not in shown:
             shown.add(data.train)
+            rows = library[data.train.digest]
             assert data.kind is not None
             codes, names = data.kind.sampled_groups(rows.gold)
             different = {*zip(codes.tolist(), rows.texts, strict=True)}

@@ -14,7 +14,7 @@ from harness.analysis.cells import own_scores
 from harness.analysis.scores import results_of
 from harness.commands.bench import Callbacks
 from harness.commands.execution import check_machine, execution_of, storage_of, worker_setup_of
-from harness.commands.prepare import Prepared, check_masks, prepare
+from harness.commands.prepare import Prepared, check_masks, check_readings, prepare
 from harness.commands.texts import reader
 from harness.commands.track import check_trackers, writer_of
 from harness.commands.train import unshown
@@ -262,6 +262,7 @@ def run_trials(opened: Opened, view: TrialView) -> None:
     assert located.folder is not None  # unresolved encoders were refused
     tokeniser = Tokeniser(located.folder)
     check_masks(prepared.items, tokeniser, located)
+    check_readings(prepared.items, tokeniser, plan.library)
     metadata = {"study": opened.name, "space": points.space.space.name, "encoder": located.name}
     with session(execution_of(request, points.base), metadata) as (dashboard, settled):
         from harness.cluster.ledger import start_ledger

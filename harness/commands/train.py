@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from harness.commands.execution import check_machine, execution_of, storage_of, worker_setup_of
-from harness.commands.prepare import Prepared, check_masks, check_prompts, prepare
+from harness.commands.prepare import Prepared, check_masks, check_readings, prepare
 from harness.commands.texts import reader
 from harness.planning.runs import Plan
 from harness.planning.waves import best_run
@@ -40,7 +40,7 @@ def train(prepared: Prepared, view: View, *, remember: bool = True) -> Prepared:
     assert located.folder is not None  # unresolved encoders were refused
     tokeniser = Tokeniser(located.folder)
     check_masks(prepared.items, tokeniser, located)
-    check_prompts(prepared.items, tokeniser, plan.library)
+    check_readings(prepared.items, tokeniser, plan.library)
     check_machine(request)
     name = resolved.table.name
     metadata = {"table": name, "preset": resolved.preset, "encoder": located.name, "runs": str(len(plan.runs))}

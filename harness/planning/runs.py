@@ -287,21 +287,20 @@ def stage_flops(stage: Stage, config: Mapping[str, Any]) -> float:
     if "hidden_size" not in config:
         return 0.0
 
-    def length(rows: RowSet) -> float:
+    def sequences(rows: RowSet) -> tuple[float, float]:
+        """(sequences of a row, tokens of a sequence)."""
         alone = rows.mean_chars / CHARS_PER_TOKEN + 2.5
         shown = len(prompt.words) if prompt and prompt.demonstrations else 0
-        return min(
-            stage.data.max_length,
-            alone + (1 + shown) * len(prompt.template) / CHARS_PER_TOKEN + shown * alone if prompt else alone,
-        )
+        whole = alone + (1 + shown) * len(prompt.template) / CHARS_PER_TOKEN + shown * alone if prompt else alone
+        return kind.sequences(whole, longest) if kind else 1.0, min(longest, whole)
 
-    optim, prompt = stage.optim, stage.data.prompt
-    mean = stage.data.max_length if stage.data.blocks == "packed" else length(stage.data.train)
-    rows = min(optim.batch_size, max(1, stage.data.train.rows))
+    optim, prompt, kind, longest = stage.optim, stage.data.prompt, stage.data.kind, stage.data.max_length
+    many, mean = (1.0, longest) if stage.data.blocks == "packed" else sequences(stage.data.train)
+    rows = min(optim.batch_size, max(1, stage.data.train.rows)) * many
     total = definition_of(stage.objective).step_flops(config, rows, mean) * optim.steps
     if stage.selection and stage.data.dev:
         draws = max(1, prompt.draws) if prompt else 1
         for rows_of, times in [(stage.data.dev, stage.evaluations), *((t, 1) for t in stage.data.tests)]:
-            each = length(rows_of)
-            total += times * draws * rows_of.rows * forward_flops(config, each, each * each)
+            many, each = sequences(rows_of)
+            total += times * draws * rows_of.rows * many * forward_flops(config, each, each * each)
     return total

@@ -116,7 +116,9 @@ def notes(comparisons: Comparisons) -> list[str]:
     aggregation = comparisons.grid.resolved.aggregate
     if aggregation.center != "mean":
         lines.append(f"A cell of this table is the {aggregation.label} of its runs; comparisons are of their means.")
-    if not comparisons.items:
+    if comparisons.items:
+        lines.append(comparisons.unit)
+    else:
         lines.append(
             "The test set is taken as given; --items asks whether it would hold on another one (accuracy, EM, answer F1)."
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import trained
 from cli.command import Said
 from cluster import in_process
 from questions import write_questions
@@ -123,7 +124,31 @@ def test_an_exported_folder_answers_as_plain_transformers_does(
     assert run.stdout.strip()
 
 
-def test_items_are_contexts(benched: Said) -> None:
+def test_a_question_without_room_is_refused_before_anything_trains(
+    harness: Harness, workdir: Path, bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_questions(workdir / "qa.jsonl", 30, asked=4)
+    in_process.patch(monkeypatch)
+    said = harness(*f"bench {BENCH} --set max_length=8 --encoder {bert}".split())
+    assert said.status == 2
+    assert "max_length 8: leaves no room for a context beside the 4 tokens of the question" in said.err
+    assert not Store("sqlite:///.harness/harness.db").recorded_runs()
+
+
+def test_what_is_published_verifies_and_trains_again(
+    benched: Said, harness: Harness, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`verify` of spans: a record as it is, one with another answer, and a stage that is trained once more."""
+    assert benched.status == 0, benched.err
+    (workdir / "results.csv").write_text(harness("report --format csv").out)
+    said = harness("verify results.csv")
+    assert said.status == 0, said.err
+    monkeypatch.setattr("harness.commands.rerun.train", trained.train_here)
+    said = harness("verify results.csv --rerun 1")
+    assert said.status == 0, said.err + said.out
+
+
+def test_items_are_contexts(benched: Said, harness: Harness, bert: Path) -> None:
     """What an interval over test items takes together: all questions of a context. The mean over contexts is still the metric."""
     assert benched.status == 0, benched.err
     store = Store("sqlite:///.harness/harness.db", create=False)
@@ -138,3 +163,7 @@ def test_items_are_contexts(benched: Said) -> None:
     assert len(values) == len(contexts)
     test = results[(results["metric"] == "answer_f1") & results["test"].notna()]["test"].item()
     assert values.mean() == pytest.approx(test)
+    said = harness(*f"bench {BENCH.replace('scl', 'tapt')} --set post_train.epochs=1 --encoder {bert}".split())
+    assert said.status == 0, said.err
+    compared = harness("compare --last --items")
+    assert "A test item is all examples of one context (qa)." in compared.out, compared.err

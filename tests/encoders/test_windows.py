@@ -113,6 +113,32 @@ def test_windows_of_a_naive_walk(content: int, question: int, room: int, stride:
         assert sequence.special.tolist() == [True, *[False] * question, True, True, *[False] * (last - first), True]
 
 
+@pytest.mark.parametrize(("length", "stride"), [(64, 16), (90, 20), (50, 1), (512, 128)])
+def test_windows_are_those_of_transformers(tokeniser: Tokeniser, length: int, stride: int) -> None:
+    """As its tokenizer cuts with `return_overflowing_tokens`: its `stride` is what two windows share. (Ours is at most half a window.)"""
+    context = f"{TEXT} {WORDS[2]} " * 3
+    found = Windows(length, spans=SpanReading(stride=stride)).examples([(WORDS[1], context)], tokeniser).tokens
+    theirs = tokeniser._tokenizer(
+        WORDS[1],
+        context,
+        truncation="only_second",
+        max_length=length,
+        stride=stride,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+    )
+    assert len(found) == len(theirs["input_ids"]) > (length < 512)
+    for window, ids in enumerate(theirs["input_ids"]):
+        ours = found.take([window])
+        assert ours.places is not None
+        assert ours.ids.tolist() == ids
+        inside = [part == 1 for part in theirs.sequence_ids(window)]
+        assert ours.places[inside].tolist() == [
+            list(place) for place in np.array(theirs["offset_mapping"][window])[inside]
+        ]
+        assert (ours.places[:, 0] >= 0).tolist() == inside
+
+
 def test_windowing_loses_no_answer_that_fits(bert: Path) -> None:
     """One of at most one token more than two windows share is whole in one of them, and its text comes back."""
     examples, labels = windows(bert, 60)
@@ -134,10 +160,14 @@ def test_a_long_question_is_cut_and_one_without_room_is_refused(bert: Path) -> N
     long = ("w1 " * 50, "w2 w3 w4")
     found = Windows(LENGTH, spans=READING).examples([long], tiny.tokeniser(bert))
     assert found.tokens.ids.tolist().count(tiny.tokens(bert, [("w1",)]).ids[1]) == READING.question
-    with pytest.raises(
-        UserError, match="max_length 12: leaves no room for a context beside the 8 tokens of the question"
-    ):
-        Windows(12, spans=READING).examples([long], tiny.tokeniser(bert))
+    short, tokeniser = ("w1", "w2 w3 w4"), tiny.tokeniser(bert)
+    for read in (Windows(12, spans=READING).examples, Windows(12, spans=READING).check):
+        read([short], tokeniser)
+        with pytest.raises(
+            UserError, match="max_length 12: leaves no room for a context beside the 8 tokens of the question"
+        ):
+            read([short, long], tokeniser)
+    Windows(LENGTH, spans=READING).check([short, long], tokeniser)
 
 
 def test_examples_are_taken_with_all_their_windows(bert: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from harness.specs import Data, Encoder, RowSet, Selection, Stage
 from harness.tasks import score
 from harness.training.forward_backward import ForwardBackward
 from harness.training.loop import Inputs, Scoring, predict, train
-from harness.training.process_group import SINGLE_PROCESS
+from harness.training.process_group import ProcessGroup
 
 CPU = torch.device("cpu")
 KIND = Spans(reading=READING)
@@ -89,18 +90,28 @@ def test_its_gradient_is_that_of_differences(bert: Path) -> None:
         assert torch.isfinite(gradient).all()
 
 
-@pytest.mark.parametrize("micro_batch", [1, 3, 5])
-def test_a_batch_split_into_micro_batches_is_the_batch(micro_batch: int, bert: Path) -> None:
-    """A micro-batch has whole examples, of different numbers of windows; the loss stays the mean over all windows."""
+@pytest.mark.parametrize(("ranks", "micro_batch"), [(1, 1), (1, 3), (1, 5), (2, 0), (4, 0), (2, 2), (12, 0)])
+def test_a_batch_split_over_ranks_and_micro_batches_is_the_batch(
+    ranks: int, micro_batch: int, bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A micro-batch has whole examples, of different numbers of windows; the loss stays the mean over all windows. The ranks run one after
+    another, as the mean of their gradients that DistributedDataParallel takes; with twelve for nine examples some have none."""
+    monkeypatch.setattr("harness.training.forward_backward.DistributedDataParallel", lambda module, **_: module)
     examples, labels = windows(bert, 9)
     found = []
-    for size in (0, micro_batch):
-        module = built(bert)
-        run = ForwardBackward(module, SINGLE_PROCESS, size, "fp32", CPU, 1)
-        terms = run.run(module.prepare(examples, labels, tiny.draw_of()), 1, None)
-        found.append((float(terms["loss"]), module.head.start.weight.grad, module.encoder.layers[0]))
-    assert found[0][0] == pytest.approx(found[1][0], rel=1e-6)
-    torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-4, atol=1e-7)
+    for size, at_once in ((1, 0), (ranks, micro_batch)):
+        module, loss = built(bert), 0.0
+        module.no_sync = nullcontext
+        for rank in range(size):
+            run = ForwardBackward(module, ProcessGroup(rank, size), at_once, "fp32", CPU, 1)
+            loss += float(run.run(module.prepare(examples, labels, tiny.draw_of()), 1, None)["loss"])
+        parameters = dict(module.named_parameters())
+        found.append((loss, {name: p.grad / size for name, p in parameters.items() if p.grad is not None}))
+    (loss, whole), (added, parts) = found
+    assert added == pytest.approx(loss, rel=1e-6)
+    assert parts.keys() == whole.keys() > {"head.start.weight"}
+    for name, gradient in whole.items():
+        torch.testing.assert_close(parts[name], gradient, rtol=1e-4, atol=1e-6)
 
 
 def test_no_answer_begins_outside_the_context(bert: Path) -> None:

@@ -14,10 +14,11 @@ from requested import resolve_table
 from tasks.task_files import write_file
 
 from harness import specs
+from harness.answers import SpanReading
 from harness.encoders import HeadTraining, Located, locate
 from harness.errors import UserError
 from harness.planning.row import Row
-from harness.planning.runs import Plan, make_plan, stage_flops
+from harness.planning.runs import CHARS_PER_TOKEN, Plan, make_plan, stage_flops
 from harness.planning.table import load_table
 from harness.planning.task_reader import NO_TRANSLATION, Translation
 from harness.report.notes import mlm_head_notes
@@ -734,6 +735,12 @@ def test_longer_texts_cost_more_up_to_the_maximum_length(few_shot: Plan) -> None
         return stage_flops(replace(leaf, data=replace(leaf.data, train=rows)), SHAPE)
 
     assert at(100) < at(300) < at(10_000) == at(100_000)
+    reading = SpanReading(stride=64)
+    leaf = replace(leaf, data=replace(leaf.data, num_labels=2, spans=reading), selection=None)
+    windows = [at(CHARS_PER_TOKEN * (128 + 64 * more - 2.5)) for more in range(5)]
+    assert windows == pytest.approx(
+        [windows[0] * (1 + more) for more in range(5)]
+    )  # of 128 tokens, of which 64 are new
 
 
 def test_all_glue_tasks_have_typical_sizes_for_a_cost() -> None:

@@ -33,6 +33,10 @@ class Reading:
     max_length: int
     views: int = 1
 
+    def check(self, rows: Sequence[Row], tokeniser: Tokeniser) -> None:
+        """Raises UserError where rows cannot be read with this tokenizer."""
+        return  # any text can be cut
+
     def sequences(self, parts: Iterable[Sequence[Row]], tokeniser: Tokeniser) -> Iterator[Tokens]:
         """The sequences of rows that come in parts, one or more at a time."""
         yield from (self.examples(part, tokeniser).tokens for part in parts)
@@ -93,6 +97,9 @@ class Cloze(Reading):
 
     prompt: Prompt = field(kw_only=True)
 
+    def check(self, rows: Sequence[Row], tokeniser: Tokeniser) -> None:
+        self.examples([("a",) * len(row) for row in rows[:1]], tokeniser)
+
     def examples(self, rows: Sequence[Row], tokeniser: Tokeniser) -> ClozeExamples:
         """Raises UserError for a template or label words that do not fit the encoder."""
         return cloze_examples(rows, tokeniser, self.prompt, self.max_length)
@@ -110,24 +117,39 @@ class Windows(Reading):
 
     spans: SpanReading = SQUAD
 
+    def check(self, rows: Sequence[Row], tokeniser: Tokeniser) -> None:
+        """Questions are read only where one could leave too little room."""
+        if self._room(tokeniser.pair_frame, self.spans.question) < 2:
+            self._asked([question for question, _ in rows], tokeniser)
+
     def examples(self, rows: Sequence[Row], tokeniser: Tokeniser) -> Examples:
         """Raises UserError where a question leaves a window no room for an answer."""
-        frame, questions, contexts = tokeniser.pair_frame, *(list(column) for column in zip(*rows, strict=True))
+        questions, contexts = (list(column) for column in zip(*rows, strict=True))
+        frame = tokeniser.pair_frame
         different = list(dict.fromkeys(contexts))  # many questions have one context
         placed = dict(zip(different, tokeniser.placed(different), strict=True))
         whole: list[Tokens] = []
-        for question, (ids, _), context in zip(questions, tokeniser.placed(questions), contexts, strict=True):
-            ids = ids[: self.spans.question]
-            room = self.max_length - len(frame.before) - len(frame.between) - len(frame.after) - len(ids)
-            if room < 2:
-                raise UserError(
-                    f"max_length {self.max_length}: leaves no room for a context beside the {len(ids)} tokens of the question "
-                    f"'{question[:60]}'; raise max_length."
-                )
+        for ids, context in zip(self._asked(questions, tokeniser), contexts, strict=True):
+            room = self._room(frame, len(ids))
             content, places = placed[context]
             whole.append(_windows(ids, content, places, frame, room, min(self.spans.stride, room // 2)))
         starts = np.concatenate([[0], np.cumsum([len(tokens) for tokens in whole])])
         return Examples(joined(*whole), starts, tuple(contexts))
+
+    def _asked(self, questions: Sequence[str], tokeniser: Tokeniser) -> list[NDArray[np.int32]]:
+        """The tokens of each question that are read. Raises UserError where they leave a window no room for an answer."""
+        cut, frame = [ids[: self.spans.question] for ids, _ in tokeniser.placed(questions)], tokeniser.pair_frame
+        for question, ids in zip(questions, cut, strict=True):
+            if self._room(frame, len(ids)) < 2:
+                raise UserError(
+                    f"max_length {self.max_length}: leaves no room for a context beside the {len(ids)} tokens of the question "
+                    f"'{question[:60]}'; raise max_length."
+                )
+        return cut
+
+    def _room(self, frame: PairFrame, question: int) -> int:
+        """Tokens of the context in a window."""
+        return self.max_length - len(frame.before) - len(frame.between) - len(frame.after) - question
 
 
 def reading_of(data: Data) -> Reading:
