@@ -19,6 +19,7 @@ from harness.analysis.schema import RESULT_DTYPES
 from harness.analysis.scores import results_of
 from harness.api.arguments import Fields, Files, Name, Set, Shared, checked, request_from, with_table
 from harness.api.data_frames import BenchResult, CompareResult, PlanSummary, TuneResult
+from harness.api.notebook import in_notebook
 from harness.commands.bench import Callbacks
 from harness.commands.bench import bench as run_bench
 from harness.commands.compare import comparisons_of
@@ -104,8 +105,8 @@ def bench(
     ['accuracy']
     """
 
-    def shown(*_: Any) -> AbstractContextManager[Callable[[Event], None]]:
-        return nullcontext(on_event or (lambda event: None))
+    def shown(prepared: Prepared, *_: Any) -> AbstractContextManager[Callable[[Event], None]]:
+        return nullcontext(on_event or in_notebook(len(prepared.items)) or (lambda event: None))
 
     done = run_bench(with_table(request_from(table, set, with_file, fields)), Callbacks(stages=shown))
     done.track()

@@ -14,9 +14,17 @@ from harness.commands.compare import detections_of, variance_of
 from harness.commands.prepare import Prepared, cost_on
 from harness.commands.report import grid_of
 from harness.planning.recipe import Value
-from harness.report.comparison import comparison_frame, rendered, rendered_variance, sentence, variance_frame
+from harness.report.comparison import (
+    comparison_document,
+    comparison_frame,
+    rendered,
+    rendered_variance,
+    sentence,
+    variance_frame,
+)
+from harness.report.document import fragment
 from harness.report.power import detection_rows
-from harness.report.table import render
+from harness.report.table import render, results_document
 from harness.search.results import Study
 
 if TYPE_CHECKING:
@@ -138,6 +146,9 @@ class BenchResult:
     def __repr__(self) -> str:
         return self.table()
 
+    def _repr_html_(self) -> str:
+        return fragment(results_document(*grid_of(self._prepared)))
+
 
 @dataclass(frozen=True, repr=False)
 class CompareResult:
@@ -172,6 +183,9 @@ class CompareResult:
 
     def __repr__(self) -> str:
         return self.table()
+
+    def _repr_html_(self) -> str:
+        return fragment(comparison_document(self._comparisons))
 
 
 @dataclass(frozen=True, repr=False)

@@ -3,6 +3,7 @@ it again; its numbers, and the runs of a store, as data frames."""
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -232,6 +233,9 @@ class StageRecord:
 
     def __repr__(self) -> str:
         return f"<{self.stage.phase} {self.key[:12]}: {self.record.status}>"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(repr(self)[1:-1])}</p>{self.history.to_html(index=False, max_rows=20, na_rep='')}"
 
 
 def stage_record(store: Store, beginning: str) -> StageRecord:

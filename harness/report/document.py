@@ -5,6 +5,7 @@ Pure: equal content gives equal bytes. What a table holds is plain text: each wr
 
 from __future__ import annotations
 
+import html
 import itertools
 import json
 import re
@@ -175,7 +176,18 @@ class Latex(Style):
         return f"\\textsuperscript{{{letters}}}"
 
 
-TEXT, MARKDOWN, LATEX = Style(), Markdown(), Latex()
+class Html(Style):
+    def escape(self, text: str) -> str:
+        return html.escape(" ".join(text.split()))
+
+    def best(self, text: str) -> str:
+        return f"<b>{text}</b>"
+
+    def mark(self, letters: str) -> str:
+        return f"<sup>{letters}</sup>"
+
+
+TEXT, MARKDOWN, LATEX, HTML = Style(), Markdown(), Latex(), Html()
 
 
 def written(document: Document, format: str) -> str:
@@ -194,6 +206,24 @@ def written(document: Document, format: str) -> str:
     parts += [bullet + style.escape(line) for line in (*document.notes, *document.lines)]
     below = [part for table in document.below for part in ("", *_titled(table, format)[:-1])]
     return "\n".join([*parts, *below]) + "\n"
+
+
+def fragment(document: Document) -> str:
+    """As a notebook shows it below a cell: tables, footnotes and lines, then the tables below to be opened. `page.py` writes whole pages."""
+    lines = "".join(f"<div>{HTML.escape(line)}</div>" for line in (*document.notes, *document.lines))
+    below = "".join(map(_html_table, document.below))
+    folded = f"<details><summary>More tables</summary>{below}</details>" if below else ""
+    return f"<div>{''.join(map(_html_table, document.tables))}<small>{lines}</small>{folded}</div>"
+
+
+def _html_table(table: Table) -> str:
+    sides = ["left" if i in table.left else "right" for i in range(len(table.head))]
+    rows = [
+        "".join(f'<{tag} style="text-align: {side}">{text}</{tag}>' for side, text in zip(sides, cells, strict=True))
+        for tag, cells in (("th", map(HTML.escape, table.head)), *(("td", map(HTML.cell, row)) for row in table.rows))
+    ]
+    caption = f"<caption>{HTML.escape(table.title)}</caption>" if table.title else ""
+    return f"<table>{caption}<tr>{'</tr><tr>'.join(rows)}</tr></table>"
 
 
 def _titled(table: Table, format: str) -> list[str]:

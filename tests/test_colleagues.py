@@ -1,0 +1,149 @@
+"""What a colleague meets first: the example notebook, what a notebook shows, the citation, and the wheel in an environment of its own."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+from cli.command import write_csv
+from cluster import in_process
+from ruamel.yaml import YAML
+
+import harness
+from harness.api.notebook import in_notebook
+from harness.report.document import Document, Entry, Table, fragment
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+class Shell:
+    """As IPython's kernel, of which a call asks whether it runs and to which it displays."""
+
+    config: ClassVar[dict[str, Any]] = {"IPKernelApp": {}}
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def display(self, data: dict[str, str], *, raw: bool, display_id: bool) -> Any:
+        self.lines.append(data["text/plain"])
+        return SimpleNamespace(update=lambda data, raw: self.lines.append(data["text/plain"]))
+
+    @property
+    def module(self) -> Any:
+        return SimpleNamespace(get_ipython=lambda: self, display=SimpleNamespace(display=self.display))
+
+
+def cells() -> list[str]:
+    body = json.loads((REPOSITORY / "docs/example.ipynb").read_text(encoding="utf-8"))
+    assert all(cell.get("outputs", []) == [] for cell in body["cells"]), "no outputs in the repository"
+    return ["".join(cell["source"]) for cell in body["cells"] if cell["cell_type"] == "code"]
+
+
+def shown(source: str, names: dict[str, Any]) -> Any:
+    """Run a cell; the value of its last line, where that is an expression."""
+    tree = ast.parse(source)
+    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, "cell", "exec"), names)
+    return eval(compile(ast.Expression(last.value), "cell", "eval"), names) if last else None
+
+
+class Balanced(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def balanced(html: str) -> str:
+    parser = Balanced()
+    parser.feed(html)
+    parser.close()
+    assert parser.open == []
+    return html
+
+
+@pytest.mark.usefixtures("packaged", "workdir")
+def test_the_notebook_runs_from_its_first_cell_to_its_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_process.patch(monkeypatch)
+    shell, names = Shell(), dict[str, Any]()
+    monkeypatch.setitem(sys.modules, "IPython", shell.module)
+    values = [shown(source, names) for source in cells()]
+    assert names["done"].complete
+    assert shell.lines[0] == "0 of 4 stages: FT/movies/n20/subset0/seed31 started"
+    assert shell.lines[-1].startswith("4 of 4 stages: ")
+    assert sum(hasattr(value, "_repr_html_") for value in values) == len(values) - 1
+    html = [
+        balanced(value._repr_html_())
+        for value in values
+        if isinstance(value, (harness.BenchResult, harness.CompareResult))
+    ]
+    assert len(html) == 2
+    assert "<td" in html[0]
+    assert ">FT<" in html[0]
+    record = next(value for value in values if isinstance(value, harness.StageRecord))
+    assert record.key[:12] in record._repr_html_()
+    before = len(shell.lines)
+    shown(cells()[2], names)
+    assert len(shell.lines) == before, "the same cell again trains nothing"
+
+
+def test_no_notebook_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert in_notebook(3) is None
+    terminal = SimpleNamespace(get_ipython=lambda: SimpleNamespace(config={}))
+    monkeypatch.setitem(sys.modules, "IPython", terminal)
+    assert in_notebook(3) is None
+
+
+def test_a_fragment_escapes_what_it_shows() -> None:
+    table = Table("a < b", ["Method", "<x>"], [["R&D", Entry("1.0", spread="0.1", best=True, marks="a")]])
+    html = balanced(fragment(Document("d", [table], ["1 < 2"], ["a: note"], below=[table])))
+    assert "<caption>a &lt; b</caption>" in html
+    assert "R&amp;D" in html
+    assert "<b>1.0 ± 0.1</b><sup>a</sup>" in html
+    assert "<div>a: note</div><div>1 &lt; 2</div>" in html
+    assert "<details>" in html
+
+
+def test_the_citation_is_of_this_version() -> None:
+    body = YAML(typ="safe", pure=True).load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
+    assert body["version"] == harness.__version__
+    assert body["license"] == "Apache-2.0"
+    assert {"cff-version", "title", "message", "authors"} <= body.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_the_wheel_benches_in_an_environment_of_its_own(bert: Path, tmp_path: Path) -> None:
+    """`pip install` of the wheel, then a bench on a file of rows: whatever the checkout alone has is missed."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(REPOSITORY)], check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "env")], check=True)
+    python = str(tmp_path / "env/bin/python")
+    constraints = str(REPOSITORY / "constraints.txt")
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--constraint", constraints, str(wheel)], check=True)
+    rows = [(f"the film was {('dull', 'fine')[i % 2]} and number {i}", ("bad", "good")[i % 2]) for i in range(200)]
+    write_csv(tmp_path / "films.csv", rows, ("text", "label"))
+    line = f"bench --tasks films.csv --encoder {bert} --sizes 20 --subsets 0 --seeds 31 --methods ft --slots 1 --set fine_tune.steps=4 --format csv"
+    done = subprocess.run(
+        [str(tmp_path / "env/bin/harness"), *line.split()],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 2, done.stdout
