@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cluster.conftest import Undisturbed
-from cluster.driver import BENCH, STAGES, Driver, finished, kept, outside, started, table_of
+from cluster.conftest import Bench, Undisturbed
+from cluster.driver import BENCH, STAGES, Driver, kept, outside, started, table_of
 
 from harness.cli import main
 
@@ -88,11 +88,13 @@ def test_the_same_command_again_trains_nothing_and_imports_neither_torch_nor_ray
     assert (copied / ".harness" / "harness.db").read_bytes() == bytes_before
 
 
-def test_more_of_the_same_table_trains_only_what_is_missing(undisturbed: Undisturbed, copied: Path) -> None:
+def test_more_of_the_same_table_trains_only_what_is_missing(
+    bench: Bench, undisturbed: Undisturbed, copied: Path
+) -> None:
     """CMLM with alpha 0 is the computation of TAPT, so its runs are there; a third seed of FT is not."""
     before = kept(copied)
     again = BENCH.replace("ft,scl,tapt", "cmlm") + " --set cmlm.alpha=0"
-    driver = finished(copied, again)
+    driver = bench(copied, again)
     tapt = [r["test"] for r in undisturbed.driver.table["results"] if r["row"] == "TAPT"]
     assert [r["test"] for r in driver.table["results"]] == tapt
     assert kept(copied) == before

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from cluster.driver import BENCH, STAGES, TRACE, Driver, Kept, finished, kept, started
+from cluster.conftest import Bench, Undisturbed
+from cluster.driver import BENCH, STAGES, TRACE, Driver, Kept, finished, kept, numbers, started
 from cluster.studies import leases
 
 pytestmark = pytest.mark.ray
@@ -57,9 +58,9 @@ def test_kill_9_on_a_worker(tmp_path: Path, same_table: SameTable) -> None:
     same_table(driver)
 
 
-def test_interrupted_then_on_one_slot(tmp_path: Path, same_table: SameTable) -> None:
-    """By Ctrl-C, then by closing the terminal: both reach all processes of the command at once, Ray's too. On one slot, the
-    numbers are those of two."""
+def test_interrupted_then_on_one_slot(tmp_path: Path, bench: Bench, undisturbed: Undisturbed) -> None:
+    """By Ctrl-C, then by closing the terminal: both reach all processes of the command at once, Ray's too. On one slot, or without Ray,
+    the numbers are those of two."""
     before: dict[str, Kept] = {}
     for number, status, by in ((signal.SIGINT, 130, ""), (signal.SIGHUP, 129, " by SIGHUP")):
         with started(tmp_path, f"{BENCH} --slots 1") as driver:
@@ -72,6 +73,7 @@ def test_interrupted_then_on_one_slot(tmp_path: Path, same_table: SameTable) -> 
             driver.gone()
         assert leases(tmp_path) == 0
         before = kept(tmp_path)
-    again = finished(tmp_path, f"{BENCH} --slots 1")
+    again = bench(tmp_path, f"{BENCH} --slots 1")
     went_on(tmp_path, before)
-    same_table(again)
+    assert again.table == undisturbed.driver.table
+    assert numbers(kept(tmp_path)) == numbers(undisturbed.records)

@@ -145,9 +145,10 @@ def test_fp16(kind: str, made: dict[str, Path]) -> None:
 
 @pytest.mark.parametrize("kind", EVERY)
 def test_trains_and_says_what_it_cannot(kind: str, made: dict[str, Path]) -> None:
-    """Every objective for three steps: the loss is finite, and one that the family cannot train is named with a way out."""
+    """An update of each objective that uses an encoder in another way, and an evaluation; one that the family cannot train is named with a
+    way out."""
     located = locate(str(made[kind]))
-    for name in ("cross_entropy", "scl", "mlm", "cmlm-simsiam", "cssl-simclr", "taco", "electra-narrow", "coco_lm"):
+    for name in ("cross_entropy", "cmlm-simsiam", "cssl-simclr", "taco", "electra-narrow", "coco_lm"):
         spec = tiny.OBJECTIVES[name]
         if definition_of(spec).headless(located.config):
             assert name not in (*tiny.SUPERVISED, "cssl-simclr")
@@ -157,7 +158,7 @@ def test_trains_and_says_what_it_cannot(kind: str, made: dict[str, Path]) -> Non
             assert "use a BERT" in reason or "set coco_lm.lm" in reason
             continue
         supervised = DEFINITIONS[spec.name].labelled
-        stage, inputs = (tiny.fine_tuning if supervised else tiny.post_training)(made[kind], spec, steps=3, lr=1e-4)
+        stage, inputs = (tiny.fine_tuning if supervised else tiny.post_training)(made[kind], spec, steps=1, lr=1e-4)
         scoring = Scoring.of(stage, tiny.METRICS) if supervised else None
         result = train(tiny.built(made[kind], spec, dropout=0.1), inputs, stage.optim, 1, scoring=scoring)
         assert result.flops > 0

@@ -35,7 +35,7 @@ CONFIG: dict[str, Any] = {
     "model_type": "roberta",
 }
 PHASES = {"fine-tune": "fine_tune", "post-train": "post_train", "pre-train": "pre_train"}
-MANY = 3000
+MANY = 300
 """Presets with more runs are planned with their first seed: what is compared is said of each of them alike."""
 OVERRIDDEN: list[tuple[str, str, dict[str, Any]]] = [
     ("taco_base", "paper", {"set": ("fine_tune.warmup_steps=50",), "tasks": ("rte", "mnli")}),

@@ -91,21 +91,21 @@ def test_the_lease_of_a_killed_process_is_free_at_once(store: Store, url: str, r
 
 def test_of_processes_that_ask_at_once_exactly_one_is_granted(store: Store, url: str) -> None:
     keys = [f"{i:032x}" for i in range(40)]
-    with several(4, samples.race, url, keys) as pipes:
+    with several(3, samples.race, url, keys) as pipes:
         answers = [received(pipe) for pipe in pipes]
         for grants in zip(*answers, strict=True):
-            assert sorted(grants) == ["granted", "held", "held", "held"]
+            assert sorted(grants) == ["granted", "held", "held"]
 
 
 def test_processes_on_a_store_that_is_not_there_yet_make_it_together(url: str) -> None:
     keys = [f"{i:032x}" for i in range(3)]
-    with several(4, samples.race, url, keys) as pipes:
+    with several(3, samples.race, url, keys) as pipes:
         assert all(len(received(pipe)) == len(keys) for pipe in pipes)
 
 
 def test_processes_with_the_same_work_write_one_record_each(store: Store, url: str) -> None:
     seeds = list(range(40))
-    with several(4, samples.work_off, url, seeds) as pipes:
+    with several(3, samples.work_off, url, seeds) as pipes:
         written = [received(pipe) for pipe in pipes]
     owners = [[seed for seed, ours in each.items() if ours] for each in written]
     assert sorted(seed for each in owners for seed in each) == seeds
