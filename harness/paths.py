@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 from harness.errors import UserError
 
 T = TypeVar("T")
+PYTHON = ".py"
+"""What the file of a method from outside ends with."""
 
 
 def named_path(text: str, place: str = "") -> Path:

@@ -129,11 +129,17 @@ def _label(default: Any = "") -> Any:
 
 @dataclass(frozen=True)
 class Objective:
-    """A training loss by name: its version (bumped by hand when its numbers change) and the parameters that have an effect."""
+    """A training loss by name: its version (bumped by hand when its numbers change) and the parameters that have an effect.
+
+    `source`: the digest of the file that defines it, where that is none of this package; `code`: that file's text, which travels to
+    worker processes with the stage and is kept in no store: nothing that a store holds is run.
+    """
 
     name: str
     version: int
     params: Mapping[str, float | int | str | bool] = field(default_factory=dict)
+    source: str = neutral("")
+    code: str = field(default="", compare=False, repr=False, metadata={"label": True, "unstored": True})
 
 
 @dataclass(frozen=True)
@@ -319,7 +325,7 @@ class Stage:
 
         def plain(value: Any) -> Any:
             if is_dataclass(value) and not isinstance(value, type):
-                return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+                return {f.name: plain(getattr(value, f.name)) for f in fields(value) if "unstored" not in f.metadata}
             if isinstance(value, Mapping):
                 return dict(value)
             return [plain(v) for v in value] if isinstance(value, tuple) else value

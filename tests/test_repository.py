@@ -64,6 +64,7 @@ ROOMS = [
     "tracking",
     "analysis",
     "planning",
+    "contract",
     "running",
     "training",
     "methods",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import (
     AlbertConfig,
     AutoModelForMaskedLM,
@@ -24,6 +24,8 @@ from transformers import (
     RobertaConfig,
 )
 
+from harness.contract.objectives import SHAPE, WORDS, Subject, draw_of, random_model, texts
+from harness.contract.objectives import tokenizer as tokenizer_like
 from harness.encoders.families import FAMILIES, family_of
 from harness.encoders.models.text_encoder import TextEncoder, load_encoder
 from harness.encoders.sources import locate
@@ -35,20 +37,12 @@ from harness.objectives import DEFINITIONS, build, definition_of, objective
 from harness.prompts import Prompt
 from harness.specs import Data, Encoder, Objective, Optim, Parent, RowSet, Selection, Stage
 from harness.storage import Storage
-from harness.streams import stream
 from harness.training.loop import Inputs
 
+__all__ = ["WORDS", "draw_of", "texts"]  # handed on
 KINDS = ("bert", "roberta", "electra", "mpnet", "distilbert")
 MORE = ("modernbert", "deberta-v2", "albert")
 """Families whose layers are not named as BERT's are."""
-WORDS = (*(f"w{i}" for i in range(40)), "good", "bad", "##ish")
-_SHAPE: dict[str, Any] = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "initializer_range": 0.1,
-}
 _MODERN = {
     "max_position_embeddings": 64,
     "pad_token_id": 0,
@@ -72,24 +66,7 @@ _DEBERTA_V3 = {
 
 def tokenizer(kind: str) -> PreTrainedTokenizerFast:
     """WordPiece over `WORDS`, with the special tokens, their places and the token types of the model type."""
-    if not FAMILIES[kind].after_padding:
-        first, last, pad, unknown, mask = "[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]"
-        special = [pad, unknown, first, last, mask]
-        pair = f"{first}:0 $A:0 {last}:0 $B:1 {last}:1"
-    else:
-        first, last, pad, unknown, mask = "<s>", "</s>", "<pad>", "<unk>", "<mask>"
-        special = [first, pad, last, unknown, mask]
-        pair = f"{first}:0 $A:0 {last}:0 {last}:0 $B:0 {last}:0"
-    ids = {token: i for i, token in enumerate((*special, *WORDS))}
-    made = Tokenizer(models.WordPiece(ids, unk_token=unknown))
-    made.normalizer = normalizers.Lowercase()
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.post_processor = processors.TemplateProcessing(
-        single=f"{first}:0 $A:0 {last}:0", pair=pair, special_tokens=[(first, ids[first]), (last, ids[last])]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=made, cls_token=first, sep_token=last, pad_token=pad, unk_token=unknown, mask_token=mask
-    )
+    return tokenizer_like(bool(FAMILIES[kind].after_padding))
 
 
 def _own_names(shape: dict[str, Any], kind: str) -> dict[str, Any]:
@@ -97,7 +74,7 @@ def _own_names(shape: dict[str, Any], kind: str) -> dict[str, Any]:
 
 
 def config(kind: str) -> Any:
-    shape = {**_SHAPE, "vocab_size": len(tokenizer(kind))}
+    shape = {**SHAPE, "vocab_size": len(tokenizer(kind))}
     return {
         "bert": lambda: BertConfig(**shape, max_position_embeddings=64),
         "electra": lambda: ElectraConfig(**shape, embedding_size=16, max_position_embeddings=64),
@@ -117,14 +94,8 @@ def shape_of(kind: str) -> dict[str, Any]:
 
 
 def model(kind: str, seed: int = 0) -> Any:
-    """A random masked-language model of the type; biases and norms are random too, so that a missing one is noticed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        made = AutoModelForMaskedLM.from_config(config(kind))
-        with torch.no_grad():
-            for parameter in made.parameters():
-                parameter.add_(torch.randn_like(parameter) * 0.05)
-    return made
+    """A random masked-language model of the type."""
+    return random_model(config(kind), seed)
 
 
 def encoder_folder(root: Path, kind: str) -> Path:
@@ -142,22 +113,6 @@ def plain_model(folder: Path, attention: str = "eager") -> Any:
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
     return made
-
-
-def texts(count: int, seed: int = 0, pairs: bool = False) -> tuple[list[tuple[str, ...]], NDArray[np.int64]]:
-    """Rows of one or two texts of 1 to 12 words, and labels that the words tell (`good` or `bad` somewhere)."""
-    generator = np.random.default_rng(seed)
-    labels = generator.integers(0, 2, count)
-
-    def sentence(label: int) -> str:
-        words = [f"w{i}" for i in generator.integers(0, 30, generator.integers(1, 12))]
-        words.insert(int(generator.integers(0, len(words) + 1)), ("bad", "good")[label])
-        return " ".join(words)
-
-    rows: list[tuple[str, ...]] = [
-        (sentence(int(label)), sentence(int(label))) if pairs else (sentence(int(label)),) for label in labels
-    ]
-    return rows, labels
 
 
 @lru_cache(maxsize=8)
@@ -329,9 +284,18 @@ def read(folder: Path, rows: Sequence[tuple[str, ...]], spec: Objective) -> Exam
     return Cloze(64, prompt=PROMPT).examples(rows, tokeniser(folder))
 
 
-def draw_of(seed: int = 1, step: int = 1) -> Any:
-    """The loop's `draw` at a step."""
-    return lambda purpose, *more: stream(seed, purpose, step, *more)
+def subject(
+    folder: Path, name: str, rows: list[tuple[str, ...]] | None = None, dropout: float = 0.0, **params: Any
+) -> Subject:
+    """An objective on nine texts, unless told otherwise: two contrast groups of four, and one sequence alone. `p_m`: where it has one."""
+    spec = OBJECTIVES[name]
+    if "p_m" not in spec.params:
+        params.pop("p_m", None)
+    spec = replace(spec, params={**spec.params, **params})
+    rows = texts(9, seed=4)[0] if rows is None else rows
+    labels = np.arange(len(rows)) % 2 if DEFINITIONS[spec.name].labelled else None
+    whole = [*rows, *(("w7 " + row[0],) for _ in range(1, views_in(spec)) for row in rows)]
+    return Subject(built(folder, spec, dropout=dropout), read(folder, whole, spec), labels)
 
 
 def fine_tuning(

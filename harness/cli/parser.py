@@ -471,6 +471,10 @@ def _predict(predict: argparse.ArgumentParser) -> None:
     _add(predict, "text", "store", "storage", text="text column, or two, comma-separated (default: the task's)")
 
 
+def _check(check: argparse.ArgumentParser) -> None:
+    check.add_argument("file", help="Python file that defines a method (docs/extending.md)")
+
+
 def _doctor(doctor: argparse.ArgumentParser) -> None:
     _add(doctor, "store", "storage", "data")
     _switch(doctor, "--quarantine", "move damaged records of the store to a separate table")
@@ -498,6 +502,7 @@ COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str, str]] 
     ),
     "merge": (_merge, "stores:merge", "take over the records of other stores and published folders"),
     "init": (_init, "init:init", "write a task's YAML file for a file of labelled rows"),
+    "check": (_check, "check:check", "hold a method of your own, a Python file, to the contract of the built-in ones"),
     "submit": (_submit, "submit:submit", "submit a bench or tune to a Ray cluster as a job"),
     "list": (_list, "show:listing", f"list {', '.join(LISTED)}"),
     "show": (_show, "show:show", "show one record: its numbers, its parents and the command that reproduces it"),

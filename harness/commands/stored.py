@@ -9,7 +9,8 @@ from typing import Any
 
 from harness.commands.prepare import name_of_task
 from harness.errors import UserError, unknown
-from harness.methods import METHODS, methods_named
+from harness.methods import METHODS, methods_named, read_methods
+from harness.paths import PYTHON
 from harness.planning.request import (
     FIELDS,
     FILTERS,
@@ -132,6 +133,9 @@ def of_cell(stored: StoredRequest, label: Mapping[str, Any]) -> Request:
 def _method(request: Request, label: Mapping[str, Any]) -> str:
     """A row by its name; one that the table does not have, and gets for its method, by the method."""
     row, method = str(label["row"]), str(label["method"])
+    for name in request.methods or ():
+        if PYTHON in name and read_methods(name) == method:
+            return name
     added = set(method.split("+")) <= METHODS.keys() and row == "+".join(m.title for m in methods_named(method))
     try:
         rows = {each.name for each in load_table(request.table).rows}

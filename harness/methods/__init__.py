@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from pkgutil import iter_modules
 
 from harness.errors import UserError, unknown
 from harness.methods.base import Method, RunContext, Step, UnlabelledPhase, chain, hyperparameters, mlm_head_stage
+from harness.methods.outside import file_of, installed, is_file, method_in
 
 _MODULES = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
 _FOUND = [value for module in _MODULES for value in vars(module).values() if isinstance(value, Method)]
 METHODS: dict[str, Method] = {m.name: m for m in sorted(_FOUND, key=lambda m: (not m.supervised, m.name))}
-"""Every method that a module of this package defines: first those that fine-tune."""
+"""Every method that a module of this package defines, first those that fine-tune; then those of entry points, and of files that were read."""
+_FILES: dict[str, Path] = {}
+"""Of each method from outside its file."""
+
+
+def read_method(path: Path) -> Method:
+    """The method that a file defines, which `METHODS` has from now on. Raises UserError as `method_in` does."""
+    names = [name for name in METHODS if name not in _FILES or _FILES[name].resolve() != path.resolve()]
+    method = method_in(path, METHODS.values(), names)
+    METHODS[method.name], _FILES[method.name] = method, path
+    return method
+
+
+for _path in installed():
+    read_method(_path)
+
+
+def read_methods(name: str) -> str:
+    """'./my_method.py+scl' as 'my_method+scl': the files in it are read."""
+    return "+".join(read_method(file_of(part)).name if is_file(part) else part for part in name.split("+"))
 
 
 def methods_named(name: str, where: str = "") -> tuple[Method, ...]:
@@ -42,4 +63,6 @@ __all__ = [
     "hyperparameters",
     "methods_named",
     "mlm_head_stage",
+    "read_method",
+    "read_methods",
 ]

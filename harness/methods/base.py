@@ -68,7 +68,7 @@ class Method:
     `translates`: its rows are back-translated views. `kinds`: of tasks that it can be run on. `skip`: a further reason not to run it in a
     context.
     `choices(h)`: decisions of these hyperparameters that no paper fixes (docs/papers.md), in a few words each, for a table's caption;
-    equal for hyperparameters that make equal stages. `full_name`: what the title stands for.
+    equal for hyperparameters that make equal stages. `full_name`: what the title stands for. `source`: of one from outside, its file and the digest of that.
     """
 
     name: str
@@ -83,6 +83,7 @@ class Method:
     skip: Callable[[RunContext], str | None] = lambda context: None
     choices: Callable[[Any], tuple[str, ...]] = lambda h: ()
     full_name: str = ""
+    source: str = ""
 
     @property
     def supervised(self) -> bool:

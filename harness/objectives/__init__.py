@@ -6,7 +6,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from harness.objectives.definitions import DEFINITIONS, definition_of
+from harness.objectives.definitions import DEFINITIONS, Definition, defined, definition_of
 from harness.specs import Objective
 
 if TYPE_CHECKING:
@@ -21,12 +21,13 @@ def objective(name: str, **params: float | int | str | bool) -> Objective:
 
     Raises KeyError for an unknown objective and TypeError for a parameter that it does not have and for one that is missing.
     """
-    return _identity(name, DEFINITIONS[name].version, **params)
+    known = DEFINITIONS[name]
+    return _identity(known, known.version, **params)  # type: ignore[arg-type]  # a class is hashable
 
 
 @lru_cache(typed=True)  # one object for thousands of stages, whose canonical form is then computed once
-def _identity(name: str, version: int, /, **params: float | int | str | bool) -> Objective:
-    return DEFINITIONS[name](**params).spec
+def _identity(known: type[Definition], version: int, /, **params: float | int | str | bool) -> Objective:
+    return known(**params).spec
 
 
 def build(
@@ -37,7 +38,7 @@ def build(
 
     Raises ValueError when the stage was recorded by another version of the objective, and TypeError for parameters as `objective` does.
     """
-    known = DEFINITIONS.get(spec.name)
+    known = defined(spec) if spec.source or spec.name in DEFINITIONS else None
     if known is None or known.version != spec.version:
         version = known.version if known else None
         raise ValueError(f"objective {spec.name} is version {version} here, the stage was recorded by {spec.version}")

@@ -28,7 +28,13 @@ class Field(NamedTuple):
 
 REQUEST_FIELDS = (
     Field("preset", str, "table", "preset, of those that the table has: {presets} (default: quick)"),
-    Field("methods", str, "filter", "methods or rows of the table, comma-separated", several=True),
+    Field(
+        "methods",
+        str,
+        "filter",
+        "methods or rows of the table, comma-separated, or a method's own Python file",
+        several=True,
+    ),
     Field(
         "tasks",
         str,

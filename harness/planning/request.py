@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError
+from harness.paths import PYTHON
 from harness.planning.fields import BY_NAME, names_of
 from harness.yaml_files import format_value, parse_value
 
@@ -213,6 +214,9 @@ def _rooted(request: Request, folder: Path) -> Request:
     if request.table.endswith(YAML):
         changes["table"] = rooted(request.table)
     tasks = None if request.tasks is None else tuple(rooted(t) if is_own(t) else t for t in request.tasks)
+    if request.methods is not None:
+        parts = [[rooted(part) if part.endswith(PYTHON) else part for part in m.split("+")] for m in request.methods]
+        changes["methods"] = tuple(map("+".join, parts))
     return replace(request, **changes, tasks=tasks)
 
 

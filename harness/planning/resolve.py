@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from harness.errors import UserError, unknown
-from harness.methods import METHODS, methods_named
+from harness.methods import METHODS, methods_named, read_methods
 from harness.planning.overrides import applied, check_effect, of_rows, set_here
 from harness.planning.request import YAML, Request
 from harness.planning.resolved import ResolvedTable
@@ -30,7 +30,7 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
     first metric); None means `harness.tasks.task.TASKS`, without a check of the table's own tasks.
     Raises UserError for an unknown name, a number out of range, or a wrong override.
     """
-    request = request or Request()
+    request = _read(request or Request())
     preset = request.preset or table.preset_for(request.encoder)
     if preset not in table.presets:
         raise unknown("preset", preset, table.presets, f"{request.origin('preset')} of table {table.name}")
@@ -104,6 +104,11 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
 
 
 # --------------------------------------------------------------------------------------------------------- filters
+
+
+def _read(request: Request) -> Request:
+    """The request with the names of the methods whose files it names."""
+    return request if request.methods is None else replace(request, methods=tuple(map(read_methods, request.methods)))
 
 
 def _rows(table: Table, preset: str, request: Request) -> tuple[Row, ...]:

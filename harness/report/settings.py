@@ -55,6 +55,8 @@ def settings_of(resolved: ResolvedTable) -> list[Setting]:
     for part in parts:
         for name, value in resolved.settings.get(part, {}).items():
             found.append(Setting(f"{part}.{name}", value_text(value), "S" if letters else ""))
+        if source := METHODS[part].source:
+            found.append(Setting(f"{part}.source", source, "S" if letters else ""))
     if letters:
         extra = [task for task in resolved.tasks if task not in resolved.table.tasks]
         found += [Setting("tasks", ", ".join(extra), "S", "the paper's table lacks them")] if extra else []

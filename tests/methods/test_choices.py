@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from methods.contexts import alternatives, effective_with, every_hyperparameter, keys, needed_with
+from methods.contexts import every_hyperparameter
 
+from harness.contract.methods import alternatives, effective_with, keys, needed_with
 from harness.errors import UserError
 from harness.methods import METHODS, Method, hyperparameters
 

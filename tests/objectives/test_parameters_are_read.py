@@ -5,54 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, make_dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import tiny
-import torch
-from methods.contexts import alternatives, chain, effective_with, every_hyperparameter
+from methods.contexts import every_hyperparameter
 
 from harness import objectives
-from harness.encoders.models.text_encoder import Batch
+from harness.contract.methods import alternatives, chain, effective_with
+from harness.contract.objectives import Subject, unread
 from harness.methods import Method
-from harness.objectives.base import TrainingObjective
-from harness.objectives.definitions import DEFINITIONS, Config, Definition, StepSize, definition_of
+from harness.objectives.definitions import DEFINITIONS, definition_of
 from harness.specs import Objective
 
 READ: dict[str, set[str]] = {}
 """Unread parameters by objective: most points of a method share one."""
 
 
-def noting(definition: Definition, read: set[str]) -> Definition:
-    """The same definition, which notes the names that are read of it. FLOPs do not count."""
+def unread_of(folder: Path, spec: Objective) -> set[str]:
+    if repr(spec) not in READ:
+        rows = tiny.texts(9 * tiny.views_in(spec), seed=4)[0]
 
-    class Noting(type(definition)):  # type: ignore[misc]
-        def __getattribute__(self, name: str) -> Any:
-            read.add(name)
-            return super().__getattribute__(name)
+        def make() -> Subject:
+            return Subject(tiny.built(folder, spec), tiny.read(folder, rows, spec), np.arange(9) % 2)
 
-        def flops(self, config: Config, size: StepSize) -> float:
-            return 1.0
-
-    noted: Definition = object.__new__(Noting)
-    vars(noted).update(vars(definition))
-    read.clear()
-    return noted
-
-
-def unread(folder: Path, spec: Objective) -> set[str]:
-    """The parameters that building the objective, preparing a batch and its forward pass do not read."""
-    if repr(spec) in READ:
-        return READ[repr(spec)]
-    read: set[str] = set()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(objectives, "definition_of", lambda spec: noting(definition_of(spec), read))
-        module: TrainingObjective = tiny.built(folder, spec)
-    rows = tiny.texts(9 * tiny.views_in(spec), seed=4)[0]
-    views = module.prepare(tiny.read(folder, rows, spec), np.arange(9) % 2, tiny.draw_of())
-    module(Batch.of(views.tokens, torch.device("cpu"), views.ids), views)
-    READ[repr(spec)] = spec.params.keys() - read
+        READ[repr(spec)] = unread(make, spec)
     return READ[repr(spec)]
 
 
@@ -67,14 +44,14 @@ def specs_of(method: Method, name: str) -> Iterator[Objective]:
 @every_hyperparameter
 def test_what_a_method_puts_into_a_key_is_read(method: Method, name: str, bert: Path) -> None:
     for spec in specs_of(method, name):
-        assert not unread(bert, spec), (
+        assert not unread_of(bert, spec), (
             f"no code reads these parameters of objective {spec.name}; drop them from its key"
         )
 
 
 @pytest.mark.parametrize("name", tiny.OBJECTIVES)
 def test_parameters_of_objectives_are_read(name: str, bert: Path) -> None:
-    assert not unread(bert, tiny.OBJECTIVES[name])
+    assert not unread_of(bert, tiny.OBJECTIVES[name])
 
 
 def test_an_unread_parameter_is_seen(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +60,7 @@ def test_an_unread_parameter_is_seen(bert: Path, monkeypatch: pytest.MonkeyPatch
     more.__module__ = scl.__module__
     spec = tiny.OBJECTIVES["scl"]
     monkeypatch.setitem(DEFINITIONS, "scl", more)
-    assert unread(bert, replace(spec, params={**spec.params, "not_read": 0.1})) == {"not_read"}
+    assert unread_of(bert, replace(spec, params={**spec.params, "not_read": 0.1})) == {"not_read"}
 
 
 @pytest.mark.parametrize("name", tiny.OBJECTIVES)

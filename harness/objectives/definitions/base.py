@@ -38,20 +38,22 @@ class Definition:
 
     A parameter that equals its default is in no key: declare one with a default where it has no effect in some settings.
     `version` is part of every stage's key: raise it by hand when the code changes a value. `module`: the class that trains
-    it, in the module of harness.objectives that is named as the definition's own. `labelled`: it trains on labels.
+    it, in the module of harness.objectives that is named as the definition's own. `labelled`: it trains on labels. `source`, `code`: digest and text of a file from outside, set when it is read.
     """
 
     name: ClassVar[str]
     version: ClassVar[int]
     module: ClassVar[str]
     labelled: ClassVar[bool] = False
+    source: ClassVar[str] = ""
+    code: ClassVar[str] = ""
 
     @property
     def spec(self) -> Objective:
         """Its identity."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         params = {field.name: values[field.name] for field in fields(self) if values[field.name] != field.default}
-        return Objective(self.name, self.version, params)
+        return Objective(self.name, self.version, params, self.source, self.code)
 
     def flops(self, config: Config, size: StepSize) -> float:
         """FLOPs of a training step of that size: encoder and MLM head are trained."""

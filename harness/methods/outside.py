@@ -1,0 +1,73 @@
+"""Methods from outside the package: a Python file that a user names, or an entry point of the group `harness.methods`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+
+from harness.errors import UserError
+from harness.methods.base import Method
+from harness.objectives.definitions import DEFINITIONS
+from harness.objectives.definitions.outside import definitions_in, module_of
+from harness.paths import PYTHON, named_path
+from harness.specs import digest_of
+
+GROUP = "harness.methods"
+
+
+def method_in(path: Path, known: Iterable[Method], names: Iterable[str]) -> Method:
+    """The method that a file defines, whose objectives can be built from now on.
+
+    `known`: methods that the file may import; `names` of those that it cannot be named as. Its `source` names the file and its digest. Raises UserError for a file that cannot be read or run, without a method, with several, and for the name of a
+    method or an objective that there is already.
+    """
+    try:
+        code = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"methods: {path} cannot be read ({error}); name a Python file that defines a method."
+        ) from None
+    module = module_of(code, str(path))
+    others = {id(method) for method in known}
+    own = [value for value in vars(module).values() if isinstance(value, Method) and id(value) not in others]
+    if len(own) != 1:
+        count = "no Method" if not own else f"{len(own)} methods ({', '.join(method.name for method in own)})"
+        raise UserError(f"{path}: defines {count}; a file defines one, as METHOD = Method('name', ...).")
+    (method,) = own
+    if method.name in names:
+        raise UserError(f"{path}: method '{method.name}' has the name of another one; give it a name of its own.")
+    if not method.name.isidentifier() or method.name != method.name.lower():
+        raise UserError(f"{path}: method '{method.name}' should be named in small letters, digits and '_'.")
+    definitions = definitions_in(module)
+    for name in definitions:
+        if name in DEFINITIONS and not DEFINITIONS[name].source:
+            raise UserError(f"{path}: objective '{name}' has the name of another one; give it a name of its own.")
+    DEFINITIONS.update(definitions)
+    return replace(method, source=f"{path.name}, digest {digest_of(code)}")
+
+
+def is_file(name: str) -> bool:
+    """Whether a part of a method's name is a file."""
+    return name.endswith(PYTHON)
+
+
+def file_of(name: str) -> Path:
+    return named_path(name, "methods")
+
+
+@cache
+def installed() -> tuple[Path, ...]:
+    """The files of the modules that installed packages name as entry points. Raises UserError for one that is not there."""
+    found = []
+    for point in entry_points(group=GROUP):
+        spec = find_spec(point.module)
+        if spec is None or not spec.origin:
+            raise UserError(
+                f"entry point {point.name} of {GROUP}: there is no module {point.module}; install its package again."
+            )
+        found.append(Path(spec.origin))
+    return tuple(found)

@@ -1,0 +1,216 @@
+"""A method from outside: the example of docs/extending.md is checked, planned, trained and recorded; what is wrong in a file is one sentence."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import tiny
+from cli.command import Said, command
+
+from harness import methods
+from harness.contract.methods import CONTEXT, chain
+from harness.errors import UserError
+from harness.methods import METHODS, read_method, read_methods
+from harness.objectives import DEFINITIONS, definition_of
+from harness.objectives.definitions.outside import PREFIX
+from harness.planning.request import Request
+from harness.planning.resolve import resolve
+from harness.planning.table import load_table
+from harness.specs import Stage, digest_of
+from harness.store import Store
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs/extending.md"
+EXAMPLE = next(re.finditer(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL))[1]
+BENCH = (
+    "bench --table few_shot --tasks sst2 --data data --sizes 20 --subsets 0 --seeds 31 --encoder {encoder} --methods tapt+focal.py "
+    "--set max_length=64 --set fine_tune.steps=4 --set post_train.steps=2 --set fine_tune.batch_size=8 --set post_train.batch_size=4"
+)
+Harness = Callable[..., Said]
+
+
+@pytest.fixture(autouse=True)
+def _forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Methods and objectives from outside are this test's alone."""
+    kept = [(where, dict(where)) for where in (METHODS, DEFINITIONS, methods._FILES)]
+    yield
+    for where, before in kept:
+        where.clear()
+        where |= before
+
+
+@pytest.fixture
+def focal(workdir: Path) -> Path:
+    path = workdir / "focal.py"
+    path.write_text(EXAMPLE)
+    return path
+
+
+@pytest.fixture
+def harness(workdir: Path, capsys: pytest.CaptureFixture[str]) -> Harness:
+    return lambda *words: command(capsys, *words)
+
+
+def test_the_example_keeps_the_contract(focal: Path, harness: Harness) -> None:
+    said = harness("check focal.py")
+    assert said.status == 0, said.out
+    assert re.fullmatch(r"Method focal \(Focal\), source \w{8} of focal.py: \d+ laws hold, 0 do not\.\n", said.out)
+
+
+BREAKS = [
+    ("gamma: Annotated[float, Field(ge=1, allow_inf_nan=False, ", "gamma: Annotated[float, Field(", "it cannot be"),
+    ("self.params.gamma * surprise", "2 * surprise", "no code reads gamma"),
+    ("surprise).mean()", "surprise).sum()", "see counts"),
+    ("at_least_single(logits)", "logits", "half precision"),
+    ("surprise).mean()", "(surprise / 0)).mean()", "is not finite"),
+    ("Deviations.", "", "Deviations"),
+    ("ICCV 2017", "ICCV", "names no year"),
+    ('objective("focal", gamma=h.gamma)', 'objective("focal", gamma=2.0)', "changes no key"),
+    ("surprise).mean()", "surprise).detach().mean()", "RuntimeError"),
+]
+
+
+@pytest.mark.parametrize(("text", "wrong", "broken"), BREAKS, ids=[broken for *_, broken in BREAKS])
+def test_a_broken_law_is_named(text: str, wrong: str, broken: str, focal: Path, harness: Harness) -> None:
+    assert text in EXAMPLE
+    focal.write_text(EXAMPLE.replace(text, wrong))
+    said = harness("check focal.py")
+    assert said.status == 1
+    assert any(broken in line for line in said.out.splitlines() if line.startswith("BROKEN  ")), said.out
+
+
+def test_the_source_is_part_of_the_key_and_of_nothing_else(focal: Path, workdir: Path) -> None:
+    method = read_method(focal)
+    leaf = chain(method)[-1]
+    assert leaf.objective.source == digest_of(EXAMPLE)
+    plain = chain(METHODS["ft"])[-1]
+    assert plain.objective.source == ""
+    moved = workdir / "elsewhere" / "focal.py"
+    moved.parent.mkdir()
+    moved.write_text(EXAMPLE)
+    METHODS.pop("focal")
+    assert chain(read_method(moved))[-1].key == leaf.key, "where the file stands is no part of it"
+    moved.write_text(EXAMPLE + "\n# another source\n")
+    again = chain(read_method(moved))
+    assert again[-1].key != leaf.key
+    assert chain(METHODS["tapt"])[0].key == chain(METHODS["tapt"], CONTEXT)[0].key
+    assert method.source == f"focal.py, digest {digest_of(EXAMPLE)}"
+
+
+def test_a_stage_brings_its_source_to_another_process(focal: Path, bert: Path, workdir: Path) -> None:
+    """As a worker gets it: pickled, without the file."""
+    stage, _ = tiny.fine_tuning(bert, chain(read_method(focal))[-1].objective)
+    (workdir / "stage").write_bytes(pickle.dumps(stage))
+    focal.unlink()
+    code = (
+        "import pickle, sys; from harness.objectives import definition_of; stage = pickle.load(open('stage', 'rb')); "
+        "print(stage.key, type(definition_of(stage.objective)).__module__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [stage.key, PREFIX + digest_of(EXAMPLE)]
+
+
+def test_a_store_keeps_the_digest_and_runs_nothing(focal: Path) -> None:
+    stage = chain(read_method(focal))[-1]
+    body = json.dumps(stage.to_json())
+    assert "import" not in body
+    read = Stage.from_json(json.loads(body))
+    assert read.key == stage.key
+    assert definition_of(read.objective) == definition_of(stage.objective)
+    changed = EXAMPLE.replace("= 2.0", "= 3.0")
+    focal.write_text(changed)
+    read_method(focal)
+    with pytest.raises(
+        UserError, match=f"recorded with the source {digest_of(EXAMPLE)}, and the file .* {digest_of(changed)}"
+    ):
+        definition_of(read.objective)
+    DEFINITIONS.pop("focal")
+    with pytest.raises(UserError, match="no file was read that defines it; name that file with --methods"):
+        definition_of(read.objective)
+
+
+def test_a_bench_trains_and_records_it_and_a_report_reads_it_again(
+    focal: Path, harness: Harness, bert: Path, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import trained
+
+    trained.sentiment_folder(workdir / "data")
+    monkeypatch.setattr("harness.commands.bench.train", trained.train_here)
+    said = harness(BENCH.format(encoder=bert))
+    assert said.status == 0, said.err
+    assert "TAPT+Focal" in said.out
+    assert f"focal.py, digest {digest_of(EXAMPLE)}" in said.out
+    label = next(iter(Store("sqlite:///.harness/harness.db", create=False).requests()))
+    assert label.values["methods"] == ["tapt+focal.py"]
+    METHODS.pop("focal")  # as in another process
+    DEFINITIONS.pop("focal")
+    again = harness("report")
+    assert again.status == 0, again.err
+    assert "TAPT+Focal" in again.out
+    focal.write_text(EXAMPLE + "# changed\n")
+    changed = harness("report")
+    assert changed.status == 1
+    assert "0/1" in changed.out
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ("def f(:\n", "focal.py, line 1: is no Python (invalid syntax)."),
+        ("import json\n", "focal.py: defines no Method; a file defines one, as METHOD = Method('name', ...)."),
+        ("from harness.methods.ft import FT\n", "focal.py: defines no Method; a file"),
+        ("\nimport nowhere_at_all\n", "focal.py, line 2: ModuleNotFoundError: No module named 'nowhere_at_all'"),
+        (EXAMPLE.replace('Method("focal"', 'Method("scl"'), "focal.py: method 'scl' has the name of another one; give"),
+        (EXAMPLE.replace('Method("focal"', 'Method("My Loss"'), "focal.py: method 'My Loss' should be named in small"),
+        (EXAMPLE.replace('name = "focal"', 'name = "cmlm"'), "focal.py: objective 'cmlm' has the name of another one"),
+        (
+            EXAMPLE + "\nA = Method('a', 'A', '2017', Hyperparameters, classify=classify)\n",
+            "focal.py: defines 2 methods",
+        ),
+    ],
+    ids=["syntax", "no method", "an imported one", "an import", "a built-in name", "a bad name", "an objective", "two"],
+)
+def test_what_is_wrong_in_a_file_is_one_sentence(body: str, sentence: str, focal: Path, harness: Harness) -> None:
+    focal.write_text(body)
+    for line in ("check focal.py", "plan --table few_shot --methods focal.py"):
+        said = harness(line)
+        assert said.status == 2
+        assert said.err.startswith(f"harness: {sentence}"), said.err
+        assert said.err.count("\n") == 1
+    assert not {"My Loss", "a"} & METHODS.keys()
+
+
+def test_a_file_that_is_not_there(harness: Harness) -> None:
+    said = harness("plan --table few_shot --methods nowhere.py")
+    assert said.status == 2
+    assert "nowhere.py cannot be read" in said.err
+    assert harness("check ft").status == 2
+
+
+def test_a_file_with_the_name_of_another_file(focal: Path, workdir: Path) -> None:
+    (workdir / "other.py").write_text(EXAMPLE)
+    assert read_methods("tapt+focal.py") == "tapt+focal"
+    rows = resolve(load_table("few_shot"), Request(methods=("ft", "focal.py"))).rows
+    assert [row.method for row in rows] == ["ft", "focal"]
+    with pytest.raises(UserError, match=r"other.py: method 'focal' has the name of another one"):
+        read_methods("other.py")
+
+
+def test_an_installed_package_offers_its_method(focal: Path, workdir: Path) -> None:
+    """By an entry point, to every command."""
+    folder = workdir / "installed"
+    (folder / "focal_package-1.dist-info").mkdir(parents=True)
+    (folder / "focal_package-1.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: focal-package\nVersion: 1\n"
+    )
+    (folder / "focal_package-1.dist-info" / "entry_points.txt").write_text("[harness.methods]\nfocal = focal_module\n")
+    (folder / "focal_module.py").write_text(EXAMPLE)
+    code = f"import sys; sys.path.insert(0, {str(folder)!r}); from harness.methods import METHODS; print(METHODS['focal'].title)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "Focal\n"
