@@ -196,9 +196,8 @@ def terms_are_scalars_and_the_loss_is_their_weighted_sum(make: Make) -> None:
     subject = make()
     terms, weights = subject.terms(), subject.module.weights
     require(terms.keys() == weights.keys(), f"its terms {sorted(terms)} are not those of its weights {sorted(weights)}")
-    require(
-        subject.module.counts(subject.views()).keys() == weights.keys(), "counts() has not the terms of its weights"
-    )
+    counted = subject.module.counts(subject.views())
+    require(terms.keys() <= counted.keys(), "counts() has not all of its terms")
     require(all(weight > 0 for weight in weights.values()), "a weight is not above 0")
     for name, term in terms.items():
         require(term.shape == () and term.dtype == torch.float32, f"term {name} is no scalar in single precision")
