@@ -60,11 +60,13 @@ def _made(folder: Path, spec: Objective, views: int, *, p_m: float | None = None
 
 
 def _stages(method: Method) -> Iterator[Stage]:
-    """One stage for each objective that some value of a hyperparameter makes."""
+    """One stage for each objective at the defaults and at each value of a switch or a named choice: another number is the same code."""
     found: set[str] = set()
     settings: list[dict[str, Any]] = [{}]
     try:
-        for name in method.Hyperparameters.model_fields:
+        for name, info in method.Hyperparameters.model_fields.items():
+            if info.annotation in (int, float):
+                continue
             beside = effective_with(method, name)
             settings += [{**beside, name: value} for value in alternatives(method, name)]
     except BrokenLawError:
