@@ -19,6 +19,8 @@ SHARE = 0.3
 """Share of a data sheet's peak that a large step reaches. A guess: no run of the harness on a GPU is recorded with this repository."""
 LAYER_SECONDS = 1e-3
 """An update takes at least so long for each layer, however little it computes: its kernels are started one after another. A guess."""
+BESIDE_LAYERS = 3
+"""What an update does beside its layers (the batch's transfers, the head, the optimizer) counts as so many of them. A guess."""
 
 
 @dataclass(frozen=True)
@@ -137,5 +139,5 @@ def _seconds(item: Item, plan: Plan, share: Share, device: Device) -> float:
     seconds = item.cost / (share.value * device.peak(item.stage.optim.precision))
     if share.measured:
         return seconds
-    least = LAYER_SECONDS * plan.located.config.get("num_hidden_layers", 0)
+    least = LAYER_SECONDS * (plan.located.config.get("num_hidden_layers", 0) + BESIDE_LAYERS)
     return max(seconds, float((item.until or item.stage.optim.steps) * least))

@@ -17,7 +17,7 @@ from harness.devices import DEVICES, device_and_count, device_called
 from harness.encoders import locate
 from harness.encoders.flops import parameters
 from harness.errors import UserError
-from harness.planning.device_cost import LAYER_SECONDS, SHARE, device_cost
+from harness.planning.device_cost import BESIDE_LAYERS, LAYER_SECONDS, SHARE, device_cost
 from harness.planning.memory import activations, auxiliary_parameters, fitting, memory_of
 from harness.planning.runs import make_plan
 from harness.planning.work import work
@@ -105,7 +105,7 @@ def test_the_cost_of_a_table_is_a_loop_over_its_stages() -> None:
     seconds = {
         item.stage.key: max(
             item.cost / (SHARE * device.single),
-            item.stage.optim.steps * LAYER_SECONDS * located.config["num_hidden_layers"],
+            item.stage.optim.steps * LAYER_SECONDS * (located.config["num_hidden_layers"] + BESIDE_LAYERS),
         )
         for item in items
     }
