@@ -502,7 +502,8 @@ class LabelledFile:
 
     def good(self, wrong: Mapping[int, str], *, skip: bool, own: bool = True) -> NDArray[np.bool_]:
         """Mask [n] of the rows whose label is none of `wrong` (code -> what is wrong and the fix). Raises UserError unless bad rows are
-        skipped: for one row what is wrong with it, for several the first `SHOWN_ROWS` of them with their number."""
+        skipped: for one row, or where no line is a row, what is wrong with the first, for several the first `SHOWN_ROWS` of them with their
+        number."""
         good = np.isin(self.codes, [*wrong], invert=True) if wrong else np.ones(len(self.codes), dtype=np.bool_)
         left_out = np.flatnonzero(~good)
         count = len(self.bad) + len(left_out)
@@ -511,7 +512,7 @@ class LabelledFile:
         rows = [(int(self.places[row]), wrong[self.codes[row]]) for row in left_out[:SHOWN_ROWS].tolist()]
         sentences = [(line, UserError(f"{self.path}, {self.unit} {line}: {problem}")) for line, problem in rows]
         first = sorted([*self.bad, *sentences], key=lambda each: each[0])[:SHOWN_ROWS]
-        if count == 1:
+        if count == 1 or not len(self.codes):  # without one good row the file is of another form
             raise first[0][1]
         shown = "; ".join(str(error).removeprefix(f"{self.path}, ").partition("; ")[0] for _, error in first)
         more = f"; and {count - len(first):,} more" if count > len(first) else ""
