@@ -148,7 +148,8 @@ def measure(folder: Path, count: int, slots: int) -> None:
 
         setup = WorkerSetup(folder, Storage(str(folder / "products")))
         empty: Any = (np.zeros(1, np.int32), np.zeros(1, np.int64))  # no worker reads it
-        pool = Pool(store, setup, Vocabulary(100, None, 0), lambda *_: empty, settled, "nothing", start_worker)
+        vocabularies = {item.stage.encoder.digest: Vocabulary(100, None, 0) for item in every}
+        pool = Pool(store, setup, vocabularies, lambda *_: empty, settled, "nothing", start_worker)
         reader.start()
         marks: list[tuple[int, dict[str, tuple[float, float]]]] = []
         gap, ended, heard, started = 0.0, 0, 0.0, 0.0

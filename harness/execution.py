@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ class WorkerSetup:
     `dev_points`: how often a stage scores dev for its learning curve alone.
     `checkpoint_seconds`: a stage keeps what it would go on from this often (0: never).
     `storage_mark`, `encoder_digest`: what a node of a cluster must find in the storage and in the encoder's folder.
+    `further`: of a table of several encoders the folder and the configuration of each of the others, by digest.
     """
 
     encoder_folder: Path
@@ -51,3 +53,16 @@ class WorkerSetup:
     checkpoint_seconds: float = 0.0
     storage_mark: str = ""
     encoder_digest: str = ""
+    further: Mapping[str, tuple[Path, dict[str, Any] | None]] = field(default_factory=dict)
+
+    def of(self, digest: str) -> WorkerSetup:
+        """For stages that start from the encoder of this digest."""
+        if digest not in self.further:
+            return self
+        folder, config = self.further[digest]
+        return replace(self, encoder_folder=folder, encoder_config=config, encoder_digest=digest, further={})
+
+    @property
+    def each(self) -> tuple[WorkerSetup, ...]:
+        """For each encoder alone."""
+        return (replace(self, further={}), *map(self.of, self.further))

@@ -62,7 +62,7 @@ def run_stage(
     is not to be kept. In a worker group every rank calls this with the same stage, rank 0 saves the weights, and all return the same
     numbers.
     """
-    started = time.perf_counter()
+    started, setup = time.perf_counter(), setup.of(stage.encoder.digest)
     record = Record(
         stage.key, "failed", provenance=provenance(setup, process_group) | {"encoder": stage.encoder.digest}
     )

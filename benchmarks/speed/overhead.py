@@ -86,9 +86,11 @@ def main() -> None:
     with session(Execution(slots=slots), {}) as (_, settled):
         from harness.cluster.pool import Pool
 
-        setup = worker_setup_of(request, opened.plan.located, storage_of(request, store), settled)
+        setup = worker_setup_of(request, [opened.plan.located], storage_of(request, store), settled)
         read = reader(opened.plan, opened.tokeniser, store)
-        pool = Pool(store, setup, opened.tokeniser.vocabulary, read, settled, "speed", start_worker_into(workers))
+        vocabularies = {opened.plan.located.encoder.digest: opened.tokeniser.vocabulary}
+        start = start_worker_into(workers)
+        pool = Pool(store, setup, vocabularies, lambda rows, data, _: read(rows, data), settled, "speed", start)
         ended, marks = 0, []
         for event in pool.run(opened.prepared.items):
             assert event.kind in ("started", "running", "done", "notice"), event

@@ -7,7 +7,7 @@ Pure. `docs/statistics.md` says what each figure is and how often it is right.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from harness.analysis.cells import Grid, counted_scores
 from harness.errors import UserError, unknown
 from harness.planning.aggregation import AVERAGE, replicate_averages
+from harness.planning.resolved import ResolvedTable, encoder_titles, on_encoder
 from harness.statistics.design import full_grid
 from harness.statistics.difference import Difference, Interval, difference, mean_interval
 from harness.statistics.sign_flip import holm
@@ -94,7 +95,7 @@ def compared(
     absent: str = "missing or failed",
     run_elsewhere: Collection[Place] = (),
 ) -> Comparisons:
-    """Every row of the grid against one of them, its first unless `against` names another. `answers`: test items become a factor.
+    """Every row of the grid against one of them, its first unless `against` names another (`reference_of`). `answers`: test items become a factor.
     `option`: how the user gives a value, by its name; `absent`: what runs are that have no score; `run_elsewhere`: further places of the
     benches that these runs are part of. Raises UserError for fewer than two rows and for an unknown one."""
     titles = titles_of(grid)
@@ -103,20 +104,45 @@ def compared(
         raise UserError(
             f"compare: table {grid.resolved.table.name} has {rows} here; name two or more with {option('methods')}."
         )
-    against = against or titles[0]
-    named = next((title for title in titles if title.casefold() == against.casefold()), None)
-    if named is None:
-        raise unknown("row", against, titles, option("against"))
+    named, reference = reference_of(grid.resolved, against, option)
     runs = runs_of(grid)
     found = [
-        _compared(grid, runs, (size, row, column), named, region, answers, absent)
+        _compared(grid, runs, (size, row, column), reference(row), region, answers, absent)
         for size in grid.resolved.sizes
         for column in columns_of(grid)
         for row in titles
-        if row != named
+        if row != reference(row)
     ]
-    family = family_size({*run_places(grid), *run_elsewhere}, named)
+    family = family_size({*run_places(grid), *run_elsewhere}, reference)
     return Comparisons(grid, named, region, answers is not None, tuple(_judged(found, family)), family)
+
+
+Reference = Callable[[str], str]
+"""The row that each row is compared with; it is its own where it is compared with none."""
+
+
+def reference_of(
+    resolved: ResolvedTable, against: str = "", option: Callable[[str], str] = "--{}".format
+) -> tuple[str, Reference]:
+    """What rows are compared with, in words and row by row: one row, of several encoders also a row of the same encoder (the first one, where `against`
+    is empty), or the same row of one encoder. Raises UserError for a name of none of these."""
+    titles, encoders = list(resolved.printed_rows), encoder_titles(resolved.by_encoder)
+    own = list(dict.fromkeys(row.title for part in resolved.parts for row in part.rows))
+
+    def apart(row: str) -> tuple[str, str]:
+        encoder = next(name for name in encoders if row.endswith(on_encoder("", name)))
+        return row.removesuffix(on_encoder("", encoder)), encoder
+
+    def meant(names: Iterable[str]) -> str | None:
+        return next((name for name in names if name.casefold() == (against or own[0]).casefold()), None)
+
+    if (one := meant(titles)) is not None:
+        return one, lambda row: one
+    if encoders and (method := meant(own)) is not None:
+        return f"{method} on the same encoder", lambda row: on_encoder(method, apart(row)[1])
+    if (encoder := meant(encoders)) is not None:
+        return f"the same row on {encoder}", lambda row: on_encoder(apart(row)[0], encoder)
+    raise unknown("row", against, [*titles, *(own if encoders else ()), *encoders], option("against"))
 
 
 def titles_of(grid: Grid) -> list[str]:
@@ -130,9 +156,9 @@ def run_places(grid: Grid) -> set[Place]:
     return {place for place in places if place not in grid.cells or not grid.cells[place].skip}
 
 
-def family_size(places: Collection[Place], against: str) -> int:
-    """How many comparisons with the row `against` a design has: the other rows in all its columns and sizes in which both are run, done or not."""
-    return sum((size, against, column) in places for size, row, column in places if row != against)
+def family_size(places: Collection[Place], reference: Reference) -> int:
+    """How many comparisons with its `reference` a design has: of each other row in all columns and sizes in which both are run, done or not."""
+    return sum((size, reference(row), column) in places for size, row, column in places if row != reference(row))
 
 
 def columns_of(grid: Grid) -> tuple[str, ...]:

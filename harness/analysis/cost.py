@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,7 +51,8 @@ RunCosts = Mapping[tuple[str, str, int], Sequence[RunCost]]
 @dataclass(frozen=True)
 class CellCost:
     """`score`: mean over the largest full grid of replicates, on the metric's own scale, with its crossed 95 % interval (None: no spread
-    to judge by). Costs are means of a run; `search`: of all the search, shared by the runs of the cell. `beaten`: a row that scores as
+    to judge by). Costs are means of a run; `search`: of all the search, shared by the runs of the cell. `parameters`: of its
+    encoder, in a table of several. `beaten`: a row that scores as
     high for no more FLOPs."""
 
     size: int
@@ -64,6 +66,7 @@ class CellCost:
     fine_tuning: Cost
     earlier: Cost
     search: Cost
+    parameters: float = 0.0
     beaten: str = ""
 
     @property
@@ -82,8 +85,11 @@ def cost_before(stage: Stage, known: Mapping[str, Cost]) -> Cost:
     return Cost(share * whole.flops, share * whole.seconds) + cost_before(start, known)
 
 
-def costs(grid: Grid, of_runs: RunCosts, search: Mapping[str, Cost]) -> list[CellCost]:
-    """Every cell with a finished run. `search`: the cost of the searches that gave a row its point, by row as printed. A run in a column Avg
+def costs(
+    grid: Grid, of_runs: RunCosts, search: Mapping[str, Cost], parameters: Mapping[str, float] = MappingProxyType({})
+) -> list[CellCost]:
+    """Every cell with a finished run. `search`: the cost of the searches that gave a row its point, by row as printed; `parameters`: of the encoder of
+    a row, where it is said. A run in a column Avg
     costs what its runs on all columns' tasks cost."""
     found: list[CellCost] = []
     runs = runs_of(grid)
@@ -95,7 +101,7 @@ def costs(grid: Grid, of_runs: RunCosts, search: Mapping[str, Cost]) -> list[Cel
                 if (size, row, column) in runs
                 and (cell := _cell(grid, (size, row, column), dict(runs[size, row, column].scores), of_runs, search))
             ]
-            found += [_beaten(cell, here) for cell in here]
+            found += [replace(_beaten(cell, here), parameters=parameters.get(cell.row, 0.0)) for cell in here]
     return found
 
 
@@ -163,4 +169,7 @@ def cost_frame(cells: Sequence[CellCost]) -> pd.DataFrame:
         for cell in cells
     ]
     columns = [*names, *(f"{part}_{unit}" for part in parts for unit in units), "beaten"]
-    return pd.DataFrame(rows, columns=columns)
+    frame = pd.DataFrame(rows, columns=columns)
+    if any(cell.parameters for cell in cells):
+        frame["parameters"] = [cell.parameters for cell in cells]
+    return frame

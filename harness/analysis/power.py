@@ -20,6 +20,7 @@ from harness.analysis.comparison import (
     columns_of,
     family_size,
     paired,
+    reference_of,
     run_places,
     runs_of,
     titles_of,
@@ -93,7 +94,8 @@ def detections(grid: Grid, wanted: float, hours: Callable[[int, int], float]) ->
     r = grid.resolved
     titles = titles_of(grid)
     runs = runs_of(grid)
-    num_comparisons = max(1, family_size(run_places(grid), titles[0]) if titles else 0)
+    against, reference = reference_of(r) if titles else ("", str)
+    num_comparisons = max(1, family_size(run_places(grid), reference))
     level = LEVEL / num_comparisons
     places = [(size, column) for size in r.sizes for column in columns_of(grid)]
     known = {place: recorded_components(runs, place, titles) for place in places}
@@ -113,7 +115,7 @@ def detections(grid: Grid, wanted: float, hours: Callable[[int, int], float]) ->
     now = hours(len(r.subsets), len(r.seeds))
     return Detections(
         wanted,
-        titles[0] if titles else "",
+        against,
         len(r.subsets),
         len(r.seeds),
         num_comparisons,

@@ -80,7 +80,7 @@ def _of(plan: Plan, run: Run, method: str, record: Record) -> Iterator[Result]:
             status=record.status,
             reason="\n".join(record.reason.splitlines()) or None,  # a lone \r ends a row for readers of CSV
             key=record.key,
-            encoder=without_folders(plan.resolved.encoder),
+            encoder=without_folders(plan.part_of(run.stage).resolved.encoder),
             workers=record.provenance.get("workers"),
             hardware=record.provenance.get("device"),
         )

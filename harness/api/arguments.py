@@ -39,7 +39,7 @@ class Shared(TypedDict, total=False):
     sizes: int | Iterable[int]
     subsets: int | Iterable[int]
     seeds: int | Iterable[int]
-    encoder: Name
+    encoder: Name | Iterable[Name]
     data: Name
     corpus: Name
     translator: Name
@@ -94,6 +94,8 @@ def checked(name: str, value: Any) -> Any:
     UserError for a value of another type or below the least."""
     if value is None:
         return None
+    if name == "encoder" and isinstance(value, Iterable) and not isinstance(value, (str, PathLike)):
+        return ",".join(_one(name, each) for each in value)
     if KNOWN[name].several:
         single = isinstance(value, (str, PathLike)) or not isinstance(value, Iterable)
         return tuple(_one(name, each) for each in ([value] if single else value))

@@ -124,7 +124,7 @@ COMPLETERS: dict[str, Completer] = {
     "method": _words(_in("harness.methods", "METHODS"), separators="+"),
     "--tasks": _words(_in("harness.tasks", "TASKS"), separators=",", files=_YAML),
     "--space": _words(_packaged("search_spaces"), files=_YAML),
-    "--encoder": _words(_encoders, files=_FOLDERS),
+    "--encoder": _words(_encoders, separators=",", files=_FOLDERS),
     "--corpus": _words(_in("harness.tasks", "CORPORA"), files=_FILES),
     "--data": _words(lambda: ["hub"], files=_FOLDERS),
     "--set": _words(_settings),

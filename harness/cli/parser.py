@@ -331,7 +331,11 @@ def _compare(compare: argparse.ArgumentParser) -> None:
     _table_flags(compare)
     _last_flag(compare)
     what = compare.add_argument_group("comparison")
-    what.add_argument("--against", metavar="ROW", help="row that the others are compared with (default: the first)")
+    what.add_argument(
+        "--against",
+        metavar="ROW",
+        help="row that the others are compared with (default: the first); of several encoders also a row without its encoder, or an encoder",
+    )
     what.add_argument(
         "--region", type=points, metavar="POINTS", help="rows are equivalent within this difference (default: 1)"
     )

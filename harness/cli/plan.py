@@ -17,7 +17,7 @@ from harness.cli.terminal import duration, print_lines, print_table, time_range
 from harness.commands.compare import detections_of
 from harness.commands.execution import storage_of
 from harness.commands.prepare import MADE_LATER, Prepared, cost_on, prepare, shared_runs
-from harness.encoders.flops import weights_bytes
+from harness.encoders.flops import parameters, weights_bytes
 from harness.errors import UserError
 from harness.planning.device_cost import DeviceCost
 from harness.report.notes import (
@@ -33,6 +33,7 @@ from harness.wording import counted, listed, sizes_text
 from harness.yaml_files import format_value
 
 if TYPE_CHECKING:
+    from harness.planning.runs import Plan
     from harness.specs import Run
 
 
@@ -160,7 +161,7 @@ def describe(prepared: Prepared) -> list[str]:
         f"from {counted(len(resolved.subsets), 'subset')} x {counted(len(resolved.seeds), 'seed')}"
         f"{'; the full training set is one subset' if one else ''}.",
         *([] if resolved.table.sizes else [f"Sizes: {sizes_text(resolved.sizes, resolved.size_unit)}."]),
-        f"Encoder {resolved.encoder} ({plan.located.encoder.digest[:10]}), data: {plan.source}, store {prepared.store.shown}.",
+        f"Encoder {_encoders(plan)}, data: {plan.source}, store {prepared.store.shown}.",
         *_work_lines(prepared),
     ]
     for name, task, reason in plan.skipped:
@@ -181,14 +182,32 @@ def describe(prepared: Prepared) -> list[str]:
     if missing:
         shown = ", ".join(missing[:4]) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
         lines.append(f"Unresolved (not at hand; keys are provisional): {shown}.")
-    flops, speed = sum(item.cost for item in prepared.items), prepared.calibration
+    flops = sum(item.cost for item in prepared.items)
+    speeds = [f"at {speed.flops / 1e9:.0f} GFLOP/s a slot, {speed.known_by}" for speed in prepared.calibrations]
+    several = len(speeds) > 1
     lines.append(
         f"To do: {counted(len(prepared.items), 'stage')}, {flops:.2g} FLOPs, about {time_range(prepared.expected)} on "
-        f"{counted(prepared.slots, 'slot')} of this machine, at {speed.flops / 1e9:.0f} GFLOP/s a slot, {speed.known_by}."
+        f"{counted(prepared.slots, 'slot')} of this machine{'' if several else f', {speeds[0]}'}."
         if prepared.items
         else "To do: nothing."
     )
+    for part, speed in zip(plan.parts, speeds, strict=True) if several else ():
+        work = prepared.work_of(part)
+        lines.append(
+            f"{part.resolved.encoder}: {counted(len(part.runs), 'run')}, {counted(len(work), 'stage')} to train, "
+            f"{sum(item.cost for item in work):.2g} FLOPs, {speed}."
+        )
     return [*lines, *_kept_lines(prepared)]
+
+
+def _encoders(plan: Plan) -> str:
+    """The encoders with the beginnings of their digests; of several also how large they are."""
+    names = []
+    for part in plan.parts:
+        count = parameters(part.located.config) / 1e6
+        size = f", about {count:.1f} million parameters" if len(plan.parts) > 1 and count else ""
+        names.append(f"{part.resolved.encoder} ({part.located.encoder.digest[:10]}{size})")
+    return listed(names)
 
 
 def _kept_lines(prepared: Prepared) -> Iterator[str]:
@@ -198,7 +217,8 @@ def _kept_lines(prepared: Prepared) -> Iterator[str]:
         return
     cells = len({(run.row, run.task, run.size) for run in plan.runs})
     count, what = (cells, "the best run of each cell") if request.keep == "best" else (len(plan.stages), "all stages")
-    space = decimal(round(count * weights_bytes(plan.located.config)))
+    sizes = [weights_bytes(part.located.config) for part in plan.parts]
+    space = decimal(round(count * sum(sizes) / len(sizes)))
     where = storage_of(request, prepared.store).shown
     yield f"Weights: those of {what} stay, {counted(count, 'file')}, about {space} in {where}; runs that were recorded without their weights are not trained again for them."
 

@@ -189,6 +189,8 @@ def _figure(prepared: Prepared, figure: str, format: str) -> Made:
     if figure == EMBEDDINGS:
         return _embeddings(prepared, format)
     if figure in FIGURES:
+        if prepared.plan.by_encoder:
+            raise UserError(f"--figure {figure}: is drawn of one encoder; name it with --encoder.")
         return _probe(prepared, figure, format)
     if figure == COST:
         grid, costs, _ = costs_of(prepared)

@@ -72,7 +72,7 @@ def _announce(study: PreparedStudy) -> float:
     left = "nothing"
     if to_train:
         most = "" if space.sampler == "grid" else "at most "
-        took = time_range(estimated(3600 * spent, prepared.calibration.spread))
+        took = time_range(estimated(3600 * spent, prepared.calibrations[0].spread))
         slots = counted(prepared.slots, "slot")
         left = f"{most}{to_train:,} of {counted(stages, 'stage')}, {flops:.2g} FLOPs, about {took} on {slots} of this machine"
     print_lines(

@@ -37,7 +37,8 @@ def shared(setup: WorkerSetup, execution: Execution, digest: str) -> WorkerSetup
         return setup
     marked = replace(setup, storage_mark=_mark(setup.storage), encoder_digest=digest)
     if not all(seen.encoder for seen in _answers(marked)):
-        _upload(marked)
+        for each in marked.each:
+            _upload(each)
     return marked
 
 
@@ -49,9 +50,9 @@ def checked(setup: WorkerSetup) -> WorkerSetup:
     problem = _unseen(setup)
     if not problem:
         setup.storage.probe()
-        if _has(setup.encoder_folder, setup):
-            return setup
-        return replace(setup, encoder_folder=_fetched(setup))
+        first, *others = [each if _has(each.encoder_folder, each) else _fetched(each) for each in setup.each]
+        further = {each.encoder_digest: (each.encoder_folder, each.encoder_config) for each in others}
+        return replace(first, further=further)
     raise UserError(f"The node {platform.node()} ({ray.util.get_node_ip_address()}) {problem}")
 
 
@@ -99,7 +100,7 @@ def _look(setup: WorkerSetup, file: str) -> _Seen:
         setup.storage.write(file, setup.storage_mark.encode())
     except StorageError as error:
         return _Seen(f"cannot use the storage. {error}")
-    return _Seen("", _has(setup.encoder_folder, setup))
+    return _Seen("", all(_has(each.encoder_folder, each) for each in setup.each))
 
 
 _LOOK: Any = ray.remote(num_cpus=0, max_retries=0)(_look)
@@ -178,8 +179,8 @@ def _upload(setup: WorkerSetup) -> None:
     storage.write(_uploaded(digest, "files.json"), json.dumps([path.name for path in paths]).encode())
 
 
-def _fetched(setup: WorkerSetup) -> Path:
-    """The encoder in a folder of this node's cache. One worker of the node fetches it; the others wait."""
+def _fetched(setup: WorkerSetup) -> WorkerSetup:
+    """With the encoder in a folder of this node's cache. One worker of the node fetches it; the others wait."""
     storage, digest = setup.storage, setup.encoder_digest
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "harness" / "encoders"
     folder = cache / digest
@@ -189,7 +190,7 @@ def _fetched(setup: WorkerSetup) -> Path:
         with (cache / f"{digest}.lock").open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if _has(folder, setup):
-                return folder
+                return replace(setup, encoder_folder=folder)
             shutil.rmtree(folder, ignore_errors=True)
             with tempfile.TemporaryDirectory(dir=cache) as temporary:
                 fresh = Path(temporary) / digest
@@ -210,4 +211,4 @@ def _fetched(setup: WorkerSetup) -> Path:
         raise UserError(
             f"{place} and cannot keep it in {cache} ({first_line(error)}); set XDG_CACHE_HOME there."
         ) from None
-    return folder
+    return replace(setup, encoder_folder=folder)

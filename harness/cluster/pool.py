@@ -4,7 +4,7 @@ the ledger, and a failed one does not stop the others. Nodes may come and go."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -189,14 +189,14 @@ class Pool:
     """Runs items to their end: `pool = Pool(...); for event in pool.run(items): ...; pool.close()`. `run` may be called again: the
     workers stay.
 
-    `keep_weights`: also those that no unfinished stage starts from. `start_worker` starts a worker: as `harness.cluster.worker_group.start_worker`.
+    `vocabularies`: by the digest of the encoder; `keep_weights`: also those that no unfinished stage starts from. `start_worker` starts a worker: as `harness.cluster.worker_group.start_worker`.
     """
 
     def __init__(
         self,
         store: Store,
         setup: WorkerSetup,
-        vocabulary: Vocabulary,
+        vocabularies: Mapping[str, Vocabulary],
         tokenised: Tokenised,
         execution: Execution,
         table: str,
@@ -205,7 +205,7 @@ class Pool:
     ) -> None:
         self._owner = Owner.current()
         self._store = store
-        self._vocabulary = vocabulary
+        self._vocabularies = vocabularies
         self._token_cache = TokenCache(tokenised)
         self._execution = execution
         self._setup = setup
@@ -236,7 +236,8 @@ class Pool:
                 yield from stages.lease(item)
                 if life.state(item.stage.key) == "running":
                     worker, name = workers.idle.pop(), f"{self._table}: {item.name}"
-                    reference = submit(worker.actor, item, self._vocabulary, self._token_cache, name=name)
+                    vocabulary = self._vocabularies[item.stage.encoder.digest]
+                    reference = submit(worker.actor, item, vocabulary, self._token_cache, name=name)
                     running[reference] = _Running(item, worker)
             self._gauge.show(life)
             references = [*running, *workers.references]

@@ -61,8 +61,9 @@ class WorkerGroupEndedError(Exception):
 WORKER_LOST = (RayActorError, OutOfMemoryError, UnusableProcessError, WorkerGroupEndedError)
 """The errors after which a stage is retried in another process."""
 
-Tokenised = Callable[[RowSet, Data], tuple[Examples, Any]]
-"""(row set, how the stage reads it) -> its examples and labels, as arrays. Called once for each row set and way of reading."""
+Tokenised = Callable[[RowSet, Data, str], tuple[Examples, Any]]
+"""(row set, how the stage reads it, the digest of its encoder) -> its examples and labels, as arrays. Called once for each row set, way of
+reading and encoder."""
 
 
 def answer(reference: Any) -> Any:
@@ -144,12 +145,12 @@ class TokenCache:
 
     def references(self, stage: Stage) -> tuple[list[str], list[Any]]:
         """Digests of a stage's evaluation sets, and references to its tokens: training rows first, then those sets."""
-        wanted = _wanted(stage)
+        wanted, encoder = _wanted(stage), stage.encoder.digest
         for rows, data in wanted:
-            if _cache_key(rows, data) not in self.made:
+            if _cache_key(rows, data, encoder) not in self.made:
                 assert self._tokenised is not None, f"{rows.name} is not in the token cache"
-                self.made[_cache_key(rows, data)] = _stored(rows.name, self._tokenised(rows, data))
-        return [rows.digest for rows, _ in wanted[1:]], [self.made[_cache_key(*each)] for each in wanted]
+                self.made[_cache_key(rows, data, encoder)] = _stored(rows.name, self._tokenised(rows, data, encoder))
+        return [rows.digest for rows, _ in wanted[1:]], [self.made[_cache_key(*each, encoder)] for each in wanted]
 
 
 def _stored(name: str, tokens: Any) -> Any:
@@ -182,8 +183,8 @@ def _wanted(stage: Stage) -> list[tuple[RowSet, Data]]:
     return [(train, stage.data), *((rows, one_view) for rows in evaluations), *held_out]
 
 
-def _cache_key(rows: RowSet, data: Data) -> tuple[Any, ...]:
-    return (rows.digest, data.max_length, data.views, data.blocks, data.spans, data.prompt)
+def _cache_key(rows: RowSet, data: Data, encoder: str) -> tuple[Any, ...]:
+    return (encoder, rows.digest, data.max_length, data.views, data.blocks, data.spans, data.prompt)
 
 
 def trained(

@@ -12,8 +12,10 @@ from harness.analysis.scores import answers
 from harness.analysis.variance import CellVariance, decomposed
 from harness.commands.prepare import Prepared
 from harness.commands.report import grid_of, known_costs
+from harness.encoders.flops import parameters
 from harness.methods import METHODS
 from harness.planning.aggregation import AVERAGE
+from harness.planning.resolved import encoder_titles, on_encoder
 from harness.planning.row import Row
 from harness.tasks import METRICS
 from harness.wording import counted, listed
@@ -49,13 +51,16 @@ def benched_places(prepared: Prepared) -> set[Place]:
     benches = store.requests_for({run.stage.key for run in prepared.plan.runs})
     keys = {key for stored, _, _ in benches if not stored.study for key in store.stages_of(stored)}
     titles = {row.name: row.title for row in table.rows}
+    encoders = encoder_titles(prepared.resolved.by_encoder)
     columns: dict[str, list[str]] = {}
     for name, column in table.columns.items():
         columns.setdefault(column.task, []).append(name)
     found = {
-        (int(label["size"]), titles.get(label["row"], label["row"]), column)
+        (int(label["size"]), row, column)
         for label in store.labels_of(keys)
         if label["table"] == table.name
+        for title in [titles.get(label["row"], label["row"])]
+        for row in ([on_encoder(title, encoder) for encoder in encoders] or [title])
         for column in columns.get(label["task"], [label["task"]])
     }
     averaged, given = {column for _, _, column in found}, table.aggregate.average_over
@@ -94,7 +99,8 @@ def costs_of(prepared: Prepared, collapsed: bool = True) -> tuple[Grid, list[Cel
             earlier = cost_before(run.stage, known)
             of_runs.setdefault((titles[run.row], run.task, run.size), []).append(RunCost(known[run.stage.key], earlier))
     searched = _searches(prepared) if prepared.request.overrides else {}
-    return grid, costs(grid, of_runs, searched), left_out
+    sizes = {titles[run.row]: parameters(plan.part_of(run.stage).located.config) for run in plan.runs}
+    return grid, costs(grid, of_runs, searched, sizes if plan.by_encoder else {}), left_out
 
 
 def _searches(prepared: Prepared) -> dict[str, Cost]:
@@ -117,7 +123,7 @@ def _searches(prepared: Prepared) -> dict[str, Cost]:
 def _set_by_request(prepared: Prepared, row: Row) -> bool:
     """Whether an override of the request is of this row, of a method of it, or of the recipe of all."""
     shared = [each.path[0] for each in prepared.request.overrides if not each.row]
-    return row.name in prepared.resolved.tuned or any(name in row.parts or name not in METHODS for name in shared)
+    return prepared.resolved.set_alone(row) or any(name in row.parts or name not in METHODS for name in shared)
 
 
 def counted_grid(prepared: Prepared, collapsed: bool) -> tuple[Grid, list[str]]:

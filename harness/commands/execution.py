@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Sequence
 
 from harness.encoders import Located
 from harness.errors import UserError
@@ -28,19 +29,23 @@ def storage_of(request: Request, store: Store) -> Storage:
     return Storage.named(request.storage) if request.storage else Storage(str(store.artifacts.resolve()))
 
 
-def worker_setup_of(request: Request, located: Located, storage: Storage, execution: Execution) -> WorkerSetup:
-    """For workers of a session: every node that is there sees the storage and has the encoder."""
+def worker_setup_of(
+    request: Request, encoders: Sequence[Located], storage: Storage, execution: Execution
+) -> WorkerSetup:
+    """For workers of a session: every node that is there sees the storage and has the encoders."""
     from harness.cluster.nodes import shared
 
-    assert located.folder is not None  # unresolved encoders were refused
+    at_hand = [(each, each.folder.resolve()) for each in encoders if each.folder]  # unresolved encoders were refused
+    (located, folder), *others = at_hand
     setup = WorkerSetup(
-        located.folder.resolve(),
+        folder,
         storage,
         execution.threads,
         encoder_config=located.new_config,
         micro_batch=request.micro_batch,
         dev_points=request.dev_points,
         checkpoint_seconds=60 * request.checkpoint_minutes,
+        further={each.encoder.digest: (folder, each.new_config) for each, folder in others},
     )
     return shared(setup, execution, located.encoder.digest)
 

@@ -18,10 +18,10 @@ from harness.encoders.sources import check_vocabulary
 from harness.errors import UserError
 from harness.planning.device_cost import DeviceCost, device_cost
 from harness.planning.estimate import Calibration, Estimate, calibrate, estimated, hours
-from harness.planning.request import BESIDE, LABELLED, Request, has_rows, is_own, to_json
+from harness.planning.request import BESIDE, LABELLED, Request, encoder_names, has_rows, is_own, to_json
 from harness.planning.resolve import resolve
 from harness.planning.resolved import ResolvedTable
-from harness.planning.runs import Plan, make_plan
+from harness.planning.runs import Plan, joined, make_plan
 from harness.planning.table import Table, load_table
 from harness.planning.waves import SELECTED, Select, Start, selected
 from harness.planning.work import Item, work
@@ -60,7 +60,7 @@ class Named:
 
 @dataclass
 class Prepared:
-    """A table ready to be run or shown. `request`: as the user gave it."""
+    """A table ready to be run or shown. `request`: as the user gave it; `calibrations`: by encoder."""
 
     request: Request
     named: Named
@@ -70,7 +70,7 @@ class Prepared:
     statuses: dict[str, tuple[Status, int]]
     items: list[Item]
     blocked: list[Stage]
-    calibration: Calibration
+    calibrations: tuple[Calibration, ...]
     slots: int
     translators: Translators = field(default_factory=dict)
 
@@ -80,23 +80,32 @@ class Prepared:
         waiting = self.plan.waiting
         return [item for item in self.items if item.stage.key not in waiting]
 
+    def work_of(self, part: Plan) -> list[Item]:
+        """The stages to train of one of its encoders."""
+        return [item for item in self.items if self.plan.part_of(item.stage) is part]
+
     @property
     def hours(self) -> float:
-        return self.hours_of(sum(item.cost for item in self.items), len(self.items))
+        """What the stages to train take here, encoder after encoder."""
+        return sum(
+            hours(sum(item.cost for item in work), calibration, self.slots * self.resolved.num_workers, len(work))
+            for part, calibration in zip(self.plan.parts, self.calibrations, strict=True)
+            for work in [self.work_of(part)]
+        )
 
     @property
     def expected(self) -> Estimate:
-        return estimated(3600 * self.hours, self.calibration.spread)
+        return estimated(3600 * self.hours, max(each.spread for each in self.calibrations))
 
     def hours_of(self, flops: float, stages: int) -> float:
-        """What `stages` stages of `flops` in all take here."""
-        return hours(flops, self.calibration, self.slots * self.resolved.num_workers, stages)
+        """What `stages` stages of `flops` in all take here, at the speed of the first encoder."""
+        return hours(flops, self.calibrations[0], self.slots * self.resolved.num_workers, stages)
 
     def remember(self) -> None:
         """Keep which runs the stages are for and which request needs them: `show` and `report` read it."""
         waiting = self.plan.waiting
-        for wave in self.plan.waves:
-            self.store.label(wave.resolved.table.name, [run for run in wave.runs if run.stage.key not in waiting])
+        for part in (part for wave in self.plan.waves for part in wave.parts):
+            self.store.label(part.resolved.table.name, [run for run in part.runs if run.stage.key not in waiting])
         self.store.keep_request(self.named.kept, [key for key in self.plan.stages if key not in waiting])
 
 
@@ -104,6 +113,8 @@ def read_named(request: Request) -> Named:
     """Read the table and the tasks that a request names. Raises UserError for what is wrong in these files."""
     table = load_table(request.table, request.origin("table"))
     preset = table.presets.get(request.preset or table.preset_for(request.encoder))
+    if preset and not request.encoder and len(encoder_names(preset.encoder)) > 1:
+        request = replace(request, encoder=preset.encoder)
     if preset and request.data == preset.data and not Path(preset.data).is_dir():
         request = replace(request, data=None)  # the preset's name for where its tasks come from, as captions print it
     kept = StoredRequest(
@@ -172,9 +183,7 @@ def prepare(request: Request, *, train: bool, tried: Collection[str] = ()) -> Pr
     if request.sizes is None and not named.table.sizes:
         named = replace(named, request=_with_sizes(named, resolved, source))
         resolved = named.resolve()
-    preset = f"table {resolved.table.name}, preset {resolved.preset}, encoder"
-    located = locate(resolved.encoder, download=train, where=request.origin("encoder") if request.encoder else preset)
-    check_lengths(resolved, located)
+    located = _located(resolved, request, train)
     store = Store(request.store or DEFAULT_URL, create=False)  # made only once there is something to train
     if train:
         store.check_writable()
@@ -182,27 +191,51 @@ def prepare(request: Request, *, train: bool, tried: Collection[str] = ()) -> Pr
     translators, found = translations_of(resolved, store, train)
     views, augmentations = found[None], {augment: each for augment, each in found.items() if augment}
     corpora = corpora_of(resolved, store, train, request.origin("corpus") if request.corpus else "pre_train.corpus")
-    plan = make_plan(
-        resolved,
-        source,
-        located,
-        user_tasks=named.own_tasks,
-        translation=views,
-        augmentations=augmentations,
-        corpora=corpora,
-        select=_selection(store, trained_again(request.retry) if train else (), tried),
-    )
+    plans = [
+        make_plan(
+            part,
+            source,
+            each,
+            user_tasks=named.own_tasks,
+            translation=views,
+            augmentations=augmentations,
+            corpora=corpora,
+            select=_selection(store, trained_again(request.retry) if train else (), tried),
+        )
+        for part, each in zip(resolved.parts, located, strict=True)
+    ]
+    plan = joined(resolved, plans)
     if train and any(not name.startswith(MADE_LATER) for name in plan.unresolved):
         raise UserError(_not_at_hand(plan, source, named.tasks))
     statuses = store.statuses(plan.stages)
     items, blocked = work(plan, statuses, cache(storage.exists), request.retry, request.keep)
     items = [item for item in items if item.remake or item.stage.key not in tried]
-    calibration = calibrate(store.speeds(), located.encoder.digest)
+    speeds = store.speeds()
+    calibrations = tuple(calibrate(speeds, each.encoder.digest) for each in located)
     cores = os.cpu_count() or 1
     if train and items:
         _check_cores(request, resolved, cores)
     slots = request.slots or cores // resolved.num_workers or 1
-    return Prepared(request, named, resolved, plan, store, statuses, items, blocked, calibration, slots, translators)
+    return Prepared(request, named, resolved, plan, store, statuses, items, blocked, calibrations, slots, translators)
+
+
+def _located(resolved: ResolvedTable, request: Request, download: bool) -> list[Located]:
+    """The encoders of a table. Raises UserError with a sentence for each that cannot be had, and where sequences do not fit one."""
+    where = (
+        request.origin("encoder")
+        if request.encoder
+        else f"table {resolved.table.name}, preset {resolved.preset}, encoder"
+    )
+    found, wrong = [], []
+    for part in resolved.parts:
+        try:
+            found.append(locate(part.encoder, download=download, where=where))
+            check_lengths(part, found[-1])
+        except UserError as error:
+            wrong.append(error)
+    if wrong:
+        raise wrong[0] if len(wrong) == 1 else UserError(" ".join(map(str, wrong)))
+    return found
 
 
 def cost_on(prepared: Prepared, device: str, price: float | None = None) -> DeviceCost:
@@ -226,17 +259,21 @@ def _selection(store: Store, again: Collection[Status], tried: Collection[str]) 
 def shared_runs(prepared: Prepared) -> dict[str, int]:
     """How many runs other packaged tables have in common with it under the preset of its name, by table, for those that its table
     names. Nothing is read: of data that are not read, equal names stand for equal rows."""
-    resolved, located, found = prepared.resolved, prepared.plan.located, {}
+    resolved, found = prepared.resolved, dict[str, int]()
     for name in resolved.table.shares:
         other = load_table(name)
         if resolved.preset not in other.presets or other.protocol != resolved.protocol:
             continue
         methods = tuple(dict.fromkeys(row.method for row in resolved.rows))
-        theirs = resolve(
-            other, Request(preset=resolved.preset, methods=methods, encoder=resolved.encoder), prepared.named.tasks
-        )
-        ours, known = ({run.stage.key for run in make_plan(each, None, located).runs} for each in (resolved, theirs))
-        found[name] = len(ours & known)
+        for part in prepared.plan.parts:
+            theirs = resolve(
+                other,
+                Request(preset=resolved.preset, methods=methods, encoder=part.resolved.encoder),
+                prepared.named.tasks,
+            )
+            plans = (make_plan(each, None, part.located) for each in (part.resolved, theirs))
+            ours, known = ({run.stage.key for run in plan.runs} for plan in plans)
+            found[name] = found.get(name, 0) + len(ours & known)
     return found
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from harness.commands.prepare import Prepared, prepare
 from harness.commands.stored import check_exists, command, find_key, last_bench, like_last, of_cell, of_run
 from harness.errors import UserError, unknown
-from harness.planning.request import Request, from_json
+from harness.planning.request import Request, encoder_names, from_json
 from harness.planning.runs import Plan
 from harness.planning.waves import best_run
 from harness.specs import Record, RowSet, Run, Stage
@@ -89,7 +90,7 @@ def recorded(url: str | None, beginning: str, update: int | None = None) -> Reco
     for stored, label in requests_of(store, key):
         again = command(of_run(stored, label), store=url)
         return Recorded(store, stage, record, of_cell(stored, label), again, step)
-    for stored in store.requests(key):
+    for stored in _requests(store, key):
         if not stored.study:
             whole = from_json(stored.values)
             return Recorded(store, stage, record, whole, command(whole, store=url), step)
@@ -115,8 +116,18 @@ def _checked_update(stage: Stage, record: Record, update: int) -> Literal["last"
 def requests_of(store: Store, key: str) -> Iterator[tuple[StoredRequest, Mapping[str, Any]]]:
     """The requests that made the runs which end with a stage, each with the run's label; benches before studies."""
     labels = store.labels(key)
-    for stored in sorted(store.requests(key), key=lambda request: bool(request.study)):
+    for stored in sorted(_requests(store, key), key=lambda request: bool(request.study)):
         yield from ((stored, label) for label in labels if label["table"] == stored.table)
+
+
+def _requests(store: Store, key: str) -> Iterator[StoredRequest]:
+    """The requests that need a stage, of several encoders each with the stage's own alone."""
+    stage = store.stage(key)
+    for stored in store.requests(key):
+        names = encoder_names(stored.values.get("encoder", ""))
+        mine = [name for name in names if stage and stage.encoder.name in (name, Path(name).name)]
+        several = len(names) > 1 and mine
+        yield replace(stored, values={**stored.values, "encoder": mine[0]}) if several else stored
 
 
 def plan_of(store: Store, stage: Stage) -> Plan | None:

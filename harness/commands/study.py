@@ -133,6 +133,10 @@ def runs_recorded(opened: Opened) -> tuple[dict[int, list[list[str]]], dict[str,
 def prepare_study(request: TuneRequest) -> PreparedStudy:
     """Read and check everything that a search names. Raises UserError."""
     check_machine(request.base)
+    if len(request.base.encoders) > 1:
+        raise UserError(
+            f"{request.base.origin('encoder')} {request.base.encoder}: a study is of one encoder; tune each by itself."
+        )
     if request.out:
         _check_folder(request.out, request.base.option("out"))
     space = requested_space(request)
@@ -271,14 +275,14 @@ def run_trials(opened: Opened, view: TrialView) -> None:
 
         storage = storage_of(request, store)
         storage.probe()
-        ledger = start_ledger(store, storage, opened.owner)
-        token_cache = TokenCache(reader(plan, tokeniser, store))
+        ledger, read = start_ledger(store, storage, opened.owner), reader(plan, tokeniser, store)
+        token_cache = TokenCache(lambda rows, data, _: read(rows, data))
         for stage in plan.stages.values():
             token_cache.references(stage)
         kept = [s.key for s in plan.stages.values() if s.parent and not s.selection]
         for key in kept:  # weights that the default point shares with others stay until the study ends
             answer(ledger.hold.remote(key, opened.owner.token))
-        setup = worker_setup_of(request, located, storage, settled)
+        setup = worker_setup_of(request, [located], storage, settled)
         evaluator = partial(
             TrainingEvaluator,
             points,

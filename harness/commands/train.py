@@ -36,14 +36,19 @@ def train(prepared: Prepared, view: View, *, remember: bool = True) -> Prepared:
     from harness.encoders.tokens import Tokeniser
 
     request, resolved, plan = prepared.request, prepared.resolved, prepared.plan
-    located = plan.located
-    assert located.folder is not None  # unresolved encoders were refused
-    tokeniser = Tokeniser(located.folder)
-    check_masks(prepared.items, tokeniser, located)
-    check_readings(prepared.items, tokeniser, plan.library)
+    vocabularies, readers = {}, {}
+    for part in plan.parts:
+        located, work = part.located, prepared.work_of(part)
+        assert located.folder is not None  # unresolved encoders were refused
+        tokeniser = Tokeniser(located.folder)
+        check_masks(work, tokeniser, located)
+        check_readings(work, tokeniser, plan.library)
+        vocabularies[located.encoder.digest] = tokeniser.vocabulary
+        readers[located.encoder.digest] = reader(part, tokeniser, prepared.store)
     check_machine(request)
-    name = resolved.table.name
-    metadata = {"table": name, "preset": resolved.preset, "encoder": located.name, "runs": str(len(plan.runs))}
+    name, encoders = resolved.table.name, [part.located for part in plan.parts]
+    shown = ",".join(located.name for located in encoders)
+    metadata = {"table": name, "preset": resolved.preset, "encoder": shown, "runs": str(len(plan.runs))}
     prepared.store = Store(prepared.store.url)
     if remember:
         prepared.remember()
@@ -52,10 +57,14 @@ def train(prepared: Prepared, view: View, *, remember: bool = True) -> Prepared:
     with session(execution_of(request, resolved), metadata) as (dashboard, settled):
         from harness.cluster.pool import Pool
 
-        setup = worker_setup_of(request, located, storage, settled)
-        read = reader(plan, tokeniser, prepared.store)
         pool = Pool(
-            prepared.store, setup, tokeniser.vocabulary, read, settled, name, keep_weights=request.keep == "all"
+            prepared.store,
+            worker_setup_of(request, encoders, storage, settled),
+            vocabularies,
+            lambda rows, data, encoder: readers[encoder](rows, data),
+            settled,
+            name,
+            keep_weights=request.keep == "all",
         )
         tried: set[str] = set()
         try:

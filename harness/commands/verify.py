@@ -108,12 +108,14 @@ class Bench:
             return tuple(dict.fromkeys(value for value in body[name] if value in known))
 
         of_table = {row.name for row in prepared.resolved.table.rows}
-        added = {row.name: "+".join(row.parts) for row in prepared.resolved.rows if row.name not in of_table}
+        known = {row.name: row for row in prepared.resolved.rows}
+        known |= {name: row for name, (_, row) in prepared.resolved.origin_rows.items()}
+        method = {name: row.name if row.name in of_table else "+".join(row.parts) for name, row in known.items()}
         names = [str(row["name"]) for row in body["rows"]]
         tasks = {str(cell["task"]): None for cell in body["cells"] if cell["task"]}
         return replace(
             self.request,
-            methods=tuple(added.get(name, name) for name in names),
+            methods=tuple(dict.fromkeys(method.get(name, name) for name in names)),
             tasks=tuple(task for task in self.request.tasks or tasks if task in tasks or is_own(task)),
             sizes=stated("sizes", "size"),
             subsets=stated("subsets", "subset"),
@@ -290,9 +292,14 @@ def _compare_runs(outcome: Verification) -> None:
 def _check_records(outcome: Verification, prepared: Prepared) -> None:
     """The records of the file's runs and of the stages before them."""
     keys = set(outcome.published.keys)
-    chains = [run.stage.chain for run in prepared.plan.runs if run.stage.key in keys]
-    stages = {stage.key: stage for chain in chains for stage in chain}
-    checks = RecordChecks(prepared)
+    for plan in prepared.plan.parts:
+        chains = [run.stage.chain for run in plan.runs if run.stage.key in keys]
+        stages = {stage.key: stage for chain in chains for stage in chain}
+        _check_stages(outcome, RecordChecks(replace(prepared, plan=plan)), stages)
+
+
+def _check_stages(outcome: Verification, checks: RecordChecks, stages: Mapping[str, Stage]) -> None:
+    keys = set(outcome.published.keys)
     for key, stage in stages.items():
         if key not in keys and (why := outcome.absent(key)):
             outcome.problems.append(f"the {stage.phase} stage before runs of the file: {why}")

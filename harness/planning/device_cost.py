@@ -104,16 +104,21 @@ def device_cost(
     micro_batch: int = 0,
 ) -> DeviceCost:
     """Of the stages to train, each on as many of `count` devices as the table has workers. `micro_batch`: the user's."""
-    share = share_of(speeds, plan.located.encoder.digest, device)
+    known = list(speeds)
+    shares = [share_of(known, part.located.encoder.digest, device) for part in plan.parts]
+    share = next((each for each in shares if not each.measured), shares[0])  # what is shown: a guess where there is one
+    share_by = dict(zip((part.located.encoder.digest for part in plan.parts), shares, strict=True))
     workers = min(count, plan.resolved.num_workers)
     steps = {item.stage.key: item.until or item.stage.optim.steps for item in items}
-    seconds = {item.stage.key: _seconds(item, plan, share, device) for item in items}
+    seconds = {
+        item.stage.key: _seconds(item, plan, share_by.get(item.stage.encoder.digest, share), device) for item in items
+    }
     rows, left = [], dict(seconds)
     for title, stages in stages_of(plan).items():
         own = {key: left.pop(key) for key in stages if key in left}
         largest = max(stages.values(), key=lambda stage: _memory(stage, plan, workers, 0).total)
         batch = math.ceil(largest.optim.batch_size / workers)
-        fits = fitting(largest, plan.located.config, device.memory, min(batch, micro_batch or batch))
+        fits = fitting(largest, plan.part_of(largest).located.config, device.memory, min(batch, micro_batch or batch))
         memory = _memory(largest, plan, workers, micro_batch or fits)
         rows.append(RowCost(title, sum(steps[key] for key in own), math.fsum(own.values()), memory, batch, fits))
     chains = (math.fsum(seconds.get(s.key, 0.0) for s in run.stage.chain) for run in plan.runs)
@@ -131,7 +136,7 @@ def stages_of(plan: Plan) -> dict[str, dict[str, Stage]]:
 
 
 def _memory(stage: Stage, plan: Plan, workers: int, rows: int) -> Memory:
-    return memory_of(stage, plan.located.config, rows or math.ceil(stage.optim.batch_size / workers))
+    return memory_of(stage, plan.part_of(stage).located.config, rows or math.ceil(stage.optim.batch_size / workers))
 
 
 def _seconds(item: Item, plan: Plan, share: Share, device: Device) -> float:
@@ -139,5 +144,6 @@ def _seconds(item: Item, plan: Plan, share: Share, device: Device) -> float:
     seconds = item.cost / (share.value * device.peak(item.stage.optim.precision))
     if share.measured:
         return seconds
-    least = LAYER_SECONDS * (plan.located.config.get("num_hidden_layers", 0) + BESIDE_LAYERS)
+    layers = plan.part_of(item.stage).located.config.get("num_hidden_layers", 0)
+    least = LAYER_SECONDS * (layers + BESIDE_LAYERS)
     return max(seconds, float((item.until or item.stage.optim.steps) * least))

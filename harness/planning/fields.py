@@ -65,7 +65,12 @@ REQUEST_FIELDS = (
     Field("unlabelled", str, "labelled", "texts for post-training: a file, a folder or hub:OWNER/NAME", metavar="FILE"),
     Field("remove_overlap", bool, "labelled", "leave out unlabelled texts that are also in dev or test"),
     Field("skip_bad_rows", bool, "labelled", "leave out rows without text or with a label that is missing or unknown"),
-    Field("encoder", str, "data", "encoder: a packaged name, a folder or a Hugging Face model id"),
+    Field(
+        "encoder",
+        str,
+        "data",
+        "encoder: a packaged name, a folder or a Hugging Face model id; several comma-separated: rows of each",
+    ),
     Field("data", str, "data", "data: 'hub', or a folder with TASK/SPLIT.parquet, .csv or .jsonl"),
     Field("corpus", str, "data", "pre-training corpus: a name, files or hub:OWNER/NAME", metavar="NAME"),
     Field(

@@ -82,7 +82,7 @@ class Request:
     `table`: a name or the path of a YAML file. `methods` takes names of rows as written ('w/ SimCLR') or of methods ('cmlm':
     all its rows); a method without a row gets one ('taco', 'cmlm+scl'). `tasks`: names, YAML files of the user's own, or files of
     labelled rows, which `text`, `label`, `kind`, `dev`, `test`, `unlabelled`, `remove_overlap` and `skip_bad_rows` describe. `protocol`: another than
-    the table's.
+    the table's. `encoder`: one, or several comma-separated, whose rows make one table.
     `studies`: those of the points that it takes. `subsets`: indices from 0. `gpus_per_run` and `num_workers` None: what the cluster and the table say. `origins`: where the
     fields were set that a file or a store gave. `flags`: the others were flags of a command, else they are keyword arguments.
     """
@@ -129,6 +129,11 @@ class Request:
         """Where a field was set, as errors name it."""
         return self.origins.get(name) or self.option(name)
 
+    @property
+    def encoders(self) -> tuple[str, ...]:
+        """The encoders that it names, comma-separated; none where it leaves them to the preset."""
+        return encoder_names(self.encoder or "")
+
     def option(self, name: str, value: object = None) -> str:
         """How the user of this request sets a field: '--num-workers 2' in a command, 'num_workers=2' in Python."""
         if not self.flags:
@@ -136,6 +141,11 @@ class Request:
         if name == "mode":
             return f"--{value}"
         return f"--{name.replace('_', '-')}" + ("" if value is None else f" {value}")
+
+
+def encoder_names(text: str) -> tuple[str, ...]:
+    """Encoders that are written comma-separated, each once."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def has_rows(task: str) -> bool:
@@ -210,7 +220,8 @@ def _rooted(request: Request, folder: Path) -> Request:
         relative = text and not text.startswith(("/", "~"))
         return str(folder / text) if relative and (folder / text).exists() else text
 
-    changes: dict[str, Any] = {name: rooted(getattr(request, name)) for name in ("encoder", "data", "corpus", *BESIDE)}
+    changes: dict[str, Any] = {name: rooted(getattr(request, name)) for name in ("data", "corpus", *BESIDE)}
+    changes["encoder"] = ",".join(map(rooted, request.encoders)) or None
     if request.table.endswith(YAML):
         changes["table"] = rooted(request.table)
     tasks = None if request.tasks is None else tuple(rooted(t) if is_own(t) else t for t in request.tasks)

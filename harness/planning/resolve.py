@@ -10,8 +10,8 @@ from dataclasses import replace
 from harness.errors import UserError, unknown
 from harness.methods import METHODS, methods_named, read_methods
 from harness.planning.overrides import applied, check_effect, of_rows, set_here
-from harness.planning.request import YAML, Request
-from harness.planning.resolved import ResolvedTable
+from harness.planning.request import YAML, Request, encoder_names
+from harness.planning.resolved import ResolvedTable, encoder_titles, on_encoder
 from harness.planning.row import Row, rows_named
 from harness.planning.table import Column, Table, load_table
 from harness.planning.values import departures, deviations
@@ -35,7 +35,11 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
     if preset not in table.presets:
         raise unknown("preset", preset, table.presets, f"{request.origin('preset')} of table {table.name}")
     base = table.presets[preset]
-    encoder = request.encoder or base.encoder
+    encoders = request.encoders or encoder_names(base.encoder)
+    if len(encoders) > 1:
+        each = [resolve(table, replace(request, preset=preset, encoder=name), tasks) for name in encoders]
+        return _joined(each)
+    encoder = encoders[0]
     rows = _rows(table, preset, request)
     sizes, subsets, seeds = _design(table, preset, request)
     chosen_tasks = tuple(base.tasks or table.tasks) if request.tasks is None else tuple(dict.fromkeys(request.tasks))
@@ -100,6 +104,27 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
         deviations=(*differs, *set_here(result)),
         departures=departures(result),
         incomparable=tuple(incomparable),
+    )
+
+
+def _joined(parts: Sequence[ResolvedTable]) -> ResolvedTable:
+    """A table under several encoders as one, whose rows are those under each and say which it is."""
+
+    def named(row: Row, encoder: str) -> Row:
+        title = row.configuration_of and on_encoder(row.configuration_of, encoder)
+        return row.model_copy(update={"name": on_encoder(row.name, encoder), "configuration_of": title})
+
+    earlier = [part.earlier for part in parts if part.earlier]
+    return replace(
+        parts[0],
+        encoder=",".join(part.encoder for part in parts),
+        rows=tuple(
+            named(row, name) for part, name in zip(parts, encoder_titles(parts), strict=True) for row in part.rows
+        ),
+        incomparable=("no paper has rows of several encoders beside one another; name one alone",),
+        earlier=_joined(earlier) if earlier else None,
+        tuned={},
+        by_encoder=tuple(parts),
     )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
 from harness import specs
+from harness.encoders.sources import NEW
 from harness.errors import UserError
 from harness.methods import METHODS
 from harness.planning.aggregation import AVERAGE, Aggregation
@@ -57,6 +58,18 @@ Part = tuple[float, float]
 """Where a part of a corpus begins and ends in [0, 1); see `harness.tasks.corpora.Corpus.part`."""
 
 
+def on_encoder(row: str, encoder: str) -> str:
+    """The name of a row in a table of several encoders."""
+    return f"{row} on {encoder}"
+
+
+def encoder_titles(parts: Sequence[ResolvedTable]) -> tuple[str, ...]:
+    """What the rows of each encoder call it: the last part of a folder or a hub id, where that names one alone."""
+    whole = tuple(part.encoder for part in parts)
+    short = tuple(name if name.startswith(NEW) else name.rstrip("/").rpartition("/")[2] for name in whole)
+    return short if len(set(short)) == len(short) else whole
+
+
 @dataclass(frozen=True)
 class ResolvedTable:
     """A table as it is run: flat and frozen.
@@ -68,7 +81,8 @@ class ResolvedTable:
     all rows; `num_workers` train one stage together, which is no part of what is computed; `file`: the table's, '' where
     it is packaged; `protocol`: the table's, or another that the request names; `task_recipes` of tasks that have their own; `starts_from`: what all runs
     start from, and `earlier` the table of the runs among which that is selected; `tuned`: the table of a row alone, by name, for those that
-    some overrides reach alone.
+    some overrides reach alone; `by_encoder`: of several encoders the table under each, whose rows in order are the `rows` here, under names that
+    say the encoder.
     """
 
     table: Table
@@ -101,6 +115,18 @@ class ResolvedTable:
     starts_from: StartsFrom | None = None
     earlier: ResolvedTable | None = None
     tuned: Mapping[str, ResolvedTable] = field(default_factory=dict)
+    by_encoder: tuple[ResolvedTable, ...] = ()
+
+    @property
+    def parts(self) -> tuple[ResolvedTable, ...]:
+        """The table under each of its encoders: itself, where it has one."""
+        return self.by_encoder or (self,)
+
+    @cached_property
+    def origin_rows(self) -> dict[str, tuple[ResolvedTable, Row]]:
+        """Of several encoders the table under one and its row there, by the name of each row here."""
+        own = [(part, row) for part in self.by_encoder for row in part.rows]
+        return {row.name: found for row, found in zip(self.rows, own, strict=True)} if own else {}
 
     @property
     def comparable(self) -> bool:
@@ -153,6 +179,9 @@ class ResolvedTable:
     def takes(self, row: Row, task: str) -> bool:
         """Whether a row is run on a task: on one that the table lacks all rows are, those with a grid for each group of tasks at the
         points of the last one."""
+        if row.name in self.origin_rows:
+            part, own = self.origin_rows[row.name]
+            return part.takes(own, task)
         if task in self.table.tasks:
             return not row.tasks or task in row.tasks
         return row.tasks == self._last_tasks.get(row.title, row.tasks)
@@ -179,14 +208,20 @@ class ResolvedTable:
         return all(column in self.columns for group in groups for column in group)
 
     def under(self, row: Row) -> ResolvedTable:
-        """The table with the overrides that reach a row."""
-        return self.tuned.get(row.name, self)
+        """The table under the encoder of a row, with the overrides that reach it."""
+        part, own = self.origin_rows.get(row.name, (self, row))
+        return part.tuned.get(own.name, part)
+
+    def set_alone(self, row: Row) -> bool:
+        """Whether some override reaches this row alone."""
+        part, own = self.origin_rows.get(row.name, (self, row))
+        return own.name in part.tuned
 
     def tuned_recipe(self, row: Row) -> dict[str, Value]:
         """What overrides that reach this row alone change in the recipe of its phases, by key."""
-        if row.name not in self.tuned:
-            return {}
         here = self.under(row).recipe
+        if here is self.recipe:
+            return {}
         return {
             f"{phase}.{name}": value
             for phase in self.phases

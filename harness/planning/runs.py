@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -45,7 +45,7 @@ class Plan:
     same data; `library` holds the rows of every row set, `corpora` the texts of pre-training, the largest part first;
     `untranslated`: rows whose back-translations have to be made before anything is trained, for views (None) and by augmentation;
     `earlier`: the plan of the runs among which those that runs start from are selected, with its stages, and `starts` what is
-    selected, by row."""
+    selected, by row; `by_encoder`: of several encoders the plan under each."""
 
     resolved: ResolvedTable
     located: Located
@@ -60,6 +60,17 @@ class Plan:
     untranslated: Mapping[Augment | None, tuple[Rows, ...]] = field(default_factory=dict)
     earlier: Plan | None = None
     starts: Mapping[str, Start] = field(default_factory=dict)
+    by_encoder: tuple[Plan, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Plan, ...]:
+        """The plan under each of its encoders: itself, where it has one."""
+        return self.by_encoder or (self,)
+
+    def part_of(self, stage: Stage) -> Plan:
+        """The plan under the encoder that a stage starts from."""
+        digest = stage.encoder.digest
+        return next((part for part in self.parts if part.located.encoder.digest == digest), self.parts[0])
 
     @property
     def waves(self) -> tuple[Plan, ...]:
@@ -96,7 +107,7 @@ class Plan:
 
     def stage_flops(self, stage: Stage) -> float:
         """Estimated FLOPs of one stage, from text lengths in characters."""
-        return stage_flops(stage, self.located.config)
+        return stage_flops(stage, self.part_of(stage).located.config)
 
     @property
     def flops(self) -> float:
@@ -122,7 +133,7 @@ class Plan:
         if stage.phase != "pre-train":
             return set()
         last = any(s.phase != "pre-train" and s.parent and s.parent.key == stage.key for s in self.stages.values())
-        return self.resolved.save_at(stage.optim.steps) if last else set()
+        return self.part_of(stage).resolved.save_at(stage.optim.steps) if last else set()
 
     def pending(self, statuses: Mapping[str, tuple[Status, int]], retry: bool) -> list[Stage]:
         """Stages to train for their numbers: those without a record, failed ones, and with `retry` diverged ones."""
@@ -204,6 +215,33 @@ def make_plan(
         untranslated={augment: tuple(rows.values()) for augment, rows in untranslated.items()},
         earlier=earlier,
         starts=starts,
+    )
+
+
+def joined(resolved: ResolvedTable, plans: Sequence[Plan]) -> Plan:
+    """The plans of a table under each of its encoders as one: what they share is there once, and rows have the names of `resolved`."""
+    first = plans[0]
+    if len(plans) == 1:
+        return first
+    shown = iter(resolved.rows)
+    pairs = [(plan, {row.name: next(shown).name for row in plan.resolved.rows}) for plan in plans]
+    earlier = [plan.earlier for plan in plans if plan.earlier]
+    untranslated: dict[Augment | None, dict[str, Rows]] = {}
+    for plan in plans:
+        for augment, sets in plan.untranslated.items():
+            untranslated.setdefault(augment, {}).update((rows.digest, rows) for rows in sets)
+    return replace(
+        first,
+        resolved=resolved,
+        runs=tuple(replace(run, row=names[run.row]) for plan, names in pairs for run in plan.runs),
+        stages={key: stage for plan in plans for key, stage in plan.stages.items()},
+        skipped=tuple((names[row], task, reason) for plan, names in pairs for row, task, reason in plan.skipped),
+        overlaps=tuple(dict.fromkeys(overlap for plan in plans for overlap in plan.overlaps)),
+        library={digest: rows for plan in plans for digest, rows in plan.library.items()},
+        untranslated={augment: tuple(sets.values()) for augment, sets in untranslated.items()},
+        earlier=joined(resolved.earlier, earlier) if resolved.earlier else None,
+        starts={names[row]: start for plan, names in pairs for row, start in plan.starts.items()},
+        by_encoder=tuple(plans),
     )
 
 

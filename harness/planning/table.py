@@ -188,12 +188,16 @@ class Figure(Strict):
         return float(value)
 
 
+def _listed(value: object) -> object:
+    return ",".join(map(str, value)) if isinstance(value, list) else value
+
+
 class Preset(Strict):
-    """What a preset changes; a key left out is the table's. `subsets` is a count, `methods` names of rows; `draws`: so many
+    """What a preset changes; a key left out is the table's. `encoder`: one, or a list of several, whose rows make one table. `subsets` is a count, `methods` names of rows; `draws`: so many
     points of each grid, drawn at random."""
 
     description: str
-    encoder: str
+    encoder: Annotated[str, BeforeValidator(_listed)]
     encoder_settings: EncoderSettings = EncoderSettings()
     data: str = "glue"
     methods: tuple[str, ...] | None = None
@@ -471,6 +475,8 @@ def stated(table: Table, preset: Preset | None = None, encoder: str = "") -> dic
 
 def _encoder(name: str) -> dict[str, str]:
     """The name of an encoder; one with new weights, 'new:SIZE@TOKENIZER', in two parts."""
+    if "," in name:  # several
+        return {"encoder": name}
     size, _, tokenizer = name.partition("@")
     return {"encoder": size, TOKENIZER: tokenizer or NEW_TOKENIZER} if name.startswith(NEW) else {"encoder": name}
 

@@ -29,13 +29,14 @@ def rendered_costs(costs: Sequence[CellCost], grid: Grid, more: Sequence[str], f
     """`more`: further sentences below the table. Ends with a newline. Raises UserError for an unknown format."""
     searched = any(cell.search.flops for cell in costs)
     search = ["Search"] if searched else []
-    head = ("Column", "Row", "Score", "Fine-tuning", "Earlier", *search, "FLOPs", "Times", "Hours", "Beaten by")
+    sized = ["Parameters"] if any(cell.parameters for cell in costs) else []
+    head = ("Column", "Row", *sized, "Score", "Fine-tuning", "Earlier", *search, "FLOPs", "Times", "Hours", "Beaten by")
     left = frozenset({0, 1, len(head) - 1})
     tables = []
     for size in grid.resolved.sizes:
         of_size = [cell for cell in costs if cell.size == size]
         first = {cell.column: cell.total.flops for cell in reversed(of_size)}
-        rows = [_row(grid, cell, first[cell.column], searched) for cell in of_size]
+        rows = [_row(grid, cell, first[cell.column], searched, bool(sized)) for cell in of_size]
         tables.append(Table(size_name(size, grid.resolved.size_unit), head, rows, left))
     about = notes(costs)
     name = grid.resolved.table.name
@@ -44,7 +45,7 @@ def rendered_costs(costs: Sequence[CellCost], grid: Grid, more: Sequence[str], f
     return in_format(format, cost_frame(costs), "costs", body, document)
 
 
-def _row(grid: Grid, cell: CellCost, first: float, searched: bool) -> list[str | Entry]:
+def _row(grid: Grid, cell: CellCost, first: float, searched: bool, sized: bool) -> list[str | Entry]:
     spread = "" if cell.high is None else in_points(cell.high - cell.score)
     search = [f"{cell.search.flops:.2g}"] if searched else []
     values = [f"{cell.fine_tuning.flops:.2g}", f"{cell.earlier.flops:.2g}", *search, f"{cell.total.flops:.2g}"]
@@ -53,6 +54,7 @@ def _row(grid: Grid, cell: CellCost, first: float, searched: bool) -> list[str |
     return [
         column_name(grid, cell.column),
         cell.row,
+        *([f"{cell.parameters / 1e6:.1f} M" if cell.parameters else DASH] if sized else []),
         Entry(in_points(cell.score), spread),
         *values,
         times,

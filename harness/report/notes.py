@@ -26,11 +26,12 @@ def plan_notes(plan: Plan, overrides: Sequence[Override]) -> list[str]:
     sizes = {name: f" ({rows.rows:,} texts)" if rows.resolved else "" for name, rows in corpora.items()}
     notes += [f"Pre-trained on {name}{size}." for name, size in sizes.items()]
     notes += [f"{sentence}." for sentence in (*starts_of(plan), *start_sentences(plan))]
-    notes += mlm_head_notes(plan)
-    if seen := sorted(set(plan.located.contaminated) & set(plan.resolved.tasks)):
-        notes.append(
-            f"The encoder {plan.resolved.encoder} saw labelled pairs of {', '.join(seen)} in its own training."
-        )
+    for part in plan.parts:
+        notes += mlm_head_notes(part)
+        if seen := sorted(set(part.located.contaminated) & set(part.resolved.tasks)):
+            notes.append(
+                f"The encoder {part.resolved.encoder} saw labelled pairs of {', '.join(seen)} in its own training."
+            )
     return notes
 
 
@@ -133,13 +134,15 @@ def own_data(plan: Plan) -> list[str]:
 def truncation_sentences(plan: Plan) -> list[str]:
     """How many texts are cut, a sentence a task with some."""
     sentences = []
-    for name, found in plan.truncations.items():
-        if found.cut:
-            share, about = 100 * found.cut / found.rows, "" if found.counted else "about "
-            sentences.append(
-                f"{plan.tasks[name].task.title}: {about}{found.cut:,} of {found.rows:,} texts ({share:.2g} %) are longer than {plan.resolved.max_length} "
-                "tokens (max_length) and are cut."
-            )
+    for part in plan.parts:
+        where = f" of {part.resolved.encoder}" if plan.by_encoder else ""
+        for name, found in part.truncations.items():
+            if found.cut:
+                share, about = 100 * found.cut / found.rows, "" if found.counted else "about "
+                sentences.append(
+                    f"{plan.tasks[name].task.title}: {about}{found.cut:,} of {found.rows:,} texts ({share:.2g} %) are longer than {part.resolved.max_length} "
+                    f"tokens{where} (max_length) and are cut."
+                )
     return sentences
 
 

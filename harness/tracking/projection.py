@@ -123,8 +123,9 @@ def of_plan(plan: Plan, variant: str) -> Projection:
     resolved = plan.resolved
     members = []
     for wave in plan.waves:
-        labels = {"table": wave.resolved.table.name, "preset": wave.resolved.preset, "encoder": wave.resolved.encoder}
         for run in wave.runs:
+            encoder = wave.part_of(run.stage).resolved.encoder
+            labels = {"table": wave.resolved.table.name, "preset": wave.resolved.preset, "encoder": encoder}
             if not wave.waits(run):
                 group = f"{run.row}/{run.task}/{size_name(run)} ({variant})"
                 members.append(member_of(run, group, labels, wave.tasks[run.task], tests=True))

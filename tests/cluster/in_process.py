@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -40,13 +40,18 @@ class PoolHere:
         self,
         store: Store,
         setup: WorkerSetup,
-        vocabulary: Vocabulary,
+        vocabularies: Mapping[str, Vocabulary],
         tokenised: Callable[..., Any],
         execution: Execution,
         table: str,
         keep_weights: bool = False,
     ) -> None:
-        self._setup, self._vocabulary, self._tokenised, self._keep_weights = setup, vocabulary, tokenised, keep_weights
+        self._setup, self._vocabularies, self._tokenised, self._keep_weights = (
+            setup,
+            vocabularies,
+            tokenised,
+            keep_weights,
+        )
         self._owner, self._store, self._trained = Owner.current(), store, 0
         self._ledger = LedgerHere(store.url, setup.storage, self._owner, 60.0)
 
@@ -64,15 +69,15 @@ class PoolHere:
         self._trained += 1
         if self._trained > self.stop_after > 0:
             raise KeyboardInterrupt
-        data = item.stage.data
+        data, encoder = item.stage.data, item.stage.encoder.digest
         one_view = replace(data, views=1)
-        train, labels = self._tokenised(data.train, data)
-        sets = {rows.digest: self._tokenised(rows, one_view) for rows in (data.dev, *data.tests) if rows}
-        held_out = self._tokenised(data.held_out, data)[0] if data.held_out else None
+        train, labels = self._tokenised(data.train, data, encoder)
+        sets = {rows.digest: self._tokenised(rows, one_view, encoder) for rows in (data.dev, *data.tests) if rows}
+        held_out = self._tokenised(data.held_out, data, encoder)[0] if data.held_out else None
         record = run_stage(
             item.stage,
             Inputs(train, labels, sets, held_out),
-            self._vocabulary,
+            self._vocabularies[encoder],
             item.metrics,
             self._setup,
             keep_weights=item.keep_weights,

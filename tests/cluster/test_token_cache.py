@@ -54,7 +54,7 @@ def put(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_once_a_row_set_and_way_of_reading(put: list[Any]) -> None:
     asked: list[Way] = []
 
-    def tokenised(rows: RowSet, data: Data) -> Any:
+    def tokenised(rows: RowSet, data: Data, encoder: str) -> Any:
         asked.append((rows.digest, data.max_length, data.views, data.blocks))
         return asked[-1]
 
@@ -76,7 +76,7 @@ def test_once_a_row_set_and_way_of_reading(put: list[Any]) -> None:
 
 def test_what_is_there_is_not_made_again(put: list[Any]) -> None:
     """A process without texts takes another's references."""
-    first = TokenCache(lambda rows, data: rows.digest)
+    first = TokenCache(lambda rows, *_: rows.digest)
     expected = [first.references(stage) for stage in STAGES]
     count = len(put)
     second = TokenCache(None, first.made)

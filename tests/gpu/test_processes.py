@@ -147,7 +147,8 @@ def _pool(
         from harness.cluster.pool import Pool
 
         rows = (train_rows.train, train_rows.labels)
-        pool = Pool(store, setup, vocabulary_of(config), lambda *_: rows, settled, name, start_worker)
+        vocabularies = {stage.encoder.digest: vocabulary_of(config) for stage in stages}
+        pool = Pool(store, setup, vocabularies, lambda *_: rows, settled, name, start_worker)
         events = list(pool.run(items))
         pool.close()
     records = store.records([stage.key for stage in stages])
