@@ -111,7 +111,7 @@ def wide_electra(folder: Path) -> Path:
     """An ELECTRA whose embeddings are as wide as its states."""
     from transformers import ElectraConfig, ElectraForMaskedLM
 
-    config = ElectraConfig(**{**tiny._SHAPE, "vocab_size": 48, "embedding_size": 32, "max_position_embeddings": 64})
+    config = ElectraConfig(**{**tiny.SHAPE, "vocab_size": 48, "embedding_size": 32, "max_position_embeddings": 64})
     ElectraForMaskedLM(config).save_pretrained(str(folder))
     tiny.tokenizer("electra").save_pretrained(str(folder))
     return folder
