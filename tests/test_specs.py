@@ -81,7 +81,13 @@ OTHER: dict[type, dict[str, Any]] = {
         "selection": None,
         "phase": "another phase",
     },
-    Objective: {"name": "other", "version": 2, "params": {"lam": 0.8, "temperature": 0.3}},
+    Objective: {
+        "name": "other",
+        "version": 2,
+        "params": {"lam": 0.8, "temperature": 0.3},
+        "source": "7" * 32,
+        "code": "another source",
+    },
     Data: {
         "train": OTHERS,
         "num_labels": 1,
@@ -120,6 +126,7 @@ LABELS = {
     (Stage, "phase"),
     (Data, "classes"),
     (Data, "held_out"),
+    (Objective, "code"),
     (RowSet, "name"),
     (RowSet, "rows"),
     (RowSet, "mean_chars"),
