@@ -143,7 +143,12 @@ def load_named(name_or_path: str | Path, model: type[M], folder: str, kind: str,
     """
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or text.endswith((".yaml", ".yml")) or "/" in text or "\\" in text:
-        return load_yaml(Path(name_or_path), model)
+        path = Path(name_or_path)
+        if path.parent.name == folder and path.stem in packaged_files(folder) and not path.expanduser().exists():
+            raise UserError(
+                f"{where or kind}: there is no file {text} here; the packaged {kind} is called {path.stem}."
+            )
+        return load_yaml(path, model)
     files = packaged_files(folder)
     if not files:
         raise UserError(f"no {kind}s found in {' or '.join(map(str, _folders(folder)))}; give a path to a YAML file.")

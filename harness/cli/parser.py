@@ -273,7 +273,9 @@ def _tune(tune: argparse.ArgumentParser) -> None:
         "--preset", help="preset of the space: quick, laptop, paper or, for one task, paper_TASK (default: quick)"
     )
     what.add_argument("--trials", type=positive, help="number of trials (a grid runs all of its points)")
-    what.add_argument("--sampler", metavar="NAME", help="sampler: tpe, random, cmaes or nsga2; for a grid also grid")
+    what.add_argument(
+        "--sampler", metavar="NAME", help="sampler: tpe, gp, random, cmaes or nsga2; for a grid also grid"
+    )
     what.add_argument("--racing", metavar="RULE", help="rule that stops trials early: paired, asha, median or none")
     what.add_argument(
         "--metric", type=names, help="dev metric(s) to optimise; several, comma-separated, give a Pareto front"
@@ -285,6 +287,7 @@ def _tune(tune: argparse.ArgumentParser) -> None:
     end.add_argument(
         "--out", metavar="FOLDER", help="folder of best.yaml, tables and plots (default: beside the store)"
     )
+    _switch(end, "--plan", "show what is left of the study and what it costs; train nothing")
     _switch(end, "--final-test", "score the best trial on the test set at the end")
     _format_flag(end, FORMATS)
     _execution_flags(tune)

@@ -253,7 +253,7 @@ class TrialProgress(_ProgressView):
         parts = [f"{states['complete']} complete", f"{states['running']} running"]
         parts += [f"{states[state]} {state}" for state in ("dropped", "failed") if states[state]]
         parts.append(f"{done}/{self._total * self._replicates} replicates")
-        parts.append(f"{self._trained} stages trained, {self._reused} reused")
+        parts.append(f"{self._trained} stages trained by this command, {self._reused} recorded before")
         best = best_trial(self._trials.values(), self._direction)
         if best is not None:
             parts.append(f"best {100 * (best.mean() or 0.0):.2f} (trial {best.number})")

@@ -18,7 +18,7 @@ from harness.cli.progress import ON_TERMINAL, confirm, print_tracked, show_trial
 from harness.cli.request import read_tune
 from harness.cli.terminal import print_lines, print_table, time_range
 from harness.commands.stored import tune_command
-from harness.commands.study import Opened, PreparedStudy, runs_recorded, searched, study_of
+from harness.commands.study import Opened, PreparedStudy, prepare_study, runs_recorded, searched, study_of
 from harness.errors import UserError, first_line
 from harness.paths import replace_file
 from harness.planning.estimate import estimated
@@ -39,10 +39,15 @@ BEST, FINAL_TEST, PAGE = "best.yaml", "final_test.json", "report.html"
 
 
 def tune(args: argparse.Namespace) -> int:
-    """Show the plan, run the trials that are left, print all points. 1 when no point can be the best."""
+    """Show the plan, run the trials that are left, print all points. 1 when no point can be the best. With `args.plan` the plan alone."""
+    if args.plan:
+        print_lines(_plan_lines(prepare_study(read_tune(args), train=False))[0], sys.stdout)
+        return 0
 
     def agree(study: PreparedStudy) -> None:
-        confirm(args.yes, _announce(study), "--trials, --tasks, --sizes, --subsets or --seeds")
+        lines, hours = _plan_lines(study)
+        print_lines(lines)
+        confirm(args.yes, hours, "--trials, --tasks, --sizes, --subsets or --seeds")
 
     def begin(opened: Opened) -> None:
         if args.final_test:
@@ -57,8 +62,8 @@ def tune(args: argparse.Namespace) -> int:
 # ---------------------------------------------------------------------------------------------------------- the plan
 
 
-def _announce(study: PreparedStudy) -> float:
-    """Print the search space, the data that points are scored on and the remaining work. Returns an upper bound of its hours."""
+def _plan_lines(study: PreparedStudy) -> tuple[list[str], float]:
+    """The search space, the data that points are scored on and the remaining work, with an upper bound of its hours."""
     prepared, points, seed = study.prepared, study.points, study.request.seed
     space, base = points.space, points.base
     history = History(study.name, prepared.store, None)
@@ -75,21 +80,19 @@ def _announce(study: PreparedStudy) -> float:
         took = time_range(estimated(3600 * spent, prepared.calibrations[0].spread))
         slots = counted(prepared.slots, "slot")
         left = f"{most}{to_train:,} of {counted(stages, 'stage')}, {flops:.2g} FLOPs, about {took} on {slots} of this machine"
-    print_lines(
-        [
-            *preset_line(study.request.preset, space.preset, space.space.presets),
-            f"Study {study.name}: {space.mode} over {what}.",
-            f"{counted(space.trials, 'point')}, sampler {space.sampler}, racing {space.racing}, seed {seed}; first the "
-            f"default point, {default}.",
-            f"Judged on dev {' and '.join(points.metrics)}: table {base.table.name}, row {base.rows[0].name}, preset "
-            f"{base.preset}, {', '.join(base.tasks)}, {sizes}, {design} = {counted(len(points.replicates), 'replicate')} a point.",
-            f"Encoder {base.encoder} ({prepared.plan.located.encoder.digest[:10]}), data: {prepared.plan.source}, "
-            f"store {prepared.store.shown}.",
-            *(f"Overlap: {sentence}." for sentence in overlap_sentences(prepared.plan)),
-            f"Ended in earlier commands: {ended} of {counted(space.trials, 'point')}. To do: {left}.",
-        ]
-    )
-    return spent
+    lines = [
+        *preset_line(study.request.preset, space.preset, space.space.presets),
+        f"Study {study.name}: {space.mode} over {what}.",
+        f"{counted(space.trials, 'point')}, sampler {space.sampler}, racing {space.racing}, seed {seed}; first the "
+        f"default point, {default}.",
+        f"Judged on dev {' and '.join(points.metrics)}: table {base.table.name}, row {base.rows[0].name}, preset "
+        f"{base.preset}, {', '.join(base.tasks)}, {sizes}, {design} = {counted(len(points.replicates), 'replicate')} a point.",
+        f"Encoder {base.encoder} ({prepared.plan.located.encoder.digest[:10]}), data: {prepared.plan.source}, "
+        f"store {prepared.store.shown}.",
+        *(f"Overlap: {sentence}." for sentence in overlap_sentences(prepared.plan)),
+        f"Ended in earlier commands: {ended} of {counted(space.trials, 'point')}. To do: {left}.",
+    ]
+    return lines, spent
 
 
 def _when(conditions: Mapping[str, Sequence[Any]]) -> str:

@@ -130,9 +130,10 @@ def runs_recorded(opened: Opened) -> tuple[dict[int, list[list[str]]], dict[str,
     return keys, opened.store.records(every)
 
 
-def prepare_study(request: TuneRequest) -> PreparedStudy:
-    """Read and check everything that a search names. Raises UserError."""
-    check_machine(request.base)
+def prepare_study(request: TuneRequest, *, train: bool = True) -> PreparedStudy:
+    """Read and check everything that a search names. With `train`, also the machine, and what a hub holds is fetched. Raises UserError."""
+    if train:
+        check_machine(request.base)
     if len(request.base.encoders) > 1:
         raise UserError(
             f"{request.base.origin('encoder')} {request.base.encoder}: a study is of one encoder; tune each by itself."
@@ -142,7 +143,7 @@ def prepare_study(request: TuneRequest) -> PreparedStudy:
     space = requested_space(request)
     check_sampler(space, request)
     check_overrides(request.base.overrides, space)
-    prepared = prepare(space.bench(request.base, space.defaults), train=True)
+    prepared = prepare(space.bench(request.base, space.defaults), train=train)
     if prepared.plan.waiting:
         raise UserError(
             f"table {prepared.resolved.table.name}: its runs start from selected runs, which are not trained yet; run 'harness bench "

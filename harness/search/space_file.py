@@ -24,7 +24,7 @@ from harness.tasks.task import TASKS
 from harness.yaml_files import MisplacedError, Strict, one_of, placed
 
 MODES: tuple[Mode, ...] = ("grid", "search")
-SAMPLERS = ("tpe", "random", "grid", "cmaes", "nsga2")
+SAMPLERS = ("tpe", "gp", "random", "grid", "cmaes", "nsga2")
 RACINGS = ("none", "asha", "median", "paired")
 FLOPS = "flops"
 """The metric that every task has: what the stages of a run cost."""

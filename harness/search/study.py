@@ -43,9 +43,11 @@ def sampler_of(space: ResolvedSpace, seed: int) -> optuna.samplers.BaseSampler:
     """Optuna's sampler of a space. A grid's points are enqueued one by one, so its sampler is never used."""
     conditional = any(parameter.when for parameter in space.parameters)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # multivariate and group
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # multivariate, group and GP
         if space.sampler == "tpe":
             return optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP, multivariate=True, group=conditional)
+        if space.sampler == "gp":
+            return optuna.samplers.GPSampler(seed=seed, n_startup_trials=STARTUP)
         if space.sampler == "cmaes":
             return optuna.samplers.CmaEsSampler(seed=seed, n_startup_trials=STARTUP)
         if space.sampler == "nsga2":

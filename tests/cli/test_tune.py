@@ -111,6 +111,20 @@ def test_a_wrong_space_names_file_line_and_key(refused: Refused, old: str, new: 
     assert all(part in said for part in parts), said
 
 
+def test_a_plan_says_what_a_study_costs_and_trains_nothing(harness: Harness, workdir: Path, packaged: object) -> None:
+    said = harness("tune ft --plan --trials 6 --sampler gp")
+    assert said.status == 0, said.err
+    assert "6 points, sampler gp, racing paired" in said.out
+    assert "Ended in earlier commands: 0 of 6 points. To do: at most 36 of 36 stages" in said.out
+    assert not list(workdir.iterdir()), "nothing is written"
+
+
+@pytest.mark.usefixtures("workdir")
+def test_a_packaged_space_by_its_file_in_the_repository(refused: Refused) -> None:
+    said = refused("tune cmlm --space search_spaces/cmlm.yaml")
+    assert said == "harness: --space: there is no file search_spaces/cmlm.yaml here; the packaged space is called cmlm."
+
+
 @pytest.mark.usefixtures("workdir")
 def test_a_space_for_another_method(refused: Refused) -> None:
     own_space()

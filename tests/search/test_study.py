@@ -439,7 +439,7 @@ def test_a_folder_can_have_a_studys_name(tmp_path: Path, text: str) -> None:
     assert [path.name for path in (tmp_path / "studies").iterdir()] == [name]
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2"])
+@pytest.mark.parametrize("sampler", ["tpe", "gp", "random", "nsga2"])
 def test_a_sampler_of_one_seed_proposes_the_same_points(tmp_path: Path, sampler: str) -> None:
     def proposals(seed: int) -> list[dict[str, Any]]:
         space = small_space(tmp_path, mode="search", sampler=sampler)
