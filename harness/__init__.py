@@ -23,6 +23,8 @@ __all__ = [
     "record",
     "results",
     "runs",
+    "studies",
+    "study",
     "tune",
 ]
 

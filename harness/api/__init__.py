@@ -1,6 +1,6 @@
 """The Python API, for notebooks and scripts: `import harness`, then `harness.plan`, `harness.bench`, `harness.tune`,
-`harness.results`, `harness.compare`, `harness.record`, for trained models `harness.runs`, `harness.misclassified`, `harness.export`,
-`harness.predict`, and between stores `harness.publish`, `harness.merge`.
+`harness.results`, `harness.compare`, `harness.record`, `harness.studies`, `harness.study`, for trained models `harness.runs`,
+`harness.misclassified`, `harness.export`, `harness.predict`, and between stores `harness.publish`, `harness.merge`.
 
 Arguments are those of the command line: `harness bench --table few_shot --methods ft --set fine_tune.lr=1e-5` is
 `harness.bench("few_shot", methods="ft", set={"fine_tune.lr": 1e-5})`, and trains the same stages. What is wrong in an
@@ -31,7 +31,7 @@ from harness.commands.publish import Published
 from harness.commands.publish import publish as write_published
 from harness.commands.recorded import StageRecord, best_key, misclassified, recorded, recorded_runs, stage_record
 from harness.commands.stored import check_exists, last_bench, like_last
-from harness.commands.study import Watcher, searched, study_of
+from harness.commands.study import Opened, Watcher, recalled_study, recorded_studies, searched, study_of
 from harness.commands.train import unshown
 from harness.errors import UserError
 from harness.planning.request import Request
@@ -65,6 +65,8 @@ __all__ = [
     "record",
     "results",
     "runs",
+    "studies",
+    "study",
     "tune",
 ]
 
@@ -213,10 +215,31 @@ def tune(
     )
     with searched(request, Callbacks(), shown) as (opened, track):
         track()
-        study = study_of(opened)
-        best = best_point(study)
-        overrides = () if best is None else opened.points.space.overrides(best.point)
-        return TuneResult(opened.name, study, None if best is None else {o.key: o.value for o in overrides})
+        return _result_of(opened)
+
+
+def studies(*, store: str = DEFAULT_URL) -> pd.DataFrame:
+    """The studies of a store, one row a study, the one that ran last first: study, table, row, numbers of trials (complete, dropped, failed, running),
+    metric, best (the mean of its best trial on dev) and started_at (of its last trial)."""
+    import pandas as pd
+
+    frame = pd.DataFrame(recorded_studies(Store(store, create=False)))
+    if len(frame):
+        frame["started_at"] = pd.to_datetime(frame["started_at"], unit="s", utc=True)
+    return frame
+
+
+def study(name: str, *, store: str = DEFAULT_URL) -> TuneResult:
+    """A study of a store by its name, or the beginning of one, with the trials that it has; no trial is run."""
+    with recalled_study(None if store == DEFAULT_URL else store, name, "study") as opened:
+        return _result_of(opened)
+
+
+def _result_of(opened: Opened) -> TuneResult:
+    found = study_of(opened)
+    best = best_point(found)
+    overrides = () if best is None else opened.points.space.overrides(best.point)
+    return TuneResult(opened.name, found, None if best is None else {o.key: o.value for o in overrides})
 
 
 def record(key: str, *, store: str = DEFAULT_URL) -> StageRecord:

@@ -17,7 +17,7 @@ FIGURE_FORMATS = ("png", "svg", "pdf")
 SUBMISSION = "glue-submission"
 REPORT_FORMATS = (*TABLE_FORMATS, "html", *FIGURE_FORMATS, SUBMISSION)
 COMPARE_FORMATS = (*FORMATS, *FIGURE_FORMATS)
-LISTED = ("methods", "tasks", "tables", "spaces", "encoders", "corpora", "translators", "benches", "runs")
+LISTED = ("methods", "tasks", "tables", "spaces", "encoders", "corpora", "translators", "benches", "studies", "runs")
 """What `list` takes."""
 
 
@@ -322,6 +322,11 @@ def _report(report: argparse.ArgumentParser) -> None:
         "'context', 'words', 'cosines', 'alignment', 'similar_pairs', 'contrast' or 'copying': png, svg, pdf or csv",
     )
     report.add_argument(
+        "--study",
+        metavar="NAME",
+        help="a study ('harness list studies'), or the beginning of its name: prints its points, writes its page again",
+    )
+    report.add_argument(
         "--scores",
         metavar="FILE",
         help="CSV (row,column,score) of what GLUE's server returned for a submission: prints the paper's table of hidden test sets with them",
@@ -400,7 +405,7 @@ def _submit(submit: argparse.ArgumentParser) -> None:
 
 def _list(listing: argparse.ArgumentParser) -> None:
     listing.add_argument("what", metavar="|".join(LISTED))
-    _add(listing, "store", store=f"{BY_NAME['store'].help}, for 'list benches' and 'list runs'")
+    _add(listing, "store", store=f"{BY_NAME['store'].help}, for 'list benches', 'list studies' and 'list runs'")
     runs = listing.add_argument_group("for 'list runs'")
     runs.add_argument("--table", help="runs of one table, by its own name")
     _add(runs, *names_of("filter"))

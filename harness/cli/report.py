@@ -62,6 +62,8 @@ Made = tuple[str | bytes, bool]
 
 def report(args: argparse.Namespace) -> int:
     """Print the table from the store. Where none of its runs is recorded, say in what the benches of the store differ."""
+    if args.study:
+        return _study(args)
     settle_output(args, REPORT_FORMATS)
     check_format(args.format, args.figure, args.out)
     if args.scores:
@@ -83,6 +85,23 @@ def report(args: argparse.Namespace) -> int:
         status = print_grid(prepared, args)
     print_tracked(track_recorded(prepared))
     return status
+
+
+def _study(args: argparse.Namespace) -> int:
+    """The points of a study. Raises UserError for flags that are those of a table."""
+    from harness.cli.tune import report_study  # imports optuna
+
+    flags = {"with_files": "--with"} | {
+        n: f"--{n.replace('_', '-')}" for n in ("table", *FIELDS, "set", "last", "figure", "scores", "out")
+    }
+    if given := [flag for name, flag in flags.items() if getattr(args, name)]:
+        raise UserError(f"--study prints a study as it was run, which {listed(given)} cannot change; leave that out.")
+    format = args.format or "text"
+    if format not in FORMATS:
+        raise UserError(
+            f"--study: points are printed as {', '.join(FORMATS)}; the study's page is written beside them as HTML."
+        )
+    return report_study(args.store, args.study, format)
 
 
 def _server_scores(args: argparse.Namespace) -> Made:

@@ -39,10 +39,14 @@ def listing(args: argparse.Namespace) -> int:
         raise unknown("list", args.what, LISTED)
     if args.what == "runs":
         return _print_runs(args)
+    if args.what == "studies" and not any(getattr(args, name) is not None for name in ("table", *FILTERS)):
+        return _print_studies(args.store)
     if given := next((name for name in ("table", *FILTERS) if getattr(args, name) is not None), None):
         raise UserError(f"list {args.what}: --{given} is for 'list runs'; leave it out.")
     if args.store and args.what != "benches":
-        raise UserError(f"list {args.what}: only 'list benches' and 'list runs' take --store; leave it out.")
+        raise UserError(
+            f"list {args.what}: only 'list benches', 'list studies' and 'list runs' take --store; leave it out."
+        )
     rows = [*(_benches(args.store) if args.what == "benches" else MAKERS[args.what]())]
     width = max(len(name) for name, _ in rows)
     print_lines([escaped(f"{name:<{width}}  {text}") for name, text in rows], sys.stdout, indent=width + 2)
@@ -191,6 +195,38 @@ def _print_runs(args: argparse.Namespace) -> int:
     ]
     headers = ("Key", "Table", "Row", "Task", "N", "Subset", "Seed", "Status", "Dev", "Took", "Recorded")
     align = ("left",) * 4 + ("right",) * 3 + ("left",) * 4
+    print(tabulate(lines, headers=headers, disable_numparse=True, colalign=align))
+    return 0
+
+
+def _print_studies(url: str | None) -> int:
+    """Print a line a study, the newest last, where a terminal ends."""
+    from harness.commands.study import recorded_studies  # imports optuna
+    from harness.search.space_file import FLOPS
+
+    store, states = Store(url or DEFAULT_URL, create=False), ("complete", "dropped", "failed", "running")
+    studies = recorded_studies(store)
+    if not studies:
+        raise UserError(
+            f"The store {store.shown} holds no study yet; run 'harness tune' first, or name another with --store."
+        )
+    lines = [
+        (
+            escaped(study["study"]),
+            escaped(study["table"]),
+            escaped(study["row"]),
+            *(study[state] for state in states),
+            ""
+            if study["best"] is None
+            else f"{study['best']:.2g} {FLOPS}"
+            if study["metric"] == FLOPS
+            else f"{in_points(study['best'])} {study['metric']}",
+            f"{duration((time.time() - study['started_at']) / 3600)} ago" if study["started_at"] else "",
+        )
+        for study in reversed(studies)
+    ]
+    headers = ("Study", "Table", "Row", *map(str.capitalize, states), "Best dev", "Last trial")
+    align = ("left",) * 3 + ("right",) * len(states) + ("left",) * 2
     print(tabulate(lines, headers=headers, disable_numparse=True, colalign=align))
     return 0
 

@@ -18,7 +18,15 @@ from harness.cli.progress import ON_TERMINAL, confirm, print_tracked, show_trial
 from harness.cli.request import read_tune
 from harness.cli.terminal import print_lines, print_table, time_range
 from harness.commands.stored import tune_command
-from harness.commands.study import Opened, PreparedStudy, prepare_study, runs_recorded, searched, study_of
+from harness.commands.study import (
+    Opened,
+    PreparedStudy,
+    prepare_study,
+    recalled_study,
+    runs_recorded,
+    searched,
+    study_of,
+)
 from harness.errors import UserError, first_line
 from harness.paths import replace_file
 from harness.planning.estimate import estimated
@@ -57,6 +65,12 @@ def tune(args: argparse.Namespace) -> int:
         status = _report(opened, args.format, args.final_test)
         print_tracked(track())
         return status
+
+
+def report_study(url: str | None, name: str, format: str) -> int:
+    """Print the points of a study that a store holds, and write its tables, plots and page again; nothing is trained."""
+    with recalled_study(url, name, "--study") as opened:
+        return _report(opened, format, False)
 
 
 # ---------------------------------------------------------------------------------------------------------- the plan

@@ -15,6 +15,7 @@ from harness.commands.report import grid_of, known_costs
 from harness.encoders.flops import parameters
 from harness.methods import METHODS
 from harness.planning.aggregation import AVERAGE
+from harness.planning.request import encoder_names
 from harness.planning.resolved import encoder_titles, on_encoder
 from harness.planning.row import Row
 from harness.tasks import METRICS
@@ -49,15 +50,21 @@ def benched_places(prepared: Prepared) -> set[Place]:
     """The places of all benches of this table that need any of its runs, whatever filters select of them here: they are one family of comparisons."""
     store, table = prepared.store, prepared.named.table
     benches = store.requests_for({run.stage.key for run in prepared.plan.runs})
-    keys = {key for stored, _, _ in benches if not stored.study for key in store.stages_of(stored)}
+    parts = prepared.resolved.by_encoder
+    every = encoder_titles(parts)
+    keys: dict[tuple[str, ...], set[str]] = {}
+    for stored in (stored for stored, _, _ in benches if not stored.study):
+        names = encoder_names(stored.values.get("encoder", ""))
+        mine = tuple(title for title, part in zip(every, parts, strict=True) if part.encoder in names)
+        keys.setdefault(mine or every, set()).update(store.stages_of(stored))
     titles = {row.name: row.title for row in table.rows}
-    encoders = encoder_titles(prepared.resolved.by_encoder)
     columns: dict[str, list[str]] = {}
     for name, column in table.columns.items():
         columns.setdefault(column.task, []).append(name)
     found = {
         (int(label["size"]), row, column)
-        for label in store.labels_of(keys)
+        for encoders, stages in keys.items()
+        for label in store.labels_of(stages)
         if label["table"] == table.name
         for title in [titles.get(label["row"], label["row"])]
         for row in ([on_encoder(title, encoder) for encoder in encoders] or [title])

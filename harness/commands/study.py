@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from harness.analysis.cells import own_scores
 from harness.analysis.scores import results_of
 from harness.commands.bench import Callbacks
 from harness.commands.execution import check_machine, execution_of, storage_of, worker_setup_of
 from harness.commands.prepare import Prepared, check_masks, check_readings, prepare
+from harness.commands.stored import check_exists
 from harness.commands.texts import reader
 from harness.commands.track import check_trackers, writer_of
 from harness.commands.train import unshown
-from harness.errors import UserError
+from harness.errors import UserError, unknown
 from harness.paths import without_folders
+from harness.planning.request import from_json
 from harness.planning.resolve import resolve
 from harness.search.points import Points
 from harness.search.request import TuneRequest
 from harness.search.results import Study
 from harness.search.space import check_metrics, check_overrides, check_sampler, requested_space
 from harness.search.study import Entry, History, OptunaMirror, study_name, unfinished
-from harness.search.trials import Trial
+from harness.search.trials import State, Trial, best_trial
 from harness.specs import SHARED_PHASES, Record, Stage, trained_again
-from harness.store import Owner, Store, StoredRequest
+from harness.store import DEFAULT_URL, Owner, Store, StoredRequest
 from harness.tracking.projection import Projection, member_of, size_name
 from harness.tracking.writer import Outcome, Writer
 
@@ -316,8 +319,76 @@ def _remember(opened: Opened, kind: str, trial: Trial) -> None:
         runs = [run for runs in points.runs(trial.point) for run in runs]
         opened.store.label(points.base.table.name, runs)
         settings = [override.text for override in points.space.bench(opened.study.request.base, trial.point).overrides]
-        request = StoredRequest(named.table.name, {**named.kept.values, "set": settings}, opened.name)
+        search = search_values(opened.study)
+        request = StoredRequest(named.table.name, {**named.kept.values, "set": settings, SEARCH: search}, opened.name)
         opened.store.keep_request(request, [stage.key for run in runs for stage in run.stage.chain])
+
+
+# ----------------------------------------------------------------------------------------------- studies of a store
+
+
+SEARCH = "search"
+"""Under which a store keeps of a study's request what a bench has not."""
+_FLAGS = ("method", "space", "preset", "mode", "sampler", "racing", "metrics", "seed")
+"""What a command says of a search, besides the number of trials and the folder, which are no part of what the study is."""
+
+
+def search_values(study: PreparedStudy) -> dict[str, Any]:
+    flags = {name: getattr(study.request, name) for name in _FLAGS}
+    judged = {"metric": study.points.metrics[0], "direction": study.points.space.directions[0]}
+    return {**flags, **judged, "set": [override.text for override in study.request.base.overrides]}
+
+
+def recorded_studies(store: Store) -> list[dict[str, Any]]:
+    """The studies of a store, the one that ran last first: study, table, row, trials (complete, dropped, failed, running), metric, best (the mean of the best
+    trial over its replicates on the metric's own scale, None without one) and started_at (Unix time of the last trial's start)."""
+    asked: dict[str, StoredRequest] = {}
+    for stored in store.requests():
+        asked.setdefault(stored.study, stored)
+    found = []
+    for name in store.studies():
+        stored, trials = asked.get(name, StoredRequest("", {})), History(name, store, None).trials
+        search, states = stored.values.get(SEARCH, {}), Counter(trial.state for trial in trials)
+        best = best_trial(trials, search.get("direction", "maximize"))
+        found.append(
+            {
+                "study": name,
+                "table": stored.table,
+                "row": ", ".join(stored.values.get("methods", ())),
+                **{state: states[state] for state in get_args(State)},
+                "metric": search.get("metric", ""),
+                "best": best.mean() if best else None,
+                "started_at": stored.asked_at,
+            }
+        )
+    return sorted(found, key=lambda study: -study["started_at"])
+
+
+@contextmanager
+def recalled_study(url: str | None, beginning: str, where: str) -> Iterator[Opened]:
+    """A study of the store at `url` (None: the default one) by its name, or the beginning of one, with the trials that it has; no trial is run. Raises UserError."""
+    store = Store(url or DEFAULT_URL, create=False)
+    check_exists(store)
+    names = store.studies()
+    matching = [name for name in names if name.startswith(beginning)]
+    if len(matching) != 1:
+        raise unknown("study", beginning, matching or names, where)
+    (name,) = matching
+    stored = next((each for each in store.requests() if each.study == name and SEARCH in each.values), None)
+    if stored is None:
+        raise UserError(
+            f"{where} {name}: an earlier version made it; its 'harness tune' command, run again, prints it."
+        )
+    search = stored.values[SEARCH]
+    bench = from_json({**stored.values, "set": search["set"]})
+    base = replace(bench, table="", preset=None, methods=None, store=url)
+    metrics = None if search["metrics"] is None else tuple(search["metrics"])
+    request = TuneRequest(base=base, **{key: search[key] for key in _FLAGS if key != "metrics"}, metrics=metrics)
+    study = prepare_study(request, train=False)
+    if study.name != name:
+        raise UserError(f"{where} {name}: its space, its table, its data or its encoder changed since then.")
+    with open_study(study) as opened:
+        yield opened
 
 
 # ----------------------------------------------------------------------------------------------------------- trackers

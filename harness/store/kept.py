@@ -131,6 +131,11 @@ class Kept(Database):
         )
 
     @retried
+    def studies(self) -> list[str]:
+        """The names of the studies that have trials."""
+        return [row["study"] for row in self._select(sa.select(TUNE_TRIALS.c.study).distinct(), TUNE_TRIALS)]
+
+    @retried
     def keep_trial(self, study: str, number: int, body: dict[str, Any]) -> None:
         row = {"study": study, "number": number, "body": json.dumps(body, allow_nan=False)}
         with self._write() as connection:

@@ -13,11 +13,14 @@ import psutil
 import pytest
 from cli.command import Said, TrainingStartedError, data_folder
 
+import harness as api
 from harness.cli.parser import build_parser
 from harness.commands.execution import check_machine
-from harness.commands.study import _check_folder
+from harness.commands.study import _check_folder, _remember, open_study, prepare_study
 from harness.errors import UserError
 from harness.planning.request import Request
+from harness.search.request import TuneRequest
+from harness.search.trials import ReplicateOutcome
 from harness.store import Owner, Store
 
 Refused = Callable[..., str]
@@ -312,3 +315,45 @@ def test_help_names_every_flag(harness: Harness) -> None:
     (tune,) = [action.choices["tune"] for action in build_parser()._actions if action.dest == "command"]
     known = {flag for action in tune._actions for flag in action.option_strings if flag.startswith("--")}
     assert known == {*flags.split(), "--help"}
+
+
+@pytest.fixture
+def study(workdir: Path, packaged: object) -> str:
+    """A study with its first trial, as a command that was interrupted leaves it; its name."""
+    base = Request(tasks=("movies",), sizes=(20,), subsets=(0,), seeds=(31,))
+    with open_study(prepare_study(TuneRequest("ft", base, racing="none"))) as opened:
+        history = opened.proposals.history
+        number = history.propose(opened.points.space.defaults)
+        _remember(opened, "started", history.entries[number].trial)
+        history.add_outcome(number, 1, ReplicateOutcome((0.75,), flops=1e9, seconds=2.0, trained=1, stages=1))
+        history.finish(number, "complete", "", (0.75,))
+    return opened.name
+
+
+def test_the_studies_of_a_store_are_listed_and_reported(study: str, harness: Harness) -> None:
+    listed = harness("list studies")
+    assert listed.status == 0, listed.err
+    (line,) = [line for line in listed.out.splitlines() if line.startswith(study)]
+    assert line.split()[1:9] == ["few_shot", "FT", "1", "0", "0", "0", "75.00", "accuracy"]
+    said = harness(f"report --study {study[:4]}")
+    assert said.status == 0, said.err
+    assert f"Study {study}: FT (ft)" in said.out
+    assert "75.00*" in said.out
+    assert said.err.endswith(f"Next: harness bench --with {Path('.harness/studies').absolute() / study}/best.yaml\n")
+    assert harness(f"report --study {study} --format csv").out.count("\n") == 3, (
+        "a line of names, the point and its replicate"
+    )
+    frame = api.studies()
+    assert frame.loc[0, ["study", "complete", "failed", "best"]].tolist() == [study, 1, 0, 0.75]
+    assert api.study(study).best is not None
+
+
+def test_a_report_of_a_study_refuses(study: str, refused: Refused) -> None:
+    assert "unknown study 'other'. Known: " in refused("report --study other")
+    assert "which --tasks and --last cannot change" in refused(f"report --study {study} --tasks movies --last")
+    assert "the study's page is written beside them" in refused(f"report --study {study} --format html")
+
+
+def test_a_store_without_studies(refused: Refused) -> None:
+    assert "There is no store" in refused("report --study other")
+    assert "holds no study yet" in refused("list studies")

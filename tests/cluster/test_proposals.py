@@ -437,7 +437,7 @@ def test_a_point_that_cannot_be_run_is_failed_with_its_reason_and_does_not_stop(
     assert as_told(again.history) == as_told(tune.history)
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "gp", "random", "nsga2"])
+@pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2"])
 @pytest.mark.parametrize("ended", [0, 12, 20])
 def test_ten_points_that_run_at_once_spread(sampler: str, ended: int, tmp_path: Path) -> None:
     """Ten asks without a value told between them, as on ten slots: no point comes twice, and they do not crowd around the best one."""
