@@ -371,8 +371,12 @@ def recalled_study(url: str | None, beginning: str, where: str) -> Iterator[Open
     check_exists(store)
     names = store.studies()
     matching = [name for name in names if name.startswith(beginning)]
-    if len(matching) != 1:
-        raise unknown("study", beginning, matching or names, where)
+    if not matching:
+        raise unknown("study", beginning, names, where)
+    if len(matching) > 1:
+        raise UserError(
+            f"{where} {beginning}: several studies begin so ({', '.join(matching)}); give more of the name."
+        )
     (name,) = matching
     stored = next((each for each in store.requests() if each.study == name and SEARCH in each.values), None)
     if stored is None:
