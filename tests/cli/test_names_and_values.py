@@ -59,7 +59,7 @@ def test_an_unknown_name_is_answered_with_the_closest(refused: Refused, line: st
         ("bench --table few_shot --methods zzz", f"Known: {', '.join(sorted(METHODS))}."),
         ("plan --table few_shot --preset xyz", "Known: laptop, paper, quick."),
         ("bench --table few_shot --sizes 30", "--sizes: unknown size '30'. Known: 20, 100, 1000."),
-        ("list xyz", "Known: benches, corpora, encoders, methods, runs, spaces, tables, tasks, translators."),
+        ("list xyz", "Known: benches, corpora, encoders, methods, runs, spaces, studies, tables, tasks, translators."),
     ],
 )
 def test_where_nothing_is_close_all_are_named(refused: Refused, line: str, known: str) -> None:
