@@ -62,7 +62,9 @@ def device_and_count(text: str, where: str) -> tuple[Device, int]:
     """'h100:8' -> (H100, 8); without a number one device. Raises UserError, which names `where`."""
     name, colon, number = text.strip().lower().partition(":")
     if name not in DEVICES:
-        raise UserError(f"{where}: unknown device '{name}'.{hint(name, DEVICES)} Known: {', '.join(DEVICES)}.")
+        several = [known for known in DEVICES if known.startswith(f"{name}-")]
+        close = f" Did you mean {' or '.join(several)}?" if several else hint(name, DEVICES)
+        raise UserError(f"{where}: unknown device '{name}'.{close} Known: {', '.join(DEVICES)}.")
     if colon and not (number.isdecimal() and int(number)):
         raise UserError(f"{where} {text}: '{number}' is not a number of devices; write it as {name}:8.")
     return DEVICES[name], int(number) if colon else 1

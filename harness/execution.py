@@ -63,6 +63,6 @@ class WorkerSetup:
         return replace(self, encoder_folder=folder, encoder_config=config, encoder_digest=digest, further={})
 
     @property
-    def each(self) -> tuple[WorkerSetup, ...]:
+    def by_encoder(self) -> tuple[WorkerSetup, ...]:
         """For each encoder alone."""
         return (replace(self, further={}), *map(self.of, self.further))

@@ -17,6 +17,7 @@ from harness.cli.terminal import duration, print_lines, print_table, time_range
 from harness.commands.compare import detections_of
 from harness.commands.execution import storage_of
 from harness.commands.prepare import MADE_LATER, Prepared, cost_on, prepare, shared_runs
+from harness.devices import device_and_count
 from harness.encoders.flops import parameters, weights_bytes
 from harness.errors import UserError
 from harness.planning.device_cost import DeviceCost
@@ -41,6 +42,8 @@ def plan(args: argparse.Namespace) -> int:
     """Print what would run; train nothing, write nothing."""
     if args.price is not None and args.device is None:
         raise UserError("plan: --price is of a device-hour; name the devices with --device, such as --device h100:8.")
+    if args.device is not None:
+        device_and_count(args.device, "--device")  # a wrong name is refused before anything is printed
     prepared = prepare(read(args), train=False)
     shared = [
         f"{runs:,} of these runs are runs of table {name}, preset {prepared.resolved.preset}: they are trained once, for both."

@@ -37,7 +37,7 @@ def shared(setup: WorkerSetup, execution: Execution, digest: str) -> WorkerSetup
         return setup
     marked = replace(setup, storage_mark=_mark(setup.storage), encoder_digest=digest)
     if not all(seen.encoder for seen in _answers(marked)):
-        for each in marked.each:
+        for each in marked.by_encoder:
             _upload(each)
     return marked
 
@@ -50,7 +50,7 @@ def checked(setup: WorkerSetup) -> WorkerSetup:
     problem = _unseen(setup)
     if not problem:
         setup.storage.probe()
-        first, *others = [each if _has(each.encoder_folder, each) else _fetched(each) for each in setup.each]
+        first, *others = [each if _has(each.encoder_folder, each) else _fetched(each) for each in setup.by_encoder]
         further = {each.encoder_digest: (each.encoder_folder, each.encoder_config) for each in others}
         return replace(first, further=further)
     raise UserError(f"The node {platform.node()} ({ray.util.get_node_ip_address()}) {problem}")
@@ -100,7 +100,7 @@ def _look(setup: WorkerSetup, file: str) -> _Seen:
         setup.storage.write(file, setup.storage_mark.encode())
     except StorageError as error:
         return _Seen(f"cannot use the storage. {error}")
-    return _Seen("", all(_has(each.encoder_folder, each) for each in setup.each))
+    return _Seen("", all(_has(each.encoder_folder, each) for each in setup.by_encoder))
 
 
 _LOOK: Any = ray.remote(num_cpus=0, max_retries=0)(_look)

@@ -29,7 +29,7 @@ def method_in(path: Path, known: Iterable[Method], names: Iterable[str]) -> Meth
         code = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(
-            f"methods: {path} cannot be read ({error}); name a Python file that defines a method."
+            f"methods: {path} cannot be read ({getattr(error, 'strerror', None) or error}); name a Python file that defines a method."
         ) from None
     module = module_of(code, str(path))
     others = {id(method) for method in known}

@@ -83,7 +83,9 @@ def test_a_plan_on_a_machine_that_is_not_there(harness: Harness) -> None:
     small = harness("plan --table few_shot --preset paper --tasks sst2 --set optim.batch_size=4096 --device t4")
     assert "A batch does not fit at once: give --micro-batch " in small.out
     assert "name the devices with --device" in harness(f"plan {MOVIES} --price 2").err
-    assert "Known: t4, " in harness(f"plan {MOVIES} --device h10").err
+    unknown = harness(f"plan {MOVIES} --device a100:2")
+    assert "unknown device 'a100'. Did you mean a100-40 or a100-80? Known: t4, " in unknown.err
+    assert unknown.out == ""
 
 
 @pytest.mark.usefixtures("_no_network", "workdir")
