@@ -48,6 +48,11 @@ def without_folders(text: str) -> str:
     return _FOLDERS.sub(r"\1\2", text)
 
 
+def user_cache(name: str) -> Path:
+    """Where the harness keeps what can be made again, in the user's cache; nothing need be there."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "harness" / name
+
+
 def replace_file(path: Path, content: bytes) -> None:
     """Writes a file at once: until it is whole, the earlier one, or none, is there. Raises OSError."""
     part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")

@@ -97,17 +97,13 @@ def _device_rows(cost: DeviceCost) -> list[str]:
     headers = (*names, "activations", "Batch", "Fits")
     strings = [0, *range(2, len(headers) - 2)]
     return tabulate(
-        lines, headers=headers, intfmt=",", disable_numparse=strings, colalign=_aligned(len(headers))
+        lines, headers=headers, intfmt=",", disable_numparse=strings, colalign=["left", *["right"] * (len(headers) - 1)]
     ).splitlines()
 
 
 def _hours(hours: float) -> str:
     """'0.0124', '8.98', '4,844'."""
     return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
-
-
-def _aligned(columns: int) -> list[str]:
-    return ["left", *["right"] * (columns - 1)]
 
 
 def _rows(prepared: Prepared) -> list[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
+from harness.analysis.published import where
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.request import recalled
 from harness.cli.terminal import escaped, print_lines
@@ -18,7 +18,7 @@ from harness.specs import Record
 from harness.store import DEFAULT_URL, Store
 from harness.store import merge as take_over
 from harness.store.exchange import Conflict, Merged
-from harness.wording import counted, examples, some_of
+from harness.wording import counted, some_of
 
 SHOWN = 5
 """Conflicts of one store that are named."""
@@ -66,12 +66,8 @@ def _lines(merged: Merged, there: str, here: str) -> Iterator[str]:
 
 
 def _conflict(conflict: Conflict) -> str:
-    run = f" ({_run(conflict.label)})" if conflict.label else ""
+    run = f" ({where(conflict.label)})" if conflict.label else ""
     return f"{conflict.key[:12]}{run}: {_outcome(conflict.ours)} here, {_outcome(conflict.theirs)} there"
-
-
-def _run(label: Mapping[str, Any]) -> str:
-    return f"{label['row']}, {label['task']}, {examples(label['size'])}, subset {label['subset']}, seed {label['seed']}"
 
 
 def _outcome(record: Record) -> str:

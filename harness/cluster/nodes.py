@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import platform
 import shutil
 import tempfile
@@ -22,6 +21,7 @@ from harness.cluster.heartbeat import on_node
 from harness.encoders.sources import encoder_digest, files_of
 from harness.errors import UserError, first_line
 from harness.execution import Execution, WorkerSetup
+from harness.paths import user_cache
 from harness.storage import Storage, StorageError
 
 ANSWER_SECONDS = 60.0
@@ -182,7 +182,7 @@ def _upload(setup: WorkerSetup) -> None:
 def _fetched(setup: WorkerSetup) -> WorkerSetup:
     """With the encoder in a folder of this node's cache. One worker of the node fetches it; the others wait."""
     storage, digest = setup.storage, setup.encoder_digest
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "harness" / "encoders"
+    cache = user_cache("encoders")
     folder = cache / digest
     place = f"The node {platform.node()} lacks the encoder {setup.encoder_folder} ({digest[:10]})"
     try:

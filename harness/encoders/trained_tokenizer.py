@@ -7,7 +7,6 @@ from the texts in their order, the size, the case and the version of the library
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError
+from harness.paths import user_cache
 from harness.specs import KEY_LENGTH, digest_of
 from harness.tasks import Corpus, NotAtHand, open_corpus
 
@@ -90,7 +90,7 @@ def trained_tokenizer(name: str, *, download: bool, where: str) -> Path | None:
 
 def cache_folder() -> Path:
     """Where this user's tokenizers, and what is known of others, are kept; it need not be there."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "harness" / "tokenizers"
+    return user_cache("tokenizers")
 
 
 def _cache() -> Path:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import lzma
-import os
 from pathlib import Path
 
 from harness.errors import UserError
-from harness.paths import replace_file
+from harness.paths import replace_file, user_cache
 
 RECORDS_FILE = "records.db.xz"
 
@@ -26,7 +25,7 @@ def unpacked(folder: Path) -> Path:
     packed = folder / RECORDS_FILE
     try:
         content = packed.read_bytes()
-        place = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "harness" / "published"
+        place = user_cache("published")
         path = place / f"{hashlib.sha256(content).hexdigest()}.db"
         if not path.exists():
             place.mkdir(parents=True, exist_ok=True)

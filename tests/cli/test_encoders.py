@@ -46,9 +46,9 @@ def planned(encoder: str | None, overrides: tuple[Override, ...] = (), **fields:
     return prepare(Request(**{**values, "encoder": encoder, "overrides": short, **fields}), train=False)
 
 
-def of_csv(said: Said) -> list[dict[str, str]]:
-    assert said.status == 0, said.err
-    return list(csv.DictReader(io.StringIO(said.out)))
+def of_csv(report: Said) -> list[dict[str, str]]:
+    assert report.status == 0, report.err
+    return list(csv.DictReader(io.StringIO(report.out)))
 
 
 def test_its_stages_are_those_of_each_encoder_alone_over_the_same_examples(folder: Path) -> None:
