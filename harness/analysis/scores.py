@@ -14,7 +14,7 @@ from harness.paths import without_folders
 from harness.planning.runs import Plan
 from harness.specs import Record, Run, Stage
 from harness.store import Store
-from harness.tasks import METRICS, Rows, Task, score
+from harness.tasks import METRICS, score
 from harness.tasks.overlap import unit_ids
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ def answers(
     plan: Plan, store: Store, results: pd.DataFrame
 ) -> dict[tuple[int, str, str, int, int], NDArray[np.float64]]:
     """What each finished run of `results` scores on each test item, by (size, row, column id, subset, seed), in the columns whose metric is a
-    mean over examples. Items are examples, or all examples of one text where the task says that those go together (`Task.unit`); the mean
-    over items is the metric."""
+    mean over examples. Items are examples, or all examples of one text where the task says that those go together (`Task.unit`), of texts
+    that are at hand; the mean over items is the metric."""
     columns, units, measures = {}, {}, {}
     for name, column in plan.resolved.columns.items():
         measure = METRICS[column.metric].per_item
@@ -109,7 +109,9 @@ def answers(
             continue
         task, columns[name] = plan.tasks[column.task].task, plan.tasks[column.task].tests[column.evaluation].digest
         measures[name], rows = measure, plan.library.get(columns[name])
-        if task.unit is not None and rows is not None:
+        if task.unit is not None and rows is None:
+            del columns[name]
+        elif task.unit is not None and rows is not None:
             units[name] = np.unique(unit_ids(rows, task.unit), return_inverse=True)[1]
     metrics = {name: plan.resolved.columns[name].metric for name in columns}
     mine = results[(results["status"] == "done") & (results["metric"] == results["column"].map(metrics))]
@@ -167,16 +169,11 @@ def examples(plan: Plan) -> dict[str, Examples]:
             full = [
                 plan.table_data.training[key].drawn for key in plan.table_data.training if key[:2] == (column.task, 0)
             ]
-            classes = [_classes(data.task, plan.library[rows.digest]) for rows in (data.dev, test)]
+            classes = [data.counts.get(role, {}) for role in ("dev", column.evaluation)]
             found[name] = Examples(
                 data.dev.rows, test.rows, max(full, default=0), classes[0], classes[1], min(full, default=0)
             )
     return found
-
-
-def _classes(task: Task, rows: Rows) -> dict[str, int]:
-    """How many rows each class has, for a user's own task; empty for others and for a regression."""
-    return task.kind.counts(rows.gold) if task.own else {}
 
 
 def hardware(plan: Plan, store: Store) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ argument raises `harness.errors.UserError`. Data come back as pandas data frames
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from os import fspath
@@ -26,7 +27,7 @@ from harness.commands.compare import comparisons_of
 from harness.commands.export import Exported
 from harness.commands.export import export as write
 from harness.commands.predict import classifier
-from harness.commands.prepare import Prepared, prepare
+from harness.commands.prepare import Prepared, prepare, prepare_recorded
 from harness.commands.publish import Published
 from harness.commands.publish import publish as write_published
 from harness.commands.recorded import StageRecord, best_key, misclassified, recorded, recorded_runs, stage_record
@@ -133,14 +134,22 @@ def results(
     return results_of(prepared.plan, prepared.store)
 
 
+def _recalled(function: str, request: Request) -> Request:
+    """The request; without a table that of the last bench in its store."""
+    if request.table:
+        return request
+    last = last_bench(Store(request.store or DEFAULT_URL, create=False))
+    if last is None:
+        raise UserError(f"{function}: the store holds no bench yet; name a table, or a store with one.")
+    return like_last(request, last[1])
+
+
 def _recorded(function: str, request: Request) -> Prepared:
-    """The request prepared; without a table that of the last bench in its store."""
-    if not request.table:
-        last = last_bench(Store(request.store or DEFAULT_URL, create=False))
-        if last is None:
-            raise UserError(f"{function}: the store holds no bench yet; name a table, or a store with one.")
-        request = like_last(request, last[1])
-    return prepare(request, train=False)
+    """The recalled request prepared for its records. Warns where its data are not at hand, or changed."""
+    prepared = prepare_recorded(_recalled(function, request))
+    if prepared.note:
+        warnings.warn(prepared.note, stacklevel=3)
+    return prepared
 
 
 def compare(
@@ -261,7 +270,8 @@ def publish(
     folder: Name, table: Name = "", *, set: Set | None = None, with_file: Files = "", **fields: Unpack[Fields]
 ) -> Published:
     """Write the results and records of a table as a folder that others check, print and continue. Arguments as of `results`."""
-    return write_published(_recorded("publish", request_from(table, set, with_file, fields)), Path(fspath(folder)))
+    request = _recalled("publish", request_from(table, set, with_file, fields))
+    return write_published(prepare(request, train=False), Path(fspath(folder)))
 
 
 def merge(other: Name, *, store: str = DEFAULT_URL) -> Merged:

@@ -112,8 +112,12 @@ def errors(args: argparse.Namespace) -> int:
     else:
         end = ":" if len(shown) else "."
     print_lines([f"{what}{end}"], sys.stdout)
+    if textless := frame.attrs["textless"]:
+        print_lines(
+            [escaped(f"Texts are missing ({textless}): rows are numbered in the split's own order.")], sys.stdout
+        )
     for _, row in shown.iterrows():
-        _print_example(row, frame.attrs["measure"])
+        _print_example(row, frame.attrs["measure"], f"row {row['row']}: " if textless else "")
     return 0
 
 
@@ -125,12 +129,12 @@ _MEASURES: dict[str, tuple[str, str, Callable[[float], str]]] = {
 """By what orders mistakes: how many there are, which come first, and the measure of one, in words."""
 
 
-def _print_example(row: pd.Series[Any], measure: str) -> None:
+def _print_example(row: pd.Series[Any], measure: str, place: str) -> None:
     values = {str(name): value for name, value in row.items()}
     given, predicted = values.pop("gold"), values.pop("predicted")
     sure = f" ({_MEASURES[measure][2](values.pop(measure))})"
     texts = [value for name, value in values.items() if isinstance(value, str) and name != "split"]
     gold, answer = (escaped(str(value)) or "no answer" for value in (given, predicted))
-    print(f"\n{gold} predicted as {answer}{sure}")
+    print(f"\n{place}{gold} predicted as {answer}{sure}")
     for text in texts:
         print("\n".join(wrapped(f"  {escaped(' '.join(text.split()))}", columns(sys.stdout), 2)))

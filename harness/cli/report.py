@@ -18,17 +18,17 @@ from harness.cli import EXIT_INCOMPLETE
 from harness.cli.parser import COMPARE_FORMATS, FIGURE_FORMATS, FORMATS, REPORT_FORMATS, SUBMISSION
 from harness.cli.progress import print_tracked, show_stages
 from harness.cli.request import read, recalled
-from harness.cli.terminal import Stream, print_lines, print_table, timestamp
+from harness.cli.terminal import Stream, escaped, print_lines, print_table, timestamp
 from harness.commands.compare import comparisons_of, costs_of, variance_of
 from harness.commands.glue_submission import write_submissions
-from harness.commands.prepare import Prepared, prepare
+from harness.commands.prepare import Prepared, prepare, prepare_recorded
 from harness.commands.probe import embeddings_of, probed, to_train_again
 from harness.commands.report import grid_of, page_of
 from harness.commands.stored import command, variants
 from harness.commands.track import check_trackers, track_recorded
 from harness.errors import UserError, unknown
 from harness.paths import named_path, replace_file
-from harness.planning.request import FIELDS, YAML
+from harness.planning.request import FIELDS, YAML, Request
 from harness.planning.table import load_table, table_names
 from harness.report.comparison import rendered, rendered_variance
 from harness.report.cost import rendered_costs
@@ -72,9 +72,9 @@ def report(args: argparse.Namespace) -> int:
         args.table = _table_of(args.figure, args.table)
     request = recalled(args)
     check_trackers(request)
-    prepared = prepare(request, train=False)
-    recorded = any(run.stage.key in prepared.statuses for run in prepared.plan.runs)
-    if prepared.plan.runs and not recorded and (lines := [*_variant_lines(prepared, args.store)]):
+    reads = args.figure == EMBEDDINGS or args.figure in FIGURES or args.format == SUBMISSION
+    prepared = prepare(request, train=False) if reads else _recorded(request)
+    if prepared.plan.runs and not prepared.recorded and (lines := [*_variant_lines(prepared, args.store)]):
         print_lines(lines)
     status = 0
     if args.format == SUBMISSION:
@@ -85,6 +85,13 @@ def report(args: argparse.Namespace) -> int:
         status = print_grid(prepared, args)
     print_tracked(track_recorded(prepared))
     return status
+
+
+def _recorded(request: Request) -> Prepared:
+    """The request prepared for its records; says on standard error where its data are not at hand, or changed."""
+    prepared = prepare_recorded(request)
+    print_lines([escaped(prepared.note)] if prepared.note else [])
+    return prepared
 
 
 def _study(args: argparse.Namespace) -> int:
@@ -158,7 +165,7 @@ def compare(args: argparse.Namespace) -> int:
     if args.format in FIGURE_FORMATS and (views or not args.out):
         how = f"'harness report --figure {views[0]}' draws one" if views else "name a file with --out"
         raise UserError(f"--format {args.format}: comparisons alone are drawn, into a file; {how}.")
-    prepared, collapsed = prepare(recalled(args), train=False), not args.without_collapsed
+    prepared, collapsed = _recorded(recalled(args)), not args.without_collapsed
     text: str | bytes
     if args.variance:
         grid, found = variance_of(prepared, collapsed)

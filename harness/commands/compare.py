@@ -13,11 +13,13 @@ from harness.analysis.variance import CellVariance, decomposed
 from harness.commands.prepare import Prepared
 from harness.commands.report import grid_of, known_costs
 from harness.encoders.flops import parameters
+from harness.errors import UserError
 from harness.methods import METHODS
 from harness.planning.aggregation import AVERAGE
 from harness.planning.request import encoder_names
 from harness.planning.resolved import encoder_titles, on_encoder
 from harness.planning.row import Row
+from harness.planning.table import Column
 from harness.tasks import METRICS
 from harness.wording import counted, listed
 
@@ -25,6 +27,14 @@ from harness.wording import counted, listed
 def comparisons_of(prepared: Prepared, against: str, region: float, items: bool, collapsed: bool = True) -> Comparisons:
     """`region`: on the metric's own scale. `items`: test items become a factor. `collapsed`: with the runs that collapsed."""
     grid, left_out = counted_grid(prepared, collapsed)
+    if (
+        items
+        and prepared.unread
+        and (grouped := [c.title for c in prepared.resolved.columns.values() if _unit(prepared, c)])
+    ):
+        raise UserError(
+            f"{prepared.request.option('items')}: the texts that say which examples of {listed(grouped)} go together are missing ({prepared.unread})."
+        )
     found = answers(prepared.plan, prepared.store, grid.results) if items else None
     absent = "missing or failed" if collapsed else "missing, failed or collapsed"
     elsewhere = benched_places(prepared)
@@ -38,12 +48,17 @@ def _test_item(prepared: Prepared) -> str:
     for column in prepared.resolved.columns.values():
         if METRICS[column.metric].per_item is None:
             continue
-        task = prepared.plan.tasks[column.task].task
-        unit = "one example" if task.unit is None else f"all examples of one {task.columns[task.unit]}"
-        units.setdefault(unit, []).append(column.title)
+        text = _unit(prepared, column)
+        units.setdefault(f"all examples of one {text}" if text else "one example", []).append(column.title)
     return (
         f"A test item is {', '.join(f'{unit} ({listed(titles)})' for unit, titles in units.items()) or 'one example'}."
     )
+
+
+def _unit(prepared: Prepared, column: Column) -> str:
+    """The text column that a test item of a column has; empty where an item is one example."""
+    task = prepared.plan.tasks[column.task].task
+    return "" if task.unit is None else task.columns[task.unit]
 
 
 def benched_places(prepared: Prepared) -> set[Place]:

@@ -18,19 +18,31 @@ from harness.encoders.sources import check_vocabulary
 from harness.errors import UserError
 from harness.planning.device_cost import DeviceCost, device_cost
 from harness.planning.estimate import Calibration, Estimate, calibrate, estimated, hours
-from harness.planning.request import BESIDE, LABELLED, Request, encoder_names, has_rows, is_own, to_json
+from harness.planning.request import (
+    BESIDE,
+    LABELLED,
+    Request,
+    encoder_names,
+    from_json,
+    has_rows,
+    is_own,
+    same_table,
+    to_json,
+)
 from harness.planning.resolve import resolve
 from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import Plan, joined, make_plan
+from harness.planning.snapshot import Snapshot, remade, snapshot
 from harness.planning.table import Table, load_table
 from harness.planning.waves import SELECTED, Select, Start, selected
 from harness.planning.work import Item, work
 from harness.specs import Run, Stage, Status, trained_again
+from harness.storage import Storage
 from harness.store import DEFAULT_URL, Store, StoredRequest
 from harness.tasks import TASKS, NotAtHand, Rows, Task, TextSource, count_overlap, open_source, protocol_named
 from harness.tasks.inferred import Description, infer_task, task_name
 from harness.tasks.user_task import load_user_task
-from harness.wording import counted
+from harness.wording import counted, listed, some_of
 
 UNTRANSLATED = "data back-translation of "
 """How the plan names rows that are not back-translated yet."""
@@ -54,13 +66,21 @@ class Named:
         """All tasks by name."""
         return {**TASKS, **self.own_tasks}
 
+    @property
+    def files(self) -> dict[str, str]:
+        """The names of the user's own tasks by those of their files."""
+        texts = self.kept.values.get("tasks", ())
+        pairs = zip(texts, self.request.tasks or (), strict=True)
+        return {Path(text).name: name for text, name in pairs if is_own(text)}
+
     def resolve(self) -> ResolvedTable:
         return resolve(self.table, self.request, self.tasks)
 
 
 @dataclass
 class Prepared:
-    """A table ready to be run or shown. `request`: as the user gave it; `calibrations`: by encoder."""
+    """A table ready to be run or shown. `request`: as the user gave it; `calibrations`: by encoder. `unread`: why it is what a bench of the
+    store read, without texts; `changed`: a sentence where its data are not those of the bench that is recorded."""
 
     request: Request
     named: Named
@@ -73,6 +93,22 @@ class Prepared:
     calibrations: tuple[Calibration, ...]
     slots: int
     translators: Translators = field(default_factory=dict)
+    unread: str = ""
+    changed: str = ""
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the store has any of its runs."""
+        return any(run.stage.key in self.statuses for run in self.plan.runs)
+
+    @property
+    def note(self) -> str:
+        """A sentence for whoever sees its numbers; mostly empty."""
+        return (
+            f"Not read: {self.unread}. Numbers are as the store's bench has them; texts are missing."
+            if self.unread
+            else self.changed
+        )
 
     @property
     def wave(self) -> list[Item]:
@@ -106,7 +142,13 @@ class Prepared:
         waiting = self.plan.waiting
         for part in (part for wave in self.plan.waves for part in wave.parts):
             self.store.label(part.resolved.table.name, [run for run in part.runs if run.stage.key not in waiting])
-        self.store.keep_request(self.named.kept, [key for key in self.plan.stages if key not in waiting])
+        self.store.keep_request(self.named.kept, [key for key in self.plan.stages if key not in waiting], self.snapshot)
+
+    @property
+    def snapshot(self) -> Any:
+        """What the plan read, as JSON, for a store; None where some of it is not at hand."""
+        lacking = [name for name in self.plan.unresolved if not name.startswith(f"encoder {SELECTED}")]
+        return None if lacking else snapshot(self.plan, self.named.files).to_json()
 
 
 def read_named(request: Request) -> Named:
@@ -205,18 +247,91 @@ def prepare(request: Request, *, train: bool, tried: Collection[str] = ()) -> Pr
         for part, each in zip(resolved.parts, located, strict=True)
     ]
     plan = joined(resolved, plans)
-    if train and any(not name.startswith(MADE_LATER) for name in plan.unresolved):
+    if train and lacking(plan):
         raise UserError(_not_at_hand(plan, source, named.tasks))
-    statuses = store.statuses(plan.stages)
+    prepared = _with_work(request, named, plan, store, storage, translators)
+    prepared.items = [item for item in prepared.items if item.remake or item.stage.key not in tried]
+    if train and prepared.items:
+        _check_cores(request, resolved, os.cpu_count() or 1)
+    return prepared
+
+
+def _with_work(
+    request: Request, named: Named, plan: Plan, store: Store, storage: Storage, translators: Translators
+) -> Prepared:
+    """A plan with what the store and the storage have of it."""
+    resolved, statuses, speeds = plan.resolved, store.statuses(plan.stages), store.speeds()
     items, blocked = work(plan, statuses, cache(storage.exists), request.retry, request.keep)
-    items = [item for item in items if item.remake or item.stage.key not in tried]
-    speeds = store.speeds()
-    calibrations = tuple(calibrate(speeds, each.encoder.digest) for each in located)
-    cores = os.cpu_count() or 1
-    if train and items:
-        _check_cores(request, resolved, cores)
-    slots = request.slots or cores // resolved.num_workers or 1
+    calibrations = tuple(calibrate(speeds, part.located.encoder.digest) for part in plan.parts)
+    slots = request.slots or (os.cpu_count() or 1) // resolved.num_workers or 1
     return Prepared(request, named, resolved, plan, store, statuses, items, blocked, calibrations, slots, translators)
+
+
+def lacking(plan: Plan) -> list[str]:
+    """What a plan needs and is neither at hand nor made by the command that trains."""
+    return [name for name in plan.unresolved if not name.startswith(MADE_LATER)]
+
+
+def prepare_recorded(request: Request) -> Prepared:
+    """As `prepare`, for what shows records alone: data and encoders that are not at hand are those that a bench of the store read, as the
+    store keeps them without their texts. Raises UserError where it has no such bench."""
+    prepared: Prepared | UserError
+    try:
+        prepared = prepare(request, train=False)
+        missing = lacking(prepared.plan)
+        if not missing and (prepared.recorded or not prepared.plan.runs):
+            return prepared
+        wrong = f"{some_of(missing)} is not at hand" if missing else ""
+    except UserError as error:
+        prepared, wrong = error, str(error).rstrip(".")
+    store = Store(request.store or DEFAULT_URL, create=False)
+    for stored in store.requests():
+        other = _of_snapshot(request, stored, store)
+        if other and wrong:
+            other.unread = wrong
+            return other
+        if other and other.recorded and isinstance(prepared, Prepared):
+            prepared.changed = _changed(prepared.plan, other.plan)
+            break
+    if isinstance(prepared, UserError):
+        raise prepared
+    return prepared
+
+
+def _changed(plan: Plan, other: Plan) -> str:
+    """In what the data and encoders of a plan differ from those of `other`, whose runs are recorded."""
+    names = [
+        f"the rows of task {name}"
+        for name, data in plan.tasks.items()
+        for theirs in [other.tasks[name]]
+        if (data.dev, data.tests) != (theirs.dev, theirs.tests) or plan.source != other.source
+    ]
+    names += [
+        f"encoder {part.located.name}"
+        for part, theirs in zip(plan.parts, other.parts, strict=True)
+        if part.located.encoder != theirs.located.encoder
+    ]
+    then, now = (f"{part.source}, encoder {part.located.encoder.digest[:10]}" for part in (other, plan))
+    return f"Changed since the bench of this store, which read {then}: {listed(names)} (now {now}); put those back to print it."
+
+
+def _of_snapshot(request: Request, stored: StoredRequest, store: Store) -> Prepared | None:
+    """The table of a request by what a stored bench read; None where that read something else."""
+    benched = from_json(stored.values)
+    if stored.study or not same_table(request.table, benched.table):
+        return None
+    read, own = Snapshot.from_json(store.snapshot_of(stored)), [text for text in request.tasks or () if is_own(text)]
+    if read is None or any(Path(text).name not in read.files for text in own):
+        return None
+    if any(map(has_rows, own)) and any(getattr(request, name) != getattr(benched, name) for name in LABELLED):
+        return None
+    tasks = None if request.tasks is None else tuple(read.files.get(Path(text).name, text) for text in request.tasks)
+    table = load_table(request.table, request.origin("table"))
+    changed = replace(request, tasks=tasks, sizes=request.sizes or (None if table.sizes else read.sizes))
+    known = {name: data.task for part in read.parts for name, data in part.tasks.items() if data.task.own}
+    named = Named(changed, table, known, stored, {})
+    plan = remade(named.resolve(), read, _selection(store, (), ()))
+    return _with_work(request, named, plan, store, storage_of(request, store), {}) if plan else None
 
 
 def _located(resolved: ResolvedTable, request: Request, download: bool) -> list[Located]:

@@ -58,7 +58,8 @@ def publish(prepared: Prepared, folder: Path) -> Published:
     ]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        count = publish_records(store, table, plan.stages, _without_folders(prepared.named.kept.values), folder)
+        values = _without_folders(prepared.named.kept.values)
+        count = publish_records(store, table, plan.stages, values, folder, prepared.snapshot)
         replace_file(folder / RESULTS_FILE, render(grid, caption, "csv").encode())
         replace_file(folder / TABLE_FILE, (render(grid, caption, "md") + "\n" + "\n".join(made) + "\n").encode())
     except OSError as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from harness.commands.prepare import Prepared, prepare
+from harness.commands.prepare import Prepared, lacking, prepare
 from harness.commands.stored import check_exists, command, find_key, last_bench, like_last, of_cell, of_run
 from harness.errors import UserError, unknown
 from harness.planning.request import Request, encoder_names, from_json
@@ -22,6 +21,7 @@ from harness.planning.waves import best_run
 from harness.specs import Record, RowSet, Run, Stage
 from harness.store import DEFAULT_URL, Store, StoredRequest
 from harness.tasks import TASKS, Task
+from harness.wording import some_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -130,14 +130,20 @@ def _requests(store: Store, key: str) -> Iterator[StoredRequest]:
         yield replace(stored, values={**stored.values, "encoder": mine[0]}) if several else stored
 
 
-def plan_of(store: Store, stage: Stage) -> Plan | None:
-    """The plan of a run that ends with a stage, for its texts; None where its data are not at hand any more."""
+def plan_of(store: Store, stage: Stage) -> tuple[Plan | None, str]:
+    """The plan of a run that ends with a stage, for its texts; None and why where these are not at hand any more."""
+    why = f"the store {store.shown} does not know which bench made this run"
     for stored, label in requests_of(store, stage.key):
-        with suppress(UserError, OSError):
+        try:
             plan = prepare(replace(of_run(stored, label), store=store.url), train=False).plan
-            if any(rows.digest in plan.library for rows in stage.row_sets):
-                return plan
-    return None
+        except (UserError, OSError) as error:
+            why = str(error).rstrip(".")
+            continue
+        if any(rows.digest in plan.library for rows in stage.row_sets):
+            return plan, ""
+        missing = lacking(plan)
+        why = f"{some_of(missing)} is not at hand" if missing else "its table or its data changed since then"
+    return None, why
 
 
 def class_names(stage: Stage, labels: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -180,11 +186,12 @@ def best_key(request: Request) -> str:
 
 @dataclass(frozen=True, repr=False)
 class StageRecord:
-    """One recorded stage. `record`: its status, scores, cost and provenance."""
+    """One recorded stage. `record`: its status, scores, cost and provenance; `textless`: why the texts of its examples are missing."""
 
     stage: Stage
     record: Record
     _texts: Plan | None
+    textless: str = ""
 
     @property
     def key(self) -> str:
@@ -240,7 +247,7 @@ class StageRecord:
         frame = pd.DataFrame({"split": [name] * len(predicted.gold)})
         if task and texts is not None and np.array_equal(texts.gold, predicted.gold):
             frame[list(task.columns)] = texts.texts
-        return frame.assign(**(task.kind if task else predicted.kind).frame(predicted))
+        return frame.assign(**(task.kind if task else self.stage.data.kind or predicted.kind).frame(predicted))
 
     def __repr__(self) -> str:
         return f"<{self.stage.phase} {self.key[:12]}: {self.record.status}>"
@@ -254,14 +261,15 @@ def stage_record(store: Store, beginning: str) -> StageRecord:
     key = find_key(store, beginning)
     stage, record = store.stage(key), store.records([key], predictions=True)[key]
     assert stage is not None  # a record keeps its stage
-    return StageRecord(stage, record, plan_of(store, stage) if record.predictions else None)
+    return StageRecord(stage, record, *(plan_of(store, stage) if record.predictions else (None,)))
 
 
 def misclassified(key: str, *, split: str = "dev", store: str = DEFAULT_URL) -> pd.DataFrame:
-    """The examples of one split that a run got wrong: texts (where they are at hand), gold and predicted class, confidence (the
+    """The examples of one split that a run got wrong: texts (where they are not at hand, the number of the row in its split from 1),
+    gold and predicted class, confidence (the
     probability of the predicted class) and logits; the highest probability first. Of a regression all examples by `difference`.
 
-    `attrs`: 'rows' of the split, 'wrong' of them, and the 'measure' that orders them. Raises UserError for a split without predictions.
+    `attrs`: 'rows' of the split, 'wrong' of them, the 'measure' that orders them, and 'textless', why there are no texts. Raises UserError for a split without predictions.
     """
     record = stage_record(Store(store, create=False), key)
     if not record.splits:
@@ -273,7 +281,9 @@ def misclassified(key: str, *, split: str = "dev", store: str = DEFAULT_URL) -> 
     predicted = record.record.predictions[record.splits[split].digest]
     order, measure, values = predicted.kind.mistakes(predicted)
     wrong = record.split(split).assign(**{measure: values}).iloc[order].reset_index(drop=True)
-    wrong.attrs.update(rows=len(values), wrong=len(order), measure=measure)
+    if record.textless:
+        wrong.insert(1, "row", order + 1)
+    wrong.attrs.update(rows=len(values), wrong=len(order), measure=measure, textless=record.textless)
     return wrong
 
 

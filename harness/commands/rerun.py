@@ -65,7 +65,7 @@ def rerun(outcome: Verification, count: int, seed: int, view: View, *, storage: 
     plans: dict[str, Prepared] = {}
     records: dict[str, Record] = {}
     for bench in outcome.benches:
-        if bench.prepared:
+        if bench.prepared and not bench.reason:
             prepared = prepare(bench.request, train=True)
             chains = {s.key for run in prepared.plan.runs if run.stage.key in keys for s in run.stage.chain}
             for key, record in outcome.store.records(chains - plans.keys(), predictions=True).items():

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from harness.analysis.published import Published, Values, differences, read_published, same, where
 from harness.analysis.schema import PLACE, records
 from harness.analysis.scores import results_of
-from harness.commands.prepare import Prepared, prepare
+from harness.commands.prepare import Prepared, prepare, prepare_recorded
 from harness.commands.publish import RESULTS_FILE
 from harness.commands.report import grid_of
 from harness.commands.stored import check_exists
@@ -58,7 +58,7 @@ def _score_of(row: Values) -> Place:
 @dataclass(frozen=True)
 class Bench:
     """A bench that the store remembers. `runs`: the keys of its runs, by its plan; by their labels in the store where it cannot be planned
-    here, for `reason`. `paths`: how the user wrote those that are absolute in `request`."""
+    here. `reason`: why it cannot, or is planned by what the store keeps of its data. `paths`: how the user wrote those that are absolute in `request`."""
 
     published: Published
     request: Request
@@ -84,7 +84,7 @@ class Bench:
     def differing(self) -> list[str]:
         """In which fields the JSON file differs from the report of the bench, or from that of the part that the file says it is: the shorter
         list; nothing where the bench cannot be planned."""
-        if not self.prepared or not self.published.body:
+        if not self.prepared or not self.published.body or self.reason:
             return []
         best, part = self._differing(self.prepared), None
         with suppress(KeyError, TypeError):  # a header of another form is no part of the bench
@@ -172,7 +172,9 @@ def verify(path: Path, url: str | None) -> Verification:
     for bench in benches:
         if bench.prepared:
             _check_records(outcome, bench.prepared)
-    if published.body and benches and benches[0].prepared:
+            if bench.reason:
+                outcome.unchecked[f"the data behind the keys, and labels ({bench.reason})"] = []
+    if published.body and benches and benches[0].prepared and not benches[0].reason:
         outcome.differing += benches[0].differing
     elif published.body:
         outcome.unchecked["all of the JSON but its results"] = []
@@ -217,10 +219,10 @@ def _planned(stored: StoredRequest, store: Store, published: Published) -> Bench
     absolute += zip(request.tasks or (), stored.values.get("tasks", ()), strict=True)
     paths = {path: written for path, written in absolute if path and written and path != written}
     try:
-        prepared = prepare(request, train=False)
+        prepared = prepare_recorded(request)
         if not (gone := prepared.plan.unresolved):
             runs = {run_of(vars(run)): run.stage.key for run in prepared.plan.runs}
-            return Bench(published, request, runs, paths, prepared)
+            return Bench(published, request, runs, paths, prepared, prepared.unread)
         reason = f"{', '.join(gone[:3])} is not at hand"
     except UserError as error:
         reason = str(error).rstrip(".")
@@ -322,13 +324,14 @@ ROUNDING = 1e-4
 
 class RecordChecks:
     """What contradicts what in the finished records of a plan, without training: predictions, losses as a whole, times, and the FLOPs of
-    stages without labels are taken as recorded. `unloadable`: why losses and FLOPs were not checked, where the encoder cannot be loaded."""
+    stages without labels are taken as recorded. `unloadable`: why losses and FLOPs were not checked, where the encoder cannot be loaded or the data are not at hand."""
 
     def __init__(self, prepared: Prepared) -> None:
-        self._prepared, self.unloadable = prepared, ""
-        assert prepared.plan.located.folder is not None  # a plan with all it needs
-        self._tokeniser = Tokeniser(prepared.plan.located.folder)
-        self._read = reader(prepared.plan, self._tokeniser, prepared.store)
+        self._prepared, self.unloadable = prepared, prepared.unread
+        if not self.unloadable:
+            assert prepared.plan.located.folder is not None  # a plan with all it needs
+            self._tokeniser = Tokeniser(prepared.plan.located.folder)
+            self._read = reader(prepared.plan, self._tokeniser, prepared.store)
         self._objectives: dict[str, TrainingObjective] = {}
         self._kept: dict[str, tuple[Examples, NDArray[Any]]] = {}
 
@@ -354,7 +357,8 @@ class RecordChecks:
     def _predictions(self, stage: Stage, record: Record) -> Iterator[str]:
         assert stage.data.dev is not None
         for rows in (stage.data.dev, *stage.data.tests):
-            if not np.array_equal(record.predictions[rows.digest].gold, self._prepared.plan.library[rows.digest].gold):
+            there = self._prepared.plan.library.get(rows.digest)
+            if there is not None and not np.array_equal(record.predictions[rows.digest].gold, there.gold):
                 yield f"the labels of {rows.name} that it keeps are not those of the data"
         predicted = record.predictions[stage.data.dev.digest]
         for metric, recorded in record.dev_scores.items():

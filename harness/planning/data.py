@@ -28,7 +28,7 @@ class TaskData:
 
     `unlabelled`: texts that the task names besides. `origin`: which rows of the source they are, as 'dev 72 and test 28 of the 100 rows of validation'; empty while not read.
     Of a task of the user's that was read, `labels`: of its labelled rows those of each class, or the lowest and the highest score; `rare`: see
-    `EvaluationSets`; `skipped`: bad rows that were left out.
+    `EvaluationSets`; `skipped`: bad rows that were left out; `counts`: rows by class name, of dev and of each test set.
     """
 
     task: Task
@@ -40,6 +40,7 @@ class TaskData:
     labels: tuple[float, ...] = ()
     rare: str = ""
     skipped: int = 0
+    counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,7 @@ class TaskReader:
                 self.source = None
             else:
                 self.tests = dict(found.tests)
+                labelled = {"dev": found.dev, **self.tests} if self.task.own else {}
                 return TaskData(
                     self.task,
                     self.keep(found.dev, "dev"),
@@ -86,6 +87,7 @@ class TaskReader:
                     self.labels(self.source),
                     found.rare,
                     self.source.skipped(self.task),
+                    {role: self.task.kind.counts(rows.gold) for role, rows in labelled.items()},
                 )
         # All evaluations, as every protocol has: a run is the same whether or not its table prints them all.
         roles = {c.evaluation for c in self.resolved.columns.values() if c.task == self.task.name}

@@ -31,6 +31,7 @@ from harness.store.tables import (
     REQUEST_STAGES,
     REQUESTS,
     RUNS,
+    SNAPSHOTS,
     TRANSLATIONS,
     TUNE_TRIALS,
     metadata,
@@ -76,7 +77,7 @@ def merge(ours: Store, theirs: Store) -> Merged:
         before = math.nextafter(here[0].asked_at, 0.0)
         requests = [row | {"asked_at": min(row["asked_at"], before)} for row in requests]
     take_rows(ours, REQUESTS, requests)
-    for table in (RUNS, REQUEST_STAGES, TRANSLATIONS, PROBES):
+    for table in (RUNS, REQUEST_STAGES, SNAPSHOTS, TRANSLATIONS, PROBES):
         take_rows(ours, table, theirs._select(sa.select(table), table))
     _take_trials(ours, theirs, merged)
     return merged
@@ -160,10 +161,13 @@ def _take_trials(ours: Store, theirs: Store, merged: Merged) -> None:
 # ---------------------------------------------------------------- one table, published
 
 
-def publish_records(store: Store, table: str, keys: Collection[str], values: Mapping[str, Any], folder: Path) -> int:
+def publish_records(
+    store: Store, table: str, keys: Collection[str], values: Mapping[str, Any], folder: Path, snapshot: Any = None
+) -> int:
     """Write the records of one bench with the labels of its runs and its request. Equal records give an equal file.
 
-    `table`: the table's own name; `keys`: of all stages of the bench; `values`: of its request. Returns the number of records.
+    `table`: the table's own name; `keys`: of all stages of the bench; `values`: of its request; `snapshot`: what its plan read. Returns the number of
+    records.
     """
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "records.db"
@@ -176,6 +180,7 @@ def publish_records(store: Store, table: str, keys: Collection[str], values: Map
         body = {"table": table, "study": "", "body": json.dumps(dict(values)), "asked_at": request.asked_at}
         take_rows(made, REQUESTS, [{"digest": request.digest, **body}])
         take_rows(made, REQUEST_STAGES, [{"key": key, "digest": request.digest} for key in sorted(keys)])
+        take_rows(made, SNAPSHOTS, [{"digest": request.digest, "body": json.dumps(snapshot)}] if snapshot else [])
         with closing(sqlite3.connect(path)) as connection:
             connection.execute("VACUUM")
         replace_file(folder / RECORDS_FILE, lzma.compress(path.read_bytes()))

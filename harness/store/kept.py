@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from harness.errors import UserError
 from harness.specs import digest_of
 from harness.store.database import Database, parts, retried
-from harness.store.tables import LATER, PROBES, REQUEST_STAGES, REQUESTS, TRANSLATIONS, TUNE_TRIALS, metadata
+from harness.store.tables import LATER, PROBES, REQUEST_STAGES, REQUESTS, SNAPSHOTS, TRANSLATIONS, TUNE_TRIALS, metadata
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,13 @@ class Kept(Database):
     # ---------------------------------------------------------------- requests of benches and studies, with their stages
 
     @retried
-    def keep_request(self, request: StoredRequest, keys: Iterable[str]) -> None:
-        """Keep a request with the keys of its stages; a known one gets the time and its new stages. If it is the last request and
-        has no new stages, nothing is written."""
+    def keep_request(self, request: StoredRequest, keys: Iterable[str], snapshot: Any = None) -> None:
+        """Keep a request with the keys of its stages and, as JSON, what its plan read; a known one gets the time, its new stages and that. If it is
+        the last request and has nothing new, nothing is written."""
         digest, keys = request.digest, tuple(keys)
         last = self._select(sa.select(REQUESTS.c.digest).order_by(REQUESTS.c.asked_at.desc()).limit(1), REQUESTS)
-        if [row["digest"] for row in last] == [digest] and set(keys) <= set(self._stages_of(digest)):
+        known = [row["digest"] for row in last] == [digest] and set(keys) <= set(self._stages_of(digest))
+        if known and snapshot in (None, self._snapshot_of(digest)):
             return
         row = {
             "digest": digest,
@@ -56,6 +57,9 @@ class Kept(Database):
             metadata.create_all(connection, LATER)
             self._insert(connection, REQUESTS, [row], replacing=["asked_at"])
             self._insert(connection, REQUEST_STAGES, [{"key": key, "digest": digest} for key in keys])
+            if snapshot is not None:
+                body = {"digest": digest, "body": json.dumps(snapshot)}
+                self._insert(connection, SNAPSHOTS, [body], replacing=["body"])
 
     @retried
     def requests(self, key: str | None = None) -> list[StoredRequest]:
@@ -91,6 +95,18 @@ class Kept(Database):
     def _stages_of(self, digest: str) -> list[str]:
         query = sa.select(REQUEST_STAGES.c.key).where(REQUEST_STAGES.c.digest == digest)
         return [str(row["key"]) for row in self._select(query, REQUEST_STAGES)]
+
+    @retried
+    def snapshot_of(self, request: StoredRequest) -> Any:
+        """What the plan of a kept request read, as `keep_request` got it; None where that is not known."""
+        return self._snapshot_of(request.digest)
+
+    def _snapshot_of(self, digest: str) -> Any:
+        rows = self._select(sa.select(SNAPSHOTS.c.body).where(SNAPSHOTS.c.digest == digest), SNAPSHOTS)
+        try:
+            return next((json.loads(row["body"]) for row in rows), None)
+        except (ValueError, TypeError):  # damaged
+            return None
 
     # ---------------------------------------------------------------- back-translations, by the digest of text and translator
 

@@ -94,6 +94,12 @@ REQUEST_STAGES = sa.Table(
     sa.Column("key", sa.String(64), primary_key=True),
     sa.Column("digest", sa.String(64), primary_key=True),
 )
+SNAPSHOTS = sa.Table(
+    "snapshots",  # what the plan of a request read
+    metadata,
+    sa.Column("digest", sa.String(64), primary_key=True),
+    sa.Column("body", sa.Text, nullable=False),
+)
 PROBES = sa.Table(
     "probes",
     metadata,
@@ -101,5 +107,5 @@ PROBES = sa.Table(
     sa.Column("body", sa.Text, nullable=False),
     sa.Column("checksum", sa.String(64), nullable=False),
 )
-LATER = (REQUESTS, REQUEST_STAGES, PROBES)
+LATER = (REQUESTS, REQUEST_STAGES, SNAPSHOTS, PROBES)
 """Older stores lack these: they are created with the first row of one."""

@@ -297,7 +297,7 @@ def test_without_its_data_a_bench_confirms_its_runs_alone(scene: Scene, monkeypa
     def gone(*_: Any, **__: Any) -> None:
         raise UserError("There is no folder data.")
 
-    monkeypatch.setattr("harness.commands.verify.prepare", gone)
+    monkeypatch.setattr("harness.commands.verify.prepare_recorded", gone)
     said = scene.run("verify", str(path), "--store", scene.store)
     assert said.status == 1
     assert "14 rows whose bench cannot be planned here (There is no folder data)" in said.out, said.out

@@ -176,7 +176,7 @@ def published(store: Store, folder: Path) -> Store:
     """Stages 0 and 1 of a store, as the table 'toy'."""
     keys = [of.key for seed in range(2) for of in (stage(seed),)]
     folder.mkdir(exist_ok=True)
-    assert publish_records(store, "toy", keys, {"table": "toy", "folder": "."}, folder) == 2
+    assert publish_records(store, "toy", keys, {"table": "toy", "folder": "."}, folder, {"rows": 3}) == 2
     return Store(str(folder), create=False)
 
 
@@ -196,6 +196,7 @@ def test_a_published_table_is_a_store_of_its_records_alone(several: Store, tmp_p
     assert rows(made) == [row for row in rows(several) if row[0] != stage(2).key]
     assert {label["table"] for label in made.labels_of([stage(0).key])} == {"toy"}
     assert [(r.table, r.values) for r in made.requests(stage(0).key)] == [("toy", {"table": "toy", "folder": "."})]
+    assert [made.snapshot_of(request) for request in made.requests()] == [{"rows": 3}]
     assert made.translations(["a"]) == {}
 
 

@@ -1,0 +1,153 @@
+"""A store alone, without the data and the encoder of its bench, gives the numbers of the bench, and says what is missing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tiny
+from cli.command import Said, write_csv
+from cluster import in_process
+
+import harness as api
+from harness.store import Store
+
+Harness = Callable[..., Said]
+BENCH = (
+    "bench --tasks mood.csv --methods ft,tapt --sizes 20 --subsets 0,1 --seeds 31,42 --encoder enc "
+    "--set max_length=64 --set fine_tune.min_steps=4 --set fine_tune.epochs=1 --set post_train.min_steps=2 --set post_train.epochs=1"
+)
+PRINTED = ("report", "report --format csv", "report --format json", "compare", "compare --variance", "compare --cost")
+
+
+@pytest.fixture
+def lab(harness: Harness, workdir: Path, bert: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a file of one's own, an encoder and the store of their bench."""
+    texts, labels = tiny.texts(120, 1)
+    rows = [(row[0], ("bad", "good")[label]) for row, label in zip(texts, labels, strict=True)]
+    write_csv(workdir / "mood.csv", rows, ("text", "mood"))
+    shutil.copytree(bert, workdir / "enc")
+    in_process.patch(monkeypatch)
+    said = harness(BENCH)
+    assert said.status == 0, said.err
+    return workdir
+
+
+def printed(harness: Harness, store: str = "") -> list[str]:
+    found = [harness(f"{words}{store}") for words in PRINTED]
+    assert [said.status for said in found] == [0] * len(found), found
+    return [said.out for said in found]
+
+
+def key_of(store: str = "sqlite:///.harness/harness.db") -> str:
+    """Of a run of FT."""
+    return next(run["key"] for run in Store(store, create=False).recorded_runs() if run["row"] == "FT")
+
+
+@pytest.mark.parametrize(
+    ("gone", "why"), [("mood.csv", "tasks: there is no file mood.csv"), ("enc", "encoder enc is not at hand")]
+)
+def test_the_numbers_are_those_of_the_bench(gone: str, why: str, lab: Path, harness: Harness) -> None:
+    before, results = printed(harness), api.results()
+    (lab / gone).rename(lab / "away")
+    assert printed(harness) == before
+    said = harness("report")
+    assert why in said.err
+    assert "Numbers are as the store's bench has them; texts are missing." in said.err
+    with pytest.warns(UserWarning, match="texts are missing"):
+        assert api.results().equals(results)
+    part = harness("report --tasks mood --methods ft --format csv --last")
+    assert part.out.splitlines() == [row for row in before[1].splitlines() if not row.startswith("TAPT")]
+
+
+def test_a_published_folder_is_enough(
+    lab: Path, harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = printed(harness)
+    assert harness("publish results").status == 0
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    shutil.copytree("results", elsewhere / "results")
+    monkeypatch.chdir(elsewhere)
+    assert printed(harness, " --store results") == before
+    assert harness("list runs --store results").out.count("done") == 8
+    assert harness("merge results").status == 0
+    assert printed(harness) == before
+
+
+def test_errors_and_records_have_names_and_row_numbers(lab: Path, harness: Harness) -> None:
+    key = key_of()
+    whole = api.misclassified(key)
+    (lab / "mood.csv").unlink()
+    bare = api.misclassified(key)
+    assert [*bare["predicted"]] == [*whole["predicted"]]
+    assert [*bare["gold"]] == [*whole["gold"]]
+    assert len(whole) > 0
+    dev = api.record(key).predictions.query("split == 'dev'").reset_index(drop=True)
+    assert [*dev["gold"].iloc[bare["row"] - 1]] == [*bare["gold"]]
+    said = harness(f"errors {key}")
+    assert (said.status, said.out.count("\nrow ")) == (0, len(bare))
+    assert "Texts are missing (recorded bench, tasks: there is no file mood.csv" in said.out
+    assert "row " not in harness(f"errors {key}").out.partition("\n")[0]
+
+
+def test_another_file_is_told_from_that_of_the_bench(lab: Path, harness: Harness) -> None:
+    table = harness("report").out
+    body = (lab / "mood.csv").read_text()
+    (lab / "mood.csv").write_text(body.replace(",good", " indeed,good").replace(",bad", " indeed,bad"))
+    said = harness("report")
+    assert said.status == 1
+    assert said.out != table
+    assert "Changed since the bench of this store, which read file mood.csv (rows " in said.err
+    assert "the rows of task mood (now file mood.csv (rows " in said.err
+    assert "its table or its data changed since then" in harness(f"errors {key_of()}").out
+    (lab / "mood.csv").write_text(body)
+    said = harness("report")
+    assert (said.out, "Changed" in said.err) == (table, False)
+
+
+def test_verify_checks_scores_and_says_what_it_could_not(lab: Path, harness: Harness) -> None:
+    harness("report --format csv --out results.csv")
+    (lab / "mood.csv").unlink()
+    said = harness("verify results.csv")
+    assert said.status == 1
+    assert "Differences from what plan and records give: 0." in said.out
+    assert "Not confirmed: the data behind the keys, and labels (recorded bench, tasks: there is no file" in said.out
+    assert "Confirmed in part, without" in said.out
+    rows = Path("results.csv").read_text().splitlines()
+    cells = rows[1].split(",")
+    cells[rows[0].split(",").index("test")] = "0.123"
+    Path("results.csv").write_text("\n".join([rows[0], ",".join(cells), *rows[2:]]) + "\n")
+    said = harness("verify results.csv")
+    assert "test is 0.123 in the file and " in said.out
+    assert said.out.endswith("NOT confirmed.\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        BENCH,
+        BENCH.replace("bench", "plan", 1),
+        BENCH.replace("bench", "report", 1).replace("--subsets 0,1", "--subsets 2"),
+        BENCH.replace("bench", "report", 1).replace("--sizes 20", "--sizes 10"),
+        "report --tasks mood.csv --label text",
+        "report --figure embeddings --out map.png",
+        "publish results",
+    ],
+)
+def test_what_needs_the_data_is_refused_as_before(words: str, lab: Path, harness: Harness) -> None:
+    (lab / "mood.csv").unlink()
+    said = harness(words)
+    assert (said.status, said.out) == (2, "")
+    assert "there is no file mood.csv" in said.err
+
+
+def test_what_the_store_keeps_holds_no_text_and_no_folder(lab: Path, harness: Harness) -> None:
+    store = Store("sqlite:///.harness/harness.db", create=False)
+    (stored,) = store.requests()
+    body = json.dumps(store.snapshot_of(stored))
+    assert str(lab) not in body
+    assert not any(row.partition(",")[0] in body for row in (lab / "mood.csv").read_text().splitlines()[1:])

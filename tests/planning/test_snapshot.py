@@ -1,0 +1,85 @@
+"""What a plan read, kept as JSON, gives the same runs again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from requested import resolve_table
+
+from harness.encoders import Located
+from harness.planning.resolved import ResolvedTable
+from harness.planning.runs import Plan, joined, make_plan
+from harness.planning.snapshot import Snapshot, remade, snapshot
+from harness.planning.table import load_table, table_names
+from harness.planning.waves import not_ended
+from harness.specs import Encoder
+
+SHAPE = {
+    "hidden_size": 128,
+    "num_hidden_layers": 2,
+    "intermediate_size": 512,
+    "vocab_size": 30522,
+    "model_type": "bert",
+}
+
+
+def plan_of(resolved: ResolvedTable) -> Plan:
+    """Each encoder with a digest of its name."""
+    parts = [
+        make_plan(part, None, Located(Encoder(f"{part.encoder:0<32}", part.encoder), None, SHAPE, None))
+        for part in resolved.parts
+    ]
+    return joined(resolved, parts)
+
+
+def kept(plan: Plan) -> Snapshot:
+    read = Snapshot.from_json(json.loads(json.dumps(snapshot(plan, {}).to_json())))
+    assert read is not None
+    return read
+
+
+PRESETS = [
+    (name, preset)
+    for name in table_names()
+    if load_table(name).tasks
+    for preset in load_table(name).presets
+    if preset != "paper"
+]
+
+
+@pytest.mark.parametrize(("name", "preset"), PRESETS)
+def test_every_table_has_its_runs_again(name: str, preset: str) -> None:
+    resolved = resolve_table(name, preset)
+    plan = plan_of(resolved)
+    again = remade(resolved, kept(plan), not_ended)
+    assert again is not None
+    assert again.runs == plan.runs
+    assert [run.stage.key for run in again.runs] == [run.stage.key for run in plan.runs]
+    assert (again.skipped, again.stages.keys(), again.starts) == (plan.skipped, plan.stages.keys(), plan.starts)
+    assert [each.tests for each in again.tasks.values()] == [each.tests for each in plan.tasks.values()]
+    assert again.flops == plan.flops
+
+
+def test_a_part_of_what_was_read_is_enough_and_another_recipe_gives_other_keys() -> None:
+    read = kept(plan_of(resolve_table("few_shot", "quick", encoder="bert-tiny,minilm")))
+    for fields in ({"encoder": "minilm"}, {"methods": ("ft",), "subsets": (0,)}, {"set": ["fine_tune.lr=0.1"]}):
+        resolved = resolve_table("few_shot", "quick", **{"encoder": "bert-tiny", **fields})
+        again = remade(resolved, read, not_ended)
+        assert again is not None
+        assert [run.stage.key for run in again.runs] == [run.stage.key for run in plan_of(resolved).runs]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"subsets": (7,)}, {"encoder": "minilm"}, {"data": "elsewhere"}, {"protocol": "k_shot"}, {"tasks": ("cola",)}],
+)
+def test_what_was_not_read_is_no_plan(fields: dict[str, object]) -> None:
+    read = kept(plan_of(resolve_table("few_shot", "quick", encoder="bert-tiny", tasks=("sst2",))))
+    resolved = resolve_table("few_shot", "quick", **{"encoder": "bert-tiny", "tasks": ("sst2",), **fields})
+    assert remade(resolved, read, not_ended) is None
+
+
+@pytest.mark.parametrize("body", [None, [], {"sizes": [0]}, {"sizes": [0], "files": {}, "parts": [{"encoder": 3}]}])
+def test_what_another_version_wrote_is_none(body: object) -> None:
+    assert Snapshot.from_json(body) is None
