@@ -40,7 +40,7 @@ def named_path(text: str, place: str = "") -> Path:
     return path
 
 
-_FOLDERS = re.compile(r"(?<![\w.~:/<>-])((?:file:|sqlite:///)?)~?/(?:[^\s'\"`,;()<>/]+/)*([^\s'\"`,;()<>/]+)")
+_FOLDERS = re.compile(r"(?<![\w.~:/<>}-])((?:file:|sqlite:///)?)~?/(?:[^\s'\"`,;()<>/]+/)*([^\s'\"`,;()<>/]+)")
 
 
 def without_folders(text: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from harness.encoders.families import FAMILIES
-from harness.errors import hint, unknown
+from harness.errors import hint, unknown, unknown_names
 from harness.methods import METHODS
 from harness.tasks import METRICS, TASKS
 
@@ -70,3 +70,9 @@ def test_a_number_is_near_to_none() -> None:
 
 def test_a_long_name_costs_no_time() -> None:
     assert not hint("x" * 10_000_000, KNOWN)
+
+
+def test_several_unknown_names_are_named_at_once_each_with_the_nearest() -> None:
+    said = str(unknown_names("methods", ["ftt", "x", "SCLL"], METHODS, "--methods"))
+    assert said.startswith("--methods: unknown methods 'ftt' (did you mean 'ft'?), 'x', 'SCLL' (did you mean 'scl'?). ")
+    assert str(unknown_names("methods", ["ftt"], METHODS)) == str(unknown("method", "ftt", METHODS))

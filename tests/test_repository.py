@@ -303,18 +303,24 @@ def test_constraints_pin_every_dependency() -> None:
 
 
 def test_every_import_is_declared() -> None:
-    """A package that the code imports is a declared dependency, not only a dependency of one; trackers are extras."""
+    """A package that the code imports is a declared dependency, not only a dependency of one; trackers and ONNX are extras."""
     distributions = {"sklearn": "scikit-learn", "ruamel": "ruamel.yaml", "yaml": "pyyaml", "mlflow": "mlflow-skinny"}
     extras = PROJECT["project"]["optional-dependencies"]
     declared = {canonicalize_name(Requirement(text).name) for text in PROJECT["project"]["dependencies"]}
-    trackers = {canonicalize_name(Requirement(text).name) for name in TRACKERS for text in extras[name]}
+    optional = {
+        folder: {canonicalize_name(Requirement(text).name) for name in names for text in extras[name]}
+        for folder, names in {"harness/tracking/": TRACKERS, "harness/encoders/models/onnx_file.py": ("onnx",)}.items()
+    }
     used = {(name.split(".")[0], where(path, line)) for path in MODULES for name, line, _ in imports(path)}
     missing = [
         f"{place}: {name}"
         for name, place in sorted(used)
         if name not in sys.stdlib_module_names and name != "harness"
         if canonicalize_name(distributions.get(name, name)) not in declared
-        if not (place.startswith("harness/tracking/") and canonicalize_name(distributions.get(name, name)) in trackers)
+        if not any(
+            place.startswith(folder) and canonicalize_name(distributions.get(name, name)) in optional[folder]
+            for folder in optional
+        )
     ]
     assert not missing, "\n".join(missing)
 

@@ -197,7 +197,7 @@ def tune(
 ) -> TuneResult:
     """Search a method's hyperparameters, judged on dev over subsets and seeds. The trials that a store holds are not run again.
 
-    `method`: 'cmlm', or several as 'cmlm+scl'. `space`: a name ('harness list spaces') or the path of a YAML file. `preset`:
+    `method`: 'cmlm', several as 'cmlm+scl', or a method's own Python file. `space`: a name ('harness list spaces') or the path of a YAML file. `preset`:
     of the space. `mode`: 'grid' or 'search'. `seed`: of the sampler. `set` and `fields` hold for all points, as of `plan`;
     `on_trial`: called with what happened ('started', 'replicate', 'ended') and the trial.
 
@@ -307,18 +307,26 @@ def export(
     storage: str | None = None,
     accept_difference: bool = False,
     license: str = "",
+    onnx: bool = False,
 ) -> Exported:
     """Write a recorded stage as a folder that plain transformers loads, with a model card; see docs/models.md.
 
     `key`: or its beginning; with `best` the run of the last bench with the best dev score (`task`: where it has several). Weights that
-    are not stored are trained again and compared with the record. `update`: its weights after that update. `license`: what the card states, as the hub calls it ('apache-2.0').
+    are not stored are trained again and compared with the record. `update`: its weights after that update. `license`: what the card states, as the hub calls it ('apache-2.0'). `onnx`: also
+    as model.onnx, of a classifier.
     """
     if bool(key) == best:
         raise UserError("export: name a key, or give best=True for the best run of the last bench.")
     key = key or best_key(Request(store=store, tasks=None if task is None else (task,)))
     stage = recorded(store, key, update)
     return write(
-        stage, Path(fspath(out)), unshown, storage=storage, accept_difference=accept_difference, license=license
+        stage,
+        Path(fspath(out)),
+        unshown,
+        storage=storage,
+        accept_difference=accept_difference,
+        license=license,
+        onnx=onnx,
     )
 
 

@@ -53,8 +53,9 @@ def export(args: argparse.Namespace) -> int:
         show_stages,
         storage=args.storage,
         accept_difference=args.accept_difference,
-        name=args.push or "",
+        hub_name=args.push or "",
         license=args.license,
+        onnx=args.onnx,
     )
     lines = [
         f"Exported {done.key[:12]}{found.after} to {done.folder}; loaded by {LOADED_BY[done.form]}.",

@@ -261,7 +261,9 @@ def _bench(bench: argparse.ArgumentParser) -> None:
 
 
 def _tune(tune: argparse.ArgumentParser) -> None:
-    tune.add_argument("method", help="method: 'cmlm', or several as 'cmlm+scl' ('harness list methods')")
+    tune.add_argument(
+        "method", help="method: 'cmlm', several as 'cmlm+scl' ('harness list methods'), or its own Python file"
+    )
     what = tune.add_argument_group("search")
     what.add_argument(
         "--space", metavar="FILE", help="search space: a name ('harness list spaces') or your own YAML file"
@@ -439,6 +441,7 @@ def _export(export: argparse.ArgumentParser) -> None:
     )
     export.add_argument("--out", required=True, metavar="FOLDER", help="folder to write, new or empty")
     export.add_argument("--update", type=positive, metavar="N", help="its weights after update N (default: the last)")
+    _switch(export, "--onnx", "also write a classifier as model.onnx, checked by ONNX Runtime")
     which = export.add_argument_group("in place of a key")
     _switch(which, "--best", "the run of the last bench with the best dev score; the flags below select among its runs")
     _add(which, "methods", "tasks", "sizes")

@@ -147,8 +147,9 @@ def _report(opened: Opened, format: str, test: bool) -> int:
     if best is None:
         print_lines(["There is no best point: no point has all its replicates done."])
         return EXIT_INCOMPLETE
+    files = opened.study.request.base.methods
     tuned = study.row if study.row in {row.name for row in opened.points.base.table.rows} else study.method
-    methods = "" if study.method == "ft" else f" --methods {shlex.quote(f'ft,{tuned}')}"
+    methods = "" if study.method == "ft" else f" --methods {shlex.quote(f'ft,{files[0] if files else tuned}')}"
     print(f"Next: {_bench_command(opened, methods)}", file=sys.stderr)
     if test:
         stream = sys.stdout if format in ("text", "md") else sys.stderr  # the other formats are read by programs
@@ -198,7 +199,7 @@ def _best(opened: Opened, study: Study, best: Trial) -> dict[str, Any]:
     }
     kept = {key: value for key, value in target.items() if value not in ("", [], None)}
     point = {
-        "method": points.space.method,
+        "method": given.methods[0] if given.methods else points.space.method,
         "set": dict(best.point),
         "target": kept,
         "chosen": chosen(study, rule(study)),

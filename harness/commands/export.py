@@ -59,11 +59,13 @@ def export(
     *,
     storage: str | None = None,
     accept_difference: bool = False,
-    name: str = "",
+    hub_name: str = "",
     license: str = "",
+    onnx: bool = False,
 ) -> Exported:
-    """Write a recorded stage to the folder `out`, which must be new or empty. `name`: by which its card loads it (default: the
-    folder); `license`: what the card states, as the hub calls it (default: that those of encoder and data hold).
+    """Write a recorded stage to the folder `out`, which must be new or empty. `hub_name`: the repository from which its card loads it
+    (default: the folder); `license`: what the card states, as the hub calls it (default: that those of encoder and data hold); `onnx`: also
+    as a file of ONNX, of a classifier.
 
     Weights that are not stored are trained again, shown by `view`. Raises UserError, and writes nothing, where the stage did not
     finish, its data or encoder are not at hand, or its predictions differ from the record (`accept_difference`: all the same).
@@ -75,11 +77,15 @@ def export(
         )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"--out {out} exists already; name a new folder, or delete that one.")
+    if onnx:
+        _check_onnx(recorded)
     model = trained_model(recorded, view, storage=storage, accept_difference=accept_difference)
     with new_folder(out) as folder:
         form, checked = _write(recorded, model, folder)
+        if onnx:
+            checked = replace(checked, sentences=(*checked.sentences, _write_onnx(recorded, model, folder, form)))
         checked = replace(checked, sentences=(*model.sentences, *checked.sentences))
-        text = card(recorded, model.prepared, form, checked, name or str(out), license)
+        text = card(recorded, model.prepared, form, checked, str(out), hub_name, license, onnx)
         (folder / "README.md").write_text(text, encoding="utf-8")
         for path in folder.iterdir():
             path.chmod((folder / "README.md").stat().st_mode)  # safetensors writes files for their owner alone
@@ -102,6 +108,37 @@ def new_folder(out: Path) -> Iterator[Path]:
 
 
 # ------------------------------------------------------------------------------------------------------- the folder
+
+
+def _check_onnx(recorded: Recorded) -> None:
+    """Raises UserError, before anything is trained, for a stage that is no classifier in one file, and where packages are missing."""
+    from harness.encoders.models.onnx_file import check_onnx
+
+    data = recorded.stage.data
+    if data.kind is None or data.spans or data.prompt or recorded.stage.encoder.relative_buckets:
+        raise UserError(
+            f"--onnx: {recorded.key[:12]} is no classifier that transformers computes (one of classes or numbers, without prompt or "
+            "T5's relative positions); leave --onnx out."
+        )
+    check_onnx()
+
+
+def _write_onnx(recorded: Recorded, model: TrainedModel, folder: Path, form: Form) -> str:
+    """Write the folder's classifier as a file of ONNX too, and say how it compares. Raises UserError where it computes something else."""
+    from harness.encoders.models.onnx_file import BATCHES, ONNX_FILE, write_onnx
+
+    texts, _ = _checked_texts(model.prepared, model.stage.data)
+    difference, greatest = write_onnx(folder, form, texts)
+    if not difference <= TOLERANCE * max(1.0, greatest):
+        raise UserError(
+            f"--onnx: {recorded.key[:12]}: ONNX Runtime computes other logits from {ONNX_FILE} (by up to {difference:.2g}); nothing was "
+            "written. Please report it with the encoder's name."
+        )
+    sizes = ", ".join(map(str, BATCHES))
+    return (
+        f"ONNX Runtime gives the logits of plain transformers from {ONNX_FILE} within {difference:.1g} ({len(texts)} texts, in batches of "
+        f"{sizes})."
+    )
 
 
 def _write(recorded: Recorded, model: TrainedModel, folder: Path) -> tuple[Form, Checked]:
@@ -142,7 +179,7 @@ def _calibrated(calibration: Calibration | None) -> tuple[str, ...]:
     if calibration.threshold is not None:
         cut = f", and the second class from a probability of {calibration.threshold:.3f} on by {calibration.metric}"
     return (
-        f"By the {calibration.rows:,} rows of dev, logits are best divided by {calibration.temperature:.2f}{cut}: 'harness predict "
+        f"By the {calibration.rows:,} rows of dev, logits are best divided by {calibration.temperature:.2f} (of 1/4 to 8){cut}: 'harness predict "
         f"--calibrated' does so, nothing else does.",
     )
 

@@ -54,9 +54,18 @@ class Result:
     pipeline: str
 
 
-def card(recorded: Recorded, prepared: Prepared, form: Form, checked: Checked, name: str, license: str = "") -> str:
-    """README.md with its metadata. `name`: the folder or the repository that its code loads; `license`: the hub's identifier of the
-    licence that the user gives it; left out, the card says that those of encoder and data hold."""
+def card(
+    recorded: Recorded,
+    prepared: Prepared,
+    form: Form,
+    checked: Checked,
+    folder: str,
+    hub_name: str = "",
+    license: str = "",
+    onnx: bool = False,
+) -> str:
+    """README.md with its metadata. `folder` or, where there is one, the repository `hub_name`: what its code loads; `license`: the hub's
+    identifier of the licence that the user gives it; left out, the card says that those of encoder and data hold; `onnx`: there is a file of ONNX."""
     from huggingface_hub import ModelCardData
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -92,7 +101,10 @@ def card(recorded: Recorded, prepared: Prepared, form: Form, checked: Checked, n
     body = environment.get_template("model_card.jinja").render(
         title=title,
         form=form,
-        name=name,
+        name=hub_name or folder,
+        hub=bool(hub_name),
+        place=f'snapshot_download("{hub_name}")' if hub_name else f'"{folder}"',
+        onnx=onnx,
         task=task,
         spans=task.spans if task else None,
         texts=checked.texts,

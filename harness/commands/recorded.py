@@ -15,6 +15,7 @@ import numpy as np
 from harness.commands.prepare import Prepared, lacking, prepare
 from harness.commands.stored import check_exists, command, find_key, last_bench, like_last, of_cell, of_run
 from harness.errors import UserError, unknown
+from harness.methods import read_methods
 from harness.planning.request import Request, encoder_names, from_json
 from harness.planning.runs import Plan
 from harness.planning.waves import best_run
@@ -293,7 +294,7 @@ def recorded_runs(store: Store, request: Request) -> list[dict[str, Any]]:
     seconds of the last stage, recorded_at (Unix time)."""
     check_exists(store)
     wanted = {name: getattr(request, name + "s") for name in ("task", "size", "subset", "seed")}
-    methods = None if request.methods is None else {name.casefold() for name in request.methods}
+    methods = None if request.methods is None else {read_methods(name).casefold() for name in request.methods}
     labels = [
         label
         for label in store.recorded_runs()

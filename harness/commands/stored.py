@@ -146,7 +146,7 @@ def _method(request: Request, label: Mapping[str, Any]) -> str:
 
 def tune_command(request: TuneRequest) -> str:
     """The command line of a search, for a shell."""
-    words = ["harness", "tune", request.method]
+    words = ["harness", "tune", *(request.base.methods or (request.method,))]
     given = [
         ("space", request.space),
         ("trials", request.trials),
@@ -157,7 +157,7 @@ def tune_command(request: TuneRequest) -> str:
     words += [f"--{request.mode}"] if request.mode else []
     for name, value in given:
         words += [f"--{name}", str(value)] if value not in (None, "", 0) else []
-    return shlex.join([*words, *_words(request.base), *_store_words(request.base.store)])
+    return shlex.join([*words, *_words(replace(request.base, methods=None)), *_store_words(request.base.store)])
 
 
 def command(request: Request, verb: str = "bench", store: str | None = None) -> str:

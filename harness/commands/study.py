@@ -21,7 +21,7 @@ from harness.commands.texts import reader
 from harness.commands.track import check_trackers, writer_of
 from harness.commands.train import unshown
 from harness.errors import UserError, unknown
-from harness.paths import without_folders
+from harness.paths import PYTHON, without_folders
 from harness.planning.request import from_json
 from harness.planning.resolve import resolve
 from harness.search.points import Points
@@ -143,6 +143,7 @@ def prepare_study(request: TuneRequest, *, train: bool = True) -> PreparedStudy:
         )
     if request.out:
         _check_folder(request.out, request.base.option("out"))
+    request = request.read()
     space = requested_space(request)
     check_sampler(space, request)
     check_overrides(request.base.overrides, space)
@@ -354,7 +355,7 @@ def recorded_studies(store: Store) -> list[dict[str, Any]]:
             {
                 "study": name,
                 "table": stored.table,
-                "row": ", ".join(stored.values.get("methods", ())),
+                "row": without_folders(", ".join(stored.values.get("methods", ()))),
                 **{state: states[state] for state in get_args(State)},
                 "metric": search.get("metric", ""),
                 "best": best.mean() if best else None,
@@ -385,7 +386,8 @@ def recalled_study(url: str | None, beginning: str, where: str) -> Iterator[Open
         )
     search = stored.values[SEARCH]
     bench = from_json({**stored.values, "set": search["set"]})
-    base = replace(bench, table="", preset=None, methods=None, store=url)
+    files = tuple(method for method in bench.methods or () if PYTHON in method)
+    base = replace(bench, table="", preset=None, methods=files or None, store=url)
     metrics = None if search["metrics"] is None else tuple(search["metrics"])
     request = TuneRequest(base=base, **{key: search[key] for key in _FLAGS if key != "metrics"}, metrics=metrics)
     study = prepare_study(request, train=False)

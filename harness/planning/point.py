@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from harness.errors import UserError, unknown
-from harness.methods import methods_named
+from harness.methods import methods_named, read_methods
 from harness.planning.overrides import table_wide
 from harness.planning.recipe import Scalar, Seed, Size
 from harness.planning.request import FIELDS, Override, Request, Study, parse_override, same_table
@@ -54,7 +55,7 @@ class PointTarget(Strict):
 
 
 class PointFile(Strict):
-    """`method`: 'cmlm', or several as 'cmlm+scl'. `set`: its hyperparameters by name ('cmlm.alpha' where there are several
+    """`method`: 'cmlm', several as 'cmlm+scl', or a method's own file. `set`: its hyperparameters by name ('cmlm.alpha' where there are several
     methods), and settings of the recipe under their own keys (fine_tune.lr). `chosen`: how it was found, for readers."""
 
     method: str
@@ -63,7 +64,7 @@ class PointFile(Strict):
     chosen: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _whose(self) -> PointFile:
+    def _whose(self) -> Self:
         parts = self.method.split("+")
         for key in self.set:
             if len(parts) > 1 and "." not in key and key not in TABLE_WIDE:
@@ -71,11 +72,16 @@ class PointFile(Strict):
                 raise MisplacedError(["set", key], f"the point has several methods; write {known}")
         return self
 
+    @cached_property
+    def name(self) -> str:
+        """Its method by name; a file that defines it is read."""
+        return read_methods(self.method)
+
 
 def load_point(path: Path) -> PointFile:
     """A point's file. Raises UserError for a file that does not fit and for an unknown method."""
     point = load_yaml(path, PointFile)
-    methods_named(point.method, Places(path)("method"))
+    methods_named(point.name, Places(path)("method"))
     return point
 
 
@@ -83,7 +89,7 @@ def settings(point: PointFile, places: Places, row: str) -> tuple[Override, ...]
     """The point's `set` as overrides of its `row`. `places`: of its file."""
     found = []
     for key, value in point.set.items():
-        whole = key if "." in key or key in TABLE_WIDE else f"{point.method}.{key}"
+        whole = key if "." in key or key in TABLE_WIDE else f"{point.name}.{key}"
         found.append(_alone(Override(tuple(whole.split(".")), value, origin=places("set", key), in_file=True), row))
     return tuple(found)
 
@@ -104,14 +110,15 @@ def with_points(request: Request, files: Iterable[str]) -> Request:
     asked, overrides, studies = request, list[Override](), []
     for file in files:
         point, places = load_point(Path(file)), Places(Path(file))
-        target, row = point.target, point.method
+        target, row = point.target, point.name
         if not request.table and target:
             request = _taking(request, {"table": target.table}, places)
         if target and same_table(request.table, target.table) and asked.preset in (None, target.preset):
             values = _target_values(load_table(request.table, request.origin("table")), point, target, places)
-            (row,) = values["methods"]
+            (asked_as,) = values["methods"]
+            row = read_methods(asked_as)
             if asked.methods is None:
-                values["methods"] = (*(request.methods or ()), row)
+                values["methods"] = (*(request.methods or ()), asked_as)
             shared = [
                 parse_override(text, places("target", "set", i), in_file=True) for i, text in enumerate(target.set)
             ]
@@ -155,7 +162,7 @@ def _target_values(table: Table, point: PointFile, target: PointTarget, places: 
     if preset and preset.data == target.data:
         values["data"] = ""  # a name for where the preset's tasks come from, nothing that a request takes
     names = {text.lower() for row in table.rows for text in (row.name, row.method)}
-    title = "+".join(method.title for method in methods_named(point.method))
+    title = "+".join(method.title for method in methods_named(point.name))
     if target.row.lower() not in names and target.row.lower() != title.lower():
         raise unknown("row", target.row, [row.name for row in table.rows], places("target", "row"))
     # A method that the table has no row for gets one, but by the method's name, not by its title.

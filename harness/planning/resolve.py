@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from harness.errors import UserError, unknown
+from harness.errors import UserError, unknown, unknown_names
 from harness.methods import METHODS, methods_named, read_methods
 from harness.planning.overrides import applied, check_effect, of_rows, set_here
 from harness.planning.request import YAML, Request, encoder_names
@@ -187,13 +187,13 @@ def _pick_rows(rows: Sequence[Row], names: Iterable[str], where: str) -> tuple[R
     """Of a table's rows those by row name or method name, in its order; then a row for each method that it lacks."""
     chosen: set[str] = set()
     added: dict[str, Row] = {}
-    for name in names:
-        found = rows_named(rows, name)
+    by_name = {name: rows_named(rows, name) for name in names}
+    absent = [name.lower() for name, found in by_name.items() if not found]
+    if wrong := [name for name in absent if any(part not in METHODS for part in name.split("+"))]:
+        known = {text.lower() for row in rows for text in (row.name, row.title, row.method) if text}
+        raise unknown_names("methods", wrong, known | set(METHODS), where)
+    for name, found in by_name.items():
         if not found:
-            known = {text.lower() for row in rows for text in (row.name, row.title, row.method) if text}
-            known |= set(METHODS)
-            if any(part not in METHODS for part in name.lower().split("+")):
-                raise unknown("method", name.lower(), known, where)
             title = "+".join(method.title for method in methods_named(name.lower(), where))
             added[title] = Row(name=title, method=name.lower(), incomparable="the paper has no such row")
         chosen |= {row.name for row in found}
@@ -219,11 +219,11 @@ def _columns(
     extra = [task for task in tasks if task not in table.tasks]
     if extra and known is None:
         known = TASKS
+    if wrong_names := [name for name in extra if name not in (known or ())]:
+        where = f"preset {preset}" if request.tasks is None else request.origin("tasks")
+        raise unknown_names("tasks", wrong_names, {*table.tasks, *(known or ())}, where)
     for name in extra:
-        if known is None or name not in known:
-            where = f"preset {preset}" if request.tasks is None else request.origin("tasks")
-            raise unknown("task", name, {*table.tasks, *(known or ())}, where)
-        task = known[name]
+        task = (known or {})[name]
         for evaluation, title in task.columns_of_table.items():
             column = name if len(task.evaluations) == 1 else f"{name}_{evaluation}"
             columns[column] = Column(task=name, metric=task.metrics[0], evaluation=evaluation, title=title)

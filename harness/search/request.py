@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from harness.methods import read_methods
+from harness.paths import PYTHON
 from harness.planning.request import Request
 from harness.search.trials import Mode
 
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """A search over a method's space. `method`: 'cmlm', or several as 'cmlm+scl'. `base`: what all points share (tasks, sizes,
-    subsets, seeds, overrides, encoder, data, execution); its table, preset and methods are the space's, and its protocol unless all
+    """A search over a method's space. `method`: 'cmlm', several as 'cmlm+scl', or a method's own file. `base`: what all points share (tasks, sizes,
+    subsets, seeds, overrides, encoder, data, execution); its table, preset and methods (but for such a file) are the space's, and its protocol unless all
     tasks are the user's own: these are split as table `own` splits them, so that what selects a point is never test there. `space`: a name or
     the path of a YAML file, '' for the method's own. None keeps the space's. `seed`: of the sampler."""
 
@@ -26,3 +28,10 @@ class TuneRequest:
     metrics: tuple[str, ...] | None = None
     seed: int = 0
     out: str | None = None
+
+    def read(self) -> TuneRequest:
+        """The same with the method by its name; a file that defines it is read, and stands in `base.methods` from then on."""
+        methods = self.base.methods or ((self.method,) if PYTHON in self.method else ())
+        if not methods:
+            return self
+        return replace(self, method=read_methods(*methods), base=replace(self.base, methods=methods))

@@ -94,7 +94,7 @@ class ResolvedSpace:
             base,
             table=self.table,
             preset=self.table_preset,
-            methods=(self.row or self.method,),
+            methods=(self.row,) if self.row else base.methods or (self.method,),
             protocol=base.protocol or (OWN_TABLE if own else None),
             tasks=base.tasks or self.tasks,
             sizes=base.sizes or self.sizes,

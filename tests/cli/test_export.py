@@ -123,10 +123,7 @@ def test_the_card_says_what_the_model_is(harness: Harness, benched: Benched, tmp
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["id2label"] == {"0": "negative", "1": "positive"}
     assert config["label2id"] == {"negative": 0, "positive": 1}
-    code = text.partition("```python\n")[2].partition("```")[0]
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(("negative [", "positive ["))
+    assert ran(tmp_path, 0).startswith(("negative [", "positive ["))
 
 
 def test_the_card_of_a_regression_names_the_loss_that_it_minimises(harness: Harness, benched: Benched) -> None:
@@ -186,6 +183,76 @@ def test_an_encoder_after_post_training_is_a_masked_lm(harness: Harness, benched
     # and it is an encoder to start from
     words = BENCH.format(encoder=tmp_path / "out", methods="ft").replace("bench", "plan", 1)
     assert harness(*words.split()).status == 0
+
+
+def test_the_card_of_an_encoder_with_its_head_beside_it_has_code_that_runs(
+    harness: Harness, benched: Benched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a family that transformers has no classifier like ours for; in the folder, since the card names it by its last part."""
+    monkeypatch.setattr("harness.encoders.models.pretrained_folder.form_of", lambda encoder, head: "encoder")
+    assert harness("export", benched.keys["FT", 31], "--out", str(tmp_path / "out")).status == 0
+    assert ran(tmp_path, 0).startswith(("negative [", "positive ["))
+
+
+def ran(folder: Path, number: int) -> str:
+    """What a piece of code of the card in `folder`/out prints."""
+    code = (folder / "out" / "README.md").read_text().split("```python\n")[number + 1].partition("```")[0]
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_file_of_onnx_gives_the_recorded_logits(harness: Harness, benched: Benched, tmp_path: Path) -> None:
+    """Rows alone and together, by the session that the card shows; tests/encoders/test_onnx_file.py has the other families."""
+    for package in ("onnx", "onnxruntime", "onnxscript"):
+        pytest.importorskip(package, reason="no ONNX (pip install 'glue-harness[onnx]')")
+    said = harness("export", benched.keys["FT", 31], "--out", str(tmp_path / "out"), "--onnx")
+    assert said.status == 0, said
+    assert "ONNX Runtime gives the logits of plain transformers from model.onnx within " in said.out
+    assert ran(tmp_path, 1).startswith("[[")
+    texts, logits = predictions(benched.keys["FT", 31])
+    code = (tmp_path / "out" / "README.md").read_text().split("```python\n")[2].partition("given =")[0]
+    code = (
+        f"import json, sys\n{code}texts = json.load(sys.stdin)\nfound = {{}}\nfor size in (1, 5, len(texts)):\n    found[size] = []\n"
+        + (
+            "    for start in range(0, len(texts), size):\n"
+            "        given = tokenizer(texts[start : start + size], padding=True, truncation=True, return_tensors='np')\n"
+            "        found[size] += session.run(None, dict(given))[0].tolist()\n"
+            "print(json.dumps(found))\n"
+        )
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=json.dumps(texts),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for size, found in json.loads(done.stdout).items():
+        np.testing.assert_allclose(found, logits, atol=2e-6, rtol=0, err_msg=size)
+
+
+def test_a_file_of_onnx_that_computes_something_else_is_refused(
+    harness: Harness, benched: Benched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.encoders.models.onnx_file.check_onnx", lambda: None)
+    monkeypatch.setattr("harness.encoders.models.onnx_file.write_onnx", lambda folder, form, texts: (0.01, 5.0))
+    said = harness("export", benched.keys["FT", 31], "--out", str(tmp_path / "out"), "--onnx")
+    assert said.status == 2
+    assert "ONNX Runtime computes other logits from model.onnx (by up to 0.01); nothing was written." in said.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_onnx_without_its_packages_is_refused_before_anything_is_trained(
+    harness: Harness, benched: Benched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.encoders.models.onnx_file.find_spec", lambda package: None)
+    monkeypatch.setattr("harness.commands.export.trained_model", lambda *_, **__: pytest.fail("trained"))
+    said = harness("export", benched.keys["FT", 31], "--out", str(tmp_path / "out"), "--onnx")
+    assert said.status == 2
+    assert "onnx and onnxruntime and onnxscript not installed; run pip install 'glue-harness[onnx]'" in said.err
 
 
 def test_the_best_run_is_that_with_the_best_dev_score(harness: Harness, benched: Benched, tmp_path: Path) -> None:
@@ -259,6 +326,7 @@ def test_a_model_that_differs_from_its_record_is_refused(
         ),
         ("export FT --out x --public", "export: --public is for --push OWNER/NAME"),
         ("export FT --out x --push me/model", "--push: the hub cannot be reached (HF_HUB_OFFLINE is set); connect, or"),
+        ("export TAPT --out x --onnx", "is no classifier that transformers computes"),
         ("export", "export: the following arguments are required: --out"),
         (
             "export FT --out x --update 1",

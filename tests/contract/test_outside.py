@@ -15,14 +15,19 @@ import tiny
 from cli.command import Said, command
 
 from harness import methods
+from harness.commands.prepare import prepare
+from harness.commands.study import _remember, open_study, prepare_study
 from harness.contract.methods import CONTEXT, chain
 from harness.errors import UserError
 from harness.methods import METHODS, read_method, read_methods
 from harness.objectives import DEFINITIONS, definition_of
 from harness.objectives.definitions.outside import PREFIX
+from harness.planning.point import with_points
 from harness.planning.request import Request
 from harness.planning.resolve import resolve
 from harness.planning.table import load_table
+from harness.search.request import TuneRequest
+from harness.search.trials import ReplicateOutcome
 from harness.specs import Stage, digest_of
 from harness.store import Store
 
@@ -199,6 +204,38 @@ def test_a_file_with_the_name_of_another_file(focal: Path, workdir: Path) -> Non
     assert [row.method for row in rows] == ["ft", "focal"]
     with pytest.raises(UserError, match=r"other.py: method 'focal' has the name of another one"):
         read_methods("other.py")
+
+
+SPACE = "name: gamma\nmethod: focal\ntable: few_shot\ndefaults: {gamma: 4}\ngrid: {gamma: [2, 4]}\nsizes: [20]\nsubsets: 1\nseeds: [31]\n"
+
+
+def test_a_method_is_tuned_by_its_file_and_its_point_benched(
+    focal: Path, harness: Harness, packaged: object, workdir: Path
+) -> None:
+    """The study is recalled, and its point read, by a process that knows the method by nothing but its file's name."""
+    (workdir / "space.yaml").write_text(SPACE)
+    refused = harness("tune focal.py")
+    assert (refused.status, refused.err.count("\n")) == (2, 1)
+    assert "tune focal: no packaged space varies this method; write one and name it with --space." in refused.err
+    planned = harness("tune focal.py --space space.yaml --plan")
+    assert planned.status == 0, planned.err
+    assert "2 points, sampler grid, racing none, seed 0; first the default point, gamma=4.0." in planned.out
+    with open_study(prepare_study(TuneRequest("focal.py", Request(), "space.yaml"))) as opened:
+        history = opened.proposals.history
+        number = history.propose({"gamma": 4.0})
+        _remember(opened, "started", history.entries[number].trial)
+        history.add_outcome(number, 1, ReplicateOutcome((0.75,), flops=1e9, seconds=2.0, trained=1, stages=1))
+        history.finish(number, "complete", "", (0.75,))
+        (stage,) = [run.stage for runs in opened.points.runs({"gamma": 4.0}) for run in runs]
+    del METHODS["focal"]
+    reported = harness("report --study gamma")
+    assert reported.status == 0, reported.err
+    best = workdir / ".harness/studies" / opened.name / "best.yaml"
+    assert reported.err.endswith(f"Next: harness bench --with {best} --methods ft,focal.py\n")
+    del METHODS["focal"]
+    assert harness("list studies").out.splitlines()[-1].split()[1:4] == ["few_shot", "focal.py", "1"]
+    benched = prepare(with_points(Request(), [str(best)]), train=False)
+    assert [run.stage.key for run in benched.plan.runs] == [stage.key]
 
 
 def test_an_installed_package_offers_its_method(focal: Path, workdir: Path) -> None:

@@ -257,32 +257,46 @@ _LOADED_BY: dict[str, Any] = {
 }
 
 
+def plain_model(folder: Path, form: Form) -> tuple[Any, dict[str, Tensor]]:
+    """What plain transformers loads of a folder, and the head beside it, empty where there is none."""
+    transformers_logging.set_verbosity_error()  # an encoder alone has no pooler, which is of no use here
+    transformers_logging.disable_progress_bar()
+    beside = load_file(folder / HEAD_FILE) if (folder / HEAD_FILE).exists() else {}
+    model: Any = _LOADED_BY.get(form, AutoModel).from_pretrained(str(folder), dtype=torch.float32)
+    return model.eval(), beside
+
+
+def plain_tokens(tokenizer: Any, texts: Sequence[tuple[str, ...]], truncation: Any = True) -> dict[str, Tensor]:
+    """Rows of one or two texts as plain transformers reads them, padded: [n, L] each."""
+    columns = [list(column) for column in zip(*texts, strict=True)]
+    return dict(tokenizer(*columns, padding=True, truncation=truncation, return_tensors="pt"))
+
+
+def classified(form: Form, out: Any, beside: Mapping[str, Tensor]) -> Tensor:
+    """The logits [n, C] of a classifier: those of transformers' own class, or of the head beside an encoder."""
+    if form == "classifier":
+        return out.logits  # type: ignore[no-any-return]
+    pooled = torch.tanh(linear(out[0][:, 0], beside["dense.weight"], beside["dense.bias"]))
+    return linear(pooled, beside["out.weight"], beside["out.bias"])
+
+
 def plain_logits(folder: Path, form: Form, texts: Sequence[tuple[str, ...]]) -> Tensor:
     """What plain transformers computes of rows of one or two texts: logits [n, C]; of a masked language model those of the first
     token; of an encoder its first token's state [n, d], or the logits of the head beside it; of question answering start and end at the tokens
     [T, 2] of a row each, its context truncated."""
-    transformers_logging.set_verbosity_error()  # an encoder alone has no pooler, which is of no use here
-    transformers_logging.disable_progress_bar()
-    tokenizer: Any = AutoTokenizer.from_pretrained(str(folder))
-    columns = [list(column) for column in zip(*texts, strict=True)]
-    beside = load_file(folder / HEAD_FILE) if (folder / HEAD_FILE).exists() else {}
+    model, beside = plain_model(folder, form)
     answering = form == "question_answering" or "start.weight" in beside
-    truncation: Any = "only_second" if answering else True
-    given = tokenizer(*columns, padding=True, truncation=truncation, return_tensors="pt")
-    load = _LOADED_BY.get(form, AutoModel)
-    model: Any = load.from_pretrained(str(folder), dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(str(folder))
+    given = plain_tokens(tokenizer, texts, "only_second" if answering else True)
     with torch.inference_mode():
-        out = model.eval()(**given)
-    if form == "classifier":
-        return out.logits  # type: ignore[no-any-return]
+        out = model(**given)
     real = given["attention_mask"].bool()
     if form == "question_answering":
         return torch.stack([out.start_logits[real], out.end_logits[real]], dim=1)
     if answering:
         sides = [linear(out[0][real], beside[f"{side}.weight"], beside[f"{side}.bias"]) for side in ("start", "end")]
         return torch.cat(sides, dim=1)
+    if form == "classifier" or beside:
+        return classified(form, out, beside)
     first: Tensor = out[0][:, 0]
-    if form == "encoder" and beside:
-        pooled = torch.tanh(linear(first, beside["dense.weight"], beside["dense.bias"]))
-        return linear(pooled, beside["out.weight"], beside["out.bias"])
     return first
