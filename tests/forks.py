@@ -5,7 +5,6 @@ Each process of pytest-xdist collects for itself: 25 CPU seconds for 8,900 tests
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import os
 import signal
@@ -41,8 +40,6 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
     if reporter := config.pluginmanager.getplugin("terminalreporter"):
         reporter.showfspath = False  # files are not run one after another
-    gc.collect()
-    gc.freeze()  # what was collected lives to the end, and is not looked at again
     processes, running, ended = {}, {}, 0
     for number in range(config.option.forks):
         receiver, sender = FORK.Pipe(duplex=False)
