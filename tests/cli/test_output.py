@@ -101,7 +101,7 @@ def test_characters_that_the_terminal_lacks(monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_the_status_that_a_shell_sees(ending: str, expected: int, tmp_path: Path) -> None:
     done = subprocess.run(
-        ["/bin/sh", "-c", f'exec "$0" -m harness list spaces {ending}', sys.executable],
+        ["/bin/sh", "-c", f'exec "$0" -m harness list methods {ending}', sys.executable],
         cwd=tmp_path,
         capture_output=True,
         text=True,

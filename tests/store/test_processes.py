@@ -17,15 +17,19 @@ from store import samples
 
 from harness.store import Owner, Store
 
-SPAWN = multiprocessing.get_context("spawn")
+OWN = multiprocessing.get_context("spawn")
+"""Whose processes are children of this one."""
+READY = multiprocessing.get_context("forkserver")
+"""Whose processes begin where another has imported the store, which takes half a second."""
+READY.set_forkserver_preload(["harness.store"])
 KEY = "a" * 32
 
 
 @contextmanager
-def process(target: Any, *arguments: Any) -> Iterator[tuple[BaseProcess, Any]]:
+def process(context: Any, target: Any, *arguments: Any) -> Iterator[tuple[BaseProcess, Any]]:
     """A process of its own and the end of its pipe; killed at the end."""
-    here, there = SPAWN.Pipe()
-    made = SPAWN.Process(target=target, args=(*arguments, there), daemon=True)
+    here, there = context.Pipe()
+    made = context.Process(target=target, args=(*arguments, there), daemon=True)
     made.start()
     there.close()
     try:
@@ -38,13 +42,13 @@ def process(target: Any, *arguments: Any) -> Iterator[tuple[BaseProcess, Any]]:
 @contextmanager
 def several(count: int, target: Any, *arguments: Any) -> Iterator[list[Any]]:
     """The pipes of `count` processes that share a barrier."""
-    barrier = SPAWN.Barrier(count)
+    barrier = READY.Barrier(count)
     pipes: list[Any] = []
     made = []
     try:
         for _ in range(count):
-            here, there = SPAWN.Pipe()
-            made.append(SPAWN.Process(target=target, args=(*arguments, barrier, there), daemon=True))
+            here, there = READY.Pipe()
+            made.append(READY.Process(target=target, args=(*arguments, barrier, there), daemon=True))
             made[-1].start()
             there.close()
             pipes.append(here)
@@ -74,7 +78,7 @@ def integrity(url: str) -> str:
 @pytest.mark.parametrize("reaped", [True, False], ids=["reaped", "zombie"])
 def test_the_lease_of_a_killed_process_is_free_at_once(store: Store, url: str, reaped: bool) -> None:
     """Also while the dead process is a zombie, whose exit status nobody has read."""
-    with process(samples.hold, url, KEY) as (holder, pipe):
+    with process(OWN, samples.hold, url, KEY) as (holder, pipe):
         assert received(pipe) == "granted"
         me = Owner.current()
         assert store.lease(KEY, me) == "held"
@@ -122,7 +126,7 @@ def test_killed_in_the_middle_of_commits_nothing_that_was_said_is_lost(store: St
     moments = random.Random(7)
     answered: set[int] = set()
     for round_ in range(rounds):
-        with process(samples.commit_until_killed, url, round_ * 100_000) as (writer, pipe):
+        with process(READY, samples.commit_until_killed, url, round_ * 100_000) as (writer, pipe):
             answered.add(received(pipe))
             writer.join(moments.uniform(0.0, 0.15))
             writer.kill()

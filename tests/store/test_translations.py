@@ -8,7 +8,7 @@ import pytest
 from store import samples
 from store.samples import record, stage
 from store.test_mistakes import nobody
-from store.test_processes import SPAWN, process, received
+from store.test_processes import READY, process, received
 
 from harness.errors import UserError
 from harness.store import Owner, Store
@@ -39,10 +39,10 @@ def test_many_thousands(store: Store) -> None:
 
 def test_processes_that_write_the_same_keys_agree_on_them(store: Store, url: str) -> None:
     keys = [f"{i:032x}" for i in range(500)]
-    barrier = SPAWN.Barrier(2)
+    barrier = READY.Barrier(2)
     with (
-        process(samples.translate, url, "A", keys, barrier) as (_, first),
-        process(samples.translate, url, "B", keys, barrier) as (_, second),
+        process(READY, samples.translate, url, "A", keys, barrier) as (_, first),
+        process(READY, samples.translate, url, "B", keys, barrier) as (_, second),
     ):
         answers = [received(first), received(second)]
     assert answers[0] == answers[1] == store.translations(keys)
