@@ -51,6 +51,7 @@ def main() -> None:
         text += f" --sampler {own.sampler} --store sqlite:///{folder}/harness.db --slots {own.slots}"
         study = prepare_study(read_tune(build_parser().parse_args(text.split())))
         with open_study(study) as opened, session(Execution(slots=own.slots), {}) as (_, settled):
+            from harness.cluster.ledger import StopRequests
             from harness.cluster.tune import explore
 
             started = time.perf_counter()
@@ -61,6 +62,7 @@ def main() -> None:
                 folder=Path(folder) / "tune",
                 execution=settled,
                 concurrent=own.slots,
+                stop_requests=StopRequests(None),
             )
             spent = time.perf_counter() - started
             trials = opened.proposals.history.trials

@@ -32,6 +32,10 @@ class DivergedError(Exception):
     """Training ended because a number is not finite: a result of the stage, not a failure of the machine."""
 
 
+class StoppedError(Exception):
+    """Training stopped on request between two updates; what it kept lets another process go on from there."""
+
+
 def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> UserError:
     """An unknown name, answered with the full list, and with the known name that is spelled nearly like it, if one is."""
     choices = sorted(known, key=lambda text: (int(text), "") if text.isdecimal() else (-1, text))

@@ -79,6 +79,14 @@ def job_client(dashboard: str, timeout: tuple[float, float]) -> Any:
     return Client(dashboard)
 
 
+def draining_nodes() -> dict[str, int]:
+    """Nodes that will leave the cluster, by Ray's id, with the time of that in ms since the epoch (0: not said)."""
+    import ray
+
+    found: dict[str, int] = ray._private.state.state.get_draining_nodes()
+    return found
+
+
 def worker_process_died(error: Exception) -> bool:
     """Whether this failure of a Ray Train worker is the death of its process, and not an exception that it raised."""
     return hasattr(error, "health_check_failure")

@@ -24,7 +24,7 @@ from harness.encoders.kernels.cpu import kernels
 from harness.encoders.models.text_encoder import ENCODER_PARTS, load_encoder
 from harness.encoders.models.weights import checked_weights, save_weights
 from harness.encoders.tokens import Vocabulary
-from harness.errors import DivergedError, UserError, first_line
+from harness.errors import DivergedError, StoppedError, UserError, first_line
 from harness.execution import WorkerSetup
 from harness.objectives import build
 from harness.objectives.base import TrainingObjective
@@ -53,9 +53,11 @@ def run_stage(
     launch: Launch = lambda train_function: train_function(),
     report: Report = lambda _: None,
     report_speed: Callable[[Speed], None] = lambda _: None,
+    stopping: Callable[[], bool] = lambda: False,
     process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> Record:
-    """Train one stage. An error of the stage itself is not raised but recorded with its reason.
+    """Train one stage. An error of the stage itself is not raised but recorded with its reason. Raises StoppedError where it stopped
+    because `stopping` said so.
 
     `metrics` are scored on dev; `keep_weights`: a later stage starts from these weights; `save_at`: the updates after which weights
     are saved as well; `until`: the update after which training ends, where no later weights are wanted (0: the last), and the record
@@ -90,6 +92,7 @@ def run_stage(
                 saved=saved,
                 until=until,
                 report_speed=report_speed,
+                stopping=stopping,
             )
 
         result = launch(train_function)
@@ -105,6 +108,8 @@ def run_stage(
         record.provenance |= provenance_of(result.speed, peak, process_group.size)
         fill(record, result, stage)
         record.status = "done"
+    except StoppedError:
+        raise
     except DivergedError as error:
         record.status, record.reason = "diverged", str(error)
     except Exception as error:  # every error of a model, a batch or a library becomes a record

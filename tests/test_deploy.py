@@ -7,11 +7,20 @@ Docker, AWS and Kubernetes are not at hand: the Dockerfile is not built, nothing
 from __future__ import annotations
 
 import json
+import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
+import sys
+import tempfile
+import threading
+import time
 import tomllib
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -184,3 +193,60 @@ class TestGrafana:
             [promtool, "check", "rules", str(tmp_path / "rules.json")], capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+class TestDrain:
+    """The notice of a spot machine, with a server of this machine in the place of EC2's metadata service."""
+
+    @pytest.fixture
+    def metadata(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+        """Paths and their answers; a path that is not there is 404, and one without the token of the service is refused."""
+        answers: dict[str, str] = {}
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_PUT(self) -> None:
+                self._answer("a token" if self.path == "/latest/api/token" else None)
+
+            def do_GET(self) -> None:
+                allowed = self.headers["X-aws-ec2-metadata-token"] == "a token"
+                self._answer(answers.get(self.path) if allowed else None, 404 if allowed else 401)
+
+            def _answer(self, text: str | None, missing: int = 404) -> None:
+                self.send_response(missing if text is None else 200)
+                self.end_headers()
+                self.wfile.write((text or "").encode())
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+            yield answers
+            server.shutdown()
+
+    def test_the_seconds_until_a_machine_is_taken(self, metadata: dict[str, str]) -> None:
+        drain = runpy.run_path(str(DEPLOY / "drain.py"))
+        assert drain["seconds_left"]() is None
+        soon = datetime.now(UTC) + timedelta(seconds=120)
+        notice = {"action": "terminate", "time": soon.strftime("%Y-%m-%dT%H:%M:%SZ")}
+        metadata["/latest/meta-data/spot/instance-action"] = json.dumps(notice)
+        assert 60 < drain["seconds_left"]() <= 120
+        metadata["/latest/meta-data/spot/instance-action"] = json.dumps(notice | {"time": "2020-01-01T00:00:00Z"})
+        assert drain["seconds_left"]() == 0
+
+    @pytest.mark.ray
+    @pytest.mark.slow
+    def test_ray_hears_of_it_and_an_idle_node_leaves(self, tmp_path: Path) -> None:
+        head = "import sys; from ray.cluster_utils import Cluster; import signal\n"
+        head += "options = {'num_cpus': 0, 'include_dashboard': False, 'dashboard_port': 0, 'temp_dir': sys.argv[1]}\n"
+        head += "print(Cluster(initialize_head=True, head_node_args=options).address, flush=True); signal.pause()"
+        with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as short:
+            with subprocess.Popen([sys.executable, "-c", head, short], stdout=subprocess.PIPE, text=True) as cluster:
+                assert cluster.stdout
+                environment = {**os.environ, "RAY_ADDRESS": cluster.stdout.readline().strip()}
+                words, started = [sys.executable, DEPLOY / "drain.py", "now", "300"], time.monotonic()
+                done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+                cluster.terminate()
+            assert done.returncode == 0, done.stderr
+            assert time.monotonic() - started < 300, "it waits for the node to leave, no longer"

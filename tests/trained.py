@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from harness.store import Owner, Store
 from harness.training.loop import Inputs
 
 
-def train_here(prepared: Prepared, view: Any, *, remember: bool = True) -> Prepared:
+def train_here(prepared: Prepared, view: Any, *, remember: bool = True, deadline: float = math.inf) -> Prepared:
     """As `harness.commands.train.train`: parents first, also those whose weights are gone; their weights are deleted at the end."""
     located = prepared.plan.located
     assert located.folder is not None

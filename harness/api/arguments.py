@@ -53,6 +53,7 @@ class Shared(TypedDict, total=False):
     micro_batch: int
     dev_points: int
     checkpoint_minutes: float
+    hours: float
     retry: bool
     track: str | Iterable[str]
 

@@ -32,6 +32,9 @@ def bench(args: argparse.Namespace) -> int:
 
     done = run_bench(request, ON_TERMINAL, agree) if args.until is None else _until(args, request)
     status = print_grid(done.prepared, args)
+    if done.prepared.over:
+        left = len(done.prepared.plan.pending(done.prepared.statuses, request.retry))
+        print_lines([f"Ended because {done.prepared.over}: {counted(left, 'stage')} left; the same command goes on."])
     print_tracked(done.track())
     return status if done.reached else EXIT_INCOMPLETE
 
@@ -48,7 +51,7 @@ def _until(args: argparse.Namespace, request: Request) -> Benched:
         print_lines([f"Look {look}, {_grid(prepared)}: {_widest(intervals, args.until)}"])
 
     done = bench_until(request, args.until, args.max_replicates, ON_TERMINAL, agree, looked)
-    if not done.reached:
+    if not done.reached and not done.prepared.over:
         print_lines(["The budget is used up; --max-replicates allows more."])
     return done
 

@@ -147,6 +147,7 @@ READERS: dict[str, Any] = {
     "cpus_per_run": number("CPU cores such as 1 or 0.5", above_zero=True),
     "micro_batch": positive,
     "checkpoint_minutes": number("minutes such as 10, or 0 for never"),
+    "hours": number("hours such as 2 or 0.5"),
 }
 """How the words of a flag are read where the kind of its field does not say it."""
 

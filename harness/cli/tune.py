@@ -63,6 +63,11 @@ def tune(args: argparse.Namespace) -> int:
 
     with searched(read_tune(args), ON_TERMINAL, show_trials, agree, begin) as (opened, track):
         status = _report(opened, args.format, args.final_test)
+        if opened.over:
+            left = opened.proposals.remaining()
+            print_lines(
+                [f"Ended because {opened.over}: {counted(left, 'point')} left at most; the same command goes on."]
+            )
         print_tracked(track())
         return status
 

@@ -1,4 +1,4 @@
-"""Heartbeats: every worker process sends them to the ledger, and one that falls silent is killed.
+"""Heartbeats: every worker process sends them to the ledger, and one that falls silent is killed. An answer may ask the process to stop.
 
 A stopped process (SIGSTOP, a debugger, a paused container) keeps its connections, so Ray takes it for alive, and
 `ray.kill` asks it to end, which it cannot do.
@@ -26,6 +26,9 @@ HANG_SECONDS = float(os.environ.get("HARNESS_HANG_SECONDS", "60"))
 CHECKS = 12
 """Heartbeats that a process must miss in a row."""
 KILL_SECONDS = 30.0
+
+STOP = threading.Event()
+"""Set in a worker process that is to stop its stage with a checkpoint: its node leaves, or the command's time is over."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,10 @@ def start_heartbeat(ledger: Any, name: str) -> None:
     def send() -> None:
         with suppress(RayActorError):  # the ledger ends with its driver
             while True:
-                time.sleep(ray.get(ledger.heartbeat.remote(name, process)))
+                seconds, stop = ray.get(ledger.heartbeat.remote(name, process))
+                if stop:
+                    STOP.set()
+                time.sleep(seconds)
 
     threading.Thread(target=send, daemon=True).start()
 
@@ -89,12 +95,17 @@ class HeartbeatMonitor:
         self._interval = hang_seconds / CHECKS
         self._heartbeats: Counter[tuple[str, ProcessId]] = Counter()
         self._hung: set[tuple[str, ProcessId]] = set()
+        self._stopping: frozenset[str] | None = frozenset()
         threading.Thread(target=self._watch, daemon=True).start()
 
-    def receive(self, name: str, process: ProcessId) -> float:
-        """Returns the seconds until the next heartbeat is due."""
+    def receive(self, name: str, process: ProcessId) -> tuple[float, bool]:
+        """Returns the seconds until the next heartbeat is due, and whether the process is to stop its stage."""
         self._heartbeats[name, process] += 1
-        return self._interval
+        return self._interval, self._stopping is None or process.node in self._stopping
+
+    def stop(self, nodes: frozenset[str] | None) -> None:
+        """Ask the processes of these nodes to stop their stages (None: all processes), with their next heartbeat."""
+        self._stopping = nodes
 
     def hung(self, name: str) -> bool:
         """Whether a process of this name, or a rank of a group of this name (`name/...`), was killed because it was silent."""

@@ -3,6 +3,7 @@ of one command: their state machine, with the ledger's and the artifact storage'
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -13,11 +14,12 @@ from typing import Any, TypeVar, cast
 import ray
 from ray.exceptions import RayActorError
 
+from harness import private
 from harness.analysis.scores import dev_scores
 from harness.cluster import heartbeat
 from harness.cluster.heartbeat import HeartbeatMonitor, ProcessId, on_driver_node
 from harness.cluster.worker import WorkerGroupEndedError, WorkerResult, answer, death_reason, died_with_node
-from harness.errors import UserError
+from harness.errors import StoppedError, UserError
 from harness.planning.lifecycle import DiscardWeights, Event, Lifecycle, Output, RecordFailure, ReleaseLease, Running
 from harness.planning.work import Item
 from harness.search.points import StageResult
@@ -27,6 +29,8 @@ from harness.store import RENEW_SECONDS, Grant, Owner, Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 PRINT_SECONDS = 2.0
+LOOK_SECONDS = 3.0
+"""The time between two questions after nodes that leave."""
 
 
 def _concurrent(method: F) -> F:
@@ -106,8 +110,12 @@ class Ledger:
         return self._store.others_alive(self._owner)
 
     @_concurrent
-    def heartbeat(self, name: str, process: ProcessId) -> float:
+    def heartbeat(self, name: str, process: ProcessId) -> tuple[float, bool]:
         return self._heartbeats.receive(name, process)
+
+    @_concurrent
+    def stop(self, nodes: frozenset[str] | None) -> None:
+        self._heartbeats.stop(nodes)
 
     @_concurrent
     def hung(self, name: str) -> bool:
@@ -139,6 +147,39 @@ def ask(ledger: Any, what: str, *arguments: Any) -> Any:
             f"The ledger's process ended ({type(error).__name__}), perhaps for lack of memory; recorded stages are kept, and "
             "the same command resumes."
         ) from None
+
+
+class StopRequests:
+    """Asks running stages to stop with a checkpoint: those on nodes that leave the cluster (a drain, a spot notice), and all when the
+    time of the command is over or its own node leaves. `deadline`: by `time.monotonic()`. `over`: why no further stage may start."""
+
+    def __init__(self, ledger: Any, deadline: float = math.inf) -> None:
+        self._ledger, self._deadline = ledger, deadline
+        self._own_node = ray.get_runtime_context().get_node_id()
+        self._asked: frozenset[str] | None = frozenset()
+        self._looked_at = -math.inf
+        self.over = ""
+
+    def look(self) -> list[str]:
+        """Call it often: it asks the cluster every LOOK_SECONDS. Returns notices for the user, one sentence each."""
+        now = time.monotonic()
+        if self.over or now - self._looked_at < LOOK_SECONDS:
+            return []
+        self._looked_at = now
+        leaving = frozenset(private.draining_nodes())
+        if self._own_node in leaving:
+            self.over = "the node of this command leaves the cluster"
+        elif now >= self._deadline:
+            self.over = "the time of this command is over"
+        asked = None if self.over else leaving
+        if asked == self._asked:
+            return []
+        new = leaving - (self._asked or frozenset())
+        ask(self._ledger, "stop", asked)
+        self._asked = asked
+        if self.over:
+            return [f"{self.over}: running stages stop with a checkpoint."]
+        return [f"node {node[:10]} leaves the cluster: its stages stop with a checkpoint." for node in sorted(new)]
 
 
 def start_ledger(store: Store, storage: Storage, owner: Owner) -> Any:
@@ -205,12 +246,14 @@ class LeasedStages:
         return self._events(self._recorded(item))
 
     def lost(self, item: Item, error: Exception, worker: str = "") -> list[Event]:
-        """The process that trained the stage ended, as one of WORKER_LOST says. `worker`: its name in the ledger."""
+        """The process that trained the stage ended or stopped it, as one of WORKER_LOST says. `worker`: its name in the ledger."""
         status, attempt = ask(self.ledger, "status", item.stage.key) or (None, 0)
         recorded = status if attempt > item.seen_attempt else None
-        with_node = died_with_node(error)
+        with_node = died_with_node(error) or isinstance(error, StoppedError)
         hung = worker and isinstance(error, RayActorError | WorkerGroupEndedError) and not with_node
-        if with_node:
+        if isinstance(error, StoppedError):
+            reason = str(error)
+        elif with_node:
             reason = "its worker's node left"
         elif hung and ask(self.ledger, "hung", worker):
             reason = f"its worker did not answer for {heartbeat.HANG_SECONDS:g} s"

@@ -3,6 +3,7 @@ the ledger, and a failed one does not stop the others. Nodes may come and go."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -11,9 +12,10 @@ from typing import Any
 import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
+from harness import private
 from harness.cluster.gauges import StagesGauge
 from harness.cluster.heartbeat import ProcessId, on_driver_node
-from harness.cluster.ledger import LeasedStages, ask, start_ledger
+from harness.cluster.ledger import LeasedStages, StopRequests, ask, start_ledger
 from harness.cluster.worker import (
     WORKER_LOST,
     TokenCache,
@@ -100,7 +102,8 @@ class WorkerSet:
         return notices
 
     def _usable_nodes(self) -> list[dict[str, Any]]:
-        return [node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in self._excluded_nodes]
+        unusable = {*self._excluded_nodes, *private.draining_nodes()}
+        return [node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in unusable]
 
     def _recount(self) -> None:
         nodes = self._usable_nodes()
@@ -189,7 +192,8 @@ class Pool:
     """Runs items to their end: `pool = Pool(...); for event in pool.run(items): ...; pool.close()`. `run` may be called again: the
     workers stay.
 
-    `vocabularies`: by the digest of the encoder; `keep_weights`: also those that no unfinished stage starts from. `start_worker` starts a worker: as `harness.cluster.worker_group.start_worker`.
+    `vocabularies`: by the digest of the encoder; `keep_weights`: also those that no unfinished stage starts from. `deadline`: by
+    `time.monotonic()`; then, or when this node leaves the cluster, running stages stop with a checkpoint and `run` ends. `start_worker` starts a worker: as `harness.cluster.worker_group.start_worker`.
     """
 
     def __init__(
@@ -202,6 +206,7 @@ class Pool:
         table: str,
         start_worker: Callable[..., Any] = start_worker,
         keep_weights: bool = False,
+        deadline: float = math.inf,
     ) -> None:
         self._owner = Owner.current()
         self._store = store
@@ -211,12 +216,18 @@ class Pool:
         self._setup = setup
         self._start_worker = start_worker
         self._ledger = start_ledger(store, setup.storage, self._owner)
+        self._stop_requests = StopRequests(self._ledger, deadline)
         self._gauge = StagesGauge(table)
         self._table = table
         self._keep_weights = keep_weights
         self._workers = WorkerSet(self._new_worker, execution)
         self._running: dict[Any, _Running] = {}
         """By the reference to its worker's answer."""
+
+    @property
+    def over(self) -> str:
+        """Why stages were left; '' where none were."""
+        return self._stop_requests.over
 
     def run(self, items: Iterable[Item]) -> Iterator[Event]:
         """Train all items, parents first; yields an event for each start and each end."""
@@ -230,9 +241,11 @@ class Pool:
             if life.count("held") and time.monotonic() - asked_at > POLL_SECONDS:
                 life.ask_again()
                 asked_at = time.monotonic()
-            for sentence in workers.scale_to(life.unfinished):
+            for sentence in self._stop_requests.look() or workers.scale_to(0 if self.over else life.unfinished):
                 yield Event("notice", every[0], sentence)
-            while workers.idle and (item := life.next_item()):
+            if self.over and not running:
+                break
+            while workers.idle and not self.over and (item := life.next_item()):
                 yield from stages.lease(item)
                 if life.state(item.stage.key) == "running":
                     worker, name = workers.idle.pop(), f"{self._table}: {item.name}"

@@ -68,6 +68,7 @@ class Proposals(Searcher):
         self._search, self._watch = search, watch
         self._limit = int(min(limit, points.space.num_points))
         self.fatal: Exception | None = None
+        self.over = False
         self.reasons: dict[int, str] = {}
         self._numbers: dict[str, int] = {}
         self._followers: dict[int, list[int]] = {}
@@ -136,7 +137,7 @@ class Proposals(Searcher):
 
     def _guarded(self, act: Callable[..., T], *arguments: Any) -> T | None:
         """Tune swallows or wraps exceptions of its searcher; an error of the store must end the study."""
-        if self.fatal:
+        if self.fatal or self.over:
             return None
         try:
             return act(*arguments)
@@ -225,8 +226,8 @@ class Proposals(Searcher):
         self._search.on_trial_complete(str(number), values or None, error=not values)
 
 
-class Fatal(Stopper):
-    """Tells Tune to stop all trials if the study cannot continue."""
+class Ended(Stopper):
+    """Tells Tune to stop all trials if the study cannot continue, or its time is over."""
 
     def __init__(self, proposals: Proposals) -> None:
         self._proposals = proposals
@@ -238,7 +239,7 @@ class Fatal(Stopper):
         return self.stop_all()
 
     def stop_all(self) -> bool:
-        return self._proposals.fatal is not None
+        return self._proposals.fatal is not None or self._proposals.over
 
 
 # ---------------------------------------------------------------------------------------------------------- schedulers

@@ -19,12 +19,13 @@ from typing import Any, Protocol
 import ray
 from ray import tune
 
-from harness.cluster.ledger import LeasedStages, ask
-from harness.cluster.proposals import Fatal, Proposals, scheduler_of
+from harness.cluster.heartbeat import CHECKS, HANG_SECONDS
+from harness.cluster.ledger import LeasedStages, StopRequests, ask
+from harness.cluster.proposals import Ended, Proposals, scheduler_of
 from harness.cluster.worker import WORKER_LOST, TokenCache, WorkerResult, answer, submit
 from harness.cluster.worker_group import start_worker
 from harness.encoders.tokens import Vocabulary
-from harness.errors import UserError, first_line
+from harness.errors import StoppedError, UserError, first_line
 from harness.execution import Execution, WorkerSetup
 from harness.planning.lifecycle import Event, Lifecycle
 from harness.planning.work import Item
@@ -35,6 +36,8 @@ from harness.storage import weights_of
 from harness.store import RENEW_SECONDS, Owner
 
 POLL_SECONDS = 0.5
+STOP_SECONDS = 1.5 * HANG_SECONDS / CHECKS
+"""The time in which all workers hear that they are to stop."""
 NO_CPU = {"memory": 1.0}
 """One byte: the resources of a trial that only drives a worker group. It must take none that the ranks need."""
 
@@ -58,8 +61,9 @@ def explore(
     folder: Path,
     execution: Execution,
     concurrent: int,
+    stop_requests: StopRequests,
 ) -> None:
-    """Run the remaining trials. `folder`: for Tune's own files, which are deleted at the end.
+    """Run the remaining trials, until `stop_requests` ends them. `folder`: for Tune's own files, which are deleted at the end.
 
     Raises an error that ends the study (a worker group that does not start); an error of one trial stands in its row.
     """
@@ -72,6 +76,14 @@ def explore(
     def name(trial: Any) -> str:
         return f"{study}_{trial.config['number']:05d}"
 
+    def watch() -> None:
+        while not ended.wait(POLL_SECONDS) and not stop_requests.over:
+            stop_requests.look()
+        if stop_requests.over and not ended.wait(STOP_SECONDS):
+            proposals.over = True
+
+    ended = threading.Event()
+    threading.Thread(target=watch, daemon=True).start()
     try:
         tune.Tuner(
             tune.with_resources(
@@ -90,7 +102,7 @@ def explore(
                 name=study,
                 storage_path=str(folder.resolve()),
                 verbose=0,
-                stop=Fatal(proposals),
+                stop=Ended(proposals),
                 failure_config=tune.FailureConfig(max_failures=2),
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             ),
@@ -100,6 +112,7 @@ def explore(
             _raise_user_error(error, folder)
             raise
     finally:
+        ended.set()
         shutil.rmtree(folder / study, ignore_errors=True)
     if proposals.fatal:
         raise proposals.fatal
@@ -156,6 +169,9 @@ class HarnessTrial(tune.Trainable):
     def step(self) -> dict[str, Any]:
         try:
             outcome = self._evaluator.outcome(len(self._outcomes))
+        except StoppedError:  # Tune starts the trial again elsewhere, where the study goes on
+            self._evaluator.close()
+            ray.actor.exit_actor()
         except Exception as error:  # a failed trial does not stop the study; a cluster that cannot run any trial does
             fatal = isinstance(error, UserError)
             reason = str(error) if fatal else f"{type(error).__name__}: {first_line(error)}"
@@ -224,7 +240,7 @@ class TrainingEvaluator:
 # ---------------------------------------------------------------------------------------------- the stages of one run
 
 Train = Callable[[Item, Owner], WorkerResult]
-"""Trains an item and commits its record for an owner; raises one of WORKER_LOST when its process died."""
+"""Trains an item and commits its record for an owner; raises one of WORKER_LOST when its process died or stopped the stage."""
 
 
 @dataclass
@@ -306,6 +322,9 @@ class ChainRunner:
                 continue
             try:
                 result = self.train(item, self.owner)
+            except StoppedError as error:
+                stages.lost(item, error)
+                raise
             except WORKER_LOST as error:
                 events += stages.lost(item, error)
             else:

@@ -19,10 +19,10 @@ from ray.exceptions import (
 )
 
 from harness import private
-from harness.cluster.heartbeat import ProcessId, start_heartbeat
+from harness.cluster.heartbeat import STOP, ProcessId, start_heartbeat
 from harness.cluster.nodes import checked
 from harness.encoders.tokens import Examples, Vocabulary
-from harness.errors import UserError
+from harness.errors import StoppedError, UserError
 from harness.execution import Execution, WorkerSetup
 from harness.planning.work import Item
 from harness.specs import Data, Record, RowSet, Stage, Status
@@ -58,7 +58,7 @@ class WorkerGroupEndedError(Exception):
     """The ranks that trained a stage together ended; why, as one of them reported."""
 
 
-WORKER_LOST = (RayActorError, OutOfMemoryError, UnusableProcessError, WorkerGroupEndedError)
+WORKER_LOST = (RayActorError, OutOfMemoryError, UnusableProcessError, WorkerGroupEndedError, StoppedError)
 """The errors after which a stage is retried in another process."""
 
 Tokenised = Callable[[RowSet, Data, str], tuple[Examples, Any]]
@@ -74,7 +74,7 @@ def answer(reference: Any) -> Any:
         cause: Any = error
         while isinstance(cause, RayTaskError):
             cause = cause.cause
-        if isinstance(cause, UserError | UnusableProcessError | WorkerGroupEndedError):
+        if isinstance(cause, UserError | UnusableProcessError | WorkerGroupEndedError | StoppedError):
             raise type(cause)(str(cause)) from None
         raise
 
@@ -198,7 +198,8 @@ def trained(
     launch: Launch | None = None,
     process_group: ProcessGroup | None = None,
 ) -> Record:
-    """Train a stage, and report to the ledger how far it is. Raises UnusableProcessError if this process cannot train any further stage.
+    """Train a stage, and report to the ledger how far it is. Raises UnusableProcessError if this process cannot train any further stage,
+    and StoppedError where the ledger asked it to stop.
 
     `sets`: training rows, then one for each evaluation digest. `launch`: wraps the training function instead of Ray Train's local
     mode. `process_group`: of the ranks that train the stage together.
@@ -226,6 +227,7 @@ def trained(
         launch=launch or launch_alone,
         report=gauges.report if gauges else lambda _: None,
         report_speed=gauges.report_speed if gauges else lambda _: None,
+        stopping=STOP.is_set,
         process_group=group,
     )
     if gauges:

@@ -28,7 +28,7 @@ from harness.cluster.worker import (
     trained,
 )
 from harness.encoders.tokens import Vocabulary
-from harness.errors import UserError, first_line
+from harness.errors import StoppedError, UserError, first_line
 from harness.execution import Execution, WorkerSetup
 from harness.planning.work import Item
 from harness.specs import Status
@@ -44,7 +44,7 @@ _ENVIRONMENT = {
     _TIMEOUT: str(START_SECONDS),
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # default 2: how soon a dead rank is noticed
     "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "120",  # default 600; a stopped rank is killed earlier: it has no heartbeat
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # an actor that saves state of dying ranks; there is none here
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # the pool hears of nodes that leave, and the heartbeats tell the ranks
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths refer to the command's folder
 }
@@ -64,7 +64,7 @@ class _GroupRun:
     stage_end: asyncio.Barrier
     ready_ranks: set[int] = field(default_factory=set)
     started: asyncio.Event = field(default_factory=asyncio.Event)
-    result: asyncio.Future[WorkerResult | UserError] | None = None
+    result: asyncio.Future[WorkerResult | UserError | StoppedError] | None = None
     reports: list[str] = field(default_factory=list)
     unfit: str = ""
 
@@ -96,7 +96,7 @@ class WorkerGroup:
     ) -> WorkerResult:
         """Have all ranks train a stage, and commit its record."""
         group = self._group_run = await self._started()
-        ended: asyncio.Future[WorkerResult | UserError] = asyncio.get_running_loop().create_future()
+        ended: asyncio.Future[WorkerResult | UserError | StoppedError] = asyncio.get_running_loop().create_future()
         group.result = ended
         for queue in group.queues:
             queue.put_nowait((item, owner, vocabulary, digests, references))
@@ -104,7 +104,9 @@ class WorkerGroup:
         if not ended.done():
             raise WorkerGroupEndedError(group.end_reason)
         result = ended.result()
-        if isinstance(result, UserError):
+        if isinstance(result, StoppedError):  # the nodes of the others are free for another group
+            await self.close()
+        if isinstance(result, UserError | StoppedError):
             raise result
         if result.status == "failed":  # the next stage needs a clean process group
             await self.close()
@@ -146,7 +148,7 @@ class WorkerGroup:
         self._now.unfit = reason
         self._now.started.set()
 
-    async def finish(self, result: WorkerResult | UserError) -> None:
+    async def finish(self, result: WorkerResult | UserError | StoppedError) -> None:
         assert self._now.result is not None
         self._now.result.set_result(result)
 
@@ -289,6 +291,10 @@ def stage_loop(config: dict[str, Any]) -> None:
                 launch=lambda train_function: train_function(),  # a rank runs under Ray Train already
                 process_group=process_group,
             )
+        except StoppedError as error:  # on all ranks
+            if process_group.rank == 0:
+                ray.get(worker_group.finish.remote(error))
+            continue
         except Exception as error:
             ray.get(worker_group.give_up.remote(process_group.rank, f"{type(error).__name__}: {first_line(error)}"))
             raise

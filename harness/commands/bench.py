@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from harness.analysis.comparison import columns_of, runs_of, titles_of
+from harness.commands.execution import deadline_of
 from harness.commands.prepare import Prepared, prepare, read_named
 from harness.commands.report import grid_of
 from harness.commands.texts import Counting, translate
@@ -78,9 +79,9 @@ class Benched:
 def bench(request: Request, callbacks: Callbacks, agree: Callable[[Prepared], None] = lambda prepared: None) -> Benched:
     """Train what the table of a request lacks. `agree`: called before anything is trained; raises an error to train nothing."""
     check_trackers(request)
-    prepared = prepare(request, train=True)
+    prepared, deadline = prepare(request, train=True), deadline_of(request)
     agree(prepared)
-    return _trained(prepared, callbacks)
+    return _trained(prepared, callbacks, deadline)
 
 
 def bench_until(
@@ -97,13 +98,15 @@ def bench_until(
     bench with its number from 1 and its intervals.
     """
     check_trackers(request)
-    every = list(rounds(request, most or MAX_REPLICATES))
+    every, deadline = list(rounds(request, most or MAX_REPLICATES)), deadline_of(request)
     largest = prepare(every[-1], train=True)
     for look, grown in enumerate(every, start=1):
         prepared = prepare(grown, train=True)
         if look == 1:
             agree(prepared, largest, len(every))
-        done = _trained(prepared, callbacks)
+        done = _trained(prepared, callbacks, deadline)
+        if done.prepared.over:
+            break
         intervals = widths(done.prepared)
         looked(done.prepared, look, intervals)
         if narrow(intervals, points):
@@ -111,12 +114,12 @@ def bench_until(
     return Benched(done.prepared, done.writer, reached=False)
 
 
-def _trained(prepared: Prepared, callbacks: Callbacks) -> Benched:
+def _trained(prepared: Prepared, callbacks: Callbacks, deadline: float) -> Benched:
     writer = writer_of(prepared.request, prepared.store.url, callbacks.warn)
     if prepared.items:
         prepared = callbacks.translated(prepared)
     if prepared.items:
-        prepared = train(prepared, tracked_view(callbacks.stages, writer))
+        prepared = train(prepared, tracked_view(callbacks.stages, writer), deadline=deadline)
     if prepared.plan.runs:
         prepared.remember()
     return Benched(prepared, writer)

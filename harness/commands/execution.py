@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
+import time
 from collections.abc import Sequence
 
 from harness.encoders import Located
@@ -16,6 +18,11 @@ from harness.store import Store
 
 ADDRESS_SPACE, STORE_SHARE = 8 * 2**30, 0.3
 """What Ray's raylet maps at the most: 12 GB were seen on 25 GB of memory, of which its object store takes 30 %."""
+
+
+def deadline_of(request: Request) -> float:
+    """When a command that begins now ends in order, by `time.monotonic()`."""
+    return math.inf if request.hours is None else time.monotonic() + 3600 * request.hours
 
 
 def execution_of(request: Request, resolved: ResolvedTable) -> Execution:

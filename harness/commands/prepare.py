@@ -79,8 +79,9 @@ class Named:
 
 @dataclass
 class Prepared:
-    """A table ready to be run or shown. `request`: as the user gave it; `calibrations`: by encoder. `unread`: why it is what a bench of the
-    store read, without texts; `changed`: a sentence where its data are not those of the bench that is recorded."""
+    """A table ready to be run or shown. `request`: as the user gave it; `calibrations`: by encoder. `over`: why its training ended with
+    stages left; `unread`: why it is what a bench of the store read, without texts; `changed`: a sentence where its data are not those of the bench that is
+    recorded."""
 
     request: Request
     named: Named
@@ -93,6 +94,7 @@ class Prepared:
     calibrations: tuple[Calibration, ...]
     slots: int
     translators: Translators = field(default_factory=dict)
+    over: str = ""
     unread: str = ""
     changed: str = ""
 

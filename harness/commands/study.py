@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,7 +15,7 @@ from typing import Any, get_args
 from harness.analysis.cells import own_scores
 from harness.analysis.scores import results_of
 from harness.commands.bench import Callbacks
-from harness.commands.execution import check_machine, execution_of, storage_of, worker_setup_of
+from harness.commands.execution import check_machine, deadline_of, execution_of, storage_of, worker_setup_of
 from harness.commands.prepare import Prepared, check_masks, check_readings, prepare
 from harness.commands.stored import check_exists
 from harness.commands.texts import reader
@@ -87,7 +88,7 @@ class PreparedStudy:
 
 @dataclass
 class Opened:
-    """A study that this process holds."""
+    """A study that this process holds. `over`: why it ended with trials left."""
 
     name: str
     study: PreparedStudy
@@ -96,6 +97,7 @@ class Opened:
     mirror: OptunaMirror
     proposals: Any
     watchers: list[Watcher]
+    over: str = ""
 
     @property
     def points(self) -> Points:
@@ -214,7 +216,7 @@ def searched(
     `view`: the progress of the trials. `agree`: called before anything is trained, `begin` once the study is held; each raises an error to train nothing.
     """
     check_trackers(request.base)
-    study = prepare_study(request)
+    study, deadline = prepare_study(request), deadline_of(request.base)
     agree(study)
     if study.prepared.plan.untranslated:
         callbacks.translated(study.prepared)
@@ -225,7 +227,7 @@ def searched(
         if writer.outcomes:
             opened.watchers.append(partial(track_trial, opened, writer))
         if opened.proposals.remaining():
-            run_trials(opened, view)
+            run_trials(opened, view, deadline)
         opened.mirror.sync(opened.proposals.history.entries)
         yield opened, lambda: writer.finish(study_projection(opened)) if writer.outcomes else {}
 
@@ -261,8 +263,8 @@ def study_of(opened: Opened) -> Study:
     )
 
 
-def run_trials(opened: Opened, view: TrialView) -> None:
-    """Run the trials that are left. Everything that needs ray and torch is imported in here."""
+def run_trials(opened: Opened, view: TrialView, deadline: float = math.inf) -> None:
+    """Run the trials that are left, until `deadline` (by `time.monotonic()`). Everything that needs ray and torch is imported in here."""
     from harness.cluster.session import session
     from harness.encoders.tokens import Tokeniser
 
@@ -274,13 +276,14 @@ def run_trials(opened: Opened, view: TrialView) -> None:
     check_readings(prepared.items, tokeniser, plan.library)
     metadata = {"study": opened.name, "space": points.space.space.name, "encoder": located.name}
     with session(execution_of(request, points.base), metadata) as (dashboard, settled):
-        from harness.cluster.ledger import start_ledger
+        from harness.cluster.ledger import StopRequests, start_ledger
         from harness.cluster.tune import TrainingEvaluator, explore
         from harness.cluster.worker import TokenCache, answer, slots_of
 
         storage = storage_of(request, store)
         storage.probe()
         ledger, read = start_ledger(store, storage, opened.owner), reader(plan, tokeniser, store)
+        stop_requests = StopRequests(ledger, deadline)
         token_cache = TokenCache(lambda rows, data, _: read(rows, data))
         for stage in plan.stages.values():
             token_cache.references(stage)
@@ -308,7 +311,9 @@ def run_trials(opened: Opened, view: TrialView) -> None:
                 folder=store.artifacts.parent / "tune",
                 execution=settled,
                 concurrent=slots_of(settled),
+                stop_requests=stop_requests,
             )
+        opened.over = stop_requests.over
         for key in kept:
             answer(ledger.let_go.remote(key, opened.owner.token))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -29,9 +30,10 @@ def unshown(*_: Any) -> Iterator[Callable[..., None]]:
     yield lambda *event: None
 
 
-def train(prepared: Prepared, view: View, *, remember: bool = True) -> Prepared:
+def train(prepared: Prepared, view: View, *, remember: bool = True, deadline: float = math.inf) -> Prepared:
     """Train the stages that are left, wave after wave, and keep the request (`remember`). The table as it is prepared after the last
-    wave. Raises UserError before Ray starts for what this machine lacks."""
+    wave; `over` says why stages are left at `deadline` (by `time.monotonic()`), or where the driver's node leaves. Raises UserError before
+    Ray starts for what this machine lacks."""
     from harness.cluster.session import session
     from harness.encoders.tokens import Tokeniser
 
@@ -65,6 +67,7 @@ def train(prepared: Prepared, view: View, *, remember: bool = True) -> Prepared:
             settled,
             name,
             keep_weights=request.keep == "all",
+            deadline=deadline,
         )
         tried: set[str] = set()
         try:
@@ -77,7 +80,11 @@ def train(prepared: Prepared, view: View, *, remember: bool = True) -> Prepared:
                         if best and not event.running:
                             best.ended(event.item.stage.key)
                 tried |= {item.stage.key for item in wave.items}
-                if len(wave.items) in (0, len(prepared.items)):  # nothing waits, or what waits cannot be selected now
+                prepared.over = pool.over
+                if pool.over or len(wave.items) in (
+                    0,
+                    len(prepared.items),
+                ):  # nothing waits, or what waits cannot be selected now
                     break
                 prepared = replace(prepare(request, train=True, tried=tried), store=prepared.store)
                 if remember:

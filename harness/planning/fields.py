@@ -116,6 +116,12 @@ REQUEST_FIELDS = (
         default=10.0,
     ),
     Field(
+        "hours",
+        float,
+        "execution",
+        "end in order after so many hours; the same command goes on (default: no limit)",
+    ),
+    Field(
         "address",
         str,
         "execution",

@@ -93,7 +93,7 @@ class Lifecycle:
         self._counts: Counter[State] = Counter()
         self.ends: Counter[End] = Counter()
         """How many stages ended, and how; without remakes."""
-        self._ready: list[tuple[float, int, Item]] = []
+        self._ready: list[tuple[int, float, int, Item]] = []
         self._pushed = 0
         self._held: list[Item] = []
         self._children: dict[str, list[Item]] = {}
@@ -128,10 +128,10 @@ class Lifecycle:
     # --------------------------------------------------------------------------------------------------- transitions
 
     def next_item(self) -> Item | None:
-        """The most expensive stage that is ready: ask for its lease now. None where none is."""
+        """The most expensive stage of the lowest turn that is ready: ask for its lease now. None where none is."""
         if not self._ready:
             return None
-        item = heapq.heappop(self._ready)[2]
+        item = heapq.heappop(self._ready)[-1]
         self._move(item, "leasing", "ready")
         return item
 
@@ -166,7 +166,9 @@ class Lifecycle:
             self._remade.add(parent.key)
             starts = self._starts[parent.key]
             save_at = tuple(sorted(starts - {0}))
-            self._push(Item(parent, f"weights for {item.name}", item.cost, (), 0 in starts, True, 0, save_at=save_at))
+            remake = Item(parent, f"weights for {item.name}", item.cost, (), 0 in starts, True, 0, save_at=save_at)
+            remake.turn = item.turn
+            self._push(remake)
             sentence = f"the weights of stage {parent.key[:10]} ({parent.phase}) were deleted from {shown}: they are made again."
             outputs.append(Event("notice", item, sentence))
         self._wait(item)
@@ -230,7 +232,7 @@ class Lifecycle:
     def _push(self, item: Item) -> None:
         self._set(item, "ready")
         self._pushed += 1
-        heapq.heappush(self._ready, (-item.cost, self._pushed, item))
+        heapq.heappush(self._ready, (item.turn, -item.cost, self._pushed, item))
 
     def _wait(self, item: Item) -> None:
         assert item.stage.parent is not None

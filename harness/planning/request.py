@@ -118,6 +118,7 @@ class Request:
     micro_batch: int = 0
     dev_points: int = 0
     checkpoint_minutes: float = 10.0
+    hours: float | None = None
     retry: bool = False
     keep: str = "none"
     track: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.planning.runs import Plan
@@ -13,7 +13,8 @@ from harness.storage import weights_of
 @dataclass
 class Item:
     """A stage to be trained. `remake`: it is recorded, and only its weights are wanted again. `keep_weights`: its final ones are
-    stored; `save_at`: the updates after which it stores its weights as well."""
+    stored; `save_at`: the updates after which it stores its weights as well. `turn`: stages of a lower turn start first, among equals the
+    most expensive."""
 
     stage: Stage
     name: str
@@ -24,6 +25,7 @@ class Item:
     seen_attempt: int
     deaths: int = 0
     save_at: tuple[int, ...] = ()
+    turn: int = 0
 
     @property
     def until(self) -> int:
@@ -78,7 +80,7 @@ def work(
             else:
                 want(stage)
     names, tasks = plan.names(), [task for wave in plan.waves for task in wave.tasks.values()]
-    items = []
+    items, turns = [], _turns(plan)
     for key, stage in wanted.items():
         serves = names[key]
         name = serves[0] if len(serves) == 1 else f"{stage.phase} of {serves[0]} and {len(serves) - 1} more"
@@ -90,6 +92,25 @@ def work(
         kept = 0 in steps or (not remake and (keep != "none" or key in needed))
         steps = (steps if remake else steps | plan.saved_at(stage)) - {0}
         item = Item(stage, name, plan.stage_flops(stage), metrics, kept, remake, attempt, save_at=tuple(sorted(steps)))
+        item.turn = turns[key]
         item.cost *= item.until / stage.optim.steps if item.until else 1
         items.append(item)
     return items, blocked
+
+
+def _turns(plan: Plan) -> dict[str, int]:
+    """When each stage is to start, by its key. All rows and columns on one subset and seed come first, then on the grid of two and
+    two, and so on: whenever a bench is interrupted, its rows can be compared."""
+    turns: dict[str, int] = {}
+    for wave in plan.waves:
+        for part in wave.parts:
+            subsets, seeds = part.resolved.subsets, part.resolved.seeds
+            for run in part.runs:
+                turn = max(_place(run.subset, subsets), _place(run.seed, seeds))
+                for stage in run.stage.chain:
+                    turns[stage.key] = min(turn, turns.get(stage.key, turn))
+    return turns
+
+
+def _place(value: int, values: Sequence[int]) -> int:
+    return values.index(value) if value in values else 0

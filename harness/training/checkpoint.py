@@ -51,7 +51,7 @@ class SavedWeights:
 
 
 class Checkpoints:
-    """One stage's checkpoint, written at an evaluation when `seconds` have passed since the last one.
+    """One stage's checkpoint, written at an evaluation when `seconds` have passed since the last one, and when training stops on request.
 
     `resumed_at`: the step of the checkpoint that training resumed from (0: none); `seconds_before`: what the stage took until then, in
     the processes that wrote it; `count`: checkpoints read and written; `failed`: why one could not be written, which does not end the stage.
@@ -80,14 +80,17 @@ class Checkpoints:
         weights: Mapping[str, Tensor],
         optimizer: torch.optim.Optimizer,
         scaler: GradScaler,
+        *,
+        now: bool = False,
     ) -> None:
-        """Write the progress, when it is time."""
-        if time.monotonic() - self._at < self._seconds:
+        """Write the progress, when it is time, or `now`."""
+        if not now and time.monotonic() - self._at < self._seconds:
             return
         result = progress.result
         seconds = self.seconds_before + time.monotonic() - self._began
         found: dict[str, Any] = {"step": progress.step, "best_score": progress.best_score, "seconds": seconds}
         found |= asdict(replace(result, predictions={}))
+        found |= {"since": progress.since} if progress.since else {}
         found |= {"scaler": scale} if (scale := scaler.state_dict()) else {}  # fp16 alone has one
         tensors = {"progress": torch.tensor(list(json.dumps(found).encode()), dtype=torch.uint8)}
         tensors |= {f"weights/{name}": tensor for name, tensor in weights.items()}
@@ -138,6 +141,7 @@ class Checkpoints:
             states.setdefault(int(index), {})[rest] = tensor
         optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
         scaler.load_state_dict(body.pop("scaler", {}))
+        since = body.pop("since", {})
         step, best_score = body.pop("step"), body.pop("best_score")
         arrays: dict[str, dict[str, Any]] = {}
         # What is left are the arrays of predictions, by digest of the row set.
@@ -148,4 +152,4 @@ class Checkpoints:
         best = {name: tensor.to(weights[name].device) for name, tensor in parts["best"].items()}
         self.resumed_at, self.count = step, 1
         self.seconds_before = body.pop("seconds", 0.0)  # older checkpoints do not say
-        return TrainingProgress(TrainingResult(**{**body, "predictions": predictions}), step, best_score, best)
+        return TrainingProgress(TrainingResult(**{**body, "predictions": predictions}), step, best_score, best, since)

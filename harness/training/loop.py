@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from harness.encoders.flops import forward_flops
 from harness.encoders.models.compact_embedding import compact
 from harness.encoders.models.text_encoder import Batch
 from harness.encoders.tokens import Examples
-from harness.errors import DivergedError
+from harness.errors import DivergedError, StoppedError
 from harness.kinds import Predictions
 from harness.objectives.base import Draw, Measures, TrainingObjective, at_least_single
 from harness.objectives.probes import PROBED
@@ -43,6 +43,8 @@ HELD_OUT, HELD_OUT_BATCH = 256, 64
 """Sequences that a held-out loss is taken of, and at once: fewer than a large batch, which takes memory, and contrasts among more."""
 MEASURE_EVERY = 10
 """Steps between two measurements of what is logged beside the loss. Measuring at each step would cost a few per cent."""
+STOP_EVERY = 8
+"""Updates between two questions of the ranks to each other whether they are to stop: a reduction of one number."""
 
 CPU = torch.device("cpu")
 
@@ -102,6 +104,7 @@ def train(
     saved: SavedWeights | None = None,
     until: int = 0,
     report_speed: Callable[[Speed], None] = lambda _: None,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> TrainingResult:
     """Train `objective` in place and return its result; the weights are left in the selected state.
 
@@ -110,15 +113,17 @@ def train(
     LOG_EVERY). In a process group every rank calls this with the same arguments, except `checkpoints`, and all return the
     same result. With `checkpoints`, training goes on from the last one, unless weights that are to be `saved` before it are missing.
     `until`: the update after which it ends, where only weights saved so far are wanted (0: the last). `report_speed` is called every
-    few seconds.
-    Raises DivergedError when a loss, a dev prediction or a final weight is not finite, and where fp16 can train no more.
+    few seconds. `stopping`: asked after updates whether training is to stop; one rank that says so stops all.
+    Raises DivergedError when a loss, a dev prediction or a final weight is not finite, and where fp16 can train no more;
+    StoppedError, with a checkpoint written, where it is to stop.
     """
     run = _TrainingRun(objective, inputs, optim, seed, scoring, placement)
     run.resume(checkpoints, saved)
     every = scoring.selection.every if scoring else log_every or LOG_EVERY
     if not optim.steps:
         run.evaluate_untrained()
-    for step in range(run.progress.step + 1, (until or optim.steps) + 1):
+    last = until or optim.steps
+    for step in range(run.progress.step + 1, last + 1):
         run.update(step)
         if run.stopwatch.due() and (speed := run.stopwatch.speed(step)):
             report_speed(speed)
@@ -128,10 +133,12 @@ def train(
                 saved.save(step)
         if step % every and step != optim.steps:
             run.draw_curve(step, placement.dev_points)
-            continue
-        report(run.evaluate(step))
-        if checkpoints and placement.process_group.rank == 0 and step != optim.steps:
-            checkpoints.keep(run.progress, run.trained, run.optimizer, run.scaler)
+        else:
+            report(run.evaluate(step))
+            if checkpoints and placement.process_group.rank == 0 and step != optim.steps:
+                checkpoints.keep(run.progress, run.trained, run.optimizer, run.scaler)
+        if step < last and run.stops(step, stopping):
+            run.stop(step, checkpoints)
     return run.finish()
 
 
@@ -199,6 +206,47 @@ class _TrainingRun:
         if len(set(steps := self.process_group.all_gather_object(self.progress.step))) > 1:
             raise RuntimeError(f"the workers read checkpoints of different steps: {steps}")
         self._order = self._batches_from(self.progress.step)
+        if since := self.progress.since:
+            self._take_since(**since)
+            self.progress.since = {}
+
+    def _take_since(self, ranks: list[dict[str, Any]], dtype: str, curve: list[list[float]]) -> None:
+        """What the ranks had measured since the last evaluation: the sums of the losses are shared by as many ranks as there are now."""
+        own = ranks[self.process_group.rank :: self.process_group.size]
+        for at, (step, terms) in enumerate(ranks[0]["terms"]):
+            sums = {name: sum(rank["terms"][at][1][name] for rank in own) for name in terms}
+            self._pending.append((step, {n: self._scalar(value, getattr(torch, dtype)) for n, value in sums.items()}))
+        measured = [measures for rank in own for measures in rank["measures"]]
+        self._measured = [{name: self._scalar(value) for name, value in each.items()} for each in measured]
+        self._dev_curve = curve
+
+    def _scalar(self, value: float, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.tensor(value, dtype=dtype, device=self.device)
+
+    def stops(self, step: int, stopping: Callable[[], bool]) -> bool:
+        """Whether training stops after this update: on all ranks, or on none."""
+        if self.process_group.size == 1:
+            return stopping()
+        return step % STOP_EVERY == 0 and bool(self.process_group.all_reduce(self._scalar(float(stopping()))))
+
+    def stop(self, step: int, checkpoints: Checkpoints | None) -> NoReturn:
+        """Keep the state as it is, also between two evaluations, and raise StoppedError."""
+        terms = [(at, {name: at_least_single(term) for name, term in found.items()}) for at, found in self._pending]
+        dtype = next((str(term.dtype) for _, found in terms for term in found.values()), "torch.float32")
+        own = {
+            "terms": [(at, {name: float(term) for name, term in found.items()}) for at, found in terms],
+            "measures": [{name: float(value) for name, value in measures.items()} for measures in self._measured],
+        }
+        ranks = self.process_group.all_gather_object(own)
+        self.progress.since = {"ranks": ranks, "dtype": dtype.removeprefix("torch."), "curve": self._dev_curve}
+        self.progress.step = step
+        if checkpoints and self.process_group.rank == 0:
+            checkpoints.keep(self.progress, self.trained, self.optimizer, self.scaler, now=True)
+        if checkpoints and checkpoints.failed:
+            follows = f"its checkpoint could not be written ({checkpoints.failed})"
+        else:
+            follows = "it goes on from there" if checkpoints else "it begins again: it keeps no checkpoints"
+        raise StoppedError(f"stopped after update {step} of {self.optim.steps}; {follows}")
 
     def _draw(self, step: int) -> Draw:
         return lambda purpose, *more: stream(self.seed, purpose, step, *more)

@@ -27,9 +27,11 @@ class TrainingResult:
 
 @dataclass
 class TrainingProgress:
-    """The state of training after `step` updates; `best`: the weights of the best evaluation so far."""
+    """The state of training after `step` updates; `best`: the weights of the best evaluation so far. `since`: what was measured since the
+    last evaluation, where training stopped between two of them; for JSON."""
 
     result: TrainingResult
     step: int = 0
     best_score: float = float("-inf")
     best: dict[str, Tensor] = field(default_factory=dict)
+    since: dict[str, Any] = field(default_factory=dict)

@@ -25,7 +25,7 @@ from harness.yaml_files import packaged_files
 Harness = Callable[..., Said]
 
 
-def train(prepared: Prepared, _: Any) -> Prepared:
+def train(prepared: Prepared, _: Any, **__: Any) -> Prepared:
     """Records with random predictions instead of training, in a store as a bench leaves it."""
     prepared.store = Store(prepared.store.url)
     prepared.remember()

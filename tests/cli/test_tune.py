@@ -310,7 +310,7 @@ def test_help_names_every_flag(harness: Harness) -> None:
     assert (said.status, said.err) == (0, "")
     flags = """--space --grid --search --preset --trials --sampler --racing --metric --seed --tasks --sizes --subsets --seeds
     --encoder --data --corpus --translator --set --out --plan --final-test --format --store --slots --gpus-per-run --cpus-per-run
-    --address --retry --storage --num-workers --micro-batch --checkpoint-minutes --dev-points --text --label --kind --test --dev --unlabelled --remove-overlap --skip-bad-rows --protocol --track --yes"""
+    --address --retry --storage --num-workers --micro-batch --checkpoint-minutes --hours --dev-points --text --label --kind --test --dev --unlabelled --remove-overlap --skip-bad-rows --protocol --track --yes"""
     assert [flag for flag in flags.split() if f"  {flag}" not in said.out] == []
     (tune,) = [action.choices["tune"] for action in build_parser()._actions if action.dest == "command"]
     known = {flag for action in tune._actions for flag in action.option_strings if flag.startswith("--")}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -45,6 +47,7 @@ class PoolHere:
         execution: Execution,
         table: str,
         keep_weights: bool = False,
+        deadline: float = math.inf,
     ) -> None:
         self._setup, self._vocabularies, self._tokenised, self._keep_weights = (
             setup,
@@ -53,12 +56,16 @@ class PoolHere:
             keep_weights,
         )
         self._owner, self._store, self._trained = Owner.current(), store, 0
+        self._deadline, self.over = deadline, ""
         self._ledger = LedgerHere(store.url, setup.storage, self._owner, 60.0)
 
     def run(self, items: Iterable[Item]) -> Iterator[Event]:
         life = Lifecycle(list(items))
         stages = LeasedStages(life, self._ledger, self._setup.storage, None, self._discard)
         while life.unfinished:
+            if time.monotonic() >= self._deadline:
+                self.over = "the time of this command is over"
+                break
             item = life.next_item()
             assert item is not None, "no other driver holds a stage"
             yield from stages.lease(item)

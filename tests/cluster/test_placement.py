@@ -4,8 +4,10 @@ wait where a test wants them to."""
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -26,12 +28,13 @@ from ray.cluster_utils import Cluster
 import benchmarks.scheduler
 from benchmarks.scheduler import items, nothing
 from harness.cluster import heartbeat
+from harness.cluster import ledger as ledger_module
 from harness.cluster import pool as pool_module
 from harness.cluster.ledger import ask, start_ledger
 from harness.cluster.pool import Pool
 from harness.cluster.worker import TokenCache, UnusableProcessError, WorkerProcess, slots_in, slots_of
 from harness.encoders.tokens import Vocabulary
-from harness.errors import UserError
+from harness.errors import StoppedError, UserError
 from harness.execution import Execution, WorkerSetup
 from harness.planning.lifecycle import Event
 from harness.planning.work import Item
@@ -43,8 +46,8 @@ pytestmark = pytest.mark.ray
 
 
 class Idler(WorkerProcess):
-    """Trains nothing: it says what it begins in the folder of the store, and goes on when the file `go` is there. What a stage
-    does to its process stands in the stage's name."""
+    """Trains nothing: it says what it begins in the folder of the store, and goes on when the file `go` is there, or stops when it is asked
+    to. What a stage does to its process stands in the stage's name."""
 
     def _prepare(self) -> None:
         """Without torch."""
@@ -59,6 +62,8 @@ class Idler(WorkerProcess):
         begun.with_suffix(".part").rename(begun)
         while not (folder / "go").exists():
             time.sleep(0.02)
+            if heartbeat.STOP.is_set():
+                raise StoppedError("stopped")
         if item.name == "dies":
             os._exit(1)
         if item.name == "spoils once" and not before:
@@ -80,13 +85,14 @@ def start_worker(execution: Execution, setup: WorkerSetup, ledger: Any, name: st
 class Bench:
     """A pool at work in a thread."""
 
-    def __init__(self, folder: Path, every: list[Item], execution: Execution) -> None:
-        (folder / "begun").mkdir()
+    def __init__(self, folder: Path, every: list[Item], execution: Execution, deadline: float = math.inf) -> None:
+        (folder / "begun").mkdir(exist_ok=True)
         self.folder, self.every = folder, every
         self.store = Store(f"sqlite:///{folder / 'harness.db'}")
         self.events: list[Event] = []
         self.error: BaseException | None = None
-        self._execution = execution
+        self.over = ""
+        self._execution, self._deadline = execution, deadline
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -95,10 +101,20 @@ class Bench:
         empty = (np.zeros(1, np.int32), np.zeros(1, np.int64))
         vocabularies = {item.stage.encoder.digest: Vocabulary(9, None, 0) for item in self.every}
         try:
-            at_work = Pool(self.store, setup, vocabularies, lambda *_: empty, self._execution, "none", start_worker)
+            at_work = Pool(
+                self.store,
+                setup,
+                vocabularies,
+                lambda *_: empty,
+                self._execution,
+                "none",
+                start_worker,
+                deadline=self._deadline,
+            )
             try:
                 for event in at_work.run(self.every):
                     self.events.append(event)
+                self.over = at_work.over
             finally:
                 at_work.close()
         except BaseException as error:
@@ -149,6 +165,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "RECOUNT_SECONDS", 0.5)
+    monkeypatch.setattr(ledger_module, "LOOK_SECONDS", 0.5)
 
 
 @contextmanager
@@ -164,7 +181,11 @@ def node(cluster: Cluster, **resources: Any) -> Iterator[Any]:
 
 def leave(cluster: Cluster, leaving: Any, *, gracefully: bool = True) -> None:
     cluster.remove_node(leaving, allow_graceful=gracefully)
-    waited("the cluster to know", lambda: not any(n["Alive"] and n["NodeID"] == leaving.node_id for n in ray.nodes()))
+    gone(leaving)
+
+
+def gone(left: Any) -> None:
+    waited("the cluster to know", lambda: not any(n["Alive"] and n["NodeID"] == left.node_id for n in ray.nodes()))
 
 
 def leaves(count: int, name: str = "") -> list[Item]:
@@ -229,6 +250,52 @@ def test_a_node_that_joins_is_used_and_one_that_leaves_gives_its_runs_back(clust
     assert all(item.deaths == 0 for item in bench.every)
     assert len(bench.said("notice")) == 3, "once each time"
     assert all(sentence.startswith("waiting for nodes") for sentence in bench.said("notice"))
+
+
+def drain(cluster: Cluster, leaving: Any) -> None:
+    """Tell the cluster that a node goes in ten minutes, as a cloud's notice does."""
+    words = ["--address", cluster.address, "--node-id", leaving.node_id, "--deadline-remaining-seconds", "600"]
+    words += ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "spot"]
+    subprocess.run([Path(sys.executable).with_name("ray"), "drain-node", *words], check=True, capture_output=True)
+
+
+def test_a_node_that_gives_notice_gives_its_stages_back_and_gets_no_other(cluster: Cluster, tmp_path: Path) -> None:
+    """As often as it happens, which is not the stage's fault."""
+    every = leaves(2)
+    with node(cluster, num_cpus=1):
+        bench = Bench(tmp_path, every, Execution())
+        bench.waits_for("a stage on the node that stays", bench.begun)
+        for times in range(1, 5):
+            leaving = cluster.add_node(num_cpus=1)
+            bench.waits_for("the other on it", lambda name=leaving.node_id: name in {b["node"] for b in bench.begun()})
+            drain(cluster, leaving)
+            bench.waits_for("it back", lambda count=times: len(bench.said("retried")) == count)
+            gone(leaving)
+            cluster.remove_node(leaving)
+        bench.go()
+        records = bench.ends()
+    assert [each.status for each in records.values()] == ["done"] * 2
+    assert bench.said("retried") == ["stopped"] * 4
+    assert [sentence.partition(" leaves")[2] for sentence in bench.said("notice")] == [
+        " the cluster: its stages stop with a checkpoint."
+    ] * 4
+    assert all(item.deaths == 0 for item in every)
+
+
+def test_at_its_deadline_a_bench_ends_in_order_and_another_goes_on(cluster: Cluster, tmp_path: Path) -> None:
+    every = leaves(3)
+    with node(cluster, num_cpus=2):
+        bench = Bench(tmp_path, every, Execution(), time.monotonic() + 15)
+        bench.waits_for("two stages", lambda: len(bench.begun()) == 2)
+        assert bench.ends() == {}
+        assert bench.over == "the time of this command is over"
+        assert len(bench.begun()) == 2, "the third did not start"
+        assert bench.said("retried") == ["stopped"] * 2
+        again = Bench(tmp_path, leaves(3), Execution())
+        again.go()
+        records = again.ends()
+    assert [each.status for each in records.values()] == ["done"] * 3
+    assert again.over == ""
 
 
 @pytest.fixture(scope="module")

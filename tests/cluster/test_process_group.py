@@ -24,9 +24,11 @@ from numpy.typing import NDArray
 
 from harness import private
 from harness.encoders.models.weights import weights_digest
+from harness.errors import StoppedError
 from harness.execution import Execution
 from harness.running import run_stage
 from harness.specs import Record
+from harness.training import loop
 from harness.training.loop import Placement, Scoring, train, trainable
 from harness.training.process_group import ProcessGroup
 
@@ -111,6 +113,22 @@ def interrupted(folder: Path, artifacts: Path, process_group: ProcessGroup) -> t
     return undisturbed, run("interrupted", 1e-9, 0)
 
 
+def stopped(folder: Path, artifacts: Path, process_group: ProcessGroup) -> tuple[Record, Record]:
+    """A stage as it ends undisturbed, and resumed after the last worker alone was asked to stop, between two evaluations."""
+    stage, inputs = tiny.fine_tuning(folder, tiny.OBJECTIVES["scl"], every=5, steps=12, dropout=0.1)
+
+    def run(name: str, **options: Any) -> Record:
+        place = replace(tiny.worker_setup(folder, artifacts / name), checkpoint_seconds=1e9)
+        options |= {"keep_weights": True, "process_group": process_group}
+        return run_stage(stage, inputs, tiny.vocabulary(folder), tiny.METRICS, place, **options)
+
+    undisturbed = run("unstopped")
+    with suppress(StoppedError):
+        run("stopped", stopping=lambda: process_group.rank == process_group.size - 1)
+    ProcessGroup.current().all_gather_object("here")  # the first worker has written before the others read
+    return undisturbed, run("stopped")
+
+
 def stage_loop(config: dict[str, Any]) -> None:
     """All stages on one worker of the group; the first one writes down what they came to."""
     torch.set_num_threads(1)
@@ -126,9 +144,9 @@ def stage_loop(config: dict[str, Any]) -> None:
         if process_group.size < 4:
             results[name, "float64", MICRO_BATCH] = trained(folder, name, "float64", process_group, MICRO_BATCH)
     if process_group.size < 4:
-        results["interrupted"] = interrupted(
-            folder, Path(config["out"]) / f"artifacts-{process_group.size}", process_group
-        )
+        artifacts = Path(config["out"]) / f"artifacts-{process_group.size}"
+        results["interrupted"] = interrupted(folder, artifacts, process_group)
+        results["stopped"] = stopped(folder, artifacts, process_group)
     results["cluster"] = os.environ.get("RAY_API_SERVER_ADDRESS")
     if process_group.rank == 0:
         torch.save(results, Path(config["out"]) / f"{process_group.size}.pt")
@@ -313,10 +331,13 @@ def test_nor_on_micro_batches(workers: int, by_workers: ByWorkers) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_interrupted_and_resumed(workers: int, by_workers: ByWorkers) -> None:
-    undisturbed, resumed = by_workers[workers]["interrupted"]
+@pytest.mark.parametrize("how", ["interrupted", "stopped"])
+def test_interrupted_and_resumed(how: str, workers: int, by_workers: ByWorkers) -> None:
+    undisturbed, resumed = by_workers[workers][how]
     assert undisturbed.status == "done", undisturbed.reason
-    assert resumed.provenance["resumed_at"] == RESUMED
+    assert resumed.provenance["resumed_at"] == (
+        RESUMED if how == "interrupted" else loop.STOP_EVERY if workers > 1 else 1
+    )
     assert resumed.provenance["workers"] == workers
     assert (resumed.weights_digest, resumed.history, resumed.dev_scores) == (
         undisturbed.weights_digest,

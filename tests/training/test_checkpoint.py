@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load, save
 
 from harness.encoders.models.weights import checked_weights
+from harness.errors import StoppedError
 from harness.execution import WorkerSetup
 from harness.running import run_stage
 from harness.specs import Record, Stage
@@ -42,8 +43,10 @@ class Killed(BaseException):
     """Ends the process of a stage, as far as the stage can tell."""
 
 
-def run(stage: Stage, inputs: Inputs, place: WorkerSetup, die_after: int = 0) -> Record:
-    """Run a stage to its end, or until it has reported `die_after` times since it began."""
+def run(
+    stage: Stage, inputs: Inputs, place: WorkerSetup, die_after: int = 0, stopping: Callable[[], bool] = lambda: False
+) -> Record:
+    """Run a stage to its end, or until it has reported `die_after` times since it began, or is to stop."""
     reports = 0
 
     def report(_: Any) -> None:
@@ -54,7 +57,7 @@ def run(stage: Stage, inputs: Inputs, place: WorkerSetup, die_after: int = 0) ->
 
     vocabulary = tiny.vocabulary(place.encoder_folder)
     metrics = (stage.selection.metric,) if stage.selection else tiny.METRICS
-    return run_stage(stage, inputs, vocabulary, metrics, place, keep_weights=True, report=report)
+    return run_stage(stage, inputs, vocabulary, metrics, place, keep_weights=True, report=report, stopping=stopping)
 
 
 def numbers(record: Record) -> tuple[Any, ...]:
@@ -94,6 +97,39 @@ def test_interrupted_twice_and_resumed(name: str, bert: Path, tmp_path: Path, mo
         checked_weights(Storage(str(tmp_path / where)), stage.key)[0] for where in ("killed", "undisturbed")
     )
     assert all(np.array_equal(mine[tensor].numpy(), theirs[tensor].numpy()) for tensor in theirs)
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_stopped_on_request_and_resumed(name: str, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two evaluations, at one, and before the first: no update is lost, none is made twice, and the history is the same."""
+    monkeypatch.setattr(loop, "LOG_EVERY", EVERY)
+    monkeypatch.setattr(loop, "MEASURE_EVERY", 2)
+    monkeypatch.setattr(forward_backward, "grad_scaler", grows_soon)
+    stage, inputs = STAGES[name](bert)
+    undisturbed = run(stage, inputs, replace(tiny.worker_setup(bert, tmp_path / "undisturbed"), dev_points=11))
+    place = replace(tiny.worker_setup(bert, tmp_path / "stopped"), checkpoint_seconds=1e9, dev_points=11)
+    at = 0
+    for stop in (1, 7, 8, 15):
+
+        def stopping(stop: int = stop) -> bool:
+            nonlocal at
+            at += 1
+            return at >= stop
+
+        with pytest.raises(StoppedError, match=f"^stopped after update {stop} of 22; it goes on from there$"):
+            run(stage, inputs, place, stopping=stopping)
+        assert at == stop, "each update was made once"
+    resumed = run(stage, inputs, place)
+    assert resumed.provenance["resumed_at"] == 15
+    assert numbers(resumed) == numbers(undisturbed)
+
+
+def test_a_stage_without_checkpoints_says_that_it_begins_again(bert: Path, tmp_path: Path) -> None:
+    stage, inputs = tiny.fine_tuning(bert, every=EVERY)
+    place = replace(tiny.worker_setup(bert, tmp_path), checkpoint_seconds=0.0)
+    with pytest.raises(StoppedError, match="it begins again: it keeps no checkpoints"):
+        run(stage, inputs, place, stopping=lambda: True)
+    assert not place.storage.exists(checkpoint_of(stage.key))
 
 
 def test_the_seconds_of_a_resumed_stage_count_those_before_its_checkpoint(bert: Path, tmp_path: Path) -> None:
