@@ -85,6 +85,15 @@ def test_scores_are_in_the_unit_of_the_tables_and_the_best_line_has_a_colour() -
     assert [*ticks.values()] == ["1e-6", "1e-5", "0.0001"]
 
 
+def test_of_equal_points_the_first_has_the_colour_as_in_the_table() -> None:
+    trials = search(3, constant=True).trials
+    axes = plots._lines(trials, ["k"], "dev accuracy (x100)", 100, True).axes[0]
+    (best,) = [line for line in axes.lines if line.get_color() == SERIES[2]]
+    heights, _ = plots._axis([trial.params["k"] for trial in trials])
+    assert best.get_ydata()[0] == heights[0]
+    assert len({*heights}) == 3
+
+
 def test_importances_of_few_points_are_said_to_be_chance(tmp_path: Path) -> None:
     for count, few in ((5, True), (12, False)):
         _, notes = save_plots(search(count), tmp_path / str(count), PATHS)

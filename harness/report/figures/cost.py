@@ -12,6 +12,8 @@ from harness.wording import examples
 
 COST = "cost"
 """The name of the figure, which every table has."""
+WIDE = 1.4
+"""Two costs within a factor of two have a tick each from this ratio on: closer labels would overlap."""
 SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 CLOSE, APART = 1.05, 1.04
 """Points whose costs differ by less than `CLOSE` times are drawn side by side, each `APART` times as far to the right."""
@@ -53,6 +55,7 @@ def _panel(axes: Any, by_cost: Sequence[CellCost], rows: Sequence[str]) -> None:
         half = None if cell.high is None else 100 * (cell.high - cell.score)
         place, style = cell.total.flops * APART**side, mark(rows.index(cell.row))
         axes.errorbar([place], [100 * cell.score], yerr=half, **style, capsize=3, label=cell.row)
+    cheap, dear = (cell.total.flops for cell in (by_cost[0], by_cost[-1]))
     best = [cell for cell in by_cost if not cell.beaten]
     axes.plot(
         [cell.total.flops for cell in best] + [by_cost[-1].total.flops],
@@ -61,21 +64,25 @@ def _panel(axes: Any, by_cost: Sequence[CellCost], rows: Sequence[str]) -> None:
         linewidth=0.8,
         drawstyle="steps-post",
         zorder=0,
-        label="best at this cost" if len(by_cost) > 1 else None,
+        label="best at this cost" if dear > cheap else None,
     )
     if max(cell.total.flops for cell in by_cost) > 0:
         from matplotlib.ticker import LogLocator, NullLocator
 
         axes.set_xscale("log")
-        cheap, dear = (cell.total.flops for cell in (by_cost[0], by_cost[-1]))
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if dear < 50 * cheap else (1,)))
-        axes.xaxis.set_major_formatter(lambda flops, _: scientific(flops))
+        if dear < 2 * cheap:  # no round number may lie between them
+            axes.set_xlim(cheap / 2, 2 * dear)  # points beside others of equal cost would be read as dearer
+            ends = (cheap, dear) if dear > WIDE * cheap else (cheap,)
+            axes.set_xticks(ends, [scientific(flops, 2) for flops in ends])
+        else:
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if dear < 50 * cheap else (1,)))
+            axes.xaxis.set_major_formatter(lambda flops, _: scientific(flops))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.margins(x=0.1)
 
 
-def scientific(flops: float) -> str:
-    """2·10¹²: matplotlib's own formatter writes TeX, which figures do not read."""
-    factor, _, exponent = f"{flops:.0e}".partition("e")
+def scientific(flops: float, digits: int = 0) -> str:
+    """2·10¹²: matplotlib's own formatter writes TeX, which figures do not read. `digits`: after the point."""
+    factor, _, exponent = f"{flops:.{digits}e}".partition("e")
     power = f"10{str(int(exponent)).translate(SUPERSCRIPT)}"
     return power if factor == "1" else f"{factor}·{power}"

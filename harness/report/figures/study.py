@@ -101,7 +101,8 @@ def _lines(trials: Sequence[FrozenTrial], paths: Sequence[str], metric: str, uni
     columns = [_axis([trial.params.get(path) for trial in trials]) for path in paths]
     columns.append(_axis([unit * trial.values[0] for trial in trials]))
     canvas, (axes,) = panels_of(1, panel=(max(5.0, 1.5 * len(columns)), 3.2))
-    order = sorted(range(len(trials)), key=lambda i: trials[i].values[0], reverse=not upwards)  # the best last
+    sign = 1 if upwards else -1
+    order = sorted(range(len(trials)), key=lambda i: (sign * trials[i].values[0], -trials[i].number))  # the best last
     for rank, index in enumerate(order):
         points = [(k, heights[index]) for k, (heights, _) in enumerate(columns) if heights[index] is not None]
         best = rank == len(order) - 1
