@@ -24,7 +24,7 @@ from harness.store import Store
 HARNESS = ("-m", "harness")
 BENCH = (
     "bench --table few_shot --tasks movies --sizes 20 --subsets 0 --seeds 31,42 --methods ft,scl,tapt --format json "
-    "--set mlm_head.steps=3 --set fine_tune.steps=12 --set post_train.steps=6"
+    "--set max_length=16 --set mlm_head.steps=3 --set fine_tune.steps=12 --set post_train.steps=6"
 )
 STAGES = 9
 """A warm-up; for each of two seeds FT, SCL, TAPT's post-training and its fine-tuning."""

@@ -36,7 +36,7 @@ search:
 presets:
   quick: {description: for tests}
 """
-TINY = "--set mlm_head.steps=2 --set fine_tune.steps=4 --set post_train.steps=3"
+TINY = "--set max_length=16 --set mlm_head.steps=2 --set fine_tune.steps=4 --set post_train.steps=3"
 GRID = f"tune cmlm --space space.yaml --grid --out grid {TINY}"
 SEARCH = f"tune cmlm --space space.yaml --search --trials 5 --seed 3 --slots 1 --out search {TINY}"
 BENCH = (

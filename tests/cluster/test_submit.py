@@ -39,7 +39,7 @@ signal.pause()
 """
 BENCH = (
     "bench --table sub/mine.yaml --tasks movies --sizes 20 --subsets 0 --seeds 31 --methods ft --slots 1 --format json "
-    "--set mlm_head.steps=2 --set fine_tune.steps=2"
+    "--set max_length=16 --set mlm_head.steps=2 --set fine_tune.steps=2"
 )
 TABLE = Path(__file__).resolve().parents[2] / "benchmarks" / "few_shot.yaml"
 NOWHERE = "http://127.0.0.1:9"

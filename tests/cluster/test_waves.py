@@ -9,7 +9,7 @@ from cluster.driver import kept
 
 from harness.store import Store
 
-LINE = "bench --table scl_transfer --subsets 0,1,2 --set fine_tune.steps=8 --format json --slots 2"
+LINE = "bench --table scl_transfer --subsets 0,1,2 --set fine_tune.steps=8 --set max_length=16 --format json --slots 2"
 SLOTS = 2
 EARLIER = LATER = 6
 """Three seeds, and three subsets, of two rows."""

@@ -21,7 +21,7 @@ from harness.yaml_files import packaged_files
 
 LINE = (
     "bench --table together.yaml --tasks movies --sizes 20 --subsets 0 --format json "
-    "--set mlm_head.steps=3 --set fine_tune.steps=8 --set post_train.steps=6"
+    "--set max_length=16 --set mlm_head.steps=3 --set fine_tune.steps=8 --set post_train.steps=6"
 )
 
 
