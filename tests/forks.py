@@ -116,9 +116,7 @@ def _fork(session: pytest.Session, files: list[list[pytest.Item]], queue: int, s
     """Run files whose numbers come from the pipe `queue`, until it is empty."""
     config = session.config
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.environ["PYTEST_XDIST_WORKER"] = (
-        f"fork{number}"  # as pytest-xdist names its processes: others run beside this one
-    )
+    os.environ["PYTEST_FORK"] = str(number)  # by which fixtures know that others run beside them
     capture = config.pluginmanager.getplugin("capturemanager")
     capture.stop_global_capturing()  # its files are those of all forks
     capture.start_global_capturing()

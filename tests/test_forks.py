@@ -19,7 +19,7 @@ def module():
 
 def said(name):
     with open(os.environ["SAID"], "a") as file:
-        file.write(json.dumps([pathlib.Path(__file__).stem, name, os.getpid()]) + "\\n")
+        file.write(json.dumps([pathlib.Path(__file__).stem, name, os.getpid(), os.environ.get("PYTEST_FORK")]) + "\\n")
 
 @pytest.mark.parametrize("number", range(5))
 def test_passes(number, module, tmp_path):
@@ -48,7 +48,7 @@ def test_is_not_run():
 
 
 def run(folder: Path, *words: str) -> tuple[int, str, list[list[str]]]:
-    """Exit status, output, and what its tests said: [file, sentence, process]."""
+    """Exit status, output, and what its tests said: [file, sentence, process, fork]."""
     said = folder / "said"
     said.touch()
     (folder / "pytest.ini").touch()
@@ -65,12 +65,13 @@ def test_each_test_runs_once_and_a_files_in_one_process(tmp_path: Path) -> None:
     status, out, said = run(tmp_path, "--forks", "3")
     assert status == 0, out
     assert "36 passed, 6 skipped, 6 warnings" in out
-    assert Counter((file, sentence) for file, sentence, _ in said) == {
+    assert Counter((file, sentence) for file, sentence, *_ in said) == {
         (name, sentence): 1 for name in names for sentence in (*(f"passes {i}" for i in range(5)), "torn down")
     }
-    processes = {file: {process for each, _, process in said if each == file} for file in names}
+    processes = {file: {process for each, _, process, _ in said if each == file} for file in names}
     assert all(len(each) == 1 for each in processes.values()), processes
     assert 1 <= len(set.union(*processes.values())) <= 3
+    assert {fork for *_, fork in said} <= {"0", "1", "2"}, "fixtures know that others run beside them"
 
 
 def test_a_failure_is_told_with_what_was_printed(tmp_path: Path) -> None:
