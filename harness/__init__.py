@@ -26,6 +26,7 @@ __all__ = [
     "studies",
     "study",
     "tune",
+    "tune_plan",
 ]
 
 

@@ -1,4 +1,4 @@
-"""The Python API, for notebooks and scripts: `import harness`, then `harness.plan`, `harness.bench`, `harness.tune`,
+"""The Python API, for notebooks and scripts: `import harness`, then `harness.plan`, `harness.bench`, `harness.tune`, `harness.tune_plan`,
 `harness.results`, `harness.compare`, `harness.record`, `harness.studies`, `harness.study`, for trained models `harness.runs`,
 `harness.misclassified`, `harness.export`, `harness.predict`, and between stores `harness.publish`, `harness.merge`.
 
@@ -18,7 +18,18 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from harness.analysis.schema import RESULT_DTYPES
 from harness.analysis.scores import results_of
-from harness.api.arguments import Fields, Files, Name, Set, Shared, checked, request_from, with_table
+from harness.api.arguments import (
+    Fields,
+    Files,
+    Name,
+    Search,
+    Set,
+    Shared,
+    checked,
+    request_from,
+    tune_request,
+    with_table,
+)
 from harness.api.data_frames import BenchResult, CompareResult, PlanSummary, TuneResult
 from harness.api.notebook import in_notebook
 from harness.commands.bench import Callbacks
@@ -32,11 +43,19 @@ from harness.commands.publish import Published
 from harness.commands.publish import publish as write_published
 from harness.commands.recorded import StageRecord, best_key, misclassified, recorded, recorded_runs, stage_record
 from harness.commands.stored import check_exists, last_bench, like_last
-from harness.commands.study import Opened, Watcher, recalled_study, recorded_studies, searched, study_of
+from harness.commands.study import (
+    Opened,
+    StudyPlan,
+    Watcher,
+    prepare_study,
+    recalled_study,
+    recorded_studies,
+    searched,
+    study_of,
+)
 from harness.commands.train import unshown
 from harness.errors import UserError
 from harness.planning.request import Request
-from harness.search.request import TuneRequest
 from harness.search.results import best_point
 from harness.search.trials import Mode
 from harness.store import DEFAULT_URL, Store
@@ -69,6 +88,7 @@ __all__ = [
     "studies",
     "study",
     "tune",
+    "tune_plan",
 ]
 
 
@@ -189,6 +209,7 @@ def tune(
     trials: int | None = None,
     sampler: str | None = None,
     racing: str | None = None,
+    max_flops: float | str | None = None,
     metric: str | Iterable[str] | None = None,
     seed: int = 0,
     set: Set | None = None,
@@ -198,7 +219,8 @@ def tune(
     """Search a method's hyperparameters, judged on dev over subsets and seeds. The trials that a store holds are not run again.
 
     `method`: 'cmlm', several as 'cmlm+scl', or a method's own Python file. `space`: a name ('harness list spaces') or the path of a YAML file. `preset`:
-    of the space. `mode`: 'grid' or 'search'. `seed`: of the sampler. `set` and `fields` hold for all points, as of `plan`;
+    of the space. `mode`: 'grid' or 'search'. `max_flops`: planned FLOPs that a replicate of a point may cost, or a multiple of the default point's as
+    '1.5x'; points above are not run. `seed`: of the sampler. `set` and `fields` hold for all points, as of `plan`;
     `on_trial`: called with what happened ('started', 'replicate', 'ended') and the trial.
 
     >>> import harness
@@ -210,25 +232,36 @@ def tune(
     def shown(*_: Any) -> AbstractContextManager[Watcher]:
         return nullcontext(on_trial or (lambda kind, trial: None))
 
-    request = TuneRequest(
-        method=method,
-        base=request_from("", set, "", fields, Shared),
-        space=fspath(space),
-        preset=checked("preset", preset),
-        mode=mode,
-        trials=checked("trials", trials),
-        sampler=checked("sampler", sampler),
-        racing=checked("racing", racing),
-        metrics=checked("metric", metric),
-        seed=checked("seed", seed),
-    )
+    search: Search = {
+        "space": space,
+        "preset": preset,
+        "mode": mode,
+        "trials": trials,
+        "sampler": sampler,
+        "racing": racing,
+        "max_flops": max_flops,
+        "metric": metric,
+        "seed": seed,
+    }
+    request = tune_request(method, set, {**fields, **search})
     with searched(request, Callbacks(), shown) as (opened, track):
         track()
         return _result_of(opened)
 
 
+def tune_plan(method: str, *, set: Set | None = None, **arguments: Unpack[Search]) -> StudyPlan:
+    """What `tune` with these arguments would run; trains nothing. Of a search its stages, FLOPs and hours are upper bounds.
+
+    >>> import harness
+    >>> left = harness.tune_plan("ft", sampler="random", trials=2, tasks="movies", sizes=20, subsets=0, seeds=31, racing="none")
+    >>> left.points, left.stages
+    (2, 2)
+    """
+    return prepare_study(tune_request(method, set, arguments), train=False).plan()
+
+
 def studies(*, store: str = DEFAULT_URL) -> pd.DataFrame:
-    """The studies of a store, one row a study, the one that ran last first: study, table, row, numbers of trials (complete, dropped, failed, running),
+    """The studies of a store, one row a study, the one that ran last first: study, table, row, numbers of trials (complete, dropped, failed, excluded, running),
     metric, best (the mean of its best trial on dev) and started_at (of its last trial)."""
     import pandas as pd
 

@@ -13,6 +13,8 @@ from harness.planning.fields import BY_NAME, Field
 from harness.planning.point import with_points
 from harness.planning.recipe import Value
 from harness.planning.request import KEPT, Request, overrides_of, with_default_table
+from harness.search.request import TuneRequest
+from harness.search.trials import Mode
 
 Set = Mapping[str, Value] | Mapping[tuple[str, ...], Value]
 """Values by key ('fine_tune.lr') or by path (('fine_tune', 'lr')), as `--set` takes them."""
@@ -66,6 +68,20 @@ class Fields(Shared, total=False):
     keep: Literal["best", "all", "none"]
 
 
+class Search(Shared, total=False):
+    """Those of a search besides; see `harness.tune`."""
+
+    space: Name
+    preset: str | None
+    mode: Mode | None
+    trials: int | None
+    sampler: str | None
+    racing: str | None
+    max_flops: float | str | None
+    metric: str | Iterable[str] | None
+    seed: int
+
+
 _OTHERS = (
     *(Field(name, str, "kept", "") for name in ("sampler", "racing")),
     Field("metric", str, "kept", "", several=True),
@@ -88,6 +104,24 @@ def request_from(
     request = Request(table=fspath(table), overrides=overrides_of(set or {}), **values)
     files = [with_file] if isinstance(with_file, (str, PathLike)) else with_file
     return with_points(request, [fspath(file) for file in files if file])
+
+
+def tune_request(method: str, set: Set | None, arguments: Search) -> TuneRequest:
+    """Raises as `request_from` does."""
+    own = Search.__annotations__.keys() - Shared.__annotations__.keys()
+    shared = {name: value for name, value in arguments.items() if name not in own}
+    values = {name: arguments.get(name) for name in own}
+    limit = values["max_flops"]
+    return TuneRequest(
+        method=method,
+        base=request_from("", set, "", shared, Search),
+        space=fspath(arguments.get("space", "")),
+        mode=arguments.get("mode"),
+        max_flops=None if limit is None else str(limit),
+        metrics=checked("metric", values["metric"]),
+        seed=checked("seed", arguments.get("seed", 0)),
+        **{name: checked(name, values[name]) for name in ("preset", "trials", "sampler", "racing")},
+    )
 
 
 def checked(name: str, value: Any) -> Any:

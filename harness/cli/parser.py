@@ -281,6 +281,11 @@ def _tune(tune: argparse.ArgumentParser) -> None:
     )
     what.add_argument("--racing", metavar="RULE", help="rule that stops trials early: paired, asha, median or none")
     what.add_argument(
+        "--max-flops",
+        metavar="NUMBER",
+        help="planned FLOPs that a replicate of a point may cost, or a multiple of the default point's such as 1.5x; points above are not run",
+    )
+    what.add_argument(
         "--metric", type=names, help="dev metric(s) to optimise; several, comma-separated, give a Pareto front"
     )
     what.add_argument("--seed", type=count, default=0, help="sampler seed (default: 0)")

@@ -231,7 +231,7 @@ class TrialProgress(_ProgressView):
         self._count()
 
     def _count(self) -> None:
-        self._ended = sum(trial.state != "running" for trial in self._trials.values())
+        self._ended = sum(trial.state not in ("running", "excluded") for trial in self._trials.values())
 
     def __call__(self, kind: str, trial: Trial) -> None:
         """Count one event of a trial; see `Watch` in cluster/proposals.py."""
@@ -251,7 +251,7 @@ class TrialProgress(_ProgressView):
         states = Counter(trial.state for trial in self._trials.values())
         done = sum(len(trial.outcomes) for trial in self._trials.values())
         parts = [f"{states['complete']} complete", f"{states['running']} running"]
-        parts += [f"{states[state]} {state}" for state in ("dropped", "failed") if states[state]]
+        parts += [f"{states[state]} {state}" for state in ("dropped", "failed", "excluded") if states[state]]
         parts.append(f"{done}/{self._total * self._replicates} replicates")
         parts.append(f"{self._trained} stages trained by this command, {self._reused} recorded before")
         best = best_trial(self._trials.values(), self._direction)

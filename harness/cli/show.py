@@ -204,7 +204,7 @@ def _print_studies(url: str | None) -> int:
     from harness.commands.study import recorded_studies  # imports optuna
     from harness.search.space_file import FLOPS
 
-    store, states = Store(url or DEFAULT_URL, create=False), ("complete", "dropped", "failed", "running")
+    store, states = Store(url or DEFAULT_URL, create=False), ("complete", "dropped", "failed", "excluded", "running")
     studies = recorded_studies(store)
     if not studies:
         raise UserError(

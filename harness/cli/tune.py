@@ -36,7 +36,6 @@ from harness.report.margins import marginal_tables
 from harness.report.notes import overlap_sentences
 from harness.report.study import points_table, rule, test_lines
 from harness.search.results import Study, best_point, best_yaml, budget, chosen, final_test
-from harness.search.study import History
 from harness.search.trials import Trial
 from harness.store import masked
 from harness.wording import counted
@@ -76,6 +75,8 @@ def tune(args: argparse.Namespace) -> int:
 def report_study(url: str | None, name: str, format: str) -> int:
     """Print the points of a study that a store holds, and write its tables, plots and page again; nothing is trained."""
     with recalled_study(url, name, "--study") as opened:
+        if opened.running:
+            print_lines([f"The study {opened.name} is running: these are the trials that it has so far."])
         return _report(opened, format, False)
 
 
@@ -86,20 +87,24 @@ def _plan_lines(study: PreparedStudy) -> tuple[list[str], float]:
     """The search space, the data that points are scored on and the remaining work, with an upper bound of its hours."""
     prepared, points, seed = study.prepared, study.points, study.request.seed
     space, base = points.space, points.base
-    history = History(study.name, prepared.store, None)
+    plan = study.plan()
     what = "; ".join(f"{p.path} {p.described()}" + _when(p.when) for p in space.parameters)
     design = f"{counted(len(base.subsets), 'subset')} x {counted(len(base.seeds), 'seed')}"
     sizes = ", ".join(f"N={size}" if size else "full size" for size in base.sizes)
-    ended = sum(trial.state != "running" for trial in history.trials)
     default = ", ".join(f"{path}={value}" for path, value in space.defaults.items())
-    stages, to_train, flops = study.work_left(history.entries.values())
-    spent = prepared.hours_of(flops, to_train or 1)
+    which = (
+        ""
+        if not space.max_flops
+        else "points that"
+        if plan.excluded is None
+        else f"{plan.excluded:,} of {plan.points:,} points, which"
+    )
     left = "nothing"
-    if to_train:
+    if plan.to_train:
         most = "" if space.sampler == "grid" else "at most "
-        took = time_range(estimated(3600 * spent, prepared.calibrations[0].spread))
+        took = time_range(estimated(3600 * plan.hours, prepared.calibrations[0].spread))
         slots = counted(prepared.slots, "slot")
-        left = f"{most}{to_train:,} of {counted(stages, 'stage')}, {flops:.2g} FLOPs, about {took} on {slots} of this machine"
+        left = f"{most}{plan.to_train:,} of {counted(plan.stages, 'stage')}, {plan.flops:.2g} FLOPs, about {took} on {slots} of this machine"
     lines = [
         *preset_line(study.request.preset, space.preset, space.space.presets),
         f"Study {study.name}: {space.mode} over {what}.",
@@ -107,12 +112,13 @@ def _plan_lines(study: PreparedStudy) -> tuple[list[str], float]:
         f"default point, {default}.",
         f"Judged on dev {' and '.join(points.metrics)}: table {base.table.name}, row {base.rows[0].name}, preset "
         f"{base.preset}, {', '.join(base.tasks)}, {sizes}, {design} = {counted(len(points.replicates), 'replicate')} a point.",
+        *([f"Not run: {which} cost more than {points.most_flops:.3g} FLOPs a replicate, as planned."] if which else []),
         f"Encoder {base.encoder} ({prepared.plan.located.encoder.digest[:10]}), data: {prepared.plan.source}, "
         f"store {prepared.store.shown}.",
         *(f"Overlap: {sentence}." for sentence in overlap_sentences(prepared.plan)),
-        f"Ended in earlier commands: {ended} of {counted(space.trials, 'point')}. To do: {left}.",
+        f"Ended in earlier commands: {plan.ended} of {counted(space.trials, 'point')}. To do: {left}.",
     ]
-    return lines, spent
+    return lines, plan.hours
 
 
 def _when(conditions: Mapping[str, Sequence[Any]]) -> str:

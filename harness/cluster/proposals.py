@@ -19,6 +19,7 @@ from harness import private
 from harness.errors import UserError
 from harness.search.points import Points
 from harness.search.racing import failed_replicate, paired, projected
+from harness.search.space_file import FLOPS
 from harness.search.study import DIED, Entry, History, sampler_of, unfinished
 from harness.search.trials import ReplicateOutcome, Trial, best_trial
 
@@ -40,8 +41,16 @@ def search_of(points: Points, seed: int) -> OptunaSearch:
     several = len(space.directions) > 1
     modes = [direction[:3] for direction in space.directions]
     names = [f"value_{k}" for k in range(len(modes))]
+
+    def define(trial: Any) -> Any:
+        point = space.define(trial)
+        if space.max_flops:
+            with suppress(UserError):  # a point that cannot be run has no cost
+                trial.set_constraint(FLOPS, points.excess(point))
+        return point
+
     return OptunaSearch(
-        space=space.define,
+        space=define,
         metric=names if several else names[0],
         mode=modes if several else modes[0],
         points_to_evaluate=[dict(p) for p in (space.grid_points() if space.sampler == "grid" else (space.defaults,))],
@@ -113,13 +122,15 @@ class Proposals(Searcher):
     def remaining(self) -> int:
         """How many trials Tune may still run."""
         last = list(self.history.entries.values())[-REPEATS:]
-        exhausted = len(last) == REPEATS and all(entry.same_as is not None for entry in last)
+        vain = [entry.same_as is not None or entry.trial.state == "excluded" for entry in last]
+        exhausted = len(last) == REPEATS and all(vain)
         return len(self._waiting) + (0 if exhausted else self._more())
 
     def _more(self) -> int:
         """How many points may still be proposed. A grid ends with its list, even if two of its points are one computation."""
-        had = len(self.history.entries if self.points.space.sampler == "grid" else self.history.trials)
-        return max(0, self._limit - had)
+        if self.points.space.sampler == "grid":
+            return max(0, self._limit - len(self.history.entries))
+        return max(0, self._limit - sum(trial.state != "excluded" for trial in self.history.trials))
 
     # ------------------------------------------------------------------------------------------------- Tune's calls
 
@@ -127,8 +138,9 @@ class Proposals(Searcher):
         return self._guarded(self._suggest, trial_id) or Searcher.FINISHED
 
     def _suggest(self, trial_id: str) -> dict[str, Any] | None:
-        number = self._waiting.popleft() if self._waiting else self._ask()
-        if number is None:
+        waiting = (self._waiting.popleft() for _ in range(len(self._waiting)))
+        number = next((number for number in waiting if not self._excluded(self.history.entries[number].trial)), None)
+        if number is None and (number := self._ask()) is None:
             return None
         self._numbers[trial_id] = number
         trial = self.history.entries[number].trial
@@ -162,11 +174,21 @@ class Proposals(Searcher):
             number = self.history.propose(point, first)
             if first is None:
                 self._known[identity] = number
-                return number
+                if not self._excluded(self.history.entries[number].trial):
+                    return number
+                continue
             self._followers.setdefault(first, []).append(number)
             if self.history.entries[first].ended:
                 self._end_followers(first)
         return None
+
+    def _excluded(self, trial: Trial) -> bool:
+        """Whether a trial costs more than it may; it is ended then."""
+        if not self.points.space.max_flops or self.points.excess(trial.point) <= 0:
+            return False
+        reason = f"costs more than {self.points.most_flops:.3g} FLOPs a replicate"
+        self._end(trial.number, "excluded", reason, None)
+        return True
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         self.heard(self._numbers[trial_id], result)
@@ -223,7 +245,10 @@ class Proposals(Searcher):
 
     def _tell(self, number: int, told: tuple[float, ...] | None) -> None:
         values = {f"value_{k}": value for k, value in enumerate(told or ())}
-        self._search.on_trial_complete(str(number), values or None, error=not values)
+        excluded = (
+            self.history.entries[number].trial.state == "excluded"
+        )  # for Optuna an infeasible trial, which samplers avoid
+        self._search.on_trial_complete(str(number), values or None, error=not values and not excluded)
 
 
 class Ended(Stopper):

@@ -289,10 +289,12 @@ def prepare_recorded(request: Request) -> Prepared:
     store = Store(request.store or DEFAULT_URL, create=False)
     for stored in store.requests():
         other = _of_snapshot(request, stored, store)
-        if other and wrong:
+        if other is None or not other.recorded:
+            continue
+        if wrong:
             other.unread = wrong
             return other
-        if other and other.recorded and isinstance(prepared, Prepared):
+        if isinstance(prepared, Prepared):
             prepared.changed = _changed(prepared.plan, other.plan)
             break
     if isinstance(prepared, UserError):
@@ -313,6 +315,8 @@ def _changed(plan: Plan, other: Plan) -> str:
         for part, theirs in zip(plan.parts, other.parts, strict=True)
         if part.located.encoder != theirs.located.encoder
     ]
+    if not names:
+        return ""
     then, now = (f"{part.source}, encoder {part.located.encoder.digest[:10]}" for part in (other, plan))
     return f"Changed since the bench of this store, which read {then}: {listed(names)} (now {now}); put those back to print it."
 

@@ -152,6 +152,7 @@ def tune_command(request: TuneRequest) -> str:
         ("trials", request.trials),
         ("sampler", request.sampler),
         ("racing", request.racing),
+        ("max-flops", request.max_flops),
     ]
     given += [("metric", ",".join(request.metrics or ())), ("seed", request.seed), ("out", request.out)]
     words += [f"--{request.mode}"] if request.mode else []

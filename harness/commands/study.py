@@ -42,6 +42,21 @@ TrialView = Callable[["Opened", str], AbstractContextManager[Watcher]]
 """How the progress of a study is shown, given the dashboard's address."""
 
 
+@dataclass(frozen=True)
+class StudyPlan:
+    """What a study needs. `points`: all of a grid, or as many as a search tries; `excluded`: those of a grid that cost too much, None of a search, which
+    does not know them before; `ended`: in earlier commands; `stages` in all and `to_train`, with their FLOPs and their hours on this machine: of a search at most."""
+
+    name: str
+    points: int
+    excluded: int | None
+    ended: int
+    stages: int
+    to_train: int
+    flops: float
+    hours: float
+
+
 @dataclass
 class PreparedStudy:
     """A study ready to be run: the default point as a bench would run it, and what makes runs of other points."""
@@ -77,18 +92,41 @@ class PreparedStudy:
         flops += new * sum(self.prepared.plan.stage_flops(stage) for stage in own)
         return len(every) + len(own) * new, len(to_train) + len(own) * new, flops
 
+    def plan(self) -> StudyPlan:
+        """What is left, as `StudyPlan` says it; nothing is trained or written."""
+        space, history = self.points.space, History(self.name, self.prepared.store, None)
+        stages, to_train, flops = self.work_left(history.entries.values())
+        return StudyPlan(
+            name=self.name,
+            points=space.trials,
+            excluded=sum(map(self._costs_more, space.grid_points())) if space.sampler == "grid" else None,
+            ended=sum(trial.state not in ("running", "excluded") for trial in history.trials),
+            stages=stages,
+            to_train=to_train,
+            flops=flops,
+            hours=self.prepared.hours_of(flops, to_train or 1),
+        )
+
+    def _costs_more(self, point: Mapping[str, Any]) -> bool:
+        """Whether a point is left out for its cost; one that cannot be run has none, and its trial will say why."""
+        with suppress(UserError):
+            return bool(self.points.space.max_flops) and self.points.excess(point) > 0
+        return False
+
     def _stages(self, points: Iterable[Mapping[str, Any]]) -> dict[str, Stage]:
-        """The stages of points by key; a point that cannot be run has none; its trial is shown as failed."""
+        """The stages of points by key; a point that cannot be run, or costs too much, has none."""
         found: dict[str, Stage] = {}
         for point in points:
             with suppress(UserError):
+                if self._costs_more(point):
+                    continue
                 found |= {s.key: s for runs in self.points.runs(point) for run in runs for s in run.stage.chain}
         return found
 
 
 @dataclass
 class Opened:
-    """A study that this process holds. `over`: why it ended with trials left."""
+    """A study that this process holds, or reads while another command runs it (`running`). `over`: why it ended with trials left."""
 
     name: str
     study: PreparedStudy
@@ -98,6 +136,7 @@ class Opened:
     proposals: Any
     watchers: list[Watcher]
     over: str = ""
+    running: bool = False
 
     @property
     def points(self) -> Points:
@@ -162,7 +201,24 @@ def prepare_study(request: TuneRequest, *, train: bool = True) -> PreparedStudy:
     check_metrics(space, tasks, request)
     shared = replace(prepared.named.request, overrides=(*space.set, *request.base.overrides))
     base = resolve(prepared.named.table, shared, tasks)
-    return PreparedStudy(request, prepared, Points(space, base, shared, tasks, prepared.plan.table_data))
+    points = Points(space, base, shared, tasks, prepared.plan.table_data)
+    return PreparedStudy(request, prepared, replace(points, most_flops=_most_flops(points, request)))
+
+
+def _most_flops(points: Points, request: TuneRequest) -> float:
+    """Planned FLOPs that a replicate of a point may cost. Raises UserError where the default point, which is run first, costs more."""
+    limit = points.space.max_flops
+    if not limit:
+        return math.inf
+    default = points.flops(points.space.defaults)
+    most = float(limit.removesuffix("x")) * (default if limit.endswith("x") else 1)
+    if not default or default > most:
+        where = request.base.option("max_flops") if request.max_flops else f"space {points.space.space.name}, max_flops"
+        costs = f"costs {default:.3g} FLOPs" if default else "has no known cost, because the encoder is not at hand"
+        raise UserError(
+            f"{where} {limit}: a replicate of the default point, which is run first, {costs}; allow that many or more."
+        )
+    return most
 
 
 def _check_folder(out: str, where: str) -> None:
@@ -176,21 +232,23 @@ def _check_folder(out: str, where: str) -> None:
 
 
 @contextmanager
-def open_study(study: PreparedStudy) -> Iterator[Opened]:
-    """The study of a request, which no other process may hold at the same time."""
+def open_study(study: PreparedStudy, *, read: bool = False) -> Iterator[Opened]:
+    """The study of a request, which no other process may hold at the same time but to `read` it."""
     from harness.cluster.proposals import Proposals, search_of
 
     points, request, name = study.points, study.request, study.name
     store, owner = Store(study.prepared.store.url), Owner.current()
     lock = f"study {name}"[-64:]
-    if store.lease(lock, owner) == "held":
+    held = store.lease(lock, owner) == "held"
+    if held and not read:
         fix = f"wait for it, or take another {request.base.option('seed')}"
         raise UserError(f"The study {name} is run by another command now; {fix}.")
     watchers: list[Watcher] = []
     try:
         mirror = OptunaMirror(points.space, name, store, points.metrics)
         history = History(name, store, mirror)
-        mirror.sync(history.entries)
+        if not held:
+            mirror.sync(history.entries)
 
         def watch(kind: str, trial: Trial) -> None:
             for watcher in watchers:
@@ -198,7 +256,7 @@ def open_study(study: PreparedStudy) -> Iterator[Opened]:
 
         search, retry = search_of(points, request.seed), request.base.retry
         proposals = Proposals(points, history, search, points.space.trials, watch, retry)
-        yield Opened(name, study, owner, store, mirror, proposals, watchers)
+        yield Opened(name, study, owner, store, mirror, proposals, watchers, running=held)
     finally:
         store.release(owner)
 
@@ -260,6 +318,7 @@ def study_of(opened: Opened) -> Study:
         racing=space.racing,
         seed=opened.study.request.seed,
         notes=tuple(map(without_folders, notes)),
+        most_flops=points.most_flops if space.max_flops else None,
     )
 
 
@@ -335,7 +394,7 @@ def _remember(opened: Opened, kind: str, trial: Trial) -> None:
 
 SEARCH = "search"
 """Under which a store keeps of a study's request what a bench has not."""
-_FLAGS = ("method", "space", "preset", "mode", "sampler", "racing", "metrics", "seed")
+_FLAGS = ("method", "space", "preset", "mode", "sampler", "racing", "max_flops", "metrics", "seed")
 """What a command says of a search, besides the number of trials and the folder, which are no part of what the study is."""
 
 
@@ -346,7 +405,7 @@ def search_values(study: PreparedStudy) -> dict[str, Any]:
 
 
 def recorded_studies(store: Store) -> list[dict[str, Any]]:
-    """The studies of a store, the one that ran last first: study, table, row, trials (complete, dropped, failed, running), metric, best (the mean of the best
+    """The studies of a store, the one that ran last first: study, table, row, trials (complete, dropped, failed, excluded, running), metric, best (the mean of the best
     trial over its replicates on the metric's own scale, None without one) and started_at (Unix time of the last trial's start)."""
     asked: dict[str, StoredRequest] = {}
     for stored in store.requests():
@@ -394,11 +453,11 @@ def recalled_study(url: str | None, beginning: str, where: str) -> Iterator[Open
     files = tuple(method for method in bench.methods or () if PYTHON in method)
     base = replace(bench, table="", preset=None, methods=files or None, store=url)
     metrics = None if search["metrics"] is None else tuple(search["metrics"])
-    request = TuneRequest(base=base, **{key: search[key] for key in _FLAGS if key != "metrics"}, metrics=metrics)
+    request = TuneRequest(base=base, **{key: search.get(key) for key in _FLAGS if key != "metrics"}, metrics=metrics)
     study = prepare_study(request, train=False)
     if study.name != name:
         raise UserError(f"{where} {name}: its space, its table, its data or its encoder changed since then.")
-    with open_study(study) as opened:
+    with open_study(study, read=True) as opened:
         yield opened
 
 

@@ -163,7 +163,9 @@ def _cell(study: Study, trial: Trial | None, k: int, best: int | None) -> Entry:
     if trial is None:
         return Entry(DASH)
     if not study.complete(trial):
-        return Entry("failed" if trial.state == "failed" else f"{len(trial.outcomes)}/{len(study.replicates)}")
+        return Entry(
+            trial.state if trial.state in ("failed", "excluded") else f"{len(trial.outcomes)}/{len(study.replicates)}"
+        )
     entry = score_entry(study, trial, k, trial.number == best)
     return entry if study.eligible(trial) or entry.text == DASH else replace(entry, marks="x")
 

@@ -86,6 +86,10 @@ def caption(study: Study, bold: bool) -> list[str]:
         )
     if any(outcome.status != "done" for trial in study.trials for outcome in trial.outcomes):
         lines.append(WORST + (" A failed one's FLOPs are those planned." if "flops" in study.metrics else ""))
+    if study.most_flops:
+        lines.append(
+            f"Points of at most {_cost(study.most_flops)} FLOPs a replicate, as planned; those that cost more are not run and are never the best."
+        )
     lines.append(f"default: the point of trial 0 ({_point(study.default)}).")
     difference = above_default(study)
     if difference is not None and scores[:1] == list(study.metrics[:1]) and study.front[0] is not study.default_trial:
@@ -94,7 +98,7 @@ def caption(study: Study, bold: bool) -> list[str]:
             f"The best point is {in_points(difference.mean)}{spread} above the default one: mean and standard deviation"
             f"{', between subsets,' if len({subset for subset, _ in study.replicates}) > 1 else ''} of the differences on the same replicates."
         )
-    states = {"complete": spent.complete, "dropped": spent.dropped, "failed": spent.failed}
+    states = {"complete": spent.complete, "dropped": spent.dropped, "failed": spent.failed, "excluded": spent.excluded}
     states["not finished"] = spent.trials - sum(states.values())
     counts = ", ".join(f"{number} {state}" for state, number in states.items() if number)
     lines += [
@@ -174,8 +178,8 @@ def _notes(study: Study, trial: Trial) -> list[Note]:
     found = [Note(o.status, _reason(o.reason)) for o in trial.outcomes if o.status != "done"]
     if trial.state == "dropped":
         found.append(Note(f"dropped after {len(trial.outcomes)} of {len(study.replicates)}", _reason(trial.reason)))
-    if trial.state == "failed":
-        found.append(Note("cannot be run", _reason(trial.reason)))
+    if trial.state in ("failed", "excluded"):
+        found.append(Note("cannot be run" if trial.state == "failed" else "not run", _reason(trial.reason)))
     return list(dict.fromkeys(found))
 
 
@@ -285,6 +289,7 @@ def rule(study: Study) -> str:
     best = "highest" if study.directions[0] == "maximize" else "lowest"
     whom = f"{counted(eligible, 'point')} of {len(study.trials)} whose {counted(len(study.replicates), 'replicate')}"
     text = f"the {best} mean dev {study.metrics[0]} among the {whom} are done"
+    text += f", at most {_cost(study.most_flops)} FLOPs a replicate" if study.most_flops else ""
     if len(study.metrics) > 1:
         text += f"; the first of the Pareto front of {' and '.join(study.metrics)}"
     return text

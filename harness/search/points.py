@@ -36,7 +36,8 @@ class StageResult:
 class Points:
     """Everything that makes runs of a point. Small and without texts, so that it travels to every trial.
 
-    `base`: the table as `request` asks for it, with the row, tasks, sizes, subsets and seeds of the search.
+    `base`: the table as `request` asks for it, with the row, tasks, sizes, subsets and seeds of the search. `most_flops`: that a point may
+    cost, see `flops`.
     """
 
     space: ResolvedSpace
@@ -44,6 +45,7 @@ class Points:
     request: Request
     tasks: Mapping[str, Task]
     table_data: TableData
+    most_flops: float = math.inf
 
     @property
     def replicates(self) -> tuple[tuple[int, int], ...]:
@@ -70,6 +72,14 @@ class Points:
             tuple(run for run in runs if run.seed == seed and (run.subset == subset or not run.size))
             for subset, seed in self.replicates
         )
+
+    def flops(self, point: Point) -> float:
+        """FLOPs of a replicate of a point as planned: of all its runs, a mean over the replicates, as the metric 'flops' counts them once they ran."""
+        return mean([math.fsum(self.planned(run.stage) for run in runs) for runs in self.runs(point)])
+
+    def excess(self, point: Point) -> float:
+        """By what share a point costs more than it may; 0 or less where it may be run."""
+        return self.flops(point) / self.most_flops - 1
 
     def identity(self, point: Point) -> tuple[str, ...]:
         """Keys of all runs: equal for two points that are one computation."""

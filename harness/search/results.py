@@ -25,7 +25,7 @@ class Study:
 
     `method`: the method as in titles, and `row` the row of a table that it is; `paths`: what varies, in the space's order;
     `replicates`: (subset, seed) in the order they are run; `grid`: of a grid, its values by path; `default`: the paper's
-    point, always trial 0; `notes`: sentences for the caption.
+    point, always trial 0; `notes`: sentences for the caption; `most_flops`: planned FLOPs that a replicate may cost, None without a limit.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Study:
     racing: str
     seed: int
     notes: tuple[str, ...] = ()
+    most_flops: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "trials", tuple(sorted(self.trials, key=lambda trial: trial.number)))
@@ -87,7 +88,7 @@ def best_point(study: Study) -> Trial | None:
 
 def ranked(study: Study) -> list[Trial]:
     """Best first: eligible trials by the mean of the first metric, complete ones with a failed replicate, dropped ones by their
-    number of replicates, failed ones, running ones."""
+    number of replicates, failed ones, running ones, excluded ones."""
     sign = -1 if study.directions[0] == "maximize" else 1
 
     def place(trial: Trial) -> tuple[int, int, float, int]:
@@ -95,7 +96,7 @@ def ranked(study: Study) -> list[Trial]:
         value = sign * center if center is not None else math.inf
         if study.complete(trial):
             return (0 if study.eligible(trial) else 1, 0, value, trial.number)
-        state = {"dropped": 2, "failed": 3}.get(trial.state, 4)
+        state = {"dropped": 2, "failed": 3, "excluded": 5}.get(trial.state, 4)
         return (state, -len(trial.outcomes), value, trial.number)
 
     return sorted(study.trials, key=place)
@@ -110,6 +111,7 @@ class Budget:
     complete: int
     dropped: int
     failed: int
+    excluded: int
     replicates: int
     full: int
     trained_stages: int
@@ -130,8 +132,9 @@ def budget(study: Study) -> Budget:
         complete=sum(study.complete(trial) for trial in study.trials),
         dropped=states.count("dropped"),
         failed=states.count("failed"),
+        excluded=states.count("excluded"),
         replicates=len(outcomes),
-        full=len(study.trials) * len(study.replicates),
+        full=(len(study.trials) - states.count("excluded")) * len(study.replicates),
         trained_stages=sum(outcome.trained for outcome in outcomes),
         reused_stages=sum(outcome.stages - outcome.trained for outcome in outcomes),
         flops=math.fsum(outcome.flops for outcome in outcomes),
@@ -180,6 +183,7 @@ def chosen(study: Study, rule: str) -> dict[str, Any]:
         "complete": spent.complete,
         "dropped": spent.dropped,
         "failed": spent.failed,
+        **({"excluded": spent.excluded, "max_flops": study.most_flops} if study.most_flops else {}),
         "replicates": spent.replicates,
         "flops": spent.flops,
         "hours": round(spent.hours, 4),

@@ -20,7 +20,7 @@ from harness.planning.recipe import EXCLUSIVE, PHASES, Value
 from harness.planning.request import OWN_TABLE, YAML, Override, Request, is_own, overrides_of
 from harness.search.parameters import Parameter
 from harness.search.request import TuneRequest
-from harness.search.space_file import FLOPS, MODES, RACINGS, SAMPLERS, Space, View, directions_of
+from harness.search.space_file import FLOPS, MODES, RACINGS, SAMPLERS, Space, View, directions_of, flops_limit
 from harness.search.trials import Direction, Mode, Point
 from harness.tasks.metrics import METRICS
 from harness.yaml_files import MisplacedError, load_named, packaged_files
@@ -35,7 +35,7 @@ class ResolvedSpace:
 
     `preset`: of the space; `table_preset`: the preset of `table`. `row` '' lets the table add one. `parameters`:
     parents before children. `set`: overrides of all points. `defaults`: the point that is tried first. `metrics` () is what the table selects by.
-    `tasks`, `sizes`, `subsets` (a count), `seeds`: None is the table preset's. `trials`: of a grid its points.
+    `tasks`, `sizes`, `subsets` (a count), `seeds`: None is the table preset's. `trials`: of a grid its points. `max_flops`: see `flops_limit`.
     """
 
     space: Space
@@ -57,6 +57,7 @@ class ResolvedSpace:
     trials: int
     sampler: str
     racing: str
+    max_flops: str = ""
 
     @property
     def num_points(self) -> float:
@@ -122,6 +123,7 @@ class ResolvedSpace:
             "directions": list(self.directions),
             "sampler": self.sampler,
             "racing": self.racing,
+            **({"max_flops": self.max_flops} if self.max_flops else {}),
         }
 
 
@@ -183,6 +185,15 @@ def resolve_space(space: Space, request: TuneRequest) -> ResolvedSpace:
             if metric not in (*METRICS, FLOPS):
                 raise unknown("metric", metric, (*METRICS, FLOPS), option("metric"))
         directions = directions if judged == shown.metric else directions_of(judged)
+    try:
+        limit = shown.max_flops if request.max_flops is None else flops_limit(request.max_flops)
+    except ValueError as error:
+        raise UserError(f"{option('max_flops')}: {error}.") from None
+    if limit and chosen == "gp":
+        where = option("sampler", "gp") if sampler else f"space {space.name}, sampler gp"
+        raise UserError(
+            f"{where}: learns nothing from points that max_flops leaves out, and proposes them again; take tpe."
+        )
     if racing not in (None, "none") and len(judged) > 1:
         where, fix = option("racing", racing), option("racing", "none")
         raise UserError(f"{where}: several metrics ({', '.join(judged)}) have no order to race in; take {fix}.")
@@ -206,6 +217,7 @@ def resolve_space(space: Space, request: TuneRequest) -> ResolvedSpace:
         trials=request.trials or shown.trials,
         sampler=chosen,
         racing=racing or ("none" if mode == "grid" or len(judged) > 1 else shown.racing),
+        max_flops=limit,
     )
     return replace(resolved, trials=len(resolved.grid_points())) if chosen == "grid" else resolved
 

@@ -42,9 +42,24 @@ def known_metrics(metrics: tuple[str, ...]) -> tuple[str, ...]:
     return metrics
 
 
+def flops_limit(value: Any) -> str:
+    """The most FLOPs of a point as text, '' for no limit: a number, or a multiple of the default point's such as '1.5x'. Raises ValueError for another value."""
+    text = "" if value is None else str(value).strip()
+    try:
+        number = float(text.removesuffix("x")) if text else 1.0
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise ValueError(
+            f"'{text}' should be a number of FLOPs such as 2e12, or a multiple of the default point's such as 1.5x"
+        )
+    return text and f"{number:.15g}{'x' * text.endswith('x')}"
+
+
 class Settings(Strict):
     """What a space says, and a preset may change. `table`, `row`: whose protocol, recipe and replicates are used; `sampler`, `racing`,
-    `trials`: of the search; `set`: values that all points share, by the keys of overrides; `defaults`: the point that is tried first.
+    `trials`: of the search; `set`: values that all points share, by the keys of overrides; `defaults`: the point that is tried first;
+    `max_flops`: see `flops_limit`; a point that costs more is not run.
 
     What a point is judged by is the table's where it is left out: `metric`, one or several of the tasks' or 'flops' ('': what the table
     selects checkpoints by), `direction`, one for each, `tasks`, `sizes`, `subsets` (a count) and `seeds`.
@@ -63,6 +78,7 @@ class Settings(Strict):
     sampler: Annotated[str, one_of("sampler", [name for name in SAMPLERS if name != "grid"])] = "tpe"
     racing: Annotated[str, one_of("racing", RACINGS)] = "paired"
     trials: Count = 20
+    max_flops: Annotated[str, BeforeValidator(flops_limit)] = ""
     set: dict[str, Scalar] = Field(default_factory=dict)
     defaults: dict[str, Scalar] = Field(default_factory=dict)
     grid: GridValues = Field(default_factory=dict)

@@ -296,7 +296,7 @@ def _shown(entry: Entry) -> tuple[TrialState, list[float] | None]:
         entry.trial.state in ("complete", "running") and entry.told is not None
     ):  # it repeats one that ended, or was run again
         return TrialState.COMPLETE, list(entry.told)
-    if entry.trial.state == "dropped":
+    if entry.trial.state in ("dropped", "excluded"):
         return TrialState.PRUNED, None if entry.told is None else list(entry.told)
     return TrialState.FAIL, None
 

@@ -15,7 +15,7 @@ Point = Mapping[str, Value]
 """One hyperparameter point: values by path ('alpha', 'fine_tune.lr')."""
 Direction = Literal["maximize", "minimize"]
 Mode = Literal["grid", "search"]
-State = Literal["running", "complete", "dropped", "failed"]
+State = Literal["running", "complete", "dropped", "failed", "excluded"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ class ReplicateOutcome:
 class Trial:
     """One hyperparameter point with its replicates so far, in the order that is the same for all trials.
 
-    'complete': all replicates ended; 'dropped': the racing rule stopped it; 'failed': the point cannot be run.
+    'complete': all replicates ended; 'dropped': the racing rule stopped it; 'failed': the point cannot be run; 'excluded': it costs more than the search
+    allows, and was not run.
     """
 
     number: int

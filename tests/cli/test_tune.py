@@ -308,7 +308,7 @@ def test_a_damaged_list_of_final_tests_is_named_before_anything_is_trained(harne
 def test_help_names_every_flag(harness: Harness) -> None:
     said = harness("tune --help")
     assert (said.status, said.err) == (0, "")
-    flags = """--space --grid --search --preset --trials --sampler --racing --metric --seed --tasks --sizes --subsets --seeds
+    flags = """--space --grid --search --preset --trials --sampler --racing --max-flops --metric --seed --tasks --sizes --subsets --seeds
     --encoder --data --corpus --translator --set --out --plan --final-test --format --store --slots --gpus-per-run --cpus-per-run
     --address --retry --storage --num-workers --micro-batch --checkpoint-minutes --hours --dev-points --text --label --kind --test --dev --unlabelled --remove-overlap --skip-bad-rows --protocol --track --yes"""
     assert [flag for flag in flags.split() if f"  {flag}" not in said.out] == []
@@ -334,7 +334,7 @@ def test_the_studies_of_a_store_are_listed_and_reported(study: str, harness: Har
     listed = harness("list studies")
     assert listed.status == 0, listed.err
     (line,) = [line for line in listed.out.splitlines() if line.startswith(study)]
-    assert line.split()[1:9] == ["few_shot", "FT", "1", "0", "0", "0", "75.00", "accuracy"]
+    assert line.split()[1:10] == ["few_shot", "FT", "1", "0", "0", "0", "0", "75.00", "accuracy"]
     said = harness(f"report --study {study[:4]}")
     assert said.status == 0, said.err
     assert f"Study {study}: FT (ft)" in said.out
@@ -346,6 +346,57 @@ def test_the_studies_of_a_store_are_listed_and_reported(study: str, harness: Har
     frame = api.studies()
     assert frame.loc[0, ["study", "complete", "failed", "best"]].tolist() == [study, 1, 0, 0.75]
     assert api.study(study).best is not None
+
+
+def test_a_study_that_runs_is_reported(study: str, harness: Harness) -> None:
+    parent = psutil.Process(os.getppid())
+    other = Owner("another", Owner.current().host, parent.pid, parent.create_time())
+    store = Store("sqlite:///.harness/harness.db")
+    assert store.lease(f"study {study}", other) == "granted"
+    before = harness(f"report --study {study} --format csv")
+    assert f"The study {study} is running: these are the trials that it has so far." in before.err
+    assert api.study(study).best is not None
+    assert store.lease(f"study {study}", Owner.current()) == "held", "the other command has it still"
+    store.release(other)
+    after = harness(f"report --study {study} --format csv")
+    assert (after.out, "is running" in after.err) == (before.out, False)
+
+
+@pytest.mark.usefixtures("packaged")
+@pytest.mark.parametrize(("limit", "left_out"), [("1x", 3), ("1000x", 0)])
+def test_the_plan_says_how_many_points_of_a_grid_cost_too_much(limit: str, left_out: int, harness: Harness) -> None:
+    steps = "defaults: {fine_tune.steps: 40}\ngrid: {fine_tune.steps: [20, 40, 200, 400, 800]}\n"
+    Path("steps.yaml").write_text(
+        f"name: steps\nmethod: ft\ntable: few_shot\n{steps}sizes: [20]\nsubsets: 2\nseeds: [31]\n"
+    )
+    words = "tune ft --space steps.yaml --grid --plan"
+    free, said = harness(words), harness(f"{words} --max-flops {limit}")
+    assert (free.status, said.status, "Not run" in free.out) == (0, 0, False), said.err
+    assert f"Not run: {left_out} of 5 points, which cost more than " in " ".join(said.out.split())
+    stages = f"{10 - 2 * left_out} of {10 - 2 * left_out} stages"
+    assert stages in said.out
+    assert said.out.split()[1] != free.out.split()[1], "another study"
+    plan = api.tune_plan("ft", space="steps.yaml", mode="grid", max_flops=limit)
+    assert (plan.points, plan.excluded, plan.stages, plan.to_train) == (5, left_out, *[10 - 2 * left_out] * 2)
+    assert f"Study {plan.name}: " in said.out
+
+
+@pytest.mark.usefixtures("packaged")
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            "--max-flops few",
+            "--max-flops: 'few' should be a number of FLOPs such as 2e12, or a multiple of the default point's such as 1.5x.",
+        ),
+        ("--max-flops -1", "--max-flops: '-1' should be a number of FLOPs"),
+        ("--max-flops 0.5x", "--max-flops 0.5x: a replicate of the default point, which is run first, costs "),
+        ("--max-flops 10", "--max-flops 10: a replicate of the default point, which is run first, costs "),
+        ("--max-flops 2x --sampler gp", "--sampler gp: learns nothing from points that max_flops leaves out"),
+    ],
+)
+def test_a_limit_of_flops_that_cannot_be(words: str, sentence: str, refused: Refused) -> None:
+    assert sentence in refused(f"tune ft --plan --search {words}")
 
 
 def test_a_report_of_a_study_refuses(study: str, refused: Refused) -> None:

@@ -41,6 +41,11 @@ class FakePoints:
     space: ResolvedSpace
     replicates: tuple[tuple[int, int], ...] = REPLICATES
     identity: Callable[[Point], tuple[str, ...]] = field(default=whole)
+    most_flops: float = 1.0
+
+    def excess(self, point: Point) -> float:
+        """Of what grows with both."""
+        return float(point["alpha"]) * float(point["p_c"]) / self.most_flops - 1
 
 
 def noisy(point: Point, index: int) -> ReplicateOutcome:
@@ -216,6 +221,66 @@ def test_an_interrupted_study_proposes_what_an_undisturbed_one_does(tmp_path: Pa
         assert as_told(Tune(points, store).all().history) == undisturbed
 
     law()
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2"])
+def test_points_that_cost_too_much_are_never_run_and_cost_no_trial(tmp_path: Path, sampler: str) -> None:
+    points = points_of(tmp_path, sampler=sampler, racing="paired", max_flops="1x")
+    points.most_flops = points.excess(points.space.defaults) + 1
+    free = Tune(points_of(tmp_path, sampler=sampler, racing="paired"), Kept()).all().history
+    tune = Tune(points, Kept()).all()
+    excluded = [t for t in tune.history.trials if t.state == "excluded"]
+    assert excluded
+    assert all((points.excess(t.point) > 0) == (t.state == "excluded") for t in tune.history.trials)
+    assert all(not t.outcomes and t.reason == "costs more than 0.35 FLOPs a replicate" for t in excluded)
+    assert len(tune.history.trials) - len(excluded) == len(free.trials) == points.space.trials
+    assert not {t.number for t in excluded} & {*tune.started}
+    best = best_trial(tune.history.trials, "maximize")
+    assert best is not None
+    assert points.excess(best.point) <= 0
+    told = tune.search._ot_study.get_trials()
+    infeasible = {t.number for t in told if t.constraints["flops"] > 0}
+    assert infeasible == {n for n, e in tune.history.entries.items() if e.trial.state == "excluded"}
+    assert {t.state for t in told if t.number in infeasible} == {optuna.trial.TrialState.PRUNED}
+    store = Kept()
+    for events in (2, 9):
+        for _, _ in zip(range(events), Tune(points, store).events(), strict=False):
+            pass
+    assert as_told(Tune(points, store).all().history) == as_told(tune.history)
+
+
+def test_a_point_that_was_proposed_and_not_excluded_before_a_kill_is_excluded_after_it(tmp_path: Path) -> None:
+    points, store = points_of(tmp_path, max_flops="1x"), Kept()
+    Tune(points, store).start()
+    points.most_flops = 1e-9
+    bodies = dict(store.bodies)
+    tune = Tune(points, store)
+    assert store.bodies == bodies, "to open a study writes nothing: a report may read what another command runs"
+    tune.start()
+    assert tune.history.entries[0].trial.state == "excluded"
+    assert tune.started == []
+
+
+def test_a_search_ends_where_every_proposal_costs_too_much(tmp_path: Path) -> None:
+    points = points_of(tmp_path, max_flops="1x")
+    points.most_flops = 1e-9
+    tune = Tune(points, Kept()).all()
+    assert (tune.started, len(tune.history.entries)) == ([], REPEATS)
+    assert tune.proposals.remaining() == 0
+
+
+def test_a_grid_runs_its_points_that_cost_little_enough(tmp_path: Path) -> None:
+    points = points_of(tmp_path, mode="grid", max_flops="1x", trials=None)
+    points.most_flops = 0.2
+    tune = Tune(points, Kept()).all()
+    states = {(t.point["alpha"], t.point["p_c"]): t.state for t in tune.history.trials}
+    assert states == {
+        (0.5, 0.7): "excluded",
+        (0.1, 0.3): "complete",
+        (0.1, 0.7): "complete",
+        (0.5, 0.3): "complete",
+    }
+    assert tune.proposals.remaining() == 0
 
 
 def test_an_interrupted_study_first_hands_out_what_was_unfinished(tmp_path: Path) -> None:

@@ -39,6 +39,34 @@ def trial(number: int, scores: list[float], point: dict[str, Any] | None = None,
     return Trial(number, POINTS[number] if point is None else point, outcomes, state, **others)
 
 
+def test_points_that_cost_too_much_are_counted_apart_and_never_the_best() -> None:
+    dear = [
+        Trial(number, POINTS[number], (), "excluded", "costs more than 2e+12 FLOPs a replicate") for number in (1, 2)
+    ]
+    whole = study(trial(0, [0.6] * 6), *dear, trial(3, [0.7] * 6), most_flops=2e12)
+    best, spent = best_point(whole), budget(whole)
+    assert best is not None
+    assert best.number == 3
+    assert (spent.trials, spent.complete, spent.excluded, spent.failed, spent.replicates, spent.full) == (
+        4,
+        2,
+        2,
+        0,
+        12,
+        12,
+    )
+    text = points_table(whole, "text")
+    assert "Points of at most 2.00e+12 FLOPs a replicate, as planned; those that cost more are not run" in text
+    assert "4 points (2 complete, 2 excluded); 12 of 12 replicates ended" in text
+    assert "a: not run (costs more than 2e+12 FLOPs a replicate): #1, #2." in text
+    assert [t.number for t in ranked(whole)] == [3, 0, 1, 2]
+    body = chosen_of(whole)
+    assert (body["excluded"], body["max_flops"]) == (2, 2e12)
+    assert body["rule"].endswith(", at most 2.00e+12 FLOPs a replicate")
+    assert "excluded" in marginal_tables(whole, "csv") or "excluded" in marginal_tables(whole, "text")
+    assert "max_flops" not in chosen_of(replace(whole, most_flops=None))
+
+
 def chosen_of(ended: Study) -> dict[str, Any]:
     return chosen(ended, rule(ended))
 
