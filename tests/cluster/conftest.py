@@ -57,9 +57,9 @@ def look(driver: Driver, seen: Undisturbed) -> None:
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, packaged: dict[str, Path]) -> Undisturbed:
-    """Run once, for all processes of pytest; the other tests hold theirs against it, or go on from a copy of its store."""
+    """Run once, for all processes of pytest-xdist; the other tests hold theirs against it, or go on from a copy of its store."""
     root = tmp_path_factory.getbasetemp()
-    root = root.parent if "PYTEST_FORK" in os.environ else root
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
     found = root / "undisturbed.pickle"
     with FileLock(root / "undisturbed.lock"):
         if not found.exists():
