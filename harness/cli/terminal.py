@@ -229,10 +229,12 @@ def wrapped(line: str, width: int | None, indent: int = 2) -> list[str]:
 
 
 def print_lines(lines: Iterable[str], stream: TextIO | None = None, indent: int = 2) -> None:
-    """Print sentences, wrapped where the stream (standard error) is a terminal."""
+    """Print sentences, wrapped where the stream (standard error) is a terminal; nothing where there are none."""
     stream = stream or sys.stderr
     width = columns(stream)
-    print("\n".join(part for line in lines for part in wrapped(line, width, indent)), file=stream, flush=True)
+    print(
+        "".join(f"{part}\n" for line in lines for part in wrapped(line, width, indent)), end="", file=stream, flush=True
+    )
 
 
 def print_table(text: str, stream: TextIO) -> None:

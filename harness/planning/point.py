@@ -14,7 +14,7 @@ from harness.errors import UserError, unknown
 from harness.methods import methods_named, read_methods
 from harness.planning.overrides import table_wide
 from harness.planning.recipe import Scalar, Seed, Size
-from harness.planning.request import FIELDS, Override, Request, Study, parse_override, same_table
+from harness.planning.request import FIELDS, OWN_DATA, Override, Request, Study, parse_override, same_table
 from harness.planning.table import Table, load_table
 from harness.yaml_files import MisplacedError, Places, Strict, load_yaml
 
@@ -159,7 +159,7 @@ def _target_values(table: Table, point: PointFile, target: PointTarget, places: 
     """A target's values by field of a request; '' and () where the preset's hold."""
     values = {name: getattr(target, name) for name in FIELDS if name != "methods"}
     preset = table.presets.get(target.preset)
-    if preset and preset.data == target.data:
+    if target.data == OWN_DATA or (preset and preset.data == target.data):
         values["data"] = ""  # a name for where the preset's tasks come from, nothing that a request takes
     names = {text.lower() for row in table.rows for text in (row.name, row.method)}
     title = "+".join(method.title for method in methods_named(point.name))

@@ -32,6 +32,8 @@ ROWS = (".csv", ".tsv", ".jsonl", ".parquet", ".json", ".txt", ".xlsx", ".xls", 
 """Suffixes by which a task is a file of labelled rows; of some formats an error then says what to write instead."""
 SEVERAL = tuple(name for name in FIELDS if BY_NAME[name].several)
 """Fields that hold several values."""
+OWN_DATA = "own"
+"""What stands for the data of tasks that are all files of the user's own."""
 OWN_TABLE = "own"
 """The table of a request that names tasks of the user's own alone, and no table; its protocol has the same name."""
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from harness.errors import UserError, unknown, unknown_names
 from harness.methods import METHODS, methods_named, read_methods
 from harness.planning.overrides import applied, check_effect, of_rows, set_here
-from harness.planning.request import YAML, Request, encoder_names
+from harness.planning.request import OWN_DATA, YAML, Request, encoder_names
 from harness.planning.resolved import ResolvedTable, encoder_titles, on_encoder
 from harness.planning.row import Row, rows_named
 from harness.planning.table import Column, Table, load_table
@@ -62,7 +62,8 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
         table=table,
         preset=preset,
         encoder=encoder,
-        data=request.data or base.data,
+        data=request.data
+        or (OWN_DATA if tasks and all(name in tasks and tasks[name].own for name in chosen_tasks) else base.data),
         rows=rows,
         tasks=chosen_tasks,
         columns=columns,

@@ -92,6 +92,19 @@ def forms(plan: Plan, row_sets: Iterable[RowSet]) -> set[str]:
 
 
 @pytest.mark.usefixtures("packaged", "reviews")
+def test_the_data_of_ones_own_files_are_not_those_of_the_preset() -> None:
+    """Under a paper's table too; a task of the preset beside them has the preset's."""
+
+    def data(*tasks: str) -> tuple[str, set[str]]:
+        request = Request("few_shot", tasks=tasks, label="stars", encoder="bert-tiny", methods=("ft",), sizes=(20,))
+        resolved = prepare(request, train=False).resolved
+        return resolved.data, {sentence for sentence in resolved.deviations if "packaged" in sentence}
+
+    assert data("reviews.csv") == ("own", set())
+    assert data("reviews.csv", "movies")[0] == "packaged"
+
+
+@pytest.mark.usefixtures("packaged", "reviews")
 @pytest.mark.parametrize("method", ["ft", "cmlm"])
 def test_tuning_sees_no_test_row_of_own(method: str) -> None:
     """What a study of a user's file trains on and selects on, and what table `own` tests on, share no text."""
