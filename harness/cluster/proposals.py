@@ -112,7 +112,6 @@ class Proposals(Searcher):
             self._tell(tells[0].trial.number, tells.popleft().told)
         for entry in list(entries.values()):
             if entry.same_as is None and unfinished(entry, retry):
-                self.history.restart(entry.trial.number)
                 self._waiting.append(entry.trial.number)
 
     def _remember(self, entry: Entry) -> None:
@@ -140,7 +139,9 @@ class Proposals(Searcher):
     def _suggest(self, trial_id: str) -> dict[str, Any] | None:
         waiting = (self._waiting.popleft() for _ in range(len(self._waiting)))
         number = next((number for number in waiting if not self._excluded(self.history.entries[number].trial)), None)
-        if number is None and (number := self._ask()) is None:
+        if number is not None:
+            self.history.restart(number)
+        elif (number := self._ask()) is None:
             return None
         self._numbers[trial_id] = number
         trial = self.history.entries[number].trial

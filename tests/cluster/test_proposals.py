@@ -348,6 +348,9 @@ def test_a_trial_whose_replicate_failed_is_run_again_and_a_diverged_one_is_not(t
     assert [trial.eligible for trial in first.history.trials] == [False] * 3
     told = [entry.told for entry in first.history.entries.values()]
     second = Tune(points, store)
+    assert second.history.trials == first.history.trials, (
+        "until they start again, as they ended: whoever only reads sees that"
+    )
     assert second.all().started == [1, 2]
     assert [trial.eligible for trial in second.history.trials] == [False, True, True]
     assert [entry.told for entry in second.history.entries.values()] == told, "the sampler's past does not change"
