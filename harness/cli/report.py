@@ -65,11 +65,11 @@ def report(args: argparse.Namespace) -> int:
     if args.study:
         return _study(args)
     settle_output(args, REPORT_FORMATS)
+    if args.figure:
+        args.table = _table_of(args.figure, args.table)
     check_format(args.format, args.figure, args.out)
     if args.scores:
         return deliver(_server_scores(args), args)
-    if args.figure:
-        args.table = _table_of(args.figure, args.table)
     request = recalled(args)
     check_trackers(request)
     reads = args.figure == EMBEDDINGS or args.figure in FIGURES or args.format == SUBMISSION
