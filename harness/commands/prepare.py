@@ -280,10 +280,18 @@ def prepare_recorded(request: Request) -> Prepared:
     prepared: Prepared | UserError
     try:
         prepared = prepare(request, train=False)
-        missing = lacking(prepared.plan)
-        if not missing and (prepared.recorded or not prepared.plan.runs):
+        missing = [name for name in prepared.plan.unresolved if not name.startswith(f"encoder {SELECTED}")]
+        if not missing and not prepared.plan.skipped and (prepared.recorded or not prepared.plan.runs):
             return prepared
-        wrong = f"{some_of(missing)} is not at hand" if missing else ""
+        texts = sum(name.startswith(UNTRANSLATED) for name in missing)
+        others = [name for name in missing if not name.startswith(UNTRANSLATED)]
+        wrong = (
+            f"{some_of(others)} is not at hand"
+            if others
+            else f"the back-translations of {counted(texts, 'row set')} are not at hand"
+            if texts
+            else ""
+        )
     except UserError as error:
         prepared, wrong = error, str(error).rstrip(".")
     store = Store(request.store or DEFAULT_URL, create=False)
@@ -295,7 +303,13 @@ def prepare_recorded(request: Request) -> Prepared:
             other.unread = wrong
             return other
         if isinstance(prepared, Prepared):
-            prepared.changed = _changed(prepared.plan, other.plan)
+            skipped = [
+                reason for row, task, reason in prepared.plan.skipped if (row, task, reason) not in other.plan.skipped
+            ]
+            if skipped and not other.plan.skipped:  # a translator that the bench had
+                other.unread = skipped[0]
+                return other
+            prepared.changed = "" if prepared.recorded else _changed(prepared.plan, other.plan)
             break
     if isinstance(prepared, UserError):
         raise prepared

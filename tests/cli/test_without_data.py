@@ -152,3 +152,30 @@ def test_what_the_store_keeps_holds_no_text_and_no_folder(lab: Path, harness: Ha
     body = json.dumps(store.snapshot_of(stored))
     assert str(lab) not in body
     assert not any(row.partition(",")[0] in body for row in (lab / "mood.csv").read_text().splitlines()[1:])
+
+
+def test_a_published_folder_has_the_rows_whose_texts_were_back_translated(
+    workdir: Path, harness: Harness, bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its keys come from texts that it does not hold, whether or not the originals are at hand."""
+    texts, labels = tiny.texts(120, 1)
+    rows = [(row[0], ("bad", "good")[label]) for row, label in zip(texts, labels, strict=True)]
+    write_csv(workdir / "mood.csv", rows, ("text", "mood"))
+    write_csv(
+        workdir / "back.csv",
+        [(row[0], f"{row[0]} again", f"once {row[0]}") for row in texts],
+        ("text", "view_1", "view_2"),
+    )
+    in_process.patch(monkeypatch)
+    shutil.copytree(bert, workdir / "enc")
+    words = BENCH.replace("ft,tapt", "ft,cssl")
+    said = harness(f"{words} --translator file:back.csv")
+    assert said.status == 0, said.err
+    assert harness("publish results").status == 0
+    before = harness("report")
+    assert before.err.count("Not read") == 0
+    (workdir / "back.csv").rename("away.csv")
+    for store in ("", " --store results"):
+        after = harness(f"report{store}")
+        assert (after.status, after.out) == (0, before.out)
+        assert "Not read: translator 'file:back.csv'" in after.err
