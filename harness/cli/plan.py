@@ -16,7 +16,7 @@ from harness.cli.request import read
 from harness.cli.terminal import duration, print_lines, print_table, time_range
 from harness.commands.compare import detections_of
 from harness.commands.execution import storage_of
-from harness.commands.prepare import MADE_LATER, Prepared, cost_on, prepare, shared_runs
+from harness.commands.prepare import Prepared, cost_on, lacking, prepare, shared_runs
 from harness.devices import device_and_count
 from harness.encoders.flops import parameters, weights_bytes
 from harness.errors import UserError
@@ -177,7 +177,7 @@ def describe(prepared: Prepared) -> list[str]:
             "the rows that read them are provisional."
         )
     lines += [f"{sentence}." for sentence in start_sentences(plan)]
-    missing = [name for name in plan.unresolved if not name.startswith(MADE_LATER)]
+    missing = lacking(plan)
     if missing:
         shown = ", ".join(missing[:4]) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
         lines.append(f"Unresolved (not at hand; keys are provisional): {shown}.")

@@ -63,8 +63,7 @@ def tune(args: argparse.Namespace) -> int:
     with searched(read_tune(args), ON_TERMINAL, show_trials, agree, begin) as (opened, track):
         status = _report(opened, args.format, args.final_test)
         if opened.over:
-            running = sum(trial.state == "running" for trial in opened.proposals.history.trials)
-            left = running + opened.proposals.remaining()
+            left = opened.proposals.remaining()
             print_lines(
                 [f"Ended because {opened.over}: {counted(left, 'point')} left at most; the same command goes on."]
             )

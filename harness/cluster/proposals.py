@@ -119,11 +119,12 @@ class Proposals(Searcher):
             self._known.setdefault(self.points.identity(entry.trial.point), entry.trial.number)
 
     def remaining(self) -> int:
-        """How many trials Tune may still run."""
+        """How many trials have not ended or may still be proposed."""
         last = list(self.history.entries.values())[-REPEATS:]
         vain = [entry.same_as is not None or entry.trial.state == "excluded" for entry in last]
         exhausted = len(last) == REPEATS and all(vain)
-        return len(self._waiting) + (0 if exhausted else self._more())
+        unended = {trial.number for trial in self.history.trials if trial.state == "running"} | {*self._waiting}
+        return len(unended) + (0 if exhausted else self._more())
 
     def _more(self) -> int:
         """How many points may still be proposed. A grid ends with its list, even if two of its points are one computation."""

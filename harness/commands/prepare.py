@@ -46,7 +46,8 @@ from harness.wording import counted, listed, some_of
 
 UNTRANSLATED = "data back-translation of "
 """How the plan names rows that are not back-translated yet."""
-MADE_LATER = (UNTRANSLATED, f"encoder {SELECTED}")
+SELECTED_LATER = f"encoder {SELECTED}"
+MADE_LATER = (UNTRANSLATED, SELECTED_LATER)
 """How the plan names what the command that trains makes itself."""
 
 
@@ -149,8 +150,7 @@ class Prepared:
     @property
     def snapshot(self) -> Any:
         """What the plan read, as JSON, for a store; None where some of it is not at hand."""
-        lacking = [name for name in self.plan.unresolved if not name.startswith(f"encoder {SELECTED}")]
-        return None if lacking else snapshot(self.plan, self.named.files).to_json()
+        return None if lacking(self.plan, SELECTED_LATER) else snapshot(self.plan, self.named.files).to_json()
 
 
 def read_named(request: Request) -> Named:
@@ -269,9 +269,9 @@ def _with_work(
     return Prepared(request, named, resolved, plan, store, statuses, items, blocked, calibrations, slots, translators)
 
 
-def lacking(plan: Plan) -> list[str]:
-    """What a plan needs and is neither at hand nor made by the command that trains."""
-    return [name for name in plan.unresolved if not name.startswith(MADE_LATER)]
+def lacking(plan: Plan, later: str | tuple[str, ...] = MADE_LATER) -> list[str]:
+    """What a plan needs and has not got, without what begins like `later`: by default what the command that trains makes."""
+    return [name for name in plan.unresolved if not name.startswith(later)]
 
 
 def prepare_recorded(request: Request) -> Prepared:
@@ -280,18 +280,9 @@ def prepare_recorded(request: Request) -> Prepared:
     prepared: Prepared | UserError
     try:
         prepared = prepare(request, train=False)
-        missing = [name for name in prepared.plan.unresolved if not name.startswith(f"encoder {SELECTED}")]
-        if not missing and not prepared.plan.skipped and (prepared.recorded or not prepared.plan.runs):
+        wrong = _unread(prepared.plan)
+        if not wrong and not prepared.plan.skipped and (prepared.recorded or not prepared.plan.runs):
             return prepared
-        texts = sum(name.startswith(UNTRANSLATED) for name in missing)
-        others = [name for name in missing if not name.startswith(UNTRANSLATED)]
-        wrong = (
-            f"{some_of(others)} is not at hand"
-            if others
-            else f"the back-translations of {counted(texts, 'row set')} are not at hand"
-            if texts
-            else ""
-        )
     except UserError as error:
         prepared, wrong = error, str(error).rstrip(".")
     store = Store(request.store or DEFAULT_URL, create=False)
@@ -299,21 +290,26 @@ def prepare_recorded(request: Request) -> Prepared:
         other = _of_snapshot(request, stored, store)
         if other is None or not other.recorded:
             continue
+        # Only this machine lacks a translator that the bench had.
+        if isinstance(prepared, Prepared) and prepared.plan.skipped and not other.plan.skipped:
+            wrong = wrong or prepared.plan.skipped[0][2]
         if wrong:
             other.unread = wrong
             return other
-        if isinstance(prepared, Prepared):
-            skipped = [
-                reason for row, task, reason in prepared.plan.skipped if (row, task, reason) not in other.plan.skipped
-            ]
-            if skipped and not other.plan.skipped:  # a translator that the bench had
-                other.unread = skipped[0]
-                return other
-            prepared.changed = "" if prepared.recorded else _changed(prepared.plan, other.plan)
-            break
+        if isinstance(prepared, Prepared) and not prepared.recorded:
+            prepared.changed = _changed(prepared.plan, other.plan)
+        break
     if isinstance(prepared, UserError):
         raise prepared
     return prepared
+
+
+def _unread(plan: Plan) -> str:
+    """What a plan could not read, as a clause; '' where it read all."""
+    if names := lacking(plan):
+        return f"{some_of(names)} is not at hand"
+    texts = lacking(plan, SELECTED_LATER)
+    return f"the back-translations of {counted(len(texts), 'row set')} are not at hand" if texts else ""
 
 
 def _changed(plan: Plan, other: Plan) -> str:

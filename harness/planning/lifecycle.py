@@ -166,9 +166,8 @@ class Lifecycle:
             self._remade.add(parent.key)
             starts = self._starts[parent.key]
             save_at = tuple(sorted(starts - {0}))
-            remake = Item(parent, f"weights for {item.name}", item.cost, (), 0 in starts, True, 0, save_at=save_at)
-            remake.turn = item.turn
-            self._push(remake)
+            name = f"weights for {item.name}"
+            self._push(Item(parent, name, item.cost, (), 0 in starts, True, 0, save_at=save_at, turn=item.turn))
             sentence = f"the weights of stage {parent.key[:10]} ({parent.phase}) were deleted from {shown}: they are made again."
             outputs.append(Event("notice", item, sentence))
         self._wait(item)
