@@ -173,7 +173,7 @@ def own_scores(resolved: ResolvedTable, results: pd.DataFrame) -> pd.DataFrame:
         _note(*run) for run in zip(*(own[name] for name in ("status", "reason", "done", "collapsed")), strict=True)
     ]
     own = own.assign(note=pd.Series(notes, own.index, dtype=object))
-    return own[[*PLACE, "configuration", "task", "dev", "test", "done", "collapsed", "note"]]
+    return own[[*PLACE, "configuration", "task", "dev", "test", "done", "collapsed", "note", "hardware"]]
 
 
 def counted_scores(grid: Grid) -> pd.DataFrame:

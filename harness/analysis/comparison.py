@@ -43,7 +43,8 @@ Answers = Mapping[tuple[int, str, str, int, int], NDArray[np.float64]]
 class Comparison:
     """`row` minus `against` in one column at one size. `difference`: on the metric's own scale; None where no replicate is done in both.
 
-    `p_holm`, `flip_p_holm`, `equivalence_p_holm`: adjusted over the family of `Comparisons`. `left_out`: what is not in it.
+    `p_holm`, `flip_p_holm`, `equivalence_p_holm`: adjusted over the family of `Comparisons`. `left_out`: what is not in it. `across_hardware`: how many of its
+    pairs are two runs on different hardware, between which numbers agree up to rounding only; a difference may then be one of machines.
     """
 
     size: int
@@ -58,6 +59,7 @@ class Comparison:
     equivalence_p_holm: float | None = None
     verdict: Verdict = "no verdict"
     left_out: tuple[str, ...] = ()
+    across_hardware: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,13 +79,15 @@ class Comparisons:
 
 @dataclass(frozen=True)
 class Runs:
-    """The scores of one place by replicate, on the metric's own scale, and the row that was run in each ('' where several were)."""
+    """The scores of one place by replicate, on the metric's own scale, the row that was run in each ('' where several were), and the
+    hardware of all that is in the score, as far as it is recorded."""
 
     scores: Mapping[Pair, float]
     configurations: Mapping[Pair, str]
+    hardware: Mapping[Pair, set[str]]
 
 
-NO_RUNS = Runs({}, {})
+NO_RUNS = Runs({}, {}, {})
 
 
 def compared(
@@ -176,7 +180,7 @@ def runs_of(grid: Grid) -> dict[Place, Runs]:
     scores: Any = counted_scores(grid)
     found: dict[Place, Runs] = {}
     for (size, row, column), frame in scores.groupby(["size", "row", "column"], sort=False):
-        found[int(size), row, column] = _runs(frame)
+        found[int(size), row, column] = _runs(frame, frame)
     over = [column for group in grid.resolved.average_over for column in group]
     if AVERAGE in columns_of(grid):
         here = scores[scores["column"].isin(over)]
@@ -185,7 +189,7 @@ def runs_of(grid: Grid) -> dict[Place, Runs]:
             whole = frame.groupby(replicate)["column"].transform("nunique") == len(over)
             if whole.any():
                 averages = replicate_averages(frame[whole], replicate, grid.resolved.average_over)
-                found[int(size), row, AVERAGE] = _runs(averages)
+                found[int(size), row, AVERAGE] = _runs(averages, frame[whole])
     return found
 
 
@@ -205,7 +209,11 @@ def cell_intervals(grid: Grid) -> dict[Place, Interval]:
     return found
 
 
-def _runs(frame: pd.DataFrame) -> Runs:
+def _runs(frame: pd.DataFrame, trained: pd.DataFrame) -> Runs:
+    """`frame`: a score a configuration and replicate; `trained`: the runs that these scores are of."""
+    hardware: dict[Pair, set[str]] = {}
+    for subset, seed, device in trained[["subset", "seed", "hardware"]].dropna().itertuples(index=False):
+        hardware.setdefault((int(subset), int(seed)), set()).add(str(device))
     scores: dict[Pair, list[float]] = {}
     names: dict[Pair, list[str]] = {}
     for subset, seed, score, name in zip(
@@ -216,6 +224,7 @@ def _runs(frame: pd.DataFrame) -> Runs:
     return Runs(
         {pair: float(np.mean(values)) for pair, values in scores.items()},
         {pair: rows[0] if len(rows) == 1 else "" for pair, rows in names.items()},
+        hardware,
     )
 
 
@@ -251,13 +260,21 @@ def _compared(
             left_out.append(
                 f"test items are a factor for accuracy, EM and answer F1 of one task only, not for {metric}"
             )
-    differences = paired(ours, theirs, subsets, seeds)
-    return replace(base, difference=difference(differences, region, items), left_out=tuple(left_out))
+    tested = difference(paired(ours, theirs, subsets, seeds), region, items)
+    return replace(
+        base, difference=tested, left_out=tuple(left_out), across_hardware=_across(ours, theirs, subsets, seeds)
+    )
 
 
 def paired(ours: Runs, theirs: Runs, subsets: Sequence[int], seeds: Sequence[int]) -> NDArray[np.float64]:
     """(subsets, seeds): the difference of each pair."""
     return np.array([[ours.scores[s, r] - theirs.scores[s, r] for r in seeds] for s in subsets])
+
+
+def _across(ours: Runs, theirs: Runs, subsets: Sequence[int], seeds: Sequence[int]) -> int:
+    """How many pairs are two runs on different hardware. A run that does not say its hardware counts as run on the other's."""
+    pairs = [(ours.hardware.get(pair), theirs.hardware.get(pair)) for pair in itertools.product(subsets, seeds)]
+    return sum(a != b for a, b in pairs if a and b)
 
 
 def leaders(grid: Grid) -> set[Place]:

@@ -67,7 +67,7 @@ def sentence(comparison: Comparison, comparisons: Comparisons) -> str:
         f"{' and the test items' if d.item_share is not None else ''}; p {_p(d.p)}, by Holm {_p(c.p_holm)}"
     )
     words = f"equivalent within ±{in_points(comparisons.region)} points" if c.verdict == "equivalent" else c.verdict
-    return f"{place}: {words}: {figures}{_exact(c)}{_limits(d.num_subsets, d.num_seeds)}{left_out}."
+    return f"{place}: {words}: {figures}{_exact(c)}{_limits(d.num_subsets, d.num_seeds)}{_machines(c)}{left_out}."
 
 
 def sentences(comparisons: Comparisons) -> list[str]:
@@ -89,6 +89,13 @@ def _exact(c: Comparison) -> str:
         return ""
     units = "subsets" if c.difference.num_subsets > 1 else "seeds"
     return "" if flip.floor >= LEVEL else f"; exact sign-flip p {_p(flip.p)} over {flip.count} {units}"
+
+
+def _machines(c: Comparison) -> str:
+    """How much of a difference may be one of machines."""
+    assert c.difference is not None
+    pairs = c.difference.num_subsets * c.difference.num_seeds
+    return f"; {c.across_hardware} of {counted(pairs, 'pair')} ran on different hardware" if c.across_hardware else ""
 
 
 def _limits(num_subsets: int, num_seeds: int) -> str:
@@ -121,6 +128,11 @@ def notes(comparisons: Comparisons) -> list[str]:
     else:
         lines.append(
             "The test set is taken as given; --items asks whether it would hold on another one (accuracy, EM, answer F1)."
+        )
+    if any(c.across_hardware for c in comparisons.comparisons):
+        lines.append(
+            "Between different hardware numbers agree up to rounding only: a difference there may be one of machines. "
+            "'harness verify FILE --rerun K' says how far runs differ that are trained again on this machine."
         )
     if AVERAGE in columns_of(comparisons.grid):
         lines.append("Avg takes its columns as given: it says nothing of further tasks.")
@@ -284,6 +296,7 @@ def _flat(c: Comparison, comparisons: Comparisons) -> dict[str, Any]:
         "equivalence_p": d.equivalence_p if d else None,
         "equivalence_p_holm": c.equivalence_p_holm,
         "item_share": d.item_share if d else None,
+        "across_hardware": c.across_hardware,
         "verdict": c.verdict,
         "sentence": sentence(c, comparisons),
     }

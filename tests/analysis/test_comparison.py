@@ -101,6 +101,37 @@ def test_verdicts_and_their_sentences() -> None:
     assert noisy.against == "SCL"
 
 
+def test_pairs_across_hardware_are_counted_where_they_are_compared() -> None:
+    r = resolved(tasks=("sst2", "rte"))
+    first = r.subsets[0]
+
+    def device(x: Result) -> str | None:
+        if x.row == "TAPT":
+            return None
+        return "site B" if (x.row, x.column, x.subset) == ("SCL", "rte", first) else "site A"
+
+    runs = [replace(x, hardware=device(x)) for x in results(r)]
+    found = compared(filled(r, runs))
+    counts = {(x.row, x.column): x.across_hardware for x in found.comparisons}
+    expected = {(row, column): 0 for row in ("SCL", "TAPT") for column in ("sst2", "rte", "avg")}
+    # An average is of other hardware where one of its columns is; what does not name its hardware is not said to differ.
+    assert counts == {**expected, ("SCL", "rte"): len(r.seeds), ("SCL", "avg"): len(r.seeds)}
+    assert list(comparison_frame(found)["across_hardware"]) == [x.across_hardware for x in found.comparisons]
+    said = {(x.row, x.column): sentence(x, found) for x in found.comparisons}
+    assert {place for place, text in said.items() if "ran on different hardware" in text} == {
+        ("SCL", "rte"),
+        ("SCL", "avg"),
+    }
+    assert "; 3 of 15 pairs ran on different hardware" in said["SCL", "rte"]
+    assert sum("difference there may be one of machines" in note for note in notes(found)) == 1
+
+    # What is dropped from the design is not counted either.
+    dropped = [x for x in runs if not (x.row == "FT" and x.subset == first)]
+    assert not any(x.across_hardware for x in compared(filled(r, dropped)).comparisons)
+    one_site = [replace(x, hardware="site A") for x in runs]
+    assert not any("machines" in note for note in notes(compared(filled(r, one_site))))
+
+
 def test_of_many_comparisons_those_that_are_decided_get_a_sentence() -> None:
     r = resolved(tasks=("sst2", "rte", "mrpc", "qnli", "cola", "qqp"))
     text = rendered(compared(filled(r, shifted(r, {"FT": 0.0, "SCL": 0.2, "TAPT": 0.0}))), "text")
