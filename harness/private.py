@@ -83,8 +83,8 @@ def draining_nodes() -> dict[str, int]:
     """Nodes that will leave the cluster, by Ray's id, with the time of that in ms since the epoch (0: not said)."""
     import ray
 
-    found: dict[str, int] = ray._private.state.state.get_draining_nodes()
-    return found
+    deadlines: dict[str, int] = ray._private.state.state.get_draining_nodes()
+    return deadlines
 
 
 def worker_process_died(error: Exception) -> bool:
@@ -124,8 +124,8 @@ def linear_pointwise(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x [n, i] @ weight [o, i].T + bias [o] through oneDNN."""
     import torch
 
-    found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return found
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return product
 
 
 def softmax_backward(gradient: Tensor, output: Tensor) -> Tensor:
@@ -139,8 +139,8 @@ def gelu_backward(gradient: Tensor, x: Tensor) -> Tensor:
     """The gradient of the exact GELU of x."""
     import torch
 
-    found: Tensor = torch.ops.aten.gelu_backward(gradient, x)
-    return found
+    through: Tensor = torch.ops.aten.gelu_backward(gradient, x)
+    return through
 
 
 def layer_norm_backward(
@@ -149,10 +149,10 @@ def layer_norm_backward(
     """The gradients of a layer norm's input, weight and bias; `mean` and `rstd` are what `torch.native_layer_norm` returned."""
     import torch
 
-    found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.native_layer_norm_backward(
+    gradients: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.native_layer_norm_backward(
         gradient, x, shape, mean, rstd, weight, bias, (True, True, True)
     )
-    return found
+    return gradients
 
 
 # ---------------------------------------------------------------------------------------------------------------- Optuna

@@ -107,12 +107,12 @@ def answers(
         measure = METRICS[column.metric].per_item
         if measure is None or plan.resolved.aggregate.scores != "test":
             continue
-        task, columns[name] = plan.tasks[column.task].task, plan.tasks[column.task].tests[column.evaluation].digest
-        measures[name], rows = measure, plan.library.get(columns[name])
-        if task.unit is not None and rows is None:
-            del columns[name]
-        elif task.unit is not None and rows is not None:
+        task, digest = plan.tasks[column.task].task, plan.tasks[column.task].tests[column.evaluation].digest
+        if task.unit is not None:
+            if (rows := plan.library.get(digest)) is None:
+                continue
             units[name] = np.unique(unit_ids(rows, task.unit), return_inverse=True)[1]
+        columns[name], measures[name] = digest, measure
     metrics = {name: plan.resolved.columns[name].metric for name in columns}
     mine = results[(results["status"] == "done") & (results["metric"] == results["column"].map(metrics))]
     places = [*zip(*(mine[name] for name in ("size", "row", "column", "subset", "seed", "key")), strict=True)]
