@@ -139,8 +139,8 @@ def gelu_backward(gradient: Tensor, x: Tensor) -> Tensor:
     """The gradient of the exact GELU of x."""
     import torch
 
-    through: Tensor = torch.ops.aten.gelu_backward(gradient, x)
-    return through
+    gradient_of_x: Tensor = torch.ops.aten.gelu_backward(gradient, x)
+    return gradient_of_x
 
 
 def layer_norm_backward(

@@ -30,7 +30,7 @@ from harness.report.notes import (
     unreached_sentences,
 )
 from harness.report.power import detection_lines
-from harness.wording import counted, listed, sizes_text
+from harness.wording import counted, listed, sizes_text, some_of
 from harness.yaml_files import format_value
 
 if TYPE_CHECKING:
@@ -177,10 +177,8 @@ def describe(prepared: Prepared) -> list[str]:
             "the rows that read them are provisional."
         )
     lines += [f"{sentence}." for sentence in start_sentences(plan)]
-    missing = lacking(plan)
-    if missing:
-        shown = ", ".join(missing[:4]) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
-        lines.append(f"Unresolved (not at hand; keys are provisional): {shown}.")
+    if missing := lacking(plan):
+        lines.append(f"Unresolved (not at hand; keys are provisional): {some_of(missing, 4)}.")
     flops = sum(item.cost for item in prepared.items)
     speeds = [f"at {speed.flops / 1e9:.0f} GFLOP/s a slot, {speed.known_by}" for speed in prepared.calibrations]
     several = len(speeds) > 1

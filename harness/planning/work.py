@@ -91,8 +91,8 @@ def work(
         steps, remake = needed.get(key, set()), key not in pending
         kept = 0 in steps or (not remake and (keep != "none" or key in needed))
         steps = (steps if remake else steps | plan.saved_at(stage)) - {0}
-        after, cost = tuple(sorted(steps)), plan.stage_flops(stage)
-        item = Item(stage, name, cost, metrics, kept, remake, attempt, save_at=after, turn=turns[key])
+        save_at, cost = tuple(sorted(steps)), plan.stage_flops(stage)
+        item = Item(stage, name, cost, metrics, kept, remake, attempt, save_at=save_at, turn=turns[key])
         item.cost *= item.until / stage.optim.steps if item.until else 1
         items.append(item)
     return items, blocked
