@@ -4,7 +4,6 @@ wait where a test wants them to."""
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 import subprocess
@@ -85,14 +84,15 @@ def start_worker(execution: Execution, setup: WorkerSetup, ledger: Any, name: st
 class Bench:
     """A pool at work in a thread."""
 
-    def __init__(self, folder: Path, every: list[Item], execution: Execution, deadline: float = math.inf) -> None:
+    def __init__(self, folder: Path, every: list[Item], execution: Execution) -> None:
         (folder / "begun").mkdir(exist_ok=True)
         self.folder, self.every = folder, every
         self.store = Store(f"sqlite:///{folder / 'harness.db'}")
         self.events: list[Event] = []
         self.error: BaseException | None = None
         self.over = ""
-        self._execution, self._deadline = execution, deadline
+        self._pool: Pool | None = None
+        self._execution = execution
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -101,15 +101,8 @@ class Bench:
         empty = (np.zeros(1, np.int32), np.zeros(1, np.int64))
         vocabularies = {item.stage.encoder.digest: Vocabulary(9, None, 0) for item in self.every}
         try:
-            at_work = Pool(
-                self.store,
-                setup,
-                vocabularies,
-                lambda *_: empty,
-                self._execution,
-                "none",
-                start_worker,
-                deadline=self._deadline,
+            at_work = self._pool = Pool(
+                self.store, setup, vocabularies, lambda *_: empty, self._execution, "none", start_worker
             )
             try:
                 for event in at_work.run(self.every):
@@ -134,6 +127,11 @@ class Bench:
 
     def go(self) -> None:
         (self.folder / "go").touch()
+
+    def time_is_over(self) -> None:
+        """The deadline is now: one given by the clock might pass before a stage has begun."""
+        assert self._pool
+        self._pool._stop_requests._deadline = time.monotonic()
 
     def ends(self) -> dict[str, Record]:
         """The records, once all stages have ended."""
@@ -285,8 +283,9 @@ def test_a_node_that_gives_notice_gives_its_stages_back_and_gets_no_other(cluste
 def test_at_its_deadline_a_bench_ends_in_order_and_another_goes_on(cluster: Cluster, tmp_path: Path) -> None:
     every = leaves(3)
     with node(cluster, num_cpus=2):
-        bench = Bench(tmp_path, every, Execution(), time.monotonic() + 15)
+        bench = Bench(tmp_path, every, Execution())
         bench.waits_for("two stages", lambda: len(bench.begun()) == 2)
+        bench.time_is_over()
         assert bench.ends() == {}
         assert bench.over == "the time of this command is over"
         assert len(bench.begun()) == 2, "the third did not start"
