@@ -39,10 +39,10 @@ from harness.commands.export import Exported
 from harness.commands.export import export as write
 from harness.commands.predict import classifier
 from harness.commands.prepare import Prepared, prepare, prepare_recorded
-from harness.commands.publish import Published
+from harness.commands.publish import Published, open_other
 from harness.commands.publish import publish as write_published
 from harness.commands.recorded import StageRecord, best_key, misclassified, recorded, recorded_runs, stage_record
-from harness.commands.stored import check_exists, last_bench, like_last
+from harness.commands.stored import last_bench, like_last
 from harness.commands.study import (
     Opened,
     StudyPlan,
@@ -300,19 +300,25 @@ def record(key: str, *, store: str = DEFAULT_URL) -> StageRecord:
 
 
 def publish(
-    folder: Name, table: Name = "", *, set: Set | None = None, with_file: Files = "", **fields: Unpack[Fields]
+    folder: Name,
+    table: Name = "",
+    *,
+    without_labels: bool = False,
+    set: Set | None = None,
+    with_file: Files = "",
+    **fields: Unpack[Fields],
 ) -> Published:
-    """Write the results and records of a table as a folder that others check, print and continue. Arguments as of `results`."""
+    """Write the results and records of a table as a folder that others check, print and continue. `without_labels`: without the gold labels of
+    its examples, which `merge` takes from the data. Other arguments as of `results`."""
     request = _recalled("publish", request_from(table, set, with_file, fields))
-    return write_published(prepare(request, train=False), Path(fspath(folder)))
+    return write_published(prepare(request, train=False), Path(fspath(folder)), gold=not without_labels)
 
 
-def merge(other: Name, *, store: str = DEFAULT_URL) -> Merged:
+def merge(other: Name, *, data: Name | None = None, store: str = DEFAULT_URL) -> Merged:
     """Take over what another store, or a published folder, holds and `store` lacks. A finished record of `store` stays; what differs is
-    in `conflicts` and `studies` of the result."""
-    theirs = Store(fspath(other), create=False)
-    check_exists(theirs)
-    return merge_stores(Store(store), theirs)
+    in `conflicts` and `studies` of the result. `data`: of a folder that was published without labels."""
+    theirs = open_other(fspath(other), None if data is None else fspath(data))
+    return merge_stores(Store(store), theirs.store, theirs.labels)
 
 
 def runs(*, store: str = DEFAULT_URL) -> pd.DataFrame:

@@ -380,13 +380,14 @@ def _verify(verify: argparse.ArgumentParser) -> None:
 
 def _publish(publish: argparse.ArgumentParser) -> None:
     publish.add_argument("folder", metavar="FOLDER", help="folder to write, new or of the same table")
+    _switch(publish, "--without-labels", "leave out the gold labels of the examples, which 'merge' takes from the data")
     _table_flags(publish)
     _last_flag(publish)
 
 
 def _merge(merge: argparse.ArgumentParser) -> None:
     merge.add_argument("others", nargs="+", metavar="OTHER", type=store, help="store, or folder that 'publish' wrote")
-    _add(merge, "store")
+    _add(merge, "store", "data", data="data of what was published without labels (default: as its bench named them)")
 
 
 def _init(init: argparse.ArgumentParser) -> None:

@@ -11,8 +11,8 @@ from harness.cli import EXIT_INCOMPLETE
 from harness.cli.request import recalled
 from harness.cli.terminal import escaped, print_lines
 from harness.commands.prepare import prepare
+from harness.commands.publish import open_other
 from harness.commands.publish import publish as write
-from harness.commands.stored import check_exists
 from harness.paths import named_path
 from harness.specs import Record
 from harness.store import DEFAULT_URL, Store
@@ -27,11 +27,13 @@ SHOWN = 5
 def publish(args: argparse.Namespace) -> int:
     """Write the folder. 1 where runs of the table are missing in it."""
     folder = named_path(args.folder)
-    published = write(prepare(recalled(args), train=False), folder)
+    published = write(prepare(recalled(args), train=False), folder, gold=not args.without_labels)
     rows = counted(published.rows, "row")
     lines = [
         f"Published {counted(published.records, 'record')} and {rows} of results in {folder}{'' if published.complete else ', of an unfinished table'}.",
-        f"'harness report --store {folder}' prints it, 'harness verify {folder}' checks it, 'harness merge {folder}' takes it over.",
+        f"'harness merge {folder} --data DATA' takes it over with the labels of the data."
+        if args.without_labels
+        else f"'harness report --store {folder}' prints it, 'harness verify {folder}' checks it, 'harness merge {folder}' takes it over.",
     ]
     print_lines(map(escaped, lines), sys.stdout)
     return 0 if published.complete else EXIT_INCOMPLETE
@@ -39,12 +41,10 @@ def publish(args: argparse.Namespace) -> int:
 
 def merge(args: argparse.Namespace) -> int:
     """Take over from each store in turn. 1 where something differs and stays as it is here."""
-    others = [Store(other, create=False) for other in args.others]
-    for other in others:
-        check_exists(other)
+    others = [open_other(other, args.data) for other in args.others]
     store, agree = Store(args.store or DEFAULT_URL), True
     for other in others:
-        merged = take_over(store, other)
+        merged = take_over(store, other.store, other.labels)
         agree = agree and merged.agrees
         print_lines(map(escaped, _lines(merged, other.shown, store.shown)), sys.stdout)
     return 0 if agree else EXIT_INCOMPLETE

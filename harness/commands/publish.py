@@ -7,21 +7,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.commands.prepare import Prepared
+from harness.commands.prepare import Prepared, prepare
 from harness.commands.report import grid_of
-from harness.commands.stored import command
+from harness.commands.stored import check_exists, command, last_bench
 from harness.errors import UserError
 from harness.paths import replace_file, without_folders
 from harness.report.document import markdown_lines
 from harness.report.provenance import COST_LINES, VERSIONS, cost_table
 from harness.report.table import render
 from harness.store import Store
-from harness.store.exchange import publish_records
-from harness.store.published import RECORDS_FILE, is_published
+from harness.store.database import sqlite_url
+from harness.store.exchange import Labels, publish_records
+from harness.store.published import RECORDS_FILE, UNLABELLED_FILE, is_published, unpacked
 from harness.wording import counted, listed
 
 RESULTS_FILE, TABLE_FILE = "results.csv", "README.md"
-FILES = (RESULTS_FILE, TABLE_FILE, RECORDS_FILE)
+FILES = (RESULTS_FILE, TABLE_FILE, RECORDS_FILE, UNLABELLED_FILE)
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,9 @@ class Published:
     complete: bool
 
 
-def publish(prepared: Prepared, folder: Path) -> Published:
+def publish(prepared: Prepared, folder: Path, *, gold: bool = True) -> Published:
     """Write a folder of a table, or write it again with what the store has gained. No texts, no weights, and of paths the last part alone.
+    `gold`: with the gold labels of dev and test, or without: `open_other` takes them from the data.
 
     Raises UserError where nothing is recorded, where the folder holds anything else, and where it holds records that the store lacks.
     """
@@ -59,7 +61,7 @@ def publish(prepared: Prepared, folder: Path) -> Published:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         values = _without_folders(prepared.named.kept.values)
-        count = publish_records(store, table, plan.stages, values, folder, prepared.snapshot)
+        count = publish_records(store, table, plan.stages, values, folder, prepared.snapshot, gold)
         replace_file(folder / RESULTS_FILE, render(grid, caption, "csv").encode())
         replace_file(folder / TABLE_FILE, (render(grid, caption, "md") + "\n" + "\n".join(made) + "\n").encode())
     except OSError as error:
@@ -76,15 +78,52 @@ def _check_folder(folder: Path, store: Store) -> None:
         raise UserError(
             f"{folder}: holds {listed(others[:3])}, which belongs to no published table; name a folder of its own."
         )
-    if is_published(str(folder)):
-        published = Store(str(folder), create=False)
-        keys = published.keys()
+    for name in (name for name in (RECORDS_FILE, UNLABELLED_FILE) if is_published(str(folder), name)):
+        keys = Store(sqlite_url(unpacked(folder, name)), create=False).keys()
         lacking = keys - store.statuses(keys).keys()
         if lacking:
             raise UserError(
                 f"{folder}: holds {counted(len(lacking), 'record')} that {store.shown} lacks and that would be lost; take them over first with "
                 f"'harness merge {folder}'."
             )
+
+
+@dataclass(frozen=True)
+class Other:
+    """A store to take records from. `labels`: of one that was published without them; `shown`: as the user named it."""
+
+    store: Store
+    labels: Labels | None
+    shown: str
+
+
+def open_other(name: str, data: str | None = None) -> Other:
+    """A store or a published folder, for `harness.store.merge`. `data`: the folder with the data of one that was published without labels; None:
+    where its bench had them. Raises UserError where it is not there, and where the data are not the rows that it predicts."""
+    if is_published(name, UNLABELLED_FILE):
+        store = Store(sqlite_url(unpacked(Path(name).expanduser(), UNLABELLED_FILE)), create=False)
+        return Other(store, _labels_of(store, name, data), name)
+    store = Store(name, create=False)
+    check_exists(store)
+    return Other(store, None, store.shown)
+
+
+def _labels_of(there: Store, shown: str, data: str | None) -> Labels:
+    stored = last_bench(there)
+    if stored is None:
+        raise UserError(f"{shown}: names no bench; publish it again.")
+    request = replace(stored[1], store=there.url, data=data or stored[1].data)
+    library = prepare(request, train=False).plan.library
+    for key in sorted(there.keys()):
+        stage = there.stage(key)
+        assert stage is not None  # a record keeps its stage
+        for rows in (stage.data.dev, *stage.data.tests):
+            if rows is not None and rows.digest not in library:
+                raise UserError(
+                    f"{shown}: predicts {rows.name} (digest {rows.digest[:10]}), which {request.data or 'its data'} does not hold; name the data that "
+                    "it was made from with --data."
+                )
+    return lambda digest: library[digest].gold
 
 
 def _versions(provenance: Mapping[str, Any]) -> str:

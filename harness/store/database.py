@@ -26,7 +26,7 @@ from sqlalchemy.engine import Connection, Engine
 from harness.errors import UserError
 from harness.store import retry
 from harness.store.integrity import sha256_of
-from harness.store.published import is_published, unpacked
+from harness.store.published import UNLABELLED_FILE, is_published, unpacked
 from harness.store.tables import META, metadata
 
 SCHEMA_VERSION = 1
@@ -63,6 +63,10 @@ class Database:
 
     def __init__(self, url: str = DEFAULT_URL, *, create: bool = True) -> None:
         self._published = is_published(url)
+        if not self._published and is_published(url, UNLABELLED_FILE):
+            raise UserError(
+                f"{url}: was published without labels; complete it from its data in a store of yours with 'harness merge {url} --data DATA'."
+            )
         self._parsed = parsed(sqlite_url(unpacked(Path(url).expanduser())) if self._published else url)
         self.shown = url if self._published else shown(self._parsed)
         if create:

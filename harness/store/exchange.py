@@ -7,22 +7,24 @@ import lzma
 import math
 import sqlite3
 import tempfile
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
+from numpy.typing import NDArray
 from sqlalchemy.engine import Connection
 
+from harness.kinds import Predictions
 from harness.paths import replace_file
 from harness.specs import Record
 from harness.store.database import sqlite_url
-from harness.store.integrity import Row, report_damage
+from harness.store.integrity import Row, checksum, packed, report_damage, sha256_of, unpacked
 from harness.store.kept import StoredRequest
-from harness.store.published import RECORDS_FILE
+from harness.store.published import RECORDS_FILE, UNLABELLED_FILE
 from harness.store.records import Store
 from harness.store.tables import (
     LATER,
@@ -39,6 +41,9 @@ from harness.store.tables import (
 
 CHUNK = 100
 """Records, with their predictions, of one transaction."""
+
+Labels = Callable[[str], NDArray[Any]]
+"""The gold labels [n] of a row set, in its canonical order, by its digest."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +74,10 @@ class Merged:
         return not (self.conflicts or self.studies or self.damaged)
 
 
-def merge(ours: Store, theirs: Store) -> Merged:
-    """Take over every record, label, request, back-translation, trial and probe that `ours` lacks. Merging again changes nothing."""
-    merged = take_records(ours, theirs, sorted(theirs.keys()))
+def merge(ours: Store, theirs: Store, gold: Labels | None = None) -> Merged:
+    """Take over every record, label, request, back-translation, trial and probe that `ours` lacks. Merging again changes nothing.
+    `gold`: for records that have none."""
+    merged = take_records(ours, theirs, sorted(theirs.keys()), gold)
     requests = [dict(row) for row in theirs._select(sa.select(REQUESTS), REQUESTS)]
     if here := ours.requests():  # the last bench of a store is one that was run on it
         before = math.nextafter(here[0].asked_at, 0.0)
@@ -83,9 +89,10 @@ def merge(ours: Store, theirs: Store) -> Merged:
     return merged
 
 
-def take_records(ours: Store, theirs: Store, keys: Collection[str]) -> Merged:
+def take_records(ours: Store, theirs: Store, keys: Collection[str], gold: Labels | None = None) -> Merged:
     """Take over the records of these keys, in their order. Both outcomes of a key that has two finished records are compared: the
-    selected update, the scores on dev, and what is predicted. Weights and times may differ, as they do between machines."""
+    selected update, the scores on dev, and what is predicted. Weights and times may differ, as they do between machines. `gold`:
+    what takes the place of their gold labels."""
     merged, every = Merged(), list(keys)
     for start in range(0, len(every), CHUNK):
         of_part = RECORDS.c.key.in_(every[start : start + CHUNK])
@@ -99,10 +106,22 @@ def take_records(ours: Store, theirs: Store, keys: Collection[str]) -> Merged:
                     report_damage(theirs.shown, row.key, why)
                     merged.damaged += 1
                 else:
-                    _take_record(ours, connection, row, times[row.key], merged)
-    labels = {label["key"]: label for label in theirs.labels_of(conflict.key for conflict in merged.conflicts)}
-    merged.conflicts = [Conflict(c.key, c.ours, c.theirs, labels.get(c.key, {})) for c in merged.conflicts]
+                    taken = _labelled(row, gold) if gold else row
+                    _take_record(ours, connection, taken, times[row.key], merged)
+    runs = {label["key"]: label for label in theirs.labels_of(conflict.key for conflict in merged.conflicts)}
+    merged.conflicts = [Conflict(c.key, c.ours, c.theirs, runs.get(c.key, {})) for c in merged.conflicts]
     return merged
+
+
+def _labelled(row: Row, gold: Labels) -> Row:
+    """An intact row whose predictions have these labels, with its new checksum."""
+    if not row.predictions:
+        return row
+    kept = unpacked(row.predictions)
+    blob = packed({digest: Predictions(predicted.arrays, gold(digest)) for digest, predicted in kept.items()})
+    digest = sha256_of(blob)
+    whole = checksum(row.key, row.status, row.attempt, row.stage, row.record, digest)
+    return replace(row, predictions=blob, digest=digest, checksum=whole)
 
 
 def _take_record(ours: Store, connection: Connection, row: Row, committed_at: float, merged: Merged) -> None:
@@ -162,9 +181,16 @@ def _take_trials(ours: Store, theirs: Store, merged: Merged) -> None:
 
 
 def publish_records(
-    store: Store, table: str, keys: Collection[str], values: Mapping[str, Any], folder: Path, snapshot: Any = None
+    store: Store,
+    table: str,
+    keys: Collection[str],
+    values: Mapping[str, Any],
+    folder: Path,
+    snapshot: Any = None,
+    gold: bool = True,
 ) -> int:
-    """Write the records of one bench with the labels of its runs and its request. Equal records give an equal file.
+    """Write the records of one bench with the labels of its runs and its request, with the `gold` labels of the examples or in a file without
+    them; one of the other kind goes. Equal records give an equal file.
 
     `table`: the table's own name; `keys`: of all stages of the bench; `values`: of its request; `snapshot`: what its plan read. Returns the number of
     records.
@@ -172,7 +198,7 @@ def publish_records(
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "records.db"
         made = Store(sqlite_url(path))
-        count = take_records(made, store, sorted(keys)).added
+        count = take_records(made, store, sorted(keys), None if gold else _no_labels).added
         labels = [label for label in store.labels_of(sorted(keys)) if label["table"] == table]
         take_rows(made, RUNS, sorted(labels, key=lambda label: [str(value) for value in label.values()]))
         last = made._select(sa.select(sa.func.max(RECORDS.c.committed_at).label("at")), RECORDS)[0]["at"]
@@ -183,5 +209,11 @@ def publish_records(
         take_rows(made, SNAPSHOTS, [{"digest": request.digest, "body": json.dumps(snapshot)}] if snapshot else [])
         with closing(sqlite3.connect(path)) as connection:
             connection.execute("VACUUM")
-        replace_file(folder / RECORDS_FILE, lzma.compress(path.read_bytes()))
+        name, other = (RECORDS_FILE, UNLABELLED_FILE) if gold else (UNLABELLED_FILE, RECORDS_FILE)
+        replace_file(folder / name, lzma.compress(path.read_bytes()))
+        (folder / other).unlink(missing_ok=True)
     return count
+
+
+def _no_labels(_: str) -> NDArray[Any]:
+    return np.empty(0, np.int64)

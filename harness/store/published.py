@@ -10,19 +10,21 @@ from harness.errors import UserError
 from harness.paths import replace_file, user_cache
 
 RECORDS_FILE = "records.db.xz"
+UNLABELLED_FILE = "records-without-labels.db.xz"
+"""The same without gold labels: no store, `harness merge` completes it from the data."""
 
 
-def is_published(text: str) -> bool:
-    """Whether the name of a store is that of a published folder."""
+def is_published(text: str, name: str = RECORDS_FILE) -> bool:
+    """Whether the name of a store is that of a published folder, with this file of records."""
     try:
-        return "://" not in text and (Path(text).expanduser() / RECORDS_FILE).is_file()
+        return "://" not in text and (Path(text).expanduser() / name).is_file()
     except (OSError, ValueError, RuntimeError):
         return False
 
 
-def unpacked(folder: Path) -> Path:
+def unpacked(folder: Path, name: str = RECORDS_FILE) -> Path:
     """The records of a published folder as a file of SQLite, in the user's cache, under their digest. Raises UserError for a damaged one."""
-    packed = folder / RECORDS_FILE
+    packed = folder / name
     try:
         content = packed.read_bytes()
         place = user_cache("published")

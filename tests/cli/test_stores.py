@@ -112,3 +112,63 @@ def test_the_python_api_publishes_and_merges(harness: Harness) -> None:
     merged = api.merge("results", store="sqlite:///mine.db")
     assert (merged.added, merged.agrees) == (written.records, True)
     assert api.merge("results", store="sqlite:///mine.db").added == 0
+
+
+def test_without_labels_a_table_is_continued_from_its_data(
+    harness: Harness, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert harness("publish labelled").status == 0
+    assert harness("publish results --without-labels").status == 0
+    assert sorted(path.name for path in Path("results").iterdir()) == [
+        "README.md",
+        "records-without-labels.db.xz",
+        "results.csv",
+    ]
+    packed = Path("results/records-without-labels.db.xz").read_bytes()
+    Path("open.db").write_bytes(lzma.decompress(packed))
+    opened = Store("sqlite:///open.db")
+    kept = opened.records(opened.keys(), predictions=True).values()
+    predicted = [predictions for record in kept for predictions in record.predictions.values()]
+    assert predicted
+    assert all(len(predictions.gold) == 0 < len(predictions.logits) for predictions in predicted)
+    csv = harness("report --format csv").out
+
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for name in ("data", folders["bert"].name):
+        shutil.copytree(name, elsewhere / name)
+    monkeypatch.chdir(elsewhere)
+    refused = harness("report --store ../lab/results")
+    assert (refused.status, "complete it from its data in a store of yours" in refused.err) == (2, True)
+    Path("data").rename("glue")
+    wrong = shutil.copytree("glue", "wrong")
+    for path in Path(wrong).rglob("*.csv"):
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(lines[:-1]))
+    refused = harness("merge ../lab/results --data wrong")
+    assert (refused.status, "which wrong does not hold" in refused.err) == (2, True)
+    assert not Path(".harness").exists(), "nothing was taken"
+    assert harness("merge ../lab/results --data glue").status == 0
+    assert harness("report --data glue --format csv").out == csv
+    monkeypatch.undo()
+    ours, theirs = (
+        Store(url, create=False)
+        for url in (f"sqlite:///{elsewhere}/.harness/harness.db", str(tmp_path / "lab" / "labelled"))
+    )
+    for key in sorted(theirs.keys()):
+        one, other = (store.records([key], predictions=True)[key].predictions for store in (ours, theirs))
+        assert one.keys() == other.keys()
+        for digest in one:
+            assert one[digest].gold.dtype == other[digest].gold.dtype
+            assert (one[digest].gold == other[digest].gold).all()
+            assert (one[digest].logits == other[digest].logits).all()
+
+
+def test_publishing_without_labels_never_drops_a_record_and_replaces_the_other_kind(harness: Harness) -> None:
+    assert harness("publish results").status == 0
+    assert harness("publish results --without-labels").status == 0
+    assert not Path("results/records.db.xz").exists()
+    with Store("sqlite:///.harness/harness.db")._write() as connection:
+        connection.exec_driver_sql("delete from records where key in (select key from runs where row = 'SCL')")
+    refused = harness("publish results --last --methods ft")
+    assert (refused.status, "that would be lost" in refused.err) == (2, True)
