@@ -47,10 +47,9 @@ MiniLM and bert-tiny, in docs/results). Of the seed, 1 point: its five estimates
 
 
 @dataclass(frozen=True)
-class Detection:
+class Resolution:
     """Of one column at one size, on the metric's own scale. `recorded`: how many recorded differences its `components` come from, 0 for
-    the defaults; `detects`: with the planned design, None for a single run; `enough`: the cheapest design for the wanted
-    difference, with its hours, None where none of up to 30 subsets x 10 seeds is."""
+    the defaults; `detects`: the smallest true difference that the table's design finds with 80 % power, None for a single run."""
 
     size: int
     column: str
@@ -58,6 +57,26 @@ class Detection:
     components: Components
     recorded: int
     detects: float | None
+
+
+@dataclass(frozen=True)
+class Resolutions:
+    """What a table's design can tell from its first row, `against`; '' where it has no other. `comparisons`: the family that Holm's correction is over."""
+
+    against: str
+    comparisons: int
+    by_column: tuple[Resolution, ...]
+
+    @property
+    def level(self) -> float:
+        """Of the strictest of Holm's steps."""
+        return LEVEL / self.comparisons
+
+
+@dataclass(frozen=True)
+class Detection(Resolution):
+    """`enough`: the cheapest design for the wanted difference, with its hours, None where none of up to 30 subsets x 10 seeds is."""
+
     enough: Design | None
 
 
@@ -88,37 +107,46 @@ class Detections:
         return math.ceil(math.log2(2 / self.level))
 
 
+def resolutions(grid: Grid) -> Resolutions:
+    """By the recorded pairs of the first row and the others, as `harness compare` pairs them; by defaults where there is none."""
+    r, titles, runs = grid.resolved, titles_of(grid), runs_of(grid)
+    against, reference = reference_of(r) if titles else ("", str)
+    comparisons = max(1, family_size(run_places(grid), reference))
+    detected = cache(
+        lambda components, a, b: detectable(precision(components, a, b, LEVEL / comparisons)) if a * b > 1 else None
+    )
+    found = []
+    for size in r.sizes:
+        for column in columns_of(grid):
+            components, count = recorded_components(runs, (size, column), titles)
+            detects = detected(components, len(r.subsets_at(size)), len(r.seeds))
+            found.append(Resolution(size, column, grid.title(column), components, count, detects))
+    return Resolutions(against, comparisons, tuple(found))
+
+
 def detections(grid: Grid, wanted: float, hours: Callable[[int, int], float]) -> Detections:
     """`wanted`: a difference on the metric's own scale; `hours`: of a design of subsets x seeds. The first row is compared with the
     others, as `harness compare` does."""
     r = grid.resolved
-    titles = titles_of(grid)
-    runs = runs_of(grid)
-    against, reference = reference_of(r) if titles else ("", str)
-    num_comparisons = max(1, family_size(run_places(grid), reference))
-    level = LEVEL / num_comparisons
-    places = [(size, column) for size in r.sizes for column in columns_of(grid)]
-    known = {place: recorded_components(runs, place, titles) for place in places}
-    found = []
+    shown = resolutions(grid)
+    level = shown.level
     cheapest_for = cache(lambda components: cheapest([components], wanted, hours, level=level))
-    detected = cache(lambda components, a, b: detectable(precision(components, a, b, level)))
-    for size, column in places:
-        components, count = known[size, column]
-        subsets, seeds = len(r.subsets_at(size)), len(r.seeds)
-        detects = detected(components, subsets, seeds) if subsets * seeds > 1 else None
-        enough = cheapest_for(components) if size or len(r.subsets_at(size)) > 1 else None
-        found.append(Detection(size, column, grid.title(column), components, count, detects, enough))
-    drawn = [detection for detection in found if detection.size or len(r.subsets_at(detection.size)) > 1]
-    redrawn = list(dict.fromkeys(detection.components for detection in drawn))
+    drawn = [each.size > 0 or len(r.subsets_at(each.size)) > 1 for each in shown.by_column]
+    found = [
+        Detection(**vars(each), enough=cheapest_for(each.components) if is_drawn else None)
+        for each, is_drawn in zip(shown.by_column, drawn, strict=True)
+    ]
+    redrawn = list(dict.fromkeys(each.components for each, is_drawn in zip(found, drawn, strict=True) if is_drawn))
     enough = cheapest(redrawn, wanted, hours, level=level) if redrawn else None
-    largest = max((detected(components, MOST_SUBSETS, MOST_SEEDS) for components in redrawn), default=None)
+    most = (precision(components, MOST_SUBSETS, MOST_SEEDS, level) for components in redrawn)
+    largest = max(map(detectable, most), default=None)
     now = hours(len(r.subsets), len(r.seeds))
     return Detections(
         wanted,
-        against,
+        shown.against,
         len(r.subsets),
         len(r.seeds),
-        num_comparisons,
+        shown.comparisons,
         now,
         tuple(found),
         enough,

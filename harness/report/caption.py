@@ -10,6 +10,7 @@ from typing import Any
 from harness.analysis.cells import Cell, Grid, Note, family, has_average, own_scores
 from harness.analysis.classes import ClassReport
 from harness.analysis.comparison import LEVEL, leaders
+from harness.analysis.power import resolutions
 from harness.analysis.scores import Examples
 from harness.paths import without_folders
 from harness.planning.aggregation import AVERAGE, RULES
@@ -20,6 +21,7 @@ from harness.planning.table import Quoted
 from harness.report.settings import about_paper
 from harness.tasks import protocol_named
 from harness.wording import counted, in_points, letter, listed, shortened, sizes_text, some_of
+from harness.wording import examples as examples_text
 
 SHOWN_CLASSES = 6
 
@@ -82,6 +84,7 @@ def note_lines(grid: Grid, caption: Caption, bold: bool = True) -> list[str]:
     elif hardware:
         lines.append(f"Run on {hardware[0]}.")
     lines.append(f"Runs: {caption.num_runs}; rows with equal computations share them.")
+    lines += _resolution_lines(grid)
     return [*map(without_folders, (*lines, *(r.table.notes if about_paper(r) else ()), *caption.notes))]
 
 
@@ -115,6 +118,26 @@ def _term_lines(grid: Grid, bold: bool) -> Iterator[str]:
         yield f"{title}: the mean over the cells of {listed(rows)}{spread}."
     yield from _selection_lines(grid)
     yield from quoted_lines(row for row in r.table.quoted if 0 in r.sizes and row.name in r.quoted(0))
+
+
+def _resolution_lines(grid: Grid) -> Iterator[str]:
+    """What the design can tell, in each column that is complete and whose runs show how differences vary."""
+    r, shown = grid.resolved, resolutions(grid)
+    open_columns = {
+        (size, column) for (size, _, column), cell in grid.cells.items() if not (cell.complete or cell.skip)
+    }
+    complete = [each for each in shown.by_column if (each.size, each.column) not in open_columns]
+    by_size = []
+    for size in r.sizes:
+        columns = [each for each in complete if each.size == size and each.recorded and each.detects is not None]
+        if columns:
+            of_columns = ", ".join(f"{each.title} {in_points(each.detects or 0.0)}" for each in columns)
+            by_size.append(f"{examples_text(size)}: {of_columns}" if len(r.sizes) > 1 else of_columns)
+    if by_size:
+        yield (
+            f"Resolution, the smallest true difference from {shown.against} that this design finds with 80 % power (crossed t, 5 % by Holm over "
+            f"{counted(shown.comparisons, 'comparison')}), in points: {'; '.join(by_size)}."
+        )
 
 
 def quoted_lines(rows: Iterable[Quoted]) -> Iterator[str]:

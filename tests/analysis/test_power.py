@@ -16,9 +16,11 @@ from harness.analysis.schema import Result
 from harness.encoders import HeadTraining, Located
 from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import make_plan
+from harness.report.caption import Caption, note_lines
 from harness.report.power import detection_lines
 from harness.specs import Encoder
 from harness.statistics.power import Components, detectable, precision
+from harness.wording import in_points
 
 TINY = Located(Encoder("7" * 32, "tiny"), None, {}, HeadTraining("boolq_prose", steps=100, lr=1e-3))
 
@@ -77,6 +79,21 @@ def test_the_family_is_that_of_the_rows_that_are_run() -> None:
     assert whole.comparisons == 2 * 3, "two rows; two columns and Avg"
     skipped = {("TAPT", "rte"): "no texts"}
     assert detections(filled(r, [], skipped=skipped), 0.03, hours).comparisons == 3 + 1
+
+
+def test_the_caption_of_a_whole_table_says_what_its_plan_detects() -> None:
+    r = resolved()
+    every = runs(r, Components(4e-4, 1e-4, 2e-4))
+    (planned,) = detections(filled(r, every), 0.03, hours).by_column
+    assert planned.recorded == 2
+    sentence = f"by Holm over 2 comparisons), in points: {planned.title} {in_points(planned.detects)}."
+    assert sentence in "\n".join(note_lines(filled(r, every), Caption(45)))
+    for fewer in (every[:-1], [], runs(replace(r, seeds=(31,)), Components(4e-4, 1e-4, 2e-4))):
+        assert "Resolution" not in "\n".join(note_lines(filled(r, fewer), Caption(45))), "an open table has none"
+    one_seed = replace(r, seeds=(31,))
+    alone = filled(one_seed, runs(one_seed, Components(4e-4, 1e-4, 2e-4)))
+    assert alone.complete
+    assert "Resolution" not in "\n".join(note_lines(alone, Caption(15))), "one seed shows no variance of seeds"
 
 
 def test_no_plan_has_two_seeds_and_the_seed_of_the_defaults_matters() -> None:
