@@ -221,6 +221,29 @@ def family_errors(designs: int, seed: int) -> pd.DataFrame:
     return table(found)
 
 
+def sets_of_the_best(designs: int, seed: int, rows: int = 5) -> pd.DataFrame:
+    """Of `rows` rows with one true mean, the hardest case, how often the first is left out of the set of the best, in %; and how many are in the set
+    where the first is higher than the others by what the design detects at the level of one of its tests."""
+    level = 1 - 2 * (1 - LEVEL) / (rows - 1)  # one-sided, by Bonferroni over the tests of a row
+    found = []
+    for world in WORLDS:
+        for subsets, seeds in ((2, 3), (5, 2), (5, 3), (10, 2), (10, 3)):
+            rng = np.random.default_rng(seed)
+            scores = np.stack([world.draw(rng, designs, subsets, seeds) for _ in range(rows)])
+
+            def left_out(scores: Floats, k: int) -> NDArray[np.bool_]:
+                squares = mean_squares(np.delete(scores, k, axis=0) - scores[k])
+                out: NDArray[np.bool_] = (squares.mean > crossed(squares, level) + 1e-12).any(axis=0)
+                return out
+
+            wrong = 100 * float(left_out(scores, 0).mean())
+            parts = Components(*(2 * part for part in vars(world.components).values()))  # of the difference of two rows
+            scores[0] += detectable(precision(parts, subsets, seeds, 1 - level))
+            size = float(np.sum([~left_out(scores, k) for k in range(rows)], axis=0).mean())
+            found.append({"world": world.name, "design": f"{subsets}x{seeds}", "left out": wrong, "in the set": size})
+    return table(found)
+
+
 def powers(designs: int, seed: int) -> pd.DataFrame:
     """How often designs find the difference that they should find with 80 % power, in %."""
     rows = []

@@ -277,24 +277,33 @@ def _across(ours: Runs, theirs: Runs, subsets: Sequence[int], seeds: Sequence[in
     return sum(a != b for a, b in pairs if a and b)
 
 
-def leaders(grid: Grid) -> set[Place]:
-    """Where a row is the highest of its column and size and can be told from every other complete row: p of each paired difference, by Holm
-    over these, is below `LEVEL`."""
+def sets_of_the_best(grid: Grid) -> set[Place]:
+    """The rows that cannot be told from the best of their column and size; none where no row can be told from another.
+
+    A complete row is left out where another one is higher by their paired difference: one-sided p of the crossed t test, times the number of its tests,
+    below `LEVEL` (Bonferroni). The row with the highest true mean is left out only if one of its own tests errs, so that it is in the set with probability
+    1 - `LEVEL` or more, whichever row looks best.
+    """
     runs, found = runs_of(grid), set()
-    for place in (place for place, cell in grid.cells.items() if cell.best):
-        size, row, column = place
-        tests = []
-        for title in grid.resolved.printed_rows:
-            if title == row or not grid.cells[size, title, column].complete:
-                continue
-            ours, theirs = (runs.get((size, name, column), NO_RUNS) for name in (row, title))
-            subsets, seeds = full_grid([pair for pair in ours.scores if pair in theirs.scores])
-            tests.append(difference(paired(ours, theirs, subsets, seeds), REGION) if subsets else None)
-        if all(test is not None and test.p is not None and test.mean > 0 for test in tests):
-            adjusted = holm([test.p for test in tests if test and test.p is not None], len(tests))
-            if max(adjusted) < LEVEL:
-                found.add(place)
+    for size, column in dict.fromkeys((size, column) for size, _, column in grid.cells):
+        titles = [title for title in grid.resolved.printed_rows if grid.cells[size, title, column].complete]
+        kept = {title for title in titles if not _is_below_another(runs, (size, column), title, titles)}
+        if len(kept) < len(titles):
+            found |= {(size, title, column) for title in kept}
     return found
+
+
+def _is_below_another(runs: Mapping[Place, Runs], place: tuple[int, str], title: str, titles: Sequence[str]) -> bool:
+    size, column = place
+    theirs = runs.get((size, title, column), NO_RUNS)
+    for other in titles:
+        ours = runs.get((size, other, column), NO_RUNS)
+        subsets, seeds = full_grid([pair for pair in ours.scores if pair in theirs.scores])
+        if other != title and subsets:
+            test = difference(paired(ours, theirs, subsets, seeds), REGION)
+            if test.p is not None and test.mean > 0 and test.p / 2 * (len(titles) - 1) < LEVEL:
+                return True
+    return False
 
 
 def _item_differences(

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.analysis.cells import Cell, Grid, Note, family, has_average, own_scores
 from harness.analysis.classes import ClassReport
-from harness.analysis.comparison import LEVEL, leaders
+from harness.analysis.comparison import sets_of_the_best
 from harness.analysis.power import resolutions
 from harness.analysis.scores import Examples
 from harness.paths import without_folders
@@ -101,13 +101,13 @@ def _term_lines(grid: Grid, bold: bool) -> Iterator[str]:
     terms += [f"seed: fixes all {'other ' if terms else ''}randomness of a run"] if len(r.seeds) > 1 else []
     if terms:
         yield f"{'; '.join(terms).capitalize()}."
-    if leaders(grid):
+    if sets_of_the_best(grid):
         yield (
-            f"{'Bold' if bold else 'Star'}: the highest {r.aggregate.label} of its column, where it can be told from every other row's "
-            f"(paired crossed t, p < {LEVEL:g} by Holm)."
+            f"{'Bold' if bold else 'Star'}: the rows of its column that cannot be told from the best, which is among them with 95 % confidence (paired crossed t, "
+            "Bonferroni within the column)."
         )
     elif any(cell.best for cell in grid.cells.values()):
-        yield f"No cell is {'bold' if bold else 'starred'}: no column's highest {r.aggregate.label} can be told from every other row's."
+        yield f"No cell is {'bold' if bold else 'starred'}: in no column can a row be told to be below another."
     partial = next((cell for cell in grid.cells.values() if not cell.complete and not cell.skip), None)
     if partial:
         yield f"{partial.done}/{partial.expected} in a cell: {partial.done} of {counted(partial.expected, 'run')} done, no {r.aggregate.label} yet."

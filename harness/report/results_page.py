@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from harness.analysis.cells import Cell, Grid
-from harness.analysis.comparison import Comparison, Comparisons, Place, cell_intervals, leaders
+from harness.analysis.comparison import Comparison, Comparisons, Place, cell_intervals, sets_of_the_best
 from harness.analysis.variance import CellVariance
 from harness.methods import METHODS
 from harness.report.caption import Caption, caption_lines, footnotes, title_lines
@@ -82,7 +82,7 @@ def results_page(results: Results) -> str:
 def _results(results: Results) -> list[Block]:
     grid = results.grid
     letters, marks = footnotes(grid)
-    intervals, apart, leading = cell_intervals(grid), _verdicts(results.comparisons), leaders(grid)
+    intervals, apart, leading = cell_intervals(grid), _verdicts(results.comparisons), sets_of_the_best(grid)
     blocks: list[Block] = []
     head = ["Method", *(column_name(grid, column) for column in grid.columns)]
     for size in grid.resolved.sizes:

@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.analysis.cells import Grid, Note
 from harness.analysis.classes import ClassScores
-from harness.analysis.comparison import Place, leaders
+from harness.analysis.comparison import Place, sets_of_the_best
 from harness.analysis.schema import csv_text, records
 from harness.paths import without_folders
 from harness.report.caption import Caption, caption_lines, footnotes, title_lines
@@ -38,7 +38,7 @@ def results_document(grid: Grid, caption: Caption, bold: bool = True) -> Documen
     """A table for each size, the footnotes and the caption, then the classes and the settings. `bold`: whether the best are bold, and not
     starred."""
     letters, notes = footnotes(grid)
-    head, leading = ["Method", *(column_name(grid, column) for column in grid.columns)], leaders(grid)
+    head, leading = ["Method", *(column_name(grid, column) for column in grid.columns)], sets_of_the_best(grid)
     tables = [
         Table(size_name(size, grid.resolved.size_unit), head, _rows(grid, size, letters, leading))
         for size in grid.resolved.sizes

@@ -14,7 +14,7 @@ from analysis.runs import filled, result, results
 from requested import resolve_table
 
 from harness.analysis.cells import Grid
-from harness.analysis.comparison import Answers, Comparison, Comparisons, compared, run_places
+from harness.analysis.comparison import Answers, Comparison, Comparisons, compared, run_places, sets_of_the_best
 from harness.analysis.schema import Result
 from harness.analysis.variance import SOURCES, decomposed
 from harness.errors import UserError
@@ -84,6 +84,45 @@ def test_differences_are_those_of_the_pairs_and_holm_is_over_what_is_shown() -> 
         )
     values = [each.difference.p or 0 for each in found.comparisons if each.difference]
     assert [each.p_holm for each in found.comparisons] == pytest.approx(holm(values))
+
+
+def test_the_set_of_the_best_leaves_out_what_is_below_another_row() -> None:
+    r = resolved()
+    for shifts, best in (
+        ({"FT": 0.0, "SCL": 0.05, "TAPT": -0.05}, {"SCL"}),
+        ({"FT": -0.05, "SCL": 0.0, "TAPT": 0.0}, {"SCL", "TAPT"}),
+        ({"FT": 0.0, "SCL": 0.0, "TAPT": 0.0}, set()),
+    ):
+        assert sets_of_the_best(filled(r, shifted(r, shifts))) == {(20, row, "sst2") for row in best}
+    one = resolved(subsets=(0,), seeds=(31,))
+    assert not sets_of_the_best(filled(one, shifted(one, {"FT": 0.0, "SCL": 0.5, "TAPT": 0.0}))), (
+        "a single run has no p"
+    )
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.03, 0.06])
+def test_the_set_of_the_best_is_that_of_the_pairwise_tests(noise: float) -> None:
+    r = resolved()
+    runs = shifted(r, {"FT": 0.0, "SCL": 0.02, "TAPT": 0.01}, noise, seed=3)
+    table = {
+        row: np.array([[x.test for x in runs if (x.row, x.subset) == (row, s)] for s in r.subsets]) for row in ROWS
+    }
+    below = set()
+    for row in ROWS:
+        for other in ROWS:
+            test = difference(table[other] - table[row], 0.01) if other != row else None
+            if test and test.p is not None and test.mean > 0 and test.p / 2 * 2 < 0.05:
+                below.add(row)
+    expected = set(ROWS) - below if below else set()
+    assert {row for _, row, _ in sets_of_the_best(filled(r, runs))} == expected
+
+
+def test_a_row_without_all_its_runs_is_neither_best_nor_a_reason_to_leave_another_out() -> None:
+    r = resolved()
+    runs = [
+        each for each in shifted(r, {"FT": 0.0, "SCL": 0.05, "TAPT": -0.05}) if (each.row, each.subset) != ("SCL", 0)
+    ]
+    assert sets_of_the_best(filled(r, runs)) == {(20, "FT", "sst2")}
 
 
 def test_verdicts_and_their_sentences() -> None:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from requested import resolve_table
 from ruamel.yaml import YAML
 
-from harness.analysis.comparison import compared, leaders
+from harness.analysis.comparison import compared, sets_of_the_best
 from harness.planning.table import Table, load_table
 from harness.report.caption import Caption
 from harness.report.results_page import Results, results_page
@@ -106,7 +106,7 @@ def test_they_are_never_compared() -> None:
     grid = filled(r, [replace(each, dev=each.test) for each in results(r)], rows_of(r))
     quoted = {row.name for row in r.table.quoted}
     assert not quoted & {row for _, row, _ in grid.cells}
-    assert not quoted & {row for _, row, _ in leaders(grid)}
+    assert not quoted & {row for _, row, _ in sets_of_the_best(grid)}
     assert not quoted & {c.row for c in compared(grid).comparisons}
 
 

@@ -287,7 +287,7 @@ def test_the_conclusion_stands_on_top(page: str) -> None:
 
 def test_only_what_can_be_told_from_the_rest_is_bold(page: str) -> None:
     assert "<b>" not in page
-    assert "No cell is bold: no column&#39;s highest mean can be told from every other row&#39;s." in page
+    assert "No cell is bold: in no column can a row be told to be below another." in page
 
 
 def test_methods_are_spelled_out_and_cited(page: str) -> None:

@@ -78,6 +78,14 @@ def test_a_family_errs_rarely_where_one_t_quantile_errs_often(designs: int) -> N
     assert found.loc[("large subsets", "2x3"), "one t, 4 rows x 4"] > 10
 
 
+def test_the_row_that_is_best_is_in_the_set_of_the_best(designs: int) -> None:
+    found = simulated_designs.sets_of_the_best(designs, 0)
+    print(found.round(1).to_string())
+    assert found["left out"].max() < 5 + error(designs)
+    normal = [world.name for world in simulated_designs.WORLDS if world.normal]
+    assert found.loc[normal, "in the set"].max() < 2.2, "others are left out"
+
+
 def test_power_is_what_was_planned(designs: int) -> None:
     found = simulated_designs.powers(designs, 0)
     print(found.round(1).to_string())
