@@ -30,7 +30,9 @@ from harness.commands.prepare import prepare
 from harness.commands.stored import like_last
 from harness.errors import UserError
 from harness.planning.request import Override, Request, from_json, overrides_of, parse_override, to_json
+from harness.specs import RowSet, Stage
 from harness.store import DEFAULT_URL, Store
+from harness.tasks import Rows
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 MOVIES: dict[str, Any] = {"tasks": "movies", "methods": ("ft", "cmlm"), "sizes": 20, "subsets": [0, 1], "seeds": 31}
@@ -55,6 +57,27 @@ def test_python_the_command_line_and_a_file_are_one_request() -> None:
     Path("point.yaml").write_text("method: cmlm\nset: {alpha: 0.3}\n", encoding="utf-8")
     rest = {key: value for key, value in VALUES.items() if key != "cmlm.alpha"}
     assert ours == harness.plan("few_shot", set=rest, with_file="point.yaml", **MOVIES).stages["key"].tolist()
+
+
+@pytest.mark.usefixtures("packaged")
+def test_rows_of_a_plan_are_those_that_its_stages_name() -> None:
+    """Each set is digested again from its texts and labels, as another system gets them."""
+    plan = harness.plan("few_shot", **MOVIES)
+    named = {
+        (row_set.digest, row_set.rows) for stage in plan._prepared.plan.stages.values() for row_set in _labelled(stage)
+    }
+    seen = set()
+    for (digest, split), rows in plan.rows.groupby(["digest", "split"]):
+        labels = rows["label"].map({"negative": 0, "positive": 1}).to_numpy(np.int64)
+        assert Rows([(text,) for text in rows["sentence"]], labels).digest == digest
+        assert rows["size"].isna().all() == (split != "train")
+        seen.add((digest, len(rows)))
+    assert seen == named
+
+
+def _labelled(stage: Stage) -> list[RowSet]:
+    sets = [stage.data.train, stage.data.dev, *stage.data.tests] if stage.data.classes else []
+    return [row_set for row_set in sets if row_set is not None]
 
 
 def test_a_request_is_read_back_from_its_json_and_from_its_command() -> None:

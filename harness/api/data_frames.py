@@ -13,6 +13,8 @@ from harness.api.arguments import checked
 from harness.commands.compare import detections_of, variance_of
 from harness.commands.prepare import Prepared, cost_on
 from harness.commands.report import grid_of
+from harness.errors import UserError
+from harness.planning.data import TableData
 from harness.planning.recipe import Value
 from harness.report.comparison import (
     comparison_document,
@@ -65,6 +67,25 @@ class PlanSummary:
             }
             for key, stage in plan.stages.items()
         )
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """The labelled rows that the runs train on, select on and are tested on, for another system to be compared with: task, split ('train', 'dev',
+        or the name of a test set), size and subset of its training set (missing for a dev or test set that all training sets share), the digest
+        of the set, the position of the example in it (as in the predictions of a record), its texts by the task's columns, and its label."""
+        import pandas as pd
+
+        plan, frames = self._prepared.plan, []
+        for (name, split, digest), drawn in _row_sets(plan.table_data).items():
+            task, rows = plan.tasks[name].task, plan.library.get(digest)
+            if rows is None:
+                raise UserError(f"rows: the data of {name} are not at hand; name them with data=.")
+            size, subset = drawn or (pd.NA, pd.NA)
+            place = {"task": name, "split": split, "size": size, "subset": subset, "digest": digest}
+            texts = pd.DataFrame(rows.texts, columns=list(task.columns)).assign(label=task.kind.named(rows.gold))
+            places = pd.DataFrame({**place, "example": range(len(texts))}).astype({"size": "Int64", "subset": "Int64"})
+            frames.append(pd.concat([places, texts], axis=1))
+        return pd.concat(frames, ignore_index=True)
 
     def _status(self, key: str) -> str:
         return self._prepared.statuses.get(key, ("",))[0]
@@ -121,6 +142,17 @@ class PlanSummary:
     def __repr__(self) -> str:
         plan, left = self._prepared.plan, len(self._prepared.items)
         return f"<PlanSummary of {plan.resolved.table.name}: {len(plan.runs)} runs, {len(plan.stages)} stages, {left} to train>"
+
+
+def _row_sets(data: TableData) -> dict[tuple[str, str, str], tuple[int, int] | None]:
+    """The row sets of a table by (task, split, digest), each with the (size, subset) that it belongs to, None where it belongs to several."""
+    sets: dict[tuple[str, str, str], tuple[int, int] | None] = {}
+    for (task, size, subset, _, augment), training in data.training.items():
+        splits = {"train": training.labelled, "dev": training.dev, **data.tasks[task].tests}
+        for split, row_set in splits.items() if augment is None else ():
+            place = task, split, row_set.digest
+            sets[place] = (size, subset) if sets.get(place, (size, subset)) == (size, subset) else None
+    return sets
 
 
 @dataclass(frozen=True, repr=False)
