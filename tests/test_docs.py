@@ -6,19 +6,23 @@ import importlib.util
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from harness.cli.request import read_words
 from harness.methods import METHODS
 from harness.planning.resolve import resolve
 from harness.planning.table import load_table
+from harness.statistics.difference import difference
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGE = REPOSITORY / "harness"
 PAGES = [
     *(REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "deploy/README.md")),
-    *sorted((REPOSITORY / "docs").glob("*.md")),
+    *sorted((REPOSITORY / "docs").glob("**/*.md")),
 ]
 HISTORY = ("CHANGELOG.md", "LOG.md")
 """Pages that say what was: files that they name may be gone."""
@@ -41,6 +45,16 @@ def anchors(path: Path) -> set[str]:
         count = sum(bool(re.fullmatch(rf"{re.escape(slug)}(-\d+)?", each)) for each in found)
         found.add(f"{slug}-{count}" if count else slug)
     return found
+
+
+def script(name: str) -> ModuleType:
+    """A module of scripts/."""
+    spec = importlib.util.spec_from_file_location(name, REPOSITORY / "scripts" / f"{name}.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
@@ -66,11 +80,7 @@ def test_files_that_are_named_exist(page: Path) -> None:
 
 
 def test_the_file_map_is_made_of_the_docstrings() -> None:
-    spec = importlib.util.spec_from_file_location("file_map", REPOSITORY / "scripts" / "file_map.py")
-    assert spec
-    assert spec.loader
-    file_map = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(file_map)
+    file_map = script("file_map")
     written = (REPOSITORY / "CONTRIBUTING.md").read_text()
     assert written == file_map.current(), "run python scripts/file_map.py"
     modules = {path.relative_to(REPOSITORY).as_posix() for path in PACKAGE.rglob("*.py")} - {"harness/__init__.py"}
@@ -94,6 +104,44 @@ def test_what_the_code_cites_is_in_the_documents() -> None:
     assert not wrong
 
 
+def test_the_tables_of_results_are_those_of_their_files() -> None:
+    module = script("result_tables")
+    holding = [path for path in module.pages() if module.BLOCK.search(path.read_text(encoding="utf-8"))]
+    assert REPOSITORY / "README.md" in holding
+    for path in holding:
+        text = path.read_text(encoding="utf-8")
+        assert module.written(text) == text, f"{path}: run python scripts/result_tables.py"
+        emptied = module.BLOCK.sub(lambda found: found[1] + found[4], text)
+        assert module.written(emptied) == text != emptied
+
+
+def scored(rows: dict[str, np.ndarray]) -> pd.DataFrame:
+    """Test scores [subsets, seeds] of each row, as a file of results has them."""
+    return pd.DataFrame(
+        {"row": row, "column": "c", "metric": "accuracy", "size": 100, "subset": subset, "seed": seed, "test": score}
+        for row, scores in rows.items()
+        for (subset, seed), score in np.ndenumerate(scores)
+    )
+
+
+def test_differences_of_a_file_are_paired_and_crossed() -> None:
+    rng = np.random.default_rng(0)
+    base = rng.normal(0.6, 0.05, size=(5, 3))
+    better = base + 0.02 + rng.normal(0, 0.01, size=(5, 3))
+    [(size, column, row, ours)] = script("result_tables").compared(scored({"A": base, "B": better}), "A")
+    assert (size, column, row) == (100, "c", "B")
+    assert ours == difference(better - base, 0.01)
+
+
+def test_a_missing_run_of_a_file_leaves_out_its_subset_and_its_mean() -> None:
+    rng = np.random.default_rng(0)
+    frame = scored({"A": rng.random((5, 3)), "B": rng.random((5, 3))}).iloc[1:]
+    module = script("result_tables")
+    [(*_, ours)] = module.compared(frame, "A")
+    assert (ours.num_subsets, ours.num_seeds) == (4, 3)
+    assert module.score_rows(frame, "")[1][0] == ["A", "14/15"]
+
+
 def test_the_command_under_readmes_result_makes_the_table_beside_it() -> None:
     """Its rows, subsets, seeds and size, and as many stages as the text counts, besides the MLM stage that rows share."""
     text = (
@@ -105,10 +153,14 @@ def test_the_command_under_readmes_result_makes_the_table_beside_it() -> None:
     words = next(line for line in text.splitlines() if line.startswith("    harness bench")).split()[1:]
     request = replace(read_words(words), data=None)
     resolved = resolve(load_table(request.table), request)
-    shown = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("|")][2:]
+    shown = [
+        line.split("|")[1].strip()
+        for line in text.partition("<!-- /results -->")[0].splitlines()
+        if line.startswith("|")
+    ][2:]
     assert [row.name for row in resolved.rows] == shown
     numbers = {"Five": 5, "three": 3}
-    told = re.search(r"(\w+) training subsets, (\w+) seeds each; test accuracy of (\d+) runs", text)
+    told = re.search(r"(\w+) training subsets, (\w+) seeds each; test accuracy of (\d+)\s+runs", text)
     assert told
     assert (len(resolved.subsets), len(resolved.seeds)) == (numbers[told[1]], numbers[told[2]])
     assert len(resolved.replicates) == int(told[3])

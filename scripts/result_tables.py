@@ -1,0 +1,126 @@
+"""Writes the tables of README.md and docs/ that are made of a file of results: what stands between `<!-- results FILE KIND OPTIONS -->` and
+`<!-- /results -->`. `tests/test_docs.py` compares them.
+
+    python scripts/result_tables.py              # all pages again
+    python scripts/result_tables.py FILE KIND [sizes=20,100] [columns=sst2] [grid=5x3] [against=FT]   # one table, printed
+
+KIND is `scores` (mean ± standard deviation of the test scores over subsets and seeds; `4/15` while runs of `grid` are missing) or `differences` (each row minus
+`against`, the first row by default, pair by pair: points, the crossed 95 % interval, p, p by Holm over all such differences of the whole file). `harness compare` says
+more where the store is at hand; docs/statistics.md has the method. FILE is as `harness report --format csv` writes it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+from tabulate import tabulate
+
+from harness.statistics.design import full_grid
+from harness.statistics.difference import Difference, difference
+from harness.statistics.sign_flip import holm
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PAGES = ("README.md", "docs/**/*.md", "results/**/*.md")
+BLOCK = re.compile(r"(<!-- results (?P<words>[^\n]+?) -->\n)(?P<table>.*?)(<!-- /results -->)", re.DOTALL)
+REGION = 0.01
+"""Of practical equivalence; no table here says anything of it."""
+
+
+def results(path: Path) -> pd.DataFrame:
+    """The finished runs of a file by the metric that each column shows, its first one."""
+    frame = pd.read_csv(path, keep_default_na=False, na_values="")
+    first = frame.groupby("column", sort=False)["metric"].transform("first")
+    return frame[(frame["metric"] == first) & (frame["status"] == "done")]
+
+
+def score_rows(frame: pd.DataFrame, grid: str) -> tuple[list[str], list[list[str]]]:
+    """Headers, and a line for each row: a cell for each column and size. `grid`: the planned subsets x seeds; '': those of the file."""
+    planned = math.prod(map(int, grid.split("x"))) if grid else frame["subset"].nunique() * frame["seed"].nunique()
+    places = list(dict.fromkeys(zip(frame["column"], frame["metric"], frame["size"], strict=True)))
+    lines = []
+    for row, runs in frame.groupby("row", sort=False):
+        cells = [str(row)]
+        for column, _, size in places:
+            scores = 100 * runs.loc[(runs["column"] == column) & (runs["size"] == size), "test"]
+            whole = len(scores) == planned
+            cells.append(f"{scores.mean():.2f} ± {scores.std():.2f}" if whole else f"{len(scores)}/{planned}")
+        lines.append(cells)
+    return ["", *(f"{column} ({metric}), {size}" for column, metric, size in places)], lines
+
+
+def compared(frame: pd.DataFrame, against: str) -> Iterator[tuple[int, str, str, Difference]]:
+    """(size, column, row, its difference from `against`) over the largest full grid of common subsets and seeds."""
+    for (size, column), cell in frame.groupby(["size", "column"], sort=False):
+        scores = cell.pivot_table(index=["subset", "seed"], columns="row", values="test")
+        for row in dict.fromkeys(cell["row"]) if against in scores else ():
+            pairs = (scores[row] - scores[against]).dropna()
+            subsets, seeds = full_grid(list(pairs.index))
+            if row != against and subsets:
+                yield size, column, row, difference(pairs.unstack("seed").loc[subsets, seeds].to_numpy(), REGION)
+
+
+def difference_rows(frame: pd.DataFrame, against: str, shown: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Headers, and a line for each difference of the `shown` columns and sizes; Holm over those of the whole `frame`."""
+    found = list(compared(frame, against))
+    adjusted = iter(holm([d.p for *_, d in found if d.p is not None]))
+    places = {*zip(shown["size"], shown["column"], strict=True)}
+    lines = []
+    for size, column, row, d in found:
+        p = "" if d.p is None else f"{next(adjusted):.2g}"
+        if (size, column) in places:
+            interval = f"{100 * d.interval.low:+.2f} to {100 * d.interval.high:+.2f}" if d.interval else d.why
+            floor = "" if d.p is None else f"{d.p:.2g}"
+            grid = f"{d.num_subsets} x {d.num_seeds}"
+            lines.append([column, str(size), row, f"{100 * d.mean:+.2f}", interval, floor, p, grid])
+    headers = ["column", "examples", f"minus {against}", "points", "95 % interval", "p", "by Holm", "subsets x seeds"]
+    return headers, lines
+
+
+def table(words: list[str]) -> str:
+    """The Markdown of FILE KIND OPTIONS."""
+    path, kind, *rest = words
+    options = dict(word.split("=", 1) for word in rest)
+    frame = results(REPOSITORY / path)
+    shown = frame
+    for name, column in {"sizes": "size", "columns": "column", "rows": "row"}.items():
+        if name in options:
+            shown = shown[shown[column].astype(str).isin(options[name].split(","))]
+    if kind == "scores":
+        headers, lines = score_rows(shown, options.get("grid", ""))
+    elif kind == "differences":
+        headers, lines = difference_rows(frame, options.get("against", str(frame["row"].iloc[0])), shown)
+    else:
+        raise SystemExit(f"{kind}: no kind of table; write scores or differences.")
+    return tabulate(
+        lines, headers, tablefmt="pipe", disable_numparse=True, colalign=["left", *["right"] * (len(headers) - 1)]
+    )
+
+
+def written(text: str) -> str:
+    """A page with its tables made again."""
+    return BLOCK.sub(lambda found: f"{found[1]}{table(found['words'].split())}\n{found[4]}", text)
+
+
+def pages() -> list[Path]:
+    """The pages that may hold such tables."""
+    return [path for pattern in PAGES for path in sorted(REPOSITORY.glob(pattern))]
+
+
+def main() -> None:
+    if len(sys.argv) > 1:
+        print(table(sys.argv[1:]))
+        return
+    for path in pages():
+        text = path.read_text(encoding="utf-8")
+        if (again := written(text)) != text:
+            path.write_text(again, encoding="utf-8")
+            print(path.relative_to(REPOSITORY))
+
+
+if __name__ == "__main__":
+    main()
