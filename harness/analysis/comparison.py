@@ -44,7 +44,8 @@ class Comparison:
     """`row` minus `against` in one column at one size. `difference`: on the metric's own scale; None where no replicate is done in both.
 
     `p_holm`, `flip_p_holm`, `equivalence_p_holm`: adjusted over the family of `Comparisons`. `left_out`: what is not in it. `across_hardware`: how many of its
-    pairs are two runs on different hardware, between which numbers agree up to rounding only; a difference may then be one of machines.
+    pairs are two runs on different hardware, between which numbers agree up to rounding only; a difference may then be one of machines. `planned`: it
+    follows a plan that was sealed before its runs (`harness.analysis.seal`); `departures` from that, in clauses.
     """
 
     size: int
@@ -60,12 +61,15 @@ class Comparison:
     verdict: Verdict = "no verdict"
     left_out: tuple[str, ...] = ()
     across_hardware: int = 0
+    planned: bool = False
+    departures: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Comparisons:
     """`region`: half the width of the region of practical equivalence, on the metric's own scale. `items`: test items are a factor, `unit`: what one is, a sentence. `family`: how many
-    comparisons p is adjusted for. `left_out`: which finished runs are in no comparison, in sentences."""
+    comparisons p is adjusted for. `left_out`: which finished runs are in no comparison, in sentences. `seal`: the digest of the plan that they are held against, '' where
+    none was sealed; `plan`: what is planned and what departs from it, in sentences."""
 
     grid: Grid
     against: str
@@ -75,6 +79,8 @@ class Comparisons:
     family: int
     left_out: tuple[str, ...] = ()
     unit: str = ""
+    seal: str = ""
+    plan: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -107,10 +107,11 @@ class Detections:
         return math.ceil(math.log2(2 / self.level))
 
 
-def resolutions(grid: Grid) -> Resolutions:
-    """By the recorded pairs of the first row and the others, as `harness compare` pairs them; by defaults where there is none."""
+def resolutions(grid: Grid, against: str = "") -> Resolutions:
+    """By the recorded pairs of the first row, or of `against`, and the others, as `harness compare` pairs them; by defaults where there is none."""
     r, titles, runs = grid.resolved, titles_of(grid), runs_of(grid)
-    against, reference = reference_of(r) if titles else ("", str)
+    against, reference = reference_of(r, against) if titles else ("", str)
+    pairs = [(title, reference(title)) for title in titles if title != reference(title)]
     comparisons = max(1, family_size(run_places(grid), reference))
     detected = cache(
         lambda components, a, b: detectable(precision(components, a, b, LEVEL / comparisons)) if a * b > 1 else None
@@ -118,7 +119,7 @@ def resolutions(grid: Grid) -> Resolutions:
     found = []
     for size in r.sizes:
         for column in columns_of(grid):
-            components, count = recorded_components(runs, (size, column), titles)
+            components, count = recorded_components(runs, (size, column), pairs)
             detects = detected(components, len(r.subsets_at(size)), len(r.seeds))
             found.append(Resolution(size, column, grid.title(column), components, count, detects))
     return Resolutions(against, comparisons, tuple(found))
@@ -155,14 +156,14 @@ def detections(grid: Grid, wanted: float, hours: Callable[[int, int], float]) ->
 
 
 def recorded_components(
-    runs: Mapping[Place, Runs], place: tuple[int, str], titles: Sequence[str]
+    runs: Mapping[Place, Runs], place: tuple[int, str], pairs: Sequence[tuple[str, str]]
 ) -> tuple[Components, int]:
-    """The mean of the upper limits over all pairs of the first row and another that have at least two subsets and two seeds in common, and how many
+    """The mean of the upper limits over all pairs of a row and the one that it is compared with that have at least two subsets and two seeds in common, and how many
     these are; the defaults where there is none."""
     size, column = place
     found = []
-    for title in titles[1:]:
-        ours, theirs = (runs.get((size, name, column), NO_RUNS) for name in (title, titles[0]))
+    for pair in pairs:
+        ours, theirs = (runs.get((size, name, column), NO_RUNS) for name in pair)
         subsets, seeds = full_grid([pair for pair in ours.scores if pair in theirs.scores])
         if len(subsets) > 1 and len(seeds) > 1:
             components = upper_components(mean_squares(paired(ours, theirs, subsets, seeds)))

@@ -13,6 +13,7 @@ from harness.api.arguments import checked
 from harness.commands.compare import detections_of, variance_of
 from harness.commands.prepare import Prepared, cost_on
 from harness.commands.report import grid_of
+from harness.commands.seal import seal
 from harness.errors import UserError
 from harness.planning.data import TableData
 from harness.planning.recipe import Value
@@ -101,6 +102,12 @@ class PlanSummary:
         import pandas as pd
 
         return pd.DataFrame(detection_rows(detections_of(self._prepared, checked("points", points) / 100)))
+
+    def seal(self, against: str = "", region: float = 1.0, items: bool = False, points: float | None = None) -> str:
+        """Seal the comparison in the store, before its first run, and give the digest to publish. `against`, `region`, `items`: as of `compare`; `points`: the
+        difference that is looked for. Raises UserError where runs are recorded already."""
+        wanted = None if points is None else checked("points", points) / 100
+        return seal(self._prepared, against, checked("region", region) / 100, items, wanted).digest
 
     def device(self, name: str, price: float | None = None) -> pd.DataFrame:
         """What is left on GPUs by their data sheet, such as 'h100:8': one row a printed row, with updates, updates_per_second, device_hours, the

@@ -303,6 +303,21 @@ def _tune(tune: argparse.ArgumentParser) -> None:
     _yes_flag(tune)
 
 
+def _rule_flags(parser: argparse.ArgumentParser, title: str) -> Any:
+    """How rows are compared."""
+    what = parser.add_argument_group(title)
+    what.add_argument(
+        "--against",
+        metavar="ROW",
+        help="row that the others are compared with (default: the first); of several encoders also a row without its encoder, or an encoder",
+    )
+    what.add_argument(
+        "--region", type=points, metavar="POINTS", help="rows are equivalent within this difference (default: 1)"
+    )
+    _switch(what, "--items", "test items as a third random factor, so that conclusions hold for other test sets too")
+    return what
+
+
 def _plan(plan: argparse.ArgumentParser) -> None:
     _table_flags(plan)
     _add(plan, "keep")
@@ -318,6 +333,8 @@ def _plan(plan: argparse.ArgumentParser) -> None:
         help="time, memory and micro-batch on GPUs by their data sheet, such as h100:8, for a machine that is not there",
     )
     plan.add_argument("--price", type=number("money such as 2.50"), help="for --device: price of a device-hour")
+    what = _rule_flags(plan, "a sealed comparison")
+    _switch(what, "--seal", "keep rows, columns, design, decision rule and power in the store, before the first run")
 
 
 def _report(report: argparse.ArgumentParser) -> None:
@@ -346,16 +363,7 @@ def _report(report: argparse.ArgumentParser) -> None:
 def _compare(compare: argparse.ArgumentParser) -> None:
     _table_flags(compare)
     _last_flag(compare)
-    what = compare.add_argument_group("comparison")
-    what.add_argument(
-        "--against",
-        metavar="ROW",
-        help="row that the others are compared with (default: the first); of several encoders also a row without its encoder, or an encoder",
-    )
-    what.add_argument(
-        "--region", type=points, metavar="POINTS", help="rows are equivalent within this difference (default: 1)"
-    )
-    _switch(what, "--items", "test items as a third random factor, so that conclusions hold for other test sets too")
+    what = _rule_flags(compare, "comparison")
     _switch(what, "--variance", "each cell's variance components: subset, seed, interaction and test items")
     _switch(what, "--cost", "each cell's score beside the FLOPs and hours of a run, post-training and search included")
     _switch(what, "--without-collapsed", "leave out runs that predict a single class on dev")
@@ -375,6 +383,9 @@ def _verify(verify: argparse.ArgumentParser) -> None:
         help="train K stages again, drawn from those of the file, and compare them with their records",
     )
     again.add_argument("--seed", type=count, help="seed of the draw (default: 0)")
+    verify.add_argument(
+        "--seal", metavar="DIGEST", help="digest of a sealed plan, as it was published before the first run"
+    )
     _add(verify, "store", "storage")
 
 

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 from rich.filesize import decimal
 from tabulate import tabulate
 
+from harness.analysis.comparison import REGION
 from harness.cli.request import read
 from harness.cli.terminal import duration, print_lines, print_table, time_range
 from harness.commands.compare import detections_of
 from harness.commands.execution import storage_of
 from harness.commands.prepare import Prepared, cost_on, lacking, prepare, shared_runs
+from harness.commands.seal import seal
 from harness.devices import device_and_count
 from harness.encoders.flops import parameters, weights_bytes
 from harness.errors import UserError
@@ -30,6 +32,7 @@ from harness.report.notes import (
     unreached_sentences,
 )
 from harness.report.power import detection_lines
+from harness.report.seal import ALONE, seal_lines
 from harness.wording import counted, listed, sizes_text, some_of
 from harness.yaml_files import format_value
 
@@ -39,12 +42,17 @@ if TYPE_CHECKING:
 
 
 def plan(args: argparse.Namespace) -> int:
-    """Print what would run; train nothing, write nothing."""
+    """Print what would run; train nothing, and write nothing but the seal that --seal asks for."""
+    if not args.seal and (given := [f"--{name}" for name in ("against", "region", "items") if getattr(args, name)]):
+        raise UserError(f"plan: {given[0]} is part of a sealed comparison; add --seal, or leave it out.")
     if args.price is not None and args.device is None:
         raise UserError("plan: --price is of a device-hour; name the devices with --device, such as --device h100:8.")
     if args.device is not None:
         device_and_count(args.device, "--device")  # a wrong name is refused before anything is printed
-    prepared = prepare(read(args), train=False)
+    prepared, sealed = prepare(read(args), train=False), None
+    if args.seal:
+        wanted, region = (None if each is None else each / 100 for each in (args.detect, args.region))
+        sealed = seal(prepared, args.against or "", REGION if region is None else region, args.items, wanted)
     shared = [
         f"{runs:,} of these runs are runs of table {name}, preset {prepared.resolved.preset}: they are trained once, for both."
         for name, runs in shared_runs(prepared).items()
@@ -55,6 +63,9 @@ def plan(args: argparse.Namespace) -> int:
     if args.detect is not None:
         lines = detection_lines(detections_of(prepared, args.detect / 100), duration)
         print_table("\n".join(["", *lines]), sys.stdout)
+    if sealed:
+        print()
+        print_lines([*seal_lines(sealed), ALONE], sys.stdout)
     if args.device is not None:
         cost = cost_on(prepared, args.device, args.price)
         print()

@@ -23,7 +23,8 @@ from harness.commands.compare import comparisons_of, costs_of, variance_of
 from harness.commands.glue_submission import write_submissions
 from harness.commands.prepare import Prepared, prepare, prepare_recorded
 from harness.commands.probe import embeddings_of, probed, to_train_again
-from harness.commands.report import grid_of, page_of
+from harness.commands.report import grid_of
+from harness.commands.results_page import page_of
 from harness.commands.stored import command, variants
 from harness.commands.track import check_trackers, track_recorded
 from harness.errors import UserError, unknown

@@ -25,7 +25,7 @@ def verify(args: argparse.Namespace) -> int:
     """Print what was compared and what differs. 0 only where all was compared and nothing differs."""
     if args.seed is not None and not args.rerun:
         raise UserError("verify: --seed draws the stages of --rerun K; add --rerun, or leave --seed out.")
-    verification = verified(Path(args.file), args.store)
+    verification = verified(Path(args.file), args.store, args.seal)
     _print(_report(verification))
     reruns: list[Rerun] = []
     if args.rerun:
@@ -54,6 +54,7 @@ def _report(verification: Verification) -> Iterator[str]:
     yield f"Differences from what plan and records give: {len(verification.differing):,}."
     yield from _first(verification.differing)
     yield f"Records checked against their predictions, history, batches and parents: {verification.checked:,}."
+    yield from verification.seals
     if verification.problems:
         yield f"Contradictions: {len(verification.problems):,}."
         yield from _first(verification.problems)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from harness.analysis.cells import Grid
-from harness.analysis.comparison import Comparisons, Place, compared
+from harness.analysis.comparison import REGION, Comparisons, Place, compared
 from harness.analysis.cost import CellCost, Cost, RunCost, cost_before, costs
 from harness.analysis.power import Detections, cost_of, detections
 from harness.analysis.scores import answers
+from harness.analysis.seal import against_the_plan, sealed_places
 from harness.analysis.variance import CellVariance, decomposed
 from harness.commands.prepare import Prepared
 from harness.commands.report import grid_of, known_costs
+from harness.commands.seal import recorded_runs_of
 from harness.encoders.flops import parameters
 from harness.errors import UserError
 from harness.methods import METHODS
@@ -24,8 +26,11 @@ from harness.tasks import METRICS
 from harness.wording import counted, listed
 
 
-def comparisons_of(prepared: Prepared, against: str, region: float, items: bool, collapsed: bool = True) -> Comparisons:
-    """`region`: on the metric's own scale. `items`: test items become a factor. `collapsed`: with the runs that collapsed."""
+def comparisons_of(
+    prepared: Prepared, against: str = "", region: float = REGION, items: bool = False, collapsed: bool = True
+) -> Comparisons:
+    """`region`: on the metric's own scale. `items`: test items become a factor. `collapsed`: with the runs that collapsed. Each is planned or exploratory by
+    the seals of the store, whose comparisons are in the family too."""
     grid, left_out = counted_grid(prepared, collapsed)
     if (
         items
@@ -37,9 +42,13 @@ def comparisons_of(prepared: Prepared, against: str, region: float, items: bool,
         )
     found = answers(prepared.plan, prepared.store, grid.results) if items else None
     absent = "missing or failed" if collapsed else "missing, failed or collapsed"
-    elsewhere = benched_places(prepared)
+    runs, store = prepared.plan.runs, prepared.store
+    seals = store.seals(prepared.named.table.name)
+    elsewhere = benched_places(prepared).union(*(sealed_places(each.plan) for each in seals if each.intact))
     comparisons = compared(grid, against, region, found, prepared.request.option, absent, elsewhere)
-    return replace(comparisons, left_out=tuple(left_out), unit=_test_item(prepared))
+    comparisons = replace(comparisons, left_out=tuple(left_out), unit=_test_item(prepared))
+    recorded = recorded_runs_of(store, (run.stage.key for run in runs)) if seals else {}
+    return against_the_plan(comparisons, collapsed, runs, seals, recorded)
 
 
 def _test_item(prepared: Prepared) -> str:

@@ -1,29 +1,21 @@
-"""The cells, the caption and the page of a prepared table, from what the store holds now."""
+"""The cells and the caption of a prepared table, from what the store holds now."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from harness.analysis.cells import Grid, aggregate
 from harness.analysis.classes import class_reports
-from harness.analysis.comparison import Comparisons, compared
 from harness.analysis.cost import Cost, cost_before
-from harness.analysis.scores import answers, examples, hardware, results_of
-from harness.analysis.variance import decomposed
+from harness.analysis.scores import examples, hardware, results_of
 from harness.commands.prepare import Prepared
-from harness.commands.recorded import learning_curve
-from harness.commands.stored import command
-from harness.errors import UserError
-from harness.paths import without_folders
 from harness.planning.runs import Plan
 from harness.planning.table import HOURS
 from harness.report.caption import Caption
 from harness.report.notes import plan_notes
-from harness.report.results_page import Results, results_page
 from harness.specs import Stage
 
 if TYPE_CHECKING:
@@ -64,44 +56,3 @@ def hours_before(plan: Plan, store: Store) -> dict[str, float]:
         if earlier and all(stage.key in known for stage in earlier):
             hours.setdefault(titles[run.row], []).append(cost_before(run.stage, known).seconds / 3600)
     return {title: fmean(each) for title, each in hours.items()}
-
-
-# ------------------------------------------------------------------------------------------------------- a page of HTML
-
-
-CHUNK = 500
-"""Stages whose histories are held in memory at a time."""
-
-
-def page_of(prepared: Prepared, url: str | None) -> tuple[bool, str]:
-    """Whether the table is complete, and its page. `url`: the store as the user named it."""
-    plan, store = prepared.plan, prepared.store
-    grid, caption = grid_of(prepared)
-    comparisons: Comparisons | str
-    try:
-        comparisons = compared(grid, option=prepared.request.option)
-    except UserError as error:
-        comparisons = f"No comparison: {str(error).removeprefix('compare: ')}"
-    records, curves = {}, {}
-    stages = {stage.key: stage for run in plan.runs for stage in run.stage.chain}
-    last = {run.stage.key for run in plan.runs}
-    keys = [*stages]
-    for start in range(0, len(keys), CHUNK):
-        for key, record in store.records(keys[start : start + CHUNK]).items():
-            if key in last:
-                curves[key] = learning_curve(record, stages[key])[1]
-            records[key] = replace(record, history=[])
-    request = replace(prepared.request, preset=prepared.resolved.preset)
-    table = Path(request.table).stem
-    commands = [command(request, "bench", url), f"{command(request, 'report', url)} --format html --out {table}.html"]
-    found = Results(
-        grid,
-        caption,
-        comparisons,
-        decomposed(grid, answers(plan, store, grid.results)),
-        plan.runs,
-        records,
-        curves,
-        [*map(without_folders, commands)],
-    )
-    return grid.complete, results_page(found)

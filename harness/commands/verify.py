@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from harness.analysis.published import Published, Values, differences, read_published, same, where
 from harness.analysis.schema import PLACE, records
 from harness.analysis.scores import results_of
+from harness.analysis.seal import SHOWN, Member, name_of, sealed_runs
 from harness.commands.prepare import Prepared, prepare, prepare_recorded
 from harness.commands.publish import RESULTS_FILE
 from harness.commands.report import grid_of
+from harness.commands.seal import recorded_runs_of
 from harness.commands.stored import check_exists
 from harness.commands.texts import reader
 from harness.commands.trained import start_of
@@ -35,6 +37,7 @@ from harness.store import DEFAULT_URL, Store, StoredRequest
 from harness.store.published import is_published
 from harness.streams import stream
 from harness.tasks import score
+from harness.wording import counted
 
 if TYPE_CHECKING:
     from harness.objectives.base import TrainingObjective
@@ -127,7 +130,7 @@ class Bench:
 class Verification:
     """What came out. `benches`: those that the file was compared with; `differing`: figures that differ, and `problems`: everything
     else that is wrong, a sentence each; `unchecked`: what is not in the file or was not compared, with its places;
-    `checked`: records that were checked against themselves."""
+    `checked`: records that were checked against themselves; `seals`: a sentence for each seal of the file's tables."""
 
     published: Published
     store: Store
@@ -136,6 +139,7 @@ class Verification:
     differing: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     unchecked: dict[str, list[str]] = field(default_factory=dict)
+    seals: list[str] = field(default_factory=list)
 
     @property
     def wrong(self) -> bool:
@@ -157,9 +161,9 @@ class Verification:
         self.unchecked.setdefault(what, []).append(place)
 
 
-def verify(path: Path, url: str | None) -> Verification:
+def verify(path: Path, url: str | None, seal: str | None = None) -> Verification:
     """Compare a file with the plan of its bench and with what the records give; the results of a published folder by default with its
-    own records. Raises UserError for a file that is not one of results, and
+    own records; and the order of seals and runs. `seal`: the digest of one that the store has to hold. Raises UserError for a file that is not one of results, and
     where there is no store."""
     folder = is_published(str(path))
     published = read_published(path / RESULTS_FILE if folder else path)
@@ -169,6 +173,7 @@ def verify(path: Path, url: str | None) -> Verification:
     outcome = Verification(published, store, benches)
     _compare_rows(outcome)
     _compare_runs(outcome)
+    _check_seals(outcome, seal)
     for bench in benches:
         if bench.prepared:
             _check_records(outcome, bench.prepared)
@@ -286,6 +291,49 @@ def _compare_runs(outcome: Verification) -> None:
                 outcome.problems.append(f"the file leaves out the run {words}, {key[:12]}")
             else:
                 outcome.leave_out(f"{of_bench}, which the file leaves out", f"{words}, {key[:12]}")
+
+
+# ------------------------------------------------------------------------------------------------------- seals
+
+
+def _check_seals(outcome: Verification, wanted: str | None) -> None:
+    """Whether each seal of the file's tables is as it was sealed and older than its runs, and the one that is `wanted` is there with runs of the file."""
+    store, keys = outcome.store, outcome.published.keys
+    tables = dict.fromkeys(label["table"] for label in store.labels_of(keys))
+    seals = [seal for table in tables for seal in store.seals(table)]
+    if wanted is not None and (len(wanted) < SHOWN or not any(seal.digest.startswith(wanted) for seal in seals)):
+        outcome.problems.append(
+            f"the store has no seal {wanted} of this table"
+            if len(wanted) >= SHOWN
+            else f"--seal {wanted} has fewer than {SHOWN} characters"
+        )
+    recorded = recorded_runs_of(
+        store, (key for seal in seals if seal.intact for _, key in sealed_runs(seal.plan).values())
+    )
+    for seal in seals:
+        if not seal.intact:
+            outcome.problems.append(f"seal {seal.digest[:SHOWN]} is not as it was sealed")
+            continue
+        sealed = {member: key for member, (_, key) in sealed_runs(seal.plan).items()}
+        ended = {member: recorded[key] for member, key in sealed.items() if key in recorded}
+        early = {
+            member: seal.sealed_at - each.began_at for member, each in ended.items() if each.began_at < seal.sealed_at
+        }
+        there = len({*keys} & {*sealed.values()})
+        outcome.seals.append(
+            f"Seal {name_of(seal)}: {counted(len(sealed), 'run')} sealed, {len(ended) - len(early):,} begun after it, {len(early):,} before it, "
+            f"{len(sealed) - len(ended):,} not recorded or sealed by name alone; {there:,} of the {counted(len(keys), 'run')} of the file are in it."
+        )
+        outcome.problems += [
+            f"the run {_member(member)} began {seconds / 60:,.1f} minutes before seal {seal.digest[:SHOWN]}"
+            for member, seconds in early.items()
+        ]
+        if wanted and seal.digest.startswith(wanted) and not there:
+            outcome.problems.append(f"no run of the file is in seal {seal.digest[:SHOWN]}")
+
+
+def _member(member: Member) -> str:
+    return where(dict(zip(("row", "task", "size", "subset", "seed"), member, strict=True)))
 
 
 # ------------------------------------------------------------------------------------------------------- records

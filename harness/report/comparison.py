@@ -164,6 +164,8 @@ def rendered(comparisons: Comparisons, format: str) -> str:
         "comparisons": [],
         "family": comparisons.family,
         "conclusion": conclusion(comparisons),
+        "seal": comparisons.seal,
+        "plan": list(comparisons.plan),
         "notes": notes(comparisons),
     }
     frame, document = comparison_frame(comparisons), comparison_document(comparisons)
@@ -183,28 +185,36 @@ def comparison_document(comparisons: Comparisons) -> Document:
         *exact,
         "Better",
         "Verdict",
+        *(["Plan"] if comparisons.seal else []),
     )
-    left = frozenset({0, 1, len(head) - 1})
+    left = frozenset({0, 1, head.index("Verdict"), len(head) - 1})
     tables = []
     for size in comparisons.grid.resolved.sizes:
         rows = [_row(comparison, comparisons) for comparison in comparisons.comparisons if comparison.size == size]
         tables.append(Table(size_name(size, comparisons.grid.resolved.size_unit), head, rows, left, stacked=True))
     about = notes(comparisons)
     name = f"{comparisons.grid.resolved.table.name}-comparisons"
-    return Document(name, tables, [conclusion(comparisons), *sentences(comparisons), *about], caption=about[:2])
+    plan = comparisons.plan
+    lines = [conclusion(comparisons), *plan, *sentences(comparisons), *about]
+    return Document(name, tables, lines, caption=[*about[:2], *(plan[:1] if comparisons.seal else ())])
 
 
 def _row(c: Comparison, comparisons: Comparisons) -> list[str]:
     d, dash = c.difference, DASH
     place = [column_name(comparisons.grid, c.column), c.row]
+    last = [c.verdict, *([plan_word(c)] if comparisons.seal else [])]
     if d is None:
-        return [*place, *[dash] * (5 if comparisons.items else 6), c.verdict]
+        return [*place, *[dash] * (5 if comparisons.items else 6), *last]
     better = "" if d.improvement is None else f"{d.improvement:.2f}"
     if d.interval is None or d.p is None or c.p_holm is None:
-        return [*place, in_points(d.mean, sign=True), *[dash] * (3 if comparisons.items else 4), better, c.verdict]
+        return [*place, in_points(d.mean, sign=True), *[dash] * (3 if comparisons.items else 4), better, *last]
     exact = [] if comparisons.items else [_p(d.flip.p) if d.flip else dash]
     values = [interval_text(d.interval), _p(d.p), _p(c.p_holm), *exact]
-    return [*place, in_points(d.mean, sign=True), *values, better, c.verdict]
+    return [*place, in_points(d.mean, sign=True), *values, better, *last]
+
+
+def plan_word(c: Comparison) -> str:
+    return "planned" if c.planned else "exploratory"
 
 
 def rendered_variance(variances: Sequence[CellVariance], grid: Grid, format: str) -> str:
@@ -298,6 +308,8 @@ def _flat(c: Comparison, comparisons: Comparisons) -> dict[str, Any]:
         "item_share": d.item_share if d else None,
         "across_hardware": c.across_hardware,
         "verdict": c.verdict,
+        "plan": plan_word(c),
+        "departures": "; ".join(c.departures),
         "sentence": sentence(c, comparisons),
     }
 

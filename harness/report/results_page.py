@@ -160,7 +160,7 @@ def _comparisons(results: Results) -> list[Block]:
     document = comparison_document(results.comparisons)
     pictures: list[Block] = [Pictures(forest.pictures_of(results.comparisons))]
     words = _folded("The comparisons in words", sentences(results.comparisons))
-    return [*pictures, *_filled(document), *words, Lines(notes(results.comparisons))]
+    return [*pictures, *_filled(document), *words, Lines([*results.comparisons.plan, *notes(results.comparisons)])]
 
 
 def _variance(results: Results) -> list[Block]:

@@ -2,7 +2,7 @@
 
 from harness.store.database import DEFAULT_URL, SCHEMA_VERSION, has_password, masked
 from harness.store.exchange import merge
-from harness.store.kept import StoredRequest
+from harness.store.kept import StoredRequest, StoredSeal
 from harness.store.leases import LEASE_SECONDS, RENEW_SECONDS, Grant, Owner, process_of
 from harness.store.records import Damage, Speed, Store
 
@@ -17,6 +17,7 @@ __all__ = [
     "Speed",
     "Store",
     "StoredRequest",
+    "StoredSeal",
     "has_password",
     "masked",
     "merge",

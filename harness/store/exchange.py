@@ -33,6 +33,7 @@ from harness.store.tables import (
     REQUEST_STAGES,
     REQUESTS,
     RUNS,
+    SEALS,
     SNAPSHOTS,
     TRANSLATIONS,
     TUNE_TRIALS,
@@ -75,7 +76,7 @@ class Merged:
 
 
 def merge(ours: Store, theirs: Store, gold: Labels | None = None) -> Merged:
-    """Take over every record, label, request, back-translation, trial and probe that `ours` lacks. Merging again changes nothing.
+    """Take over every record, label, request, seal, back-translation, trial and probe that `ours` lacks. Merging again changes nothing.
     `gold`: for records that have none."""
     merged = take_records(ours, theirs, sorted(theirs.keys()), gold)
     requests = [dict(row) for row in theirs._select(sa.select(REQUESTS), REQUESTS)]
@@ -83,7 +84,7 @@ def merge(ours: Store, theirs: Store, gold: Labels | None = None) -> Merged:
         before = math.nextafter(here[0].asked_at, 0.0)
         requests = [row | {"asked_at": min(row["asked_at"], before)} for row in requests]
     take_rows(ours, REQUESTS, requests)
-    for table in (RUNS, REQUEST_STAGES, SNAPSHOTS, TRANSLATIONS, PROBES):
+    for table in (RUNS, REQUEST_STAGES, SNAPSHOTS, TRANSLATIONS, PROBES, SEALS):
         take_rows(ours, table, theirs._select(sa.select(table), table))
     _take_trials(ours, theirs, merged)
     return merged
@@ -189,7 +190,7 @@ def publish_records(
     snapshot: Any = None,
     gold: bool = True,
 ) -> int:
-    """Write the records of one bench with the labels of its runs and its request, with the `gold` labels of the examples or in a file without
+    """Write the records of one bench with the labels of its runs, its request and all seals of its table, with the `gold` labels of the examples or in a file without
     them; one of the other kind goes. Equal records give an equal file.
 
     `table`: the table's own name; `keys`: of all stages of the bench; `values`: of its request; `snapshot`: what its plan read. Returns the number of
@@ -207,6 +208,11 @@ def publish_records(
         take_rows(made, REQUESTS, [{"digest": request.digest, **body}])
         take_rows(made, REQUEST_STAGES, [{"key": key, "digest": request.digest} for key in sorted(keys)])
         take_rows(made, SNAPSHOTS, [{"digest": request.digest, "body": json.dumps(snapshot)}] if snapshot else [])
+        take_rows(
+            made,
+            SEALS,
+            store._select(sa.select(SEALS).where(SEALS.c.table == table).order_by(*SEALS.primary_key), SEALS),
+        )
         with closing(sqlite3.connect(path)) as connection:
             connection.execute("VACUUM")
         name, other = (RECORDS_FILE, UNLABELLED_FILE) if gold else (UNLABELLED_FILE, RECORDS_FILE)

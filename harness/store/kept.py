@@ -1,4 +1,4 @@
-"""What the store keeps besides records: requests, back-translations, trials of studies and results of probes."""
+"""What the store keeps besides records: requests, sealed plans, back-translations, trials of studies and results of probes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,18 @@ import sqlalchemy as sa
 from harness.errors import UserError
 from harness.specs import digest_of
 from harness.store.database import Database, parts, retried
-from harness.store.tables import LATER, PROBES, REQUEST_STAGES, REQUESTS, SNAPSHOTS, TRANSLATIONS, TUNE_TRIALS, metadata
+from harness.store.tables import (
+    LATER,
+    PROBES,
+    RECORDS,
+    REQUEST_STAGES,
+    REQUESTS,
+    SEALS,
+    SNAPSHOTS,
+    TRANSLATIONS,
+    TUNE_TRIALS,
+    metadata,
+)
 
 
 @dataclass(frozen=True)
@@ -29,6 +40,20 @@ class StoredRequest:
     @property
     def digest(self) -> str:
         return digest_of([self.table, self.study, dict(self.values)])
+
+
+@dataclass(frozen=True)
+class StoredSeal:
+    """A plan that was sealed. `digest`: of the plan alone, so that whoever has the data gets the same from the same command; `plan`: JSON; `sealed_at`:
+    Unix time, by the clock of the machine that sealed it."""
+
+    digest: str
+    plan: Mapping[str, Any]
+    sealed_at: float
+
+    @property
+    def intact(self) -> bool:
+        return digest_of(dict(self.plan)) == self.digest
 
 
 class Kept(Database):
@@ -107,6 +132,36 @@ class Kept(Database):
             return next((json.loads(row["body"]) for row in rows), None)
         except (ValueError, TypeError):  # damaged
             return None
+
+    # ---------------------------------------------------------------- sealed plans, by their digest
+
+    @retried
+    def keep_seal(self, table: str, plan: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
+        """Keep a plan with the time; one that is sealed already stays as it is. Where any of its `keys` has a record nothing is kept: these are
+        returned. Both in one transaction, so that in this store no record of a sealed plan is older than its seal, whatever the clock says."""
+        digest = digest_of(dict(plan))
+        row = {"digest": digest, "sealed_at": time.time(), "table": table, "body": json.dumps(dict(plan))}
+        with self._write() as connection:
+            metadata.create_all(connection, LATER)
+            if connection.execute(sa.select(SEALS.c.digest).where(SEALS.c.digest == digest)).first():
+                return []
+            asked = [sa.select(RECORDS.c.key).where(RECORDS.c.key.in_(part)) for part in parts(keys)]
+            recorded = [str(key) for query in asked for key in connection.execute(query).scalars()]
+            self._insert(connection, SEALS, [] if recorded else [row])
+        return recorded
+
+    @retried
+    def seals(self, table: str) -> list[StoredSeal]:
+        """The sealed plans of a table, the first one first, each plan once; a damaged one is not `intact`."""
+        query = sa.select(SEALS).where(SEALS.c.table == table).order_by(SEALS.c.sealed_at, SEALS.c.digest)
+        found: dict[str, StoredSeal] = {}
+        for row in self._select(query, SEALS):
+            try:
+                plan = dict(json.loads(row["body"]))
+            except (ValueError, TypeError):
+                plan = {}
+            found.setdefault(row["digest"], StoredSeal(row["digest"], plan, float(row["sealed_at"])))
+        return [*found.values()]
 
     # ---------------------------------------------------------------- back-translations, by the digest of text and translator
 

@@ -104,6 +104,13 @@ class Store(Leases, Kept):
         return sorted(str(row["key"]) for row in self._select(query, RECORDS))
 
     @retried
+    def committed_at(self, keys: Iterable[str]) -> dict[str, float]:
+        """When the records of these keys were committed (Unix time)."""
+        c = RECORDS.c
+        queries = [sa.select(c.key, c.committed_at).where(c.key.in_(part)) for part in parts(keys)]
+        return {str(row["key"]): float(row["committed_at"]) for q in queries for row in self._select(q, RECORDS)}
+
+    @retried
     def speeds(self) -> list[Speed]:
         """The newest 200 finished stages, which calibrate a plan's estimate."""
         if not self.exists:

@@ -107,5 +107,13 @@ PROBES = sa.Table(
     sa.Column("body", sa.Text, nullable=False),
     sa.Column("checksum", sa.String(64), nullable=False),
 )
-LATER = (REQUESTS, REQUEST_STAGES, SNAPSHOTS, PROBES)
+SEALS = sa.Table(
+    "seals",  # plans that were sealed before their first run
+    metadata,
+    sa.Column("digest", sa.String(64), primary_key=True),
+    sa.Column("sealed_at", sa.Float, primary_key=True),
+    sa.Column("table", sa.Text, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+)
+LATER = (REQUESTS, REQUEST_STAGES, SNAPSHOTS, PROBES, SEALS)
 """Older stores lack these: they are created with the first row of one."""

@@ -1,0 +1,197 @@
+"""`plan --seal`: what is sealed before the first run is said to be planned by `compare`, travels, and every way around it is named."""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import trained
+from cli.command import Said, command
+
+import harness as api
+
+Harness = Callable[..., Said]
+TABLE = (
+    "--table few_shot --tasks sst2 --data data --sizes 20 --subsets {} --seeds 31,42 --encoder bert --methods {} --set max_length=64 "
+    "--set fine_tune.steps=2 --set post_train.steps=2 --set fine_tune.batch_size=8 --set post_train.batch_size=4"
+)
+PLANNED = TABLE.format("0,1", "ft,scl,tapt")
+
+
+@pytest.fixture(scope="module")
+def sealed(tmp_path_factory: pytest.TempPathFactory, folders: dict[str, Path]) -> tuple[Path, str]:
+    """A folder with a plan that was sealed and then run, and its digest."""
+    folder = tmp_path_factory.mktemp("sealed")
+    trained.sentiment_folder(folder / "data")
+    shutil.copytree(folders["bert"], folder / "bert")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr("harness.commands.bench.train", trained.train_here)
+        values = {"fine_tune.steps": 2, "post_train.steps": 2, "fine_tune.batch_size": 8, "post_train.batch_size": 4}
+        fields = {"tasks": "sst2", "data": "data", "sizes": 20, "seeds": [31, 42], "encoder": "bert", "subsets": [0, 1]}
+        plan = {"methods": ["ft", "scl", "tapt"], "set": {"max_length": 64, **values}, **fields}
+        digest = api.plan("few_shot", **plan).seal()  # type: ignore[arg-type]
+        api.bench("few_shot", **plan)  # type: ignore[arg-type]
+    return folder, digest
+
+
+@pytest.fixture
+def harness(
+    sealed: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Harness:
+    """The command in a copy of that folder."""
+    shutil.copytree(sealed[0], tmp_path / "lab")
+    monkeypatch.chdir(tmp_path / "lab")
+    monkeypatch.setattr("harness.commands.bench.train", trained.train_here)
+    return lambda *words: command(capsys, *words)
+
+
+def in_store(statement: str) -> None:
+    with sqlite3.connect(".harness/harness.db") as connection:
+        connection.execute(statement)
+
+
+def plans(harness: Harness, words: str) -> list[str]:
+    frame = pd.read_csv(io.StringIO(harness(f"compare {words} --format csv").out), keep_default_na=False)
+    return [
+        f"{row}: {plan}: {why}".rstrip(": ")
+        for row, plan, why in zip(frame["row"], frame["plan"], frame["departures"], strict=True)
+    ]
+
+
+def test_a_sealed_plan_is_planned_published_verified_and_merged(
+    harness: Harness, sealed: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = sealed[1]
+    assert plans(harness, "") == ["SCL: planned", "TAPT: planned"]
+    said = harness("compare").out
+    assert f"Planned: 2 of 2 comparisons, by seal {digest[:12]}" in said
+    assert re.search(r"  planned$", said, re.MULTILINE)
+    assert harness("publish results").status == 0
+    assert f"Plan sealed before its runs: {digest}" in Path("results/README.md").read_text()
+    checked = harness(f"verify results --seal {digest}")
+    assert f"Seal {digest[:12]}" in checked.out
+    assert (
+        "12 runs sealed, 12 begun after it, 0 before it, 0 not recorded or sealed by name alone; 12 of the 12 runs of the file are in it."
+        in checked.out
+    )
+    assert checked.out.splitlines()[-1] == "Confirmed."
+    elsewhere = shutil.copytree("results", tmp_path / "elsewhere" / "results").parent
+    shutil.copytree("data", elsewhere / "data")
+    monkeypatch.chdir(elsewhere)
+    harness("merge results")
+    assert plans(harness, "") == ["SCL: planned", "TAPT: planned"]
+
+
+def test_whoever_has_the_data_gets_the_same_digest(harness: Harness, sealed: tuple[Path, str]) -> None:
+    shutil.rmtree(".harness")
+    assert sealed[1] in harness(f"plan {PLANNED} --seal").out
+    again = harness(f"plan {PLANNED} --seal").out
+    assert sealed[1] in again, "sealing again changes nothing"
+    assert (
+        "Decision: each difference from FT, crossed t, two-sided, over subsets and seeds; 5 % by Holm over 2 comparisons"
+        in again
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            TABLE.format("0,1", "ft,scl") + " --seal",
+            "plan --seal: 8 of its 8 runs are recorded in sqlite:///.harness/harness.db",
+        ),
+        (
+            PLANNED.replace("0,1", "1,2") + " --seal",
+            "6 of its 12 runs are recorded in sqlite:///.harness/harness.db, and a plan is made before its runs; seal one of",
+        ),
+        (TABLE.format("5,6", "ft") + " --seal", "plan --seal: table few_shot has one row here"),
+        (PLANNED + " --against SCL", "plan: --against is part of a sealed comparison; add --seal"),
+        (PLANNED.replace("--data data ", "") + " --seal", "is not at hand, so that the runs have no keys to seal"),
+    ],
+)
+def test_what_cannot_be_sealed_is_refused(words: str, says: str, harness: Harness) -> None:
+    said = harness(f"plan {words}")
+    assert (said.status, said.out) == (2, "")
+    assert says in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            "--against SCL",
+            [
+                "FT: exploratory: the row that is compared with differs from the seal's",
+                "TAPT: exploratory: the row that",
+            ],
+        ),
+        ("--region 5", ["SCL: exploratory: the region of equivalence differs", "TAPT: exploratory: the region"]),
+        (
+            "--without-collapsed",
+            ["SCL: exploratory: whether collapsed runs count differs", "TAPT: exploratory: whether"],
+        ),
+        ("--last --subsets 0", ["SCL: exploratory: 4 sealed runs left out", "TAPT: exploratory: 4 sealed runs"]),
+        ("--last --methods ft,scl", ["SCL: planned"]),
+    ],
+)
+def test_each_departure_is_named(words: str, says: list[str], harness: Harness) -> None:
+    found = plans(harness, words)
+    assert len(found) == len(says)
+    assert all(one.startswith(other) for one, other in zip(found, says, strict=True)), found
+
+
+def test_a_row_that_is_dropped_is_named_and_stays_in_the_family(harness: Harness) -> None:
+    said = harness("compare --last --methods ft,scl").out
+    assert "Sealed and not shown here: rows TAPT." in said
+    in_store("delete from requests")
+    said = harness(f"compare {TABLE.format('0,1', 'ft,scl')}").out
+    assert "the 2 comparisons with FT that the table's benches plan, 1 of them shown" in said
+
+
+def test_runs_that_were_added_after_looking_make_a_comparison_exploratory(harness: Harness) -> None:
+    assert harness(f"bench {PLANNED.replace('0,1', '0,1,2')}").status == 0
+    assert plans(harness, "") == [f"{row}: exploratory: 4 runs beyond the seal" for row in ("SCL", "TAPT")]
+    assert plans(harness, "--last --subsets 0,1") == ["SCL: planned", "TAPT: planned"]
+
+
+def test_runs_before_the_seal_by_the_clock_are_named(harness: Harness, sealed: tuple[Path, str]) -> None:
+    harness("publish results")
+    in_store(f"update seals set sealed_at = {time.time() + 3600}")
+    assert plans(harness, "") == [f"{row}: exploratory: 8 runs begun before the seal" for row in ("SCL", "TAPT")]
+    checked = harness("verify results --store sqlite:///.harness/harness.db").out
+    assert re.search(rf"the run FT, sst2, .* began [\d.]+ minutes before seal {sealed[1][:12]}", checked)
+    assert checked.splitlines()[-1] == "NOT confirmed."
+
+
+def test_a_changed_or_deleted_seal_counts_for_nothing(harness: Harness, sealed: tuple[Path, str]) -> None:
+    harness("publish results")
+    verify = f"verify results --store sqlite:///.harness/harness.db --seal {sealed[1]}"
+    in_store("update seals set body = replace(body, '\"region\": 0.01', '\"region\": 0.02')")
+    assert "is not as it was sealed and counts for nothing." in harness("compare").out
+    assert f"seal {sealed[1][:12]} is not as it was sealed" in harness(verify).out
+    in_store("delete from seals")
+    assert "Exploratory: no plan of this table was sealed before its runs" in harness("compare").out
+    assert f"the store has no seal {sealed[1]} of this table" in harness(verify).out
+    assert harness(f"plan {PLANNED} --seal").status == 2, "nor is it made again after the runs"
+
+
+def test_of_several_seals_the_others_are_named(harness: Harness) -> None:
+    shutil.rmtree(".harness")
+    for words in ("", " --against SCL", " --region 3"):
+        assert harness(f"plan {PLANNED} --seal{words}").status == 0
+    assert plans(harness, PLANNED) == [f"{row}: exploratory: 8 runs not recorded yet" for row in ("SCL", "TAPT")]
+    harness(f"bench {PLANNED}")
+    said = harness("compare").out
+    assert "Planned: 2 of 2" in said
+    assert (
+        len(re.findall(r"[0-9a-f]{12} \(sealed", said.partition("Not the only seal of this table in the store:")[2]))
+        == 2
+    )
