@@ -8,8 +8,9 @@ versions: one t quantile at Satterthwaite's degrees of freedom. Every table has 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from harness.statistics.crossed import (
     variance_interval,
 )
 from harness.statistics.difference import improvement_interval, published_half_width
+from harness.statistics.learning_curve import growth, more_examples, worth
 from harness.statistics.power import (
     MOST_SEEDS,
     MOST_SUBSETS,
@@ -222,7 +224,7 @@ def family_errors(designs: int, seed: int) -> pd.DataFrame:
 
 
 def sets_of_the_best(designs: int, seed: int, rows: int = 5) -> pd.DataFrame:
-    """Of `rows` rows with one true mean, the hardest case, how often the first is left out of the set of the best, in %; and how many are in the set
+    """Of `rows` rows with one true mean, the hardest case, how often the first is left out of the set of the best and how often any rank interval is wrong, in %; and how many are in the set
     where the first is higher than the others by what the design detects at the level of one of its tests."""
     level = 1 - 2 * (1 - LEVEL) / (rows - 1)  # one-sided, by Bonferroni over the tests of a row
     found = []
@@ -237,10 +239,97 @@ def sets_of_the_best(designs: int, seed: int, rows: int = 5) -> pd.DataFrame:
                 return out
 
             wrong = 100 * float(left_out(scores, 0).mean())
+            by_pair = [mean_squares(a - b) for a, b in itertools.combinations(scores, 2)]
+            any_rank = np.any(
+                [np.abs(each.mean) > crossed(each, 1 - (1 - LEVEL) / len(by_pair)) + 1e-12 for each in by_pair], axis=0
+            )
             parts = Components(*(2 * part for part in vars(world.components).values()))  # of the difference of two rows
             scores[0] += detectable(precision(parts, subsets, seeds, 1 - level))
             size = float(np.sum([~left_out(scores, k) for k in range(rows)], axis=0).mean())
-            found.append({"world": world.name, "design": f"{subsets}x{seeds}", "left out": wrong, "in the set": size})
+            row = {"world": world.name, "design": f"{subsets}x{seeds}", "left out": wrong}
+            found.append({**row, "any rank wrong": 100 * float(any_rank.mean()), "in the set": size})
+    return table(found)
+
+
+TASK_EFFECTS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Floats]] = {
+    "none": lambda rng, shape: np.zeros(shape),
+    "normal": lambda rng, shape: 3 * rng.normal(size=shape),
+    "heavy": lambda rng, shape: 3 / np.sqrt(3) * rng.standard_t(3, shape),
+    "skewed": lambda rng, shape: 3 * (rng.exponential(size=shape) - 1),
+    "one task in five": lambda rng, shape: 3 * np.sqrt(5) * ((rng.random(shape) < 0.2) - 0.2),
+}
+"""What a task does to one row's scores beside the others', in points; of mean 0 over tasks."""
+
+
+def sets_over_columns(designs: int, seed: int, rows: int = 5) -> pd.DataFrame:
+    """Of `rows` rows with one true mean over tasks, how often the first is left out of the set of the best over columns of 5 subsets x 3 seeds, in %: by tasks crossed with seeds, by the columns as given (Avg), and by
+    Nemenyi's critical difference of mean ranks (Demsar, Journal of Machine Learning Research 7, 2006, 1-30)."""
+    from scipy.stats import studentized_range
+
+    level, found = 1 - 2 * (1 - LEVEL) / (rows - 1), []
+    spread = float(studentized_range.ppf(LEVEL, rows, np.inf)) / np.sqrt(2) * np.sqrt(rows * (rows + 1) / 6)
+    for world in (world for world in WORLDS if world.name in ("runs alone", "large subsets", "large both")):
+        for tasks in (3, 4, 8):
+            for name, effect in TASK_EFFECTS.items():
+                rng, own = np.random.default_rng(seed), replace(world, seed=world.seed / np.sqrt(2))
+                drawn = [[own.draw(rng, designs, 5, 3) for _ in range(tasks)] for _ in range(rows)]
+                y = np.swapaxes(np.array(drawn), 1, 2) + effect(rng, (rows, designs, tasks, 1, 1))
+                y = y + own.seed * rng.normal(
+                    size=(rows, designs, 1, 1, 3)
+                )  # a seed's effect on a row that all tasks share
+                row: dict[str, Any] = {"world": world.name, "tasks": tasks, "task effects": name}
+                for rule, each in (("tasks x seeds", y.mean(axis=3)), ("as given", y.mean(axis=2))):
+                    squares = mean_squares(each[1:] - each[0])
+                    row[rule] = 100 * float((squares.mean > crossed(squares, level) + 1e-12).any(axis=0).mean())
+                ranks = (1 + np.argsort(np.argsort(-y.mean(axis=(3, 4)), axis=0), axis=0)).mean(axis=2)
+                row["mean ranks"] = 100 * float((ranks[0] - ranks.min(axis=0) > spread / np.sqrt(tasks)).mean())
+                found.append(row)
+    return table(found)
+
+
+def _leaves_chance_at(middle: float) -> Callable[[Sequence[float]], Floats]:
+    return lambda n: 50 + 35 / (1 + np.exp(-(np.log(n) - np.log(middle)) / 0.6))
+
+
+CURVES: dict[str, tuple[bool, Callable[[Sequence[float]], Floats]]] = {
+    "flat": (True, lambda n: 70 + 0 * np.asarray(n, dtype=np.float64)),
+    **{
+        f"power law, exponent {c:g}": (
+            True,
+            lambda n, c=c: 50 + 20 * growth(n, c) / float(np.ptp(growth([20, 1000], c))),
+        )
+        for c in (-0.5, 0.0, 0.25, 1.0, 1.5)
+    },
+    "leaves chance at 100": (False, _leaves_chance_at(100)),
+    "leaves chance at 500": (False, _leaves_chance_at(500)),
+    "leaves chance at 2,000": (False, _leaves_chance_at(2000)),
+}
+"""Mean scores in points by size, and whether they are a power law of the model."""
+
+
+def learning_curves(designs: int, seed: int) -> pd.DataFrame:
+    """How often the interval of what more examples are worth holds the truth, in % of those that are said, and how wide it is: 10 %, and 100 %, more than
+    the largest size. Subsets are drawn anew for each size; half of the seed's variance is common to all sizes."""
+    found = []
+    for world in (
+        world for world in WORLDS if world.name in ("runs alone", "large subsets", "large both", "heavy subsets")
+    ):
+        for sizes in ((20, 100, 1000), (20, 50, 100, 200, 500, 1000)):
+            for subsets, seeds in ((5, 3), (10, 3)):
+                for name, (law, mean) in CURVES.items():
+                    rng = np.random.default_rng(seed)
+                    own = replace(world, seed=world.seed / np.sqrt(2))
+                    y = np.stack([own.draw(rng, designs, subsets, seeds) for _ in sizes], axis=1)
+                    y += own.seed * rng.normal(size=(designs, 1, 1, seeds)) + mean(sizes)[:, None, None]
+                    for more in (100, 1000):
+                        worthy = worth(y, sizes, more_examples(1000, more))
+                        truth = float(mean([1000 + more])[0] - mean([1000])[0])
+                        said = ~np.isnan(worthy.low)
+                        held = said & (worthy.low <= truth + 1e-9) & (truth - 1e-9 <= worthy.high)
+                        row = {"world": world.name, "design": f"{subsets}x{seeds}", "sizes": len(sizes), "curve": name}
+                        row |= {"more": more, "law": law, "said": 100 * said.mean(), "truth": truth}
+                        wide = float(np.median((worthy.high - worthy.low)[said])) if said.any() else np.nan
+                        found.append({**row, "holds": 100 * held.sum() / max(1, said.sum()), "width": wide})
     return table(found)
 
 

@@ -283,35 +283,6 @@ def _across(ours: Runs, theirs: Runs, subsets: Sequence[int], seeds: Sequence[in
     return sum(a != b for a, b in pairs if a and b)
 
 
-def sets_of_the_best(grid: Grid) -> set[Place]:
-    """The rows that cannot be told from the best of their column and size; none where no row can be told from another.
-
-    A complete row is left out where another one is higher by their paired difference: one-sided p of the crossed t test, times the number of its tests,
-    below `LEVEL` (Bonferroni). The row with the highest true mean is left out only if one of its own tests errs, so that it is in the set with probability
-    1 - `LEVEL` or more, whichever row looks best.
-    """
-    runs, found = runs_of(grid), set()
-    for size, column in dict.fromkeys((size, column) for size, _, column in grid.cells):
-        titles = [title for title in grid.resolved.printed_rows if grid.cells[size, title, column].complete]
-        kept = {title for title in titles if not _is_below_another(runs, (size, column), title, titles)}
-        if len(kept) < len(titles):
-            found |= {(size, title, column) for title in kept}
-    return found
-
-
-def _is_below_another(runs: Mapping[Place, Runs], place: tuple[int, str], title: str, titles: Sequence[str]) -> bool:
-    size, column = place
-    theirs = runs.get((size, title, column), NO_RUNS)
-    for other in titles:
-        ours = runs.get((size, other, column), NO_RUNS)
-        subsets, seeds = full_grid([pair for pair in ours.scores if pair in theirs.scores])
-        if other != title and subsets:
-            test = difference(paired(ours, theirs, subsets, seeds), REGION)
-            if test.p is not None and test.mean > 0 and test.p / 2 * (len(titles) - 1) < LEVEL:
-                return True
-    return False
-
-
 def _item_differences(
     answers: Answers, place: tuple[int, str], ours: Runs, theirs: Runs, subsets: Sequence[int], seeds: Sequence[int]
 ) -> NDArray[np.float64] | None:

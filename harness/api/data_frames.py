@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from harness.analysis.comparison import Comparisons
 from harness.analysis.scores import results_of
 from harness.api.arguments import checked
-from harness.commands.compare import detections_of, variance_of
+from harness.commands.compare import detections_of, labels_of, variance_of
 from harness.commands.prepare import Prepared, cost_on
 from harness.commands.report import grid_of
 from harness.commands.seal import seal
@@ -26,7 +26,9 @@ from harness.report.comparison import (
     variance_frame,
 )
 from harness.report.document import fragment
+from harness.report.labels import labels_frame
 from harness.report.power import detection_rows
+from harness.report.ranks import ranks_frame
 from harness.report.table import render, results_document
 from harness.search.results import Study
 
@@ -195,6 +197,7 @@ class CompareResult:
 
     _prepared: Prepared
     _comparisons: Comparisons
+    _against: str = ""
 
     @cached_property
     def comparisons(self) -> pd.DataFrame:
@@ -205,6 +208,15 @@ class CompareResult:
     def variance(self) -> pd.DataFrame:
         """One row a cell and source of variance."""
         return variance_frame(variance_of(self._prepared)[1])
+
+    @cached_property
+    def ranks(self) -> pd.DataFrame:
+        """Rank intervals and sets of the best: one row a size, row and column, and over the columns."""
+        return ranks_frame(self._comparisons.grid)
+
+    def labels(self, more: int) -> pd.DataFrame:
+        """What `more` labels than the largest size are worth to each row, beside the row that it is compared with: one row a figure."""
+        return labels_frame(labels_of(self._prepared, more, self._against))
 
     @property
     def sentences(self) -> list[str]:

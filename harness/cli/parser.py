@@ -366,6 +366,17 @@ def _compare(compare: argparse.ArgumentParser) -> None:
     what = _rule_flags(compare, "comparison")
     _switch(what, "--variance", "each cell's variance components: subset, seed, interaction and test items")
     _switch(what, "--cost", "each cell's score beside the FLOPs and hours of a run, post-training and search included")
+    _switch(
+        what,
+        "--ranks",
+        "each row's rank with its interval, and the rows that cannot be told from the best, also over the columns",
+    )
+    what.add_argument(
+        "--labels",
+        type=positive,
+        metavar="N",
+        help="what N more labels than the largest size are worth to each row, beside what another method is worth: learning curves over the sizes",
+    )
     _switch(what, "--without-collapsed", "leave out runs that predict a single class on dev")
     _output_flags(compare, COMPARE_FORMATS)
 

@@ -19,7 +19,7 @@ from harness.cli.parser import COMPARE_FORMATS, FIGURE_FORMATS, FORMATS, REPORT_
 from harness.cli.progress import print_tracked, show_stages
 from harness.cli.request import read, recalled
 from harness.cli.terminal import Stream, escaped, print_lines, print_table, timestamp
-from harness.commands.compare import comparisons_of, costs_of, variance_of
+from harness.commands.compare import comparisons_of, costs_of, counted_grid, labels_of, variance_of
 from harness.commands.glue_submission import write_submissions
 from harness.commands.prepare import Prepared, prepare, prepare_recorded
 from harness.commands.probe import embeddings_of, probed, to_train_again
@@ -43,6 +43,8 @@ from harness.report.figures.embeddings import EMBEDDINGS, MOST, NEIGHBOURS
 from harness.report.figures.figure import csv_of, drawn, figure_of, points_of
 from harness.report.figures.probes import FIGURES
 from harness.report.figures.variance import VARIANCE, drawn_variance
+from harness.report.labels import rendered_labels
+from harness.report.ranks import rendered_ranks
 from harness.report.server import rendered_scores
 from harness.report.table import render
 from harness.wording import counted, listed, some_of
@@ -54,7 +56,12 @@ ENDINGS = {".txt": "text", ".md": "md", ".tex": "latex", ".htm": "html"}
 BINARY = ("parquet", "png", "pdf")
 LONG = ("html", *BINARY)
 """Formats that no terminal shows."""
-VIEWS = {"variance": "the variance", "cost": "the cost"}
+VIEWS = {
+    "variance": "the variance of each cell",
+    "cost": "the cost of each cell",
+    "labels": "what labels are worth",
+    "ranks": "the ranks of rows",
+}
 """What `compare` prints instead of comparisons, by flag."""
 
 Made = tuple[str | bytes, bool]
@@ -157,14 +164,14 @@ def compare(args: argparse.Namespace) -> int:
     views = [name for name in VIEWS if getattr(args, name)]
     if len(views) > 1:
         raise UserError(f"--{views[0]} and --{views[1]} each print a table of their own; leave one of them out.")
-    if views and (args.against or args.items or args.region is not None):
-        flag = "--against" if args.against else "--items" if args.items else "--region"
-        raise UserError(
-            f"{flag} is for comparisons, and --{views[0]} prints {VIEWS[views[0]]} of each cell; leave one of them out."
-        )
+    against = args.against and views != ["labels"]
+    if views and (against or args.items or args.region is not None):
+        flag = "--against" if against else "--items" if args.items else "--region"
+        raise UserError(f"{flag} is for comparisons, and --{views[0]} prints {VIEWS[views[0]]}; leave one of them out.")
     settle_output(args, COMPARE_FORMATS)
     if args.format in FIGURE_FORMATS and (views or not args.out):
-        how = f"'harness report --figure {views[0]}' draws one" if views else "name a file with --out"
+        drawn = views and views[0] in (COST, VARIANCE)
+        how = f"'harness report --figure {views[0]}' draws one" if drawn else "name a file with --out"
         raise UserError(f"--format {args.format}: comparisons alone are drawn, into a file; {how}.")
     prepared, collapsed = _recorded(recalled(args)), not args.without_collapsed
     text: str | bytes
@@ -174,6 +181,12 @@ def compare(args: argparse.Namespace) -> int:
     elif args.cost:
         grid, spent, left_out = costs_of(prepared, collapsed)
         text = rendered_costs(spent, grid, left_out, args.format)
+    elif args.ranks:
+        grid, _ = counted_grid(prepared, collapsed)
+        text = rendered_ranks(grid, args.format)
+    elif args.labels:
+        worth = labels_of(prepared, args.labels, args.against or "", collapsed)
+        grid, text = worth.grid, rendered_labels(worth, args.format)
     else:
         region = 1.0 if args.region is None else args.region
         comparisons = comparisons_of(prepared, args.against or "", region / 100, args.items, collapsed)
@@ -181,7 +194,12 @@ def compare(args: argparse.Namespace) -> int:
     if not grid.complete:
         cells = [cell for cell in grid.cells.values() if not cell.skip]
         done, expected = sum(cell.done for cell in cells), sum(cell.expected for cell in cells)
-        print_lines([f"{done} of {expected} runs of these cells are done: each comparison says what it leaves out."])
+        what = (
+            "a curve is over the replicates that all its sizes have"
+            if args.labels
+            else "each comparison says what it leaves out"
+        )
+        print_lines([f"{done} of {expected} runs of these cells are done: {what}."])
     return deliver((text, grid.complete), args)
 
 

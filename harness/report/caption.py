@@ -9,8 +9,9 @@ from typing import Any
 
 from harness.analysis.cells import Cell, Grid, Note, family, has_average, own_scores
 from harness.analysis.classes import ClassReport
-from harness.analysis.comparison import sets_of_the_best
-from harness.analysis.power import resolutions
+from harness.analysis.comparison import Place
+from harness.analysis.power import Resolution, resolutions
+from harness.analysis.ranks import OVER, Rank, ranks
 from harness.analysis.scores import Examples
 from harness.paths import without_folders
 from harness.planning.aggregation import AVERAGE, RULES
@@ -101,13 +102,15 @@ def _term_lines(grid: Grid, bold: bool) -> Iterator[str]:
     terms += [f"seed: fixes all {'other ' if terms else ''}randomness of a run"] if len(r.seeds) > 1 else []
     if terms:
         yield f"{'; '.join(terms).capitalize()}."
-    if sets_of_the_best(grid):
+    ranked = ranks(grid)
+    if any(rank.best for (_, _, column), rank in ranked.items() if column != OVER):
         yield (
             f"{'Bold' if bold else 'Star'}: the rows of its column that cannot be told from the best, which is among them with 95 % confidence (paired crossed t, "
             "Bonferroni within the column)."
         )
     elif any(cell.best for cell in grid.cells.values()):
         yield f"No cell is {'bold' if bold else 'starred'}: in no column can a row be told to be below another."
+    yield from _over_columns_lines(grid, ranked)
     partial = next((cell for cell in grid.cells.values() if not cell.complete and not cell.skip), None)
     if partial:
         yield f"{partial.done}/{partial.expected} in a cell: {partial.done} of {counted(partial.expected, 'run')} done, no {r.aggregate.label} yet."
@@ -120,24 +123,52 @@ def _term_lines(grid: Grid, bold: bool) -> Iterator[str]:
     yield from quoted_lines(row for row in r.table.quoted if 0 in r.sizes and row.name in r.quoted(0))
 
 
+def _over_columns_lines(grid: Grid, ranked: Mapping[Place, Rank]) -> Iterator[str]:
+    """The rows that cannot be told from the best over the columns, size by size."""
+    r = grid.resolved
+    over = {(size, row): rank for (size, row, column), rank in ranked.items() if column == OVER}
+    by_size = []
+    for size in r.sizes:
+        rows = [row for (other, row) in over if other == size]
+        best = [row for row in rows if over[size, row].best]
+        if rows:
+            says = f"{listed(best)} cannot be told from the best" if best else "no row can be told to be below another"
+            by_size.append(f"{examples_text(size)}: {says}" if len(r.sizes) > 1 else says)
+    if by_size:
+        yield f"Over the columns as a sample of tasks (crossed t over columns and seeds, 95 %): {'; '.join(by_size)}."
+
+
 def _resolution_lines(grid: Grid) -> Iterator[str]:
-    """What the design can tell, in each column that is complete and whose runs show how differences vary."""
-    r, shown = grid.resolved, resolutions(grid)
+    """What the design can tell: in each column that is complete and whose runs show how differences vary, and in the others once their runs are done."""
+    shown = resolutions(grid)
+    if len(grid.resolved.printed_rows) < 2:
+        return
     open_columns = {
         (size, column) for (size, _, column), cell in grid.cells.items() if not (cell.complete or cell.skip)
     }
-    complete = [each for each in shown.by_column if (each.size, each.column) not in open_columns]
+    known = [each for each in shown.by_column if each.detects is not None]
+    done = [each for each in known if each.recorded and (each.size, each.column) not in open_columns]
+    later = [each for each in known if (each.size, each.column) in open_columns]
+    finds = (
+        f"the smallest true difference from {shown.against} that this design finds with 80 % power (crossed t, 5 % by Holm over "
+        f"{counted(shown.comparisons, 'comparison')}), in points"
+    )
+    if done:
+        yield f"Resolution, {finds}: {_by_size(grid, done)}."
+    if later:
+        guessed = "the defaults of 'plan --detect'"
+        by = {"the runs so far": [e for e in later if e.recorded], guessed: [e for e in later if not e.recorded]}
+        parts = [f"by {how}: {_by_size(grid, columns)}" for how, columns in by.items() if columns]
+        yield f"Resolution when all runs are done{'' if done else f', {finds}'}, {'; '.join(parts)}."
+
+
+def _by_size(grid: Grid, columns: Sequence[Resolution]) -> str:
+    """'20 examples: SST-2 4.10, CoLA 6.20; 100 examples: ...'."""
     by_size = []
-    for size in r.sizes:
-        columns = [each for each in complete if each.size == size and each.recorded and each.detects is not None]
-        if columns:
-            of_columns = ", ".join(f"{each.title} {in_points(each.detects or 0.0)}" for each in columns)
-            by_size.append(f"{examples_text(size)}: {of_columns}" if len(r.sizes) > 1 else of_columns)
-    if by_size:
-        yield (
-            f"Resolution, the smallest true difference from {shown.against} that this design finds with 80 % power (crossed t, 5 % by Holm over "
-            f"{counted(shown.comparisons, 'comparison')}), in points: {'; '.join(by_size)}."
-        )
+    for size in dict.fromkeys(each.size for each in columns):
+        listing = ", ".join(f"{each.title} {in_points(each.detects or 0.0)}" for each in columns if each.size == size)
+        by_size.append(f"{examples_text(size)}: {listing}" if len(grid.resolved.sizes) > 1 else listing)
+    return "; ".join(by_size)
 
 
 def quoted_lines(rows: Iterable[Quoted]) -> Iterator[str]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from harness.analysis.cells import Cell, Grid
-from harness.analysis.comparison import Comparison, Comparisons, Place, cell_intervals, sets_of_the_best
+from harness.analysis.comparison import Comparison, Comparisons, Place, cell_intervals
+from harness.analysis.ranks import Rank, ranks
 from harness.analysis.variance import CellVariance
 from harness.methods import METHODS
 from harness.report.caption import Caption, caption_lines, footnotes, title_lines
@@ -82,7 +83,8 @@ def results_page(results: Results) -> str:
 def _results(results: Results) -> list[Block]:
     grid = results.grid
     letters, marks = footnotes(grid)
-    intervals, apart, leading = cell_intervals(grid), _verdicts(results.comparisons), sets_of_the_best(grid)
+    intervals, apart, ranked = cell_intervals(grid), _verdicts(results.comparisons), ranks(grid)
+    leading = {place for place, rank in ranked.items() if rank.best}
     blocks: list[Block] = []
     head = ["Method", *(column_name(grid, column) for column in grid.columns)]
     for size in grid.resolved.sizes:
@@ -91,7 +93,7 @@ def _results(results: Results) -> list[Block]:
             cells: list[str | Entry] = [row]
             for column in grid.columns:
                 cell, place = grid.cells[size, row, column], (size, row, column)
-                lines = _lines(grid, cell, intervals.get(place), apart.get(place))
+                lines = _lines(grid, cell, intervals.get(place), apart.get(place), ranked.get(place))
                 cells.append(replace(cell_entry(grid, place, letters, leading), below=tuple(lines)))
             rows.append(cells)
         rows += quoted_rows(grid, size)
@@ -103,6 +105,8 @@ def _results(results: Results) -> list[Block]:
         about.append(
             "No cell has an interval: one needs the mean of two runs or more, all done, with different scores."
         )
+    if any((rank.low, rank.high) != (1, rank.count) for rank in ranked.values()):
+        about.append("Rank: all of a column's hold together with 95 %; where none stands, any rank is possible.")
     if apart and not isinstance(results.comparisons, str):
         about.append(
             f"higher, lower, equivalent: than or to {results.comparisons.against}, by Holm over all comparisons."
@@ -120,7 +124,9 @@ def _factors(grid: Grid) -> str:
     return "crossed over subsets and seeds: where the mean over others of them would lie"
 
 
-def _lines(grid: Grid, cell: Cell, interval: Interval | None, versus: Comparison | None) -> list[tuple[str, str]]:
+def _lines(
+    grid: Grid, cell: Cell, interval: Interval | None, versus: Comparison | None, rank: Rank | None
+) -> list[tuple[str, str]]:
     """The small lines below a cell: (class, text)."""
     lines = []
     if interval:
@@ -131,6 +137,9 @@ def _lines(grid: Grid, cell: Cell, interval: Interval | None, versus: Comparison
     if versus:
         name = {"higher": "up", "lower": "down"}.get(versus.verdict, "")
         lines.append((name, f"{versus.verdict} {'to' if versus.verdict == 'equivalent' else 'than'} {versus.against}"))
+    if rank and (rank.low, rank.high) != (1, rank.count):
+        ends = f"{rank.low} to {rank.high}" if rank.low < rank.high else f"{rank.low}"
+        lines.append(("", f"rank {ends} of {rank.count}"))
     return lines
 
 

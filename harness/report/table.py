@@ -12,7 +12,9 @@ from typing import Any
 
 from harness.analysis.cells import Grid, Note
 from harness.analysis.classes import ClassScores
-from harness.analysis.comparison import Place, sets_of_the_best
+from harness.analysis.comparison import Place
+from harness.analysis.power import resolutions
+from harness.analysis.ranks import ranks, sets_of_the_best
 from harness.analysis.schema import csv_text, records
 from harness.paths import without_folders
 from harness.report.caption import Caption, caption_lines, footnotes, title_lines
@@ -136,12 +138,18 @@ def column_name(grid: Grid, column: str) -> str:
 
 def cell_records(grid: Grid) -> list[dict[str, Any]]:
     """Cells as flat records, in the order of the grid."""
-    cells = []
+    cells, ranked = [], ranks(grid)
     for (size, row, column), cell in grid.cells.items():
         spec = grid.resolved.columns.get(column)
         place = {"size": size, "row": row, "column": column, "task": spec.task if spec else ""}
         place |= {"metric": spec.metric if spec else "", "evaluation": spec.evaluation if spec else ""}
-        cells.append({**place, **asdict(cell), "notes": [f"{n.kind}: {n.reason}" for n in cell.notes]})
+        rank = ranked.get((size, row, column))
+        of_rank = {
+            "in_best_set": bool(rank and rank.best),
+            "rank_low": rank and rank.low,
+            "rank_high": rank and rank.high,
+        }
+        cells.append({**place, **asdict(cell), "notes": [f"{n.kind}: {n.reason}" for n in cell.notes], **of_rank})
     return cells
 
 
@@ -191,6 +199,10 @@ def _json(grid: Grid, caption: Caption) -> str:
         },
         "footnotes": footnotes(grid)[1],
         "cells": cell_records(grid),
+        "resolution": [
+            {"size": each.size, "column": each.column, "detects": each.detects, "recorded": each.recorded}
+            for each in resolutions(grid).by_column
+        ],
         **_quoted_records(grid),
         "results": records(grid.results),
     }

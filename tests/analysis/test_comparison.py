@@ -14,7 +14,8 @@ from analysis.runs import filled, result, results
 from requested import resolve_table
 
 from harness.analysis.cells import Grid
-from harness.analysis.comparison import Answers, Comparison, Comparisons, compared, run_places, sets_of_the_best
+from harness.analysis.comparison import Answers, Comparison, Comparisons, compared, run_places
+from harness.analysis.ranks import sets_of_the_best
 from harness.analysis.schema import Result
 from harness.analysis.variance import SOURCES, decomposed
 from harness.errors import UserError

@@ -84,6 +84,15 @@ def test_the_row_that_is_best_is_in_the_set_of_the_best(designs: int) -> None:
     assert found["left out"].max() < 5 + error(designs)
     normal = [world.name for world in simulated_designs.WORLDS if world.normal]
     assert found.loc[normal, "in the set"].max() < 2.2, "others are left out"
+    assert found["any rank wrong"].max() < 5 + error(designs)
+
+
+def test_over_columns_tasks_crossed_with_seeds_keep_the_error(designs: int) -> None:
+    found = simulated_designs.sets_over_columns(designs // 4, 0)
+    print(found.round(1).to_string())
+    assert found["tasks x seeds"].max() < 5 + error(designs // 4)
+    assert found["as given"].max() > 40, "as if there were no other tasks"
+    assert found["mean ranks"].max() > 10, "a seed's effect is one of all tasks"
 
 
 def test_power_is_what_was_planned(designs: int) -> None:

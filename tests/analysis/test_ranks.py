@@ -1,0 +1,110 @@
+"""Rank intervals and sets of the best: those of the pairwise tests, also over columns, and the same in every format."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from analysis.runs import filled, result
+from requested import resolve_table
+
+from harness.analysis.cells import Grid
+from harness.analysis.ranks import OVER, ranks
+from harness.report.caption import Caption, caption_lines
+from harness.report.document import FORMATS
+from harness.report.ranks import ranks_frame, rendered_ranks
+from harness.report.table import render
+from harness.statistics.difference import difference
+
+ROWS = ("FT", "SCL", "TAPT")
+TASKS = ("sst2", "rte", "mrpc", "cola")
+
+
+def grid(
+    shifts: dict[str, float], noise: float = 0.01, seed: int = 0, tasks: tuple[str, ...] = TASKS, without: Any = None
+) -> Grid:
+    r = resolve_table("few_shot", "paper", methods=ROWS, tasks=tasks, sizes=(20,))
+    rng = np.random.default_rng(seed)
+    runs = [
+        result(r, row, 20, column, s, t, 0.5 + shifts[row] + noise * rng.normal(), key="k")
+        for row in ROWS
+        for column in r.columns
+        for s, t in r.replicates_at(20)
+        if (row, column, s) != without
+    ]
+    return filled(r, runs)
+
+
+def above(g: Grid, column: str) -> dict[tuple[str, str], float]:
+    """One-sided p of each ordered pair, by the comparison of the rows' tables; over the columns tables of tasks x seeds."""
+    r, scores = g.resolved, g.results.set_index(["row", "column", "subset", "seed"])["test"]
+
+    def table(row: str) -> np.ndarray:
+        if column == OVER:
+            return np.array([[np.mean([scores[row, c, s, t] for s in r.subsets]) for t in r.seeds] for c in r.columns])
+        return np.array([[scores[row, column, s, t] for t in r.seeds] for s in r.subsets])
+
+    found = {}
+    for one, other in itertools.permutations(ROWS, 2):
+        test = difference(table(one) - table(other), 0.01)
+        assert test.p is not None
+        found[one, other] = test.p / 2 if test.mean > 0 else 1.0
+    return found
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.03])
+@pytest.mark.parametrize("column", ["sst2", OVER])
+def test_ranks_are_those_of_the_pairwise_tests(noise: float, column: str) -> None:
+    g = grid({"FT": 0.0, "SCL": 0.02, "TAPT": 0.03}, noise, seed=2)
+    found, p = ranks(g), above(g, column)
+    out = {row for row in ROWS if any(p[other, row] * 2 < 0.05 for other in ROWS if other != row)}
+    for row in ROWS:
+        others = [other for other in ROWS if other != row]
+        rank = found[20, row, column]
+        assert rank.low == 1 + sum(p[other, row] * 6 < 0.05 for other in others)
+        assert rank.high == 3 - sum(p[row, other] * 6 < 0.05 for other in others)
+        assert rank.best == (bool(out) and row not in out)
+        assert not rank.best or rank.low == 1
+
+
+def test_a_row_that_is_clearly_best_is_first_and_equal_rows_have_any_rank() -> None:
+    found = ranks(grid({"FT": 0.0, "SCL": 0.2, "TAPT": -0.2}))
+    assert [(found[20, row, OVER].low, found[20, row, OVER].high) for row in ROWS] == [(2, 2), (1, 1), (3, 3)]
+    found = ranks(grid({"FT": 0.0, "SCL": 0.0, "TAPT": 0.0}))
+    assert {(rank.low, rank.high, rank.best) for rank in found.values()} == {(1, 3, False)}
+
+
+def test_over_columns_needs_three_tasks_and_complete_rows() -> None:
+    shifts = {"FT": 0.0, "SCL": 0.2, "TAPT": -0.2}
+    assert not [place for place in ranks(grid(shifts, tasks=("sst2", "rte"))) if place[2] == OVER]
+    found = ranks(grid(shifts, without=("TAPT", "rte", 0)))
+    assert {row for _, row, column in found if column == OVER} == {"FT", "SCL"}
+    assert {row for _, row, column in found if column == "rte"} == {"FT", "SCL"}
+    assert {row for _, row, column in found if column == "sst2"} == set(ROWS)
+
+
+def test_marks_and_ranks_are_in_every_format() -> None:
+    g = grid({"FT": 0.0, "SCL": 0.2, "TAPT": -0.2})
+    caption = Caption(1)
+    assert "*" in render(g, caption, "text")
+    assert render(g, caption, "md").count("**") >= 2 * len(g.columns)
+    assert render(g, caption, "latex").count("\\textbf") >= len(g.columns)
+    cells = json.loads(render(g, caption, "json"))["cells"]
+    assert {(cell["row"], cell["in_best_set"], cell["rank_low"], cell["rank_high"]) for cell in cells} == {
+        ("FT", False, 2, 2),
+        ("SCL", True, 1, 1),
+        ("TAPT", False, 3, 3),
+    }
+    frame = ranks_frame(g)
+    assert set(frame["column"]) == {*g.columns, OVER}
+    assert frame[frame["best"]]["row"].unique().tolist() == ["SCL"]
+    assert [each["rank_low"] for each in json.loads(rendered_ranks(g, "json"))["ranks"]] == frame["rank_low"].tolist()
+    for format in FORMATS:
+        assert rendered_ranks(g, format).endswith("\n")
+    assert (
+        "Over the columns as a sample of tasks (crossed t over columns and seeds, 95 %): SCL cannot be told from the best."
+        in caption_lines(g, caption)
+    )
