@@ -51,7 +51,7 @@ class SavedWeights:
 
 
 class Checkpoints:
-    """One stage's checkpoint, written at an evaluation when `seconds` have passed since the last one, and when training stops on request.
+    """One stage's checkpoint, to be written when `seconds` have passed since the last one, and when training stops on request.
 
     `resumed_at`: the step of the checkpoint that training resumed from (0: none); `seconds_before`: what the stage took until then, in
     the processes that wrote it; `count`: checkpoints read and written; `failed`: why one could not be written, which does not end the stage.
@@ -74,18 +74,18 @@ class Checkpoints:
         }
         return {name: value for name, value in found.items() if value}
 
+    @property
+    def due(self) -> bool:
+        return time.monotonic() - self._at >= self._seconds
+
     def keep(
         self,
         progress: TrainingProgress,
         weights: Mapping[str, Tensor],
         optimizer: torch.optim.Optimizer,
         scaler: GradScaler,
-        *,
-        now: bool = False,
     ) -> None:
-        """Write the progress, when it is time, or `now`."""
-        if not now and time.monotonic() - self._at < self._seconds:
-            return
+        """Write the progress."""
         result = progress.result
         seconds = self.seconds_before + time.monotonic() - self._began
         found: dict[str, Any] = {"step": progress.step, "best_score": progress.best_score, "seconds": seconds}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -43,7 +43,7 @@ HELD_OUT, HELD_OUT_BATCH = 256, 64
 """Sequences that a held-out loss is taken of, and at once: fewer than a large batch, which takes memory, and contrasts among more."""
 MEASURE_EVERY = 10
 """Steps between two measurements of what is logged beside the loss. Measuring at each step would cost a few per cent."""
-STOP_EVERY = 8
+ASK_EVERY = 8
 """Updates between two questions of the ranks to each other whether they are to stop: a reduction of one number."""
 
 CPU = torch.device("cpu")
@@ -135,10 +135,8 @@ def train(
             run.draw_curve(step, placement.dev_points)
         else:
             report(run.evaluate(step))
-            if checkpoints and placement.process_group.rank == 0 and step != optim.steps:
-                checkpoints.keep(run.progress, run.trained, run.optimizer, run.scaler)
-        if step < last and run.stops(step, stopping):
-            run.stop(step, checkpoints)
+        if step < last:
+            run.keep(step, checkpoints, stopping)
     return run.finish()
 
 
@@ -223,14 +221,25 @@ class _TrainingRun:
     def _scalar(self, value: float, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.tensor(value, dtype=dtype, device=self.device)
 
-    def stops(self, step: int, stopping: Callable[[], bool]) -> bool:
-        """Whether training stops after this update: on all ranks, or on none."""
-        if self.process_group.size == 1:
-            return stopping()
-        return step % STOP_EVERY == 0 and bool(self.process_group.all_reduce(self._scalar(float(stopping()))))
+    def keep(self, step: int, checkpoints: Checkpoints | None, stopping: Callable[[], bool]) -> None:
+        """Write a checkpoint after this update, also between two evaluations, where one is due or training is to stop: on all ranks, or on
+        none. Raises StoppedError then."""
+        asked = [stopping(), checkpoints is not None and checkpoints.due]
+        if self.process_group.size > 1:
+            if step % ASK_EVERY:
+                return
+            flags = torch.tensor(asked, dtype=torch.float32, device=self.device)
+            asked = [flag > 0 for flag in self.process_group.all_reduce(flags).tolist()]
+        if any(asked):
+            self._keep(step, checkpoints)
+        if asked[0]:
+            if checkpoints and checkpoints.failed:
+                follows = f"its checkpoint could not be written ({checkpoints.failed})"
+            else:
+                follows = "it goes on from there" if checkpoints else "it begins again: it keeps no checkpoints"
+            raise StoppedError(f"stopped after update {step} of {self.optim.steps}; {follows}")
 
-    def stop(self, step: int, checkpoints: Checkpoints | None) -> NoReturn:
-        """Keep the state as it is, also between two evaluations, and raise StoppedError."""
+    def _keep(self, step: int, checkpoints: Checkpoints | None) -> None:
         terms = [(at, {name: at_least_single(term) for name, term in found.items()}) for at, found in self._pending]
         dtype = next((str(term.dtype) for _, found in terms for term in found.values()), "torch.float32")
         own = {
@@ -241,12 +250,8 @@ class _TrainingRun:
         self.progress.since = {"ranks": ranks, "dtype": dtype.removeprefix("torch."), "curve": self._dev_curve}
         self.progress.step = step
         if checkpoints and self.process_group.rank == 0:
-            checkpoints.keep(self.progress, self.trained, self.optimizer, self.scaler, now=True)
-        if checkpoints and checkpoints.failed:
-            follows = f"its checkpoint could not be written ({checkpoints.failed})"
-        else:
-            follows = "it goes on from there" if checkpoints else "it begins again: it keeps no checkpoints"
-        raise StoppedError(f"stopped after update {step} of {self.optim.steps}; {follows}")
+            checkpoints.keep(self.progress, self.trained, self.optimizer, self.scaler)
+        self.progress.since = {}
 
     def _draw(self, step: int) -> Draw:
         return lambda purpose, *more: stream(self.seed, purpose, step, *more)

@@ -74,7 +74,7 @@ def test_interrupted_and_resumed_they_are_those_of_the_straight_run(
     straight = replace(tiny.worker_setup(bert, tmp_path / "straight"), micro_batch=micro_batch)
     first = run(stage, inputs, straight, *SAVED)
     place = replace(straight, storage=Storage(str(tmp_path / "killed")), checkpoint_seconds=1e-9)
-    for updates in (4, 10):  # each time the last checkpoint is of two updates before
+    for updates in (4, 10):  # each time the last checkpoint is of the update before
 
         def die(entry: dict[str, Any], at: int = updates) -> None:
             if entry["step"] == at:
@@ -83,7 +83,7 @@ def test_interrupted_and_resumed_they_are_those_of_the_straight_run(
         with pytest.raises(Killed):
             run(stage, inputs, place, *SAVED, report=die)
     resumed = run(stage, inputs, place, *SAVED)
-    assert resumed.provenance["resumed_at"] == 8
+    assert resumed.provenance["resumed_at"] == 9
     assert resumed.history == first.history
     assert resumed.provenance["saved_digests"] == first.provenance["saved_digests"]
     assert first.provenance["saved_digests"].keys() == set(map(str, SAVED))
