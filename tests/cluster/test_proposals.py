@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +79,11 @@ class Tune:
         evaluator: Evaluator = noisy,
         limit: int | None = None,
         retry: bool = False,
+        seed: int = 7,
     ) -> None:
         self.points, self.evaluator = points, evaluator
         self.history = History("mine", store, None)  # type: ignore[arg-type]
-        self.search = search_of(points, 7)  # type: ignore[arg-type]
+        self.search = search_of(points, seed)  # type: ignore[arg-type]
         self.watched: list[tuple[str, int]] = []
         self.proposals = Proposals(
             points,  # type: ignore[arg-type]
@@ -221,6 +225,34 @@ def test_an_interrupted_study_proposes_what_an_undisturbed_one_does(tmp_path: Pa
         assert as_told(Tune(points, store).all().history) == undisturbed
 
     law()
+
+
+def test_points_that_run_at_the_same_time_are_spread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten proposals of TPE that nobody answers lie further apart than those of a sampler that does not take running points for bad ones
+    (constant liar with a multivariate TPE: optuna#6189, optuna#6505)."""
+    points = points_of(tmp_path, sampler="tpe", trials=40)
+
+    def peaked(point: Point, index: int) -> ReplicateOutcome:
+        return outcome(1 - abs(math.log(point["alpha"] / 0.3)) / 10 - abs(point["p_c"] - 0.5))
+
+    def spread(seed: int) -> float:
+        tune = Tune(points, Kept(), peaked, seed=seed)
+        for _ in range(20):
+            name = tune.start() or ""
+            while not tune.step(name):
+                pass
+        for _ in range(10):
+            tune.start()
+        places = [
+            (math.log(p["alpha"] / 0.01) / math.log(200), (p["p_c"] - 0.1) / 0.8) for _, p, *_ in tune.running.values()
+        ]
+        assert len({*places}) == 10
+        return sum(math.dist(*pair) for pair in itertools.combinations(places, 2)) / 45
+
+    spreads = [spread(seed) for seed in range(4)]
+    monkeypatch.setattr(optuna.samplers, "TPESampler", partial(optuna.samplers.TPESampler, constant_liar=False))
+    honest = [spread(seed) for seed in range(4)]
+    assert sum(spreads) > 1.1 * sum(honest)
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2"])
