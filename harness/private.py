@@ -47,6 +47,13 @@ def start_fewer_processes() -> None:
     Node.start_monitor = Node.start_log_monitor = lambda self: None
 
 
+def user_temporary_folder() -> str:
+    """The folder in which Ray makes its folder `ray`."""
+    from ray._common.utils import get_default_system_temp_dir
+
+    return str(get_default_system_temp_dir())
+
+
 def enable_token_authentication() -> bool:
     """Use this user's token for a cluster, as `ray.init` does before it joins one. Returns whether there is one."""
     from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
@@ -93,23 +100,65 @@ def worker_process_died(error: Exception) -> bool:
 
 
 def fit(trainer: Any) -> Any:
-    """`trainer.fit()` of Ray Train, whose helper that removes the placement group of a dead controller is told which cluster it
-    belongs to. Without that it asks the one that `ray start` began last on this machine, which does not know the controller, and
-    ends a group that trains."""
-    import os
-    from unittest.mock import patch
+    """`trainer.fit()` of Ray Train without the detached actors that it starts, which outlive the command: one removes the placement group
+    of a dead controller, but asks the dashboard, which a cluster may lack, and does not know the group before all its workers have started
+    (`orphaned_placement_groups` takes its place); one asks the autoscaler for what the placement group asks it for too."""
+    from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
+    from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
 
+    class Policy(FixedScalingPolicy):
+        def _send_resource_request(self) -> None:
+            pass
+
+        _maybe_send_resource_request = _cancel_resource_request = _send_resource_request
+
+    run = trainer._initialize_and_run_controller
+
+    def run_without(**options: Any) -> Any:
+        options["scaling_policy"] = Policy(options["scaling_policy"].scaling_config)
+        options["callbacks"] = [
+            callback for callback in options["callbacks"] if not isinstance(callback, PlacementGroupCleanerCallback)
+        ]
+        return run(**options)
+
+    trainer._initialize_and_run_controller = run_without
+    return trainer.fit()
+
+
+def orphaned_placement_groups() -> list[Any]:
+    """The placement groups of this job that were made by an actor which is dead. Ray itself removes them when the job ends."""
     import ray
-    from ray.train.v2._internal import constants
+    from ray.core.generated.gcs_pb2 import PlacementGroupTableData
+    from ray.util.placement_group import PlacementGroup
 
-    name = "RAY_API_SERVER_ADDRESS"
-    constants.ENV_VARS_TO_PROPAGATE.add(name)
-    with patch.dict(os.environ, {name: ray.get_runtime_context().gcs_address}):
-        return trainer.fit()
+    accessor = ray._private.state.state._connect_and_get_accessor()
+    job = ray.get_runtime_context().get_job_id()
+    groups = map(PlacementGroupTableData.FromString, accessor.get_placement_group_table())
+    return [
+        PlacementGroup(ray.PlacementGroupID(group.placement_group_id))
+        for group in groups
+        if group.creator_job_id.hex() == job
+        and group.state != PlacementGroupTableData.REMOVED
+        and group.creator_actor_dead  # also of one that no actor made
+        and not ray.ActorID(group.creator_actor_id).is_nil()
+    ]
 
 
 NODE_DIED = "its node has died"
 """What Ray says of a process whose node left: it has no type for that."""
+
+
+def last_failure(trial: Any) -> Any:
+    """The exception with which an attempt at a trial of Tune ended. `Trial.get_pickled_error` looks where it is copied to later."""
+    import pickle
+
+    with open(trial.pickled_error_file, "rb") as file:
+        return pickle.load(file)
+
+
+def forgive(trial: Any) -> None:
+    """Let Tune not count the last failure of a trial that it starts again."""
+    trial.run_metadata.num_failures -= 1
 
 
 def forget_stopped(scheduler: Any, trial: Any) -> None:

@@ -8,6 +8,7 @@ import mmap
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import optuna
@@ -100,6 +101,27 @@ class TestRay:
         private.start_fewer_processes()
         for name in methods:
             assert getattr(Node, name)(None) is None
+
+    def test_temporary_folder(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        from ray._common.utils import get_default_ray_temp_dir
+
+        monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+        assert private.user_temporary_folder() == str(tmp_path)
+        assert get_default_ray_temp_dir() == str(tmp_path / "ray")
+
+    def test_failures_of_a_trial(self, tmp_path: Path) -> None:
+        from ray.exceptions import ActorDiedError, RayTaskError
+        from ray.tune.experiment import Trial as TuneTrial
+
+        storage: Any = SimpleNamespace(trial_driver_staging_path=str(tmp_path))
+        trial = TuneTrial("none", stub=True, trial_id="0", max_failures=0, storage=storage)
+        for error in (ActorDiedError(), RayTaskError("step", "a trace", ValueError("it stopped"))):
+            trial.handle_error(error)
+            assert not trial.should_recover()
+            assert type(private.last_failure(trial)) is type(error)
+            private.forgive(trial)
+            assert trial.should_recover()
+        assert str(private.last_failure(trial).cause) == "it stopped"
 
     def test_token(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for mode, there in (("token", True), ("disabled", False)):

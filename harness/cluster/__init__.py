@@ -10,4 +10,6 @@ os.environ.setdefault(
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("RAY_TRAIN_ENABLE_STATE_TRACKING", "0")
+os.environ.setdefault("RAY_ROTATION_MAX_BYTES", str(16 * 2**20))  # Ray's logs: 512 MB each, and of workers without end
+os.environ.setdefault("RAY_ROTATION_BACKUP_COUNT", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")

@@ -10,25 +10,31 @@ import ctypes
 import logging
 import os
 import shlex
+import shutil
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import replace
 from ipaddress import ip_address
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
+from unittest.mock import patch
 
 import psutil
 
 from harness import private
 from harness.errors import SessionLostError, UserError, first_line
 from harness.execution import Execution
-from harness.store import masked
+from harness.store import Owner, masked, process_of
 
+OWNER, SESSION = "owner", "session"
+"""In the temporary folder of a Ray that a command started: a file with the command's pid, start time and host, and a link to Ray's own folder."""
 LOOK_SECONDS = 0.1
 CONNECT_SECONDS = 5.0
 RECONNECT_SECONDS = 45.0
@@ -71,7 +77,9 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
         "job_config": JobConfig(metadata={f"harness_{k}": v for k, v in metadata.items()}),
     }
     with _own_handlers():
-        context = _started(execution, common) if execution.address == "local" else _joined(execution, common)
+        context, folder = (
+            _started(execution, common) if execution.address == "local" else (_joined(execution, common), None)
+        )
     for name in ("ray", "ray.train", "ray.data"):
         logging.getLogger(name).setLevel(logging.ERROR)
     watchdog = Watchdog(execution.address == "local")
@@ -85,22 +93,29 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
                 _kill_children()
             raise SessionLostError(f"{lost}; recorded stages are kept, and the same command resumes.")
         ray.shutdown()
+        if folder:
+            _remove(folder)
 
 
-def _started(execution: Execution, common: dict[str, Any]) -> Any:
-    """Start a Ray for this command, on loopback."""
+def _started(execution: Execution, common: dict[str, Any]) -> tuple[Any, Path]:
+    """Start a Ray for this command, on loopback. Returns its context, and the folder of its temporary files."""
     import ray
 
     slots = execution.num_workers * (execution.slots or max(1, (os.cpu_count() or 1) // execution.num_workers))
+    logs = private.user_temporary_folder()  # which would follow TMPDIR
+    folder = new_folder()
     try:
-        context = ray.init(
-            address="local",
-            num_cpus=max(1, round(slots * execution.cpus_per_run)),
-            include_dashboard=True,
-            dashboard_host="127.0.0.1",
-            **common,
-        )
+        with patch.dict(os.environ, {"RAY_TMPDIR": logs, "TMPDIR": str(folder)}):
+            context = ray.init(
+                address="local",
+                num_cpus=max(1, round(slots * execution.cpus_per_run)),
+                include_dashboard=True,
+                dashboard_host="127.0.0.1",
+                **common,
+            )
+        (folder / SESSION).symlink_to(context.address_info["session_dir"])
     except Exception as error:  # Ray raises bare exceptions for its time limits
+        _remove(folder)
         raise UserError(
             f"Ray did not start on this machine ({first_line(error)}); if the machine is overloaded, run the same command "
             "again later."
@@ -108,8 +123,39 @@ def _started(execution: Execution, common: dict[str, Any]) -> Any:
     asked = os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
     if asked and not ip_address(context.address_info["node_ip_address"]).is_loopback:
         ray.shutdown()
+        _remove(folder)
         raise UserError("Ray listens on all addresses: it was imported before harness.cluster; import that one first.")
-    return context
+    return context, folder
+
+
+def new_folder() -> Path:
+    """A folder for the temporary files of all processes of a Ray. Removes those of commands that were killed or lost their Ray, with Ray's own
+    (logs, sockets, spilled objects): Ray removes none."""
+    own = Owner.current()
+    for path in Path(tempfile.gettempdir()).glob(f"harness-*/{OWNER}"):
+        with suppress(OSError, ValueError):
+            pid, started, host = path.read_text().split(maxsplit=2)
+            if (
+                host == own.host and process_of(int(pid), float(started)) is None
+            ):  # another container may share the folder
+                _remove(path.parent)
+    folder = Path(tempfile.mkdtemp(prefix="harness-"))
+    (folder / OWNER).write_text(f"{own.pid} {own.started} {own.host}")
+    return folder
+
+
+def _remove(folder: Path) -> None:
+    """Remove what `new_folder` made, and Ray's folder. The last processes of Ray may still write as they end."""
+    session = (folder / SESSION).resolve()
+    latest = session.parent / "session_latest"
+    for _ in range(20):
+        for each in (session, folder):
+            shutil.rmtree(each, ignore_errors=True)
+        if not session.exists() and not folder.exists():
+            break
+        time.sleep(0.1)
+    if latest.is_symlink() and not latest.exists():
+        latest.unlink(missing_ok=True)
 
 
 def _kill_children() -> None:

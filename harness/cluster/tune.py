@@ -18,11 +18,13 @@ from typing import Any, Protocol
 
 import ray
 from ray import tune
+from ray.exceptions import RayTaskError
 
+from harness import private
 from harness.cluster.heartbeat import CHECKS, HANG_SECONDS
 from harness.cluster.ledger import LeasedStages, StopRequests, ask
 from harness.cluster.proposals import Ended, Proposals, scheduler_of
-from harness.cluster.worker import WORKER_LOST, TokenCache, WorkerResult, answer, submit
+from harness.cluster.worker import WORKER_LOST, TokenCache, WorkerResult, answer, died_with_node, submit
 from harness.cluster.worker_group import start_worker
 from harness.encoders.tokens import Vocabulary
 from harness.errors import StoppedError, UserError, first_line
@@ -104,6 +106,7 @@ def explore(
                 verbose=0,
                 stop=Ended(proposals),
                 failure_config=tune.FailureConfig(max_failures=2),
+                callbacks=[Forgiving()],
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             ),
         ).fit()
@@ -135,6 +138,16 @@ def _resources(execution: Execution) -> Any:
 
 
 # -------------------------------------------------------------------------------------------------------------- trials
+
+
+class Forgiving(tune.Callback):
+    """A trial that lost its node, with or without notice, starts again as often as that happens: it says nothing of the trial."""
+
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        error = private.last_failure(trial)
+        cause = error.cause if isinstance(error, RayTaskError) else error
+        if isinstance(cause, StoppedError) or died_with_node(error):
+            private.forgive(trial)
 
 
 class Evaluator(Protocol):
@@ -171,7 +184,7 @@ class HarnessTrial(tune.Trainable):
             outcome = self._evaluator.outcome(len(self._outcomes))
         except StoppedError:  # Tune starts the trial again elsewhere, where the study goes on
             self._evaluator.close()
-            ray.actor.exit_actor()
+            raise
         except Exception as error:  # a failed trial does not stop the study; a cluster that cannot run any trial does
             fatal = isinstance(error, UserError)
             reason = str(error) if fatal else f"{type(error).__name__}: {first_line(error)}"

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import tempfile
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -192,6 +191,8 @@ class WorkerGroup:
 
     def _train(self, actor: Any) -> str:
         """Run the group to its end. Returns why it ended; '' where a rank reported it."""
+        from fsspec.implementations.memory import MemoryFileSystem
+        from pyarrow.fs import FSSpecHandler, PyFileSystem
         from ray.train import ControllerError, FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
         from ray.train.torch import TorchTrainer
 
@@ -208,20 +209,20 @@ class WorkerGroup:
         )
         backend = "cpu:gloo,cuda:nccl" if self._execution.gpus_per_run >= 1 else "gloo"
         try:
-            with tempfile.TemporaryDirectory(prefix="harness-", ignore_cleanup_errors=True) as folder:
-                run = RunConfig(
-                    name=f"{self._name}-group",
-                    storage_path=folder,  # for Ray Train's own files: nothing is kept there
-                    failure_config=FailureConfig(0, controller_failure_limit=0, max_preemption_failures=0),
-                )
-                trainer = TorchTrainer(
-                    stage_loop,
-                    train_loop_config=config,
-                    scaling_config=scaling,
-                    torch_config=ProcessGroupConfig(backend, start_seconds=START_SECONDS),
-                    run_config=run,
-                )
-                private.fit(trainer)
+            run = RunConfig(
+                name=f"{self._name}-group",
+                storage_path=self._name,
+                storage_filesystem=PyFileSystem(FSSpecHandler(MemoryFileSystem())),  # a killed process leaves no file
+                failure_config=FailureConfig(0, controller_failure_limit=0, max_preemption_failures=0),
+            )
+            trainer = TorchTrainer(
+                stage_loop,
+                train_loop_config=config,
+                scaling_config=scaling,
+                torch_config=ProcessGroupConfig(backend, start_seconds=START_SECONDS),
+                run_config=run,
+            )
+            private.fit(trainer)
         except WorkerGroupError as error:
             return _dead_rank(error.worker_failures)
         except ControllerError as error:
@@ -256,9 +257,7 @@ def start_worker(execution: Execution, setup: WorkerSetup, ledger: Any, name: st
     """Start a `Worker`, or a `WorkerGroup` where several ranks train a stage together. `options`: of the actor."""
     kind: Any = WorkerGroup if execution.num_workers > 1 else Worker
     if execution.num_workers > 1:  # the actor takes no resources: Ray Train makes a placement group for the ranks
-        # If this actor is killed, an actor of Ray Train removes that placement group; it needs the cluster's address.
-        address = {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
-        return kind.options(runtime_env={"env_vars": address}, **options).remote(setup, ledger, name, execution)
+        return kind.options(**options).remote(setup, ledger, name, execution)
     return kind.options(num_cpus=execution.cpus_per_run, num_gpus=execution.gpus_per_run, **options).remote(
         setup, ledger, name
     )

@@ -6,6 +6,7 @@ import pickle
 import re
 import shutil
 import signal
+import tempfile
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ class Undisturbed:
     """Command lines."""
     actors: list[dict[str, Any]] = field(default_factory=list)
     jobs: list[dict[str, Any]] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    """Temporary files, and those in Ray's folder, after its end."""
 
 
 def asked(driver: Driver, path: str) -> Any:
@@ -70,13 +73,17 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, packaged: dict[str, Pa
 
 def run_undisturbed(folder: Path) -> Undisturbed:
     folder.mkdir()
-    with started(folder, f"{BENCH} --slots 2") as driver:
+    with (
+        tempfile.TemporaryDirectory(prefix="ray") as short,  # a socket's path has 107 bytes
+        started(folder, f"{BENCH} --slots 2", RAY_TMPDIR=short, TMPDIR=short) as driver,
+    ):
         driver.recorded(1)
         seen = Undisturbed(folder, driver, {})
         look(driver, seen)
         assert driver.wait() == 0, driver.err
         driver.gone()
         seen.records = kept(folder)
+        seen.left = sorted(str(path.relative_to(short)) for path in Path(short).rglob("*"))
     del driver.popen  # it has ended, and cannot be pickled
     return seen
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from cluster.conftest import Bench, Undisturbed
 from cluster.driver import BENCH, STAGES, Driver, kept, outside, started, table_of
+from cluster.studies import leases
 
 from harness.cli import main
 
@@ -49,6 +50,12 @@ def test_what_was_said_while_it_ran(undisturbed: Undisturbed) -> None:
     assert undisturbed.driver.counts["done"] == STAGES
     for noise in ("Traceback", "WARNING", "Warning", "INFO", "(raylet)", "pid="):
         assert noise not in said, "Ray's own noise is kept away"
+
+
+def test_nothing_is_left_behind(undisturbed: Undisturbed) -> None:
+    """No logs, sockets or spilled objects of Ray, and no temporary file of any process; Ray keeps a list of metrics ports, one for all."""
+    assert undisturbed.left == ["ray", "ray/prom_metrics_service_discovery.json"]
+    assert leases(undisturbed.folder) == 0
 
 
 def test_every_listener_is_on_loopback(undisturbed: Undisturbed) -> None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, RayActorError, RayTaskError
+from ray.tune.experiment import Trial as TuneTrial
 from store.samples import record, stage
 
+from harness import private
 from harness.cluster import ledger as ledger_module
 from harness.cluster import tune as tune_module
-from harness.cluster.tune import ChainRunner
+from harness.cluster.tune import ChainRunner, Forgiving
 from harness.cluster.worker import WorkerResult
+from harness.errors import StoppedError
 from harness.execution import WorkerSetup
 from harness.planning.lifecycle import WORKER_DEATHS
 from harness.planning.work import Item
@@ -171,3 +175,27 @@ def test_a_remake_that_fails_leaves_the_record_alone(ledger: FakeLedger) -> None
     assert leaf.reason.startswith(f"its parent stage {POST.key[:10]} failed: its worker process died")
     assert ledger.store.statuses([POST.key, LEAVES[1].key]) == {POST.key: ("done", 1)}
     assert [each.status for each in Trial(ledger).run(RUNS[1])] == ["done"] * 3, "its lease was given back"
+
+
+@pytest.mark.parametrize(
+    ("error", "times"),
+    [
+        (RayTaskError("step", "a trace", StoppedError("stopped after update 3 of 9; it goes on from there")), 9),
+        (RayActorError(error_msg=f"The actor died because {private.NODE_DIED}."), 9),
+        (RayActorError(error_msg="The worker died unexpectedly."), 2),
+    ],
+    ids=["notice", "node", "process"],
+)
+def test_a_trial_that_lost_its_node_starts_again_as_often_as_that_happens(
+    error: Exception, times: int, tmp_path: Path
+) -> None:
+    storage: Any = SimpleNamespace(trial_driver_staging_path=str(tmp_path))
+    trial = TuneTrial("none", stub=True, trial_id="0", max_failures=2, storage=storage)
+    again = 0
+    while again < 9:
+        trial.handle_error(error)
+        if not trial.should_recover():
+            break
+        Forgiving().on_trial_recover(0, [trial], trial)
+        again += 1
+    assert again == times

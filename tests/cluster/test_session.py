@@ -5,30 +5,36 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 from cluster.driver import OURS
 
-from harness.cluster.session import session
+from harness.cluster.session import OWNER, SESSION, new_folder, session
 from harness.errors import UserError
 from harness.execution import Execution
+from harness.store import Owner
 
 SET_FIRST = """
 import importlib, os, sys
+def end():
+    names = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_ROTATION_MAX_BYTES", "RAY_ROTATION_BACKUP_COUNT"
+    sys.exit(" ".join(os.environ.get(name, "unset") for name in names))
 class Ray:
     def find_spec(self, name, path, target=None):
         if name == "ray":
-            sys.exit(os.environ.get("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "unset"))
+            end()
 sys.meta_path.insert(0, Ray())
 importlib.import_module(sys.argv[1])
-sys.exit("0")
+end()
 """
-"""Ends as Ray would be imported, with what it would read then."""
+"""Ends as Ray would be imported, or afterwards where it is not, with what it would read then."""
 
 
 @pytest.mark.parametrize("module", ["pool", "proposals", "jobs"])
 def test_whatever_is_imported_first_ray_finds_its_environment(module: str) -> None:
-    """Ray reads once, as it is imported, that it has to stay on loopback."""
+    """Ray reads once, as it is imported, that it has to stay on loopback, and how long its logs may be."""
     environment = {name: value for name, value in os.environ.items() if name not in OURS}
     done = subprocess.run(
         [sys.executable, "-c", SET_FIRST, f"harness.cluster.{module}"],
@@ -37,7 +43,33 @@ def test_whatever_is_imported_first_ray_finds_its_environment(module: str) -> No
         text=True,
         check=False,
     )
-    assert done.stderr == "0\n"
+    assert done.stderr == f"0 {16 * 2**20} 1\n"
+
+
+def test_the_folders_of_a_command_that_was_killed_are_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folders = {}
+    own = Owner.current()
+    for name, started, host in (("living", own.started, own.host), ("elsewhere", 1.0, "x"), ("dead", 1.0, own.host)):
+        logs = tmp_path / "ray" / f"session_{name}" / "logs"
+        logs.mkdir(parents=True)
+        (logs / "raylet.out").write_text("log")
+        folders[name] = tmp_path / f"harness-{name}"
+        folders[name].mkdir()
+        (folders[name] / OWNER).write_text(f"{own.pid} {started} {host}")
+        (folders[name] / SESSION).symlink_to(logs.parent)
+    (tmp_path / "harness-others").mkdir()
+    latest = tmp_path / "ray" / "session_latest"
+    latest.symlink_to(tmp_path / "ray" / "session_dead")
+    new = new_folder()
+    assert {*tmp_path.iterdir()} == {new, *folders.values(), tmp_path / "harness-others", tmp_path / "ray"} - {
+        folders["dead"]
+    }
+    assert sorted(path.name for path in (tmp_path / "ray").iterdir()) == ["session_elsewhere", "session_living"]
+    new_folder()
+    assert new.exists(), "its process lives"
 
 
 def test_a_ray_that_does_not_start_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
