@@ -19,8 +19,6 @@ import ray
 from ray.exceptions import RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from harness.store import process_of
-
 HANG_SECONDS = float(os.environ.get("HARNESS_HANG_SECONDS", "60"))
 """A process that sends no heartbeat for this long is killed. The driver's value holds for all processes."""
 CHECKS = 12
@@ -75,6 +73,8 @@ def start_heartbeat(ledger: Any, name: str) -> None:
 
 def _kill(identity: ProcessId) -> bool:
     """Kill a process of this node. Returns whether it was there."""
+    from harness.store import process_of  # SQLAlchemy, which no worker needs
+
     process = process_of(identity.pid, identity.started)
     if process is None:
         return False

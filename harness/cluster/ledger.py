@@ -9,24 +9,25 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import ray
 from ray.exceptions import RayActorError
 from ray.util.placement_group import remove_placement_group
 
 from harness import private
-from harness.analysis.scores import dev_scores
 from harness.cluster import heartbeat
 from harness.cluster.heartbeat import HeartbeatMonitor, ProcessId, on_driver_node
 from harness.cluster.worker import WorkerGroupEndedError, WorkerResult, answer, death_reason, died_with_node
 from harness.errors import StoppedError, UserError
 from harness.planning.lifecycle import DiscardWeights, Event, Lifecycle, Output, RecordFailure, ReleaseLease, Running
 from harness.planning.work import Item
-from harness.search.points import StageResult
 from harness.specs import Parent, Record, Stage, Status
 from harness.storage import Storage, weights_of
 from harness.store import RENEW_SECONDS, Grant, Owner, Store
+
+if TYPE_CHECKING:
+    from harness.search.points import StageResult
 
 F = TypeVar("F", bound=Callable[..., Any])
 PRINT_SECONDS = 2.0
@@ -88,6 +89,9 @@ class Ledger:
     def look(self, key: str, retry: bool, metrics: tuple[str, ...] = ()) -> tuple[int, StageResult | None]:
         """Attempts at a stage so far, and how it ended, with its dev scores in at least `metrics`; None where it is still to
         be trained: without a record, and after a failure (with `retry` a divergence) that an earlier command recorded."""
+        from harness.analysis.scores import dev_scores  # half of what a ledger would import, and a bench does not ask
+        from harness.search.points import StageResult
+
         status, attempt = self._store.statuses([key]).get(key, (None, 0))
         again = status == "failed" or (retry and status == "diverged")
         if status is None or (again and key not in self._tried):

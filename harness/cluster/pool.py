@@ -252,6 +252,8 @@ class Pool:
                     vocabulary = self._vocabularies[item.stage.encoder.digest]
                     reference = submit(worker.actor, item, vocabulary, self._token_cache, name=name)
                     running[reference] = _Running(item, worker)
+            if workers.references and not workers.idle and (upcoming := life.next_stage):
+                self._token_cache.references(upcoming)  # made while workers start
             self._gauge.show(life)
             references = [*running, *workers.references]
             if not references:

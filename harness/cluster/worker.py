@@ -20,17 +20,16 @@ from ray.exceptions import (
 
 from harness import private
 from harness.cluster.heartbeat import STOP, ProcessId, start_heartbeat
-from harness.cluster.nodes import checked
 from harness.encoders.tokens import Examples, Vocabulary
 from harness.errors import StoppedError, UserError
 from harness.execution import Execution, WorkerSetup
 from harness.planning.work import Item
 from harness.specs import Data, Record, RowSet, Stage, Status
 from harness.storage import Storage, checkpoint_of
-from harness.store import Owner
 
 if TYPE_CHECKING:
     from harness.running import Launch
+    from harness.store import Owner
     from harness.training.process_group import ProcessGroup
     from harness.training.result import TrainingResult
 
@@ -278,6 +277,7 @@ def prepared(setup: WorkerSetup) -> WorkerSetup:
     this node lacks one of them."""
     import torch
 
+    from harness.cluster.nodes import checked
     from harness.training.memory import keep_freed_memory
 
     setup = checked(setup)

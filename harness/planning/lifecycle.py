@@ -125,6 +125,11 @@ class Lifecycle:
         """How many stages have not ended."""
         return len(self._states) - self._counts["ended"]
 
+    @property
+    def next_stage(self) -> Stage | None:
+        """The stage of the item that `next_item` would return now."""
+        return self._ready[0][-1].stage if self._ready else None
+
     # --------------------------------------------------------------------------------------------------- transitions
 
     def next_item(self) -> Item | None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from harness.planning.runs import Plan
 from harness.specs import Parent, Stage, Status
 from harness.storage import weights_of
+
+if TYPE_CHECKING:
+    from harness.planning.runs import Plan
 
 
 @dataclass

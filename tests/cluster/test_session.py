@@ -80,3 +80,18 @@ def test_a_ray_that_does_not_start_is_one_sentence(monkeypatch: pytest.MonkeyPat
     refused = pytest.raises(UserError, match=r"^Ray did not start on this machine \(The current node timed out")
     with refused, session(Execution("local", slots=1), {}):
         pass
+
+
+IMPORTED = """
+import sys
+import harness.cluster.worker, harness.cluster.gauges, harness.running
+print(*sorted({"harness.methods", "optuna", "pandas", "pydantic", "scipy.optimize", "sqlalchemy"} & set(sys.modules)))
+import harness.cluster.ledger
+print(*sorted({"harness.methods", "optuna", "pandas", "pydantic", "sqlalchemy"} & set(sys.modules)))
+"""
+
+
+def test_workers_and_ledger_import_what_they_need_only() -> None:
+    """Each worker pays for its imports before its first stage: no database, no methods, no optimisers of SciPy."""
+    done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["", "sqlalchemy"], done.stderr

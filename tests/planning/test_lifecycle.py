@@ -50,7 +50,9 @@ def reasons(outputs: Iterable[Output]) -> list[str]:
 
 
 def leased(life: Lifecycle, of: Stage) -> Item:
-    found = life.next_item()
+    upcoming, found = life.next_stage, life.next_item()
+    assert upcoming
+    assert upcoming.key == of.key
     assert found is not None
     assert found.stage.key == of.key
     return found

@@ -10,15 +10,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from transformers import AttentionInterface
 
 from harness.encoders.kernels.cpu import dropout_mask
 from harness.encoders.kernels.packing import Packing, PaddedLayout
 from harness.private import softmax_backward
+
+with patch(
+    "transformers.utils.is_scipy_available", lambda: False
+):  # losses of object detection: half a second of every worker's start
+    from transformers import AttentionInterface
 
 NAME = "harness_packed"
 _NEUTRAL = ("position_ids", "use_cache", "deterministic", "output_attentions", "output_hidden_states")
