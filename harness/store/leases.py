@@ -27,6 +27,12 @@ RENEW_SECONDS = 10.0
 
 Grant = Literal["granted", "held", "settled"]
 
+# Made once: SQLAlchemy takes as long to make and look up a statement as SQLite to execute it.
+OF_KEY: sa.BindParameter[str] = sa.bindparam("of_key")
+HELD = sa.select(LEASES).where(LEASES.c.key == OF_KEY)
+END = sa.delete(LEASES).where(LEASES.c.key == OF_KEY)
+BEGIN = sa.insert(LEASES)
+
 
 @dataclass(frozen=True)
 class Owner:
@@ -69,15 +75,13 @@ class Leases(Database):
         with self._write() as connection:
             if not remake and self._attempts(connection, key) > seen_attempt:
                 return "settled"
-            held = connection.execute(sa.select(LEASES).where(LEASES.c.key == key)).mappings().first()
+            held = connection.execute(HELD, {"of_key": key}).mappings().first()
             if held and held["owner"] != owner.token and _alive(held, now):
                 return "held"
-            connection.execute(sa.delete(LEASES).where(LEASES.c.key == key))
-            connection.execute(
-                sa.insert(LEASES).values(
-                    key=key, owner=owner.token, host=owner.host, pid=owner.pid, started=owner.started, renewed_at=now
-                )
-            )
+            if held:
+                connection.execute(END, {"of_key": key})
+            lease = {"key": key, "owner": owner.token, "host": owner.host, "pid": owner.pid, "started": owner.started}
+            connection.execute(BEGIN, lease | {"renewed_at": now})
             return "granted"
 
     @abstractmethod

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,8 +23,22 @@ from harness.store import retry
 from harness.store.database import parts, retried
 from harness.store.integrity import Row, checksum, packed, report_damage, sha256_of, written
 from harness.store.kept import Kept
-from harness.store.leases import Leases, Owner
-from harness.store.tables import DAMAGED, LEASES, RECORDS, RUNS
+from harness.store.leases import END, HELD, OF_KEY, Leases, Owner
+from harness.store.tables import DAMAGED, RECORDS, RUNS
+
+
+def _rows_with(predictions: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    c = RECORDS.c
+    # A damaged file may give any type, which the column's own type cannot read.
+    last: sa.ColumnElement[Any] = sa.type_coerce(predictions, sa.types.NullType())
+    return sa.select(c.key, c.status, c.attempt, c.stage, c.record, c.checksum, last)
+
+
+WHOLE = _rows_with(RECORDS.c.predictions)
+DIGESTS = _rows_with(sa.func.sha256(RECORDS.c.predictions))
+"""Without predictions the database computes only their digest, which is less to transfer."""
+ONE = DIGESTS.where(RECORDS.c.key == OF_KEY)
+KEPT = sa.insert(RECORDS)
 
 
 @dataclass(frozen=True)
@@ -133,7 +147,16 @@ class Store(Leases, Kept):
         ]
 
     def _attempts(self, connection: Connection, key: str) -> int:
-        return next((row.attempt for row in self._intact(connection, [key])), 0)
+        for row in self._rows_of(connection, key):
+            if why := row.damage():
+                report_damage(self.shown, row.key, why)
+            else:
+                return int(row.attempt)
+        return 0
+
+    def _rows_of(self, connection: Connection, key: str) -> list[Row]:
+        """The rows of a key as they are stored, without predictions: in a damaged file of SQLite two may have one key."""
+        return [Row(*values) for values in connection.execute(ONE, {"of_key": key})]
 
     def _intact(self, connection: Connection, keys: Iterable[str], predictions: bool = False) -> Iterator[Row]:
         """The rows of these keys, without the damaged ones."""
@@ -147,15 +170,11 @@ class Store(Leases, Kept):
     def _rows(
         self, connection: Connection, condition: sa.ColumnElement[bool], predictions: bool = False
     ) -> Iterator[Row]:
-        """Rows as they are stored. Without `predictions` the database computes only their digest, which is less to transfer."""
-        c = RECORDS.c
-        # A damaged file may give any type, which the column's own type cannot read.
-        content: sa.ColumnElement[Any] = sa.type_coerce(c.predictions, sa.types.NullType())
-        digest: sa.ColumnElement[Any] = sa.type_coerce(sa.func.sha256(c.predictions), sa.types.NullType())
-        query = sa.select(c.key, c.status, c.attempt, c.stage, c.record, c.checksum, content if predictions else digest)
-        for key, status, attempt, stage, record, checksum_, last in connection.execute(query.where(condition)):
-            digest_, blob = (sha256_of(last), last) if predictions else (last, None)
-            yield Row(key, status, attempt, stage, record, checksum_, digest_, blob)
+        """Rows as they are stored."""
+        query = WHOLE if predictions else DIGESTS
+        for values in connection.execute(query.where(condition)):
+            row = Row(*values)
+            yield replace(row, digest=sha256_of(row.digest), predictions=row.digest) if predictions else row
 
     def commit(self, stage: Stage, record: Record, owner: Owner) -> bool:
         """Write a record if `owner` holds the lease of its key, and release that. False: another process has the stage now."""
@@ -173,13 +192,13 @@ class Store(Leases, Kept):
     def _commit(self, row: dict[str, Any], owner: Owner, again: bool) -> bool:
         key, attempt = row["key"], 1
         with self._write() as connection:
-            held = connection.execute(sa.select(LEASES.c.owner).where(LEASES.c.key == key)).scalar()
-            old = next(self._rows(connection, RECORDS.c.key == key), None)
+            held = connection.execute(HELD, {"of_key": key}).mappings().first()
+            old = next(iter(self._rows_of(connection, key)), None)
             why = old.damage() if old else ""
-            if held != owner.token:
+            if not held or held["owner"] != owner.token:
                 # Equal with all its times: our commit succeeded before, and only the answer was lost.
                 return bool(again and old and not why and old.record == row["record"])
-            connection.execute(sa.delete(LEASES).where(LEASES.c.key == key))
+            connection.execute(END, {"of_key": key})
             if old and why:
                 self._set_aside(connection, RECORDS.c.key == key, why)
             elif old and old.status == "done":
@@ -189,9 +208,7 @@ class Store(Leases, Kept):
                 attempt = old.attempt + 1
             digest = sha256_of(row["predictions"])
             whole = checksum(key, row["status"], attempt, row["stage"], row["record"], digest)
-            connection.execute(
-                sa.insert(RECORDS).values(**row, attempt=attempt, committed_at=time.time(), checksum=whole)
-            )
+            connection.execute(KEPT, row | {"attempt": attempt, "committed_at": time.time(), "checksum": whole})
             return True
 
     # ---------------------------------------------------------------- damaged records
