@@ -29,9 +29,11 @@ from harness.execution import WorkerSetup
 from harness.objectives import build
 from harness.objectives.base import TrainingObjective
 from harness.objectives.definitions import HEAD, WORD_EMBEDDINGS
-from harness.specs import Parent, Record, Stage
+from harness.objectives.fitted import Fitted
+from harness.specs import NO_ENCODER, Parent, Record, Stage
 from harness.storage import weights_of
 from harness.training.checkpoint import Checkpoints, SavedWeights
+from harness.training.fit import fit
 from harness.training.loop import Inputs, Placement, Report, Scoring, train
 from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
 from harness.training.result import TrainingResult
@@ -80,12 +82,17 @@ def run_stage(
         saved = SavedWeights(setup.storage, stage.key, save_at, tensors) if save_at else None
 
         def train_function() -> TrainingResult:
+            scoring = Scoring.of(stage, metrics)
+            if isinstance(objective, Fitted):
+                assert scoring is not None
+                fitted = objective.to(torch.device(setup.device))
+                return fit(fitted, inputs, stage, scoring, threads=setup.threads, report=report, stopping=stopping)
             return train(
                 objective,
                 inputs,
                 stage.optim,
                 stage.seed,
-                scoring=Scoring.of(stage, metrics),
+                scoring=scoring,
                 placement=Placement(torch.device(setup.device), process_group, setup.micro_batch, setup.dev_points),
                 report=report,
                 checkpoints=checkpoints,
@@ -123,6 +130,8 @@ def run_stage(
 def _build(stage: Stage, vocabulary: Vocabulary, setup: WorkerSetup, record: Record) -> TrainingObjective:
     """The stage's objective on the weights that it starts from. Notes the parent's weights in the record's provenance."""
     root, data = stage.encoder, stage.data
+    if root == NO_ENCODER:
+        return build(stage.objective, None, vocabulary, data.kind, stage.optim.dropout, stage.seed)
     encoder = load_encoder(setup.encoder_folder, root.digest, seed=stage.seed, config=setup.encoder_config)
     if root.relative_buckets:
         encoder.add_relative_positions(root.relative_buckets, root.relative_distance)

@@ -161,7 +161,7 @@ class Data:
     """The data of a stage. `num_labels`: 0 without labels, 1 for regression, else the number of classes.
 
     `views`: a training row holds that many views of one text side by side (back-translations). `blocks`: 'text' makes a
-    sequence of each text, 'packed' cuts the texts end to end into blocks of `max_length` tokens. `spans`: rows are questions with their
+    sequence of each text, 'packed' cuts the texts end to end into blocks of `max_length` tokens, 'whole' leaves them as they are, without tokens. `spans`: rows are questions with their
     contexts, read so, and answers are looked for in them; 2 outputs a token.
     `prompt`: rows are read as clozes. Labels: `classes`, the classes' names
     in the order of their codes; `held_out`, texts on which the loss is logged, and nothing is trained.
@@ -173,7 +173,7 @@ class Data:
     dev: RowSet | None = None
     tests: tuple[RowSet, ...] = ()
     views: int = neutral(1)
-    blocks: Literal["text", "packed"] = neutral("text")
+    blocks: Literal["text", "packed", "whole"] = neutral("text")
     spans: SpanReading | None = neutral(None)  # noqa: RUF009 - a field, as the others
     prompt: Prompt | None = field(default=None, metadata={"neutral": None})
     classes: tuple[str, ...] = _label(())
@@ -231,6 +231,10 @@ class Encoder:
     @property
     def resolved(self) -> bool:
         return not self.digest.startswith(UNRESOLVED)
+
+
+NO_ENCODER = Encoder("none", "none")
+"""What a stage starts from that reads no encoder: it is the same under any."""
 
 
 @dataclass(frozen=True)

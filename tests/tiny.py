@@ -227,7 +227,7 @@ OBJECTIVES: dict[str, Objective] = {
 """Every objective and what its settings switch: the contract of tests/objectives takes up what is added here."""
 for _method in METHODS.values():
     _spec = of_method(_method.name)
-    if _spec.name not in {spec.name for spec in OBJECTIVES.values()}:
+    if _spec.name not in {spec.name for spec in OBJECTIVES.values()} and not DEFINITIONS[_spec.name].fitted:
         OBJECTIVES[_spec.name] = _spec  # an objective that no entry names, at its method's defaults
 SUPERVISED = tuple(name for name, spec in OBJECTIVES.items() if DEFINITIONS[spec.name].labelled)
 METRICS = ("accuracy",)

@@ -367,10 +367,11 @@ def _judged(resolved: ResolvedTable, size: int, cell: Cell, counted: pd.DataFram
 
 
 def _mark_best(resolved: ResolvedTable, columns: Iterable[str], cells: dict[tuple[int, str, str], Cell]) -> None:
-    """Marks the highest complete cell of each column and size (all that tie), where at least two are complete."""
+    """Marks the highest complete cell of each column and size (all that tie), where at least two are complete; never a reference row's."""
+    titles = [title for title in resolved.printed_rows if title not in resolved.reference_titles]
     for size in resolved.sizes:
         for column in columns:
-            places = [(size, title, column) for title in resolved.printed_rows if cells[size, title, column].complete]
+            places = [(size, title, column) for title in titles if cells[size, title, column].complete]
             values = [v for p in places if (v := cells[p].value) is not None]
             for place in places if len(places) > 1 else []:
                 if cells[place].value == max(values):

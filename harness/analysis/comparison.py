@@ -43,9 +43,9 @@ Answers = Mapping[tuple[int, str, str, int, int], NDArray[np.float64]]
 class Comparison:
     """`row` minus `against` in one column at one size. `difference`: on the metric's own scale; None where no replicate is done in both.
 
-    `p_holm`, `flip_p_holm`, `equivalence_p_holm`: adjusted over the family of `Comparisons`. `left_out`: what is not in it. `across_hardware`: how many of its
-    pairs are two runs on different hardware, between which numbers agree up to rounding only; a difference may then be one of machines. `planned`: it
-    follows a plan that was sealed before its runs (`harness.analysis.seal`); `departures` from that, in clauses.
+    `p_holm`, `flip_p_holm`, `equivalence_p_holm`: adjusted over its family of `Comparisons`. `left_out`: what is not in it. `across_hardware`: how many of its
+    pairs are two runs on different hardware, between which numbers agree up to rounding only; a difference may then be one of machines. `of_reference`: one of its
+    rows is a reference row. `planned`: it follows a plan that was sealed before its runs (`harness.analysis.seal`); `departures` from that, in clauses.
     """
 
     size: int
@@ -61,6 +61,7 @@ class Comparison:
     verdict: Verdict = "no verdict"
     left_out: tuple[str, ...] = ()
     across_hardware: int = 0
+    of_reference: bool = False
     planned: bool = False
     departures: tuple[str, ...] = ()
 
@@ -68,8 +69,9 @@ class Comparison:
 @dataclass(frozen=True)
 class Comparisons:
     """`region`: half the width of the region of practical equivalence, on the metric's own scale. `items`: test items are a factor, `unit`: what one is, a sentence. `family`: how many
-    comparisons p is adjusted for. `left_out`: which finished runs are in no comparison, in sentences. `seal`: the digest of the plan that they are held against, '' where
-    none was sealed; `plan`: what is planned and what departs from it, in sentences."""
+    comparisons p is adjusted for, `reference_family`: for how many in comparisons with a reference row, which are a family of their own. `left_out`: which finished
+    runs are in no comparison, in sentences. `seal`: the digest of the plan that they are held against, '' where none was sealed; `plan`: what is planned and what departs
+    from it, in sentences."""
 
     grid: Grid
     against: str
@@ -77,6 +79,7 @@ class Comparisons:
     items: bool
     comparisons: tuple[Comparison, ...]
     family: int
+    reference_family: int = 0
     left_out: tuple[str, ...] = ()
     unit: str = ""
     seal: str = ""
@@ -123,8 +126,13 @@ def compared(
         for row in titles
         if row != reference(row)
     ]
-    family = family_size({*run_places(grid), *run_elsewhere}, reference)
-    return Comparisons(grid, named, region, answers is not None, tuple(_judged(found, family)), family)
+    families = family_sizes({*run_places(grid), *run_elsewhere}, reference, grid.resolved.reference_titles)
+    judged = [*found]
+    for of_reference, family in enumerate(families):
+        mine = [k for k, comparison in enumerate(found) if comparison.of_reference == bool(of_reference)]
+        for k, comparison in zip(mine, _judged([found[k] for k in mine], family), strict=True):
+            judged[k] = comparison
+    return Comparisons(grid, named, region, answers is not None, tuple(judged), *families)
 
 
 Reference = Callable[[str], str]
@@ -166,9 +174,20 @@ def run_places(grid: Grid) -> set[Place]:
     return {place for place in places if place not in grid.cells or not grid.cells[place].skip}
 
 
-def family_size(places: Collection[Place], reference: Reference) -> int:
-    """How many comparisons with its `reference` a design has: of each other row in all columns and sizes in which both are run, done or not."""
-    return sum((size, reference(row), column) in places for size, row, column in places if row != reference(row))
+def family_sizes(places: Collection[Place], reference: Reference, apart: Collection[str]) -> tuple[int, int]:
+    """How many comparisons with its `reference` a design has: of each other row in all columns and sizes in which both are run, done or not. First those of
+    its own rows, then those with a row of `apart`, the reference rows, on either side: they are a family of their own."""
+    planned = [
+        row for size, row, column in places if row != reference(row) and (size, reference(row), column) in places
+    ]
+    further = sum(row in apart or reference(row) in apart for row in planned)
+    return len(planned) - further, further
+
+
+def candidates_of(grid: Grid) -> list[str]:
+    """The printed rows that are judged together: all but the reference rows; these, where there is no other."""
+    titles = titles_of(grid)
+    return [title for title in titles if title not in grid.resolved.reference_titles] or titles
 
 
 def columns_of(grid: Grid) -> tuple[str, ...]:
@@ -245,6 +264,7 @@ def _compared(
 ) -> Comparison:
     size, row, column = place
     base = Comparison(size, column, grid.title(column), metric_of(grid, column), row, against, None)
+    base = replace(base, of_reference=not grid.resolved.reference_titles.isdisjoint((row, against)))
     ours, theirs = (runs.get((size, name, column), NO_RUNS) for name in (row, against))
     design = grid.resolved.replicates_at(size)
     both = [pair for pair in design if pair in ours.scores and pair in theirs.scores]

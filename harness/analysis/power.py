@@ -17,13 +17,13 @@ from harness.analysis.comparison import (
     NO_RUNS,
     Place,
     Runs,
+    candidates_of,
     columns_of,
-    family_size,
+    family_sizes,
     paired,
     reference_of,
     run_places,
     runs_of,
-    titles_of,
 )
 from harness.planning.runs import Plan
 from harness.statistics.crossed import mean_squares
@@ -108,11 +108,12 @@ class Detections:
 
 
 def resolutions(grid: Grid, against: str = "") -> Resolutions:
-    """By the recorded pairs of the first row, or of `against`, and the others, as `harness compare` pairs them; by defaults where there is none."""
-    r, titles, runs = grid.resolved, titles_of(grid), runs_of(grid)
+    """By the recorded pairs of the first row, or of `against`, and the others, without reference rows, as `harness compare` pairs them; by defaults where there is none."""
+    r, titles, runs = grid.resolved, candidates_of(grid), runs_of(grid)
     against, reference = reference_of(r, against) if titles else ("", str)
     pairs = [(title, reference(title)) for title in titles if title != reference(title)]
-    comparisons = max(1, family_size(run_places(grid), reference))
+    own, further = family_sizes(run_places(grid), reference, r.reference_titles)
+    comparisons = own or further or 1
     detected = cache(
         lambda components, a, b: detectable(precision(components, a, b, LEVEL / comparisons)) if a * b > 1 else None
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.analysis.cells import Grid
-from harness.analysis.comparison import LEVEL, NO_RUNS, Pair, Place, Runs, paired, runs_of
+from harness.analysis.comparison import LEVEL, NO_RUNS, Pair, Place, Runs, candidates_of, paired, runs_of
 from harness.statistics.crossed import ROUNDING, mean_squares, p_value, t_inference
 from harness.statistics.design import full_grid
 
@@ -34,7 +34,7 @@ class Rank:
 
 
 def ranks(grid: Grid) -> dict[Place, Rank]:
-    """Of each complete row in each column, Avg among them, and over the columns (`OVER`), where two rows or more are complete.
+    """Of each complete row in each column, without reference rows, Avg among the columns, and over the columns (`OVER`), where two rows or more are complete.
 
     Rows are compared pair by pair, by the one-sided p of the crossed t test. A row that another one is above, with p times the number of the row's tests below `LEVEL` (Bonferroni), is
     not in the set of the best: the row with the highest true mean is left out only if one of its own tests errs, so that it is in the set with probability 1 - `LEVEL` or more, whichever row looks
@@ -42,9 +42,7 @@ def ranks(grid: Grid) -> dict[Place, Rank]:
     """
     runs, titles_at = runs_of(grid), {}
     for size, column in dict.fromkeys((size, column) for size, _, column in grid.cells):
-        titles_at[size, column] = [
-            title for title in grid.resolved.printed_rows if grid.cells[size, title, column].complete
-        ]
+        titles_at[size, column] = [title for title in candidates_of(grid) if grid.cells[size, title, column].complete]
     for size in grid.resolved.sizes:
         over = _over_columns(grid, runs, size)
         runs |= {(size, title, OVER): of for title, of in over.items()}
@@ -92,7 +90,7 @@ def _over_columns(grid: Grid, runs: Mapping[Place, Runs], size: int) -> dict[str
     if len(groups) < LEAST_TASKS:
         return {}
     found = {}
-    for title in grid.resolved.printed_rows:
+    for title in candidates_of(grid):
         if all(grid.cells[size, title, column].complete for column in itertools.chain(*groups)):
             scores: dict[Pair, float] = {}
             for (task, group), seed in itertools.product(enumerate(groups), grid.resolved.seeds):

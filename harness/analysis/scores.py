@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.analysis.schema import Result, frame_of, placed
+from harness.objectives import definition_of
+from harness.objectives.definitions.fitted import MajorityDefinition
 from harness.paths import without_folders
 from harness.planning.runs import Plan
 from harness.specs import Record, Run, Stage
@@ -76,7 +78,8 @@ def _of(plan: Plan, run: Run, method: str, record: Record) -> Iterator[Result]:
             subset=run.subset,
             seed=run.seed,
             metric=column.metric,
-            collapsed=record.collapsed,
+            # One class only is what the most frequent class is, not how it fails.
+            collapsed=record.collapsed and not isinstance(definition_of(run.stage.objective), MajorityDefinition),
             status=record.status,
             reason="\n".join(record.reason.splitlines()) or None,  # a lone \r ends a row for readers of CSV
             key=record.key,

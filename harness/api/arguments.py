@@ -65,6 +65,7 @@ class Fields(Shared, total=False):
 
     preset: str
     methods: str | Iterable[str]
+    reference: bool
     keep: Literal["best", "all", "none"]
 
 

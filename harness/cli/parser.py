@@ -176,7 +176,7 @@ def _switch(parser: Any, flag: str, help: str) -> None:
 def _choice_flags(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("table")
     what.add_argument("--table", help="table: a name ('harness list tables') or your own YAML file")
-    _add(what, "preset", "methods", preset=BY_NAME["preset"].help.format(presets=PRESETS))
+    _add(what, "preset", "methods", "reference", preset=BY_NAME["preset"].help.format(presets=PRESETS))
     _data_flags(what)
     _labelled_flags(parser)
 

@@ -18,6 +18,7 @@ from harness.commands.execution import storage_of
 from harness.commands.recorded import class_names, learning_curve, recorded_runs
 from harness.commands.stored import command, find_key, of_run
 from harness.errors import UserError, unknown
+from harness.objectives import definition_of
 from harness.planning.request import FILTERS, Request, from_json
 from harness.specs import Parent, Record, Stage
 from harness.storage import Storage, weights_of
@@ -267,6 +268,9 @@ def _stage_lines(stage: Stage) -> Iterator[str]:
     for role, rows in [("train", data.train), ("dev", data.dev), *(("test", rows) for rows in data.tests)]:
         if rows:
             yield _labelled(role, f"{rows.name}, {rows.rows:,} rows, digest {rows.digest}")
+    if definition_of(objective).fitted:
+        yield _labelled("fitted", f"by scikit-learn; {counted(optim.steps, 'candidate')}, each a step of the history")
+        return
     decay = f"decay {optim.weight_decay:g}{', biases and norms too' if optim.decay_biases_and_norms else ''}"
     steps = f"batch {optim.batch_size}, {optim.steps} steps, {optim.schedule}, warm-up {optim.warmup:g}"
     rest = f"clip {optim.clip:g}, dropout {optim.dropout:g}, {optim.precision}"
@@ -278,7 +282,7 @@ def _score_lines(stage: Stage, record: Record, classes: Sequence[str]) -> Iterat
     """The best checkpoint and its dev scores, of a stage that selects one."""
     if not stage.selection:
         return
-    best = f"best dev {stage.selection.metric} among evaluations every {stage.selection.every} steps and at the end"
+    best = f"best dev {stage.selection.metric} among evaluations every {counted(stage.selection.every, 'step')} and at the end"
     same = f", the first of {record.tied} with this score" if record.tied > 1 else ""
     yield _labelled("selected", f"step {record.selected_step}: {best}{same}")
     yield _labelled("dev scores", _scores(record.dev_scores))

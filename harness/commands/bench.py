@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.analysis.comparison import columns_of, runs_of, titles_of
+from harness.analysis.comparison import candidates_of, columns_of, runs_of
 from harness.commands.execution import deadline_of
 from harness.commands.prepare import Prepared, prepare, read_named
 from harness.commands.report import grid_of
@@ -167,11 +167,11 @@ def narrow(intervals: Sequence[Width], points: float) -> bool:
 
 
 def widths(prepared: Prepared) -> list[Width]:
-    """Of every row minus the first one, in each column and size; of the mean of the single row where there is one. Cells that are not run, and
+    """Of every row minus the first one, without reference rows, in each column and size; of the mean of the single row where there is one. Cells that are not run, and
     rows of which nothing is done, have none."""
     grid, _ = grid_of(prepared)
     runs = runs_of(grid)
-    titles = titles_of(grid)
+    titles = candidates_of(grid)
     found = []
     for size in grid.resolved.sizes:
         for column in columns_of(grid):

@@ -135,7 +135,7 @@ def _selected(prepared: Prepared) -> dict[str, dict[str, Selected]]:
     records = prepared.store.records([run.stage.key for run in plan.runs])
     titles = resolved.titles
     cells: dict[tuple[str, str], list[Run]] = {}
-    for run in plan.runs:
+    for run in plan.runs_with_weights:
         cells.setdefault((titles[run.row], run.task), []).append(run)
     selected: dict[str, dict[str, Selected]] = {}
     for (row, task), runs in cells.items():

@@ -204,6 +204,7 @@ def _of_run(key: str, store: str | None, storage: str | None) -> Classifier:
         raise UserError(
             f"{stage.key[:12]} ({stage.stage.phase}) predicts no labels; name a run that ends with fine-tuning."
         )
+    stage.check_done()
     kept = storage_of(Request(storage=storage), stage.store)
     if not kept.exists(weights_of(stage.key)):
         raise UserError(

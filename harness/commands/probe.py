@@ -409,8 +409,8 @@ def to_train_again(prepared: Prepared) -> list[str]:
 
 
 def _best(prepared: Prepared) -> list[tuple[Run, float]]:
-    """Of each cell the run that `best_run` selects, with its dev score; cells without a finished run are left out."""
-    runs = prepared.plan.runs
+    """Of each cell the run that `best_run` selects, with its dev score; cells without a finished run are left out, and so are rows that leave no model."""
+    runs = prepared.plan.runs_with_weights
     records = prepared.store.records([run.stage.key for run in runs])
     found = []
     for size in prepared.resolved.sizes:
@@ -437,8 +437,8 @@ def first_states(encoder: TextEncoder, tokens: Any, device: torch.device, precis
     import torch
 
     from harness.encoders.models.text_encoder import Batch
+    from harness.encoders.tokens import by_length
     from harness.training.forward_backward import autocast
-    from harness.training.loop import by_length
 
     found = np.zeros((len(tokens), encoder.hidden_size), dtype=np.float32)
     with torch.inference_mode(), autocast(device, precision):

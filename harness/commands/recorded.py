@@ -16,6 +16,7 @@ from harness.commands.prepare import Prepared, lacking, prepare
 from harness.commands.stored import check_exists, command, find_key, last_bench, like_last, of_cell, of_run
 from harness.errors import UserError, unknown
 from harness.methods import read_methods
+from harness.objectives import definition_of
 from harness.planning.request import Request, encoder_names, from_json
 from harness.planning.runs import Plan
 from harness.planning.waves import best_run
@@ -54,7 +55,12 @@ class Recorded:
         return "" if self.step == "last" else f" after update {self.step:,} of {self.stage.optim.steps:,}"
 
     def check_done(self) -> None:
-        """Raises UserError for a stage that has no weights because it did not finish."""
+        """Raises UserError for a stage that has no weights: it did not finish, or scikit-learn fitted it."""
+        if definition_of(self.stage.objective).fitted:
+            raise UserError(
+                f"{self.key[:12]} ({self.stage.objective.name}) was fitted by scikit-learn and left no model, its predictions alone ('harness errors "
+                f"{self.key[:12]}'); name a run whose encoder or head was trained."
+            )
         if self.record.status != "done":
             raise UserError(
                 f"{self.key[:12]} is {self.record.status} ({self.record.reason}); only a finished stage has weights."
@@ -164,7 +170,7 @@ def task_of(stage: Stage, plan: Plan) -> Task | None:
 
 
 def best_key(request: Request) -> str:
-    """The run of the last bench with the best dev score among those of one task; see `best_run`. Filters of `request` narrow the
+    """The run of the last bench with the best dev score among those of one task that leave a model; see `best_run`. Filters of `request` narrow the
     bench. Raises UserError."""
     store = Store(request.store or DEFAULT_URL, create=False)
     last = last_bench(store)
@@ -176,7 +182,11 @@ def best_key(request: Request) -> str:
         raise UserError(
             f"--best: the last bench has {', '.join(tasks)}, whose scores cannot be compared; name one with --tasks."
         )
-    best = best_run(plan.runs, store.records([run.stage.key for run in plan.runs]))
+    if plan.runs and not plan.runs_with_weights:
+        raise UserError(
+            "--best: the rows are fitted by scikit-learn, which leaves no model; name others with --methods."
+        )
+    best = best_run(plan.runs_with_weights, store.records([run.stage.key for run in plan.runs]))
     if best is None:
         raise UserError("--best: no run of the last bench has finished yet; run the same bench again, or name a key.")
     return best.stage.key

@@ -68,6 +68,8 @@ def like_last(request: Request, last: Request) -> Request:
     if request.tasks and not any(map(has_rows, request.tasks)):
         left_out: dict[str, Any] = dict.fromkeys(LABELLED)  # they describe files that are not among its tasks
         last = replace(last, **left_out)
+    if request.methods is not None:  # they are all the rows that are wanted
+        last = replace(last, reference=None)
     given = [name for name in ("table", *FIELDS) if getattr(request, name) not in (None, "")]
     taken = {name: getattr(last, name) for name in ("table", *FIELDS) if name not in given}
     origins = {name: last.origin(name) for name in taken}
@@ -93,7 +95,8 @@ def variants(store: Store, request: Request) -> list[Variant]:
             words = [
                 flag_words(name, value)
                 for name in FIELDS
-                if (value := getattr(theirs, name)) not in (None, getattr(request, name)) and name not in FILTERS
+                if (value := getattr(theirs, name)) not in (None, getattr(request, name))
+                and name not in (*FILTERS, "reference")
             ]
             ours = {(override.row, override.key): override for override in request.overrides}
             for each in theirs.overrides:
@@ -116,6 +119,7 @@ def of_run(stored: StoredRequest, label: Mapping[str, Any]) -> Request:
     named = request.tasks is None or task in request.tasks
     return replace(
         request,
+        reference=None,
         methods=(_method(request, label),),
         seeds=(label["seed"],),
         subsets=(label["subset"],),

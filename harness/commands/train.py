@@ -13,7 +13,7 @@ from harness.commands.prepare import Prepared, check_masks, check_readings, prep
 from harness.commands.texts import reader
 from harness.planning.runs import Plan
 from harness.planning.waves import best_run
-from harness.specs import Record, Run
+from harness.specs import NO_ENCODER, Record, Run
 from harness.storage import Storage, weights_of
 from harness.store import Store
 
@@ -45,8 +45,9 @@ def train(prepared: Prepared, view: View, *, remember: bool = True, deadline: fl
         tokeniser = Tokeniser(located.folder)
         check_masks(work, tokeniser, located)
         check_readings(work, tokeniser, plan.library)
-        vocabularies[located.encoder.digest] = tokeniser.vocabulary
-        readers[located.encoder.digest] = reader(part, tokeniser, prepared.store)
+        for encoder in (located.encoder, NO_ENCODER):
+            vocabularies[encoder.digest] = tokeniser.vocabulary
+            readers[encoder.digest] = reader(part, tokeniser, prepared.store)
     check_machine(request)
     name, encoders = resolved.table.name, [part.located for part in plan.parts]
     shown = ",".join(located.name for located in encoders)

@@ -26,10 +26,9 @@ from harness.commands.seal import recorded_runs_of
 from harness.commands.stored import check_exists
 from harness.commands.texts import reader
 from harness.commands.trained import start_of
-from harness.encoders.flops import forward_flops
 from harness.encoders.tokens import Examples, Tokeniser
 from harness.errors import UserError
-from harness.objectives import build
+from harness.objectives import build, definition_of
 from harness.planning.request import BESIDE, Request, from_json, is_own
 from harness.report.table import render
 from harness.specs import Data, Parent, Record, RowSet, Stage
@@ -417,7 +416,9 @@ class RecordChecks:
             yield "the classes that it says are predicted on dev are not those of its predictions"
 
     def _objective(self, stage: Stage) -> TrainingObjective | None:
-        """A stage's objective; None where its encoder cannot be loaded."""
+        """A stage's objective; None where its encoder cannot be loaded, and for what scikit-learn fits, which has no losses and no batches."""
+        if definition_of(stage.objective).fitted:
+            return None
         kind = repr((stage.objective, stage.encoder, stage.data.num_labels))
         if kind not in self._objectives and not self.unloadable:
             try:
@@ -437,13 +438,14 @@ class RecordChecks:
         (train, labels), (dev, _), *tests = (self._examples(rows, stage.data) for rows in stage.row_sets)
         objective.seed = stage.seed  # one objective stands for all seeds
         objective.take_training_set(train, labels)
+        if objective.params.encodes_once:
+            return sum(objective.encoding_flops(each.tokens) for each in (train, dev, *(test for test, _ in tests)))
         order, total = batch_order(len(train), stage.optim.batch_size, stage.seed), 0.0
         for step in range(1, stage.optim.steps + 1):
             rows = next(order)
             total += objective.prepare(train.take(rows), labels[rows], partial(_draw, stage.seed, step)).flops
         for examples, times in ((dev, stage.evaluations), *((each, 1) for each, _ in tests)):
-            lengths = objective.evaluated(examples).tokens.lengths.astype(np.float64)
-            total += times * forward_flops(objective.encoder.shape, float(lengths.sum()), float((lengths**2).sum()))
+            total += times * objective.encoding_flops(objective.evaluated(examples).tokens)
         return float(total)
 
     def _examples(self, rows: RowSet, data: Data) -> tuple[Examples, NDArray[Any]]:

@@ -9,6 +9,7 @@ from pkgutil import iter_modules
 from harness.errors import UserError, unknown
 from harness.methods.base import Method, RunContext, Step, UnlabelledPhase, chain, hyperparameters, mlm_head_stage
 from harness.methods.outside import file_of, installed, is_file, method_in
+from harness.methods.reference import REFERENCE
 
 _MODULES = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
 _FOUND = [value for module in _MODULES for value in vars(module).values() if isinstance(value, Method)]
@@ -55,6 +56,7 @@ def methods_named(name: str, where: str = "") -> tuple[Method, ...]:
 
 __all__ = [
     "METHODS",
+    "REFERENCE",
     "Method",
     "RunContext",
     "Step",

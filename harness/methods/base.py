@@ -13,7 +13,7 @@ from harness.kinds import Classes, Kind, Scores, Spans
 from harness.objectives import definition_of, objective
 from harness.objectives.definitions import HEAD
 from harness.prompts import Prompt
-from harness.specs import Data, Encoder, Objective, Optim, Parent, RowSet, Selection, Stage
+from harness.specs import NO_ENCODER, Data, Encoder, Objective, Optim, Parent, RowSet, Selection, Stage
 from harness.yaml_files import Strict, describe_errors
 
 
@@ -137,6 +137,10 @@ def chain(steps: Sequence[Step], context: RunContext, start: Encoder | Parent | 
             context = method.adapt(values, context)
             spec = method.classify(values, context)
     init = _for_classifier(spec, base, context)
+    if (stages or start) and init == NO_ENCODER:
+        raise UserError(
+            f"method {steps[-1][0].name} reads no encoder, so nothing can be trained before it; name it alone."
+        )
     fine_tuned = Stage(spec, context.data, context.fine_tune, context.seed, init, context.selection, "fine-tune")
     return (*stages, fine_tuned)
 
@@ -148,9 +152,11 @@ def _post_training(method: Method, context: RunContext, base: Encoder | Parent) 
 
 
 def _for_classifier(spec: Objective, base: Encoder | Parent, context: RunContext) -> Encoder | Parent:
-    """What fine-tuning starts from: of a stage its encoder, the head of a classifier where that is to be kept, and its MLM head where
+    """What fine-tuning starts from: nothing where it reads no encoder; of a stage its encoder, the head of a classifier where that is to be kept, and its MLM head where
     the objective uses one."""
     inherits = definition_of(spec).inherits
+    if not definition_of(spec).encoded:
+        return NO_ENCODER
     if isinstance(base, Encoder) and "mlm_head" in inherits:
         base = context.mlm_head or base
     if isinstance(base, Encoder):

@@ -31,9 +31,9 @@ def _identity(known: type[Definition], version: int, /, **params: float | int | 
 
 
 def build(
-    spec: Objective, encoder: TextEncoder, vocabulary: Vocabulary, kind: Kind | None, dropout: float, seed: int
+    spec: Objective, encoder: TextEncoder | None, vocabulary: Vocabulary, kind: Kind | None, dropout: float, seed: int
 ) -> TrainingObjective:
-    """The module that trains `encoder` with this objective; its heads are drawn from the seed's own streams. `kind`: what it predicts,
+    """The module that trains `encoder` (None for one that reads none) with this objective; its heads are drawn from the seed's own streams. `kind`: what it predicts,
     None without labels.
 
     Raises ValueError when the stage was recorded by another version of the objective, and TypeError for parameters as `objective` does.

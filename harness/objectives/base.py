@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from harness.encoders.flops import forward_flops
 from harness.encoders.models.text_encoder import Batch, TextEncoder
 from harness.encoders.tokens import Examples, Tokens, Vocabulary
 from harness.kinds import Kind
@@ -173,6 +174,11 @@ class TrainingObjective(nn.Module):
     def contrast_group(self) -> int:
         """The number of consecutive rows that are contrasted with each other; 0 where rows are independent."""
         return int(getattr(self.params, "contrast_group", 0))
+
+    def encoding_flops(self, tokens: Tokens) -> float:
+        """FLOPs of a forward pass of the encoder."""
+        lengths = tokens.lengths.astype(np.float64)
+        return forward_flops(self.encoder.shape, float(lengths.sum()), float((lengths**2).sum()))
 
     def step_flops(self, tokens: Tokens, *, predicted: int = 0, encoded: Tokens | None = None) -> float:
         """FLOPs of a training step. `tokens`: the first view; `encoded`: all tokens that go through the encoder, where these are

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -10,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from harness.encoders.models.text_encoder import Batch
-from harness.encoders.tokens import ClozeExamples, Examples
+from harness.encoders.tokens import ClozeExamples, Examples, Tokens, by_length
 from harness.objectives import diagnostics
 from harness.objectives.base import Draw, Measures, TrainingObjective, Views, at_least_single, in_groups, named
 from harness.objectives.definitions import HEAD
@@ -84,6 +86,61 @@ class CrossEntropy(TrainingObjective):
         assert views.labels is not None
         assert self.kind is not None
         return torch.as_tensor(self.kind.targets(views.labels[views.owner], views.tokens)).to(batch.ids.device)
+
+
+class FrozenHead(CrossEntropy):
+    """The same where the head alone is trained, on the states that the encoder has in evaluation. Each row of a stage is encoded once, in batches in which
+    the updates have no part: an interrupted stage goes on with the same states."""
+
+    def build(self) -> None:
+        super().build()
+        self.encoder.requires_grad_(False)
+        self._training: Tokens | None = None
+        self._states: dict[bytes, Tensor] = {}
+        self._evaluated: dict[bytes, Tensor] = {}
+
+    def take_training_set(self, examples: Examples, labels: NDArray[Any] | None) -> None:
+        self._training = examples.tokens
+
+    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
+        """The FLOPs of a stage are those of its rows, not of its updates."""
+        views = super().prepare(examples, labels, draw)
+        return views if self._training is None else replace(views, flops=0.0)
+
+    def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
+        if self._training is None:  # of no stage
+            return super().forward(batch, views, measures)
+        if not self._states:
+            self._encode(batch.ids.device)
+        states = torch.stack([self._states[key] for key in _keys(views.tokens)])
+        outputs: HeadOutputs = self.head(lambda *_: states, batch)
+        return {"cross_entropy": self.classify(outputs.logits, self.labels(batch, views))}
+
+    def predict(self, batch: Batch) -> Tensor:
+        if self._training is None:  # it only predicts: of any number of rows
+            return super().predict(batch)
+        key = b"".join(part.cpu().numpy().tobytes() for part in (batch.ids, batch.types, batch.packing.first))
+        if key not in self._evaluated:
+            self._evaluated[key] = self.encoder(batch, batch.packing.first)
+        outputs: HeadOutputs = self.head(lambda *_: self._evaluated[key], batch)
+        return outputs.logits
+
+    def _encode(self, device: torch.device) -> None:
+        """The states of the first tokens of the training set."""
+        assert self._training is not None
+        self.encoder.eval()
+        with torch.no_grad():
+            for rows in by_length(self._training.lengths):
+                some = self._training.take(rows)
+                batch = Batch.of(some, device)
+                self._states |= zip(_keys(some), self.encoder(batch, batch.packing.first), strict=True)
+        self.encoder.train()
+
+
+def _keys(tokens: Tokens) -> list[bytes]:
+    """What tells sequences apart: their ids and types."""
+    cuts = [slice(a, b) for a, b in pairwise(tokens.offsets.tolist())]
+    return [tokens.ids[cut].tobytes() + tokens.types[cut].tobytes() for cut in cuts]
 
 
 class LabelWords(CrossEntropy):

@@ -29,6 +29,12 @@ class Field(NamedTuple):
 REQUEST_FIELDS = (
     Field("preset", str, "table", "preset, of those that the table has: {presets} (default: quick)"),
     Field(
+        "reference",
+        bool,
+        "table",
+        "also the reference rows: majority class, TF-IDF, and the frozen encoder's states and head",
+    ),
+    Field(
         "methods",
         str,
         "filter",

@@ -132,7 +132,7 @@ def of_rows(table: Table, rows: Iterable[Row], request: Request) -> dict[str, Re
             reach = [each for index, each in enumerate(request.overrides) if not each.row or index in mine]
             name = row.name if row in table.rows else row.method  # a row of a method that the table lacks
             found[row.name] = replace(
-                request, methods=(name,), overrides=tuple(replace(each, row="") for each in reach)
+                request, reference=None, methods=(name,), overrides=tuple(replace(each, row="") for each in reach)
             )
     return found
 

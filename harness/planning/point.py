@@ -157,7 +157,7 @@ def _taking(request: Request, values: Mapping[str, Any], places: Places) -> Requ
 
 def _target_values(table: Table, point: PointFile, target: PointTarget, places: Places) -> dict[str, Any]:
     """A target's values by field of a request; '' and () where the preset's hold."""
-    values = {name: getattr(target, name) for name in FIELDS if name != "methods"}
+    values = {name: getattr(target, name) for name in FIELDS if name not in ("methods", "reference")}
     preset = table.presets.get(target.preset)
     if target.data == OWN_DATA or (preset and preset.data == target.data):
         values["data"] = ""  # a name for where the preset's tasks come from, nothing that a request takes

@@ -82,7 +82,7 @@ class Request:
     """What to compute, and how it is executed.
 
     `table`: a name or the path of a YAML file. `methods` takes names of rows as written ('w/ SimCLR') or of methods ('cmlm':
-    all its rows); a method without a row gets one ('taco', 'cmlm+scl'). `tasks`: names, YAML files of the user's own, or files of
+    all its rows); a method without a row gets one ('taco', 'cmlm+scl'). `reference`: the reference rows that it lacks, too. `tasks`: names, YAML files of the user's own, or files of
     labelled rows, which `text`, `label`, `kind`, `dev`, `test`, `unlabelled`, `remove_overlap` and `skip_bad_rows` describe. `protocol`: another than
     the table's. `encoder`: one, or several comma-separated, whose rows make one table.
     `studies`: those of the points that it takes. `subsets`: indices from 0. `gpus_per_run` and `num_workers` None: what the cluster and the table say. `origins`: where the
@@ -91,6 +91,7 @@ class Request:
 
     table: str = ""
     preset: str | None = None
+    reference: bool | None = None
     methods: tuple[str, ...] | None = None
     tasks: tuple[str, ...] | None = None
     sizes: tuple[int, ...] | None = None

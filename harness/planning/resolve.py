@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from harness.errors import UserError, unknown, unknown_names
-from harness.methods import METHODS, methods_named, read_methods
+from harness.methods import METHODS, REFERENCE, methods_named, read_methods
 from harness.planning.overrides import applied, check_effect, of_rows, set_here
 from harness.planning.request import OWN_DATA, YAML, Request, encoder_names
 from harness.planning.resolved import ResolvedTable, encoder_titles, on_encoder
@@ -141,8 +141,15 @@ def _rows(table: Table, preset: str, request: Request) -> tuple[Row, ...]:
     base = table.presets[preset]
     rows = _drawn(table.rows, base.draws) if base.draws else table.rows
     if request.methods is not None:
-        return _pick_rows(rows, request.methods, request.origin("methods"))
-    return rows if base.methods is None else tuple(row for name in base.methods for row in rows if row.title == name)
+        chosen = _pick_rows(rows, request.methods, request.origin("methods"))
+    elif base.methods is None:
+        chosen = rows
+    else:
+        chosen = tuple(row for name in base.methods for row in rows if row.title == name)
+    if not request.reference:
+        return chosen
+    further = _pick_rows(rows, REFERENCE, request.origin("reference"))
+    return (*chosen, *(row for row in further if row not in chosen))
 
 
 def _drawn(rows: Sequence[Row], draws: int) -> tuple[Row, ...]:
@@ -237,11 +244,11 @@ def _columns(
 def _earlier(resolved: ResolvedTable, request: Request, tasks: Mapping[str, Task] | None) -> ResolvedTable | None:
     """The table of the runs that this one's start from, under the same preset, encoder and overrides. Raises UserError where a row
     does more than fine-tune."""
-    start = resolved.starts_from
-    if start is None:
+    start, rows = resolved.starts_from, resolved.continued
+    if start is None or not rows:
         return None
     place = f"table {resolved.table.name}, key starts_from"
-    for row in resolved.rows:
+    for row in rows:
         if row.pre_train or any(METHODS[part].train for part in row.parts if part in METHODS):
             raise UserError(
                 f"{place}: row {row.name} trains on unlabelled texts; rows of a table that starts from selected runs are fine-tuned "
@@ -250,7 +257,7 @@ def _earlier(resolved: ResolvedTable, request: Request, tasks: Mapping[str, Task
     earlier = Request(
         table=start.table,
         preset=resolved.preset,
-        methods=tuple(row.name for row in resolved.rows),
+        methods=tuple(row.name for row in rows),
         tasks=(start.task,),
         sizes=(start.size,),
         encoder=request.encoder,

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from harness import specs
 from harness.encoders.sources import NEW
 from harness.errors import UserError
-from harness.methods import METHODS
+from harness.methods import METHODS, REFERENCE
 from harness.planning.aggregation import AVERAGE, Aggregation
 from harness.planning.recipe import (
     PHASES,
@@ -163,6 +163,19 @@ class ResolvedTable:
         for row in self.rows:
             printed[row.title] = (*printed.get(row.title, ()), row)
         return printed
+
+    @cached_property
+    def reference_titles(self) -> frozenset[str]:
+        """The titles of all reference rows, also of those that are not here: of the table's own and of those that methods without a row get."""
+        titles = {row.title for row in (*self.table.rows, *self.rows) if row.method in REFERENCE}
+        titles |= {METHODS[name].title for name in REFERENCE}
+        encoders = encoder_titles(self.by_encoder)
+        return frozenset(titles | {on_encoder(title, encoder) for title in titles for encoder in encoders})
+
+    @property
+    def continued(self) -> tuple[Row, ...]:
+        """Of a table whose runs start from other runs the rows that do: reference rows start from the encoder as it is."""
+        return tuple(row for row in self.rows if row.title not in self.reference_titles)
 
     @property
     def places(self) -> list[Place]:

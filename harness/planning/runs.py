@@ -89,6 +89,15 @@ class Plan:
         ]
         return dict(waits)
 
+    def leaves_weights(self, stage: Stage) -> bool:
+        """Whether a stage ends with a model: what scikit-learn fits is kept as its predictions alone."""
+        return not definition_of(stage.objective).fitted
+
+    @property
+    def runs_with_weights(self) -> tuple[Run, ...]:
+        """The runs that leave a model."""
+        return tuple(run for run in self.runs if self.leaves_weights(run.stage))
+
     @property
     def tasks(self) -> Mapping[str, TaskData]:
         return self.table_data.tasks
@@ -256,7 +265,7 @@ def _earlier(
     if resolved.earlier is None:
         return None, {}
     plan = make_plan(resolved.earlier, source, located, user_tasks=user_tasks, select=select)
-    rows = [row.name for row in resolved.rows]
+    rows = [row.name for row in resolved.continued]
     return plan, {row: select([run for run in plan.runs if run.row == row]) for row in rows}
 
 
@@ -332,13 +341,21 @@ def stage_flops(stage: Stage, config: Mapping[str, Any]) -> float:
         whole = alone + (1 + shown) * len(prompt.template) / CHARS_PER_TOKEN + shown * alone if prompt else alone
         return kind.sequences(whole, longest) if kind else 1.0, min(longest, whole)
 
+    definition = definition_of(stage.objective)
+    if not definition.encoded:
+        return 0.0
     optim, prompt, kind, longest = stage.optim, stage.data.prompt, stage.data.kind, stage.data.max_length
     many, mean = (1.0, longest) if stage.data.blocks == "packed" else sequences(stage.data.train)
     rows = min(optim.batch_size, max(1, stage.data.train.rows)) * many
-    total = definition_of(stage.objective).step_flops(config, rows, mean) * optim.steps
+    total = definition.step_flops(config, rows, mean) * optim.steps
+    if definition.encodes_once:
+        total = stage.data.train.rows * forward_flops(config, mean, mean * mean)
     if stage.selection and stage.data.dev:
         draws = max(1, prompt.draws) if prompt else 1
-        for rows_of, times in [(stage.data.dev, stage.evaluations), *((t, 1) for t in stage.data.tests)]:
+        for rows_of, times in [
+            (stage.data.dev, 1 if definition.encodes_once else stage.evaluations),
+            *((t, 1) for t in stage.data.tests),
+        ]:
             many, each = sequences(rows_of)
             total += times * draws * rows_of.rows * many * forward_flops(config, each, each * each)
     return total

@@ -121,7 +121,7 @@ def _remade(resolved: ResolvedTable, read: PlanSnapshot, select: Select) -> Plan
         if earlier is None:
             return None
     starts = {
-        row.name: select([run for run in earlier.runs if run.row == row.name]) for row in resolved.rows if earlier
+        row.name: select([run for run in earlier.runs if run.row == row.name]) for row in resolved.continued if earlier
     }
     table_data = TableData(
         tasks={name: read.tasks[name] for name in resolved.tasks if name in read.tasks},

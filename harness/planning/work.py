@@ -92,7 +92,7 @@ def work(
         metrics = tuple(dict.fromkeys((*selection, *(task.task.metrics if task else ()))))
         attempt = statuses[key][1] if key in statuses else 0
         steps, remake = needed.get(key, set()), key not in pending
-        kept = 0 in steps or (not remake and (keep != "none" or key in needed))
+        kept = 0 in steps or (plan.leaves_weights(stage) and not remake and (keep != "none" or key in needed))
         steps = (steps if remake else steps | plan.saved_at(stage)) - {0}
         save_at, cost = tuple(sorted(steps)), plan.stage_flops(stage)
         item = Item(stage, name, cost, metrics, kept, remake, attempt, save_at=save_at, turn=turns[key])

@@ -102,14 +102,14 @@ def _term_lines(grid: Grid, bold: bool) -> Iterator[str]:
     terms += [f"seed: fixes all {'other ' if terms else ''}randomness of a run"] if len(r.seeds) > 1 else []
     if terms:
         yield f"{'; '.join(terms).capitalize()}."
-    ranked = ranks(grid)
+    apart, ranked = ", reference rows left out," if r.reference_titles.intersection(r.printed_rows) else "", ranks(grid)
     if any(rank.best for (_, _, column), rank in ranked.items() if column != OVER):
         yield (
-            f"{'Bold' if bold else 'Star'}: the rows of its column that cannot be told from the best, which is among them with 95 % confidence (paired crossed t, "
+            f"{'Bold' if bold else 'Star'}: the rows of its column{apart} that cannot be told from the best, which is among them with 95 % confidence (paired crossed t, "
             "Bonferroni within the column)."
         )
     elif any(cell.best for cell in grid.cells.values()):
-        yield f"No cell is {'bold' if bold else 'starred'}: in no column can a row be told to be below another."
+        yield f"No cell is {'bold' if bold else 'starred'}: in no column can a row{apart} be told to be below another."
     yield from _over_columns_lines(grid, ranked)
     partial = next((cell for cell in grid.cells.values() if not cell.complete and not cell.skip), None)
     if partial:

@@ -140,15 +140,18 @@ def notes(comparisons: Comparisons) -> list[str]:
 
 
 def _family(comparisons: Comparisons) -> str:
-    """Which comparisons p is adjusted for."""
-    against = (
-        f"the {counted(comparisons.family, 'comparison')} with {comparisons.against} that the table's benches plan"
-    )
-    return (
-        f"{against}, {len(comparisons.comparisons)} of them shown"
-        if comparisons.family > len(comparisons.comparisons)
-        else against
-    )
+    """Which comparisons p is adjusted for: those of the table's rows, and by themselves those with a reference row."""
+    further = sum(c.of_reference for c in comparisons.comparisons)
+    shown = len(comparisons.comparisons) - further
+
+    def planned(family: int, shown: int) -> str:
+        about = f"the {counted(family, 'comparison')} with {comparisons.against} that the table's benches plan"
+        return f"{about}, {shown} of them shown" if family > shown else about
+
+    apart = f"those with a reference row by themselves: {planned(comparisons.reference_family, further)}"
+    if not shown:
+        return apart
+    return f"{planned(comparisons.family, shown)}{f'; {apart}' if further else ''}"
 
 
 # --------------------------------------------------------------------------------------------------------------- tables
@@ -163,6 +166,7 @@ def rendered(comparisons: Comparisons, format: str) -> str:
         "items": comparisons.items,
         "comparisons": [],
         "family": comparisons.family,
+        "reference_family": comparisons.reference_family,
         "conclusion": conclusion(comparisons),
         "seal": comparisons.seal,
         "plan": list(comparisons.plan),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.objectives import definition_of
 from harness.planning.overrides import unreached
 from harness.planning.request import Override
 from harness.planning.runs import COMPARED_TEXTS, Plan
@@ -22,6 +23,7 @@ def plan_notes(plan: Plan, overrides: Sequence[Override]) -> list[str]:
     augmented = {row.name for row in plan.resolved.rows if row.augment}
     if any(run.row in augmented for run in plan.runs):
         notes.append(f"Training sets are augmented with back-translations by {plan.resolved.translator}.")
+    notes += seedless_sentences(plan)
     corpora = {stage.data.train.name: stage.data.train for stage in plan.stages.values() if stage.phase == "pre-train"}
     sizes = {name: f" ({rows.rows:,} texts)" if rows.resolved else "" for name, rows in corpora.items()}
     notes += [f"Pre-trained on {name}{size}." for name, size in sizes.items()]
@@ -33,6 +35,17 @@ def plan_notes(plan: Plan, overrides: Sequence[Override]) -> list[str]:
                 f"The encoder {part.resolved.encoder} saw labelled pairs of {', '.join(seen)} in its own training."
             )
     return notes
+
+
+def seedless_sentences(plan: Plan) -> list[str]:
+    """Which reference rows draw nothing, so that one stage is the run of every seed."""
+    seeds: dict[tuple[str, str], set[int]] = {}
+    for run in plan.runs:
+        if definition_of(run.stage.objective).fitted:
+            seeds.setdefault((plan.resolved.titles[run.row], run.stage.key), set()).add(run.seed)
+    rows = dict.fromkeys(title for (title, _), shared in seeds.items() if len(shared) > 1)
+    verb = "does" if len(rows) == 1 else "do"
+    return [f"{listed(rows)} {verb} not depend on the seed: all seeds of a subset are one fit."] if rows else []
 
 
 def unreached_sentences(plan: Plan, overrides: Sequence[Override]) -> list[str]:

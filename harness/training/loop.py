@@ -16,10 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.encoders.flops import forward_flops
 from harness.encoders.models.compact_embedding import compact
 from harness.encoders.models.text_encoder import Batch
-from harness.encoders.tokens import Examples
+from harness.encoders.tokens import Examples, by_length
 from harness.errors import DivergedError, StoppedError
 from harness.kinds import Predictions
 from harness.objectives.base import Draw, Measures, TrainingObjective, at_least_single
@@ -34,8 +33,6 @@ from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
 from harness.training.result import TrainingProgress, TrainingResult
 from harness.training.throughput import Speed, Stopwatch
 
-EVALUATION_TOKENS = 2048
-"""Tokens of an evaluation batch, padding included."""
 LOG_EVERY = 100
 CURVE_POINTS = 50
 """Points of a stage's loss curve."""
@@ -158,9 +155,10 @@ class _TrainingRun:
         objective.to(self.device)
         objective.set_dropout(optim.dropout)
         # Rows that no training sequence holds have no gradient; decay would still move them, and so would predicted words, whose
-        # logits are products with them. Then the table stays whole.
+        # logits are products with them. Then the table stays whole, and where it is not trained at all.
         self._restore: Callable[[], None] = lambda: None
         reads_words_only = objective.labelled and not (objective.uses_mlm_head or objective.embeddings_predict)
+        reads_words_only &= objective.encoder.base.get_input_embeddings().weight.requires_grad
         if reads_words_only and optim.weight_decay == 0 and objective.encoder.family.packed:
             ids = torch.from_numpy(inputs.train.tokens.ids.astype(np.int64)).to(self.device)
             self._restore = compact(objective.encoder.base, ids)
@@ -348,6 +346,8 @@ class _TrainingRun:
                     self.result.predictions[digest] = self._predict(digest)
         else:
             self.check_weights(self.optim.steps)
+        if self.objective.params.encodes_once:
+            self.result.flops = encoded_once(self.objective, self.inputs)
         self._restore()
         self.result.speed = self.stopwatch.speed(self.progress.step)
         return self.result
@@ -356,6 +356,12 @@ class _TrainingRun:
         """Raises DivergedError for weights that are not finite."""
         if not all(bool(torch.isfinite(parameter).all()) for parameter in self.trained.values()):
             raise DivergedError(f"the weights are not finite after step {step}")
+
+
+def encoded_once(objective: TrainingObjective, inputs: Inputs) -> float:
+    """FLOPs of a stage that encodes each of its rows once."""
+    read = (inputs.train, *(examples for examples, _ in inputs.evaluations.values()))
+    return sum(objective.encoding_flops(examples.tokens) for examples in read)
 
 
 def trainable(objective: TrainingObjective) -> dict[str, torch.nn.Parameter]:
@@ -466,18 +472,6 @@ def held_out_terms(
     return {"loss": sum(objective.weights[name] * value for name, value in means.items()), **means}
 
 
-def by_length(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """Batches of rows, shortest first, of at most EVALUATION_TOKENS each, or of one row."""
-    order = np.argsort(lengths, kind="stable")
-    widths, start = lengths[order], 0
-    while start < len(order):
-        filled = widths[start : start + EVALUATION_TOKENS]
-        filled = filled * np.arange(1, len(filled) + 1)
-        stop = start + max(1, int(np.searchsorted(filled, EVALUATION_TOKENS, side="right")))
-        yield order[start:stop]
-        start = stop
-
-
 def predict(
     objective: TrainingObjective,
     evaluation: tuple[Examples, NDArray[Any]],
@@ -501,6 +495,4 @@ def predict(
     if process_group.size > 1:
         # Each row is one rank's, and zero on the others. NCCL reduces tensors on the device only.
         outputs = process_group.all_reduce(torch.from_numpy(outputs).to(device)).cpu().numpy()
-    lengths = tokens.lengths.astype(np.float64)
-    flops = forward_flops(objective.encoder.shape, float(lengths.sum()), float((lengths**2).sum()))
-    return Predictions(objective.kind.assemble(outputs, examples), gold), flops
+    return Predictions(objective.kind.assemble(outputs, examples), gold), objective.encoding_flops(tokens)

@@ -15,6 +15,7 @@ from requested import resolve_table
 
 from harness.analysis.cells import Grid
 from harness.analysis.comparison import Answers, Comparison, Comparisons, compared, run_places
+from harness.analysis.power import resolutions
 from harness.analysis.ranks import sets_of_the_best
 from harness.analysis.schema import Result
 from harness.analysis.variance import SOURCES, decomposed
@@ -272,6 +273,32 @@ def test_a_filter_lowers_no_p() -> None:
                 assert (each.p_holm or 0) >= adjusted[each.size, each.row, each.column]
         shown = f"the 12 comparisons with FT that the table's benches plan, {len(found.comparisons)} of them shown"
         assert shown in rendered(found, "text").replace("\n", " ")
+
+
+def test_reference_rows_change_nothing_of_the_others() -> None:
+    """They are a family of their own, also those of a bench that are not shown, and are never among the best."""
+    r = resolved(tasks=("sst2", "rte"))
+    further = {"Majority": -0.3, "TF-IDF": 0.2}
+    shifts = {"FT": 0.0, "SCL": 0.03, "TAPT": -0.02}
+    wide = resolve_table("few_shot", "paper", methods=(*ROWS, "majority", "tfidf"), tasks=r.tasks, sizes=r.sizes)
+    runs = shifted(r, shifts)
+    with_further = filled(wide, [*runs, *shifted(wide, further, seed=1)])
+    alone, beside = compared(filled(r, runs)), compared(with_further)
+    assert (alone.family, alone.reference_family) == (6, 0)
+    assert (beside.family, beside.reference_family) == (6, 6)
+    own = [each for each in beside.comparisons if not each.of_reference]
+    assert own == list(alone.comparisons)
+    assert {each.row for each in beside.comparisons if each.of_reference} == {*further}
+    elsewhere = compared(filled(r, runs), run_elsewhere=run_places(with_further))
+    assert elsewhere.comparisons == alone.comparisons
+    (tfidf,) = (each for each in beside.comparisons if (each.row, each.column) == ("TF-IDF", "sst2"))
+    assert tfidf.verdict == "higher"
+    assert "those with a reference row by themselves: the 6 comparisons with FT" in rendered(beside, "text").replace(
+        "\n", " "
+    )
+    assert sets_of_the_best(with_further) == sets_of_the_best(filled(r, runs))
+    assert {row for (_, row, _), cell in with_further.cells.items() if cell.best} == {"SCL"}
+    assert resolutions(with_further) == resolutions(filled(r, runs))
 
 
 def test_what_is_skipped_is_not_in_the_family_and_what_is_missing_is() -> None:

@@ -15,6 +15,7 @@ from harness.api.arguments import request_from
 from harness.commands.prepare import prepare
 from harness.errors import UserError
 from harness.methods import METHODS
+from harness.objectives import definition_of
 from harness.specs import Stage
 
 UPDATES = 20
@@ -54,6 +55,8 @@ def test_every_method_trains_or_says_why_not(kind: str, tmp_path: Path, monkeypa
     done = harness.bench("objectives", set=values, methods=list(stages), **fields)
     assert done.complete, done.table()
     for method, stage in stages.items():
+        if definition_of(stage.objective).fitted:
+            continue  # no updates, no loss
         curve = harness.record(stage.key, store=fields["store"]).curve["loss"].dropna()
         quarter = max(1, len(curve) // 4)
         assert np.isfinite(curve).all(), method

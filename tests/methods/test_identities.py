@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from methods.contexts import TRAINED
 
 from harness.contract.methods import CONTEXT, ENCODER, HEAD, HEADLESS, chain, keys
 from harness.encoders import adapted
@@ -272,7 +273,7 @@ def test_after_a_stage_the_trained_head_is_not_used_again() -> None:
 
 
 def test_with_an_mlm_head_everything_starts_from_the_encoder() -> None:
-    for method in METHODS.values():
+    for method in TRAINED:
         assert chain(method)[0].init == CONTEXT.encoder
         assert isinstance(chain(method)[0].init, Encoder)
 

@@ -54,7 +54,7 @@ class TestObjectiveContract:
         frozen = () if "masked_lm" in one.module.weights or spec.name == "prompt" else ("encoder.model.cls.",)
         frozen += ("encoder.",) if spec.name == "auxiliary_mlm" else ()
         frozen += ("auxiliary.",) if spec.params.get("replacements") == "converged" else ()
-        frozen += ("encoder.model.bert.",) if spec.name == "mlm_head" else ()
+        frozen += ("encoder.model.bert.",) if spec.name in ("mlm_head", "frozen_head") else ()
         names = dict(one.module.named_parameters()).keys()
         assert names - chosen.keys() == {n for n in names if n.startswith(frozen or ("none",))}
 
@@ -91,7 +91,7 @@ class TestObjectiveContract:
             outcome = train(module, inputs, stage.optim, 1, scoring=Scoring.of(stage, tiny.METRICS))
             ends.append((module.state_dict(), [{**e, "measures": 0} for e in outcome.history]))
             kept = [e.get("measures") for e in outcome.history]
-            if name not in ("cross_entropy", "prompt"):
+            if name not in ("cross_entropy", "frozen_head", "prompt"):
                 assert all(kept) if every == 1 else kept[0]
                 assert all(np.isfinite(value) for found in kept if found for value in found.values())
         assert same(ends[0][0], ends[1][0])

@@ -20,4 +20,4 @@ def test_the_list_is_the_request() -> None:
 
 def test_arguments_and_targets_follow_the_list() -> None:
     assert set(Fields.__annotations__) == set(BY_NAME)
-    assert set(PointTarget.model_fields) == {*FIELDS, "table", "row", "set"} - {"methods"}
+    assert set(PointTarget.model_fields) == {*FIELDS, "table", "row", "set"} - {"methods", "reference"}

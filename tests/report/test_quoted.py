@@ -14,7 +14,8 @@ from pydantic import ValidationError
 from requested import resolve_table
 from ruamel.yaml import YAML
 
-from harness.analysis.comparison import compared, sets_of_the_best
+from harness.analysis.comparison import compared
+from harness.analysis.ranks import sets_of_the_best
 from harness.planning.table import Table, load_table
 from harness.report.caption import Caption
 from harness.report.results_page import Results, results_page

@@ -23,12 +23,13 @@ from harness.encoders.kernels.packing import SIMILAR, PaddedLayout, rounded
 from harness.encoders.models import text_encoder as model_module
 from harness.encoders.models.text_encoder import Batch, load_encoder
 from harness.encoders.models.weights import weights_digest
+from harness.encoders.tokens import EVALUATION_TOKENS, by_length, tokeniser
 from harness.objectives import DEFINITIONS
 from harness.objectives.base import Views
 from harness.streams import seed_of
 from harness.training import loop
 from harness.training.forward_backward import seed_dropout
-from harness.training.loop import EVALUATION_TOKENS, Scoring, by_length, predict, train
+from harness.training.loop import Scoring, predict, train
 
 CPU = torch.device("cpu")
 KINDS = ("bert", "roberta", "electra")
@@ -215,7 +216,7 @@ class TestEvaluation:
     @pytest.mark.parametrize("room", [1, 40, 100, EVALUATION_TOKENS])
     def test_one_pass_a_batch(self, room: int, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """No token twice and no padding; of the last layer the first tokens alone, of dropout and gradients nothing."""
-        monkeypatch.setattr(loop, "EVALUATION_TOKENS", room)
+        monkeypatch.setattr(tokeniser, "EVALUATION_TOKENS", room)
         stage, inputs = tiny.fine_tuning(bert)
         objective = tiny.built(bert, stage.objective, dropout=0.1)
         examples, gold = inputs.evaluations["dev"]
@@ -234,7 +235,7 @@ class TestEvaluation:
         self, steps: int, every: int, evaluations: int, bert: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """One a step, dev's batches at each evaluation, each test set's batches once."""
-        monkeypatch.setattr(loop, "EVALUATION_TOKENS", 100)
+        monkeypatch.setattr(tokeniser, "EVALUATION_TOKENS", 100)
         stage, inputs = tiny.fine_tuning(bert, steps=steps, every=every)
         objective = tiny.built(bert, stage.objective)
         asked = passes(objective.encoder)

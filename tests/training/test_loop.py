@@ -174,8 +174,9 @@ class TestParameters:
         assert len({id(p) for p in chosen.values()}) == len(chosen)
         head = {f"encoder.model.{n.split('/')[1]}" for n in objective.encoder.parts() if n.startswith("mlm_head/")}
         assert head
-        part = {"auxiliary_mlm": "encoder."}.get(spec.name, "auxiliary.")
-        has_frozen = spec.name == "auxiliary_mlm" or spec.params.get("replacements") == "converged"
+        encoder_alone = spec.name in ("auxiliary_mlm", "frozen_head")
+        part = "encoder." if encoder_alone else "auxiliary."
+        has_frozen = encoder_alone or spec.params.get("replacements") == "converged"
         frozen = {n for n in before if has_frozen and n.startswith(part)}
         frozen |= before.keys() - head if spec.name == "mlm_head" else set()
         uses_head = "masked_lm" in objective.weights or spec.name == "prompt"

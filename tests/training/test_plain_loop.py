@@ -44,7 +44,7 @@ class Plain:
         self.training: Any = None
         self.word_ids: list[int] = []
         self.eps = next(module.eps for module in self.model.modules() if isinstance(module, torch.nn.LayerNorm))
-        if self.name == "mlm_head":
+        if self.name in ("mlm_head", "frozen_head"):
             self.base.requires_grad_(False)
         if self.params.get("fixed_embeddings"):
             self.base.get_input_embeddings().requires_grad_(False)
@@ -126,7 +126,7 @@ class Plain:
         if DEFINITIONS[self.name].labelled:
             first, logits = self.classify(tokens)
             plain = F.cross_entropy(logits, torch.as_tensor(labels))
-            if self.name in ("cross_entropy", "prompt"):
+            if self.name in ("cross_entropy", "frozen_head", "prompt"):
                 return plain
             assert self.name == "scl", f"spell out the loss of objective {self.name} in Plain.loss"
             return (1 - self.params["lam"]) * plain + self.params["lam"] * self.contrast_classes(first, labels)

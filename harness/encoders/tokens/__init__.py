@@ -1,20 +1,31 @@
 """Texts as token ids, in memory and on disk. Imports no torch."""
 
 from harness.encoders.tokens.cloze import ClozeExamples
-from harness.encoders.tokens.reading import Cloze, Packed, Plain, Reading, Windows, reading_of
-from harness.encoders.tokens.tokeniser import Examples, Tokeniser, Tokens, Vocabulary, joined
+from harness.encoders.tokens.reading import Cloze, Packed, Plain, Reading, TextExamples, Windows, reading_of
+from harness.encoders.tokens.tokeniser import (
+    EVALUATION_TOKENS,
+    Examples,
+    Tokeniser,
+    Tokens,
+    Vocabulary,
+    by_length,
+    joined,
+)
 
 __all__ = [
+    "EVALUATION_TOKENS",
     "Cloze",
     "ClozeExamples",
     "Examples",
     "Packed",
     "Plain",
     "Reading",
+    "TextExamples",
     "Tokeniser",
     "Tokens",
     "Vocabulary",
     "Windows",
+    "by_length",
     "joined",
     "reading_of",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -18,6 +18,9 @@ _PROBE = "a"
 """A text that is one token, at least the unknown one."""
 _BEGINS = ("\u0120", "\u2581")
 """What begins a token that begins a word, in byte-level BPE and in SentencePiece; WordPiece marks the other tokens by ##."""
+
+EVALUATION_TOKENS = 2048
+"""Tokens of a batch without training, padding included."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,18 @@ def joined(*parts: Tokens) -> Tokens:
         np.concatenate([[0], np.cumsum(lengths)]),
         places=np.concatenate(places) if places else None,
     )
+
+
+def by_length(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Batches of rows, shortest first, of at most EVALUATION_TOKENS each, or of one row."""
+    order = np.argsort(lengths, kind="stable")
+    widths, start = lengths[order], 0
+    while start < len(order):
+        filled = widths[start : start + EVALUATION_TOKENS]
+        filled = filled * np.arange(1, len(filled) + 1)
+        stop = start + max(1, int(np.searchsorted(filled, EVALUATION_TOKENS, side="right")))
+        yield order[start:stop]
+        start = stop
 
 
 def _taken(

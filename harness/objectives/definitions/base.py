@@ -38,13 +38,18 @@ class Definition:
 
     A parameter that equals its default is in no key: declare one with a default where it has no effect in some settings.
     `version` is part of every stage's key: raise it by hand when the code changes a value. `module`: the class that trains
-    it, in the module of harness.objectives that is named as the definition's own. `labelled`: it trains on labels. `source`, `code`: digest and text of a file from outside, set when it is read.
+    it, in the module of harness.objectives that is named as the definition's own. `labelled`: it trains on labels. `fitted`: scikit-learn fits it, so that it
+    has no updates and no weights; `encoded`: it reads an encoder; `encodes_once`: each row of a stage goes through it once, however often it is trained on or
+    evaluated. `source`, `code`: digest and text of a file from outside, set when it is read.
     """
 
     name: ClassVar[str]
     version: ClassVar[int]
     module: ClassVar[str]
     labelled: ClassVar[bool] = False
+    fitted: ClassVar[bool] = False
+    encoded: ClassVar[bool] = True
+    encodes_once: ClassVar[bool] = False
     source: ClassVar[str] = ""
     code: ClassVar[str] = ""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from harness.encoders.flops import forward_flops
 from harness.objectives.definitions.base import Config, Definition, StepSize, narrow_embeddings
 
 
@@ -16,6 +17,19 @@ class CrossEntropyDefinition(Definition):
     version = 1
     module = "CrossEntropy"
     labelled = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrozenHeadDefinition(CrossEntropyDefinition):
+    """The same where the head alone is trained: a forward pass."""
+
+    name = "frozen_head"
+    version = 1
+    module = "FrozenHead"
+    encodes_once = True
+
+    def flops(self, config: Config, size: StepSize) -> float:
+        return forward_flops(config, size.encoded, size.encoded_squares)
 
 
 @dataclass(frozen=True, kw_only=True)

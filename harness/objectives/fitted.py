@@ -1,0 +1,116 @@
+"""Classifiers that scikit-learn fits: the most frequent class, and logistic regression (of a regression ridge) on TF-IDF or on an
+encoder's states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from harness.encoders.models.text_encoder import Batch
+from harness.encoders.tokens import Examples, TextExamples, by_length
+from harness.kinds import Array, Arrays
+from harness.objectives.base import TrainingObjective
+from harness.objectives.definitions.fitted import STRENGTHS, FittedDefinition
+
+LEAST_SHARE = 1e-30
+"""Probabilities below it count as it: a class that no training row has would have the logit -inf."""
+MOST_ITERATIONS = 10_000
+
+
+class Fitted(TrainingObjective):
+    """Base of what scikit-learn fits. There are no updates: `harness.training.fit` fits every candidate on the training set and selects one on dev."""
+
+    predicts = True
+    params: FittedDefinition
+
+    def build(self) -> None:
+        """It has no head of torch's."""
+
+    def features(self, examples: Examples) -> Any:
+        """What is fitted on, a row an example."""
+        raise NotImplementedError
+
+    def transformer(self, features: Any) -> Any:
+        """What scikit-learn fits on the features of the training set, once for all candidates, before a classifier reads them."""
+        from sklearn.preprocessing import FunctionTransformer
+
+        return FunctionTransformer()  # as they are
+
+    def candidates(self, labels: Array) -> Iterator[tuple[dict[str, float], Any]]:
+        """What is fitted on the transformed features, each with the measures that its entry in the history has."""
+        from sklearn.dummy import DummyClassifier
+        from sklearn.linear_model import LogisticRegression, Ridge
+
+        assert self.kind is not None
+        for strength in STRENGTHS:
+            if self.kind.answer == "score":
+                yield {"C": strength}, Ridge(alpha=1 / strength)
+            elif len(np.unique(labels)) == 1:
+                yield {"C": strength}, DummyClassifier(strategy="prior")
+            else:
+                yield {"C": strength}, LogisticRegression(C=strength, max_iter=MOST_ITERATIONS)
+
+    def outputs(self, fitted: Any, features: Any) -> Arrays:
+        """Predictions from transformed features: scores, or the logarithms of the classes' probabilities."""
+        assert self.kind is not None
+        if self.kind.answer == "score":
+            return {"logits": fitted.predict(features).astype(np.float32)[:, None]}
+        shares = np.zeros((features.shape[0], self.kind.outputs))
+        shares[:, fitted.classes_] = fitted.predict_proba(features)
+        return {"logits": np.log(np.maximum(shares, LEAST_SHARE)).astype(np.float32)}
+
+
+class Majority(Fitted):
+    """The most frequent class, of several the one with the lowest code; of a regression the mean."""
+
+    def features(self, examples: Examples) -> NDArray[Any]:
+        return np.zeros((len(examples), 1))
+
+    def candidates(self, labels: Array) -> Iterator[tuple[dict[str, float], Any]]:
+        from sklearn.dummy import DummyClassifier, DummyRegressor
+
+        assert self.kind is not None
+        yield {}, DummyRegressor() if self.kind.answer == "score" else DummyClassifier(strategy="prior")
+
+
+class TfidfRegression(Fitted):
+    """On the words and pairs of words of whole texts, those of the training set; of a pair of texts on the words of each by itself."""
+
+    def features(self, examples: Examples) -> NDArray[Any]:
+        assert isinstance(examples, TextExamples)
+        return np.array(examples.texts, dtype=object)
+
+    def transformer(self, features: Any) -> Any:
+        from sklearn.compose import ColumnTransformer
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        # scikit-learn's own pattern has no words of one letter and no punctuation: a text may have nothing else.
+        words: dict[str, Any] = {"ngram_range": (1, 2), "sublinear_tf": True, "token_pattern": r"(?u)\w+|[^\w\s]+"}
+        columns = range(features.shape[1])
+        return ColumnTransformer([(str(at), TfidfVectorizer(**words), at) for at in columns], sparse_threshold=1.0)
+
+
+class StateRegression(Fitted):
+    """On the encoder's last states without dropout, averaged over all tokens of a row and standardised by the training set. Of an encoder that was not
+    fine-tuned the average tells sentences apart better than the first token (Reimers and Gurevych 2019, Table 1)."""
+
+    def features(self, examples: Examples) -> NDArray[np.float64]:
+        tokens, encoder = examples.tokens, self.encoder
+        device = next(encoder.parameters()).device
+        means = np.zeros((len(tokens), encoder.hidden_size))
+        encoder.eval()
+        with torch.inference_mode():
+            for rows in by_length(tokens.lengths):
+                some = tokens.take(rows)
+                states = encoder(Batch.of(some, device)).double().cpu().numpy()
+                means[rows] = np.add.reduceat(states, some.offsets[:-1]) / some.lengths[:, None]
+        return means
+
+    def transformer(self, features: Any) -> Any:
+        from sklearn.preprocessing import StandardScaler
+
+        return StandardScaler()
