@@ -1,5 +1,5 @@
 """The Python API, for notebooks and scripts: `import harness`, then `harness.plan`, `harness.bench`, `harness.tune`, `harness.tune_plan`,
-`harness.results`, `harness.compare`, `harness.record`, `harness.studies`, `harness.study`, for trained models `harness.runs`,
+`harness.results`, `harness.compare`, `harness.examples`, `harness.record`, `harness.studies`, `harness.study`, for trained models `harness.runs`,
 `harness.misclassified`, `harness.export`, `harness.predict`, and between stores `harness.publish`, `harness.merge`.
 
 Arguments are those of the command line: `harness bench --table few_shot --methods ft --set fine_tune.lr=1e-5` is
@@ -30,7 +30,7 @@ from harness.api.arguments import (
     tune_request,
     with_table,
 )
-from harness.api.data_frames import BenchResult, CompareResult, PlanSummary, TuneResult
+from harness.api.data_frames import BenchResult, CompareResult, ExamplesResult, PlanSummary, TuneResult
 from harness.api.notebook import in_notebook
 from harness.commands.bench import Callbacks
 from harness.commands.bench import bench as run_bench
@@ -42,6 +42,7 @@ from harness.commands.prepare import Prepared, prepare, prepare_recorded
 from harness.commands.publish import Published, open_other
 from harness.commands.publish import publish as write_published
 from harness.commands.recorded import StageRecord, best_key, misclassified, recorded, recorded_runs, stage_record
+from harness.commands.report import examples_of
 from harness.commands.stored import last_bench, like_last
 from harness.commands.study import (
     Opened,
@@ -71,11 +72,13 @@ __all__ = [
     "RESULT_DTYPES",
     "BenchResult",
     "CompareResult",
+    "ExamplesResult",
     "PlanSummary",
     "StageRecord",
     "TuneResult",
     "bench",
     "compare",
+    "examples",
     "export",
     "merge",
     "misclassified",
@@ -198,6 +201,23 @@ def compare(
         raise UserError(f"items: should be true or false, not {items!r}.")
     prepared = _recorded("compare", request_from(table, set, with_file, fields))
     return CompareResult(prepared, comparisons_of(prepared, against, checked("region", region) / 100, items), against)
+
+
+def examples(
+    table: Name = "", *, set: Set | None = None, with_file: Files = "", **fields: Unpack[Fields]
+) -> ExamplesResult:
+    """The test examples of a table over all its runs, from stored predictions: consensus and flips, labels in doubt, calibration. Arguments as of `results`; of
+    tasks with classes.
+
+    >>> import harness
+    >>> done = harness.bench("few_shot", tasks="movies", methods=["ft", "scl"], sizes=20, subsets=[0, 1], seeds=31, set={"fine_tune.steps": 4})
+    >>> found = harness.examples()
+    >>> found.rows[["row", "num_subsets", "num_seeds"]]
+       row  num_subsets  num_seeds
+    0   FT            2          1
+    1  SCL            2          1
+    """
+    return ExamplesResult(examples_of(_recorded("examples", request_from(table, set, with_file, fields)), texts=True))
 
 
 def tune(

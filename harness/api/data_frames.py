@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from harness.analysis.comparison import Comparisons
+from harness.analysis.examples import ExampleFrames
 from harness.analysis.scores import results_of
 from harness.api.arguments import checked
 from harness.commands.compare import detections_of, labels_of, variance_of
@@ -25,7 +26,8 @@ from harness.report.comparison import (
     sentence,
     variance_frame,
 )
-from harness.report.document import fragment
+from harness.report.document import fragment, written
+from harness.report.examples import examples_document, label_sentences
 from harness.report.labels import labels_frame
 from harness.report.power import detection_rows
 from harness.report.ranks import ranks_frame
@@ -237,6 +239,53 @@ class CompareResult:
 
     def _repr_html_(self) -> str:
         return fragment(comparison_document(self._comparisons))
+
+
+@dataclass(frozen=True, repr=False)
+class ExamplesResult:
+    """The test examples of a table over all its runs. Shares and scores are on their own scale (1 for 100 %); `docs/results.md` has the columns."""
+
+    _found: ExampleFrames
+
+    @property
+    def examples(self) -> pd.DataFrame:
+        """One row an example of a column at a size: what all runs predict of it, whether its label is doubted, and its texts."""
+        return self._found.examples
+
+    @property
+    def labels(self) -> pd.DataFrame:
+        """One row a column and size: how many labels are doubted, and how good that list is."""
+        return self._found.labels
+
+    @property
+    def rows(self) -> pd.DataFrame:
+        """One row a cell: consensus, flips, calibration, with intervals."""
+        return self._found.rows
+
+    @property
+    def runs(self) -> pd.DataFrame:
+        """One row a run: its calibration, and what dev chooses."""
+        return self._found.runs
+
+    @property
+    def bins(self) -> pd.DataFrame:
+        """One row a cell and bin of its reliability, means over runs."""
+        return self._found.bins
+
+    @property
+    def sentences(self) -> list[str]:
+        """Of each column and size what all rows get wrong, and how far the list of doubted labels can be trusted."""
+        return label_sentences(self._found)
+
+    def table(self, format: str = "text") -> str:
+        """`format`: text, md or latex."""
+        return written(examples_document(self._found), format)
+
+    def __repr__(self) -> str:
+        return self.table()
+
+    def _repr_html_(self) -> str:
+        return fragment(examples_document(self._found))
 
 
 @dataclass(frozen=True, repr=False)

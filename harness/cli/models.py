@@ -1,29 +1,22 @@
-"""`export`: a recorded stage as a folder of Hugging Face's, and on the hub. `predict`: new rows through one. `errors`: the
-examples that a run got wrong, with their texts."""
+"""`export`: a recorded stage as a folder of Hugging Face's, and on the hub. `predict`: new rows through one."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from harness.cli.progress import RowProgress, show_stages
-from harness.cli.terminal import columns, escaped, print_lines, wrapped
+from harness.cli.terminal import print_lines
 from harness.commands.export import export as write
 from harness.commands.predict import ROWS, classifier, predict_file, predict_row
-from harness.commands.recorded import best_key, misclassified, recorded
-from harness.commands.row_files import STANDARD_INPUT, kind_of, writer
+from harness.commands.recorded import best_key, recorded
+from harness.commands.row_files import STANDARD_INPUT
 from harness.errors import UserError
 from harness.hub import Repository
 from harness.planning.request import Request
-from harness.store import DEFAULT_URL
 from harness.wording import counted
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 LOADED_BY = {
     "classifier": "AutoModelForSequenceClassification",
@@ -90,52 +83,3 @@ def predict(args: argparse.Namespace) -> int:
     what = model.kind.predicted
     print_lines([f"Wrote {counted(rows, 'row')} to {args.output}, each with its {what}."], sys.stdout)
     return 0
-
-
-def errors(args: argparse.Namespace) -> int:
-    """Print the examples of one split that a run got wrong, those of the highest confidence first."""
-    out = Path(args.output) if args.output else None
-    if out:
-        kind_of(out, "--output")
-        if out.exists():
-            raise UserError(f"--output {args.output}: exists already; name a new file, or delete that one.")
-    frame = misclassified(args.key, split=args.split, store=args.store or DEFAULT_URL)
-    wrong, examples = frame.attrs["wrong"], counted(frame.attrs["rows"], "example")
-    worded, order, _ = _MEASURES[frame.attrs["measure"]]
-    what = worded.format(wrong=f"{wrong:,} of ", examples=f"{examples} of {args.split}")
-    shown = frame.head(args.limit)
-    if out and wrong:
-        with writer(out) as write:
-            write([{str(name): value for name, value in row.items()} for row in frame.to_dict("records")])
-        end, shown = f"; written to {args.output}.", frame.head(0)
-    elif len(shown) < wrong:
-        end = f"; the {len(shown)} of the {order}:"
-    else:
-        end = ":" if len(shown) else "."
-    print_lines([f"{what}{end}"], sys.stdout)
-    if textless := frame.attrs["textless"]:
-        print_lines(
-            [escaped(f"Texts are missing ({textless}): rows are numbered in the split's own order.")], sys.stdout
-        )
-    for _, row in shown.iterrows():
-        _print_example(row, frame.attrs["measure"], f"row {row['row']}: " if textless else "")
-    return 0
-
-
-_MEASURES: dict[str, tuple[str, str, Callable[[float], str]]] = {
-    "confidence": ("{wrong}{examples} are misclassified", "highest confidence", lambda share: f"{100 * share:.0f} %"),
-    "difference": ("{examples}, scored by a regression", "largest errors", lambda value: f"off by {value:.3f}"),
-    "f1": ("{wrong}{examples} are not answered exactly", "lowest F1", lambda f1: f"F1 {100 * f1:.0f}"),
-}
-"""By what orders mistakes: how many there are, which come first, and the measure of one, in words."""
-
-
-def _print_example(row: pd.Series[Any], measure: str, place: str) -> None:
-    values = {str(name): value for name, value in row.items()}
-    given, predicted = values.pop("gold"), values.pop("predicted")
-    sure = f" ({_MEASURES[measure][2](values.pop(measure))})"
-    texts = [value for name, value in values.items() if isinstance(value, str) and name != "split"]
-    gold, answer = (escaped(str(value)) or "no answer" for value in (given, predicted))
-    print(f"\n{place}{gold} predicted as {answer}{sure}")
-    for text in texts:
-        print("\n".join(wrapped(f"  {escaped(' '.join(text.split()))}", columns(sys.stdout), 2)))

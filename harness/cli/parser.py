@@ -343,7 +343,7 @@ def _report(report: argparse.ArgumentParser) -> None:
     report.add_argument(
         "--figure",
         metavar="NAME",
-        help="the figure of table NAME, 'cost' (score against FLOPs), 'variance' of the cells, 'embeddings' of a test set, or of pre-trained rows "
+        help="the figure of table NAME, 'cost' (score against FLOPs), 'variance' of the cells, 'reliability' of probabilities, 'embeddings' of a test set, or of pre-trained rows "
         "'context', 'words', 'cosines', 'alignment', 'similar_pairs', 'contrast' or 'copying': png, svg, pdf or csv",
     )
     report.add_argument(
@@ -383,7 +383,9 @@ def _compare(compare: argparse.ArgumentParser) -> None:
 
 def _verify(verify: argparse.ArgumentParser) -> None:
     verify.add_argument(
-        "file", metavar="FILE", help=".csv, .json or .parquet file that 'report --format' wrote, or folder of 'publish'"
+        "file",
+        metavar="FILE",
+        help=".csv, .json or .parquet file that 'report --format' wrote, or folder of 'publish'",
     )
     again = verify.add_argument_group("training again")
     again.add_argument(
@@ -448,13 +450,19 @@ def _show(show: argparse.ArgumentParser) -> None:
 
 
 def _errors(errors: argparse.ArgumentParser) -> None:
-    errors.add_argument("key", help="key of a run, or its first characters ('harness list runs')")
-    errors.add_argument("--split", default="dev", help="dev, test, or the name of a test set (default: dev)")
+    errors.add_argument(
+        "key",
+        nargs="?",
+        default="",
+        help="key of a run, or its first characters ('harness list runs'); without one, the test examples of a table over all its runs",
+    )
+    errors.add_argument("--split", help="of a run: dev, test, or the name of a test set (default: dev)")
     errors.add_argument("--limit", type=positive, default=20, help="examples to print (default: 20)")
     errors.add_argument(
         "--output", metavar="FILE", help="write all of them to a new .csv, .tsv, .jsonl or .parquet file"
     )
-    _add(errors, "store")
+    _table_flags(errors)
+    _last_flag(errors)
 
 
 def _translate(translate: argparse.ArgumentParser) -> None:
@@ -550,7 +558,11 @@ COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str, str]] 
     "submit": (_submit, "submit:submit", "submit a bench or tune to a Ray cluster as a job"),
     "list": (_list, "show:listing", f"list {', '.join(LISTED)}"),
     "show": (_show, "show:show", "show one record: its numbers, its parents and the command that reproduces it"),
-    "errors": (_errors, "models:errors", "show the examples that a run got wrong, with their texts"),
+    "errors": (
+        _errors,
+        "examples:errors",
+        "show the examples that a run got wrong; without a key those of a table: flips, doubted labels, calibration",
+    ),
     "translate": (
         _translate,
         "translate:translate",

@@ -23,7 +23,7 @@ from harness.commands.compare import comparisons_of, costs_of, counted_grid, lab
 from harness.commands.glue_submission import write_submissions
 from harness.commands.prepare import Prepared, prepare, prepare_recorded
 from harness.commands.probe import embeddings_of, probed, to_train_again
-from harness.commands.report import grid_of
+from harness.commands.report import examples_of, grid_of
 from harness.commands.results_page import page_of
 from harness.commands.stored import command, variants
 from harness.commands.track import check_trackers, track_recorded
@@ -36,12 +36,13 @@ from harness.report.cost import rendered_costs
 from harness.report.document import latex_document
 from harness.report.figures import cost as cost_figure
 from harness.report.figures import embeddings as embedding_figure
-from harness.report.figures import forest
+from harness.report.figures import forest, reliability
 from harness.report.figures import probes as probe_figure
 from harness.report.figures.cost import COST
 from harness.report.figures.embeddings import EMBEDDINGS, MOST, NEIGHBOURS
 from harness.report.figures.figure import csv_of, drawn, figure_of, points_of
 from harness.report.figures.probes import FIGURES
+from harness.report.figures.reliability import RELIABILITY
 from harness.report.figures.variance import VARIANCE, drawn_variance
 from harness.report.labels import rendered_labels
 from harness.report.ranks import rendered_ranks
@@ -63,6 +64,9 @@ VIEWS = {
     "ranks": "the ranks of rows",
 }
 """What `compare` prints instead of comparisons, by flag."""
+
+OF_ANY_TABLE = (COST, EMBEDDINGS, RELIABILITY, VARIANCE, *FIGURES)
+"""Figures that have no table of their own."""
 
 Made = tuple[str | bytes, bool]
 """What a command prints or writes, and whether nothing is missing in it."""
@@ -219,13 +223,13 @@ def _drawn_or_written(comparisons: Comparisons, format: str) -> str | bytes:
 def _table_of(figure: str, table: str | None) -> str | None:
     """The table of a figure: a figure has the name of its table, or is a file; costs, variance, embeddings and probes are of any. Raises UserError
     for an unknown one, and for another table beside it."""
-    if figure in (COST, EMBEDDINGS, VARIANCE) or figure in FIGURES:
+    if figure in OF_ANY_TABLE:
         return table
     if table not in (None, figure):
         raise UserError(f"--figure {figure} is the figure of table {figure}; leave --table {table} out.")
     if not figure.endswith(YAML) and (figure not in table_names() or load_table(figure).figure is None):
         known = [name for name in table_names() if load_table(name).figure]
-        raise unknown("figure", figure, [*known, COST, EMBEDDINGS, VARIANCE, *FIGURES], "--figure")
+        raise unknown("figure", figure, [*known, *OF_ANY_TABLE], "--figure")
     return figure
 
 
@@ -244,6 +248,15 @@ def _figure(prepared: Prepared, figure: str, format: str) -> Made:
         return cost_figure.csv_of(costs) if format == "csv" else cost_figure.drawn(
             costs, format, grid.resolved.size_unit
         ), grid.complete
+    if figure == RELIABILITY:
+        found = examples_of(prepared)
+        if not len(found.bins):
+            raise UserError(
+                f"--figure {RELIABILITY}: no finished run of this table predicts classes; run its bench first."
+            )
+        print_lines(found.skipped)
+        made = reliability.csv_of(found) if format == "csv" else reliability.drawn(found, format)
+        return made, found.grid.complete
     if figure == VARIANCE:
         grid, variances = variance_of(prepared)
         if not variances:

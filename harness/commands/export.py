@@ -179,7 +179,7 @@ def _calibrated(calibration: Calibration | None) -> tuple[str, ...]:
     if calibration.threshold is not None:
         cut = f", and the second class from a probability of {calibration.threshold:.3f} on by {calibration.metric}"
     return (
-        f"By the {calibration.rows:,} rows of dev, logits are best divided by {calibration.temperature:.2f} (of 1/4 to 8){cut}: 'harness predict "
+        f"By the {calibration.rows:,} rows of dev, logits are best divided by {calibration.temperature:.2f} (of 1/4 to 64){cut}: 'harness predict "
         f"--calibrated' does so, nothing else does.",
     )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from harness.analysis.cells import Grid, aggregate
 from harness.analysis.classes import class_reports
 from harness.analysis.cost import Cost, cost_before
+from harness.analysis.examples import ExampleFrames, example_frames
 from harness.analysis.scores import examples, hardware, results_of
 from harness.commands.prepare import Prepared
 from harness.planning.runs import Plan
@@ -38,6 +39,23 @@ def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
     notes = tuple(plan_notes(plan, prepared.request.overrides))
     reports = class_reports(plan, store, grid.results)
     return grid, Caption(len(keys), plan.source, counts, hardware(plan, store), notes, reports)
+
+
+def examples_of(prepared: Prepared, *, texts: bool = False) -> ExampleFrames:
+    """The test examples over all runs. `texts`: `examples` has them too, as 'text.COLUMN', of data that are at hand."""
+    plan = prepared.plan
+    found = example_frames(plan, prepared.store, grid_of(prepared)[0])
+    for name in found.labels["column"].unique() if texts and len(found.labels) else ():
+        data = plan.tasks[prepared.resolved.columns[name].task]
+        rows = plan.library.get(data.tests[prepared.resolved.columns[name].evaluation].digest)
+        if rows is None:
+            continue
+        of_column = found.examples["column"] == name
+        places = found.examples.loc[of_column, "example"].to_numpy() - 1
+        for number, title in enumerate(data.task.columns):
+            every = [row[number] for row in rows.texts]
+            found.examples.loc[of_column, f"text.{title}"] = [every[place] for place in places]
+    return found
 
 
 def known_costs(stages: Iterable[Stage], store: Store) -> dict[str, Cost]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.analysis.comparison import Comparisons
+from harness.analysis.examples import example_frames
 from harness.analysis.scores import answers
 from harness.analysis.variance import decomposed
 from harness.commands.compare import comparisons_of
@@ -51,5 +52,6 @@ def page_of(prepared: Prepared, url: str | None) -> tuple[bool, str]:
         records,
         curves,
         [*map(without_folders, commands)],
+        example_frames(plan, store, grid),
     )
     return grid.complete, results_page(found)

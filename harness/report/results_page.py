@@ -8,6 +8,7 @@ from functools import partial
 
 from harness.analysis.cells import Cell, Grid
 from harness.analysis.comparison import Comparison, Comparisons, Place, cell_intervals
+from harness.analysis.examples import ExampleFrames
 from harness.analysis.ranks import Rank, ranks
 from harness.analysis.variance import CellVariance
 from harness.methods import METHODS
@@ -22,7 +23,8 @@ from harness.report.comparison import (
     variance_document,
 )
 from harness.report.document import Block, Commands, Document, Entry, Folded, Lines, Picture, Pictures, Section, Table
-from harness.report.figures import curves, forest
+from harness.report.examples import AGREEMENT, CALIBRATION, agreement_tables, calibration_tables, label_sentences
+from harness.report.figures import curves, forest, reliability
 from harness.report.figures.figure import canvas_of, points_of
 from harness.report.figures.picture import picture
 from harness.report.page import page
@@ -44,7 +46,7 @@ MANY_SENTENCES = 8
 @dataclass(frozen=True)
 class Results:
     """What the page shows. `comparisons`: a sentence where rows cannot be compared. `runs`: of the table; `records`: of their stages;
-    `curves`: of their dev scores; `commands`: that make the table and the page again."""
+    `curves`: of their dev scores; `commands`: that make the table and the page again; `examples`: of the test sets, None where no predictions are stored."""
 
     grid: Grid
     caption: Caption
@@ -54,6 +56,7 @@ class Results:
     records: Mapping[str, Record]
     curves: curves.Curves
     commands: Sequence[str]
+    examples: ExampleFrames | None = None
 
 
 def results_page(results: Results) -> str:
@@ -66,6 +69,7 @@ def results_page(results: Results) -> str:
         Section("variance", "Variance", _variance(results)),
         *_own_figure(grid),
         Section("curves", "Learning curves", _curves(results)),
+        *_examples(results.examples),
         *_classes(results.caption, results.grid.resolved.size_unit),
         Section("cost", "Cost", [cost_table(grid, results.runs, results.records), Lines(COST_LINES)]),
         Section("methods", "Methods", [Lines(_methods(grid))]),
@@ -235,6 +239,22 @@ def _curves(results: Results) -> list[Block]:
     if not panels:
         return [Lines([NO_CURVE])]
     return [Lines([CURVES]), *curves.blocks_of(panels)]
+
+
+def _examples(found: ExampleFrames | None) -> list[Section]:
+    """What replicates agree on, and how far their probabilities can be trusted."""
+    if found is None or not len(found.rows):
+        return []
+    agreement: list[Block] = [*agreement_tables(found), Lines([AGREEMENT, *found.skipped])]
+    calibration: list[Block] = [
+        Pictures(reliability.pictures_of(found)),
+        *calibration_tables(found),
+        Lines([CALIBRATION]),
+    ]
+    return [
+        Section("examples", "Test examples", [*agreement, *_folded("Labels in doubt", label_sentences(found))]),
+        Section("calibration", "Calibration", calibration),
+    ]
 
 
 def _classes(caption: Caption, size_unit: str) -> list[Section]:

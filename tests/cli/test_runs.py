@@ -117,3 +117,28 @@ def test_export_and_predict_from_python(
         api.predict(key, ["w1"])
     with pytest.raises(UserError, match="export: name a key, or give best=True"):
         api.export()
+
+
+def test_the_test_examples_of_a_table(harness: Harness, benched: Benched, tmp_path: Path) -> None:
+    """Without a key: all rows and seeds of the bench, from the command and from Python, with the texts."""
+    said = harness("errors", "--limit", "3", "--output", str(tmp_path / "examples.csv"))
+    assert said.status == 0, said.err
+    found = api.examples()
+    assert found.table() in said.out
+    assert set(found.rows["row"]) == {"FT", "SCL", "TAPT", "CMLM", "TACO", "ELECTRA", "COCO-LM"}
+    assert (found.runs["key"].isin(benched.keys.values())).all()
+    with (tmp_path / "examples.csv").open(newline="") as file:
+        assert [row["text.sentence"] for row in csv.DictReader(file)] == found.examples["text.sentence"].tolist()
+    one = api.record(benched.keys["SCL", 42]).predictions.query("split == 'test'").reset_index(drop=True)
+    assert found.examples["text.sentence"].tolist() == one["sentence"].tolist()
+    assert found.examples["gold"].tolist() == one["gold"].tolist()
+    said = harness("errors --limit 3")
+    assert said.out.count("\nexample ") <= 9
+    assert "Flipped most between the runs of a row" in said.out
+    for words, why in {
+        "errors --split test": "errors: --split is for one run",
+        f"errors {benched.keys['SCL', 42]} --methods ft": "errors: --methods is for a table's runs",
+    }.items():
+        refusal = harness(words)
+        assert (refusal.status, refusal.out) == (2, "")
+        assert why in refusal.err

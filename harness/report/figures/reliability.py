@@ -1,0 +1,89 @@
+"""Reliability drawn: the share of right predictions over the probability of the predicted class, a panel for each column and size. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.analysis.examples import ExampleFrames
+from harness.analysis.schema import csv_text
+from harness.report.document import Picture, Table
+from harness.report.figures.panels import INK, file_of, handles_of, legend_below, look, panels_of
+from harness.report.figures.picture import picture
+from harness.report.table import column_name
+from harness.wording import examples, in_points
+
+RELIABILITY = "reliability"
+"""The name of the figure, which every table with classes has."""
+PANEL = (3.2, 3.2)
+MOST = 12
+"""Panels of a page; of more those of the largest sizes."""
+
+Panels = Mapping[tuple[int, str], Sequence[dict[str, Any]]]
+"""The bins of a column at a size."""
+
+
+def csv_of(found: ExampleFrames) -> str:
+    return csv_text(found.bins)
+
+
+def drawn(found: ExampleFrames, format: str) -> bytes:
+    """The figure as a file, one legend for all panels."""
+
+    def figure() -> Any:
+        canvas = _figure(_panels(found), found)
+        legend_below(canvas, handles_of(canvas))
+        return canvas
+
+    return file_of(figure, format)
+
+
+def pictures_of(found: ExampleFrames) -> list[Picture]:
+    """A picture for each panel, with its bins as a table."""
+    panels = [*_panels(found).items()][-MOST:]
+    return [_picture(number, place, bins, found) for number, (place, bins) in enumerate(panels)]
+
+
+def _panels(found: ExampleFrames) -> dict[tuple[int, str], list[dict[str, Any]]]:
+    panels: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    for row in found.bins.to_dict("records"):
+        panels.setdefault((row["size"], row["column"]), []).append(row)
+    return panels
+
+
+def _picture(number: int, place: tuple[int, str], bins: Sequence[dict[str, Any]], found: ExampleFrames) -> Picture:
+    def figure() -> Any:
+        canvas = _figure({place: bins}, found)
+        legend_below(canvas, handles_of(canvas))
+        return canvas
+
+    title = _title(place, found)
+    rows = [
+        [row["row"], str(row["bin"]), in_points(row["probability"]), in_points(row["right"]), f"{row['examples']:.0f}"]
+        for row in bins
+    ]
+    data = Table(f"Reliability, {title}", ["Row", "Bin", "Probability", "Right", "Examples"], rows)
+    described = (
+        f"{title}: of each bin the share of right predictions over their mean probability; on the line they are equal."
+    )
+    return Picture(picture(figure, f"reliability{number}", f"Reliability, {title}", described), described, data)
+
+
+def _title(place: tuple[int, str], found: ExampleFrames) -> str:
+    return f"{column_name(found.grid, place[1])}, {examples(place[0], found.grid.resolved.size_unit)}"
+
+
+def _figure(panels: Panels, found: ExampleFrames) -> Any:
+    rows = [*found.grid.resolved.printed_rows]
+    canvas, drawn_on = panels_of(len(panels), 3, PANEL, (0, 0.4))
+    for axes, (place, bins) in zip(drawn_on, panels.items(), strict=True):
+        lowest = 100.0
+        for row in dict.fromkeys(each["row"] for each in bins):
+            points = [(100 * each["probability"], 100 * each["right"]) for each in bins if each["row"] == row]
+            axes.plot(*zip(*points, strict=True), **look(rows.index(row)), label=row)
+            lowest = min(lowest, *(min(point) for point in points))
+        edge = max(0.0, 10 * (lowest // 10))
+        axes.plot([edge, 100], [edge, 100], color=INK, linewidth=0.8, linestyle=":")
+        axes.set(xlim=(edge, 102), ylim=(edge, 102), title=_title(place, found))
+        axes.set(xlabel="probability of the predicted class, %", ylabel="right, %")
+    return canvas

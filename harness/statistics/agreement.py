@@ -1,0 +1,106 @@
+"""What several runs predict of the same examples: their consensus, how often they flip, and labels that they agree against.
+
+Pure: class codes in, shares out. `docs/statistics.md` has the precision and recall of doubted labels, in simulated tables with planted wrong ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.int64]
+
+AGREED = 0.9
+"""Share of runs that predict the same other class than the label, from which on the label is doubted."""
+WRONG = 0.05
+"""Share of wrong labels for which the precision of a list of doubted labels is stated."""
+
+
+@dataclass(frozen=True)
+class Votes:
+    """Of n examples: `counts` [n, C], how many runs predict each class."""
+
+    counts: Codes
+
+    @property
+    def runs(self) -> int:
+        return int(self.counts[0].sum())
+
+    @property
+    def consensus(self) -> Codes:
+        """The class that most runs predict, [n]; of equally many the lowest code."""
+        return self.counts.argmax(axis=1)
+
+    @property
+    def agreement(self) -> Floats:
+        """The share of the runs that predict the consensus, [n]."""
+        return np.asarray(self.counts.max(axis=1) / self.runs)
+
+    @property
+    def flips(self) -> Floats:
+        """The share of pairs of runs that predict different classes, [n]: that a further pair does has this expectation. NaN for a single run."""
+        pairs = self.runs * (self.runs - 1)
+        if not pairs:
+            return np.full(len(self.counts), np.nan)
+        return np.asarray(1 - (self.counts * (self.counts - 1)).sum(axis=1) / pairs)
+
+
+def votes(codes: ArrayLike, classes: int) -> Votes:
+    """(runs, n) class codes."""
+    given = np.asarray(codes, dtype=np.int64)
+    return Votes(np.stack([(given == code).sum(axis=0) for code in range(classes)], axis=1))
+
+
+@dataclass(frozen=True)
+class FlipRates:
+    """Shares of pairs of runs that predict different classes, means over examples: of all pairs, of those of one subset (other seeds), and of those
+    of one seed (other subsets). NaN where there is no such pair."""
+
+    all: float
+    by_seed: float
+    by_subset: float
+
+
+def flip_rates(codes: ArrayLike, classes: int) -> FlipRates:
+    """(subsets, seeds, n) class codes."""
+    grid = np.asarray(codes, dtype=np.int64)
+
+    def rate(runs: Codes) -> float:
+        return float(votes(runs, classes).flips.mean())
+
+    def within(grids: Codes) -> float:
+        return float(np.mean([rate(runs) for runs in grids]))
+
+    return FlipRates(rate(grid.reshape(-1, grid.shape[-1])), within(grid), within(np.swapaxes(grid, 0, 1)))
+
+
+def doubted(runs: Votes, gold: ArrayLike, agreed: float = AGREED) -> NDArray[np.bool_]:
+    """Which of n labels `agreed` of the runs or more predict one other class for."""
+    return np.asarray((runs.consensus != np.asarray(gold)) & (runs.agreement >= agreed))
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Of a list of doubted labels, if a `share` of all labels is wrong: `recall`, of the wrong labels the share on the list, and `precision`, of the
+    list the share of wrong labels (NaN for an empty list)."""
+
+    share: float
+    precision: float
+    recall: float
+
+
+def if_wrong(runs: Votes, gold: ArrayLike, agreed: float = AGREED, share: float = WRONG) -> Precision:
+    """How good the list is if a `share` of the labels is wrong, each another class drawn at random whatever its example: what the runs agree on tells.
+
+    A wrong label is on the list where the runs agree on the right class, or on a third one, as often as they do on labels that are right; of those with which
+    they agree, nearly all are. Where labels are wrong because examples are hard, it is on the list less often.
+    """
+    classes, labels = runs.counts.shape[1], np.asarray(gold)
+    agree, same = runs.agreement >= agreed, runs.consensus == labels
+    others = (1 - 1 / (classes - 1)) * float((agree & ~same).mean())
+    recall = min(1.0, float((agree & same).mean()) / (1 - share) + others)
+    listed = float(doubted(runs, labels, agreed).mean())
+    return Precision(share, min(1.0, share * recall / listed) if listed else float("nan"), recall)

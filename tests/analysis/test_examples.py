@@ -1,0 +1,161 @@
+"""The test examples of a table over its runs, against loops over what is recorded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from analysis.runs import OWNER
+from requested import resolve_table
+
+from harness.analysis.calibration import OF_COUNTS, TEMPERATURES, calibration_of, thresholds
+from harness.analysis.cells import Grid, aggregate
+from harness.analysis.examples import ExampleFrames, example_frames
+from harness.analysis.scores import results_of
+from harness.encoders import HeadTraining, Located
+from harness.kinds import Predictions
+from harness.planning.runs import Plan, make_plan
+from harness.report.examples import examples_document
+from harness.report.figures import reliability
+from harness.specs import Encoder, Record, Run
+from harness.statistics.calibration import binned, calibration_error
+from harness.statistics.difference import mean_interval
+from harness.store import Store
+from harness.tasks import METRICS
+
+TINY = Located(Encoder("7" * 32, "tiny"), None, {}, HeadTraining("boolq_prose", steps=100, lr=1e-3))
+ROWS = 83
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, Store, Grid]:
+    """FT and SCL on CoLA and MNLI, 3 subsets x 2 seeds; FT lacks a run. All runs of a test set have its labels."""
+    resolved = resolve_table(
+        "few_shot",
+        "paper",
+        methods=("ft", "scl"),
+        tasks=("cola", "mnli"),
+        sizes=(20,),
+        subsets=(0, 1, 2),
+        seeds=(31, 42),
+    )
+    plan = make_plan(resolved, None, TINY)
+    store = Store(f"sqlite:///{tmp_path_factory.mktemp('store')}/harness.db")
+    for run in plan.runs:
+        if (run.row, run.subset, run.seed) != ("FT", 2, 42):
+            _commit(store, run)
+    return plan, store, aggregate(resolved, results_of(plan, store))
+
+
+def _commit(store: Store, run: Run) -> None:
+    stage, draw = run.stage, np.random.default_rng(int(run.stage.key[:8], 16))
+    record = Record(stage.key, "done")
+    assert stage.data.dev is not None
+    for rows in (stage.data.dev, *stage.data.tests):
+        gold = np.random.default_rng(len(rows.name)).integers(0, stage.data.num_labels, ROWS)
+        logits = draw.normal(size=(ROWS, stage.data.num_labels)) + 1.5 * np.eye(stage.data.num_labels)[gold]
+        record.predictions[rows.digest] = Predictions({"logits": 3 * logits.astype(np.float32)}, gold)
+    assert stage.selection is not None
+    record.dev_scores = {stage.selection.metric: 0.5}
+    assert store.lease(stage.key, OWNER) == "granted"
+    assert store.commit(stage, record, OWNER)
+
+
+@pytest.fixture(scope="module")
+def found(made: tuple[Plan, Store, Grid]) -> ExampleFrames:
+    return example_frames(*made)
+
+
+def predictions(made: tuple[Plan, Store, Grid], row: str, column: str) -> dict[tuple[int, int], Predictions]:
+    plan, store, _ = made
+    spec = plan.resolved.columns[column]
+    digest = plan.tasks[spec.task].tests[spec.evaluation].digest
+    found = {}
+    for run in plan.runs:
+        record = store.records([run.stage.key], predictions=True).get(run.stage.key)
+        if record and (run.row, run.task) == (row, spec.task):
+            found[run.subset, run.seed] = record.predictions[digest]
+    return found
+
+
+def test_examples_are_what_all_runs_predict(made: tuple[Plan, Store, Grid], found: ExampleFrames) -> None:
+    for column in made[0].resolved.columns:
+        of_row = {row: [*predictions(made, row, column).values()] for row in ("FT", "SCL")}
+        assert (len(of_row["FT"]), len(of_row["SCL"])) == (5, 6)
+        shown = found.examples[found.examples["column"] == column]
+        names = made[0].tasks[made[0].resolved.columns[column].task].task.kind.names
+        every = [each for runs in of_row.values() for each in runs]
+        for i in range(ROWS):
+            row = shown.iloc[i]
+            codes = [int(each.decoded[i]) for each in every]
+            gold = int(every[0].gold[i])
+            most = max(range(len(names)), key=lambda c: (codes.count(c), -c))
+            assert (row["example"], row["gold"], row["consensus"]) == (i + 1, names[gold], names[most])
+            assert row["agreement"] == pytest.approx(codes.count(most) / 11)
+            assert row["right"] == pytest.approx(codes.count(gold) / 11)
+            assert row["gold_probability"] == pytest.approx(np.mean([each.probabilities[i, gold] for each in every]))
+            assert row["doubted"] == (most != gold and codes.count(most) >= 0.9 * 11)
+            wrong = 0
+            for name, runs in of_row.items():
+                own = [int(each.decoded[i]) for each in runs]
+                wrong += max(range(len(names)), key=lambda c: (own.count(c), -c)) != gold
+                assert row[f"right.{name}"] == pytest.approx(own.count(gold) / len(own))
+            assert (row["rows_wrong"], row["all_rows_wrong"]) == (wrong, wrong == 2)
+        counts = found.labels[found.labels["column"] == column].iloc[0]
+        assert (counts["doubted"], counts["all_rows_wrong"]) == (shown["doubted"].sum(), shown["all_rows_wrong"].sum())
+
+
+def test_rows_are_means_over_the_full_grid_of_their_runs(made: tuple[Plan, Store, Grid], found: ExampleFrames) -> None:
+    """FT lacks one of six runs: its grid is 2 x 2, of subsets 0 and 1."""
+    for _, row in found.rows.iterrows():
+        runs = predictions(made, row["row"], row["column"])
+        pairs = [(s, r) for s in (0, 1, 2)[: row["num_subsets"]] for r in (31, 42)]
+        assert (row["num_subsets"], row["num_seeds"]) == ((2, 2) if row["row"] == "FT" else (3, 2))
+        eces = [
+            calibration_error(binned(p.probabilities.max(axis=1), p.decoded == p.gold))
+            for p in map(runs.get, pairs)
+            if p
+        ]
+        interval = mean_interval(np.reshape(eces, (-1, 2)))
+        assert interval is not None
+        assert row["ece"] == pytest.approx(np.mean(eces))
+        assert (row["ece_low"], row["ece_high"]) == pytest.approx((max(0.0, interval.low), min(1.0, interval.high)))
+        assert row["flips"] >= 0
+    binary = found.rows["column"] == "cola"
+    assert found.rows["threshold"].notna().tolist() == binary.tolist()
+    assert (found.runs["tempering"].to_numpy() == (found.runs["ece_tempered"] - found.runs["ece"]).to_numpy()).all()
+
+
+def test_every_number_of_the_picture_is_in_the_frame(found: ExampleFrames) -> None:
+    panels = reliability.pictures_of(found)
+    shown = [tuple(row) for panel in panels for row in (panel.data.rows if panel.data else ())]
+    assert len(shown) == len(found.bins)
+    wanted = {f"{100 * share:.2f}" for share in found.bins["right"]}
+    assert {row[3] for row in shown} == wanted
+    assert len(reliability.csv_of(found).splitlines()) == len(found.bins) + 1
+    assert len(examples_document(found).tables) == 3
+
+
+@pytest.mark.parametrize("metric", OF_COUNTS)
+def test_a_metric_by_counts_is_that_of_the_table_at_every_threshold(metric: str) -> None:
+    for seed in range(4):
+        draw = np.random.default_rng(seed)
+        gold = (draw.random(20) < (0.0, 0.2, 0.5, 1.0)[seed]).astype(int)
+        second = draw.random(20).round(1 if seed > 1 else 8)
+        for threshold, value in zip(*thresholds(second, gold, metric), strict=True):
+            assert value == pytest.approx(METRICS[metric].compute(gold, (second >= threshold).astype(int)), abs=1e-11)
+
+
+def test_no_tried_temperature_has_less_cross_entropy_on_dev(made: tuple[Plan, Store, Grid]) -> None:
+    plan, store, _ = made
+    run: Any = next(run for run in plan.runs if run.row == "SCL")
+    record = store.records([run.stage.key], predictions=True)[run.stage.key]
+    dev, chosen = record.predictions[run.stage.data.dev.digest], calibration_of(run.stage, record)
+    assert chosen is not None
+
+    def surprise(temperature: float) -> float:
+        shares = Predictions({"logits": dev.logits.astype(np.float64) / temperature}, dev.gold).probabilities
+        return -float(np.log(shares[np.arange(ROWS), dev.gold]).sum())
+
+    assert surprise(chosen.temperature) == pytest.approx(min(map(surprise, TEMPERATURES)), rel=1e-12)
