@@ -104,13 +104,9 @@ def example_frames(plan: Plan, store: Store, grid: Grid) -> ExampleFrames:
             frame, counts = _of_examples({"size": size, "column": name}, cells, gold, names, shares)
             examples.append(frame)
             labels.append(counts)
-    return ExampleFrames(
-        grid,
-        *(pd.DataFrame(each) for each in (runs, rows)),
-        pd.concat(examples, ignore_index=True) if examples else pd.DataFrame(),
-        *(pd.DataFrame(each) for each in (labels, bins)),
-        tuple(skipped),
-    )
+    of_examples = pd.concat(examples, ignore_index=True) if examples else pd.DataFrame()
+    of_runs, of_rows, of_labels, of_bins = (pd.DataFrame(each) for each in (runs, rows, labels, bins))
+    return ExampleFrames(grid, of_runs, of_rows, of_examples, of_labels, of_bins, tuple(skipped))
 
 
 def _keys(grid: Grid, of_place: Mapping[Place, Runs], at: tuple[int, str]) -> dict[str, tuple[str, tuple[int, int]]]:
@@ -179,7 +175,7 @@ def _of_cell(cell: _Cell, gold: NDArray[Any], classes: int, metric: str) -> dict
         "flips_by_subset": rates.by_subset,
     }
     for name in (*MEANS, *MEDIANS):
-        values = [of_pair[pair].get(name) for pair in pairs]
+        values: list[Any] = [of_pair[pair].get(name) for pair in pairs]
         known = None not in values
         found[name] = float((np.mean if name in MEANS else np.median)(values)) if known else None
         if name in INTERVALS:

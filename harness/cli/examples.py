@@ -82,7 +82,7 @@ LISTS: dict[str, tuple[str, Callable[[pd.DataFrame], pd.DataFrame]]] = {
 
 
 def _print_lists(frame: pd.DataFrame, limit: int) -> None:
-    texts = [name for name in frame if name.startswith("text.")]
+    texts = [name for name in map(str, frame) if name.startswith("text.")]
     for title, chosen in LISTS.values():
         rows = chosen(frame)
         print(f"\n{title}: {min(limit, len(rows)):,} of {len(rows):,}")

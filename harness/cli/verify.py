@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.progress import show_stages
 from harness.cli.terminal import escaped, print_lines
+from harness.commands.every_eval_ever import derived_again, is_evaluations
 from harness.commands.rerun import Rerun, rerun
 from harness.commands.stored import command
 from harness.commands.verify import Verification
@@ -25,21 +26,44 @@ def verify(args: argparse.Namespace) -> int:
     """Print what was compared and what differs. 0 only where all was compared and nothing differs."""
     if args.seed is not None and not args.rerun:
         raise UserError("verify: --seed draws the stages of --rerun K; add --rerun, or leave --seed out.")
+    if is_evaluations(Path(args.file)):
+        return _evaluations(args)
     verification = verified(Path(args.file), args.store, args.seal)
     _print(_report(verification))
     reruns: list[Rerun] = []
     if args.rerun:
         reruns = rerun(verification, args.rerun, args.seed or 0, show_stages, storage=args.storage)
     _print(_rerun_report(reruns))
-    if verification.wrong or not all(rerun.agrees for rerun in reruns):
+    return _verdict(verification.wrong or not all(rerun.agrees for rerun in reruns), verification.unchecked)
+
+
+def _verdict(wrong: bool, unchecked: Mapping[str, Sequence[str]]) -> int:
+    if wrong:
         verdict = "NOT confirmed."
-    elif verification.unchecked:
-        parts = [f"{len(places):,} {what}" if places else what for what, places in verification.unchecked.items()]
+    elif unchecked:
+        parts = [f"{len(places):,} {what}" if places else what for what, places in unchecked.items()]
         verdict = f"Confirmed in part, without {'; '.join(parts)}."
     else:
         verdict = "Confirmed."
     _print([verdict])
     return 0 if verdict == "Confirmed." else EXIT_INCOMPLETE
+
+
+def _evaluations(args: argparse.Namespace) -> int:
+    """A folder of Every Eval Ever: its numbers from its samples and from each other, without a store."""
+    if given := [flag for flag in ("rerun", "store", "seal") if getattr(args, flag)]:
+        raise UserError(f"verify: {args.file} has all that it is checked by; leave --{given[0]} out.")
+    found = derived_again(Path(args.file))
+    _print(
+        [
+            f"{found.folder}: {counted(found.runs, 'score')} of single runs, {counted(found.means, 'mean')} of them, {counted(found.intervals, 'interval')}; no store is read.",
+            f"Differences from what {counted(found.samples, 'sample')} and the scores of runs give: {len(found.differing):,}.",
+            *_first(found.differing),
+        ]
+    )
+    for what, places in found.unchecked.items():
+        _print([f"Not confirmed: {len(places):,} {what}.", *_first(places)])
+    return _verdict(bool(found.differing), found.unchecked)
 
 
 def _print(lines: Iterable[str]) -> None:

@@ -43,7 +43,7 @@ class Checked:
 @dataclass(frozen=True)
 class Result:
     """A score on one test set, on the metric's own scale: of this model, and the mean of its cell over `runs` runs (None while some are
-    missing), which `cell` shows in points. `pipeline`: the task, as the hub calls it."""
+    missing), which `cell` shows in points. `pipeline`: the task, as the hub calls it; `hub_id`, `config`: its data set there, '' where it has none."""
 
     dataset: str
     metric: str
@@ -52,6 +52,8 @@ class Result:
     cell: str
     runs: int
     pipeline: str
+    hub_id: str = ""
+    config: str = ""
 
 
 def card(
@@ -168,7 +170,9 @@ def _results(recorded: Recorded, prepared: Prepared, run: Run, task: Task | None
                 f"{in_points(cell.value)}{spread}" if cell.value is not None else f"{cell.done}/{cell.expected} runs"
             )
             dataset = f"{task.title} ({column.evaluation})"
-            yield Result(dataset, column.metric, own[name], cell.value, shown, cell.done, task.kind.pipeline)
+            hub_id = _dataset(task)
+            place = (hub_id, task.name if hub_id == HUB_DATASET else "")
+            yield Result(dataset, column.metric, own[name], cell.value, shown, cell.done, task.kind.pipeline, *place)
 
 
 def _metadata(result: Result) -> Iterator[EvalResult]:
@@ -181,7 +185,8 @@ def _metadata(result: Result) -> Iterator[EvalResult]:
                 task_type=result.pipeline,
                 metric_type=HUB_METRICS.get(result.metric, result.metric),
                 dataset_name=result.dataset,
-                dataset_type=result.dataset.partition(" ")[0].lower(),
+                dataset_type=result.hub_id or result.dataset.partition(" ")[0].lower(),
+                dataset_config=result.config or None,
                 metric_name=f"{result.metric}, {what}",
                 metric_value=round(100 * value, 2),
             )

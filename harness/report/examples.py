@@ -7,6 +7,7 @@ from typing import Any
 
 from harness.analysis.calibration import TEMPERATURES
 from harness.analysis.examples import ExampleFrames
+from harness.analysis.schema import records
 from harness.report.document import DASH, Document, Table
 from harness.report.table import column_name, size_name
 from harness.statistics.agreement import AGREED
@@ -80,7 +81,7 @@ def calibration_tables(found: ExampleFrames) -> list[Table]:
 
 def label_sentences(found: ExampleFrames) -> list[str]:
     """For each column and size what all rows get wrong, and how far the list of doubted labels can be trusted."""
-    return [_labels(found, row) for row in found.labels.to_dict("records")]
+    return [_labels(found, row) for row in records(found.labels)]
 
 
 def _labels(found: ExampleFrames, row: dict[str, Any]) -> str:
@@ -99,7 +100,7 @@ def _labels(found: ExampleFrames, row: dict[str, Any]) -> str:
 
 def _by_size(found: ExampleFrames) -> Iterator[tuple[int, list[dict[str, Any]]]]:
     for size in found.grid.resolved.sizes if len(found.rows) else ():
-        rows = found.rows[found.rows["size"] == size].to_dict("records")
+        rows = records(found.rows[found.rows["size"] == size])
         if rows:
             yield size, rows
 

@@ -32,7 +32,7 @@ class Votes:
     @property
     def consensus(self) -> Codes:
         """The class that most runs predict, [n]; of equally many the lowest code."""
-        return self.counts.argmax(axis=1)
+        return np.asarray(self.counts.argmax(axis=1))
 
     @property
     def agreement(self) -> Floats:

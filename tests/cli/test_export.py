@@ -106,6 +106,7 @@ def test_the_card_says_what_the_model_is(harness: Harness, benched: Benched, tmp
     assert data.model_name == "tiny-bert, CMLM on SST-2 (20 labelled examples)"
     results = data.eval_results
     assert [(r.metric_type, r.dataset_name) for r in results] == [("accuracy", "SST-2 (test)")] * 2
+    assert {(r.dataset_type, r.dataset_config) for r in results} == {("nyu-mll/glue", "sst2")}
     report = json.loads(harness("report --format json").out)
     cell = next(c for c in report["cells"] if c["row"] == "CMLM" and c["column"] == "sst2")
     values = [r.metric_value for r in results]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.analysis.examples import ExampleFrames
-from harness.analysis.schema import csv_text
+from harness.analysis.schema import csv_text, records
 from harness.report.document import Picture, Table
 from harness.report.figures.panels import INK, file_of, handles_of, legend_below, look, panels_of
 from harness.report.figures.picture import picture
@@ -46,7 +46,7 @@ def pictures_of(found: ExampleFrames) -> list[Picture]:
 
 def _panels(found: ExampleFrames) -> dict[tuple[int, str], list[dict[str, Any]]]:
     panels: dict[tuple[int, str], list[dict[str, Any]]] = {}
-    for row in found.bins.to_dict("records"):
+    for row in records(found.bins):
         panels.setdefault((row["size"], row["column"]), []).append(row)
     return panels
 
