@@ -37,6 +37,7 @@ from harness.report.document import latex_document
 from harness.report.figures import cost as cost_figure
 from harness.report.figures import embeddings as embedding_figure
 from harness.report.figures import forest, reliability
+from harness.report.figures import labels as label_figure
 from harness.report.figures import probes as probe_figure
 from harness.report.figures.cost import COST
 from harness.report.figures.embeddings import EMBEDDINGS, MOST, NEIGHBOURS
@@ -173,10 +174,13 @@ def compare(args: argparse.Namespace) -> int:
         flag = "--against" if against else "--items" if args.items else "--region"
         raise UserError(f"{flag} is for comparisons, and --{views[0]} prints {VIEWS[views[0]]}; leave one of them out.")
     settle_output(args, COMPARE_FORMATS)
-    if args.format in FIGURE_FORMATS and (views or not args.out):
-        drawn = views and views[0] in (COST, VARIANCE)
-        how = f"'harness report --figure {views[0]}' draws one" if drawn else "name a file with --out"
-        raise UserError(f"--format {args.format}: comparisons alone are drawn, into a file; {how}.")
+    if args.format in FIGURE_FORMATS and (views not in ([], ["labels"]) or not args.out):
+        others = {
+            **dict.fromkeys((COST, VARIANCE), "'harness report --figure {}' draws one"),
+            "ranks": "take another format for --{}",
+        }
+        how = others[views[0]].format(views[0]) if views and views[0] in others else "name a file with --out"
+        raise UserError(f"--format {args.format}: comparisons and --labels are drawn, into a file; {how}.")
     prepared, collapsed = _recorded(recalled(args)), not args.without_collapsed
     text: str | bytes
     if args.variance:
@@ -190,7 +194,11 @@ def compare(args: argparse.Namespace) -> int:
         text = rendered_ranks(grid, args.format)
     elif args.labels:
         worth = labels_of(prepared, args.labels, args.against or "", collapsed)
-        grid, text = worth.grid, rendered_labels(worth, args.format)
+        grid = worth.grid
+        drawn = args.format in FIGURE_FORMATS
+        if drawn and not worth.figures:
+            raise UserError(f"--format {args.format}: no row has a finished run to draw; run its bench first.")
+        text = label_figure.drawn(worth, args.format) if drawn else rendered_labels(worth, args.format)
     else:
         region = 1.0 if args.region is None else args.region
         comparisons = comparisons_of(prepared, args.against or "", region / 100, args.items, collapsed)

@@ -123,6 +123,11 @@ def _term_lines(grid: Grid, bold: bool) -> Iterator[str]:
     yield from quoted_lines(row for row in r.table.quoted if 0 in r.sizes and row.name in r.quoted(0))
 
 
+def design_lines(grid: Grid, ranked: Mapping[Place, Rank]) -> list[str]:
+    """What a table can tell, for below its cells: over its columns, and with its design."""
+    return [*_over_columns_lines(grid, ranked), *_resolution_lines(grid)]
+
+
 def _over_columns_lines(grid: Grid, ranked: Mapping[Place, Rank]) -> Iterator[str]:
     """The rows that cannot be told from the best over the columns, size by size."""
     r = grid.resolved

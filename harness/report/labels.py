@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 def sentences(labels: Labels) -> Iterator[str]:
     """The answer for each column and row: what more labels are worth, what another method is worth, and which of both is more."""
+    if not labels.figures:
+        yield "No row has a finished run in any size."
     for place in dict.fromkeys((each.column, each.row) for each in labels.figures):
         of = {each.kind: each for each in labels.figures if (each.column, each.row) == place and each.kind != "score"}
         worth, more = of["labels"], counted(labels.more, "more label")
@@ -44,6 +46,7 @@ def notes(labels: Labels) -> list[str]:
     return [
         "Points (x100) with 95 % intervals, each alone, crossed over subsets and seeds. Labels: by a power law a + b (1 - n^-c) / c through the recorded sizes, over all exponents c from "
         f"{EXPONENTS[0]:g} to {EXPONENTS[-1]:g} that they do not reject. (+): no run has so many labels.",
+        "A curve of this model never stops rising, or falling: a low end just above 0 is no evidence that more labels help. "
         "Subsets of two sizes are drawn independently: a larger one does not hold a smaller one. A curve that bends beyond the largest size, as one that has not left chance, is not foreseen; "
         "docs/statistics.md says how often the intervals held.",
     ]

@@ -12,7 +12,7 @@ from harness.analysis.examples import ExampleFrames
 from harness.analysis.ranks import Rank, ranks
 from harness.analysis.variance import CellVariance
 from harness.methods import METHODS
-from harness.report.caption import Caption, caption_lines, footnotes, title_lines
+from harness.report.caption import Caption, caption_lines, design_lines, footnotes, title_lines
 from harness.report.comparison import (
     VARIANCE,
     comparison_document,
@@ -115,7 +115,7 @@ def _results(results: Results) -> list[Block]:
         about.append(
             f"higher, lower, equivalent: than or to {results.comparisons.against}, by Holm over all comparisons."
         )
-    return [*blocks, Lines([*about, *marks])]
+    return [*blocks, Lines([*about, *design_lines(grid, ranked), *marks])]
 
 
 def _factors(grid: Grid) -> str:

@@ -14,6 +14,7 @@ from harness.analysis.cells import Grid
 from harness.analysis.labels import Figure, Labels, labels_worth
 from harness.errors import UserError
 from harness.report.document import FORMATS
+from harness.report.figures.labels import drawn
 from harness.report.labels import labels_frame, rendered_labels, sentences
 from harness.statistics.learning_curve import more_examples, worth
 
@@ -81,6 +82,7 @@ def test_every_format_has_every_figure() -> None:
     assert [each["kind"] for each in read["labels"]] == frame["kind"].tolist()
     for format in FORMATS:
         assert rendered_labels(found, format).endswith("\n")
+    assert drawn(found, "svg") == drawn(found, "svg")
     assert "1,100 (+)" in rendered_labels(found, "text")
 
 
@@ -111,6 +113,11 @@ def test_a_size_that_is_missing_is_not_in_the_curve() -> None:
     assert only(found, "labels", "FT").size == 1100
     assert only(found, "labels", "SCL").size == 200, "beyond the largest size of this row"
     assert only(found, "method", "SCL").size == 100
+
+
+def test_without_runs_it_says_so() -> None:
+    r = resolve_table("few_shot", "paper", methods=("FT", "SCL"), tasks=("sst2",), sizes=SIZES)
+    assert [*sentences(labels_worth(filled(r), 100))] == ["No row has a finished run in any size."]
 
 
 def test_what_cannot_be_asked_is_refused() -> None:

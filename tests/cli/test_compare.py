@@ -87,7 +87,14 @@ def test_formats_agree(harness: Harness) -> None:
         ("--labels 10 --cost", "--cost and --labels each print a table of their own"),
         ("--labels 10 --region 2", "--region is for comparisons, and --labels prints what labels are worth"),
         ("--labels 21", "--labels 21: reaches beyond twice the largest size, 20"),
-        ("--labels 10 --format png --out a.png", "--format png: comparisons alone are drawn"),
+        (
+            "--labels 10 --format png",
+            "--format png: comparisons and --labels are drawn, into a file; name a file with --out",
+        ),
+        (
+            "--ranks --format png --out a.png",
+            "--format png: comparisons and --labels are drawn, into a file; take another format for --ranks",
+        ),
     ],
 )
 def test_wrong_words_say_what_to_do(words: str, says: str, harness: Harness) -> None:
