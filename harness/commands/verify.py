@@ -164,6 +164,10 @@ def verify(path: Path, url: str | None, seal: str | None = None) -> Verification
     """Compare a file with the plan of its bench and with what the records give; the results of a published folder by default with its
     own records; and the order of seals and runs. `seal`: the digest of one that the store has to hold. Raises UserError for a file that is not one of results, and
     where there is no store."""
+    if seal is not None and len(seal) < SHOWN:
+        raise UserError(
+            f"verify: --seal {seal} has fewer than {SHOWN} characters; give the digest as it was published."
+        )
     folder = is_published(str(path))
     published = read_published(path / RESULTS_FILE if folder else path)
     store = Store(url or (str(path) if folder else DEFAULT_URL), create=False)
@@ -300,12 +304,8 @@ def _check_seals(outcome: Verification, wanted: str | None) -> None:
     store, keys = outcome.store, outcome.published.keys
     tables = dict.fromkeys(label["table"] for label in store.labels_of(keys))
     seals = [seal for table in tables for seal in store.seals(table)]
-    if wanted is not None and (len(wanted) < SHOWN or not any(seal.digest.startswith(wanted) for seal in seals)):
-        outcome.problems.append(
-            f"the store has no seal {wanted} of this table"
-            if len(wanted) >= SHOWN
-            else f"--seal {wanted} has fewer than {SHOWN} characters"
-        )
+    if wanted and not any(seal.digest.startswith(wanted) for seal in seals):
+        outcome.problems.append(f"the store has no seal {wanted} of this table")
     recorded = recorded_runs_of(
         store, (key for seal in seals if seal.intact for _, key in sealed_runs(seal.plan).values())
     )

@@ -90,6 +90,14 @@ def test_a_sealed_plan_is_planned_published_verified_and_merged(
     assert plans(harness, "") == ["SCL: planned", "TAPT: planned"]
 
 
+def test_a_short_digest_is_refused(harness: Harness) -> None:
+    said = harness("verify results --seal 12ab")
+    assert (said.status, said.err.strip()) == (
+        2,
+        "harness: verify: --seal 12ab has fewer than 12 characters; give the digest as it was published.",
+    )
+
+
 def test_whoever_has_the_data_gets_the_same_digest(harness: Harness, sealed: tuple[Path, str]) -> None:
     shutil.rmtree(".harness")
     assert sealed[1] in harness(f"plan {PLANNED} --seal").out
