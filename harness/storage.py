@@ -10,16 +10,19 @@ import os
 import platform
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from harness.errors import UserError, first_line
 from harness.paths import named_path
+from harness.retry import OutageRetry, TransientOutageError
+
+T = TypeVar("T")
 
 OPTIONS = {"s3": ("endpoint_override", "region", "scheme"), "gs": ("endpoint_override", "scheme")}
 """Options after a '?' in the URI of each kind of bucket."""
@@ -38,7 +41,8 @@ class Storage:
     """Files by name in a folder, file:///FOLDER, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX. Credentials come from the environment,
     or from the URI (s3://KEY:SECRET@BUCKET/...), and are never shown.
 
-    Small and picklable: a worker on another node opens it again. All methods raise StorageError.
+    Small and picklable: a worker on another node opens it again. All methods raise StorageError. In a process that reached the storage before, they
+    are retried during an outage; a bucket that refuses the credentials is opened again, with those that are valid by then.
     """
 
     uri: str
@@ -71,26 +75,31 @@ class Storage:
         return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
     def exists(self, name: str) -> bool:
-        with self._as_storage_error("read"):
-            return _opened(self.uri).exists(name)
+        return self._retried("read", lambda place: place.exists(name))
 
     def read(self, name: str) -> bytes:
         """The whole file. Raises FileNotFoundError."""
-        with self._as_storage_error("read"):
-            return _opened(self.uri).read(name)
+        return self._retried("read", lambda place: place.read(name))
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file atomically: nobody reads half a file, whichever process is killed."""
-        with self._as_storage_error("written"):
+
+        def write(place: _Folder | _Bucket) -> None:
             try:
-                _opened(self.uri).write(name, content)
+                place.write(name, content)
             except FileNotFoundError as error:  # a folder that cannot be created
                 raise OSError(first_line(error)) from None
 
+        self._retried("written", write)
+
     def delete(self, name: str) -> None:
         """Delete a file, if it exists."""
-        with self._as_storage_error("written"), contextlib.suppress(FileNotFoundError):
-            _opened(self.uri).delete(name)
+        with contextlib.suppress(FileNotFoundError):
+            self._retried("written", lambda place: place.delete(name))
+
+    def trust(self) -> None:
+        """Another process reached the storage: calls of this one are retried from the first on."""
+        _retry(self.uri).reached = True
 
     def probe(self) -> None:
         """Write a small file, read it and delete it."""
@@ -105,37 +114,64 @@ class Storage:
         if found != content:
             raise StorageError(f"The storage {self.shown} does not return what {_here()} wrote; name another storage.")
 
+    def _retried(self, done: str, act: Callable[[_Folder | _Bucket], T]) -> T:
+        def once(_: bool) -> tuple[T | None, FileNotFoundError | None]:
+            with self._as_storage_error(done):
+                try:
+                    return act(_opened(self.uri)), None
+                except FileNotFoundError as error:  # an answer too
+                    return None, error
+
+        try:
+            answer, missing = _retry(self.uri).call(once)
+        except UserError as error:
+            raise StorageError(str(error)) from None
+        if missing:
+            raise missing
+        return cast(T, answer)
+
     @contextlib.contextmanager
     def _as_storage_error(self, done: str) -> Iterator[None]:
-        """Raise an error of a file system or a bucket as a sentence; a missing file stays FileNotFoundError."""
+        """Raise an error of a file system or a bucket as a sentence."""
         try:
             yield
-        except (FileNotFoundError, UserError):
+        except UserError:
             raise
         except OSError as error:
             place = f"The storage {self.shown}"
             text = (error.strerror or str(error) or "no message").splitlines()[0].rstrip(".")
-            again = "then run the same command again: recorded stages are kept"
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                sentence = f"{place} is on a full disk ({_here()}); free some space, {again}."
-            elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
                 sentence = f"{place} may not be {done} by this user on {_here()} ({text}); change that, or name another storage."
             elif error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
                 sentence = f"{place} is not a folder on {_here()} ({text}); name another storage."
             elif any(sign in text for sign in _NO_BUCKET):
                 sentence = f"{place} names a bucket that does not exist; create it, or name another storage."
-            elif any(sign in text for sign in _REFUSED):
-                sentence = (
-                    f"{place} refuses the credentials of {_here()}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "
-                    "there (for gs:// GOOGLE_APPLICATION_CREDENTIALS), with permission to read, write and delete."
-                )
-            elif any(sign in text for sign in _SILENT):
-                sentence = (
-                    f"{place} does not answer {_here()} ({_reason(text)}); check its address and the network, {again}."
-                )
             else:
-                sentence = f"{place} could not be {done} on {_here()}: {text[:300]}; fix that, {again}."
+                raise self._outage(place, done, error.errno, text) from None
             raise StorageError(sentence) from None
+
+    def _outage(self, place: str, done: str, number: int | None, text: str) -> UserError:
+        """An error that may pass, by its number or its text; of another one StorageError."""
+        again = "then run the same command again: recorded stages are kept"
+        if number in (errno.ENOSPC, errno.EDQUOT):
+            return TransientOutageError(place, f"is on a full disk ({_here()})", f"free some space, {again}")
+        if any(sign in text for sign in _SKEWED):
+            fix = f"set the clock, for instance by NTP, {again}"
+            return TransientOutageError(place, f"refuses {_here()} for its clock, which is wrong", fix)
+        if any(sign in text for sign in _REFUSED):
+            _opened.cache_clear()  # the next try reads the credentials again
+            fix = (
+                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY there (for gs:// GOOGLE_APPLICATION_CREDENTIALS), with permission to read, "
+                "write and delete"
+            )
+            return TransientOutageError(place, f"refuses the credentials of {_here()}", fix)
+        if any(sign in text for sign in _SILENT):
+            state, fix = f"does not answer {_here()} ({_reason(text)})", f"check its address and the network, {again}"
+            return TransientOutageError(place, state, fix)
+        state, fix = f"could not be {done} on {_here()}: {text[:300]}", f"fix that, {again}"
+        if number in (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH):
+            return TransientOutageError(place, state, fix)
+        return StorageError(f"{place} {state}; {fix}.")
 
 
 def weights_of(key: str, step: str | int = "last") -> str:
@@ -163,7 +199,17 @@ _REFUSED = (
     "UNAUTHENTICATED",
     "OAuth2",
 )
-_SILENT = ("NETWORK_CONNECTION", "REQUEST_TIMEOUT", "SERVICE_UNAVAILABLE", "UNAVAILABLE", "DEADLINE_EXCEEDED")
+_SILENT = (
+    "NETWORK_CONNECTION",
+    "REQUEST_TIMEOUT",
+    "SERVICE_UNAVAILABLE",
+    "UNAVAILABLE",
+    "DEADLINE_EXCEEDED",
+    "SLOW_DOWN",
+    "THROTTLING",
+    "INTERNAL_FAILURE",
+)
+_SKEWED = ("REQUEST_TIME_TOO_SKEWED", "RequestTimeTooSkewed")
 
 
 def _here() -> str:
@@ -209,6 +255,11 @@ def _parts(uri: str) -> SplitResult:
     if strange:
         raise UserError(f"{shown}: unknown option '{strange[0]}' after '?'. Known: {', '.join(OPTIONS[parts.scheme])}.")
     return parts
+
+
+@cache
+def _retry(uri: str) -> OutageRetry:
+    return OutageRetry(f"The storage {_masked(uri)}")
 
 
 @lru_cache(maxsize=8)

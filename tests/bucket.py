@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import re
 import subprocess
 import sys
@@ -10,12 +11,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
+import boto3
 from cluster.driver import waited
 
 NAME = "weights"
 SECRET = "hush/hush+hush"
+
+
+@dataclass(frozen=True)
+class AccessKey:
+    name: str
+    secret: str
+
+    @property
+    def profile(self) -> str:
+        """As ~/.aws/credentials has it."""
+        return f"[default]\naws_access_key_id = {self.name}\naws_secret_access_key = {self.secret}\n"
 
 
 @dataclass(frozen=True)
@@ -49,9 +63,26 @@ class Server:
         """How many requests for a file with this method were answered."""
         return len(re.findall(rf"{method} /{NAME}/{re.escape(name)}\S* HTTP/1.1\S* 2\d\d", self.log.read_text()))
 
+    def access_keys(self, count: int) -> list[AccessKey]:
+        """New keys of a user who may do everything."""
+        client = self._users()
+        client.create_user(UserName="user")
+        statement = {"Effect": "Allow", "Action": "*", "Resource": "*"}
+        policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+        client.put_user_policy(UserName="user", PolicyName="all", PolicyDocument=policy)
+        made = [client.create_access_key(UserName="user")["AccessKey"] for _ in range(count)]
+        return [AccessKey(each["AccessKeyId"], each["SecretAccessKey"]) for each in made]
+
+    def delete(self, key: AccessKey) -> None:
+        self._users().delete_access_key(UserName="user", AccessKeyId=key.name)
+
+    def _users(self) -> Any:
+        secrets = {"aws_access_key_id": "root", "aws_secret_access_key": "root"}
+        return boto3.client("iam", endpoint_url=f"http://{self.address}", region_name="us-east-1", **secrets)
+
     @contextmanager
     def refusing(self) -> Iterator[None]:
-        """No credentials are known meanwhile."""
+        """No credentials are known meanwhile, but `access_keys`."""
         self.ask("POST", "/moto-api/reset-auth", b"0")
         try:
             yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import http.server
 import os
 import pickle
@@ -14,18 +15,26 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from bucket import SECRET, Server, served
 from cluster.driver import waited
 
+from harness import retry
 from harness import storage as storages
 from harness.errors import UserError
 from harness.execution import WorkerSetup
 from harness.storage import Storage, StorageError, checkpoint_of, weights_of
 
 MIB = 2**20
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No call is retried."""
+    monkeypatch.setattr(retry, "OUTAGE_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -317,6 +326,120 @@ class TestPlacesThatCannotBeUsed:
         with pytest.raises(UserError, match=rf"^storage .*{said}") as error:
             Storage.named(text)
         assert "hush" not in str(error.value)
+
+
+class TestOutages:
+    """What passes within two minutes loses nothing, in a process that reached the storage before; what lasts is one sentence."""
+
+    @pytest.fixture(autouse=True)
+    def patient(self, impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(retry, "OUTAGE_SECONDS", 120.0)
+        monkeypatch.setattr(retry, "REPORT_SECONDS", 0.0)
+        monkeypatch.setattr(retry, "INTERVAL_SECONDS", 0.1)
+
+    def test_a_bucket_that_refuses_for_a_while(self, server: Server, capfd: pytest.CaptureFixture[str]) -> None:
+        storage = Storage(server.uri("while"))
+        storage.write("a", b"a")
+        with ThreadPoolExecutor() as pool, server.refusing():
+            acts = [
+                pool.submit(act)
+                for act in (
+                    lambda: storage.write("b", b"b"),
+                    lambda: storage.read("a"),
+                    lambda: storage.exists("a"),
+                    lambda: storage.delete("c"),
+                )
+            ]
+            sentence = waited("a word about it", lambda: retry.outages.get(f"The storage {storage.shown}"))
+            assert not [act for act in acts if act.done()]
+        assert [act.result(60) for act in acts] == [None, b"a", True, None]
+        assert storage.read("b") == b"b"
+        assert not retry.outages
+        assert capfd.readouterr().err == f"{sentence}\nThe storage {storage.shown} answers again.\n"
+        assert re.match(r"The storage \S+ refuses the credentials of \S+; trying again until ", sentence)
+        assert "hush" not in sentence
+
+    def test_one_that_lasts_is_one_sentence(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(retry, "OUTAGE_SECONDS", 0.3)
+        storage = Storage(server.uri("lasts"))
+        storage.trust()
+        with (
+            server.refusing(),
+            pytest.raises(StorageError, match=r"^The storage \S+ refuses the credentials of .*; set AWS_\S+"),
+        ):
+            storage.write("a", b"a")
+        storage.probe()
+
+    def test_credentials_that_expire_are_read_again(
+        self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As a service of a cloud renews them in the file: the old ones are refused from one moment to the next."""
+        first, second = server.access_keys(2)
+        file = tmp_path / "credentials"
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+            monkeypatch.delenv(name, raising=False)
+        storage = Storage(f"s3://weights/expire?endpoint_override={server.address}&scheme=http")
+        file.write_text(first.profile)
+        with server.refusing():  # all but keys of its own
+            storage.write("a", b"a")
+        server.delete(first)
+        with ThreadPoolExecutor() as pool, server.refusing():
+            written = pool.submit(storage.write, "b", b"b")
+            waited("a word about it", lambda: retry.outages)
+            file.write_text(second.profile)
+            written.result(60)
+            assert storage.read("a") + storage.read("b") == b"ab"
+
+    def test_a_file_that_is_missing_is_an_answer(self, storage: Storage) -> None:
+        with pytest.raises(FileNotFoundError):
+            storage.read("nothing")
+        assert storages._retry(storage.uri).reached
+
+    @pytest.mark.parametrize("number", [errno.ENOSPC, errno.ESTALE, errno.EIO])
+    def test_a_folder_that_fails_for_a_moment(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    ) -> None:
+        """As a full disk on which space is made, or an NFS server that is started again."""
+        storage, write, failures = Storage(str(tmp_path)), Path.write_bytes, iter([True, True, False])
+        storage.write("a", b"a")
+
+        def failing(path: Path, content: bytes) -> int:
+            if next(failures):
+                raise OSError(number, os.strerror(number))
+            return write(path, content)
+
+        monkeypatch.setattr(Path, "write_bytes", failing)
+        storage.write("b", b"b")
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+    def test_a_clock_that_the_bucket_refuses(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Amazon refuses a request whose time is more than 15 minutes from its own."""
+        monkeypatch.setattr(retry, "OUTAGE_SECONDS", 0.0)
+
+        class Skewed(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = (
+                    b"<Error><Code>RequestTimeTooSkewed</Code><Message>The difference is too large.</Message></Error>"
+                )
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self.send_response(403)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Skewed) as skewed:
+            threading.Thread(target=skewed.serve_forever, daemon=True).start()
+            storage = Storage(f"s3://a:b@bucket/x?endpoint_override=127.0.0.1:{skewed.server_port}&scheme=http")
+            with pytest.raises(
+                StorageError, match=r"refuses \S+ for its clock, which is wrong; set the clock, for instance by NTP"
+            ):
+                storage.write("a", b"a")
+            skewed.shutdown()
 
 
 class TestSecrets:

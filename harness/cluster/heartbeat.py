@@ -19,6 +19,9 @@ import ray
 from ray.exceptions import RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from harness import retry
+from harness.processes import process_of, started_at
+
 HANG_SECONDS = float(os.environ.get("HARNESS_HANG_SECONDS", "60"))
 """A process that sends no heartbeat for this long is killed. The driver's value holds for all processes."""
 CHECKS = 12
@@ -31,7 +34,7 @@ STOP = threading.Event()
 
 @dataclass(frozen=True)
 class ProcessId:
-    """One process of the cluster: Ray's id of its node, its pid there, and its start time, since pids are reused."""
+    """One process of the cluster: Ray's id of its node, its pid there, and when it began (`harness.processes.started_at`), since pids are reused."""
 
     node: str
     pid: int
@@ -40,7 +43,7 @@ class ProcessId:
     @classmethod
     def current(cls) -> ProcessId:
         pid = os.getpid()
-        return cls(ray.get_runtime_context().get_node_id(), pid, psutil.Process(pid).create_time())
+        return cls(ray.get_runtime_context().get_node_id(), pid, started_at(psutil.Process(pid)))
 
 
 def on_node(node: str) -> NodeAffinitySchedulingStrategy:
@@ -63,7 +66,7 @@ def start_heartbeat(ledger: Any, name: str) -> None:
     def send() -> None:
         with suppress(RayActorError):  # the ledger ends with its driver
             while True:
-                seconds, stop = ray.get(ledger.heartbeat.remote(name, process))
+                seconds, stop = ray.get(ledger.heartbeat.remote(name, process, dict(retry.outages)))
                 if stop:
                     STOP.set()
                 time.sleep(seconds)
@@ -73,8 +76,6 @@ def start_heartbeat(ledger: Any, name: str) -> None:
 
 def _kill(identity: ProcessId) -> bool:
     """Kill a process of this node. Returns whether it was there."""
-    from harness.store import process_of  # SQLAlchemy, which no worker needs
-
     process = process_of(identity.pid, identity.started)
     if process is None:
         return False
@@ -94,14 +95,21 @@ class HeartbeatMonitor:
     def __init__(self, hang_seconds: float) -> None:
         self._interval = hang_seconds / CHECKS
         self._heartbeats: Counter[tuple[str, ProcessId]] = Counter()
+        self._outages: dict[tuple[str, ProcessId], dict[str, str]] = {}
         self._hung: set[tuple[str, ProcessId]] = set()
         self._stopping: frozenset[str] | None = frozenset()
         threading.Thread(target=self._watch, daemon=True).start()
 
-    def receive(self, name: str, process: ProcessId) -> tuple[float, bool]:
-        """Returns the seconds until the next heartbeat is due, and whether the process is to stop its stage."""
+    def receive(self, name: str, process: ProcessId, outages: dict[str, str]) -> tuple[float, bool]:
+        """Returns the seconds until the next heartbeat is due, and whether the process is to stop its stage. `outages`: what the process waits for
+        (`harness.retry.outages`)."""
         self._heartbeats[name, process] += 1
+        self._outages[name, process] = outages
         return self._interval, self._stopping is None or process.node in self._stopping
+
+    def outages(self) -> dict[str, str]:
+        """What the processes wait for, a sentence by the name of the place."""
+        return {place: sentence for found in list(self._outages.values()) for place, sentence in found.items()}
 
     def stop(self, nodes: frozenset[str] | None) -> None:
         """Ask the processes of these nodes to stop their stages (None: all processes), with their next heartbeat."""
@@ -120,7 +128,7 @@ class HeartbeatMonitor:
                 silent[each] = silent[each] + 1 if last.get(each) == count else 0
                 last[each] = count
                 if silent[each] >= CHECKS:
-                    del self._heartbeats[each], last[each], silent[each]
+                    del self._heartbeats[each], self._outages[each], last[each], silent[each]
                     self._kill(each)
 
     def _kill(self, process: tuple[str, ProcessId]) -> None:

@@ -15,7 +15,7 @@ import ray
 from ray.exceptions import RayActorError
 from ray.util.placement_group import remove_placement_group
 
-from harness import private
+from harness import private, retry
 from harness.cluster import heartbeat
 from harness.cluster.heartbeat import HeartbeatMonitor, ProcessId, on_driver_node
 from harness.cluster.worker import WorkerGroupEndedError, WorkerResult, answer, death_reason, died_with_node
@@ -78,7 +78,14 @@ class Ledger:
 
     def commit(self, stage: Stage, record: Record, owner: Owner | None = None) -> bool:
         self._tried.add(stage.key)
-        return self._store.commit(stage, record, owner or self._owner)
+        owner = owner or self._owner
+        if self._store.commit(stage, record, owner):
+            return True
+        # A standby that takes over may lack the lease; where nobody has had it since, the record is ours all the same.
+        status, attempt = self._store.statuses([stage.key]).get(stage.key, ("", 0))
+        seen = attempt if status == "failed" else 0
+        granted = self._store.lease(stage.key, owner, seen_attempt=seen) == "granted"
+        return granted and self._store.commit(stage, record, owner)
 
     def release(self, key: str, owner: Owner | None = None) -> None:
         self._store.release(owner or self._owner, key)
@@ -115,8 +122,8 @@ class Ledger:
         return self._store.others_alive(self._owner)
 
     @_concurrent
-    def heartbeat(self, name: str, process: ProcessId) -> tuple[float, bool]:
-        return self._heartbeats.receive(name, process)
+    def heartbeat(self, name: str, process: ProcessId, outages: dict[str, str]) -> tuple[float, bool]:
+        return self._heartbeats.receive(name, process, outages)
 
     @_concurrent
     def stop(self, nodes: frozenset[str] | None) -> None:
@@ -138,9 +145,9 @@ class Ledger:
         return reports
 
     @_concurrent
-    def outage(self) -> str:
-        """What the ledger waits for during an outage of its database, in a sentence; '' without one."""
-        return self._store.outage_retry.message
+    def outages(self) -> dict[str, str]:
+        """What this process and the workers wait for during an outage: a sentence by the name of the place."""
+        return self._heartbeats.outages() | retry.outages
 
 
 def ask(ledger: Any, what: str, *arguments: Any) -> Any:
@@ -197,24 +204,27 @@ def start_ledger(store: Store, storage: Storage, owner: Owner) -> Any:
     ledger = actor.options(name=f"harness-ledger-{owner.token[:6]}", scheduling_strategy=on_driver_node()).remote(
         store.url, storage, owner, heartbeat.HANG_SECONDS
     )
-    threading.Thread(target=_relay, args=(ledger, store.shown), daemon=True).start()
+    threading.Thread(target=_relay, args=(ledger,), daemon=True).start()
     return ledger
 
 
-def _relay(ledger: Any, shown: str) -> None:
-    """Print on the driver's standard error what its ledger waits for: the output of an actor goes to Ray's logs."""
-    printed = ""
+def _relay(ledger: Any) -> None:
+    """Print on the driver's standard error what its ledger and its workers wait for: the output of an actor goes to Ray's logs."""
+    printed: set[str] = set()
     while True:
         time.sleep(PRINT_SECONDS)
         if not ray.is_initialized():  # a call would start Ray, or join another cluster
             return
         try:
-            outage = ledger.outage.remote().future().result(60)
+            outages = ledger.outages.remote().future().result(60)
         except Exception:  # the session is over
             return
-        if outage != printed:
-            print(outage or f"The store {shown} answers again.", file=sys.stderr, flush=True)
-            printed = outage
+        for place in outages.keys() - printed - retry.outages.keys():  # this process prints its own
+            print(outages[place], file=sys.stderr, flush=True)
+            printed.add(place)
+        for place in printed - outages.keys():
+            print(retry.answers_again(place), file=sys.stderr, flush=True)
+            printed.discard(place)
 
 
 # -------------------------------------------------------------------------------------------------------------- stages
@@ -270,8 +280,11 @@ class LeasedStages:
         return self._events(self.life.worker_lost(item, reason, with_node=with_node, recorded=recorded))
 
     def _recorded(self, item: Item) -> list[Output]:
-        known = ask(self.ledger, "status", item.stage.key)
-        return self.life.recorded(item, known[0] if known else "done", weights=self._stored(*item.stored))
+        """Another driver recorded the stage, or has its lease and will."""
+        status, attempt = ask(self.ledger, "status", item.stage.key) or (None, 0)
+        if status is None or (attempt <= item.seen_attempt and not item.remake):
+            return self.life.held(item)
+        return self.life.recorded(item, status, weights=self._stored(*item.stored))
 
     def _stored(self, *names: str) -> bool:
         return all(map(self.storage.exists, names))

@@ -31,7 +31,8 @@ import psutil
 from harness import private
 from harness.errors import SessionLostError, UserError, first_line
 from harness.execution import Execution
-from harness.store import Owner, masked, process_of
+from harness.processes import process_of
+from harness.store import Owner, masked
 
 OWNER, SESSION = "owner", "session"
 """In the temporary folder of a Ray that a command started: a file with the command's pid, start time and host, and a link to Ray's own folder."""

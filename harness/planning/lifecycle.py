@@ -5,7 +5,7 @@ returns what follows from it. The bench's pool keeps many stages in flight, a tr
 
     waiting -> ready -> leasing -> running -> ended
        ^         ^        | | |       | |
-       |         +- held -+ | |       | +-> ready (its worker died; at most WORKER_DEATHS times)
+       |         +- held -+-|-|-------+ +-> ready (its worker died; at most WORKER_DEATHS times)
        +-- weights missing -+ +-> ended (recorded elsewhere)
 """
 
@@ -24,7 +24,7 @@ WORKER_DEATHS = 3
 """A stage whose worker died this often becomes a failed record."""
 
 State = Literal["waiting", "ready", "leasing", "held", "running", "ended"]
-"""'waiting': for its parent; 'leasing': its lease was asked for; 'held': another process trains it."""
+"""'waiting': for its parent; 'leasing': its lease was asked for; 'held': another process trains it, which may have taken the lease over."""
 End = Literal["done", "failed", "diverged", "elsewhere"]
 """'elsewhere': recorded as done by another driver."""
 
@@ -147,8 +147,8 @@ class Lifecycle:
             self._push(item)
 
     def held(self, item: Item) -> list[Output]:
-        """Another live process has the lease."""
-        self._move(item, "held", "leasing")
+        """Another live process has the lease, perhaps since it expired under us."""
+        self._move(item, "held", "leasing", "running")
         self._held.append(item)
         return self._events("waiting", item, "another driver is training it")
 

@@ -20,12 +20,13 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from harness import private
 from harness.errors import UserError, first_line
+from harness.retry import TransientOutageError
 from harness.search.parameters import Parameter
 from harness.search.space import ResolvedSpace
 from harness.search.trials import Point, ReplicateOutcome, State, Trial
 from harness.specs import digest_of, trained_again
 from harness.store import Store
-from harness.store.retry import TransientOutageError, sentence
+from harness.store.sentences import sentence
 
 T = TypeVar("T")
 

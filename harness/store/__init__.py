@@ -3,7 +3,7 @@
 from harness.store.database import DEFAULT_URL, SCHEMA_VERSION, has_password, masked
 from harness.store.exchange import merge
 from harness.store.kept import StoredRequest, StoredSeal
-from harness.store.leases import LEASE_SECONDS, RENEW_SECONDS, Grant, Owner, process_of
+from harness.store.leases import LEASE_SECONDS, RENEW_SECONDS, Grant, Owner
 from harness.store.records import Damage, Speed, Store
 
 __all__ = [
@@ -21,5 +21,4 @@ __all__ = [
     "has_password",
     "masked",
     "merge",
-    "process_of",
 ]

@@ -11,6 +11,7 @@ import re
 import socket
 import sqlite3
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -23,8 +24,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
+from harness import retry
 from harness.errors import UserError
-from harness.store import retry
+from harness.store import sentences
 from harness.store.integrity import sha256_of
 from harness.store.published import UNLABELLED_FILE, is_published, unpacked
 from harness.store.tables import META, metadata
@@ -32,7 +34,7 @@ from harness.store.tables import META, metadata
 SCHEMA_VERSION = 1
 DEFAULT_URL = "sqlite:///.harness/harness.db"
 LOCK_SECONDS = 5.0
-"""How long one call waits for a lock of SQLite; then it is retried (retry.py)."""
+"""How long one call waits for a lock of SQLite; then it is retried (harness/retry.py)."""
 CONNECT_SECONDS = 5
 ANSWER_SECONDS = 30.0
 """A PostgreSQL that is silent for this long within one transaction is frozen or cut off: its connection is closed."""
@@ -148,7 +150,7 @@ class Database:
             engine.dispose()
             _put(temporary, path)
         except sa.exc.DBAPIError as error:
-            raise retry.sentence(f"The store {self.shown}", error) from None
+            raise sentences.sentence(f"The store {self.shown}", error) from None
         except OSError as error:
             raise UserError(f"The store {self.shown} cannot be made: {error.strerror}.") from None
         finally:
@@ -196,6 +198,12 @@ class Database:
             there = sa.inspect(connection).has_table(table.name)
             return [*connection.execute(query).mappings()] if there else []
 
+    def _now(self, connection: Connection) -> float:
+        """Seconds since 1970 by the database's clock, which is one for all hosts. SQLite has none: by this machine's."""
+        if self.path:
+            return time.time()
+        return float(connection.execute(sa.select(sa.extract("epoch", sa.func.clock_timestamp()))).scalar_one())
+
     def _insert(
         self, connection: Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]], replacing: Sequence[str] = ()
     ) -> None:
@@ -216,7 +224,10 @@ class Database:
         try:
             yield
         except sa.exc.DBAPIError as error:
-            raise retry.sentence(f"The store {self.shown}", error, self.path) from None
+            reason = sentences.sentence(f"The store {self.shown}", error, self.path)
+            if isinstance(reason, retry.TransientOutageError) and not self.path:
+                self._engine.dispose()  # after a fail-over the other connections lead to the old primary
+            raise reason from None
 
     @contextmanager
     def _watched(self, connection: Connection) -> Iterator[None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -71,14 +70,14 @@ class Kept(Database):
         known = [row["digest"] for row in last] == [digest] and set(keys) <= set(self._stages_of(digest))
         if known and snapshot in (None, self._snapshot_of(digest)):
             return
-        row = {
+        row: dict[str, Any] = {
             "digest": digest,
             "table": request.table,
             "study": request.study,
             "body": json.dumps(dict(request.values)),
-            "asked_at": time.time(),
         }
         with self._write() as connection:
+            row["asked_at"] = self._now(connection)
             metadata.create_all(connection, LATER)
             self._insert(connection, REQUESTS, [row], replacing=["asked_at"])
             self._insert(connection, REQUEST_STAGES, [{"key": key, "digest": digest} for key in keys])
@@ -140,8 +139,9 @@ class Kept(Database):
         """Keep a plan with the time; one that is sealed already stays as it is. Where any of its `keys` has a record nothing is kept: these are
         returned. Both in one transaction, so that in this store no record of a sealed plan is older than its seal, whatever the clock says."""
         digest = digest_of(dict(plan))
-        row = {"digest": digest, "sealed_at": time.time(), "table": table, "body": json.dumps(dict(plan))}
+        row: dict[str, Any] = {"digest": digest, "table": table, "body": json.dumps(dict(plan))}
         with self._write() as connection:
+            row["sealed_at"] = self._now(connection)
             metadata.create_all(connection, LATER)
             if connection.execute(sa.select(SEALS.c.digest).where(SEALS.c.digest == digest)).first():
                 return []

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 import uuid
 from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import psutil
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from harness.processes import process_of, started_at
+from harness.retry import OUTAGE_SECONDS, TransientOutageError
 from harness.store.database import Database, retried
-from harness.store.retry import OUTAGE_SECONDS, TransientOutageError
 from harness.store.tables import LEASES
 
 LEASE_SECONDS = OUTAGE_SECONDS + 60.0
@@ -36,7 +37,8 @@ BEGIN = sa.insert(LEASES)
 
 @dataclass(frozen=True)
 class Owner:
-    """The holder of leases: a driver process. On its own host it is alive as long as its process (pid and start time)."""
+    """The holder of leases: a driver process. On its own host it is alive as long as its process (`pid`, and `started` as
+    `started_at`)."""
 
     token: str
     host: str
@@ -46,7 +48,7 @@ class Owner:
     @classmethod
     def current(cls) -> Owner:
         pid = os.getpid()
-        return cls(uuid.uuid4().hex, _host(), pid, psutil.Process(pid).create_time())
+        return cls(uuid.uuid4().hex, _host(), pid, started_at(psutil.Process(pid)))
 
     def here(self) -> Owner:
         """An owner for this process, which works for a driver: its leases end with this process, or with the driver's."""
@@ -54,12 +56,13 @@ class Owner:
 
 
 def _host() -> str:
-    """Host name and PID namespace: two containers may share the name, but not both."""
+    """Host name, PID namespace and boot: two containers may share the first, two machines the first two."""
     try:
         namespace = os.readlink("/proc/self/ns/pid")
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        namespace = ""
-    return f"{socket.gethostname()}{namespace}"
+        namespace = boot = ""
+    return f"{socket.gethostname()}{namespace}{boot}"
 
 
 class Leases(Database):
@@ -71,8 +74,8 @@ class Leases(Database):
 
         `remake`: to make only the weights of a recorded stage again.
         """
-        now = time.time()
         with self._write() as connection:
+            now = self._now(connection)
             if not remake and self._attempts(connection, key) > seen_attempt:
                 return "settled"
             held = connection.execute(HELD, {"of_key": key}).mappings().first()
@@ -91,7 +94,9 @@ class Leases(Database):
     @retried
     def renew(self, owner: Owner) -> None:
         with self._write() as connection:
-            connection.execute(sa.update(LEASES).where(LEASES.c.owner == owner.token).values(renewed_at=time.time()))
+            connection.execute(
+                sa.update(LEASES).where(LEASES.c.owner == owner.token).values(renewed_at=self._now(connection))
+            )
 
     def release(self, owner: Owner, key: str | None = None) -> None:
         """Release one lease, or all of an owner and of the processes that work for it. The latter is not retried: at the owner's
@@ -110,19 +115,10 @@ class Leases(Database):
     @retried
     def others_alive(self, owner: Owner) -> bool:
         """Whether another live driver holds a lease: weights may be in use."""
-        now = time.time()
         with self._read() as connection:
+            now = self._now(connection)
             rows = connection.execute(sa.select(LEASES).where(~LEASES.c.owner.startswith(owner.token))).mappings()
             return any(_alive(row, now) for row in rows)
-
-
-def process_of(pid: int, started: float) -> psutil.Process | None:
-    """The process that has had this pid since `started`; None if it ended (another may have its pid)."""
-    try:
-        process = psutil.Process(pid)
-        return process if abs(process.create_time() - started) < 1.0 else None
-    except psutil.Error:
-        return None
 
 
 def _alive(lease: Mapping[Any, Any], now: float) -> bool:

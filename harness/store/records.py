@@ -8,7 +8,6 @@ stage is recorded again.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from sqlalchemy.engine import Connection
 
 from harness.errors import UserError
 from harness.specs import Record, Run, Stage, Status
-from harness.store import retry
+from harness.store import sentences
 from harness.store.database import parts, retried
 from harness.store.integrity import Row, checksum, packed, report_damage, sha256_of, written
 from harness.store.kept import Kept
@@ -208,7 +207,8 @@ class Store(Leases, Kept):
                 attempt = old.attempt + 1
             digest = sha256_of(row["predictions"])
             whole = checksum(key, row["status"], attempt, row["stage"], row["record"], digest)
-            connection.execute(KEPT, row | {"attempt": attempt, "committed_at": time.time(), "checksum": whole})
+            kept = {"attempt": attempt, "committed_at": self._now(connection), "checksum": whole}
+            connection.execute(KEPT, row | kept)
             return True
 
     # ---------------------------------------------------------------- damaged records
@@ -219,7 +219,7 @@ class Store(Leases, Kept):
         count, damages = 0, []
         with self._read() as connection:
             if self.path and (answer := connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar()) != "ok":
-                raise retry.damaged(f"The store {self.shown}", str(answer), self.path)
+                raise sentences.damaged(f"The store {self.shown}", str(answer), self.path)
             places = connection.execute(sa.select(self._place).select_from(RECORDS)).scalars().all()
             for place in places:
                 for row in self._rows(connection, self._place == place, predictions=True):

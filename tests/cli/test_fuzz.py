@@ -39,8 +39,7 @@ from fuzz.cases import KINDS, Case
 from fuzz.inputs import prepare, published, record
 from ruamel.yaml import YAML
 
-from harness import cli
-from harness.store import retry
+from harness import cli, retry
 from harness.yaml_files import packaged_files
 
 CPU_SECONDS, WALL_SECONDS, MEMORY = 10.0, 300.0, 4 << 30

@@ -48,7 +48,7 @@ def test_a_store_that_cannot_be_used(refused: Refused, workdir: Path, words: str
 
 
 def test_a_locked_store(refused: Refused, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.store.retry.OUTAGE_SECONDS", 0.1)
+    monkeypatch.setattr("harness.retry.OUTAGE_SECONDS", 0.1)
     monkeypatch.setattr("harness.store.database.LOCK_SECONDS", 0.1)
     Store(f"sqlite:///{workdir / 'x.db'}")
     other = sqlite3.connect(workdir / "x.db", isolation_level=None)

@@ -6,7 +6,8 @@ from pathlib import Path
 import postgresql
 import pytest
 
-from harness.store import Store, retry
+from harness import retry
+from harness.store import Store
 
 
 @pytest.fixture(scope="session")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 
 import psutil
 import pytest
+import sqlalchemy as sa
 from store.samples import committed, record, stage
 
-import harness.store.leases as leases_module
-from harness.store import LEASE_SECONDS, Owner, Store
+from harness.processes import started_at
+from harness.store import LEASE_SECONDS, Owner, Store, database
+from harness.store.database import Database
+from harness.store.tables import RECORDS
 
 KEY = "a" * 32
 
@@ -18,15 +23,12 @@ KEY = "a" * 32
 class Clock(SimpleNamespace):
     now: float
 
-    def time(self) -> float:
-        return self.now
-
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The store's time, set by hand."""
     made = Clock(now=1e9)
-    monkeypatch.setattr(leases_module, "time", made)
+    monkeypatch.setattr(Database, "_now", lambda *_: made.now)
     return made
 
 
@@ -117,6 +119,35 @@ def test_who_lost_its_lease_does_not_commit(store: Store, clock: Clock, stranger
     assert store.commit(of, record(of), me)
 
 
+@pytest.mark.postgresql
+@pytest.mark.parametrize("hours", [1, -1])
+def test_a_host_whose_clock_is_wrong_takes_no_lease_and_loses_none(
+    empty_databases: Iterator[str], stranger: Owner, monkeypatch: pytest.MonkeyPatch, hours: float
+) -> None:
+    """Leases are judged by the database's clock."""
+    store, of, me = Store(next(empty_databases)), stage(), Owner.current()
+    assert store.lease(KEY, stranger) == "granted"
+    monkeypatch.setattr(database, "time", SimpleNamespace(time=lambda: time.time() + 3600 * hours))
+    assert store.lease(KEY, me) == "held"
+    assert store.lease(of.key, stranger) == "granted", "with the wrong clock"
+    store.renew(stranger)
+    monkeypatch.undo()
+    assert store.others_alive(me)
+    assert store.lease(of.key, me) == "held"
+    assert store.commit(of, record(of), stranger)
+    committed_at = store._select(sa.select(RECORDS.c.committed_at), RECORDS)[0]["committed_at"]
+    assert abs(committed_at - time.time()) < 60
+
+
+def test_a_clock_that_was_set_ends_no_lease(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux counts a process's start from the boot; a clock that is set moves the boot."""
+    owner, boot, created = Owner.current(), psutil.boot_time, psutil.Process.create_time
+    assert store.lease(KEY, owner) == "granted"
+    monkeypatch.setattr(psutil, "boot_time", lambda: boot() + 3600)
+    monkeypatch.setattr(psutil.Process, "create_time", lambda self: created(self) + 3600)
+    assert store.lease(KEY, Owner.current()) == "held"
+
+
 def test_others_alive_leaves_out_ones_own(store: Store) -> None:
     me, other = Owner.current(), Owner.current()
     assert not store.others_alive(me)
@@ -129,5 +160,5 @@ def test_others_alive_leaves_out_ones_own(store: Store) -> None:
 
 def test_an_owner_is_this_process(store: Store) -> None:
     me = Owner.current()
-    assert psutil.Process(me.pid).create_time() == me.started
+    assert started_at(psutil.Process(me.pid)) == me.started
     assert me.token != Owner.current().token

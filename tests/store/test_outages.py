@@ -15,10 +15,12 @@ from pathlib import Path
 import postgresql
 import pytest
 import sqlalchemy as sa
+from cluster.driver import waited
 from store.samples import committed, record, same, stage
 
+from harness import retry
 from harness.errors import UserError
-from harness.store import LEASE_SECONDS, Owner, Store, retry
+from harness.store import LEASE_SECONDS, Owner, Store
 
 KEY = "a" * 32
 
@@ -107,6 +109,35 @@ def test_a_server_that_is_frozen(
     finally:
         server.signal(signal.SIGCONT)
     assert store.statuses([of.key]) == {of.key: ("done", 1)}
+
+
+@pytest.mark.postgresql
+@pytest.mark.usefixtures("talkative")
+def test_a_fail_over_to_a_standby(tmp_path: Path) -> None:
+    """The URL names both servers. The standby answers, and does not write until it takes over."""
+    with postgresql.own() as primary:
+        standby = primary.standby()
+        try:
+            first = sa.engine.make_url(primary.url)
+            places = {"host": [f"127.0.0.1:{first.port}", f"127.0.0.1:{standby.port}"]}
+            url = first._replace(host=None, port=None).set(query=places).render_as_string(hide_password=False)
+            store, of, owner = Store(url), stage(), Owner.current()
+            assert store.lease(of.key, owner) == "granted"
+            committed(store, stage(2))
+            replica = first.set(port=standby.port).render_as_string(hide_password=False)
+            waited("the standby", lambda: Store(replica, create=False).statuses([stage(2).key]))
+            primary.kill()
+            said = "is read-only; trying again until "
+            assert meanwhile(
+                lambda: store.commit(of, record(of), owner),
+                lambda: said in store.outage_retry.message,
+                standby.promote,
+            )
+            assert store.statuses([of.key, stage(2).key]) == {of.key: ("done", 1), stage(2).key: ("done", 1)}
+            assert same(store.records([of.key], predictions=True)[of.key], record(of))
+            assert not store.others_alive(Owner.current())
+        finally:
+            standby.stop()
 
 
 class Way:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,7 +31,7 @@ def test_a_request_reads_back_as_it_was_kept(store: Store) -> None:
 
 def test_the_last_one_comes_first_and_each_is_kept_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(1, 10))
-    monkeypatch.setattr("harness.store.kept.time", SimpleNamespace(time=lambda: float(next(clock) // 2)))
+    monkeypatch.setattr(Store, "_now", lambda *_: float(next(clock) // 2))
     first, second = VALUES, VALUES | {"set": []}
     for each in (first, second, first):
         store.keep_request(StoredRequest("few_shot", each), ["k1"])
