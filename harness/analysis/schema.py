@@ -61,6 +61,14 @@ def frame_of(results: Iterable[Result]) -> pd.DataFrame:
     return frame.assign(dev=frame["dev"].mask(infinite["dev"]), test=frame["test"].mask(infinite["test"]))
 
 
+def joined_frames(frame: pd.DataFrame, more: Iterable[Result]) -> pd.DataFrame:
+    """A frame of the schema with further results."""
+    import pandas as pd
+
+    frames = [each for each in (frame, frame_of(more)) if len(each)]
+    return pd.concat(frames, ignore_index=True) if frames else frame
+
+
 def placed(frame: pd.DataFrame, places: Sequence[Place]) -> pd.DataFrame:
     """The rows at `places`, in their order; others are left out. Raises ValueError where a place has two rows of one metric."""
     import pandas as pd

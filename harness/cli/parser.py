@@ -171,6 +171,12 @@ def _add(parser: Any, *named: str, **other: str) -> None:
         parser.add_argument(field.flag, **flag)
 
 
+def _other_system(parser: Any) -> None:
+    parser.add_argument(
+        "--other-system", metavar="FILE", help="CSV with scores of another system on the same examples, as further rows"
+    )
+
+
 def _switch(parser: Any, flag: str, help: str) -> None:
     parser.add_argument(flag, action="store_true", help=help)
 
@@ -358,6 +364,12 @@ def _report(report: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="CSV (row,column,score) of what GLUE's server returned for a submission: prints the paper's table of hidden test sets with them",
     )
+    report.add_argument(
+        "--results",
+        metavar="FILE",
+        help="a published file of results by itself: mean and spread of its cells, without store and data",
+    )
+    _other_system(report)
     _add(report, "track")
     _output_flags(report, REPORT_FORMATS)
 
@@ -366,6 +378,12 @@ def _compare(compare: argparse.ArgumentParser) -> None:
     _table_flags(compare)
     _last_flag(compare)
     what = _rule_flags(compare, "comparison")
+    _other_system(what)
+    what.add_argument(
+        "--by",
+        choices=("hardware",),
+        help="the differences within each kind of hardware, as two sites' merged stores have them, and whether the kinds differ",
+    )
     _switch(what, "--variance", "each cell's variance components: subset, seed, interaction and test items")
     _switch(what, "--cost", "each cell's score beside the FLOPs and hours of a run, post-training and search included")
     _switch(
@@ -540,6 +558,14 @@ def _check(check: argparse.ArgumentParser) -> None:
 def _doctor(doctor: argparse.ArgumentParser) -> None:
     _add(doctor, "store", "storage", "data")
     _switch(doctor, "--quarantine", "move damaged records of the store to a separate table")
+    doctor.add_argument(
+        "--cluster",
+        nargs="?",
+        const="auto",
+        default="",
+        metavar="ADDRESS",
+        help="check every node of a running cluster in place of this machine (HOST:PORT; default: the one of this machine)",
+    )
 
 
 COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str, str]] = {

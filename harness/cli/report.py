@@ -12,6 +12,7 @@ from typing import cast
 from tabulate import tabulate
 
 from harness.analysis.comparison import Comparisons
+from harness.analysis.published import read_published
 from harness.analysis.schema import parquet_bytes
 from harness.analysis.server_scores import read_scores
 from harness.cli import EXIT_INCOMPLETE
@@ -19,11 +20,11 @@ from harness.cli.parser import COMPARE_FORMATS, FIGURE_FORMATS, FORMATS, REPORT_
 from harness.cli.progress import print_tracked, show_stages
 from harness.cli.request import read, recalled
 from harness.cli.terminal import Stream, escaped, print_lines, print_table, timestamp
-from harness.commands.compare import comparisons_of, costs_of, counted_grid, labels_of, variance_of
+from harness.commands.compare import comparisons_of, costs_of, counted_grid, labels_of, sites_of, variance_of
 from harness.commands.glue_submission import write_submissions
 from harness.commands.prepare import Prepared, prepare, prepare_recorded
 from harness.commands.probe import embeddings_of, probed, to_train_again
-from harness.commands.report import examples_of, grid_of
+from harness.commands.report import examples_of, grid_of, with_other_system
 from harness.commands.results_page import page_of
 from harness.commands.stored import command, variants
 from harness.commands.track import check_trackers, track_recorded
@@ -47,7 +48,9 @@ from harness.report.figures.reliability import RELIABILITY
 from harness.report.figures.variance import VARIANCE, drawn_variance
 from harness.report.labels import rendered_labels
 from harness.report.ranks import rendered_ranks
+from harness.report.results_file import rendered_results
 from harness.report.server import rendered_scores
+from harness.report.sites import rendered_sites
 from harness.report.table import render
 from harness.wording import counted, listed, some_of
 
@@ -59,6 +62,7 @@ BINARY = ("parquet", "png", "pdf")
 LONG = ("html", *BINARY)
 """Formats that no terminal shows."""
 VIEWS = {
+    "by": "the differences by hardware",
     "variance": "the variance of each cell",
     "cost": "the cost of each cell",
     "labels": "what labels are worth",
@@ -77,16 +81,20 @@ def report(args: argparse.Namespace) -> int:
     """Print the table from the store. Where none of its runs is recorded, say in what the benches of the store differ."""
     if args.study:
         return _study(args)
+    if args.results:
+        return _results_file(args)
     settle_output(args, REPORT_FORMATS)
     if args.figure:
         args.table = _table_of(args.figure, args.table)
     check_format(args.format, args.figure, args.out)
     if args.scores:
         return deliver(_server_scores(args), args)
+    if args.other_system and (args.figure or args.format == SUBMISSION):
+        raise UserError("--other-system: its rows have scores alone, for the table and its page; leave it out here.")
     request = recalled(args)
     check_trackers(request)
     reads = args.figure == EMBEDDINGS or args.figure in FIGURES or args.format == SUBMISSION
-    prepared = prepare(request, train=False) if reads else _recorded(request)
+    prepared = prepare(request, train=False) if reads else _recorded(request, args.other_system)
     if prepared.plan.runs and not prepared.recorded and (lines := [*_variant_lines(prepared, args.store)]):
         print_lines(lines)
     status = 0
@@ -100,21 +108,36 @@ def report(args: argparse.Namespace) -> int:
     return status
 
 
-def _recorded(request: Request) -> Prepared:
-    """The request prepared for its records; says on standard error where its data are not at hand, or changed."""
+def _recorded(request: Request, other_system: str | None = None) -> Prepared:
+    """The request prepared for its records, with the rows of a file beside; says on standard error where its data are not at hand, or changed."""
     prepared = prepare_recorded(request)
     print_lines([escaped(prepared.note)] if prepared.note else [])
-    return prepared
+    return with_other_system(prepared, named_path(other_system, "--other-system")) if other_system else prepared
+
+
+def _table_words(args: argparse.Namespace) -> list[str]:
+    """The flags that were given and are those of a table."""
+    flags = {"with_files": "--with"} | {
+        name: f"--{name.replace('_', '-')}"
+        for name in ("table", *FIELDS, "set", "last", "figure", "scores", "other_system")
+    }
+    return [flag for name, flag in flags.items() if getattr(args, name)]
+
+
+def _results_file(args: argparse.Namespace) -> int:
+    """A file of results by itself. Raises UserError for flags that are those of a table."""
+    if given := _table_words(args):
+        raise UserError(f"--results prints a file by itself, which {listed(given)} cannot change; leave that out.")
+    settle_output(args, FORMATS)
+    published = read_published(named_path(args.results, "--results"))
+    return deliver((rendered_results(published, args.format), True), args)
 
 
 def _study(args: argparse.Namespace) -> int:
     """The points of a study. Raises UserError for flags that are those of a table."""
     from harness.cli.tune import report_study  # imports optuna
 
-    flags = {"with_files": "--with"} | {
-        n: f"--{n.replace('_', '-')}" for n in ("table", *FIELDS, "set", "last", "figure", "scores", "out")
-    }
-    if given := [flag for name, flag in flags.items() if getattr(args, name)]:
+    if given := [*_table_words(args), *(["--out"] if args.out else [])]:
         raise UserError(f"--study prints a study as it was run, which {listed(given)} cannot change; leave that out.")
     format = args.format or "text"
     if format not in FORMATS:
@@ -169,7 +192,7 @@ def compare(args: argparse.Namespace) -> int:
     views = [name for name in VIEWS if getattr(args, name)]
     if len(views) > 1:
         raise UserError(f"--{views[0]} and --{views[1]} each print a table of their own; leave one of them out.")
-    against = args.against and views != ["labels"]
+    against = args.against and views not in (["by"], ["labels"])
     if views and (against or args.items or args.region is not None):
         flag = "--against" if against else "--items" if args.items else "--region"
         raise UserError(f"{flag} is for comparisons, and --{views[0]} prints {VIEWS[views[0]]}; leave one of them out.")
@@ -177,13 +200,21 @@ def compare(args: argparse.Namespace) -> int:
     if args.format in FIGURE_FORMATS and (views not in ([], ["labels"]) or not args.out):
         others = {
             **dict.fromkeys((COST, VARIANCE), "'harness report --figure {}' draws one"),
-            "ranks": "take another format for --{}",
+            **dict.fromkeys(("ranks", "by"), "take another format for --{}"),
         }
         how = others[views[0]].format(views[0]) if views and views[0] in others else "name a file with --out"
         raise UserError(f"--format {args.format}: comparisons and --labels are drawn, into a file; {how}.")
-    prepared, collapsed = _recorded(recalled(args)), not args.without_collapsed
+    if args.other_system and (args.items or args.cost):
+        flag = "--items" if args.items else "--cost"
+        raise UserError(
+            f"--other-system: its rows have scores alone, without which {flag} says nothing; leave one of them out."
+        )
+    prepared, collapsed = _recorded(recalled(args), args.other_system), not args.without_collapsed
     text: str | bytes
-    if args.variance:
+    if args.by:
+        grid, against, sites = sites_of(prepared, args.against or "", collapsed)
+        text = rendered_sites(sites, grid, against, args.format)
+    elif args.variance:
         grid, found = variance_of(prepared, collapsed)
         text = rendered_variance(found, grid, args.format)
     elif args.cost:

@@ -36,7 +36,7 @@ def shared(setup: WorkerSetup, execution: Execution, digest: str) -> WorkerSetup
     if execution.address == "local":  # one node, and this one
         return setup
     marked = replace(setup, storage_mark=_mark(setup.storage), encoder_digest=digest)
-    if not all(seen.encoder for seen in _answers(marked)):
+    if not all(seen.encoder for seen in _usable(_answers(marked))):
         for each in marked.by_encoder:
             _upload(each)
     return marked
@@ -45,6 +45,7 @@ def shared(setup: WorkerSetup, execution: Execution, digest: str) -> WorkerSetup
 def checked(setup: WorkerSetup) -> WorkerSetup:
     """The same check when a worker starts, on its node, which may have joined later. Returns the setup with a folder that holds
     the encoder. Raises UserError."""
+    setup.storage.trust()
     if not setup.storage_mark:
         return setup
     problem = _unseen(setup)
@@ -106,8 +107,14 @@ def _look(setup: WorkerSetup, file: str) -> _Seen:
 _LOOK: Any = ray.remote(num_cpus=0, max_retries=0)(_look)
 
 
-def _answers(setup: WorkerSetup) -> list[_Seen]:
-    """The answers of all nodes."""
+def storage_problems(storage: Storage) -> dict[str, str]:
+    """Why nodes cannot use a storage that this machine uses, a sentence by the node's id. Raises StorageError where this one cannot."""
+    setup = WorkerSetup(Path(), storage, encoder_config={}, storage_mark=_mark(storage))
+    return {identity: seen.problem for identity, seen in _answers(setup).items() if seen.problem}
+
+
+def _answers(setup: WorkerSetup) -> dict[str, _Seen]:
+    """The answers of all nodes that are there, by their ids."""
     nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
     files = {identity: f"probe-{uuid.uuid4().hex}" for identity in nodes}
     answers = {
@@ -121,12 +128,17 @@ def _answers(setup: WorkerSetup) -> list[_Seen]:
         for file in files.values():
             setup.storage.delete(file)
     there = {node["NodeID"] for node in ray.nodes() if node["Alive"]}  # a node that left meanwhile is not needed
-    found = {identity: seen for identity, seen in found.items() if identity in there}
+    return {identity: seen for identity, seen in found.items() if identity in there}
+
+
+def _usable(found: Mapping[str, _Seen]) -> list[_Seen]:
+    """The answers, where none is a problem. Raises UserError that names the first node that fails, and why."""
+    nodes = {node["NodeID"]: node for node in ray.nodes()}
     failed = [identity for identity, seen in found.items() if seen.problem]
     if failed:
-        others = ", ".join(_name(nodes[identity]) for identity in failed[1:])
+        others = ", ".join(name_of(nodes[identity]) for identity in failed[1:])
         more = f" These nodes fail too: {others}." if others else ""
-        raise UserError(f"The node {_name(nodes[failed[0]])} {found[failed[0]].problem}{more}")
+        raise UserError(f"The node {name_of(nodes[failed[0]])} {found[failed[0]].problem}{more}")
     return list(found.values())
 
 
@@ -147,7 +159,7 @@ def _answer(storage: Storage, reference: Any, file: str) -> _Seen:
     return seen
 
 
-def _name(node: Mapping[str, Any]) -> str:
+def name_of(node: Mapping[str, Any]) -> str:
     return f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}, {node['NodeID'][:8]})"
 
 

@@ -11,6 +11,7 @@ from harness.analysis.labels import Labels, labels_worth
 from harness.analysis.power import Detections, cost_of, detections
 from harness.analysis.scores import answers
 from harness.analysis.seal import against_the_plan, sealed_places
+from harness.analysis.sites import SiteComparison, by_hardware
 from harness.analysis.variance import CellVariance, decomposed
 from harness.commands.prepare import Prepared
 from harness.commands.report import grid_of, known_costs
@@ -50,6 +51,12 @@ def comparisons_of(
     comparisons = replace(comparisons, left_out=tuple(left_out), unit=_test_item(prepared))
     recorded = recorded_runs_of(store, (run.stage.key for run in runs)) if seals else {}
     return against_the_plan(comparisons, collapsed, runs, seals, recorded)
+
+
+def sites_of(prepared: Prepared, against: str, collapsed: bool = True) -> tuple[Grid, str, list[SiteComparison]]:
+    """The table's cells, what rows are compared with, and the comparisons by hardware."""
+    grid, _ = counted_grid(prepared, collapsed)
+    return grid, *by_hardware(grid, against, prepared.request.option)
 
 
 def _test_item(prepared: Prepared) -> str:

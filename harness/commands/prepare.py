@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from harness.analysis.other_system import OtherSystem
 from harness.commands.execution import storage_of
 from harness.commands.texts import Translators, corpora_of, translations_of
 from harness.devices import device_and_count
@@ -82,7 +83,7 @@ class Named:
 class Prepared:
     """A table ready to be run or shown. `request`: as the user gave it; `calibrations`: by encoder. `over`: why its training ended with
     stages left; `unread`: why it is what a bench of the store read, without texts; `changed`: a sentence where its data are not those of the bench that is
-    recorded."""
+    recorded. `others`: rows of another system, beside the table's own."""
 
     request: Request
     named: Named
@@ -98,6 +99,7 @@ class Prepared:
     over: str = ""
     unread: str = ""
     changed: str = ""
+    others: OtherSystem | None = None
 
     @property
     def recorded(self) -> bool:

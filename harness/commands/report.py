@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ from harness.analysis.cells import Grid, aggregate
 from harness.analysis.classes import class_reports
 from harness.analysis.cost import Cost, cost_before
 from harness.analysis.examples import ExampleFrames, example_frames
+from harness.analysis.other_system import Digests, read_other_system
+from harness.analysis.schema import joined_frames
 from harness.analysis.scores import examples, hardware, results_of
 from harness.commands.prepare import Prepared
 from harness.planning.runs import Plan
@@ -32,13 +35,28 @@ def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
         name: plan.tasks[column.task].note for name, column in resolved.columns.items() if plan.tasks[column.task].note
     }
     skipped = {(row, task): reason for row, task, reason in plan.skipped if task}
-    grid = aggregate(resolved, results_of(plan, store), test_rows, not_comparable, skipped)
+    results, notes = results_of(plan, store), plan_notes(plan, prepared.request.overrides)
+    reports = class_reports(plan, store, results)
+    if others := prepared.others:
+        resolved, notes = others.joined(resolved), [*notes, others.note]
+        results = joined_frames(results, others.results)
+    grid = aggregate(resolved, results, test_rows, not_comparable, skipped)
     if resolved.table.figure and resolved.table.figure.x == HOURS:
         grid = replace(grid, hours=hours_before(plan, store))
     keys = {run.stage.key for run in plan.runs}
-    notes = tuple(plan_notes(plan, prepared.request.overrides))
-    reports = class_reports(plan, store, grid.results)
-    return grid, Caption(len(keys), plan.source, counts, hardware(plan, store), notes, reports)
+    return grid, Caption(len(keys), plan.source, counts, hardware(plan, store), tuple(notes), reports)
+
+
+def with_other_system(prepared: Prepared, path: Path) -> Prepared:
+    """With the rows of another system from a file. Raises UserError."""
+    data = prepared.plan.table_data
+    training = {
+        (task, size, subset): found.labelled.digest
+        for (task, size, subset, _, augment), found in data.training.items()
+        if augment is None
+    }
+    tests = {(task, name): rows.digest for task, found in data.tasks.items() for name, rows in found.tests.items()}
+    return replace(prepared, others=read_other_system(path, prepared.resolved, Digests(training, tests)))
 
 
 def examples_of(prepared: Prepared, *, texts: bool = False) -> ExampleFrames:

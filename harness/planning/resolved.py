@@ -152,6 +152,11 @@ class ResolvedTable:
         return tuple((subset, seed) for subset in self.subsets_at(size) for seed in self.seeds)
 
     @property
+    def trained_rows(self) -> tuple[Row, ...]:
+        """The rows without those of another system, whose method is none of ours."""
+        return tuple(row for row in self.rows if all(part in METHODS for part in row.method.split("+")))
+
+    @property
     def titles(self) -> dict[str, str]:
         """The printed row of each row, by its name."""
         return {row.name: row.title for row in self.rows}

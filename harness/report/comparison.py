@@ -64,7 +64,7 @@ def sentence(comparison: Comparison, comparisons: Comparisons) -> str:
     over = _design(d.num_subsets, d.num_seeds)
     figures = (
         f"{in_points(d.mean, sign=True)} points, 95 % interval {interval_text(d.interval)} over {over}"
-        f"{' and the test items' if d.item_share is not None else ''}; p {_p(d.p)}, by Holm {_p(c.p_holm)}"
+        f"{' and the test items' if d.item_share is not None else ''}; p {p_text(d.p)}, by Holm {p_text(c.p_holm)}"
     )
     words = f"equivalent within ±{in_points(comparisons.region)} points" if c.verdict == "equivalent" else c.verdict
     return f"{place}: {words}: {figures}{_exact(c)}{_limits(d.num_subsets, d.num_seeds)}{_machines(c)}{left_out}."
@@ -88,7 +88,7 @@ def _exact(c: Comparison) -> str:
     if flip is None:
         return ""
     units = "subsets" if c.difference.num_subsets > 1 else "seeds"
-    return "" if flip.floor >= LEVEL else f"; exact sign-flip p {_p(flip.p)} over {flip.count} {units}"
+    return "" if flip.floor >= LEVEL else f"; exact sign-flip p {p_text(flip.p)} over {flip.count} {units}"
 
 
 def _machines(c: Comparison) -> str:
@@ -212,8 +212,8 @@ def _row(c: Comparison, comparisons: Comparisons) -> list[str]:
     better = "" if d.improvement is None else f"{d.improvement:.2f}"
     if d.interval is None or d.p is None or c.p_holm is None:
         return [*place, in_points(d.mean, sign=True), *[dash] * (3 if comparisons.items else 4), better, *last]
-    exact = [] if comparisons.items else [_p(d.flip.p) if d.flip else dash]
-    values = [interval_text(d.interval), _p(d.p), _p(c.p_holm), *exact]
+    exact = [] if comparisons.items else [p_text(d.flip.p) if d.flip else dash]
+    values = [interval_text(d.interval), p_text(d.p), p_text(c.p_holm), *exact]
     return [*place, in_points(d.mean, sign=True), *values, better, *last]
 
 
@@ -339,7 +339,7 @@ def interval_text(interval: Interval) -> str:
     return f"{in_points(interval.low, sign=True)} to {in_points(interval.high, sign=True)}"
 
 
-def _p(value: float) -> str:
+def p_text(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
 
 

@@ -158,7 +158,7 @@ def _verdicts(comparisons: Comparisons | str) -> dict[Place, Comparison]:
 def _methods(grid: Grid) -> list[str]:
     """What the methods' names stand for, and their papers."""
     parts = dict.fromkeys(
-        part for row in grid.resolved.rows for part in (*row.pre_train.split("+"), *row.parts) if part
+        part for row in grid.resolved.trained_rows for part in (*row.pre_train.split("+"), *row.parts) if part
     )
     methods = [METHODS[part] for part in parts]
     return [f"{method.title}: {method.full_name}. {method.citation}." for method in methods]

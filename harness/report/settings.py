@@ -51,7 +51,7 @@ def settings_of(resolved: ResolvedTable) -> list[Setting]:
     letters = by_origin(resolved) if about_paper(resolved) else {}
     found = [Setting(name, value_text(getattr(resolved, name))) for name in ("preset", "protocol")]
     found = [Setting("table", resolved.table.name), *found, *_values(resolved, letters), *_of_rows(resolved)]
-    parts = dict.fromkeys(part for row in resolved.rows for part in row.parts)
+    parts = dict.fromkeys(part for row in resolved.trained_rows for part in row.parts)
     for part in parts:
         for name, value in resolved.settings.get(part, {}).items():
             found.append(Setting(f"{part}.{name}", value_text(value), "S" if letters else ""))
@@ -261,7 +261,7 @@ def _of_methods(resolved: ResolvedTable) -> dict[str, dict[str, None]]:
     row does not say."""
     first: dict[str, tuple[str, ...]] = {}
     found: dict[str, dict[str, None]] = {}
-    for row in resolved.rows:
+    for row in resolved.trained_rows:
         for part, values in resolved.settings_of(row).items():
             method = METHODS[part]
             choices = method.choices(hyperparameters(method, values, f"row {row.name}"))

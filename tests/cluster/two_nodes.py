@@ -23,6 +23,8 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from harness.cli.doctor_cluster import judged
+from harness.cluster.inspection import inspect
 from harness.encoders.sources import encoder_digest
 from harness.errors import UserError
 from harness.execution import Execution, WorkerSetup
@@ -84,6 +86,10 @@ def main(one_sided: str) -> dict[str, Any]:
         mark = local.read(nodes.MARK).decode()
         found["late, local path"] = ray.get(at(name, replace(marked, storage=local, storage_mark=mark)))
         found["one-sided"] = said(lambda: nodes.shared(replace(setup, storage=Storage(one_sided)), CLUSTER, digest))
+        found["doctor"], found["doctor, one-sided"] = (
+            [tuple(check) for check in judged(inspect(storage), storage.shown)]
+            for storage in (shared, Storage(one_sided))
+        )
         found["left"] = sorted(path.name for path in folder.rglob("probe-*"))
 
         nodes.ANSWER_SECONDS = 3.0

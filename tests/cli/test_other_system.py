@@ -1,0 +1,135 @@
+"""Rows of another system: beside the table's own, paired with them, marked; refused where their examples are others."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from cli.command import Said, command
+from cli.conftest import Benched
+
+import harness as python
+from harness.analysis.other_system import COLUMNS
+
+Line = dict[str, Any]
+Harness = Callable[..., Said]
+
+
+@pytest.fixture
+def harness(benched: Benched, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Harness:
+    """The command in the folder of the bench."""
+    monkeypatch.chdir(benched.folder)
+    return lambda *words: command(capsys, *words)
+
+
+@pytest.fixture
+def lines(harness: Harness) -> list[Line]:
+    """A line of SetFit for each run of FT, a hundredth better, with the digests of `harness.plan(...).rows`."""
+    results = python.results()
+    ft = results[(results["row"] == "FT") & (results["metric"] == "accuracy")]
+    plan = python.plan(
+        "few_shot", tasks="sst2", data="data", encoder="bert-tiny", methods="ft", sizes=20, subsets=0, seeds=[31, 42]
+    )
+    digests = plan.rows.groupby(["split", "digest"]).size().index.to_frame(index=False)
+    training, test = (digests[digests["split"] == split]["digest"].item() for split in ("train", "test"))
+    return [
+        {
+            "system": "setfit 1.2.0",
+            "row": "SetFit",
+            **{name: run[name] for name in ("task", "size", "subset", "seed", "evaluation", "metric")},
+            "test": run["test"] + 0.01,
+            "train_digest": training,
+            "test_digest": test,
+        }
+        for run in ft.to_dict("records")
+    ]
+
+
+def written(folder: Path, lines: list[Line]) -> Path:
+    path = folder / "setfit.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(lines)
+    return path
+
+
+def test_its_rows_stand_in_the_table_and_are_marked(harness: Harness, lines: list[Line], tmp_path: Path) -> None:
+    file = written(tmp_path, lines)
+    plain = pd.read_csv(io.StringIO(harness("report --format csv").out))
+    said = harness(f"report --other-system {file}")
+    assert said.status == 0, said.err
+    assert "SetFit [setfit 1.2.0]" in said.out
+    assert "Not trained by harness: SetFit [setfit 1.2.0], from setfit.csv: scores of another system" in said.out
+    both = pd.read_csv(io.StringIO(harness(f"report --other-system {file} --format csv").out))
+    theirs = both[both["row"] == "SetFit [setfit 1.2.0]"]
+    assert theirs["test"].tolist() == pytest.approx([line["test"] for line in lines])
+    assert theirs["key"].isna().all()
+    assert {*theirs["method"]} == {"setfit 1.2.0"}
+    pd.testing.assert_frame_equal(both[both["row"] != "SetFit [setfit 1.2.0]"].reset_index(drop=True), plain)
+    assert "SetFit" not in harness("report").out
+    for format in ("md", "latex", "json", "html"):
+        out = tmp_path / f"page.{format}"
+        assert harness(f"report --other-system {file} --format {format} --out {out}").status == 0
+        assert "SetFit" in out.read_text()
+
+
+def test_it_is_compared_pair_by_pair(harness: Harness, lines: list[Line], tmp_path: Path) -> None:
+    file = written(tmp_path, lines)
+    found = json.loads(harness(f"compare --other-system {file} --format json").out)["comparisons"]
+    (mine,) = (each for each in found if each["row"] == "SetFit [setfit 1.2.0]")
+    assert mine["against"] == "FT"
+    assert mine["difference"] == pytest.approx(0.01)
+    assert (mine["num_subsets"], mine["num_seeds"], mine["improvement"]) == (1, len(lines), 1.0)
+    assert "no verdict" in harness(f"compare --other-system {file} --by hardware").out
+    for flag in ("--items", "--cost"):
+        said = harness(f"compare --other-system {file} {flag}")
+        assert said.status == 2
+        assert "its rows have scores alone" in said.err
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"train_digest": "0" * 32},
+            r":2: was trained on other examples than this table's training set \(digest 0000000000, here",
+        ),
+        ({"test_digest": ""}, r":2: was tested on other examples than this table's test set \(digest missing"),
+        ({"metric": "f1"}, r":2: metric 'f1' is not that of sst2; the table has accuracy"),
+        ({"task": "ss2"}, r":2: unknown task 'ss2'\. Did you mean 'sst2'\?"),
+        ({"test": "61.4"}, r":2: test '61.4' is not a number, on the metric's own scale: 1 is 100 %"),
+        ({"size": "many"}, r":2: size 'many' is not a whole number"),
+        ({"system": " "}, r":2: names no system or no row"),
+        ({"evaluation": "hidden"}, r":2: unknown evaluation 'hidden'"),
+    ],
+)
+def test_a_line_that_does_not_fit_is_refused(
+    harness: Harness, lines: list[Line], tmp_path: Path, change: Line, said: str
+) -> None:
+    file = written(tmp_path, [lines[0] | change, *lines[1:]])
+    refused = harness(f"report --other-system {file}")
+    assert refused.status == 2
+    assert pd.Series([refused.err]).str.contains(f"{file}{said}").item(), refused.err
+
+
+def test_a_file_that_does_not_fit_is_refused(harness: Harness, lines: list[Line], tmp_path: Path) -> None:
+    def said(text: str) -> str:
+        (tmp_path / "x.csv").write_text(text)
+        refused = harness(f"report --other-system {tmp_path / 'x.csv'}")
+        assert refused.status == 2
+        return refused.err
+
+    whole = written(tmp_path, lines).read_text()
+    assert "has no column test_digest; its first line should be system,row,task" in said(
+        whole.replace("test_digest", "digest")
+    )
+    assert "a second score of SetFit [setfit 1.2.0], sst2" in said(whole + whole.splitlines()[1] + "\n")
+    assert "has no score at a task, size, subset and seed of this table" in said(whole.splitlines()[0])
+    assert "cannot be read" in harness(f"report --other-system {tmp_path / 'nowhere.csv'}").err
