@@ -49,7 +49,7 @@ def judged(found: Inspection, storage: str) -> Iterator[Check]:
             "nodes",
             False,
             text,
-            "install the same harness there, or restart Ray on the node or remove it from the cluster",
+            "try again where the node is busy; else install the same harness there, restart its Ray or remove it from the cluster",
         )
     else:
         yield Check("nodes", True, text)
