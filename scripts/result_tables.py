@@ -2,10 +2,10 @@
 `<!-- /results -->`. `tests/test_docs.py` compares them.
 
     python scripts/result_tables.py              # all pages again
-    python scripts/result_tables.py FILE KIND [sizes=20,100] [columns=sst2] [grid=5x3] [against=FT]   # one table, printed
+    python scripts/result_tables.py FILE KIND [sizes=20,100] [columns=sst2] [rows=FT,SCL] [grid=5x3] [against=FT]   # one table, printed
 
 KIND is `scores` (mean ± standard deviation of the test scores over subsets and seeds; `4/15` while runs of `grid` are missing) or `differences` (each row minus
-`against`, the first row by default, pair by pair: points, the crossed 95 % interval, p, p by Holm over all such differences of the whole file). `harness compare` says
+`against`, the first row by default, pair by pair: points, the crossed 95 % interval, p, p by Holm over all such differences of these rows in the file; a space in the name of a row is written as _). `harness compare` says
 more where the store is at hand; docs/statistics.md has the method. FILE is as `harness report --format csv` writes it.
 """
 
@@ -86,8 +86,10 @@ def table(words: list[str]) -> str:
     path, kind, *rest = words
     options = dict(word.split("=", 1) for word in rest)
     frame = results(REPOSITORY / path)
+    if "rows" in options:
+        frame = frame[frame["row"].isin(options["rows"].replace("_", " ").split(","))]
     shown = frame
-    for name, column in {"sizes": "size", "columns": "column", "rows": "row"}.items():
+    for name, column in {"sizes": "size", "columns": "column"}.items():
         if name in options:
             shown = shown[shown[column].astype(str).isin(options[name].split(","))]
     if kind == "scores":
