@@ -1,4 +1,4 @@
-"""Processes of this machine by pid and start, since pids are reused."""
+"""A process by its pid and when it began: pids are reused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def started_at(process: psutil.Process) -> float:
 
 
 def process_of(pid: int, started: float) -> psutil.Process | None:
-    """The process that has had this pid since `started`; None if it ended (another may have its pid)."""
+    """The process that has had this pid since `started` (`started_at`); None if it ended (another may have its pid)."""
     try:
         process = psutil.Process(pid)
         return process if abs(started_at(process) - started) < 1.0 else None

@@ -4,7 +4,7 @@ run, with the temperature and the threshold that dev chooses. Of tasks with clas
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from harness.analysis.calibration import calibration_of
 from harness.analysis.cells import Grid
 from harness.analysis.comparison import Place, Runs, runs_of
+from harness.analysis.schema import with_records
 from harness.kinds import Predictions
 from harness.planning.runs import Plan
 from harness.specs import Record, Stage
@@ -77,6 +78,7 @@ def example_frames(plan: Plan, store: Store, grid: Grid) -> ExampleFrames:
             classes[name] = kind.names
         else:
             skipped.append(f"{column.title} is left out: {kind.description}, which has no classes to agree on.")
+    grid = replace(grid, results=with_records(grid.results))
     of_place = runs_of(grid)
     for size in grid.resolved.sizes:
         for name, names in classes.items():

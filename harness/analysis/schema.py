@@ -69,6 +69,11 @@ def joined_frames(frame: pd.DataFrame, more: Iterable[Result]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True) if frames else frame
 
 
+def with_records(frame: pd.DataFrame) -> pd.DataFrame:
+    """The results of runs that a store has records of; another system has none."""
+    return frame[frame["key"] != ""]
+
+
 def placed(frame: pd.DataFrame, places: Sequence[Place]) -> pd.DataFrame:
     """The rows at `places`, in their order; others are left out. Raises ValueError where a place has two rows of one metric."""
     import pandas as pd

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.analysis.schema import Result, frame_of, placed
+from harness.analysis.schema import Result, frame_of, placed, with_records
 from harness.objectives import definition_of
 from harness.objectives.definitions.fitted import MajorityDefinition
 from harness.paths import without_folders
@@ -117,6 +117,7 @@ def answers(
             units[name] = np.unique(unit_ids(rows, task.unit), return_inverse=True)[1]
         columns[name], measures[name] = digest, measure
     metrics = {name: plan.resolved.columns[name].metric for name in columns}
+    results = with_records(results)
     mine = results[(results["status"] == "done") & (results["metric"] == results["column"].map(metrics))]
     places = [*zip(*(mine[name] for name in ("size", "row", "column", "subset", "seed", "key")), strict=True)]
     found = {}

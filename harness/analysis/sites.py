@@ -80,11 +80,13 @@ def _compared(base: Comparison, ours: Runs, theirs: Runs) -> SiteComparison:
     pairs: dict[str, list[Pair]] = {}
     across = 0
     for pair in ours.scores.keys() & theirs.scores.keys():
-        kinds = ours.hardware.get(pair, set()) | theirs.hardware.get(pair, set())
-        if len(kinds) == 1:
+        one, other = (each.hardware.get(pair, set()) for each in (ours, theirs))
+        if not (one and other):
+            continue
+        if len(kinds := one | other) == 1:
             pairs.setdefault(next(iter(kinds)), []).append(pair)
         else:
-            across += len(kinds) > 1
+            across += 1
     sites = []
     for hardware in sorted(pairs):
         subsets, seeds = full_grid(pairs[hardware])

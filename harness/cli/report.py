@@ -200,7 +200,7 @@ def compare(args: argparse.Namespace) -> int:
     if args.format in FIGURE_FORMATS and (views not in ([], ["labels"]) or not args.out):
         others = {
             **dict.fromkeys((COST, VARIANCE), "'harness report --figure {}' draws one"),
-            **dict.fromkeys(("ranks", "by"), "take another format for --{}"),
+            **dict.fromkeys(("by", "ranks"), "take another format for --{}"),
         }
         how = others[views[0]].format(views[0]) if views and views[0] in others else "name a file with --out"
         raise UserError(f"--format {args.format}: comparisons and --labels are drawn, into a file; {how}.")

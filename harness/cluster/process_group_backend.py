@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import psutil
 import ray
 from ray.train.backend import Backend, BackendConfig
 
@@ -53,13 +53,20 @@ def _listen() -> tuple[str, int]:
     return address, _LISTENERS[0].getsockname()[1]
 
 
+def _interface(address: str) -> str:
+    """The network interface that has this node's address, '' where none has. gloo would take the address of the host's name, which Debian maps to
+    the loopback."""
+    every = psutil.net_if_addrs().items()
+    return next((name for name, here in every if any(each.address == address for each in here)), "")
+
+
 def _join(config: ProcessGroupConfig, address: str, port: int, rank: int, size: int) -> None:
     import torch
     from torch.distributed import TCPStore, init_process_group  # type: ignore[attr-defined]
 
     backend = config.backend if torch.cuda.is_available() else "gloo"
-    if address.startswith("127.") or address == "::1":
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    if interface := _interface(ray.util.get_node_ip_address()):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     timeout = timedelta(seconds=config.start_seconds)
     if rank == 0:
         store = TCPStore(address, port, size, True, timeout=timeout, master_listen_fd=_LISTENERS[0].detach())

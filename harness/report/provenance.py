@@ -56,7 +56,8 @@ def runs_folded(grid: Grid, runs: Sequence[Run], records: Mapping[str, Record]) 
     machines = machines_of(records[run.stage.key] for run in runs if run.stage.key in records)
     keys = {(run.size, run.row, run.task, run.subset, run.seed): run.stage.key for run in runs}
     reasons: dict[str, str] = {}
-    steps = dict(zip(grid.results["key"], grid.results["selected_step"], strict=True))
+    selected = grid.results.dropna(subset=["selected_step"])
+    steps = dict(zip(selected["key"], selected["selected_step"], strict=True))
     rows = []
     for each in own.itertuples():
         key = keys.get((each.size, each.configuration, each.task, each.subset, each.seed), "")
@@ -72,7 +73,7 @@ def runs_folded(grid: Grid, runs: Sequence[Run], records: Mapping[str, Record]) 
                 str(each.subset),
                 str(each.seed),
                 *(in_points(value) if value == value else DASH for value in (each.dev, each.test)),
-                DASH if key not in steps or steps[key] is None or steps[key] != steps[key] else f"{steps[key]:,}",
+                f"{steps[key]:,}" if key in steps else DASH,
                 status,
                 (key[:SHORT_KEY] if len(own) > MANY_RUNS else key) or DASH,
                 machines[_machine(record)] if record else DASH,

@@ -38,6 +38,8 @@ LOCK_SECONDS = 5.0
 CONNECT_SECONDS = 5
 ANSWER_SECONDS = 30.0
 """A PostgreSQL that is silent for this long within one transaction is frozen or cut off: its connection is closed."""
+CLOCK = sa.select(sa.extract("epoch", sa.func.clock_timestamp()))
+"""Seconds since 1970 by PostgreSQL's clock."""
 WRITER = 0x6861726E657373
 """PostgreSQL's advisory lock for writers: one at a time, as in SQLite."""
 
@@ -202,7 +204,7 @@ class Database:
         """Seconds since 1970 by the database's clock, which is one for all hosts. SQLite has none: by this machine's."""
         if self.path:
             return time.time()
-        return float(connection.execute(sa.select(sa.extract("epoch", sa.func.clock_timestamp()))).scalar_one())
+        return float(connection.execute(CLOCK).scalar_one())
 
     def _insert(
         self, connection: Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]], replacing: Sequence[str] = ()

@@ -207,8 +207,9 @@ class Store(Leases, Kept):
                 attempt = old.attempt + 1
             digest = sha256_of(row["predictions"])
             whole = checksum(key, row["status"], attempt, row["stage"], row["record"], digest)
-            kept = {"attempt": attempt, "committed_at": self._now(connection), "checksum": whole}
-            connection.execute(KEPT, row | kept)
+            connection.execute(
+                KEPT, row | {"attempt": attempt, "committed_at": self._now(connection), "checksum": whole}
+            )
             return True
 
     # ---------------------------------------------------------------- damaged records

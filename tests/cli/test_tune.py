@@ -19,6 +19,7 @@ from harness.commands.execution import check_machine
 from harness.commands.study import _check_folder, _remember, open_study, prepare_study
 from harness.errors import UserError
 from harness.planning.request import Request
+from harness.processes import started_at
 from harness.search.request import TuneRequest
 from harness.search.trials import ReplicateOutcome
 from harness.store import Owner, Store
@@ -273,7 +274,7 @@ def test_a_study_that_another_command_runs(harness: Harness, workdir: Path) -> N
     with sqlite3.connect(workdir / ".harness" / "harness.db") as connection:
         ((name,),) = connection.execute("SELECT study_name FROM studies")
     parent = psutil.Process(os.getppid())
-    other = Owner("another", Owner.current().host, parent.pid, parent.create_time())
+    other = Owner("another", Owner.current().host, parent.pid, started_at(parent))
     assert Store("sqlite:///.harness/harness.db").lease(f"study {name}", other) == "granted"
     said = harness("tune cmlm --space mine.yaml --grid")
     assert said.status == 2
@@ -350,7 +351,7 @@ def test_the_studies_of_a_store_are_listed_and_reported(study: str, harness: Har
 
 def test_a_study_that_runs_is_reported(study: str, harness: Harness) -> None:
     parent = psutil.Process(os.getppid())
-    other = Owner("another", Owner.current().host, parent.pid, parent.create_time())
+    other = Owner("another", Owner.current().host, parent.pid, started_at(parent))
     store = Store("sqlite:///.harness/harness.db")
     assert store.lease(f"study {study}", other) == "granted"
     before = harness(f"report --study {study} --format csv")
