@@ -51,6 +51,7 @@ def write_rows(args: argparse.Namespace) -> None:
 def train(args: argparse.Namespace) -> None:
     """One line for each training set and seed."""
     import pandas as pd
+    import setfit
 
     rows = pd.read_parquet(args.file)
     out = Path(args.out)
@@ -69,7 +70,7 @@ def train(args: argparse.Namespace) -> None:
             scores, seconds = run(drawn, tests, args.encoder, int(seed))
             with out.open("a", newline="", encoding="utf-8") as file:
                 for (evaluation, test_digest), score in scores.items():
-                    place = ["setfit", "SetFit", task, size, subset, seed, evaluation, "accuracy"]
+                    place = [f"setfit {setfit.__version__}", "SetFit", task, size, subset, seed, evaluation, "accuracy"]
                     csv.writer(file).writerow([*place, score, round(seconds, 1), digest, test_digest])
             print(f"{task}, {size} examples, subset {subset}, seed {seed}: {scores}, {seconds:.0f} s", flush=True)
 

@@ -203,7 +203,7 @@ def test_nothing_of_the_test_sets_is_committed_but_predictions(plan: Plan, store
 
 
 def test_where_scores_are_computed() -> None:
-    """`score` is called in the loop (of dev, to select) and in `scores` (of the tests, after selection); of recorded
+    """`score` is called in the loop and in `fit` (of dev, to select) and in `scores` (of the tests, after selection); of recorded
     predictions also where records are verified, and for trackers."""
     package = Path(harness.__file__).parent
     users = set()
@@ -216,7 +216,7 @@ def test_where_scores_are_computed() -> None:
             if name == "score":
                 users.add(path.relative_to(package).as_posix())
     recorded = {"commands/rerun.py", "commands/verify.py", "tracking/projection.py"}
-    assert users == {"analysis/scores.py", "training/loop.py", *recorded}
+    assert users == {"analysis/scores.py", "training/fit.py", "training/loop.py", *recorded}
 
 
 # ------------------------------------------------------------------------------------------------------ hardware

@@ -6,7 +6,6 @@ import shlex
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -53,7 +52,7 @@ def record(stage: Stage) -> Record:
 def clock(monkeypatch: pytest.MonkeyPatch, workdir: Path) -> None:
     """Benches end at once, and their times differ by a second."""
     now = iter(range(1_700_000_000, 1_800_000_000))
-    monkeypatch.setattr("harness.store.kept.time", SimpleNamespace(time=lambda: float(next(now))))
+    monkeypatch.setattr(Store, "_now", lambda *_: float(next(now)))
     monkeypatch.setattr("harness.commands.bench.train", train)
     monkeypatch.setattr("harness.commands.prepare.calibrate", lambda *_: Calibration(1e9, "a test"))
     data_folder(workdir / "data")

@@ -95,9 +95,9 @@ def trained() -> dict[str, Trained]:
         "coco_lm-random": Trained(of_method("coco_lm", replacements="random")),
         "auxiliary_mlm": Trained(of_method("coco_lm", 0, replacements="converged")),
     }
-    for name in METHODS:  # the objectives that no entry names, at their methods' defaults
+    for name in METHODS:  # the trained objectives that no entry names, at their methods' defaults
         spec = of_method(name)
-        if spec.name not in {what.spec.name for what in named.values()}:
+        if not DEFINITIONS[spec.name].fitted and spec.name not in {what.spec.name for what in named.values()}:
             named[spec.name] = Trained(spec, 2 * DEFINITIONS[spec.name].labelled)
     return named
 

@@ -62,7 +62,9 @@ def test_process_group_of_one(setting: Setting, measured: Measured) -> None:
 
 
 def test_every_objective_and_family_is_compared() -> None:
-    assert {what.spec.name for what in trained().values()} == set(DEFINITIONS)
+    assert {what.spec.name for what in trained().values()} == {
+        name for name, definition in DEFINITIONS.items() if not definition.fitted
+    }
     packed = {kind for kind, family in FAMILIES.items() if family.packed}
     assert set(numerics.KINDS) == (packed - {"camembert", "xlm-roberta"}) | {"mpnet"}
 

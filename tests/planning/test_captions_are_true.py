@@ -14,6 +14,7 @@ from analysis.runs import filled
 from requested import resolve_table
 
 from harness.encoders import PACKAGED, Located
+from harness.objectives import definition_of
 from harness.planning.recipe import updates_between
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import Row
@@ -99,6 +100,8 @@ def test_what_a_caption_names_is_what_the_stages_hold(table: str, preset: str, m
     seen: set[tuple[int, str, str]] = set()
     for run in plan.runs:
         row = rows[run.row]
+        if definition_of(run.stage.objective).fitted:  # no value of the recipe reaches it, as its row says
+            continue
         for stage in run.stage.chain:
             phase = PHASES.get(stage.phase, "")
             place = (id(stage), run.row, run.task)

@@ -25,7 +25,16 @@ from harness.tracking.writer import Writer
 def opened(tmp_path: Path) -> Any:
     """Two trials of a small space over two replicates, of which nothing is trained."""
     space = small_space(tmp_path, mode="search", racing="none")
-    request = Request("few_shot", "quick", ("cmlm",), ("cola",), (20,), (0,), (31, 42), encoder="bert-tiny")
+    request = Request(
+        "few_shot",
+        "quick",
+        methods=("cmlm",),
+        tasks=("cola",),
+        sizes=(20,),
+        subsets=(0,),
+        seeds=(31, 42),
+        encoder="bert-tiny",
+    )
     base = resolve(load_table("few_shot"), request)
     plan = make_plan(base, None, TINY)
     tasks = {name: found.task for name, found in plan.tasks.items()}
