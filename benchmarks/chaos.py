@@ -60,6 +60,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import cycle
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -189,12 +190,13 @@ def _serve(pipe: Connection, folder: str, environment: dict[str, str]) -> None:
 
     place = {"num_cpus": 1, "node_ip_address": "127.0.0.1"}
 
-    def patiently(act: Callable[[], Any]) -> Any:
-        """What `act` returns; None where it fails. On a busy machine: Ray waits half a minute for a node, and has no type for it."""
+    def patiently(act: Callable[[], Any], what: str = "a node did not start") -> Any:
+        """What `act` returns; None where it fails. On a busy machine Ray waits half a minute for a node, and one that dies takes no notice
+        any more; Ray has no types for either."""
         try:
             return act()
         except Exception as error:
-            print(f"a node did not start: {error}", file=sys.stderr)
+            print(f"{what}: {error}", file=sys.stderr)
             return None
 
     head = {**place, "include_dashboard": False}
@@ -209,7 +211,8 @@ def _serve(pipe: Connection, folder: str, environment: dict[str, str]) -> None:
                     pipe.send(node and (node.all_processes["raylet"][0].process.pid, node.node_id))
                 case ("drain", node, seconds):
                     preemption, deadline = 2, int(1000 * (time.time() + seconds))
-                    global_worker.gcs_client.drain_node(node, preemption, "a spot notice", deadline)
+                    given = partial(global_worker.gcs_client.drain_node, node, preemption, "a spot notice", deadline)
+                    patiently(given, f"{node} took no notice")
                 case "left":
                     pipe.send(_there())
     ray.shutdown()

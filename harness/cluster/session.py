@@ -90,8 +90,9 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
             yield context.dashboard_url or "", settled
     finally:
         if lost := watchdog.lost:  # ray.shutdown would end this process with another exit status
-            if execution.address == "local":
+            if folder:
                 _kill_children()
+                _remove(folder)
             raise SessionLostError(f"{lost}; recorded stages are kept, and the same command resumes.")
         ray.shutdown()
         if folder:
@@ -130,8 +131,8 @@ def _started(execution: Execution, common: dict[str, Any]) -> tuple[Any, Path]:
 
 
 def new_folder() -> Path:
-    """A folder for the temporary files of all processes of a Ray. Removes those of commands that were killed or lost their Ray, with Ray's own
-    (logs, sockets, spilled objects): Ray removes none."""
+    """A folder for the temporary files of all processes of a Ray. Removes those of commands that were killed, with Ray's own (logs,
+    sockets, spilled objects): Ray removes none."""
     own = Owner.current()
     for path in Path(tempfile.gettempdir()).glob(f"harness-*/{OWNER}"):
         with suppress(OSError, ValueError):
