@@ -63,6 +63,7 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
     (negative: 1 if the cluster has GPUs, else 0). The dashboard shows `metadata` for the job. Raises SessionLostError if the
     raylet or the GCS died meanwhile."""
     _few_arenas()
+    remove_abandoned()
     import ray
     from ray.job_config import JobConfig
 
@@ -130,9 +131,9 @@ def _started(execution: Execution, common: dict[str, Any]) -> tuple[Any, Path]:
     return context, folder
 
 
-def new_folder() -> Path:
-    """A folder for the temporary files of all processes of a Ray. Removes those of commands that were killed, with Ray's own (logs,
-    sockets, spilled objects): Ray removes none."""
+def remove_abandoned() -> None:
+    """Remove what Rays of commands that were killed left on this machine: their temporary files, and Ray's own folders (logs, sockets,
+    spilled objects). Ray removes none."""
     own = Owner.current()
     for path in Path(tempfile.gettempdir()).glob(f"harness-*/{OWNER}"):
         with suppress(OSError, ValueError):
@@ -141,6 +142,11 @@ def new_folder() -> Path:
                 host == own.host and process_of(int(pid), float(started)) is None
             ):  # another container may share the folder
                 _remove(path.parent)
+
+
+def new_folder() -> Path:
+    """A folder for the temporary files of all processes of a Ray."""
+    own = Owner.current()
     folder = Path(tempfile.mkdtemp(prefix="harness-"))
     (folder / OWNER).write_text(f"{own.pid} {own.started} {own.host}")
     return folder

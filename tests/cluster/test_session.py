@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cluster.driver import OURS
 
-from harness.cluster.session import OWNER, SESSION, new_folder, session
+from harness.cluster.session import OWNER, SESSION, new_folder, remove_abandoned, session
 from harness.errors import UserError
 from harness.execution import Execution
 from harness.store import Owner
@@ -64,11 +64,12 @@ def test_the_folders_of_a_command_that_was_killed_are_removed_by_the_next(
     latest = tmp_path / "ray" / "session_latest"
     latest.symlink_to(tmp_path / "ray" / "session_dead")
     new = new_folder()
+    remove_abandoned()
     assert {*tmp_path.iterdir()} == {new, *folders.values(), tmp_path / "harness-others", tmp_path / "ray"} - {
         folders["dead"]
     }
     assert sorted(path.name for path in (tmp_path / "ray").iterdir()) == ["session_elsewhere", "session_living"]
-    new_folder()
+    remove_abandoned()
     assert new.exists(), "its process lives"
 
 
