@@ -6,7 +6,8 @@
 
 KIND is `scores` (mean ± standard deviation of the test scores over subsets and seeds; `4/15` while runs of `grid` are missing) or `differences` (each row minus
 `against`, the first row by default, pair by pair: points, the crossed 95 % interval, p, p by Holm over all such differences of these rows in the file; a space in the name of a row is written as _). `harness compare` says
-more where the store is at hand; docs/statistics.md has the method. FILE is as `harness report --format csv` writes it.
+more where the store is at hand; docs/statistics.md has the method. FILE is as `harness report --format csv` writes it; after a comma files of other systems
+follow, as `harness report --other-system` takes them.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ REGION = 0.01
 """Of practical equivalence; no table here says anything of it."""
 
 
-def results(path: Path) -> pd.DataFrame:
-    """The finished runs of a file by the metric that each column shows, its first one."""
-    frame = pd.read_csv(path, keep_default_na=False, na_values="")
+def results(paths: list[Path]) -> pd.DataFrame:
+    """The finished runs of these files by the metric that each column shows, its first one. Another system has a task for each column, and finished runs alone."""
+    frame = pd.concat([pd.read_csv(path, keep_default_na=False, na_values="") for path in paths], ignore_index=True)
+    frame = frame.assign(column=frame["column"].fillna(frame["task"]), status=frame["status"].fillna("done"))
     first = frame.groupby("column", sort=False)["metric"].transform("first")
     return frame[(frame["metric"] == first) & (frame["status"] == "done")]
 
@@ -83,9 +85,9 @@ def difference_rows(frame: pd.DataFrame, against: str, shown: pd.DataFrame) -> t
 
 def table(words: list[str]) -> str:
     """The Markdown of FILE KIND OPTIONS."""
-    path, kind, *rest = words
+    files, kind, *rest = words
     options = dict(word.split("=", 1) for word in rest)
-    frame = results(REPOSITORY / path)
+    frame = results([REPOSITORY / name for name in files.split(",")])
     if "rows" in options:
         frame = frame[frame["row"].isin(options["rows"].replace("_", " ").split(","))]
     shown = frame
