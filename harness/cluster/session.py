@@ -90,14 +90,27 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
         with watchdog.watching(), redirect_stdout(sys.stderr):
             yield context.dashboard_url or "", settled
     finally:
-        if lost := watchdog.lost:  # ray.shutdown would end this process with another exit status
-            if folder:
-                _kill_children()
-                _remove(folder)
+        lost = watchdog.lost  # ray.shutdown would end this process with another exit status
+        try:
+            _end(folder, lost)
+        except KeyboardInterrupt:  # the first signal that ends the command; later ones are ignored
+            _end(folder, lost)
+            if not lost:
+                raise
+        if lost:
             raise SessionLostError(f"{lost}; recorded stages are kept, and the same command resumes.")
+
+
+def _end(folder: Path | None, lost: str) -> None:
+    """End the Ray that this command started in `folder`, or leave the cluster, and remove the folder."""
+    if not lost:
+        import ray
+
         ray.shutdown()
-        if folder:
-            _remove(folder)
+    elif folder:
+        _kill_children()
+    if folder:
+        _remove(folder)
 
 
 def _started(execution: Execution, common: dict[str, Any]) -> tuple[Any, Path]:

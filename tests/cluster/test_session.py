@@ -83,6 +83,42 @@ def test_a_ray_that_does_not_start_is_one_sentence(monkeypatch: pytest.MonkeyPat
         pass
 
 
+BROKEN_END = """
+import signal, psutil
+from harness.cli.terminal import interruptible
+from harness.cluster import session
+from harness.errors import SessionLostError
+from harness.execution import Execution
+remove = session._remove
+def broken(folder):
+    session._remove = remove
+    signal.raise_signal(signal.SIGHUP)
+with interruptible() as received:
+    try:
+        with session.session(Execution("local", slots=1), {}):
+            session._remove = broken
+            (gcs,) = (child for child in psutil.Process().children() if child.name() == "gcs_server")
+            gcs.kill()
+            signal.pause()
+    except SessionLostError as error:
+        print(error, received.number.name, flush=True)
+        session.os._exit(0)
+"""
+
+
+@pytest.mark.ray
+def test_a_signal_during_the_end_of_a_lost_ray_leaves_nothing(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="ray") as short:  # a socket's path has 107 bytes
+        environment = {**os.environ, "RAY_TMPDIR": short, "TMPDIR": short}
+        program = [sys.executable, "-c", BROKEN_END]
+        done = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.stdout.startswith("Ray's GCS process ended"), done.stderr
+        assert done.stdout.endswith(" SIGHUP\n")
+        left = {path.name for path in Path(short).iterdir()} - {"ray"}
+        left |= {path.name for path in (Path(short) / "ray").glob("session_*")}
+    assert not left
+
+
 IMPORTED = """
 import sys
 import harness.cluster.worker, harness.cluster.gauges, harness.running
