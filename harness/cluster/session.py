@@ -64,7 +64,6 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
     raylet or the GCS died meanwhile."""
     _few_arenas()
     remove_abandoned()
-    import ray
     from ray.job_config import JobConfig
 
     private.silence_worker_logs()  # only tables go to standard output
@@ -108,7 +107,7 @@ def _end(folder: Path | None, lost: str) -> None:
 
         ray.shutdown()
     elif folder:
-        _kill_children()
+        _kill_processes(folder)
     if folder:
         _remove(folder)
 
@@ -179,11 +178,17 @@ def _remove(folder: Path) -> None:
         latest.unlink(missing_ok=True)
 
 
-def _kill_children() -> None:
-    """Kill the processes of a Ray that lost its raylet or its GCS; those outside this process's children end by themselves."""
-    for process in psutil.Process().children(recursive=True):
+def _kill_processes(folder: Path) -> None:
+    """Kill the processes of a Ray that lost its raylet or its GCS: they would end by themselves, and write into its folders until then. A
+    worker whose raylet is dead is no child of this process any more; it still has its log open."""
+    session, own = (folder / SESSION).resolve(), psutil.Process()
+    children = own.children(recursive=True)
+    for process in psutil.process_iter():
         with suppress(psutil.Error):
-            process.kill()
+            if process in children or (
+                process != own and any(Path(file.path).is_relative_to(session) for file in process.open_files())
+            ):
+                process.kill()
 
 
 def _joined(execution: Execution, common: dict[str, Any]) -> Any:

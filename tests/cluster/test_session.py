@@ -6,8 +6,10 @@ import os
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from cluster.driver import OURS
 
@@ -84,7 +86,7 @@ def test_a_ray_that_does_not_start_is_one_sentence(monkeypatch: pytest.MonkeyPat
 
 
 BROKEN_END = """
-import signal, psutil
+import os, signal, sys, psutil
 from harness.cli.terminal import interruptible
 from harness.cluster import session
 from harness.errors import SessionLostError
@@ -97,8 +99,15 @@ with interruptible() as received:
     try:
         with session.session(Execution("local", slots=1), {}):
             session._remove = broken
-            (gcs,) = (child for child in psutil.Process().children() if child.name() == "gcs_server")
-            gcs.kill()
+            import ray
+            @ray.remote
+            class Worker:
+                def pid(self):
+                    return os.getpid()
+            worker = Worker.remote()
+            print(ray.get(worker.pid.remote()), file=sys.__stdout__, flush=True)
+            (raylet,) = (child for child in psutil.Process().children() if child.name() == "raylet")
+            raylet.kill()
             signal.pause()
     except SessionLostError as error:
         print(error, received.number.name, flush=True)
@@ -112,8 +121,11 @@ def test_a_signal_during_the_end_of_a_lost_ray_leaves_nothing(tmp_path: Path) ->
         environment = {**os.environ, "RAY_TMPDIR": short, "TMPDIR": short}
         program = [sys.executable, "-c", BROKEN_END]
         done = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        assert done.stdout.startswith("Ray's GCS process ended"), done.stderr
-        assert done.stdout.endswith(" SIGHUP\n")
+        pid, _, said = done.stdout.partition("\n")
+        assert said.startswith("Ray's raylet process ended"), done.stderr
+        assert said.endswith(" SIGHUP\n")
+        with suppress(psutil.NoSuchProcess):
+            assert psutil.Process(int(pid)).status() == psutil.STATUS_ZOMBIE, "its worker, whose parent is dead"
         left = {path.name for path in Path(short).iterdir()} - {"ray"}
         left |= {path.name for path in (Path(short) / "ray").glob("session_*")}
     assert not left
