@@ -328,6 +328,7 @@ def simulated(folder: Path, url: str, count: int, nodes: int, slots: int, cpu: b
         patched.enter_context(patch.object(pool, "time", cluster))
         patched.enter_context(patch.object(pool, "start_ledger", start_ledger))
         patched.enter_context(patch.object(private, "draining_nodes", dict))
+        patched.enter_context(patch.object(private, "orphaned_placement_groups", list))
         empty: Any = None
         vocabularies = {item.stage.encoder.digest: Vocabulary(100, None, 0) for item in every}
         driver = pool.Pool(
