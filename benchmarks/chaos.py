@@ -592,8 +592,9 @@ def explained(status: int, said: str, struck: set[str]) -> bool:
     """Whether a command ended as one of these kills ends it, with a sentence and without a trace."""
     last = (said.strip().splitlines() or [""])[-1]
     expected = {ENDS[kind] for kind in struck if kind in ENDS}
+    ended = status if status >= 0 else 128 - status  # by a signal after the sentence, when no handler is left
     return (
-        status in expected
+        ended in expected
         and last.startswith("harness: ")
         and "recorded stages are kept" in last
         and not TRACE.search(said)
