@@ -74,7 +74,7 @@ class Cell:
         return self.expected > 0 and self.done == self.expected
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Grid:
     """All cells by (size, row, column id), the design they fill, and the results in the order of the design. `hours`: of training before
     fine-tuning, by row as printed, for a figure over them."""

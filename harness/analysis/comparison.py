@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -200,7 +201,8 @@ def metric_of(grid: Grid, column: str) -> str:
     return "" if column == AVERAGE else grid.resolved.columns[column].metric
 
 
-def runs_of(grid: Grid) -> dict[Place, Runs]:
+@lru_cache(maxsize=2)
+def runs_of(grid: Grid) -> Mapping[Place, Runs]:
     """The scores that cells are made of, by place, Avg among them. Of several configurations that all count, the mean of each replicate."""
     scores: Any = counted_scores(grid)
     found: dict[Place, Runs] = {}

@@ -45,7 +45,7 @@ def ranks(grid: Grid) -> dict[Place, Rank]:
         titles_at[size, column] = [title for title in candidates_of(grid) if grid.cells[size, title, column].complete]
     for size in grid.resolved.sizes:
         over = _over_columns(grid, runs, size)
-        runs |= {(size, title, OVER): of for title, of in over.items()}
+        runs = {**runs, **{(size, title, OVER): of for title, of in over.items()}}
         titles_at[size, OVER] = [*over]
     found = {}
     for (size, column), titles in titles_at.items():

@@ -29,11 +29,16 @@ from harness.wording import counted, listed
 
 
 def comparisons_of(
-    prepared: Prepared, against: str = "", region: float = REGION, items: bool = False, collapsed: bool = True
+    prepared: Prepared,
+    against: str = "",
+    region: float = REGION,
+    items: bool = False,
+    collapsed: bool = True,
+    grid: Grid | None = None,
 ) -> Comparisons:
     """`region`: on the metric's own scale. `items`: test items become a factor. `collapsed`: with the runs that collapsed. Each is planned or exploratory by
-    the seals of the store, whose comparisons are in the family too."""
-    grid, left_out = counted_grid(prepared, collapsed)
+    the seals of the store, whose comparisons are in the family too. `grid`: the table's cells where they are at hand."""
+    grid, left_out = counted_grid(prepared, collapsed, grid)
     if (
         items
         and prepared.unread
@@ -171,9 +176,9 @@ def _set_by_request(prepared: Prepared, row: Row) -> bool:
     return prepared.resolved.set_alone(row) or any(name in row.parts or name not in METHODS for name in shared)
 
 
-def counted_grid(prepared: Prepared, collapsed: bool) -> tuple[Grid, list[str]]:
-    """The table's cells, without the runs that collapsed where `collapsed` is False, and a sentence about those."""
-    grid, _ = grid_of(prepared)
+def counted_grid(prepared: Prepared, collapsed: bool, grid: Grid | None = None) -> tuple[Grid, list[str]]:
+    """The table's cells (`grid`, where they are at hand), without the runs that collapsed where `collapsed` is False, and a sentence about those."""
+    grid = grid or grid_of(prepared)[0]
     if collapsed:
         return grid, []
     fell = grid.results["collapsed"] & (grid.results["status"] == "done")

@@ -28,7 +28,7 @@ def page_of(prepared: Prepared, url: str | None) -> tuple[bool, str]:
     grid, caption = grid_of(prepared)
     comparisons: Comparisons | str
     try:
-        comparisons = comparisons_of(prepared)
+        comparisons = comparisons_of(prepared, grid=grid)
     except UserError as error:
         comparisons = f"No comparison: {str(error).removeprefix('compare: ')}"
     records, curves = {}, {}

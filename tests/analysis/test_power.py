@@ -97,7 +97,7 @@ def test_the_caption_says_what_the_plan_detects_before_and_after_the_runs() -> N
         assert sentence in said, said
         assert "Resolution when all runs are done, the smallest true difference from FT" in said
     wild = "\n".join(note_lines(filled(r, runs(r, Components(0.5, 0.1, 0.2))), Caption(45)))
-    assert f"in points: {planned.title} none." in wild, "no two accuracies are more than 100 points apart"
+    assert f"in points: {planned.title} above 100." in wild, "no two accuracies are more than 100 points apart"
     one_seed = replace(r, seeds=(31,))
     alone = filled(one_seed, runs(one_seed, Components(4e-4, 1e-4, 2e-4)))
     assert alone.complete
