@@ -126,8 +126,8 @@ OWN = {"raylet": "raylet", "gcs": "gcs_server"}
 """Kinds that need a Ray of the command's own, and what their victim is called."""
 ENDS = {"ledger": 2, "raylet": 2, "gcs": 2, "SIGTERM": 143, "SIGHUP": 129}
 """The status with which the command ends when it says why."""
-KILLS_A_TABLE = 20
-"""In the time in which an undisturbed command records its stages: the mean wait from one kill to the next comes from that."""
+MEAN_WAITS = {"bench": 1.5, "group": 8.0, "tune": 1.5}
+"""Mean seconds from one kill to the next. Two workers need ten until they train together: with a kill a second they would never come to it."""
 MEAN_ABSENCE, MEAN_HANG = 3.0, 2.0
 """Seconds until a new node joins after one died, and that a stopped process hangs before it is killed."""
 NOTICES = (2.0, 30.0)
@@ -405,12 +405,6 @@ class Undisturbed:
     outcome: Any
     records: dict[str, Kept]
 
-    @property
-    def seconds(self) -> float:
-        """From its first record to its last."""
-        moments = [record.committed_at for record in self.records.values()]
-        return float(max(moments) - min(moments))
-
 
 @dataclass
 class Tally:
@@ -674,7 +668,7 @@ def chaos(
         while fire.left:
             name, line = next(turns)
             place = folder / f"{name}-{tally.tables + tally.studies + 1}"
-            printed = endured(place, name, line, whole[name].seconds / KILLS_A_TABLE, cluster, fire, tally)
+            printed = endured(place, name, line, MEAN_WAITS[name], cluster, fire, tally)
             tally.judge(place, printed, whole[name])
             tally.say(f"{place.name} is complete after {tally.killed} kills")
             tally.seconds = time.monotonic() - begun
