@@ -12,6 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -78,14 +79,8 @@ def explore(
     def name(trial: Any) -> str:
         return f"{study}_{trial.config['number']:05d}"
 
-    def watch() -> None:
-        while not ended.wait(POLL_SECONDS) and not stop_requests.over:
-            stop_requests.look()
-        if stop_requests.over and not ended.wait(STOP_SECONDS):
-            proposals.over = True
-
     ended = threading.Event()
-    threading.Thread(target=watch, daemon=True).start()
+    threading.Thread(target=watch, args=(stop_requests, proposals, ended), daemon=True).start()
     try:
         tune.Tuner(
             tune.with_resources(
@@ -119,6 +114,16 @@ def explore(
         shutil.rmtree(folder / study, ignore_errors=True)
     if proposals.fatal:
         raise proposals.fatal
+
+
+def watch(stop_requests: StopRequests, proposals: Proposals, ended: threading.Event) -> None:
+    """Until the study has `ended`, ask for stops. Where these are to end it, and running trials do not, tell its proposals. A ledger whose
+    process ended is met by the trials too, which end the study."""
+    with suppress(UserError):
+        while not ended.wait(POLL_SECONDS) and not stop_requests.over:
+            stop_requests.look()
+        if stop_requests.over and not ended.wait(STOP_SECONDS):
+            proposals.over = True
 
 
 def _raise_user_error(error: Exception, folder: Path) -> None:

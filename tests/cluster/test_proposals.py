@@ -6,11 +6,12 @@ import itertools
 import json
 import math
 import random
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import optuna
 import pytest
@@ -22,6 +23,7 @@ from ray.tune.search import Searcher
 from search.small import SPACE, outcome, small_space
 
 from harness.cluster.proposals import REPEATS, Proposals, scheduler_of, search_of
+from harness.cluster.tune import watch
 from harness.errors import UserError
 from harness.search.racing import projected
 from harness.search.space import ResolvedSpace
@@ -686,3 +688,13 @@ def test_an_entry_that_ended_is_finished_unless_it_failed() -> None:
     assert unfinished(entry("complete", good, failed))
     assert unfinished(entry("failed", good)), "its process died"
     assert unfinished(Entry(Trial(0, {})))
+
+
+def test_a_ledger_that_ended_does_not_end_the_watcher_with_a_traceback() -> None:
+    class Lost:
+        over = ""
+
+        def look(self) -> list[str]:
+            raise UserError("The ledger's process ended.")
+
+    watch(cast(Any, Lost()), cast(Any, None), threading.Event())
