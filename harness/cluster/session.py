@@ -129,8 +129,11 @@ def _started(execution: Execution, common: dict[str, Any]) -> tuple[Any, Path]:
                 **common,
             )
         (folder / SESSION).symlink_to(context.address_info["session_dir"])
-    except Exception as error:  # Ray raises bare exceptions for its time limits
+    except BaseException as error:
+        _kill_processes(folder)
         _remove(folder)
+        if not isinstance(error, Exception):  # Ray raises bare ones for its time limits
+            raise
         raise UserError(
             f"Ray did not start on this machine ({first_line(error)}); if the machine is overloaded, run the same command "
             "again later."
@@ -164,9 +167,19 @@ def new_folder() -> Path:
     return folder
 
 
+def _session_folder(folder: Path) -> Path:
+    """Ray's own folder of the command that made `folder`; where Ray had not started yet, by the number of its process."""
+    if (folder / SESSION).is_symlink():
+        return (folder / SESSION).resolve()
+    pid = (folder / OWNER).read_text().split(maxsplit=1)[0]
+    of_pid = Path(private.user_temporary_folder(), "ray").glob(f"session_*_{pid}")
+    dead = int(pid) == os.getpid() or not psutil.pid_exists(int(pid))  # else it is that of another command
+    return max(of_pid, default=folder) if dead else folder
+
+
 def _remove(folder: Path) -> None:
     """Remove what `new_folder` made, and Ray's folder. The last processes of Ray may still write as they end."""
-    session = (folder / SESSION).resolve()
+    session = _session_folder(folder)
     latest = session.parent / "session_latest"
     for _ in range(20):
         for each in (session, folder):
@@ -181,7 +194,7 @@ def _remove(folder: Path) -> None:
 def _kill_processes(folder: Path) -> None:
     """Kill the processes of a Ray that lost its raylet or its GCS: they would end by themselves, and write into its folders until then. A
     worker whose raylet is dead is no child of this process any more; it still has its log open."""
-    session, own = (folder / SESSION).resolve(), psutil.Process()
+    session, own = _session_folder(folder), psutil.Process()
     children = own.children(recursive=True)
     for process in psutil.process_iter():
         with suppress(psutil.Error):

@@ -75,14 +75,27 @@ def test_the_folders_of_a_command_that_was_killed_are_removed_by_the_next(
     assert new.exists(), "its process lives"
 
 
-def test_a_ray_that_does_not_start_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (Exception("The current node timed out during startup. More.\nAnd more."), UserError),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+)
+def test_a_ray_that_does_not_start_leaves_nothing(
+    error: BaseException, raised: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def late(**options: object) -> None:
-        raise Exception("The current node timed out during startup. More.\nAnd more.")
+        (Path(os.environ["RAY_TMPDIR"]) / "ray" / f"session_of_it_{os.getpid()}").mkdir(parents=True)
+        raise error
 
     monkeypatch.setattr("ray.init", late)
-    refused = pytest.raises(UserError, match=r"^Ray did not start on this machine \(The current node timed out")
-    with refused, session(Execution("local", slots=1), {}):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    says = r"^Ray did not start on this machine \(The current node timed out" if raised is UserError else None
+    with pytest.raises(raised, match=says), session(Execution("local", slots=1), {}):
         pass
+    assert [path.name for path in tmp_path.rglob("*")] == ["ray"]
 
 
 BROKEN_END = """
