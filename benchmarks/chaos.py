@@ -1,6 +1,6 @@
 """Kills what benches and studies consist of, at random moments, and counts what was lost and what was left behind.
 
-    python benchmarks/chaos.py [--kills 100] [--seed 0] [--kinds drain,raylet,...] [--commands bench,group,tune] [--json FILE]
+    python benchmarks/chaos.py [--kills 100] [--seed 0] [--kinds drain,raylet,...] [--commands bench,group,tune] [--minutes M] [--json FILE]
 
 A Ray cluster of three nodes (raylets) on this machine, and `harness ... --address ...` as a process of its own. Three commands
 take turns, each in a new store until it has finished: a bench, a bench whose stages are trained by two Ray Train workers together,
@@ -47,6 +47,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
 import random
@@ -126,7 +127,7 @@ OWN = {"raylet": "raylet", "gcs": "gcs_server"}
 """Kinds that need a Ray of the command's own, and what their victim is called."""
 ENDS = {"ledger": 2, "raylet": 2, "gcs": 2, "SIGTERM": 143, "SIGHUP": 129}
 """The status with which the command ends when it says why."""
-MEAN_WAITS = {"bench": 1.5, "group": 8.0, "tune": 1.5}
+MEAN_WAITS = {"bench": 1.5, "group": 8.0, "tune": 4.0}
 """Mean seconds from one kill to the next. Two workers need ten until they train together: with a kill a second they would never come to it."""
 MEAN_ABSENCE, MEAN_HANG = 3.0, 2.0
 """Seconds until a new node joins after one died, and that a stopped process hangs before it is killed."""
@@ -469,13 +470,19 @@ class Tally:
 
 
 class Fire:
-    """Draws moments, kinds and victims, and kills until there are enough. `left`: their kinds, the next one last; `struck`: those of the
+    """Draws moments, kinds and victims, and kills until there are enough, or `until` (`time.monotonic()`). `left`: their kinds, the next one last; `struck`: those of the
     command that runs now."""
 
     def __init__(
-        self, cluster: Nodes, kills: int, seed: int, tally: Tally, kinds: Sequence[str] = tuple(KINDS)
+        self,
+        cluster: Nodes,
+        kills: int,
+        seed: int,
+        tally: Tally,
+        kinds: Sequence[str] = tuple(KINDS),
+        until: float = math.inf,
     ) -> None:
-        self._cluster, self._tally = cluster, tally
+        self._cluster, self._tally, self._until = cluster, tally, until
         self._draw = random.Random(seed)
         self.left = self._draw.choices(kinds, [KINDS[kind] for kind in kinds], k=kills)
         self.struck: set[str] = set()
@@ -524,6 +531,8 @@ class Fire:
 
     def burn(self, driver: Driver) -> bool:
         """Kill when it is time; True when something was hit. A kind that has no victim now waits for another moment."""
+        if time.monotonic() > self._until:
+            self.left.clear()
         if not self.left or time.monotonic() < self._due:
             return False
         self.again()
@@ -651,8 +660,9 @@ def chaos(
     expected: Mapping[str, Undisturbed] | None = None,
     kinds: Sequence[str] = tuple(KINDS),
     file: Path | None = None,
+    until: float = math.inf,
 ) -> Tally:
-    """All of it, in `folder`; `expected` stands for undisturbed runs of the same commands. Counts go to `file` after each command."""
+    """All of it, in `folder`; `expected` stands for undisturbed runs of the same commands. Counts go to `file` after each command. `until`: no kill comes later."""
     tally, begun = Tally(), time.monotonic()
     with nodes(folder) as cluster:
         whole = dict(expected or {})
@@ -664,7 +674,7 @@ def chaos(
                 tally.say(
                     f"undisturbed {name}: {len(whole[name].records)} stages after {time.monotonic() - begun:.0f} s"
                 )
-        fire, turns = Fire(cluster, kills, seed, tally, kinds), cycle(commands.items())
+        fire, turns = Fire(cluster, kills, seed, tally, kinds, until), cycle(commands.items())
         while fire.left:
             name, line = next(turns)
             place = folder / f"{name}-{tally.tables + tally.studies + 1}"
@@ -703,13 +713,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--kinds", default=",".join(KINDS), help="of what is killed, separated by commas (default: all)"
     )
     parser.add_argument("--commands", default=",".join(COMMANDS), help="of what runs by turns (default: all)")
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="no kill comes later (default: until all are spent)"
+    )
     parser.add_argument("--json", type=Path, help="the counts and the log of kills, as a file, after each command")
     given = parser.parse_args(arguments)
     commands = {name: COMMANDS[name] for name in given.commands.split(",")}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder, harmed = Path(tempfile.mkdtemp(prefix="harness-chaos-")), True
     try:
-        tally = chaos(folder, commands, given.kills, given.seed, kinds=given.kinds.split(","), file=given.json)
+        kinds, until = given.kinds.split(","), time.monotonic() + 60 * given.minutes
+        tally = chaos(folder, commands, given.kills, given.seed, kinds=kinds, file=given.json, until=until)
         harmed = tally.harmed
     finally:
         if harmed:
