@@ -37,6 +37,7 @@ from harness.store import Owner, masked
 OWNER, SESSION = "owner", "session"
 """In the temporary folder of a Ray that a command started: a file with the command's pid, start time and host, and a link to Ray's own folder."""
 LOOK_SECONDS = 0.1
+KILL_SECONDS = 3.0
 CONNECT_SECONDS = 5.0
 RECONNECT_SECONDS = 45.0
 """The GCS of a cluster may restart with its state; Ray itself ends the command after 60 s."""
@@ -192,16 +193,15 @@ def _remove(folder: Path) -> None:
 
 
 def _kill_processes(folder: Path) -> None:
-    """Kill the processes of a Ray that lost its raylet or its GCS: they would end by themselves, and write into its folders until then. A
-    worker whose raylet is dead is no child of this process any more; it still has its log open."""
-    session, own = _session_folder(folder), psutil.Process()
-    children = own.children(recursive=True)
+    """Kill the processes of a Ray that lost its raylet or its GCS: they would end by themselves, and write into its folders until then. All have
+    a log open; a worker whose raylet is dead is no child of this process any more."""
+    session, own, killed = _session_folder(folder), psutil.Process(), []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if process in children or (
-                process != own and any(Path(file.path).is_relative_to(session) for file in process.open_files())
-            ):
+            if process != own and any(Path(file.path).is_relative_to(session) for file in process.open_files()):
                 process.kill()
+                killed.append(process)
+    psutil.wait_procs(killed, KILL_SECONDS)
 
 
 def _joined(execution: Execution, common: dict[str, Any]) -> Any:
