@@ -4,7 +4,7 @@
 
 Real: the pool's loop with its workers' bookkeeping, the stages' lifecycle and leases, the ledger's code, its store (SQLite in a temporary
 folder, or the URL of an empty PostgreSQL) and records with predictions of 400 bytes to 40 kB. Simulated: Ray and the workers. They answer
-by a clock of their own, which no stage waits for: stages last as long as the trained ones of results/few_shot_bert_tiny (9 to 163 s, most of them 15 to 30, drawn by seed),
+by a clock of their own, which no stage waits for: stages last as long as the trained ones of results/few_shot_bert_tiny (drawn by seed; docs/clusters.md counts with the file of commit 0310732),
 workers start in 8 s, one stage in 1,000 loses its worker, one in 1,000 fails, and every 10 minutes a node leaves and another joins.
 
 The driver and the ledger are two servers on that clock: what the driver computes takes the time that it takes here, a call of the ledger

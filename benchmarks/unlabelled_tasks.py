@@ -61,8 +61,9 @@ def write(folder: Path, name: str, title: str, sets: tuple[Rows, Rows], classes:
     """The files of one task: labelled rows for training, dev and test, the texts without labels, and what `--tasks` takes."""
     (folder / name).mkdir(parents=True, exist_ok=True)
     train, validation = (
-        [(" ".join(text.split()), classes[label]) for (text,), label in zip(rows.texts, rows.labels, strict=True)]
+        [(" ".join(text.split()), classes[label]) for (text,), label in zip(rows.texts, labels, strict=True)]
         for rows in sets
+        if (labels := rows.labels) is not None
     )
     for split, rows in {"train": train, "dev": validation[:DEV], "test": validation[DEV:][:TEST]}.items():
         with (folder / name / f"{split}.csv").open("w", newline="", encoding="utf-8") as file:

@@ -77,7 +77,7 @@ class Cell:
 @dataclass(frozen=True, eq=False)
 class Grid:
     """All cells by (size, row, column id), the design they fill, and the results in the order of the design. `hours`: of training before
-    fine-tuning, by row as printed, for a figure over them."""
+    fine-tuning, by row as printed, for a figure over them. Not compared by its fields: a cache keeps the one that it was asked with."""
 
     resolved: ResolvedTable
     columns: tuple[str, ...]

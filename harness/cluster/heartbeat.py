@@ -6,7 +6,9 @@ A stopped process (SIGSTOP, a debugger, a paused container) keeps its connection
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import threading
 import time
 from collections import Counter
@@ -56,11 +58,20 @@ def on_driver_node() -> NodeAffinitySchedulingStrategy:
     return on_node(ray.get_runtime_context().get_node_id())
 
 
+def end_with_raylet() -> None:
+    """Let this process be killed when the raylet that started it dies. Ray ends most such processes, after a while; one that it leaves idle would
+    hold its leases for ever. Linux only."""
+    pr_set_pdeathsig = 1
+    with suppress(AttributeError, OSError):  # another system
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
 def start_heartbeat(ledger: Any, name: str) -> None:
-    """Send heartbeats for as long as this process runs.
+    """Send heartbeats for as long as this process runs, which is no longer than its raylet does.
 
     From a thread: training releases the interpreter's lock while it computes.
     """
+    end_with_raylet()
     process = ProcessId.current()
 
     def send() -> None:

@@ -36,6 +36,7 @@ from harness.store import Owner, masked
 
 OWNER, SESSION = "owner", "session"
 """In the temporary folder of a Ray that a command started: a file with the command's pid, start time and host, and a link to Ray's own folder."""
+NOT_STARTED = "Ray did not start on this machine ({}); if the machine is overloaded, run the same command again later."
 LOOK_SECONDS = 0.1
 KILL_SECONDS = 3.0
 CONNECT_SECONDS = 5.0
@@ -92,17 +93,19 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
     finally:
         lost = watchdog.lost  # ray.shutdown would end this process with another exit status
         try:
-            _end(folder, lost)
+            _end(folder, lost=bool(lost))
         except KeyboardInterrupt:  # the first signal that ends the command; later ones are ignored
-            _end(folder, lost)
+            _end(folder, lost=bool(lost))
             if not lost:
                 raise
         if lost:
+            sys.excepthook = sys.__excepthook__  # Ray's asks the dead GCS for a minute before it prints an error
             raise SessionLostError(f"{lost}; recorded stages are kept, and the same command resumes.")
 
 
-def _end(folder: Path | None, lost: str) -> None:
-    """End the Ray that this command started in `folder`, or leave the cluster, and remove the folder."""
+def _end(folder: Path | None, *, lost: bool) -> None:
+    """End the Ray that this command started in `folder`, or leave the cluster, and remove the folder. May be called again where a signal
+    broke it off. `lost`: its GCS or raylet is dead, and `ray.shutdown` would end this process."""
     if not lost:
         import ray
 
@@ -121,7 +124,7 @@ def _started(execution: Execution, common: dict[str, Any]) -> tuple[Any, Path]:
     logs = private.user_temporary_folder()  # which would follow TMPDIR
     folder = new_folder()
     try:
-        with patch.dict(os.environ, {"RAY_TMPDIR": logs, "TMPDIR": str(folder)}):
+        with patch.dict(os.environ, {"RAY_TMPDIR": logs, "TMPDIR": str(folder)}), _waiting_for_gcs(folder):
             context = ray.init(
                 address="local",
                 num_cpus=max(1, round(slots * execution.cpus_per_run)),
@@ -131,20 +134,39 @@ def _started(execution: Execution, common: dict[str, Any]) -> tuple[Any, Path]:
             )
         (folder / SESSION).symlink_to(context.address_info["session_dir"])
     except BaseException as error:
-        _kill_processes(folder)
-        _remove(folder)
+        _end(folder, lost=True)
         if not isinstance(error, Exception):  # Ray raises bare ones for its time limits
             raise
-        raise UserError(
-            f"Ray did not start on this machine ({first_line(error)}); if the machine is overloaded, run the same command "
-            "again later."
-        ) from None
+        raise UserError(NOT_STARTED.format(first_line(error))) from None
     asked = os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
     if asked and not ip_address(context.address_info["node_ip_address"]).is_loopback:
-        ray.shutdown()
-        _remove(folder)
+        _end(folder, lost=False)
         raise UserError("Ray listens on all addresses: it was imported before harness.cluster; import that one first.")
     return context, folder
+
+
+@contextmanager
+def _waiting_for_gcs(folder: Path) -> Iterator[None]:
+    """End this process with a sentence if the GCS ends while Ray starts in `folder`: `ray.init` would wait for it, deaf to signals, and after
+    a minute end the process itself, with nothing removed."""
+    others, started = psutil.Process().children(), threading.Event()
+
+    def watch() -> None:
+        gcs: psutil.Process | None = None
+        while not started.wait(LOOK_SECONDS):
+            gcs = gcs or _process((child for child in psutil.Process().children() if child not in others), "gcs_server")
+            if gcs and _ended(gcs):
+                _end(folder, lost=True)
+                print(f"harness: {NOT_STARTED.format('its GCS process ended')}", file=sys.stderr, flush=True)
+                os._exit(2)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        started.set()
+        watcher.join()
 
 
 def remove_abandoned() -> None:
@@ -172,6 +194,8 @@ def _session_folder(folder: Path) -> Path:
     """Ray's own folder of the command that made `folder`; where Ray had not started yet, by the number of its process."""
     if (folder / SESSION).is_symlink():
         return (folder / SESSION).resolve()
+    if not (folder / OWNER).exists():  # removed already
+        return folder
     pid = (folder / OWNER).read_text().split(maxsplit=1)[0]
     of_pid = Path(private.user_temporary_folder(), "ray").glob(f"session_*_{pid}")
     dead = int(pid) == os.getpid() or not psutil.pid_exists(int(pid))  # else it is that of another command

@@ -22,7 +22,7 @@ from ray import tune
 from ray.exceptions import RayTaskError
 
 from harness import private
-from harness.cluster.heartbeat import CHECKS, HANG_SECONDS
+from harness.cluster.heartbeat import CHECKS, HANG_SECONDS, end_with_raylet
 from harness.cluster.ledger import LeasedStages, StopRequests, ask
 from harness.cluster.proposals import Ended, Proposals, scheduler_of
 from harness.cluster.worker import WORKER_LOST, TokenCache, WorkerResult, answer, died_with_node, submit
@@ -170,6 +170,7 @@ class HarnessTrial(tune.Trainable):
     evaluator."""
 
     def setup(self, config: dict[str, Any], make_evaluator: Callable[[], Evaluator]) -> None:
+        end_with_raylet()
         self._evaluator = make_evaluator()
         self._begin(config)
 

@@ -171,12 +171,13 @@ def _by_size(grid: Grid, columns: Sequence[Resolution]) -> str:
     """'20 examples: SST-2 4.10, CoLA 6.20; 100 examples: ...'; 'above 100' points where no two scores are so far apart."""
     by_size = []
     for size in dict.fromkeys(each.size for each in columns):
-        finds = {each.title: each.detects or 0.0 for each in columns if each.size == size}
-        listing = ", ".join(
-            f"{title} {in_points(least) if least < 1 else 'above 100'}" for title, least in finds.items()
-        )
+        listing = ", ".join(f"{each.title} {_detected(each.detects or 0.0)}" for each in columns if each.size == size)
         by_size.append(f"{examples_text(size)}: {listing}" if len(grid.resolved.sizes) > 1 else listing)
     return "; ".join(by_size)
+
+
+def _detected(least: float) -> str:
+    return in_points(least) if least < 1 else "above 100"
 
 
 def quoted_lines(rows: Iterable[Quoted]) -> Iterator[str]:

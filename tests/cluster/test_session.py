@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -91,6 +92,9 @@ def test_a_ray_that_does_not_start_leaves_nothing(
 
     monkeypatch.setattr("ray.init", late)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    abandoned = tmp_path / "harness-dead"
+    abandoned.mkdir()
+    (abandoned / OWNER).write_text(f"{os.getpid()} 1.0 {Owner.current().host}")
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     says = r"^Ray did not start on this machine \(The current node timed out" if raised is UserError else None
     with pytest.raises(raised, match=says), session(Execution("local", slots=1), {}):
@@ -98,16 +102,57 @@ def test_a_ray_that_does_not_start_leaves_nothing(
     assert [path.name for path in tmp_path.rglob("*")] == ["ray"]
 
 
+STARTED = """
+from harness.cluster.session import session
+from harness.execution import Execution
+with session(Execution("local", slots=1), {}):
+    print("started", flush=True)
+"""
+
+
+@pytest.mark.ray
+def test_a_gcs_that_ends_while_ray_starts_ends_the_command_in_a_sentence(tmp_path: Path) -> None:
+    """Ray itself would be deaf for a minute, and end the process then without a word."""
+    with tempfile.TemporaryDirectory(prefix="ray") as short:  # a socket's path has 107 bytes
+        environment = {**os.environ, "RAY_TMPDIR": short, "TMPDIR": short}
+        with subprocess.Popen(
+            [sys.executable, "-c", STARTED],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as command:
+            while not [
+                *Path(short).glob("ray/session_*/gcs_server_port_*")
+            ]:  # until then Ray does not let other threads run
+                assert command.poll() is None
+                time.sleep(0.01)
+            (gcs,) = (child for child in psutil.Process(command.pid).children() if child.name() == "gcs_server")
+            gcs.kill()
+            out, err = command.communicate()
+        left = {path.name for path in Path(short).iterdir()} - {"ray"}
+        left |= {path.name for path in (Path(short) / "ray").iterdir()}
+    assert (command.returncode, out) == (2, "")
+    assert err.startswith("harness: Ray did not start on this machine (its GCS process ended); ")
+    assert err.count("\n") == 1
+    assert not left
+
+
 BROKEN_END = """
-import faulthandler, os, signal, sys, time, psutil
-faulthandler.dump_traceback_later(50)  # it hung once on a busy machine, and said nothing of where
+import contextlib, os, signal, sys, time, psutil
 from harness.cli.terminal import interruptible
 from harness.cluster import session
 from harness.errors import SessionLostError
 from harness.execution import Execution
+def alive(process):
+    with contextlib.suppress(psutil.Error):  # it ends just now
+        return process.is_running() and process.status() != "zombie"
 remove = session._remove
 def broken(folder):
     session._remove = remove
+    if sys.argv[1] == "removed":
+        remove(folder)
     signal.raise_signal(signal.SIGHUP)
 with interruptible() as received:
     try:
@@ -126,7 +171,7 @@ with interruptible() as received:
             while True:
                 time.sleep(0.1)
     except SessionLostError as error:
-        left = [process.name() for process in started if process.is_running() and process.status() != "zombie"]
+        left = [process.pid for process in started if alive(process)]
         print(error, *left, received.number.name, flush=True)
         session.os._exit(0)
 """
@@ -134,10 +179,11 @@ with interruptible() as received:
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_signal_during_the_end_of_a_lost_ray_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("folders", ["there", "removed"])
+def test_a_signal_during_the_end_of_a_lost_ray_leaves_nothing(folders: str, tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="ray") as short:  # a socket's path has 107 bytes
         environment = {**os.environ, "RAY_TMPDIR": short, "TMPDIR": short}
-        program = [sys.executable, "-c", BROKEN_END]
+        program = [sys.executable, "-c", BROKEN_END, folders]
         done = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         pid, _, said = done.stdout.partition("\n")
         assert said.startswith("Ray's raylet process ended"), done.stderr

@@ -1,0 +1,47 @@
+"""What a process of Ray that trains, or holds leases, does as it starts."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from harness.cluster import heartbeat
+from harness.cluster.tune import HarnessTrial
+
+LIBC = ctypes.CDLL(None)
+SET, GET = 1, 2
+
+
+@pytest.fixture
+def without_signal() -> Iterator[None]:
+    yield
+    LIBC.prctl(SET, 0)
+
+
+class Evaluator:
+    def begin(self, number: int, point: Any) -> None: ...
+
+
+def start_trial() -> None:
+    HarnessTrial.setup(object.__new__(HarnessTrial), {"number": 0, "point": {}}, Evaluator)
+
+
+def start_worker() -> None:
+    heartbeat.start_heartbeat(None, "worker")
+
+
+@pytest.mark.skipif(not hasattr(LIBC, "prctl"), reason="Linux only")
+@pytest.mark.usefixtures("without_signal")
+@pytest.mark.parametrize("start", [start_trial, start_worker])
+def test_it_is_killed_with_its_raylet(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else an orphan of a trial keeps its leases: on 25 November 2026 a study waited for one for ever."""
+    monkeypatch.setattr(heartbeat.ProcessId, "current", lambda: None)
+    monkeypatch.setattr(heartbeat.threading.Thread, "start", lambda self: None)
+    start()
+    set_to = ctypes.c_int()
+    LIBC.prctl(GET, ctypes.byref(set_to))
+    assert set_to.value == signal.SIGKILL
