@@ -151,6 +151,7 @@ class OwnProtocol(Protocol):
         pool = source.load(task, WHOLE if whole else task.train)
         labelled = f"{len(pool):,} labelled rows"
         tests, words, repeated = self._given_tests(task, source), [], tuple(_repeated(pool))
+        is_test = bool(tests) and task.dev in own_tests(task, source).values()
         if not tests:
             held_out = _Texts(task, pool).share(self._scope("test"), self.TEST_SHARE, self.MOST_TEST)
             if not held_out.any() or held_out.all():
@@ -165,8 +166,7 @@ class OwnProtocol(Protocol):
             words += [f"{name} all {len(rows):,} rows of {_place(task, name)}" for name, rows in tests.items()]
             words.append(labelled)
         dev = None
-        beside = not whole and task.dev not in own_tests(task, source).values()
-        if task.own and (task.dev in dict(task.files) or (beside and source.has(task, task.dev))):
+        if task.own and (task.dev in dict(task.files) or not (whole or is_test)) and source.has(task, task.dev):
             if self.dev != "once":
                 raise UserError(
                     f"task {task.name}: protocol {self.name} draws dev from the labelled rows, and the task has a dev set; take protocol "

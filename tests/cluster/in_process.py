@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.cli import main
 from harness.cluster import ledger as ledger_module
 from harness.cluster.ledger import LeasedStages, Ledger
 from harness.cluster.worker import WorkerResult
@@ -110,3 +112,12 @@ def patch(monkeypatch: pytest.MonkeyPatch, stop_after: int = 0) -> None:
     monkeypatch.setattr("harness.cluster.pool.Pool", PoolHere)
     monkeypatch.setattr(ledger_module, "ask", lambda ledger, what, *arguments: getattr(ledger, what)(*arguments))
     monkeypatch.setattr(PoolHere, "stop_after", stop_after)
+
+
+def alone(folder: Path, lines: Iterable[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run these commands in this process, in a new folder."""
+    with monkeypatch.context() as here:
+        folder.mkdir()
+        here.chdir(folder)
+        patch(here)
+        assert not any(main(line.split()) for line in lines)

@@ -40,7 +40,10 @@ def main(word: str, folder: str) -> None:
             words = [ray, "start", *place, "--node-ip-address", f"{NETWORK}.{number}", "--num-cpus", "1", "--block"]
             words += ["--temp-dir", f"{folder}/{number}", "--disable-usage-stats"]
             raylets.append(subprocess.Popen(["ip", "netns", "exec", name, *words], stdout=subprocess.DEVNULL))
-            time.sleep(5)
+            if number == 1:  # the second joins it
+                asks = ["ip", "netns", "exec", name, ray, "health-check", "--address", f"{NETWORK}.1:6379"]
+                while subprocess.run(asks, capture_output=True).returncode:
+                    time.sleep(0.5)
         print(f"{NETWORK}.1:6379", f"ip netns exec {names[0]}", flush=True)
         while not Path("cut").exists():
             time.sleep(0.1)
@@ -51,6 +54,8 @@ def main(word: str, folder: str) -> None:
         for name in names:
             for pid in subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True).stdout.split():
                 subprocess.run(["kill", "-9", pid])
+        for raylet in raylets:
+            raylet.wait()
         for name in (bridge, *names):
             subprocess.run(["ip", "netns", "del", name])
 

@@ -13,7 +13,6 @@ import pytest
 from cluster import in_process
 from cluster.driver import Driver, kept, numbers, started, waited
 
-from harness.cli import main
 from harness.store import Store
 
 CLUSTER = Path(__file__).with_name("draining.py")
@@ -107,11 +106,7 @@ def test_what_is_lost_with_nodes(
             order("add")
             order("add")
             assert driver.wait() == 0, driver.err
-    with monkeypatch.context() as here:
-        (tmp_path / "alone").mkdir()
-        here.chdir(tmp_path / "alone")
-        in_process.patch(here)
-        assert [main(line.split()) for line in alone] == [0] * len(alone)
+    in_process.alone(tmp_path / "alone", alone, monkeypatch)
     found = kept(tmp_path / "command")
     if what != "group":  # sums over two ranks are rounded otherwise
         assert numbers(found) == numbers(kept(tmp_path / "alone"))

@@ -15,8 +15,6 @@ import pytest
 from cluster import in_process
 from cluster.driver import Driver, kept, numbers, started, waited
 
-from harness.cli import main
-
 CLUSTER = Path(__file__).with_name("partition.py")
 LINE = (
     "bench --table few_shot --tasks movies --sizes 20 --subsets 0 --seeds 31,42 --methods ft --set fine_tune.steps=400 "
@@ -62,11 +60,7 @@ def test_nothing_is_lost_or_doubled_beyond_a_cut(
             waited("the stage back", lambda: seen("retried: .*: its worker's node left"))
             assert driver.wait() == 0, driver.err
             assert "Traceback" not in driver.err
-    with monkeypatch.context() as here:
-        (tmp_path / "alone").mkdir()
-        here.chdir(tmp_path / "alone")
-        in_process.patch(here)
-        assert main(LINE.split()) == 0
+    in_process.alone(tmp_path / "alone", [LINE], monkeypatch)
     records = kept(tmp_path / "bench")
     assert numbers(records) == numbers(kept(tmp_path / "alone"))
     assert [(record.status, record.attempt) for record in records.values()] == [("done", 1)] * 2

@@ -158,6 +158,19 @@ def test_the_users_test_and_dev_files_are_whole_and_out_of_training(tmp_path: Pa
             cut(OWN[name], task, source)
 
 
+@pytest.mark.parametrize("has_test", [False, True])
+def test_a_folders_validation_set_is_dev(has_test: bool, tmp_path: Path) -> None:
+    """Without a test set, too, which is then drawn from the training file: labelled rows are not left unread."""
+    write_file(tmp_path / "data/train.csv", rows(400))
+    write_file(tmp_path / "data/validation.csv", rows(60, 1000))
+    if has_test:
+        write_file(tmp_path / "data/test.csv", rows(60, 2000))
+    train, dev, test = cut(ONCE, *opened(tmp_path, "data"))
+    assert Counter(dev.texts) == Counter((row["text"],) for row in rows(60, 1000))
+    assert len(train) + (0 if has_test else len(test)) == len(rows(400))
+    assert len(forms(test)) == (60 if has_test else 100)
+
+
 @pytest.mark.parametrize("name", ["own_redrawn", "own_small_dev", "own_cross_validated"])
 def test_dev_is_drawn_with_each_subset_and_test_is_not(name: str, tmp_path: Path) -> None:
     write_file(tmp_path / "a.csv", rows(200))
