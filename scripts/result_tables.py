@@ -2,10 +2,10 @@
 `<!-- /results -->`. `tests/test_docs.py` compares them.
 
     python scripts/result_tables.py              # all pages again
-    python scripts/result_tables.py FILE KIND [sizes=20,100] [columns=sst2] [rows=FT,SCL] [grid=5x3] [against=FT]   # one table, printed
+    python scripts/result_tables.py FILE KIND [sizes=20,100] [columns=sst2] [rows=FT,SCL] [grid=5x3] [against=FT] [average=Avg]   # one table, printed
 
 KIND is `scores` (mean ± standard deviation of the test scores over subsets and seeds; `4/15` while runs of `grid` are missing) or `differences` (each row minus
-`against`, the first row by default, pair by pair: points, the crossed 95 % interval, p, p by Holm over all such differences of these rows in the file; a space in the name of a row is written as _). `harness compare` says
+`against`, the first row by default, pair by pair: points, the crossed 95 % interval, p, p by Holm over all such differences of these rows in the file; a space in the name of a row is written as _). `average` names a further column, the mean over the columns of runs that are there in all of them. `harness compare` says
 more where the store is at hand; docs/statistics.md has the method. FILE is as `harness report --format csv` writes it; after a comma files of other systems
 follow, as `harness report --other-system` takes them.
 """
@@ -38,6 +38,13 @@ def results(paths: list[Path]) -> pd.DataFrame:
     frame = frame.assign(column=frame["column"].fillna(frame["task"]), status=frame["status"].fillna("done"))
     first = frame.groupby("column", sort=False)["metric"].transform("first")
     return frame[(frame["metric"] == first) & (frame["status"] == "done")]
+
+
+def averaged(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    """`frame` with a further column: the mean over all columns of each run that has a score in all of them."""
+    scores = frame.pivot_table(index=["row", "size", "subset", "seed"], columns="column", values="test", sort=False)
+    means = scores.dropna().mean(axis=1).rename("test").reset_index()
+    return pd.concat([frame, means.assign(column=name, metric="mean")], ignore_index=True)
 
 
 def score_rows(frame: pd.DataFrame, grid: str) -> tuple[list[str], list[list[str]]]:
@@ -90,6 +97,8 @@ def table(words: list[str]) -> str:
     frame = results([REPOSITORY / name for name in files.split(",")])
     if "rows" in options:
         frame = frame[frame["row"].isin(options["rows"].replace("_", " ").split(","))]
+    if "average" in options:
+        frame = averaged(frame, options["average"])
     shown = frame
     for name, column in {"sizes": "size", "columns": "column"}.items():
         if name in options:

@@ -142,6 +142,16 @@ def test_a_missing_run_of_a_file_leaves_out_its_subset_and_its_mean() -> None:
     assert module.score_rows(frame, "")[1][0] == ["A", "14/15"]
 
 
+def test_an_average_is_over_runs_that_all_columns_have() -> None:
+    one, other = np.random.default_rng(0).random((2, 3, 2))
+    module = script("result_tables")
+    frame = pd.concat([scored({"A": one}), scored({"A": other}).assign(column="d").iloc[1:]])
+    average = module.averaged(frame, "Avg").query("column == 'Avg'").set_index(["subset", "seed"])["test"]
+    assert average.to_dict() == pytest.approx(
+        {at: (one[at] + other[at]) / 2 for at in np.ndindex(3, 2) if at != (0, 0)}
+    )
+
+
 def test_the_command_under_readmes_result_makes_the_table_beside_it() -> None:
     """Its rows, subsets, seeds and size, and as many stages as the text counts, besides the MLM stage that rows share."""
     text = (
