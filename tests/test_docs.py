@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 
@@ -13,9 +13,6 @@ import pandas as pd
 import pytest
 
 from harness.cli.request import read_words
-from harness.methods import METHODS
-from harness.planning.resolve import resolve
-from harness.planning.table import load_table
 from harness.statistics.difference import difference
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -153,27 +150,28 @@ def test_an_average_is_over_runs_that_all_columns_have() -> None:
 
 
 def test_the_command_under_readmes_result_makes_the_table_beside_it() -> None:
-    """Its rows, subsets, seeds and size, and as many stages as the text counts, besides the MLM stage that rows share."""
+    """Its rows, subsets, seeds and size are those of the file, and those that the text counts."""
     text = (
         (REPOSITORY / "README.md")
         .read_text(encoding="utf-8")
         .partition("<!-- result -->")[2]
         .partition("<!-- /result -->")[0]
     )
-    words = next(line for line in text.splitlines() if line.startswith("    harness bench")).split()[1:]
-    request = replace(read_words(words), data=None)
-    resolved = resolve(load_table(request.table), request)
+    request = read_words(next(line for line in text.splitlines() if line.startswith("    harness bench")).split()[1:])
+    (file,) = set(re.findall(r"<!-- results (\S+)", text))
+    runs = pd.read_csv(REPOSITORY / file)
     shown = [
         line.split("|")[1].strip()
         for line in text.partition("<!-- /results -->")[0].splitlines()
         if line.startswith("|")
     ][2:]
-    assert [row.name for row in resolved.rows] == shown
-    numbers = {"Five": 5, "three": 3}
-    told = re.search(r"(\w+) training subsets, (\w+) seeds each; test accuracy of (\d+)\s+runs", text)
+    assert list(dict.fromkeys(runs["row"])) == shown
+    assert list(dict.fromkeys(runs["method"])) == list(request.methods or ())
+    assert {f"{task}.yaml" for task in runs["task"]} == set(request.tasks or ())
+    asked = set(product(request.sizes or (), request.subsets or (), request.seeds or ()))
+    assert set(zip(runs["size"], runs["subset"], runs["seed"], strict=True)) == asked
+    numbers = {"Eight": 8, "five": 5}
+    told = re.search(r"(\w+) training subsets, (\w+) seeds each;\s+test accuracy of (\d+)\s+runs", text)
     assert told
-    assert (len(resolved.subsets), len(resolved.seeds)) == (numbers[told[1]], numbers[told[2]])
-    assert len(resolved.replicates) == int(told[3])
-    assert resolved.sizes == (100,)
-    stages = sum(len(resolved.replicates) * (2 if METHODS[row.method].train else 1) for row in resolved.rows)
-    assert f"The {stages} stages of FT, TAPT and CMLM" in text
+    assert (runs["subset"].nunique(), runs["seed"].nunique()) == (numbers[told[1]], numbers[told[2]])
+    assert len(asked) == int(told[3])
