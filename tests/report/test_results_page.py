@@ -20,6 +20,7 @@ from harness.analysis.schema import Result
 from harness.analysis.variance import decomposed
 from harness.errors import UserError
 from harness.methods import METHODS
+from harness.objectives import objective
 from harness.planning.request import Request
 from harness.planning.resolve import resolve
 from harness.planning.resolved import ResolvedTable
@@ -65,7 +66,8 @@ def made(r: ResolvedTable, found: list[Result], **caption_: Any) -> str:
     for each in found:
         place = (each.size, each.row, each.task, each.subset, each.seed)
         key = hashlib.sha256(repr(place).encode()).hexdigest()[:32]
-        stage = SimpleNamespace(key=key, selection=SimpleNamespace(metric="accuracy"))
+        trained = objective("tfidf" if each.row == "TF-IDF" else "cross_entropy")
+        stage = SimpleNamespace(key=key, selection=SimpleNamespace(metric="accuracy"), objective=trained)
         stage.chain = (stage,)
         names = {"row": each.row, "task": each.task, "size": each.size, "subset": each.subset, "seed": each.seed}
         runs[place] = SimpleNamespace(stage=stage, **names)
@@ -149,6 +151,15 @@ def test_every_picture_has_a_name_and_its_data(page: str) -> None:
     assert len(ids) == len(set(ids))
     referred = set(re.findall(r'(?:href="#|url\(#)([\w-]+)', page))
     assert referred <= set(ids)
+
+
+def test_what_is_fitted_has_no_learning_curve() -> None:
+    """What TF-IDF is scored at on dev are candidates of a strength, not updates."""
+    r = few_shot(**SMALL | {"methods": ("ft", "tfidf")})
+    _, _, section = Parsed(made(r, results(r))).text.partition("Dev score over the updates")
+    curves, _, _ = section.partition("Cost")
+    assert "FT" in curves
+    assert "TF-IDF" not in curves
 
 
 def test_cells_have_intervals_verdicts_and_the_papers_numbers() -> None:

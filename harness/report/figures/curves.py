@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from harness.analysis.cells import Grid, counted_scores
+from harness.objectives import definition_of
 from harness.report.document import Block, Picture, Pictures, Table
 from harness.report.figures.panels import columns_of, handles_of, legend_below, look, panels_of
 from harness.report.figures.picture import picture
@@ -53,8 +54,13 @@ class Panel:
 
 
 def curves_of(grid: Grid, runs: Sequence[Run], curves: Curves) -> list[Panel]:
-    """Every task and size, with the rows of which some run is done and was scored at two updates or more."""
-    keys = {(run.size, run.row, run.task, run.subset, run.seed): run.stage.key for run in runs}
+    """Every task and size, with the rows of which some run is done and was scored at two updates or more. Rows that scikit-learn fits have
+    none: what they are scored at are candidates."""
+    keys = {
+        (run.size, run.row, run.task, run.subset, run.seed): run.stage.key
+        for run in runs
+        if not definition_of(run.stage.objective).fitted
+    }
     metrics = {run.task: run.stage.selection.metric for run in runs if run.stage.selection}
     columns = {column.task: column.title for column in reversed([*grid.resolved.columns.values()])}
     scores: Any = counted_scores(grid).drop_duplicates(["size", "configuration", "task", "subset", "seed"])
