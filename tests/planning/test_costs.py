@@ -102,6 +102,22 @@ def test_no_two_ticks_of_the_cost_read_the_same(times: float) -> None:
     assert ("best at this cost" in [line.get_label() for line in axes.lines]) == (times > 1)
 
 
+@pytest.mark.parametrize("flops", [{"FT": 0.0, "SCL": 3e11}, {"FT": 0.0, "SCL": 0.0}])
+def test_a_row_without_flops_is_drawn_at_nought(flops: dict[str, float]) -> None:
+    """TF-IDF computes none that are counted, and a logarithmic axis has no nought."""
+    scores = np.random.default_rng(6).normal(0.7, 0.05, (5, 3))
+    of_runs = {(row, "sst2", SIZE): [RunCost(Cost(cost, 2.0), Cost())] for row, cost in flops.items()}
+    canvas = _figure(costs(grid(resolved(), scores), of_runs, {}), "examples")
+    canvas.canvas.draw()
+    (axes,) = canvas.axes
+    low, high = axes.get_xlim()
+    points = {line.get_xdata()[0] for line in axes.lines if len(line.get_xdata()) == 1}
+    assert all(low < place < high for place in points)
+    names = {label.get_text(): label.get_position()[0] for label in axes.get_xticklabels()}
+    assert {"0": names["0"], scientific(3e11, 2): 3e11} == names if flops["SCL"] else True
+    assert not flops["SCL"] or names["0"] in points
+
+
 def test_of_equal_cells_none_beats_the_other() -> None:
     r = resolved()
     scores = np.random.default_rng(4).normal(0.7, 0.05, (5, 3))

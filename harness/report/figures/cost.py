@@ -15,6 +15,8 @@ COST = "cost"
 WIDE = 1.4
 """Two costs within a factor of two have a tick each from this ratio on: closer labels would overlap."""
 SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+FREE = 4
+"""Rows without FLOPs are drawn where this part of the cheapest other row's would be."""
 CLOSE, APART = 1.05, 1.04
 """Points whose costs differ by less than `CLOSE` times are drawn side by side, each `APART` times as far to the right."""
 
@@ -47,38 +49,49 @@ def _figure(costs: Sequence[CellCost], size_unit: str) -> Any:
 
 
 def _panel(axes: Any, by_cost: Sequence[CellCost], rows: Sequence[str]) -> None:
+    costs = [cell.total.flops for cell in by_cost]
+    positive = [flops for flops in costs if flops > 0]
+    free = positive[0] / FREE if positive else 0.0
+    places = [flops or free for flops in costs]
     side, before = 0, 0.0
-    for index, cell in enumerate(by_cost):
-        close = index and cell.total.flops < CLOSE * before
+    for index, (cell, place) in enumerate(zip(by_cost, places, strict=True)):
+        close = index and place < CLOSE * before
         side = side + 1 if close else 0  # beside points of equal cost, not upon them
-        before = before if side else cell.total.flops
+        before = before if side else place
         half = None if cell.high is None else 100 * (cell.high - cell.score)
-        place, style = cell.total.flops * APART**side, mark(rows.index(cell.row))
-        axes.errorbar([place], [100 * cell.score], yerr=half, **style, capsize=3, label=cell.row)
-    cheap, dear = (cell.total.flops for cell in (by_cost[0], by_cost[-1]))
-    best = [cell for cell in by_cost if not cell.beaten]
+        style = mark(rows.index(cell.row))
+        axes.errorbar([place * APART**side], [100 * cell.score], yerr=half, **style, capsize=3, label=cell.row)
+    best = [(place, cell) for place, cell in zip(places, by_cost, strict=True) if not cell.beaten]
     axes.plot(
-        [cell.total.flops for cell in best] + [by_cost[-1].total.flops],
-        [100 * cell.score for cell in best] + [100 * best[-1].score],
+        [place for place, _ in best] + [places[-1]],
+        [100 * cell.score for _, cell in best] + [100 * best[-1][1].score],
         color=MUTED,
         linewidth=0.8,
         drawstyle="steps-post",
         zorder=0,
-        label="best at this cost" if dear > cheap else None,
+        label="best at this cost" if places[-1] > places[0] else None,
     )
-    if max(cell.total.flops for cell in by_cost) > 0:
-        from matplotlib.ticker import LogLocator, NullLocator
+    if positive:
+        _ticks(axes, positive[0], positive[-1], free if 0 in costs else None)
 
-        axes.set_xscale("log")
-        if dear < 2 * cheap:  # no round number may lie between them
-            axes.set_xlim(cheap / 2, 2 * dear)  # points beside others of equal cost would be read as dearer
-            ends = (cheap, dear) if dear > WIDE * cheap else (cheap,)
-            axes.set_xticks(ends, [scientific(flops, 2) for flops in ends])
-        else:
-            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if dear < 50 * cheap else (1,)))
-            axes.xaxis.set_major_formatter(lambda flops, _: scientific(flops))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.margins(x=0.1)
+
+def _ticks(axes: Any, cheap: float, dear: float, free: float | None) -> None:
+    """A logarithmic axis from the cheapest row to the dearest. `free`: where rows without FLOPs stand, under a tick 0."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axes.set_xscale("log")
+    if dear < 2 * cheap:  # no round number may lie between them
+        axes.set_xlim((free or cheap) / 2, 2 * dear)  # points beside others of equal cost would be read as dearer
+        ends = [cheap, dear] if dear > WIDE * cheap else [cheap]
+        ticks = {flops: scientific(flops, 2) for flops in ends}
+    else:
+        locator = LogLocator(subs=(1, 2, 5) if dear < 50 * cheap else (1, 3) if dear < 500 * cheap else (1,))
+        ticks = {flops: scientific(flops) for flops in locator.tick_values(cheap, dear) if cheap <= flops <= dear}
+    if free:
+        ticks = {free: "0", **ticks}
+    axes.set_xticks([*ticks], [*ticks.values()])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.margins(x=0.1)
 
 
 def scientific(flops: float, digits: int = 0) -> str:
