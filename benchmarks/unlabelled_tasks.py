@@ -37,7 +37,7 @@ QUESTIONS = "data/question_labels.txt"
 
 
 def polarity(folder: Path, column: str) -> tuple[Rows, Rows]:
-    """Training and validation rows of Amazon or Yelp polarity."""
+    """Training and validation rows of Amazon or Yelp polarity, in the order of the files: a source of the harness has its own."""
 
     def read(split: str) -> Rows:
         table = pq.read_table(folder / f"{split}.parquet", columns=[column, "label"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +14,9 @@ import pandas as pd
 import pytest
 
 from harness.cli.request import read_words
+from harness.methods import METHODS
+from harness.planning.resolve import resolve
+from harness.planning.table import load_table
 from harness.statistics.difference import difference
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -149,6 +153,12 @@ def test_an_average_is_over_runs_that_all_columns_have() -> None:
     )
 
 
+def shown_rows(text: str) -> list[str]:
+    """The names of the rows in the first table of results."""
+    table = text.partition("<!-- /results -->")[0].splitlines()
+    return [line.split("|")[1].strip() for line in table if line.startswith("|")][2:]
+
+
 def test_the_command_under_readmes_result_makes_the_table_beside_it() -> None:
     """Its rows, subsets, seeds and size are those of the file, and those that the text counts."""
     text = (
@@ -160,12 +170,7 @@ def test_the_command_under_readmes_result_makes_the_table_beside_it() -> None:
     request = read_words(next(line for line in text.splitlines() if line.startswith("    harness bench")).split()[1:])
     (file,) = set(re.findall(r"<!-- results (\S+)", text))
     runs = pd.read_csv(REPOSITORY / file)
-    shown = [
-        line.split("|")[1].strip()
-        for line in text.partition("<!-- /results -->")[0].splitlines()
-        if line.startswith("|")
-    ][2:]
-    assert list(dict.fromkeys(runs["row"])) == shown
+    assert list(dict.fromkeys(runs["row"])) == shown_rows(text)
     assert list(dict.fromkeys(runs["method"])) == list(request.methods or ())
     assert {f"{task}.yaml" for task in runs["task"]} == set(request.tasks or ())
     asked = set(product(request.sizes or (), request.subsets or (), request.seeds or ()))
@@ -175,3 +180,20 @@ def test_the_command_under_readmes_result_makes_the_table_beside_it() -> None:
     assert told
     assert (runs["subset"].nunique(), runs["seed"].nunique()) == (numbers[told[1]], numbers[told[2]])
     assert len(asked) == int(told[3])
+
+
+def test_the_command_on_minilms_page_makes_the_table_above_it() -> None:
+    """Its rows, subsets, seeds and size, and as many stages as the text counts, besides the MLM stage that rows share."""
+    text = (REPOSITORY / "docs/results/minilm_sst2_100_bf16.md").read_text(encoding="utf-8")
+    words = next(line for line in text.splitlines() if line.startswith("    harness bench")).split()[1:]
+    request = replace(read_words(words), data=None)
+    resolved = resolve(load_table(request.table), request)
+    assert [row.name for row in resolved.rows] == shown_rows(text)
+    numbers = {"Five": 5, "three": 3}
+    told = re.search(r"(\w+) training subsets, (\w+) seeds each; test accuracy of (\d+)\s+runs", text)
+    assert told
+    assert (len(resolved.subsets), len(resolved.seeds)) == (numbers[told[1]], numbers[told[2]])
+    assert len(resolved.replicates) == int(told[3])
+    assert resolved.sizes == (100,)
+    stages = sum(len(resolved.replicates) * (2 if METHODS[row.method].train else 1) for row in resolved.rows)
+    assert f"The {stages} stages of FT, TAPT and CMLM" in text

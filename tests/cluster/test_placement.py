@@ -255,6 +255,8 @@ def test_a_node_that_joins_is_used_and_one_that_leaves_gives_its_runs_back(clust
     assert bench.said("retried") == ["its worker's node left"] * 4
     assert all(item.deaths == 0 for item in bench.every)
     assert len(without_nodes()) == 3, "once each time"
+    others = [sentence for sentence in bench.said("notice") if sentence not in without_nodes()]
+    assert all(sentence.startswith("waiting for a worker of") for sentence in others), "on a busy machine"
 
 
 def drain(cluster: Cluster, leaving: Any) -> None:

@@ -123,9 +123,7 @@ def test_a_gcs_that_ends_while_ray_starts_ends_the_command_in_a_sentence(tmp_pat
             stderr=subprocess.PIPE,
             text=True,
         ) as command:
-            while not [
-                *Path(short).glob("ray/session_*/gcs_server_port_*")
-            ]:  # until then Ray does not let other threads run
+            while not any(Path(short).glob("ray/session_*/gcs_server_port_*")):  # no other thread runs until then
                 assert command.poll() is None
                 time.sleep(0.01)
             (gcs,) = (child for child in psutil.Process(command.pid).children() if child.name() == "gcs_server")
