@@ -293,9 +293,10 @@ class OwnData(Provider):
             return f"{HUB}{self._hub[task.data].name}"
         if task.data.startswith(HUB):
             return task.data
-        folder = Path(task.data).is_dir()
+        place, folder = Path(task.data), Path(task.data).is_dir()
         rows = load(task, task.train if folder else WHOLE)
-        return f"{'folder' if folder else 'file'} {Path(task.data).name}{_digest(rows)}"
+        name = "" if place.stem == task.name else f", {task.name}"  # of several tasks each may have its train.csv
+        return f"{'folder' if folder else 'file'} {place.name}{name}{_digest(rows)}"
 
 
 class Packages(Provider):
