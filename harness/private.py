@@ -7,7 +7,10 @@ that nothing else imports it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,6 +48,24 @@ def start_fewer_processes() -> None:
     from ray._private.node import Node
 
     Node.start_monitor = Node.start_log_monitor = lambda self: None
+
+
+@contextmanager
+def workers_by(script: str) -> Iterator[str]:
+    """Let the raylet of a Ray that is started here run another script for a worker, with the same arguments. Yields Ray's own."""
+    from importlib.util import find_spec
+
+    from ray._private.node import Node
+
+    start, own = Node.start_raylet, find_spec("ray._private.workers.default_worker")
+
+    def start_raylet(node: Any, *arguments: Any, **options: Any) -> Any:
+        node._ray_params.worker_path = script
+        return start(node, *arguments, **options)
+
+    assert own
+    with patch.object(Node, "start_raylet", start_raylet):
+        yield str(own.origin)
 
 
 def user_temporary_folder() -> str:

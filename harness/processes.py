@@ -1,6 +1,10 @@
-"""A process by its pid and when it began: pids are reused."""
+"""A process by its pid and when it began, since pids are reused; and one that ends with its parent."""
 
 from __future__ import annotations
+
+import ctypes
+import signal
+from contextlib import suppress
 
 import psutil
 
@@ -17,3 +21,11 @@ def process_of(pid: int, started: float) -> psutil.Process | None:
         return process if abs(started_at(process) - started) < 1.0 else None
     except psutil.Error:
         return None
+
+
+def end_with_parent() -> None:
+    """Let this process be killed when the one dies that started it: the raylet, or the fork server, which ends with the raylet. Ray ends most such processes,
+    after a while; one that it leaves idle would hold its leases for ever. Linux only."""
+    pr_set_pdeathsig = 1
+    with suppress(AttributeError, OSError):  # another system
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)

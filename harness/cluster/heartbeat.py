@@ -6,9 +6,7 @@ A stopped process (SIGSTOP, a debugger, a paused container) keeps its connection
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import threading
 import time
 from collections import Counter
@@ -22,7 +20,7 @@ from ray.exceptions import RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from harness import retry
-from harness.processes import process_of, started_at
+from harness.processes import end_with_parent, process_of, started_at
 
 HANG_SECONDS = float(os.environ.get("HARNESS_HANG_SECONDS", "60"))
 """A process that sends no heartbeat for this long is killed. The driver's value holds for all processes."""
@@ -58,20 +56,12 @@ def on_driver_node() -> NodeAffinitySchedulingStrategy:
     return on_node(ray.get_runtime_context().get_node_id())
 
 
-def end_with_raylet() -> None:
-    """Let this process be killed when the raylet that started it dies. Ray ends most such processes, after a while; one that it leaves idle would
-    hold its leases for ever. Linux only."""
-    pr_set_pdeathsig = 1
-    with suppress(AttributeError, OSError):  # another system
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-
-
 def start_heartbeat(ledger: Any, name: str) -> None:
     """Send heartbeats for as long as this process runs, which is no longer than its raylet does.
 
     From a thread: training releases the interpreter's lock while it computes.
     """
-    end_with_raylet()
+    end_with_parent()
     process = ProcessId.current()
 
     def send() -> None:

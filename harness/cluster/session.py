@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -29,6 +29,7 @@ from unittest.mock import patch
 import psutil
 
 from harness import private
+from harness.cluster.fork_server import fork_server
 from harness.errors import SessionLostError, UserError, first_line
 from harness.execution import Execution
 from harness.processes import process_of
@@ -79,28 +80,28 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
         "namespace": "harness",
         "job_config": JobConfig(metadata={f"harness_{k}": v for k, v in metadata.items()}),
     }
-    with _own_handlers():
-        context, folder = (
-            _started(execution, common) if execution.address == "local" else (_joined(execution, common), None)
-        )
-    for name in ("ray", "ray.train", "ray.data"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    watchdog = Watchdog(execution.address == "local")
-    try:
-        settled = replace(execution, gpus_per_run=_gpus(execution))
-        with watchdog.watching(), redirect_stdout(sys.stderr):
-            yield context.dashboard_url or "", settled
-    finally:
-        lost = watchdog.lost  # ray.shutdown would end this process with another exit status
+    local = execution.address == "local"
+    with fork_server() if local else nullcontext():
+        with _own_handlers():
+            context, folder = _started(execution, common) if local else (_joined(execution, common), None)
+        for name in ("ray", "ray.train", "ray.data"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+        watchdog = Watchdog(local)
         try:
-            _end(folder, lost=bool(lost))
-        except KeyboardInterrupt:  # the first signal that ends the command; later ones are ignored
-            _end(folder, lost=bool(lost))
-            if not lost:
-                raise
-        if lost:
-            sys.excepthook = sys.__excepthook__  # Ray's asks the dead GCS for a minute before it prints an error
-            raise SessionLostError(f"{lost}; recorded stages are kept, and the same command resumes.")
+            settled = replace(execution, gpus_per_run=_gpus(execution))
+            with watchdog.watching(), redirect_stdout(sys.stderr):
+                yield context.dashboard_url or "", settled
+        finally:
+            lost = watchdog.lost  # ray.shutdown would end this process with another exit status
+            try:
+                _end(folder, lost=bool(lost))
+            except KeyboardInterrupt:  # the first signal that ends the command; later ones are ignored
+                _end(folder, lost=bool(lost))
+                if not lost:
+                    raise
+            if lost:
+                sys.excepthook = sys.__excepthook__  # Ray's asks the dead GCS for a minute before it prints an error
+                raise SessionLostError(f"{lost}; recorded stages are kept, and the same command resumes.")
 
 
 def _end(folder: Path | None, *, lost: bool) -> None:

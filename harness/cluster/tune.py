@@ -22,7 +22,7 @@ from ray import tune
 from ray.exceptions import RayTaskError
 
 from harness import private
-from harness.cluster.heartbeat import CHECKS, HANG_SECONDS, end_with_raylet
+from harness.cluster.heartbeat import CHECKS, HANG_SECONDS
 from harness.cluster.ledger import LeasedStages, StopRequests, ask
 from harness.cluster.proposals import Ended, Proposals, scheduler_of
 from harness.cluster.worker import WORKER_LOST, TokenCache, WorkerResult, answer, died_with_node, submit
@@ -32,6 +32,7 @@ from harness.errors import StoppedError, UserError, first_line
 from harness.execution import Execution, WorkerSetup
 from harness.planning.lifecycle import Event, Lifecycle
 from harness.planning.work import Item
+from harness.processes import end_with_parent
 from harness.search.points import Points, StageResult
 from harness.search.trials import Point, ReplicateOutcome
 from harness.specs import SHARED_PHASES, Parent, Run, Stage
@@ -170,7 +171,7 @@ class HarnessTrial(tune.Trainable):
     evaluator."""
 
     def setup(self, config: dict[str, Any], make_evaluator: Callable[[], Evaluator]) -> None:
-        end_with_raylet()
+        end_with_parent()
         self._evaluator = make_evaluator()
         self._begin(config)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from cli.command import command
 from cluster import in_process
@@ -31,6 +32,8 @@ class Undisturbed:
     """(address, port) of every listening socket -> command line."""
     processes: list[str] = field(default_factory=list)
     """Command lines."""
+    forked: list[str] = field(default_factory=list)
+    """Those of the processes that the fork server started."""
     actors: list[dict[str, Any]] = field(default_factory=list)
     jobs: list[dict[str, Any]] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
@@ -50,9 +53,15 @@ def asked(driver: Driver, path: str) -> Any:
         return None
 
 
+def shown(process: psutil.Process) -> str:
+    return " ".join(process.cmdline())
+
+
 def look(driver: Driver, seen: Undisturbed) -> None:
     seen.listeners = driver.listeners()
-    seen.processes = [" ".join(process.cmdline()) for process in driver.processes()]
+    seen.processes = [shown(process) for process in driver.processes()]
+    servers = {process.pid for process in driver.processes() if "fork_server import" in shown(process)}
+    seen.forked = [shown(process) for process in driver.processes() if process.ppid() in servers]
     actors = asked(driver, "/api/v0/actors?detail=1")
     seen.actors = actors["data"]["result"]["result"] if actors else seen.actors
     seen.jobs = asked(driver, "/api/jobs/") or seen.jobs

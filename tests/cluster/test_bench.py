@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from cluster.conftest import Bench, Undisturbed
 from cluster.driver import BENCH, STAGES, Driver, kept, outside, started, table_of
 from cluster.studies import leases
@@ -66,6 +68,13 @@ def test_every_listener_is_on_loopback(undisturbed: Undisturbed) -> None:
 def test_no_process_is_started_without_need(undisturbed: Undisturbed) -> None:
     assert any("dashboard.py" in line for line in undisturbed.processes), "Ray's processes were not seen"
     assert [line for line in undisturbed.processes if "monitor.py" in line] == []
+
+
+@pytest.mark.skipif(sys.platform != "linux" or torch.cuda.is_available(), reason="there are no forks")
+def test_every_worker_is_forked(undisturbed: Undisturbed) -> None:
+    titles = [line for line in undisturbed.processes if re.match("ray::(Ledger|few_shot|WorkerProcess|IDLE)", line)]
+    assert len(titles) >= 3, "a ledger and two workers"
+    assert {*titles} <= {*undisturbed.forked}
 
 
 def test_names_are_seen_in_the_dashboard(undisturbed: Undisturbed) -> None:

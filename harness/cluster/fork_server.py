@@ -1,0 +1,181 @@
+"""A process that has imported what workers need, and forks one for each that the raylet of this machine asks for: importing torch
+and transformers takes seconds of CPU time, a fork none.
+
+`forked_worker.py` is what the raylet starts in place of Ray's script of a worker. It sends its arguments, environment, folder and standard streams to the
+server, and lives as long as the worker that it gets. Whoever lost the server runs Ray's script itself.
+
+No process lives longer than without it: a worker ends with the raylet, and all end with the driver. Only on Linux, and only without a GPU: a process
+that was forked cannot use CUDA if an import asked it for anything.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+from unittest.mock import patch
+
+from harness import private
+from harness.cluster.forked_worker import ADDRESS, FORKED, SCRIPT
+from harness.processes import end_with_parent
+
+IMPORTS = ("harness.running", "harness.store", "harness.training.loop", "fsspec", "optuna", "pandas", "pyarrow.fs")
+"""What the processes of a bench and of a study import, but Ray: its native code reads the environment when it is imported, and that of each worker is another."""
+MAIN = (
+    "import sys; _, listener, driver, *sys.path[:] = sys.argv\n"
+    "from harness.cluster.fork_server import main; main(int(listener), int(driver))"
+)
+"""With the driver's modules: 'python -m' would take those of the current folder before all others."""
+GPUS = ("nvidia[0-9]*", "kfd", "dxg")
+"""In /dev: of CUDA, ROCm, and CUDA under Windows."""
+WORKER_SCRIPT = Path(__file__).with_name("forked_worker.py")
+CLIENT_SECONDS = 5.0
+"""A client that takes longer to say what it wants was stopped."""
+
+
+class Request(NamedTuple):
+    """A worker that the raylet wants. `streams`: its standard streams."""
+
+    arguments: list[str]
+    environment: dict[str, str]
+    folder: str
+    raylet: int
+    oom_score_adj: str
+    streams: list[int]
+
+
+@contextmanager
+def fork_server() -> Iterator[None]:
+    """Let a Ray that is started here take its workers from a server, which ends with the context or with this process. Does nothing where forks are of no use."""
+    if sys.platform != "linux" or any(device for pattern in GPUS for device in Path("/dev").glob(pattern)):
+        yield
+        return
+    address = f"harness-{uuid.uuid4()}"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"\0{address}")  # before the server is there, so that no client finds none
+        listener.listen(128)
+        server = subprocess.Popen(
+            [sys.executable, "-c", MAIN, str(listener.fileno()), str(os.getpid()), *sys.path],
+            pass_fds=[listener.fileno()],
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+            },  # Ray sets it before a worker imports torch, which reads it then
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,  # what it cannot import, workers cannot, and they say so
+            start_new_session=True,  # no SIGINT of the terminal
+        )
+    try:
+        with (
+            private.workers_by(str(WORKER_SCRIPT)) as script,
+            patch.dict(os.environ, {ADDRESS: address, SCRIPT: script}),
+        ):
+            yield
+    finally:
+        server.kill()
+        server.wait()
+
+
+class _Server:
+    def __init__(self, listener: socket.socket) -> None:
+        self._pid, self._selector, self._listener = os.getpid(), selectors.DefaultSelector(), listener
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._watched: set[int] = set()
+
+    def _end_with(self, pid: int) -> None:
+        """End this process, and with it its workers, when a raylet ends."""
+        if pid not in self._watched:
+            try:
+                self._selector.register(os.pidfd_open(pid), selectors.EVENT_READ)
+            except ProcessLookupError:
+                os._exit(0)
+            self._watched.add(pid)
+
+    def forked(self) -> Request:
+        """Fork a process for each client. Returns in these processes, and never in the server."""
+        while True:
+            for key, _ in self._selector.select()[:1]:  # the two of a worker end together
+                if key.fileobj is self._listener:
+                    client, _ = self._listener.accept()
+                    with suppress(OSError, ValueError):
+                        if request := self._fork(client, _received(client)):
+                            return request
+                elif key.data is None:  # a raylet has ended
+                    os._exit(0)
+                else:
+                    self._ended(*key.data, worker=key.fileobj != key.data[1])
+
+    def _fork(self, client: socket.socket, request: Request) -> Request | None:
+        """In the new process what it is to be, here None."""
+        self._end_with(request.raylet)
+        if not (pid := os.fork()):
+            end_with_parent()
+            if os.getppid() != self._pid:
+                os._exit(1)
+            client.close()
+            for key in self._selector.get_map().values():  # a client would not see that its worker ended
+                key.fileobj.close() if isinstance(key.fileobj, socket.socket) else os.close(key.fd)
+            self._selector.close()
+            return request
+        for stream in request.streams:
+            os.close(stream)
+        ended = os.pidfd_open(pid)
+        self._selector.register(ended, selectors.EVENT_READ, (pid, client, ended))
+        self._selector.register(client, selectors.EVENT_READ, (pid, client, ended))
+        client.send(FORKED)
+        return None
+
+    def _ended(self, pid: int, client: socket.socket, ended: int, *, worker: bool) -> None:
+        """A worker ended, or its client, whom the raylet killed in its place."""
+        if not worker:
+            os.kill(pid, signal.SIGKILL)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        with suppress(OSError):
+            client.send(bytes([status % 256]))
+        for each in (client, ended):
+            self._selector.unregister(each)
+        client.close()
+        os.close(ended)
+
+
+def _received(client: socket.socket) -> Request:
+    """Raises OSError or ValueError where a client breaks off, is stopped or is another user's."""
+    client.settimeout(CLIENT_SECONDS)
+    user = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+    if user != os.getuid():
+        raise PermissionError
+    _, streams, _, _ = socket.recv_fds(client, 1, 3)
+    with client.makefile("rb") as rest:
+        return Request(**json.loads(rest.readline()), streams=streams)
+
+
+def main(listener: int, driver: int) -> None:
+    """The process of the server, and of its workers."""
+    end_with_parent()
+    if os.getppid() != driver:
+        return
+    for name in IMPORTS:
+        importlib.import_module(name)
+    request = _Server(socket.socket(fileno=listener)).forked()
+    for target, stream in enumerate(request.streams):
+        os.dup2(stream, target)
+        os.close(stream)
+    os.environ.clear()
+    os.environ.update(request.environment)
+    os.chdir(request.folder)
+    Path("/proc/self/oom_score_adj").write_text(request.oom_score_adj)
+    sys.argv = request.arguments
+    runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,0 +1,152 @@
+"""Workers that are forked: they are what Ray's script would be in its own process, and live no longer than that."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from harness import private
+from harness.cluster import fork_server
+from harness.cluster.forked_worker import ADDRESS, PATIENCE_SECONDS
+
+SECONDS = 30
+SCRIPT = """
+import json, os, random, sys, time, uuid
+print(json.dumps({
+    "arguments": sys.argv[1:], "variable": os.environ.get("VARIABLE"), "folder": os.getcwd(), "pid": os.getpid(), "parent": os.getppid(),
+    "input": sys.stdin.readline(), "drawn": [random.random(), uuid.uuid4().hex], "name": __name__, "oom": open("/proc/self/oom_score_adj").read(),
+}), flush=True)
+print("an error", file=sys.stderr, flush=True)
+if sys.argv[1] == "wait":
+    time.sleep(600)
+sys.exit(3)
+"""
+RAYLET = """
+import subprocess, sys, time
+client = subprocess.Popen([sys.executable, sys.argv[1], "wait"], stdin=subprocess.DEVNULL)
+print(client.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """That of a raylet beside a server that has imported nothing."""
+    (tmp_path / "worker.py").write_text(SCRIPT)
+    monkeypatch.setattr(private, "workers_by", lambda _: nullcontext(str(tmp_path / "worker.py")))
+    nothing = "import harness.cluster.fork_server as server; server.IMPORTS = (); "
+    monkeypatch.setattr(fork_server, "MAIN", fork_server.MAIN.replace("from ", f"{nothing}from "))
+    with fork_server.fork_server():
+        if ADDRESS not in os.environ:
+            pytest.skip("there are no forks on this machine")
+        yield dict(os.environ)
+
+
+@contextmanager
+def client(environment: dict[str, str], *arguments: str, **options: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """A client that was answered, and what its worker says of itself."""
+    command = [sys.executable, str(fork_server.WORKER_SCRIPT), *arguments]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, text=True, **pipes, **options) as process:
+        try:
+            process.stdin.write("a line\n")
+            process.stdin.flush()
+            yield process, json.loads(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+def server_of(said: dict[str, Any]) -> psutil.Process:
+    server = psutil.Process(said["parent"])
+    assert "fork_server import main" in " ".join(server.cmdline())
+    return server
+
+
+def test_a_worker_has_what_its_client_was_given(environment: dict[str, str], tmp_path: Path) -> None:
+    drawn = []
+    for variable in ("one", "two"):
+        given = environment | {"VARIABLE": variable}
+        with client(given, "--flag=a b", "", cwd=tmp_path) as (process, said):
+            assert process.stderr.read() == "an error\n"
+            assert process.wait(SECONDS) == 3
+        assert said["arguments"] == ["--flag=a b", ""]
+        assert (said["variable"], said["folder"], said["input"]) == (variable, str(tmp_path), "a line\n")
+        assert (said["name"], said["oom"]) == ("__main__", Path("/proc/self/oom_score_adj").read_text())
+        assert server_of(said).pid != process.pid
+        drawn += said["drawn"]
+    assert len({*drawn}) == 4, "forks do not share their random numbers"
+
+
+@pytest.mark.parametrize("killed", ["worker", "client", "server"])
+def test_a_worker_and_its_client_end_together(killed: str, environment: dict[str, str]) -> None:
+    with client(environment, "wait") as (process, said), client(environment, "wait") as (_, other):
+        worker, another, server = psutil.Process(said["pid"]), psutil.Process(other["pid"]), server_of(said)
+        {"worker": worker, "client": process, "server": server}[killed].kill()
+        assert process.wait(SECONDS) != 0
+        worker.wait(SECONDS)
+        if killed == "server":
+            another.wait(SECONDS)
+        else:
+            assert another.is_running()
+            assert server.is_running()
+
+
+def test_without_the_server_the_script_runs_itself(environment: dict[str, str]) -> None:
+    with client(environment, "wait") as (_, said):
+        server = server_of(said)
+        server.kill()
+        server.wait(SECONDS)
+    with client(environment, "a") as (process, said):
+        assert said["pid"] == process.pid
+        assert process.wait(SECONDS) == 3
+
+
+def test_a_server_that_does_not_answer_is_not_waited_for(environment: dict[str, str], tmp_path: Path) -> None:
+    impatient = tmp_path / "impatient.py"
+    patience = f"PATIENCE_SECONDS = {PATIENCE_SECONDS}"
+    assert patience in fork_server.WORKER_SCRIPT.read_text()
+    impatient.write_text(fork_server.WORKER_SCRIPT.read_text().replace(patience, "PATIENCE_SECONDS = 0.1"))
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(f"\0silent-{os.getpid()}")
+        silent.listen()
+        given = environment | {ADDRESS: f"silent-{os.getpid()}"}
+        with subprocess.Popen([sys.executable, str(impatient), "a"], env=given, stdout=subprocess.PIPE) as process:
+            assert process.stdout
+            assert json.loads(process.stdout.readline())["pid"] == process.pid
+            assert process.wait(SECONDS) == 3
+
+
+def test_all_end_with_the_raylet(environment: dict[str, str]) -> None:
+    command = [sys.executable, "-c", RAYLET, str(fork_server.WORKER_SCRIPT)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as raylet:
+        assert raylet.stdout
+        process = psutil.Process(int(raylet.stdout.readline()))
+        said = json.loads(raylet.stdout.readline())
+        ended = [process, psutil.Process(said["pid"]), server_of(said)]
+        raylet.kill()
+        assert not psutil.wait_procs(ended, SECONDS)[1]
+
+
+def test_the_server_ends_with_the_driver() -> None:
+    code = (
+        "from harness.cluster import fork_server as f; import os, time\n"
+        "with f.fork_server(): print(f.ADDRESS in os.environ, flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout
+        forks = driver.stdout.readline() == "True\n"
+        servers = psutil.Process(driver.pid).children()
+        assert len(servers) == forks
+        driver.send_signal(signal.SIGKILL)
+        assert not psutil.wait_procs(servers, SECONDS)[1]
