@@ -118,6 +118,12 @@ class Ledger:
         if not users and not self._store.others_alive(self._owner):
             self._storage.delete(weights_of(key))
 
+    def let_all_go(self) -> None:
+        """Nobody needs weights any more that somebody held."""
+        for key, users in self._users.items():
+            for user in [*users]:
+                self.let_go(key, user)
+
     def others_alive(self) -> bool:
         return self._store.others_alive(self._owner)
 

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -230,11 +231,16 @@ class TrainingEvaluator:
         self._points, self._setup, self._vocabulary, self._execution = points, setup, vocabulary, execution
         self._token_cache, self._ledger = TokenCache(references=references), ledger
         self._worker: Any = None
+        self._runs: tuple[tuple[Run, ...], ...] = ()
         self._chain_runner = ChainRunner(ledger, driver.here(), setup, self._train, retry)
 
     def begin(self, number: int, point: Point) -> None:
+        for run in chain(*self._runs):  # some are left where the trial before was dropped
+            self._chain_runner.let_go(run)
         self._number = number
         self._runs = self._points.runs(point)
+        for run in chain(*self._runs):
+            self._chain_runner.hold(run)
 
     def outcome(self, index: int) -> ReplicateOutcome:
         points, runs = self._points, self._runs[index]
@@ -263,6 +269,11 @@ Train = Callable[[Item, Owner], WorkerResult]
 """Trains an item and commits its record for an owner; raises one of WORKER_LOST when its process died or stopped the stage."""
 
 
+def starts_from(run: Run) -> list[str]:
+    """The stages whose weights a run needs, and which no other command keeps."""
+    return [stage.key for stage in run.stage.chain[:-1] if stage.phase not in SHARED_PHASES]
+
+
 @dataclass
 class ChainRunner:
     """Trains in the name of `owner`, a trial's process. Of two trials that need one stage the first trains it, and the second
@@ -286,24 +297,30 @@ class ChainRunner:
             except Exception:  # the ledger is unavailable for a moment, or ended with its driver
                 continue
 
+    def hold(self, run: Run) -> None:
+        """Keep the weights that a run starts from until `let_go`, also where a run before it lets them go. Whoever goes on with the run after the death of this
+        process releases them."""
+        for key in starts_from(run):
+            ask(self.ledger, "hold", key, run.stage.key)
+
+    def let_go(self, run: Run) -> None:
+        for key in starts_from(run):
+            ask(self.ledger, "let_go", key, run.stage.key)
+
     def run(self, run: Run, metrics: tuple[str, ...], name: str) -> list[StageResult]:
         """How the stages of a run ended, from the root to the leaf or to the first one that did not finish."""
-        own = [stage.key for stage in run.stage.chain[:-1] if stage.phase not in SHARED_PHASES]
-        user = run.stage.key  # not this process: whoever goes on with the run after its death releases them
-        for key in own:
-            ask(self.ledger, "hold", key, user)
+        self.hold(run)
         trained, failed = self._trained(self._items(run.stage, metrics, name))
-        for key in own:
-            ask(self.ledger, "let_go", key, user)
-        chain = []
+        self.let_go(run)
+        results = []
         for stage in run.stage.chain:
             ended: StageResult = (
                 ask(self.ledger, "look", stage.key, False, metrics)[1] or failed.get(stage.key) or StageResult("done")
             )
-            chain.append(replace(ended, trained=stage.key in trained))
+            results.append(replace(ended, trained=stage.key in trained))
             if ended.status != "done":
                 break
-        return chain
+        return results
 
     def _items(self, leaf: Stage, metrics: tuple[str, ...], name: str) -> list[Item]:
         """What must be trained before the leaf is recorded, from the leaf upwards; nothing where an ancestor ended without

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from harness.errors import UserError
 from harness.planning.aggregation import mean
@@ -72,6 +74,14 @@ class Points:
             tuple(run for run in runs if run.seed == seed and (run.subset == subset or not run.size))
             for subset, seed in self.replicates
         )
+
+    def runs_of_grid(self) -> list[Run]:
+        """Those of all points that can be run; none of a search, whose points are not known before."""
+        runs: list[Run] = []
+        for point in self.space.grid_points() if self.space.sampler == "grid" else ():
+            with suppress(UserError):
+                runs += chain.from_iterable(self.runs(point))
+        return runs
 
     def flops(self, point: Point) -> float:
         """FLOPs of a replicate of a point as planned: of all its runs, a mean over the replicates, as the metric 'flops' counts them once they ran."""

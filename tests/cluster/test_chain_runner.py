@@ -16,7 +16,7 @@ from store.samples import record, stage
 from harness import private
 from harness.cluster import ledger as ledger_module
 from harness.cluster import tune as tune_module
-from harness.cluster.tune import ChainRunner, Forgiving
+from harness.cluster.tune import ChainRunner, Forgiving, TrainingEvaluator
 from harness.cluster.worker import WorkerResult
 from harness.errors import StoppedError
 from harness.execution import WorkerSetup
@@ -126,6 +126,53 @@ def test_weights_stay_as_long_as_another_run_needs_them(ledger: FakeLedger) -> N
     ledger.hold(POST.key, "another run")
     Trial(ledger).run()
     assert ledger.storage.exists(weights_of(POST.key))
+
+
+def test_runs_to_come_share_what_they_start_from(ledger: FakeLedger) -> None:
+    trial = Trial(ledger)
+    for run in RUNS:
+        trial.runner.hold(run)
+    for run in RUNS:
+        assert ledger.storage.exists(weights_of(POST.key)) == (run != RUNS[0])
+        trial.run(run)
+    assert trial.trained == ["mlm-head", "post-train", "fine-tune", "fine-tune"]
+    assert not ledger.storage.exists(weights_of(POST.key)), "nobody starts from them any more"
+
+
+def evaluator_of(trial: Trial) -> TrainingEvaluator:
+    """That of two replicates with a run each, and of a point without any."""
+    points: Any = SimpleNamespace(
+        replicates=((0, 0), (0, 1)),
+        runs=lambda point: tuple((run,) for run in RUNS) if point else (),
+        scored=lambda run: ("accuracy",),
+        outcome=lambda runs, chains: chains,
+    )
+    nothing: Any = None
+    evaluator = TrainingEvaluator(
+        points, trial.runner.setup, nothing, {}, trial.ledger, Owner.current(), nothing, retry=False
+    )
+    evaluator._chain_runner = trial.runner
+    return evaluator
+
+
+def test_the_replicates_of_a_trial_share_what_they_start_from(ledger: FakeLedger) -> None:
+    trial = Trial(ledger)
+    evaluator = evaluator_of(trial)
+    evaluator.begin(0, {"lr": 1})
+    for index in range(2):
+        evaluator.outcome(index)
+    assert trial.trained == ["mlm-head", "post-train", "fine-tune", "fine-tune"]
+    assert not ledger.storage.exists(weights_of(POST.key))
+
+
+def test_a_trial_that_was_dropped_leaves_no_weights(ledger: FakeLedger) -> None:
+    trial = Trial(ledger)
+    evaluator = evaluator_of(trial)
+    evaluator.begin(0, {"lr": 1})
+    evaluator.outcome(0)
+    assert ledger.storage.exists(weights_of(POST.key)), "for the replicates that follow"
+    evaluator.begin(1, {})
+    assert not ledger.storage.exists(weights_of(POST.key))
 
 
 def test_deleted_weights_are_made_again(ledger: FakeLedger) -> None:
