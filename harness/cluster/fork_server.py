@@ -125,6 +125,7 @@ class _Server:
             end_with_parent()
             if os.getppid() != self._pid:
                 os._exit(1)
+            os.setpgid(0, 0)  # the raylet kills a worker with its process group
             client.close()
             for key in self._selector.get_map().values():  # a client would not see that its worker ended
                 key.fileobj.close() if isinstance(key.fileobj, socket.socket) else os.close(key.fd)

@@ -235,14 +235,15 @@ class TrainingEvaluator:
         self._chain_runner = ChainRunner(ledger, driver.here(), setup, self._train, retry)
 
     def begin(self, number: int, point: Point) -> None:
-        for run in chain(*self._runs):  # some are left where the trial before was dropped
-            self._chain_runner.let_go(run)
-        self._number = number
+        self._number, self._left = number, self._runs
         self._runs = self._points.runs(point)
-        for run in chain(*self._runs):
-            self._chain_runner.hold(run)
 
     def outcome(self, index: int) -> ReplicateOutcome:
+        if index == 0:
+            for run in chain(*self._left):  # some were not run where the trial before was dropped
+                self._chain_runner.let_go(run)
+            for run in chain(*self._runs):
+                self._chain_runner.hold(run)
         points, runs = self._points, self._runs[index]
         chains = [self._chain_runner.run(run, points.scored(run), f"trial {self._number}: {run.name}") for run in runs]
         return points.outcome(runs, chains)

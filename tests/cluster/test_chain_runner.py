@@ -140,10 +140,10 @@ def test_runs_to_come_share_what_they_start_from(ledger: FakeLedger) -> None:
 
 
 def evaluator_of(trial: Trial) -> TrainingEvaluator:
-    """That of two replicates with a run each, and of a point without any."""
+    """That of two replicates with a run each, and of a point whose replicate has none."""
     points: Any = SimpleNamespace(
         replicates=((0, 0), (0, 1)),
-        runs=lambda point: tuple((run,) for run in RUNS) if point else (),
+        runs=lambda point: tuple((run,) for run in RUNS) if point else ((),),
         scored=lambda run: ("accuracy",),
         outcome=lambda runs, chains: chains,
     )
@@ -172,6 +172,7 @@ def test_a_trial_that_was_dropped_leaves_no_weights(ledger: FakeLedger) -> None:
     evaluator.outcome(0)
     assert ledger.storage.exists(weights_of(POST.key)), "for the replicates that follow"
     evaluator.begin(1, {})
+    evaluator.outcome(0)
     assert not ledger.storage.exists(weights_of(POST.key))
 
 

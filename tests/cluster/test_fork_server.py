@@ -88,11 +88,14 @@ def test_a_worker_has_what_its_client_was_given(environment: dict[str, str], tmp
     assert len({*drawn}) == 4, "forks do not share their random numbers"
 
 
-@pytest.mark.parametrize("killed", ["worker", "client", "server"])
+@pytest.mark.parametrize("killed", ["worker", "its group", "client", "server"])
 def test_a_worker_and_its_client_end_together(killed: str, environment: dict[str, str]) -> None:
     with client(environment, "wait") as (process, said), client(environment, "wait") as (_, other):
         worker, another, server = psutil.Process(said["pid"]), psutil.Process(other["pid"]), server_of(said)
-        {"worker": worker, "client": process, "server": server}[killed].kill()
+        if killed == "its group":  # as the raylet does
+            os.killpg(os.getpgid(worker.pid), signal.SIGKILL)
+        else:
+            {"worker": worker, "client": process, "server": server}[killed].kill()
         assert process.wait(SECONDS) != 0
         worker.wait(SECONDS)
         if killed == "server":
