@@ -335,9 +335,9 @@ def run_trials(opened: Opened, view: TrialView, deadline: float = math.inf) -> N
     check_readings(prepared.items, tokeniser, plan.library)
     metadata = {"study": opened.name, "space": points.space.space.name, "encoder": located.name}
     with session(execution_of(request, points.base), metadata) as (dashboard, settled):
-        from harness.cluster.ledger import StopRequests, start_ledger
+        from harness.cluster.ledger import StopRequests, ask, start_ledger
         from harness.cluster.tune import TrainingEvaluator, explore, starts_from
-        from harness.cluster.worker import TokenCache, answer, slots_of
+        from harness.cluster.worker import TokenCache, slots_of
 
         storage = storage_of(request, store)
         storage.probe()
@@ -348,12 +348,12 @@ def run_trials(opened: Opened, view: TrialView, deadline: float = math.inf) -> N
             token_cache.references(stage)
         for run in plan.runs:  # weights that the default point shares with others stay until the study ends
             for key in starts_from(run):
-                answer(ledger.hold.remote(key, opened.owner.token))
+                ask(ledger, "hold", key, opened.owner.token)
         runs = points.runs_of_grid()
         recorded = store.statuses(run.stage.key for run in runs)
         for run in runs:  # and those of a grid until the last run that starts from them
             for key in starts_from(run) if run.stage.key not in recorded else ():
-                answer(ledger.hold.remote(key, run.stage.key))
+                ask(ledger, "hold", key, run.stage.key)
         setup = worker_setup_of(request, [located], storage, settled)
         evaluator = partial(
             TrainingEvaluator,
@@ -378,7 +378,7 @@ def run_trials(opened: Opened, view: TrialView, deadline: float = math.inf) -> N
                 stop_requests=stop_requests,
             )
         opened.over = stop_requests.over
-        answer(ledger.let_all_go.remote())
+        ask(ledger, "let_all_go")
 
 
 def _remember(opened: Opened, kind: str, trial: Trial) -> None:
