@@ -4,8 +4,8 @@
     python scripts/result_tables.py              # all pages again
     python scripts/result_tables.py FILE KIND [sizes=20,100] [columns=sst2] [rows=FT,SCL] [grid=5x3] [against=FT] [average=Avg]   # one table, printed
 
-KIND is `scores` (mean ± standard deviation of the test scores over subsets and seeds; `4/15` while runs of `grid` are missing) or `differences` (each row minus
-`against`, the first row by default, pair by pair: points, the crossed 95 % interval, p, p by Holm over all such differences of these rows in the file; a space in the name of a row is written as _). `average` names a further column, the mean over the columns of runs that are there in all of them. `harness compare` says
+KIND is `points` (of FILE, the `points.csv` of a study: dev of each point, mean ± standard deviation of the subsets' means), or of results `scores` (mean ± standard deviation of the test scores over subsets and seeds; `4/15` while runs of `grid` are missing) or `differences` (each row minus
+`against`, the first row by default, pair by pair: points, the crossed 95 % interval, p, p by Holm over all such differences of these rows in the file; a space in the name of a row is written as _). `average` names a further column, the mean over the columns of runs that are there in all of them; `value=dev` takes the dev scores of the selected checkpoints in place of test. `harness compare` says
 more where the store is at hand; docs/statistics.md has the method. FILE is as `harness report --format csv` writes it; after a comma files of other systems
 follow, as `harness report --other-system` takes them.
 """
@@ -90,11 +90,35 @@ def difference_rows(frame: pd.DataFrame, against: str, shown: pd.DataFrame) -> t
     return headers, lines
 
 
+def point_rows(path: Path) -> tuple[list[str], list[list[str]]]:
+    """Headers, and a line for each point of a study whose replicates are all done, the best first."""
+    frame = pd.read_csv(path, keep_default_na=False, na_values="", dtype=str)
+    points = frame[(frame["kind"] == "trial") & (frame["state"] == "complete")].dropna(axis="columns", how="all")
+    (value,) = [name for name in points if name.startswith("value.")]
+    settings = [name for name in points if name.startswith("set.")]
+    points = points.sort_values(value, key=pd.to_numeric, ascending=False, kind="stable")
+    spread = value.replace("value", "spread")
+    lines = [
+        [
+            *(f"{float(point[name]):g}" for name in settings),
+            f"{100 * float(point[value]):.2f} ± {100 * float(point[spread]):.2f}",
+        ]
+        for _, point in points.iterrows()
+    ]
+    return [*(name.removeprefix("set.") for name in settings), f"dev {value.removeprefix('value.')}"], lines
+
+
 def table(words: list[str]) -> str:
     """The Markdown of FILE KIND OPTIONS."""
     files, kind, *rest = words
+    if kind == "points":
+        return tabulate(
+            *reversed(point_rows(REPOSITORY / files)), tablefmt="pipe", disable_numparse=True, stralign="right"
+        )
     options = dict(word.split("=", 1) for word in rest)
     frame = results([REPOSITORY / name for name in files.split(",")])
+    if options.get("value") == "dev":
+        frame = frame.assign(test=frame["dev"])
     if "rows" in options:
         frame = frame[frame["row"].isin(options["rows"].replace("_", " ").split(","))]
     if "average" in options:
@@ -108,7 +132,7 @@ def table(words: list[str]) -> str:
     elif kind == "differences":
         headers, lines = difference_rows(frame, options.get("against", str(frame["row"].iloc[0])), shown)
     else:
-        raise SystemExit(f"{kind}: no kind of table; write scores or differences.")
+        raise SystemExit(f"{kind}: no kind of table; write points, scores or differences.")
     return tabulate(
         lines, headers, tablefmt="pipe", disable_numparse=True, colalign=["left", *["right"] * (len(headers) - 1)]
     )
