@@ -367,12 +367,15 @@ def test_a_shared_parent_is_trained_once_and_then_fanned_out_the_dearest_first(t
     bench.waits_for("the parent", bench.begun)
     bench.go()
     records = bench.ends()
-    order = [event.item.stage.seed for event in bench.events if event.kind == "started"]
+    events = [
+        event for event in bench.events if event.kind != "notice"
+    ]  # a busy machine lets a command wait for its workers
+    order = [event.item.stage.seed for event in events if event.kind == "started"]
     assert order[0] == 0, "their parent"
     assert sorted(order) == list(range(20)), "each once"
     assert set(order[1:11]) == set(range(10, 20)), "the dearest before the others"
-    assert [event.kind for event in bench.events if event.item.stage.seed == 0] == ["started", "done"]
-    assert bench.events[1].item.stage.seed == 0, "nothing starts before it is done"
+    assert [event.kind for event in events if event.item.stage.seed == 0] == ["started", "done"]
+    assert events[1].item.stage.seed == 0, "nothing starts before it is done"
     assert {each.status for each in records.values()} == {"done"}
 
 
