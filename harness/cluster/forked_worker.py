@@ -17,7 +17,7 @@ PATIENCE_SECONDS = 20.0
 
 
 def main() -> None:
-    script, arguments = os.environ[SCRIPT], sys.argv[1:]
+    script, arguments, raylet = os.environ[SCRIPT], sys.argv[1:], os.getppid()
     with socket.socket(socket.AF_UNIX) as server:
         try:
             server.settimeout(PATIENCE_SECONDS)
@@ -29,7 +29,7 @@ def main() -> None:
                 "arguments": [script, *arguments],
                 "environment": dict(os.environ),
                 "folder": os.getcwd(),
-                "raylet": os.getppid(),
+                "raylet": raylet,
                 "oom_score_adj": oom_score_adj,
             }
             server.sendall(json.dumps(wanted).encode() + b"\n")
@@ -43,6 +43,13 @@ def main() -> None:
             except OSError:
                 status = b""
             os._exit(status[0] if status else 1)
+    import ctypes
+    import signal
+
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)  # also of the script: it would wait for a dead GCS
+    if os.getppid() != raylet:
+        os._exit(1)
     os.execv(sys.executable, [sys.executable, script, *arguments])
 
 

@@ -141,6 +141,17 @@ def test_all_end_with_the_raylet(environment: dict[str, str]) -> None:
         assert not psutil.wait_procs(ended, SECONDS)[1]
 
 
+def test_a_script_that_runs_itself_ends_with_the_raylet_too(environment: dict[str, str]) -> None:
+    command = [sys.executable, "-c", RAYLET, str(fork_server.WORKER_SCRIPT)]
+    given = environment | {ADDRESS: "nobody"}
+    with subprocess.Popen(command, env=given, stdout=subprocess.PIPE, text=True) as raylet:
+        assert raylet.stdout
+        process = psutil.Process(int(raylet.stdout.readline()))
+        assert json.loads(raylet.stdout.readline())["pid"] == process.pid
+        raylet.kill()
+        process.wait(SECONDS)
+
+
 def test_the_server_ends_with_the_driver() -> None:
     code = (
         "from harness.cluster import fork_server as f; import os, time\n"
