@@ -56,26 +56,29 @@ class Request(NamedTuple):
     streams: list[int]
 
 
+def can_fork() -> bool:
+    """Whether workers of this machine can be forked."""
+    return sys.platform == "linux" and not any(device for pattern in GPUS for device in Path("/dev").glob(pattern))
+
+
 @contextmanager
 def fork_server() -> Iterator[None]:
-    """Let a Ray that is started here take its workers from a server, which ends with the context or with this process. Does nothing where forks are of no use."""
-    if sys.platform != "linux" or any(device for pattern in GPUS for device in Path("/dev").glob(pattern)):
+    """Let a Ray that is started here take its workers from a server, which ends with the context or with this process. Does nothing where `can_fork` says no."""
+    if not can_fork():
         yield
         return
     address = f"harness-{uuid.uuid4()}"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"\0{address}")  # before the server is there, so that no client finds none
         listener.listen(128)
+        # Ray sets OMP_NUM_THREADS before a worker imports torch, which reads it then. What the server cannot import, workers cannot, and they say so.
         server = subprocess.Popen(
             [sys.executable, "-c", MAIN, str(listener.fileno()), str(os.getpid()), *sys.path],
             pass_fds=[listener.fileno()],
-            env={
-                **os.environ,
-                "OMP_NUM_THREADS": "1",
-            },  # Ray sets it before a worker imports torch, which reads it then
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,  # what it cannot import, workers cannot, and they say so
+            stderr=subprocess.DEVNULL,
             start_new_session=True,  # no SIGINT of the terminal
         )
     try:
@@ -110,18 +113,25 @@ class _Server:
             for key, _ in self._selector.select()[:1]:  # the two of a worker end together
                 if key.fileobj is self._listener:
                     client, _ = self._listener.accept()
-                    with suppress(OSError, ValueError):
-                        if request := self._fork(client, _received(client)):
-                            return request
+                    try:
+                        request = _received(client)
+                    except (OSError, ValueError):
+                        client.close()
+                        continue
+                    if self._fork(client, request):
+                        return request
                 elif key.data is None:  # a raylet has ended
                     os._exit(0)
                 else:
                     self._ended(*key.data, worker=key.fileobj != key.data[1])
 
-    def _fork(self, client: socket.socket, request: Request) -> Request | None:
-        """In the new process what it is to be, here None."""
+    def _fork(self, client: socket.socket, request: Request) -> bool:
+        """Whether this is the new process."""
         self._end_with(request.raylet)
-        if not (pid := os.fork()):
+        pid = -1
+        with suppress(OSError):  # without memory the client goes on by itself
+            pid = os.fork()
+        if pid == 0:
             end_with_parent()
             if os.getppid() != self._pid:
                 os._exit(1)
@@ -130,14 +140,18 @@ class _Server:
             for key in self._selector.get_map().values():  # a client would not see that its worker ended
                 key.fileobj.close() if isinstance(key.fileobj, socket.socket) else os.close(key.fd)
             self._selector.close()
-            return request
+            return True
         for stream in request.streams:
             os.close(stream)
+        if pid < 0:
+            client.close()
+            return False
         ended = os.pidfd_open(pid)
         self._selector.register(ended, selectors.EVENT_READ, (pid, client, ended))
         self._selector.register(client, selectors.EVENT_READ, (pid, client, ended))
-        client.send(FORKED)
-        return None
+        with suppress(OSError):  # a client that is gone is seen as one that ended
+            client.send(FORKED)
+        return False
 
     def _ended(self, pid: int, client: socket.socket, ended: int, *, worker: bool) -> None:
         """A worker ended, or its client, whom the raylet killed in its place."""

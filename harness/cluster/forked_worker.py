@@ -46,7 +46,7 @@ def main() -> None:
     import ctypes
     import signal
 
-    pr_set_pdeathsig = 1
+    pr_set_pdeathsig = 1  # as `harness.processes.end_with_parent`, which this script may not find
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)  # also of the script: it would wait for a dead GCS
     if os.getppid() != raylet:
         os._exit(1)

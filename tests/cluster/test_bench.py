@@ -9,18 +9,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from cluster.conftest import Bench, Undisturbed
 from cluster.driver import BENCH, STAGES, Driver, kept, outside, started, table_of
 from cluster.studies import leases
 
 from harness.cli import main
+from harness.cluster.fork_server import can_fork
 
 pytestmark = pytest.mark.ray
 
 IN_ONE_PROCESS = """
 import sys
 from harness.cli import main
+from harness.cluster.fork_server import can_fork
 status = main(sys.argv[1:])
 heavy = {"torch", "ray", "transformers"} & set(sys.modules)
 sys.exit(f"imported {heavy}" if heavy else status)
@@ -70,7 +71,7 @@ def test_no_process_is_started_without_need(undisturbed: Undisturbed) -> None:
     assert [line for line in undisturbed.processes if "monitor.py" in line] == []
 
 
-@pytest.mark.skipif(sys.platform != "linux" or torch.cuda.is_available(), reason="there are no forks")
+@pytest.mark.skipif(not can_fork(), reason="a GPU, or another system than Linux: workers import what they need")
 def test_every_worker_is_forked(undisturbed: Undisturbed) -> None:
     titles = [line for line in undisturbed.processes if re.match("ray::(Ledger|few_shot|WorkerProcess|IDLE)", line)]
     assert len(titles) >= 3, "a ledger and two workers"

@@ -367,9 +367,8 @@ def test_a_shared_parent_is_trained_once_and_then_fanned_out_the_dearest_first(t
     bench.waits_for("the parent", bench.begun)
     bench.go()
     records = bench.ends()
-    events = [
-        event for event in bench.events if event.kind != "notice"
-    ]  # a busy machine lets a command wait for its workers
+    # On a busy machine a command says that it waits for its workers.
+    events = [event for event in bench.events if event.kind != "notice"]
     order = [event.item.stage.seed for event in events if event.kind == "started"]
     assert order[0] == 0, "their parent"
     assert sorted(order) == list(range(20)), "each once"
