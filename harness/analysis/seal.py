@@ -117,8 +117,12 @@ def sealed_places(plan: Mapping[str, Any]) -> set[Place]:
 
 def name_of(seal: StoredSeal) -> str:
     """'6f1c... (sealed 2026-11-25 03:50 UTC)'."""
-    at = datetime.fromtimestamp(seal.sealed_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return f"{seal.digest[:SHOWN]} (sealed {at})"
+    return f"{seal.digest[:SHOWN]} (sealed {time_of(seal)})"
+
+
+def time_of(seal: StoredSeal) -> str:
+    """'2026-11-25 03:50 UTC', by the clock of the machine that sealed."""
+    return datetime.fromtimestamp(seal.sealed_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 # --------------------------------------------------------------------------------------------------------- departures

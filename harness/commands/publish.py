@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.analysis.seal import name_of
+from harness.analysis.seal import time_of
 from harness.commands.prepare import Prepared, prepare
 from harness.commands.report import grid_of
 from harness.commands.stored import check_exists, command, last_bench
@@ -53,7 +53,7 @@ def publish(prepared: Prepared, folder: Path, *, gold: bool = True) -> Published
     request = replace(prepared.request, preset=prepared.resolved.preset, store=None)
     made = [
         f"Made by `{without_folders(command(request))}`.",
-        *(f"Plan sealed before its runs: {each.digest}, {name_of(each)}." for each in store.seals(table)),
+        *(f"Plan sealed: {each.digest}, {time_of(each)}." for each in store.seals(table)),
         f"Versions: {'; '.join(_versions({**record.provenance}) for record in _distinct(recorded))}.",
         "",
         *markdown_lines(cost_table(grid, plan.runs, recorded)),

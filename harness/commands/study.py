@@ -45,7 +45,7 @@ TrialView = Callable[["Opened", str], AbstractContextManager[Watcher]]
 @dataclass(frozen=True)
 class StudyPlan:
     """What a study needs. `points`: all of a grid, or as many as a search tries; `excluded`: those of a grid that cost too much, None of a search, which
-    does not know them before; `ended`: in earlier commands; `stages` in all and `to_train`, with their FLOPs and their hours on this machine: of a search at most."""
+    does not know them before; `ended`: in earlier commands, and not run again; `stages` in all and `to_train`, with their FLOPs and their hours on this machine: of a search at most."""
 
     name: str
     points: int
@@ -95,12 +95,13 @@ class PreparedStudy:
     def plan(self) -> StudyPlan:
         """What is left, as `StudyPlan` says it; nothing is trained or written."""
         space, history = self.points.space, History(self.name, self.prepared.store, None)
+        again = partial(unfinished, retry=self.request.base.retry)
         stages, to_train, flops = self.work_left(history.entries.values())
         return StudyPlan(
             name=self.name,
             points=space.trials,
             excluded=sum(map(self._costs_more, space.grid_points())) if space.sampler == "grid" else None,
-            ended=sum(trial.state not in ("running", "excluded") for trial in history.trials),
+            ended=sum(not again(history.entries[t.number]) for t in history.trials if t.state != "excluded"),
             stages=stages,
             to_train=to_train,
             flops=flops,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.analysis.seal import name_of, sealed_runs
+from harness.analysis.seal import sealed_runs, time_of
 from harness.store import StoredSeal
 from harness.wording import counted, in_points, listed
 
@@ -18,7 +18,7 @@ def seal_lines(seal: StoredSeal) -> Iterator[str]:
     """What is sealed: digest, design, decision rule, power."""
     plan = seal.plan
     rule, runs = plan["rule"], sealed_runs(plan)
-    yield f"Sealed: {seal.digest}, {name_of(seal).partition(' ')[2].strip('()')} by this machine's clock."
+    yield f"Sealed: {seal.digest}, sealed {time_of(seal)} by this machine's clock."
     names = [listed(map(str, plan[name])) for name in ("rows", "columns", "sizes", "subsets", "seeds")]
     rows, columns, sizes, subsets, seeds = names
     unknown = sum(not key for _, key in runs.values())

@@ -75,7 +75,7 @@ def test_a_sealed_plan_is_planned_published_verified_and_merged(
     assert f"Planned: 2 of 2 comparisons, by seal {digest[:12]}" in said
     assert re.search(r"  planned$", said, re.MULTILINE)
     assert harness("publish results").status == 0
-    assert f"Plan sealed before its runs: {digest}" in Path("results/README.md").read_text()
+    assert f"Plan sealed: {digest}, 20" in Path("results/README.md").read_text()
     checked = harness(f"verify results --seal {digest}")
     assert f"Seal {digest[:12]}" in checked.out
     assert (

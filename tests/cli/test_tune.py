@@ -7,6 +7,7 @@ import io
 import os
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -347,6 +348,20 @@ def test_the_studies_of_a_store_are_listed_and_reported(study: str, harness: Har
     frame = api.studies()
     assert frame.loc[0, ["study", "complete", "failed", "best"]].tolist() == [study, 1, 0, 0.75]
     assert api.study(study).best is not None
+
+
+def test_a_trial_that_will_be_run_again_has_not_ended(study: str) -> None:
+    base = Request(tasks=("movies",), sizes=(20,), subsets=(0,), seeds=(31,))
+    request = TuneRequest("ft", base, racing="none")
+    prepared = prepare_study(request)
+    with open_study(prepared) as opened:
+        history = opened.proposals.history
+        for status in ("failed", "diverged"):
+            number = history.propose(opened.points.space.defaults | {"fine_tune.lr": 1e-5 * len(history.entries)})
+            history.add_outcome(number, 1, ReplicateOutcome((0.0,), flops=1e9, trained=1, stages=1, status=status))
+            history.finish(number, "complete", "", (0.0,))
+    assert (prepared.name, prepared.plan().ended) == (study, 2), "the failed one is tried again"
+    assert prepare_study(replace(request, base=replace(base, retry=True))).plan().ended == 1
 
 
 def test_a_study_that_runs_is_reported(study: str, harness: Harness) -> None:
