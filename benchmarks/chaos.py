@@ -632,6 +632,9 @@ def endured(folder: Path, command: str, line: str, wait: float, cluster: Nodes, 
             status, out, said = driver.wait(), str(driver.out), driver.err
             killed = status == -signal.SIGKILL and "driver" in fire.struck
             left = cluster.left(folder, files=not killed)
+        for process in inside(folder) if left["processes"] else ():
+            with suppress(psutil.Error):  # it ends just now
+                tally.say(f"still there: {process.pid}, child of {process.ppid()}, {title(process)[:200]}")
         for sentence in said.splitlines():
             if sentence.startswith("retried: "):
                 tally.say(sentence)

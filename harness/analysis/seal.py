@@ -220,13 +220,13 @@ def _rule_departures(comparisons: Comparisons, collapsed: bool, plan: Mapping[st
     return [f"{words} differs from the seal's" for name, words in names.items() if ours[name] != sealed[name]]
 
 
-def _summary(found: Sequence[Comparison], seal: StoredSeal) -> list[str]:
+def _summary(comparisons: Sequence[Comparison], seal: StoredSeal) -> list[str]:
     """How many comparisons are planned, and why the others are not."""
-    planned = sum(c.planned for c in found)
-    lines = [f"Planned: {planned} of {counted(len(found), 'comparison')}, by seal {name_of(seal)}."]
+    planned = sum(c.planned for c in comparisons)
+    lines = [f"Planned: {planned} of {counted(len(comparisons), 'comparison')}, by seal {name_of(seal)}."]
     for word, part in (
-        ("Exploratory", [c for c in found if not c.planned]),
-        ("Departures", [c for c in found if c.planned]),
+        ("Exploratory", [c for c in comparisons if not c.planned]),
+        ("Departures", [c for c in comparisons if c.planned]),
     ):
         reasons = Counter("; ".join(c.departures) for c in part if c.departures)
         lines += [f"{word}: {counted(number, 'comparison')}: {reason}." for reason, number in reasons.items()]

@@ -97,46 +97,52 @@ def _compared(base: Comparison, ours: Runs, theirs: Runs) -> SiteComparison:
     return _tested(found, pairs, ours, theirs)
 
 
-def _one_site(found: SiteComparison) -> str:
-    if found.sites:
+def _one_site(comparison: SiteComparison) -> str:
+    if comparison.sites:
         return "all pairs that ran on one kind of hardware ran on the same"
-    if found.across:
+    if comparison.across:
         return (
             "each pair is of two kinds of hardware, so that the difference may be one of them; train both rows on one"
         )
     return "no replicate is done in both rows with its hardware recorded"
 
 
-def _tested(found: SiteComparison, pairs: Mapping[str, Sequence[Pair]], ours: Runs, theirs: Runs) -> SiteComparison:
+def _tested(
+    comparison: SiteComparison, pairs: Mapping[str, Sequence[Pair]], ours: Runs, theirs: Runs
+) -> SiteComparison:
     """With the test over whole subsets of each site, or over whole seeds."""
     for unit, side in (("subsets", 0), ("seeds", 1)):
-        units = [{pair[side] for pair in pairs[site.hardware]} for site in found.sites]
+        units = [{pair[side] for pair in pairs[site.hardware]} for site in comparison.sites]
         if sum(map(len, units)) > len(set.union(*units)):
             continue  # a subset of two sites: its effect is in both
-        common = sorted(set.intersection(*({pair[1 - side] for pair in pairs[site.hardware]} for site in found.sites)))
+        common = sorted(
+            set.intersection(*({pair[1 - side] for pair in pairs[site.hardware]} for site in comparison.sites))
+        )
         others = "seeds" if side == 0 else "subsets"
         if not common:
-            return replace(found, why=f"the kinds have no {others} in common, so that a gap may be one of the {others}")
+            return replace(
+                comparison, why=f"the kinds have no {others} in common, so that a gap may be one of the {others}"
+            )
         groups = []
-        for site, there in zip(found.sites, units, strict=True):
+        for site, there in zip(comparison.sites, units, strict=True):
             have = set(pairs[site.hardware])
             whole = [u for u in sorted(there) if all(((u, o) if side == 0 else (o, u)) in have for o in common)]
             if not whole:
                 return replace(
-                    found, why=f"no {unit[:-1]} of {site.hardware} has all the {others} that the kinds share"
+                    comparison, why=f"no {unit[:-1]} of {site.hardware} has all the {others} that the kinds share"
                 )
             values = paired(ours, theirs, whole, common) if side == 0 else paired(ours, theirs, common, whole).T
             groups.append(values)
         if sum(map(len, groups)) <= len(groups):
-            return replace(found, why=f"one of the {unit} on each kind has no spread to judge a gap by")
+            return replace(comparison, why=f"one of the {unit} on each kind has no spread to judge a gap by")
         tested = group_test(groups)
         gap, half = float(tested.gap), float(tested.half_width)
         two = len(groups) == 2
         return replace(
-            found,
+            comparison,
             unit=unit,
             gap=gap if two else None,
             interval=Interval(gap - half, gap + half) if two else None,
             p=float(tested.p),
         )
-    return replace(found, why="the kinds share subsets and seeds; train whole subsets on each")
+    return replace(comparison, why="the kinds share subsets and seeds; train whole subsets on each")

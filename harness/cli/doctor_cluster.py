@@ -38,10 +38,10 @@ def cluster_checks(address: str, storage: str) -> list[Check]:
     return list(judged(found, place.shown))
 
 
-def judged(found: Inspection, storage: str) -> Iterator[Check]:
+def judged(inspection: Inspection, storage: str) -> Iterator[Check]:
     """The report of an inspection."""
-    silent = [node for node in found.nodes if node.problem]
-    nodes = [node for node in found.nodes if not node.problem]
+    silent = [node for node in inspection.nodes if node.problem]
+    nodes = [node for node in inspection.nodes if not node.problem]
     text = f"{counted(len(nodes), 'node')}: {', '.join(node.name for node in nodes) or 'none'}"
     if silent:
         text = "; ".join(f"{node.name} {node.problem}" for node in silent)
@@ -60,7 +60,7 @@ def judged(found: Inspection, storage: str) -> Iterator[Check]:
     yield _clocks(nodes)
     yield _disks(nodes)
     yield _gpus(nodes)
-    yield _group(found.group)
+    yield _group(inspection.group)
     yield _starts(nodes)
 
 

@@ -131,15 +131,15 @@ def _answers(setup: WorkerSetup) -> dict[str, _Seen]:
     return {identity: seen for identity, seen in found.items() if identity in there}
 
 
-def _usable(found: Mapping[str, _Seen]) -> list[_Seen]:
+def _usable(answers: Mapping[str, _Seen]) -> list[_Seen]:
     """The answers, where none is a problem. Raises UserError that names the first node that fails, and why."""
     nodes = {node["NodeID"]: node for node in ray.nodes()}
-    failed = [identity for identity, seen in found.items() if seen.problem]
+    failed = [identity for identity, seen in answers.items() if seen.problem]
     if failed:
         others = ", ".join(name_of(nodes[identity]) for identity in failed[1:])
         more = f" These nodes fail too: {others}." if others else ""
-        raise UserError(f"The node {name_of(nodes[failed[0]])} {found[failed[0]].problem}{more}")
-    return list(found.values())
+        raise UserError(f"The node {name_of(nodes[failed[0]])} {answers[failed[0]].problem}{more}")
+    return list(answers.values())
 
 
 def _answer(storage: Storage, reference: Any, file: str) -> _Seen:

@@ -406,7 +406,7 @@ def _scores(results: Mapping[str, Any], column: str) -> dict[tuple[int, int], fl
 
 
 def _check_mean(
-    found: Derived,
+    outcome: Derived,
     place: tuple[str, str, str],
     column: str,
     results: Mapping[str, Any],
@@ -416,26 +416,26 @@ def _check_mean(
     words = f"{place[2]}, size {place[1]}, {column}"
     subsets, seeds = ({pair[side] for pair in scores} for side in (0, 1))
     if not scores or len(scores) != len(subsets) * len(seeds):
-        found.differing.append(f"{words}: its runs are no full grid of subsets and seeds")
+        outcome.differing.append(f"{words}: its runs are no full grid of subsets and seeds")
         return
     derived = cell_details(scores)
     details = dict(written.get("details", {}))
     stated = {name: details.pop(name) for name in [*details] if name.startswith(("against", "difference"))}
-    found.means += 1
-    found.intervals += "uncertainty" in derived
-    found.differing += [f"{words}: {each}" for each in differences({**written, "details": details}, derived)]
+    outcome.means += 1
+    outcome.intervals += "uncertainty" in derived
+    outcome.differing += [f"{words}: {each}" for each in differences({**written, "details": details}, derived)]
     if not stated:
         return
     if others is None:
-        found.unchecked.setdefault("differences from a row that is not in the folder", []).append(words)
+        outcome.unchecked.setdefault("differences from a row that is not in the folder", []).append(words)
         return
     theirs = _scores(others, column)
     pairs = {pair: scores[pair] - theirs[pair] for pair in scores if pair in theirs}
-    _check_difference(found, words, stated, pairs)
+    _check_difference(outcome, words, stated, pairs)
 
 
 def _check_difference(
-    found: Derived, words: str, stated: Mapping[str, str], pairs: Mapping[tuple[int, int], float]
+    outcome: Derived, words: str, stated: Mapping[str, str], pairs: Mapping[tuple[int, int], float]
 ) -> None:
     from harness.statistics.design import full_grid
 
@@ -447,22 +447,22 @@ def _check_difference(
     written = {
         name: float(stated[name]) for name in ("difference", "difference_lower", "difference_upper") if name in stated
     }
-    found.intervals += interval is not None
-    found.differing += [f"{words}, minus {stated['against']}: {each}" for each in differences(written, derived)]
+    outcome.intervals += interval is not None
+    outcome.differing += [f"{words}, minus {stated['against']}: {each}" for each in differences(written, derived)]
 
 
 def _check_samples(
-    found: Derived, folder: Path, path: Path, body: Mapping[str, Any], results: Mapping[str, Any]
+    outcome: Derived, folder: Path, path: Path, body: Mapping[str, Any], results: Mapping[str, Any]
 ) -> None:
     """The scores of runs from their samples, and the file of samples against its checksum."""
     detail, runs = body.get("detailed_evaluation_results"), [id for id in results if id.count("/") == 2]
-    found.runs += len(runs)
+    outcome.runs += len(runs)
     by_run: dict[str, list[dict[str, Any]]] = {}
     if detail:
         content = (folder / detail["file_path"]).read_bytes()
         lines = content.splitlines()
         if hashlib.sha256(content).hexdigest() != detail["checksum"] or len(lines) != detail["total_rows"]:
-            found.differing.append(f"{path}: its file of samples is not the one that it names by checksum")
+            outcome.differing.append(f"{path}: its file of samples is not the one that it names by checksum")
         for line in lines:
             row = json.loads(line)
             by_run.setdefault(row["evaluation_result_id"], []).append(row)
@@ -470,11 +470,11 @@ def _check_samples(
         metric, rows = METRICS[results[id]["metric_config"]["metric_id"]], by_run.get(id)
         words = f"{path.parent.name}, {id}"
         if not rows:
-            found.unchecked.setdefault("scores of single runs, which have no samples", []).append(words)
+            outcome.unchecked.setdefault("scores of single runs, which have no samples", []).append(words)
             continue
-        found.samples += len(rows)
+        outcome.samples += len(rows)
         derived = {"score": _score(metric.name, rows)}
-        found.differing += [
+        outcome.differing += [
             f"{words}: {each}" for each in differences({"score": results[id]["score_details"]["score"]}, derived)
         ]
 

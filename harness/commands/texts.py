@@ -79,11 +79,14 @@ def corpora_of(resolved: ResolvedTable, store: Store, download: bool, where: str
 
 
 def translate(
-    every: Iterable[Rows], translator: Translator, store: Store, progress: Callable[[int], Callable[[int, int], None]]
+    row_sets: Iterable[Rows],
+    translator: Translator,
+    store: Store,
+    progress: Callable[[int], Callable[[int, int], None]],
 ) -> int:
     """Back-translate rows, text by text into the store; an interrupted call continues where it stopped. `progress(n)`: called for each
     part of n rows, gives what is called with the number done and all. The number of empty translations."""
-    return sum(back_translated(rows, translator, store, progress(len(rows))).empty for rows in every)
+    return sum(back_translated(rows, translator, store, progress(len(rows))).empty for rows in row_sets)
 
 
 @dataclass(frozen=True)

@@ -27,21 +27,21 @@ CALIBRATION = (
 """What the columns are."""
 
 
-def examples_document(found: ExampleFrames) -> Document:
-    tables = [*agreement_tables(found), *calibration_tables(found)]
-    about = [AGREEMENT, CALIBRATION, *found.skipped]
-    return Document(f"{found.grid.resolved.table.name}-examples", tables, [*label_sentences(found), *about])
+def examples_document(frames: ExampleFrames) -> Document:
+    tables = [*agreement_tables(frames), *calibration_tables(frames)]
+    about = [AGREEMENT, CALIBRATION, *frames.skipped]
+    return Document(f"{frames.grid.resolved.table.name}-examples", tables, [*label_sentences(frames), *about])
 
 
-def agreement_tables(found: ExampleFrames) -> list[Table]:
+def agreement_tables(frames: ExampleFrames) -> list[Table]:
     head = ("Column", "Row", "Runs", "Test", "Consensus", "Flips", "by seed", "by subset")
     return [
         Table(
-            size_name(size, found.grid.resolved.size_unit),
+            size_name(size, frames.grid.resolved.size_unit),
             head,
             [
                 [
-                    *_place(found, row),
+                    *_place(frames, row),
                     f"{row['num_subsets']} x {row['num_seeds']}",
                     *(
                         _points(row[name])
@@ -53,39 +53,39 @@ def agreement_tables(found: ExampleFrames) -> list[Table]:
             frozenset({0, 1}),
             stacked=True,
         )
-        for size, rows in _by_size(found)
+        for size, rows in _by_size(frames)
     ]
 
 
-def calibration_tables(found: ExampleFrames) -> list[Table]:
+def calibration_tables(frames: ExampleFrames) -> list[Table]:
     """For each size the errors of probabilities, and what temperature and threshold change; threshold and gain where some task has two classes."""
-    two = "threshold" in found.rows
+    two = "threshold" in frames.rows
     errors = ("Column", "Row", "ECE", "calibrated", "Brier", "reliability", "resolution")
     changes = ["Column", "Row", "Temperature", "ECE then", "change", *(["Threshold", "gain"] if two else [])]
     tables = []
-    for size, rows in _by_size(found):
-        where = size_name(size, found.grid.resolved.size_unit).lower()
+    for size, rows in _by_size(frames):
+        where = size_name(size, frames.grid.resolved.size_unit).lower()
         of_errors, of_changes = [], []
         for row in rows:
             numbers = [_number(row[name], 3) for name in ("reliability", "resolution")]
             ece = [_points(row["ece"]) + _interval(row), _points(row["ece_calibrated"])]
-            of_errors.append([*_place(found, row), *ece, _number(row["brier"], 3), *numbers])
+            of_errors.append([*_place(frames, row), *ece, _number(row["brier"], 3), *numbers])
             change = [_temperature(row["temperature"]), _points(row["ece_tempered"]), _change(row, "tempering")]
             gain = [_number(row["threshold"], 2), _change(row, "threshold_gain")] if two else []
-            of_changes.append([*_place(found, row), *change, *gain])
+            of_changes.append([*_place(frames, row), *change, *gain])
         tables.append(Table(f"Calibration, {where}", errors, of_errors, frozenset({0, 1}), stacked=True))
         title = f"Temperature{' and threshold' if two else ''} from dev, {where}"
         tables.append(Table(title, changes, of_changes, frozenset({0, 1}), stacked=True))
     return tables
 
 
-def label_sentences(found: ExampleFrames) -> list[str]:
+def label_sentences(frames: ExampleFrames) -> list[str]:
     """For each column and size what all rows get wrong, and how far the list of doubted labels can be trusted."""
-    return [_labels(found, row) for row in records(found.labels)]
+    return [_labels(frames, row) for row in records(frames.labels)]
 
 
-def _labels(found: ExampleFrames, row: dict[str, Any]) -> str:
-    place = f"{found.grid.title(row['column'])}, {training_examples(row['size'], found.grid.resolved.size_unit)}"
+def _labels(frames: ExampleFrames, row: dict[str, Any]) -> str:
+    place = f"{frames.grid.title(row['column'])}, {training_examples(row['size'], frames.grid.resolved.size_unit)}"
     rows = "every row" if row["rows"] > 1 else "the row"
     wrong = f"{place}: the consensus of {rows} is wrong on {row['all_rows_wrong']:,} of {counted(row['examples'], 'test example')}"
     doubts = f"{counted(row['doubted'], 'label')} {'is' if row['doubted'] == 1 else 'are'} doubted ({100 * AGREED:g} % of {row['runs']} runs or more agree on one other class)"
@@ -98,15 +98,15 @@ def _labels(found: ExampleFrames, row: dict[str, Any]) -> str:
     return f"{wrong}; {doubts}{good}."
 
 
-def _by_size(found: ExampleFrames) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-    for size in found.grid.resolved.sizes if len(found.rows) else ():
-        rows = records(found.rows[found.rows["size"] == size])
+def _by_size(frames: ExampleFrames) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    for size in frames.grid.resolved.sizes if len(frames.rows) else ():
+        rows = records(frames.rows[frames.rows["size"] == size])
         if rows:
             yield size, rows
 
 
-def _place(found: ExampleFrames, row: dict[str, Any]) -> tuple[str, str]:
-    return column_name(found.grid, row["column"]), row["row"]
+def _place(frames: ExampleFrames, row: dict[str, Any]) -> tuple[str, str]:
+    return column_name(frames.grid, row["column"]), row["row"]
 
 
 def _missing(value: Any) -> bool:

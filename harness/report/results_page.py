@@ -241,18 +241,18 @@ def _curves(results: Results) -> list[Block]:
     return [Lines([CURVES]), *curves.blocks_of(panels)]
 
 
-def _examples(found: ExampleFrames | None) -> list[Section]:
+def _examples(frames: ExampleFrames | None) -> list[Section]:
     """What replicates agree on, and how far their probabilities can be trusted."""
-    if found is None or not len(found.rows):
+    if frames is None or not len(frames.rows):
         return []
-    agreement: list[Block] = [*agreement_tables(found), Lines([AGREEMENT, *found.skipped])]
+    agreement: list[Block] = [*agreement_tables(frames), Lines([AGREEMENT, *frames.skipped])]
     calibration: list[Block] = [
-        Pictures(reliability.pictures_of(found)),
-        *calibration_tables(found),
+        Pictures(reliability.pictures_of(frames)),
+        *calibration_tables(frames),
         Lines([CALIBRATION]),
     ]
     return [
-        Section("examples", "Test examples", [*agreement, *_folded("Labels in doubt", label_sentences(found))]),
+        Section("examples", "Test examples", [*agreement, *_folded("Labels in doubt", label_sentences(frames))]),
         Section("calibration", "Calibration", calibration),
     ]
 

@@ -54,20 +54,20 @@ def rendered_sites(comparisons: Sequence[SiteComparison], grid: Grid, against: s
     return in_format(format, site_frame(comparisons), "sites", body, document)
 
 
-def sentence(found: SiteComparison, grid: Grid) -> str:
+def sentence(comparison: SiteComparison, grid: Grid) -> str:
     """Whether the kinds of hardware differ in a difference of rows, or why that is not told."""
-    c = found.comparison
+    c = comparison.comparison
     place = f"{c.row} - {c.against}, {c.title}, {training_examples(c.size, grid.resolved.size_unit)}"
-    across = f" ({counted(found.across, 'pair')} of two kinds of hardware left out)" if found.across else ""
-    if found.p is None or found.p_holm is None:
-        return f"{place}: no verdict on hardware: {found.why}{across}."
-    names = [site.hardware for site in found.sites]
-    apart = found.p_holm < LEVEL
+    across = f" ({counted(comparison.across, 'pair')} of two kinds of hardware left out)" if comparison.across else ""
+    if comparison.p is None or comparison.p_holm is None:
+        return f"{place}: no verdict on hardware: {comparison.why}{across}."
+    names = [site.hardware for site in comparison.sites]
+    apart = comparison.p_holm < LEVEL
     words = f"{' and '.join(names)} {'differ' if apart else 'cannot be told apart'}"
     gap = ""
-    if found.gap is not None and found.interval is not None:
-        gap = f"{in_points(found.gap, sign=True)} points, 95 % interval {interval_text(found.interval)} over their {found.unit}; "
-    return f"{place}: {words}: {gap}p {p_text(found.p)}, by Holm {p_text(found.p_holm)}{across}."
+    if comparison.gap is not None and comparison.interval is not None:
+        gap = f"{in_points(comparison.gap, sign=True)} points, 95 % interval {interval_text(comparison.interval)} over their {comparison.unit}; "
+    return f"{place}: {words}: {gap}p {p_text(comparison.p)}, by Holm {p_text(comparison.p_holm)}{across}."
 
 
 def site_frame(comparisons: Sequence[SiteComparison]) -> pd.DataFrame:

@@ -23,41 +23,41 @@ Panels = Mapping[tuple[int, str], Sequence[dict[str, Any]]]
 """The bins of a column at a size."""
 
 
-def csv_of(found: ExampleFrames) -> str:
-    return csv_text(found.bins)
+def csv_of(frames: ExampleFrames) -> str:
+    return csv_text(frames.bins)
 
 
-def drawn(found: ExampleFrames, format: str) -> bytes:
+def drawn(frames: ExampleFrames, format: str) -> bytes:
     """The figure as a file, one legend for all panels."""
 
     def figure() -> Any:
-        canvas = _figure(_panels(found), found)
+        canvas = _figure(_panels(frames), frames)
         legend_below(canvas, handles_of(canvas))
         return canvas
 
     return file_of(figure, format)
 
 
-def pictures_of(found: ExampleFrames) -> list[Picture]:
+def pictures_of(frames: ExampleFrames) -> list[Picture]:
     """A picture for each panel, with its bins as a table."""
-    panels = [*_panels(found).items()][-MOST:]
-    return [_picture(number, place, bins, found) for number, (place, bins) in enumerate(panels)]
+    panels = [*_panels(frames).items()][-MOST:]
+    return [_picture(number, place, bins, frames) for number, (place, bins) in enumerate(panels)]
 
 
-def _panels(found: ExampleFrames) -> dict[tuple[int, str], list[dict[str, Any]]]:
+def _panels(frames: ExampleFrames) -> dict[tuple[int, str], list[dict[str, Any]]]:
     panels: dict[tuple[int, str], list[dict[str, Any]]] = {}
-    for row in records(found.bins):
+    for row in records(frames.bins):
         panels.setdefault((row["size"], row["column"]), []).append(row)
     return panels
 
 
-def _picture(number: int, place: tuple[int, str], bins: Sequence[dict[str, Any]], found: ExampleFrames) -> Picture:
+def _picture(number: int, place: tuple[int, str], bins: Sequence[dict[str, Any]], frames: ExampleFrames) -> Picture:
     def figure() -> Any:
-        canvas = _figure({place: bins}, found)
+        canvas = _figure({place: bins}, frames)
         legend_below(canvas, handles_of(canvas))
         return canvas
 
-    title = _title(place, found)
+    title = _title(place, frames)
     rows = [
         [row["row"], str(row["bin"]), in_points(row["probability"]), in_points(row["right"]), f"{row['examples']:.0f}"]
         for row in bins
@@ -69,12 +69,12 @@ def _picture(number: int, place: tuple[int, str], bins: Sequence[dict[str, Any]]
     return Picture(picture(figure, f"reliability{number}", f"Reliability, {title}", described), described, data)
 
 
-def _title(place: tuple[int, str], found: ExampleFrames) -> str:
-    return f"{column_name(found.grid, place[1])}, {examples(place[0], found.grid.resolved.size_unit)}"
+def _title(place: tuple[int, str], frames: ExampleFrames) -> str:
+    return f"{column_name(frames.grid, place[1])}, {examples(place[0], frames.grid.resolved.size_unit)}"
 
 
-def _figure(panels: Panels, found: ExampleFrames) -> Any:
-    rows = [*found.grid.resolved.printed_rows]
+def _figure(panels: Panels, frames: ExampleFrames) -> Any:
+    rows = [*frames.grid.resolved.printed_rows]
     canvas, drawn_on = panels_of(len(panels), 3, PANEL, (0, 0.4))
     for axes, (place, bins) in zip(drawn_on, panels.items(), strict=True):
         lowest = 100.0
@@ -84,6 +84,6 @@ def _figure(panels: Panels, found: ExampleFrames) -> Any:
             lowest = min(lowest, *(min(point) for point in points))
         edge = max(0.0, 10 * (lowest // 10))
         axes.plot([edge, 100], [edge, 100], color=INK, linewidth=0.8, linestyle=":")
-        axes.set(xlim=(edge, 102), ylim=(edge, 102), title=_title(place, found))
+        axes.set(xlim=(edge, 102), ylim=(edge, 102), title=_title(place, frames))
         axes.set(xlabel="probability of the predicted class, %", ylabel="right, %")
     return canvas
