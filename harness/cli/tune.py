@@ -46,7 +46,8 @@ BEST, FINAL_TEST, PAGE = "best.yaml", "final_test.json", "report.html"
 
 
 def tune(args: argparse.Namespace) -> int:
-    """Show the plan, run the trials that are left, print all points. 1 when no point can be the best. With `args.plan` the plan alone."""
+    """Show the plan, run the trials that are left, print all points. 1 when no point can be the best, and where the same command has more to do.
+    With `args.plan` the plan alone."""
     if args.plan:
         print_lines(_plan_lines(prepare_study(read_tune(args), train=False))[0], sys.stdout)
         return 0
@@ -62,11 +63,14 @@ def tune(args: argparse.Namespace) -> int:
 
     with searched(read_tune(args), ON_TERMINAL, show_trials, agree, begin) as (opened, track):
         status = _report(opened, args.format, args.final_test)
-        if opened.over:
-            left = opened.proposals.remaining()
+        if opened.over and (left := opened.proposals.remaining()):
+            status = EXIT_INCOMPLETE
             print_lines(
                 [f"Ended because {opened.over}: {counted(left, 'point')} left at most; the same command goes on."]
             )
+        if opened.failed:
+            status = EXIT_INCOMPLETE
+            print_lines([f"Replicates of {counted(opened.failed, 'point')} failed; the same command tries them again."])
         print_tracked(track())
         return status
 

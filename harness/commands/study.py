@@ -144,6 +144,12 @@ class Opened:
         return self.study.points
 
     @property
+    def failed(self) -> int:
+        """Points that have ended with replicates that failed, which the same command tries again."""
+        entries = self.proposals.history.entries.values()
+        return sum(entry.ended and entry.same_as is None and unfinished(entry) for entry in entries)
+
+    @property
     def folder(self) -> Path:
         """Where its tables, plots and best.yaml are written."""
         out = self.study.request.out

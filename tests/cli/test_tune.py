@@ -16,6 +16,7 @@ from cli.command import Said, TrainingStartedError, data_folder
 
 import harness as api
 from harness.cli.parser import build_parser
+from harness.commands import study as study_commands
 from harness.commands.execution import check_machine
 from harness.commands.study import _check_folder, _remember, open_study, prepare_study
 from harness.errors import UserError
@@ -23,6 +24,7 @@ from harness.planning.request import Request
 from harness.processes import started_at
 from harness.search.request import TuneRequest
 from harness.search.trials import ReplicateOutcome
+from harness.specs import Status
 from harness.store import Owner, Store
 
 Refused = Callable[..., str]
@@ -362,6 +364,27 @@ def test_a_trial_that_will_be_run_again_has_not_ended(study: str) -> None:
             history.finish(number, "complete", "", (0.0,))
     assert (prepared.name, prepared.plan().ended) == (study, 2), "the failed one is tried again"
     assert prepare_study(replace(request, base=replace(base, retry=True))).plan().ended == 1
+
+
+@pytest.mark.parametrize(("last", "status"), [("done", 0), ("diverged", 0), ("failed", 1)])
+@pytest.mark.usefixtures("packaged", "workdir")
+def test_failed_replicates_are_said_in_the_exit_status(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, last: Status, status: int
+) -> None:
+    own_space()
+    request = TuneRequest("cmlm", Request(tasks=("movies",)), space="mine.yaml", mode="grid", racing="none")
+    with open_study(prepare_study(request)) as opened:
+        history = opened.proposals.history
+        for point, second in zip(opened.points.space.grid_points(), ("done", last), strict=True):
+            number = history.propose(point)
+            _remember(opened, "started", history.entries[number].trial)
+            for done, ended in ((1, "done"), (2, second)):
+                history.add_outcome(number, done, ReplicateOutcome((0.5,), flops=1e9, status=ended))
+            history.finish(number, "complete", "", (0.5,))
+    monkeypatch.setattr(study_commands, "run_trials", lambda *_: None)  # the replicate fails once more
+    said = harness("tune cmlm --space mine.yaml --grid --racing none --tasks movies --yes")
+    assert said.status == status, said.err
+    assert ("Replicates of 1 point failed; the same command tries them again." in said.err) == bool(status)
 
 
 def test_a_study_that_runs_is_reported(study: str, harness: Harness) -> None:
