@@ -14,6 +14,7 @@ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+os.environ.update({"RAY_worker_niceness": "0"})  # 15 nicer, as Ray makes them, its workers starve beside other tests
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 gc.disable()  # until all is collected: a third of that time went into looking for cycles in what stays
