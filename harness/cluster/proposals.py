@@ -20,7 +20,7 @@ from harness.errors import UserError
 from harness.search.points import Points
 from harness.search.racing import failed_replicate, paired, projected
 from harness.search.space_file import FLOPS
-from harness.search.study import DIED, Entry, History, sampler_of, unfinished
+from harness.search.study import DIED, Entry, History, sampler_of
 from harness.search.trials import ReplicateOutcome, Trial, best_trial
 
 REPEATS = 100
@@ -110,9 +110,7 @@ class Proposals(Searcher):
                 self._followers.setdefault(entry.same_as, []).append(number)
         while tells:
             self._tell(tells[0].trial.number, tells.popleft().told)
-        for entry in list(entries.values()):
-            if entry.same_as is None and unfinished(entry, retry):
-                self._waiting.append(entry.trial.number)
+        self._waiting.extend(trial.number for trial in self.history.unfinished(retry))
 
     def _remember(self, entry: Entry) -> None:
         with suppress(UserError):  # it could not be run then either, and its end says why

@@ -29,7 +29,7 @@ from harness.search.points import Points
 from harness.search.request import TuneRequest
 from harness.search.results import Study
 from harness.search.space import check_metrics, check_overrides, check_sampler, requested_space
-from harness.search.study import Entry, History, OptunaMirror, study_name, unfinished
+from harness.search.study import History, OptunaMirror, study_name
 from harness.search.trials import State, Trial, best_trial
 from harness.specs import SHARED_PHASES, Record, Stage, trained_again
 from harness.store import DEFAULT_URL, Owner, Store, StoredRequest
@@ -69,21 +69,21 @@ class PreparedStudy:
     def name(self) -> str:
         return study_name(self.points.space, self.request.seed, self.points.identity(self.points.space.defaults))
 
-    def work_left(self, entries: Iterable[Entry]) -> tuple[int, int, float]:
+    def work_left(self, history: History) -> tuple[int, int, float]:
         """Distinct stages of the study, how many of them are still to be trained, and their FLOPs. Exact for a grid; for a
         search the default point is counted for those that are not proposed yet, and no point is dropped: an upper bound."""
         space, retry = self.points.space, self.request.base.retry
-        known = [entry for entry in entries if entry.same_as is None]
-        ended = [dict(entry.trial.point) for entry in known if not unfinished(entry, retry)]
-        rest = [dict(entry.trial.point) for entry in known if unfinished(entry, retry)]
+        known, again = history.trials, {trial.number for trial in history.unfinished(retry)}
+        ended = [dict(trial.point) for trial in known if trial.number not in again]
+        rest = [dict(trial.point) for trial in known if trial.number in again]
         if space.sampler == "grid":
             rest = [point for point in space.grid_points() if point not in ended]
         elif not known:
             rest = [space.defaults]
         every, left = self._stages([*ended, *rest]), self._stages(rest)
         statuses = self.prepared.store.statuses(left)
-        again = trained_again(retry)
-        to_train = [stage for key, stage in left.items() if statuses.get(key, ("failed", 0))[0] in again]
+        untrained = trained_again(retry)
+        to_train = [stage for key, stage in left.items() if statuses.get(key, ("failed", 0))[0] in untrained]
         flops = sum(self.prepared.plan.stage_flops(stage) for stage in to_train)
         if space.sampler == "grid":
             return len(every), len(to_train), flops
@@ -95,13 +95,13 @@ class PreparedStudy:
     def plan(self) -> StudyPlan:
         """What is left, as `StudyPlan` says it; nothing is trained or written."""
         space, history = self.points.space, History(self.name, self.prepared.store, None)
-        again = partial(unfinished, retry=self.request.base.retry)
-        stages, to_train, flops = self.work_left(history.entries.values())
+        left = history.unfinished(self.request.base.retry)
+        stages, to_train, flops = self.work_left(history)
         return StudyPlan(
             name=self.name,
             points=space.trials,
             excluded=sum(map(self._costs_more, space.grid_points())) if space.sampler == "grid" else None,
-            ended=sum(not again(history.entries[t.number]) for t in history.trials if t.state != "excluded"),
+            ended=sum(trial.state != "excluded" for trial in history.trials) - len(left),
             stages=stages,
             to_train=to_train,
             flops=flops,
@@ -146,8 +146,7 @@ class Opened:
     @property
     def failed(self) -> int:
         """Points that have ended with replicates that failed, which the same command tries again."""
-        entries = self.proposals.history.entries.values()
-        return sum(entry.ended and entry.same_as is None and unfinished(entry) for entry in entries)
+        return sum(trial.state != "running" for trial in self.proposals.history.unfinished())
 
     @property
     def folder(self) -> Path:

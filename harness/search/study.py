@@ -131,6 +131,10 @@ class History:
         """One for each point, by number."""
         return tuple(entry.trial for entry in self.entries.values() if entry.same_as is None)
 
+    def unfinished(self, retry: bool = False) -> list[Trial]:
+        """Those that the next command runs (again)."""
+        return [e.trial for e in self.entries.values() if e.same_as is None and unfinished(e, retry)]
+
     @property
     def repeated(self) -> tuple[Trial, ...]:
         """Points that are the same computation as an earlier one, with its outcomes."""

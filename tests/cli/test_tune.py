@@ -387,6 +387,15 @@ def test_failed_replicates_are_said_in_the_exit_status(
     assert ("Replicates of 1 point failed; the same command tries them again." in said.err) == bool(status)
 
 
+def test_points_left_are_said_in_the_exit_status(study: str, harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study_commands, "run_trials", lambda opened, *_: setattr(opened, "over", "time is over"))
+    said = harness("tune ft --tasks movies --sizes 20 --subsets 0 --seeds 31 --racing none --trials 2 --yes")
+    assert f"Study {study}:" in said.err
+    assert "Ended because time is over: 1 point left at most; the same command goes on." in said.err
+    assert said.status == 1
+    assert harness(f"report --study {study}").status == 0
+
+
 def test_a_study_that_runs_is_reported(study: str, harness: Harness) -> None:
     parent = psutil.Process(os.getppid())
     other = Owner("another", Owner.current().host, parent.pid, started_at(parent))
