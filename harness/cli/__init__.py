@@ -79,7 +79,7 @@ def _run(arguments: list[str]) -> int:
 
 def _ended(error: UserError | KeyboardInterrupt, received: Received) -> int:
     """Print why the command ends. Returns its exit status."""
-    wrong = isinstance(error, UserError) and received.number is None  # a signal may have ended what we need first
+    wrong = isinstance(error, UserError) and not received.number  # a signal may have ended what we need first
     reason = str(error) if wrong or isinstance(error, KeyboardInterrupt) else ""
     with suppress(OSError):
         print(f"harness: {reason or received.sentence}", file=sys.stderr, flush=True)

@@ -137,7 +137,7 @@ class Received:
     raises a KeyboardInterrupt of its own."""
 
     def __init__(self) -> None:
-        self.number: signal.Signals | None = None
+        self.number = 0
 
     @property
     def status(self) -> int:
@@ -146,7 +146,7 @@ class Received:
 
     @property
     def sentence(self) -> str:
-        by = f" by {self.number.name}" if self.number else ""
+        by = f" by {signal.Signals(self.number).name}" if self.number else ""
         return f"interrupted{by}; recorded stages are kept, and the same command resumes."
 
 
@@ -155,11 +155,13 @@ def interruptible() -> Iterator[Received]:
     """Inside, the first SIGTERM or SIGHUP raises KeyboardInterrupt in the main thread; later ones are ignored, so that the
     cleanup can end. A signal that was ignored before stays ignored, as under `nohup`. Python drops an exception that is raised in a
     destructor or in a weak reference's callback: of these and of SIGINT one that is lost so is sent again."""
-    received = Received()
+    received, awaited, sender = Received(), True, threading.Timer(0, lambda: None)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        if received.number is None:
-            received.number = signal.Signals(number)
+        nonlocal awaited
+        if awaited:
+            awaited = False
+            received.number = received.number or number  # first: in a call another signal's handler may break this off
             for descriptor in (1, 2):  # a closed terminal refuses every write, and the cleanup must not fail
                 try:
                     os.write(descriptor, b"")
@@ -176,18 +178,21 @@ def interruptible() -> Iterator[Received]:
     report_lost = sys.unraisablehook
 
     def send_again(lost: sys.UnraisableHookArgs) -> None:
+        nonlocal awaited, sender
         if not issubclass(lost.exc_type, KeyboardInterrupt):
             report_lost(lost)
             return
-        number, received.number = received.number or signal.SIGINT, None
+        awaited = True
         main = threading.main_thread().ident
         assert main is not None
-        threading.Timer(AGAIN_SECONDS, signal.pthread_kill, (main, number)).start()
+        sender = threading.Timer(AGAIN_SECONDS, signal.pthread_kill, (main, received.number or signal.SIGINT))
+        sender.start()
 
     sys.unraisablehook = send_again
     try:
         yield received
     finally:
+        sender.cancel()
         sys.unraisablehook = report_lost
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -88,6 +88,42 @@ def test_one_that_arrives_in_a_destructor(number: signal.Signals, status: int, t
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_what_it_broke_before_it_is_sent_again(number: signal.Signals, status: int, tmp_path: Path) -> None:
+    """It arrived in a destructor, and a process that the command needs died of it: the command ends by the signal, not by an error."""
+    destructor = "lambda self: (print('destroyed', flush=True), time.sleep(600))"
+    process = program(
+        tmp_path, f"type('Any', (), dict(__del__={destructor}))(); raise UserError('a process of Ray is dead')"
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "destroyed\n"
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == status
+    assert err.endswith(f"harness: interrupted by {number.name}; {KEPT}\n")
+
+
+BROKEN_OFF = """signal.signal(signal.SIGUSR2, signal.default_int_handler)
+        def send(frame, event, argument):
+            caller = frame if event == "c_call" else frame.f_back
+            if event in ("c_call", "call") and caller.f_code.co_name == "interrupt":
+                sys.setprofile(None)
+                signal.raise_signal(signal.SIGUSR2)
+        sys.setprofile(send)
+        try:
+            time.sleep(600)
+        except KeyboardInterrupt:
+            raise UserError("a process of Ray is dead")"""
+"""As the watchdog's signal does where it arrives as the handler of the first one makes a call."""
+
+
+def test_one_whose_handler_another_one_breaks_off(tmp_path: Path) -> None:
+    process = program(tmp_path, BROKEN_OFF)
+    process.send_signal(signal.SIGHUP)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (129, f"still said\nharness: interrupted by SIGHUP; {KEPT}\n")
+
+
 def test_another_one_does_not_disturb_the_cleanup(tmp_path: Path) -> None:
     process = program(tmp_path, cleanup="[os.kill(os.getpid(), n) for n in (signal.SIGTERM, signal.SIGHUP)]")
     process.terminate()

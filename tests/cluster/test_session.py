@@ -170,7 +170,7 @@ with interruptible() as received:
                 time.sleep(0.1)
     except SessionLostError as error:
         left = [process.pid for process in started if alive(process)]
-        print(error, *left, received.number.name, flush=True)
+        print(error, *left, signal.Signals(received.number).name, flush=True)
         session.os._exit(0)
 """
 
