@@ -84,6 +84,9 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="a folder with amazon_polarity/ and yelp_polarity/")
     parser.add_argument("folder", type=Path)
     args = parser.parse_args()
+    for name in ("amazon_polarity", "yelp_polarity"):
+        if not (args.data / name / "train.parquet").is_file():
+            parser.error(f"{args.data} has no {name}/train.parquet; name the folder that has it.")
     write(args.folder, "amazon", "Amazon", polarity(args.data / "amazon_polarity", "content"), POLARITY)
     write(args.folder, "yelp", "Yelp", polarity(args.data / "yelp_polarity", "text"), POLARITY)
     write(

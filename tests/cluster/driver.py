@@ -51,7 +51,7 @@ def waited(what: str, found: Callable[[], Any], seconds: float = WAIT_SECONDS) -
         answer = found()
         if answer:
             return answer
-        time.sleep(0.02)
+        time.sleep(0.1)  # what is asked takes CPU time itself: all records are read, or all processes of the machine
     raise AssertionError(f"waited {seconds:g} s in vain for {what}")
 
 

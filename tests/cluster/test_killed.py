@@ -58,11 +58,20 @@ def test_kill_9_on_a_worker(tmp_path: Path, same_table: SameTable) -> None:
     same_table(driver)
 
 
-def test_interrupted_then_on_one_slot(tmp_path: Path, bench: Bench, undisturbed: Undisturbed) -> None:
-    """By Ctrl-C, then by closing the terminal: both reach all processes of the command at once, Ray's too. On one slot, or without Ray,
-    the numbers are those of two."""
+INTERRUPTED, CLOSED = (signal.SIGINT, 130, ""), (signal.SIGHUP, 129, " by SIGHUP")
+
+
+@pytest.mark.parametrize(
+    "signals",
+    [pytest.param([CLOSED], id="terminal closed"), pytest.param([INTERRUPTED, CLOSED], marks=pytest.mark.slow)],
+)
+def test_interrupted_then_on_one_slot(
+    signals: list[tuple[signal.Signals, int, str]], tmp_path: Path, bench: Bench, undisturbed: Undisturbed
+) -> None:
+    """By Ctrl-C, by closing the terminal: both reach all processes of the command at once, Ray's too. On one slot, or without Ray,
+    the numbers are those of two. (Ctrl-C on a study: test_tune.py.)"""
     before: dict[str, Kept] = {}
-    for number, status, by in ((signal.SIGINT, 130, ""), (signal.SIGHUP, 129, " by SIGHUP")):
+    for number, status, by in signals:
         with started(tmp_path, f"{BENCH} --slots 1") as driver:
             driver.recorded(len(before) + 1)
             driver.signal(number, group=True)

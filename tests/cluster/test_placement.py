@@ -147,7 +147,15 @@ class Bench:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def minimal_agents() -> Iterator[None]:
+    """The agent of a node without the dashboard's modules: a second of CPU time for each node that joins."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("ray._private.utils.get_dashboard_dependency_error", lambda: ImportError("not needed here"))
+        yield
+
+
+@pytest.fixture(scope="module")
+def cluster(minimal_agents: None) -> Iterator[Cluster]:
     """A head that has nothing to train on; each test adds its nodes."""
     system = {"health_check_period_ms": 1000, "health_check_timeout_ms": 5000, "health_check_failure_threshold": 5}
     system |= {"local_fs_capacity_threshold": 0.0001}  # no object goes to the disk

@@ -200,7 +200,14 @@ class Disturbed:
     leases: int
 
 
-@pytest.fixture(scope="module", params=[signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+SAID = {signal.SIGINT: (130, ""), signal.SIGTERM: (143, " by SIGTERM")}
+"""Exit status and what is said of the signal."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[signal.SIGINT, *(pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGTERM, signal.SIGKILL))],
+)
 def disturbed(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, packaged: dict[str, Path]
 ) -> Disturbed:
@@ -210,10 +217,10 @@ def disturbed(
         second = Driver(folder, SEARCH)  # `finished` would end the other one too: it cleans the folder
         assert second.wait() == 2, second.err
         ended.recorded(3)
-        ended.signal(request.param)
+        ended.signal(request.param, group=request.param == signal.SIGINT)  # a Ctrl-C reaches all its processes
         status = ended.wait()
-        if request.param == signal.SIGTERM:
-            assert status == 143, ended.err
+        if request.param in SAID:
+            assert status == SAID[request.param][0], ended.err
             ended.gone()
         before, open_leases = kept(folder), leases(folder)
         # The workers of a killed one may still be there: the next command takes over at once all the same.
@@ -233,9 +240,9 @@ def test_a_second_command_on_a_study_is_refused(disturbed: Disturbed) -> None:
 
 
 def test_an_interrupted_study_says_so(disturbed: Disturbed) -> None:
-    """By SIGTERM, as a scheduler sends it."""
-    if disturbed.by == signal.SIGTERM:
-        said = "harness: interrupted by SIGTERM; recorded stages are kept, and the same command resumes."
+    """By Ctrl-C, or by SIGTERM, as a scheduler sends it."""
+    if disturbed.by in SAID:
+        said = f"harness: interrupted{SAID[disturbed.by][1]}; recorded stages are kept, and the same command resumes."
         assert disturbed.ended.err.splitlines()[-1] == said
         assert not TRACE.search(disturbed.ended.err)
         assert disturbed.leases == 0
