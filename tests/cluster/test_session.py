@@ -164,8 +164,8 @@ with interruptible() as received:
             worker = Worker.remote()
             print(ray.get(worker.pid.remote()), file=sys.__stdout__, flush=True)
             (raylet,) = (child for child in psutil.Process().children() if child.name() == "raylet")
-            raylet.kill()
             started = psutil.Process().children(recursive=True)
+            raylet.kill()  # the watchdog interrupts what comes after it
             while True:
                 time.sleep(0.1)
     except SessionLostError as error:
