@@ -138,6 +138,7 @@ class Received:
 
     def __init__(self) -> None:
         self.number = 0
+        """0: none, or a Ctrl-C."""
 
     @property
     def status(self) -> int:
@@ -192,8 +193,8 @@ def interruptible() -> Iterator[Received]:
     try:
         yield received
     finally:
-        sender.cancel()
         sys.unraisablehook = report_lost
+        sender.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
 

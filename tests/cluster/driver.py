@@ -32,6 +32,15 @@ OURS = ("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_USAGE_STATS_ENABLED", "TOKENIZ
 """What tests/conftest.py sets for this process, and a command has to set for itself."""
 TRACE = re.compile(r"Traceback|\*\*\* SIG|^\s+@ +0x", re.MULTILINE)
 """A stack trace, of Python or of native code."""
+ENDED = {
+    number: (status, f"harness: interrupted{by}; recorded stages are kept, and the same command resumes.")
+    for number, status, by in (
+        (signal.SIGINT, 130, ""),
+        (signal.SIGTERM, 143, " by SIGTERM"),
+        (signal.SIGHUP, 129, " by SIGHUP"),
+    )
+}
+"""A signal that ends a command -> its exit status, and the last line of what it says."""
 WAIT_SECONDS = 900.0
 """Seconds after which something that must come is given up: long, since the machine may be busy."""
 

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 from cluster.conftest import asked
-from cluster.driver import TRACE, Driver, Kept, finished, kept, numbers, outside, started, waited
+from cluster.driver import ENDED, TRACE, Driver, Kept, finished, kept, numbers, outside, started, waited
 from cluster.studies import (
     GRID,
     NOISE,
@@ -200,10 +200,6 @@ class Disturbed:
     leases: int
 
 
-SAID = {signal.SIGINT: (130, ""), signal.SIGTERM: (143, " by SIGTERM")}
-"""Exit status and what is said of the signal."""
-
-
 @pytest.fixture(
     scope="module",
     params=[signal.SIGINT, *(pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGTERM, signal.SIGKILL))],
@@ -219,8 +215,8 @@ def disturbed(
         ended.recorded(3)
         ended.signal(request.param, group=request.param == signal.SIGINT)  # a Ctrl-C reaches all its processes
         status = ended.wait()
-        if request.param in SAID:
-            assert status == SAID[request.param][0], ended.err
+        if request.param in ENDED:
+            assert status == ENDED[request.param][0], ended.err
             ended.gone()
         before, open_leases = kept(folder), leases(folder)
         # The workers of a killed one may still be there: the next command takes over at once all the same.
@@ -241,9 +237,8 @@ def test_a_second_command_on_a_study_is_refused(disturbed: Disturbed) -> None:
 
 def test_an_interrupted_study_says_so(disturbed: Disturbed) -> None:
     """By Ctrl-C, or by SIGTERM, as a scheduler sends it."""
-    if disturbed.by in SAID:
-        said = f"harness: interrupted{SAID[disturbed.by][1]}; recorded stages are kept, and the same command resumes."
-        assert disturbed.ended.err.splitlines()[-1] == said
+    if disturbed.by in ENDED:
+        assert disturbed.ended.err.splitlines()[-1] == ENDED[disturbed.by][1]
         assert not TRACE.search(disturbed.ended.err)
         assert disturbed.leases == 0
         assert [noise for noise in NOISE if noise in disturbed.ended.err + disturbed.ended.out] == []
