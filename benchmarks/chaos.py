@@ -74,7 +74,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from cluster.driver import TRACE, Driver, Kept, kept, numbers, started
 from cluster.studies import entries
 
-import harness.cluster  # noqa: F401, before ray
+from harness.cluster.fork_server import fork_server, forked_workers  # before ray
 from harness.store import Store
 
 SMALL = "--set max_length=16 --set mlm_head.steps=3 --set fine_tune.steps=24 --set post_train.steps=12 --checkpoint-minutes 0.01"
@@ -179,9 +179,12 @@ def audit(folder: Path) -> list[tuple[str, str, str]]:
 # ---------------------------------------------------------------- the cluster
 
 
+@fork_server()  # a worker that takes the place of a dead one need not import torch
+@forked_workers()
 def _serve(pipe: Connection, folder: str, environment: dict[str, str]) -> None:
     """A cluster in a process of its own: says its address, then answers "add" with the pid of a new node's raylet and Ray's id of
-    the node (None of one that did not come), ("drain", node, seconds) and "left" with what is there of others."""
+    the node (None of one that did not come), ("drain", node, seconds) and "left" with what is there of others. The processes of a node are
+    those with its raylet's working folder: their parent is the server that forked them."""
     os.chdir(folder)
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who reads the pipe decides when it ends
@@ -208,6 +211,7 @@ def _serve(pipe: Connection, folder: str, environment: dict[str, str]) -> None:
         while True:
             match pipe.recv():
                 case "add":
+                    os.chdir(tempfile.mkdtemp(prefix="node-", dir=folder))
                     node = patiently(lambda: cluster.add_node(**place))
                     pipe.send(node and (node.all_processes["raylet"][0].process.pid, node.node_id))
                 case ("drain", node, seconds):
@@ -320,7 +324,7 @@ class Nodes:
         if self._ids.pop(raylet.pid, None) is None:
             return  # it ended by itself
         with suppress(psutil.Error):
-            for process in [raylet, *(raylet.children(recursive=True) if whole else [])]:
+            for process in [raylet, *(inside(Path(raylet.cwd())) if whole else [])]:
                 with suppress(psutil.Error):
                     process.kill()
         self._joining.append(time.monotonic() + absence)
@@ -525,7 +529,7 @@ class Fire:
     def _trains(self, raylet: psutil.Process) -> bool:
         """Whether a process of this node trains."""
         with suppress(psutil.Error):
-            shown = [title(process) for process in raylet.children(recursive=True)]
+            shown = [title(process) for process in inside(Path(raylet.cwd()))]
             return any(mark in name for name in shown for mark in ("/movies/", *TITLES["rank"]))
         return False
 

@@ -51,6 +51,37 @@ def start_fewer_processes() -> None:
 
 
 @contextmanager
+def dashboard_not_awaited() -> Iterator[None]:
+    """Let a Ray that is started here go on while its dashboard starts, which takes seconds: what asks for its address gets an empty one."""
+    from ray._private import ray_constants
+    from ray.experimental import internal_kv
+
+    get = internal_kv._internal_kv_get
+
+    def answered(key: Any, **options: Any) -> Any:
+        return b"" if key == ray_constants.DASHBOARD_ADDRESS else get(key, **options)
+
+    with patch.object(internal_kv, "_internal_kv_get", answered):
+        yield
+
+
+def started_dashboard() -> str | None:
+    """The address of the dashboard of the Ray that this process started, which others who join it can ask for from now on; '' while it
+    starts, None if it ended."""
+    from ray._private import ray_constants, worker
+
+    node, namespace = worker._global_node, ray_constants.KV_NAMESPACE_DASHBOARD
+    gcs = node.get_gcs_client()
+    address: bytes | None = gcs.internal_kv_get(ray_constants.DASHBOARD_ADDRESS.encode(), namespace)
+    if address:
+        node._webui_url = address.decode()
+        gcs.internal_kv_put(b"webui:url", address, True, namespace)
+        return address.decode()
+    (dashboard,) = node.all_processes[ray_constants.PROCESS_TYPE_DASHBOARD]
+    return "" if dashboard.process.poll() is None else None
+
+
+@contextmanager
 def workers_by(script: str) -> Iterator[str]:
     """Let the raylet of a Ray that is started here run another script for a worker, with the same arguments. Yields Ray's own."""
     from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""A process that has imported what workers need, and forks one for each that the raylet of this machine asks for: importing torch
+"""A process that has imported what workers need, and forks one for each that a raylet of this machine asks for: importing torch
 and transformers takes seconds of CPU time, a fork none.
 
 `forked_worker.py` is what the raylet starts in place of Ray's script of a worker. It sends its arguments, environment, folder and standard streams to the
@@ -61,10 +61,15 @@ def can_fork() -> bool:
     return sys.platform == "linux" and not any(device for pattern in GPUS for device in Path("/dev").glob(pattern))
 
 
+_address = ""
+"""Of the server of this process."""
+
+
 @contextmanager
 def fork_server() -> Iterator[None]:
-    """Let a Ray that is started here take its workers from a server, which ends with the context or with this process. Does nothing where `can_fork` says no."""
-    if not can_fork():
+    """A server that imports from now on, and ends with the context or with this process. Contexts in this one share it. Does nothing where `can_fork` says no."""
+    global _address
+    if _address or not can_fork():
         yield
         return
     address = f"harness-{uuid.uuid4()}"
@@ -82,30 +87,47 @@ def fork_server() -> Iterator[None]:
             start_new_session=True,  # no SIGINT of the terminal
         )
     try:
-        with (
-            private.workers_by(str(WORKER_SCRIPT)) as script,
-            patch.dict(os.environ, {ADDRESS: address, SCRIPT: script}),
-        ):
-            yield
+        _address = address
+        yield
     finally:
+        _address = ""
         server.kill()
         server.wait()
+
+
+@contextmanager
+def forked_workers() -> Iterator[None]:
+    """Let a Ray that is started here take its workers from the server of this process, if there is one."""
+    if not _address:
+        yield
+        return
+    with private.workers_by(str(WORKER_SCRIPT)) as script, patch.dict(os.environ, {ADDRESS: _address, SCRIPT: script}):
+        yield
 
 
 class _Server:
     def __init__(self, listener: socket.socket) -> None:
         self._pid, self._selector, self._listener = os.getpid(), selectors.DefaultSelector(), listener
         self._selector.register(self._listener, selectors.EVENT_READ)
-        self._watched: set[int] = set()
+        self._workers: dict[int, set[int]] = {}
+        """The workers of each living raylet, by its pid."""
 
-    def _end_with(self, pid: int) -> None:
-        """End this process, and with it its workers, when a raylet ends."""
-        if pid not in self._watched:
+    def _raylet_lives(self, raylet: int) -> bool:
+        """Whether it does; from now on its end is seen."""
+        if raylet not in self._workers:
             try:
-                self._selector.register(os.pidfd_open(pid), selectors.EVENT_READ)
+                self._selector.register(os.pidfd_open(raylet), selectors.EVENT_READ, raylet)
             except ProcessLookupError:
-                os._exit(0)
-            self._watched.add(pid)
+                return False
+            self._workers[raylet] = set()
+        return True
+
+    def _raylet_ended(self, raylet: int, ended: int) -> None:
+        """End its workers too, which are seen to end like others."""
+        self._selector.unregister(ended)
+        os.close(ended)
+        for worker in self._workers.pop(raylet):
+            os.kill(worker, signal.SIGKILL)
 
     def forked(self) -> Request:
         """Fork a process for each client. Returns in these processes, and never in the server."""
@@ -120,17 +142,17 @@ class _Server:
                         continue
                     if self._fork(client, request):
                         return request
-                elif key.data is None:  # a raylet has ended
-                    os._exit(0)
+                elif isinstance(key.data, int):
+                    self._raylet_ended(key.data, key.fd)
                 else:
                     self._ended(*key.data, worker=key.fileobj != key.data[1])
 
     def _fork(self, client: socket.socket, request: Request) -> bool:
         """Whether this is the new process."""
-        self._end_with(request.raylet)
         pid = -1
-        with suppress(OSError):  # without memory the client goes on by itself
-            pid = os.fork()
+        if self._raylet_lives(request.raylet):
+            with suppress(OSError):  # without memory the client goes on by itself
+                pid = os.fork()
         if pid == 0:
             end_with_parent()
             if os.getppid() != self._pid:
@@ -146,6 +168,7 @@ class _Server:
         if pid < 0:
             client.close()
             return False
+        self._workers[request.raylet].add(pid)
         ended = os.pidfd_open(pid)
         self._selector.register(ended, selectors.EVENT_READ, (pid, client, ended))
         self._selector.register(client, selectors.EVENT_READ, (pid, client, ended))
@@ -158,6 +181,8 @@ class _Server:
         if not worker:
             os.kill(pid, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        for workers in self._workers.values():
+            workers.discard(pid)
         with suppress(OSError):
             client.send(bytes([status % 256]))
         for each in (client, ended):

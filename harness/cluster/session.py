@@ -22,6 +22,7 @@ from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any, NoReturn
 from unittest.mock import patch
@@ -29,7 +30,7 @@ from unittest.mock import patch
 import psutil
 
 from harness import private
-from harness.cluster.fork_server import fork_server
+from harness.cluster.fork_server import fork_server, forked_workers
 from harness.errors import SessionLostError, UserError, first_line
 from harness.execution import Execution
 from harness.processes import process_of
@@ -41,6 +42,7 @@ NOT_STARTED = "Ray did not start on this machine ({}); if the machine is overloa
 LOOK_SECONDS = 0.1
 KILL_SECONDS = 3.0
 CONNECT_SECONDS = 5.0
+DASHBOARD_SECONDS = 60.0
 RECONNECT_SECONDS = 45.0
 """The GCS of a cluster may restart with its state; Ray itself ends the command after 60 s."""
 
@@ -61,10 +63,10 @@ def _few_arenas() -> None:
 
 
 @contextmanager
-def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[str, Execution]]:
-    """Start or join Ray. Yields the dashboard's address ('' if there is none) and the execution with `gpus_per_run` resolved
-    (negative: 1 if the cluster has GPUs, else 0). The dashboard shows `metadata` for the job. Raises SessionLostError if the
-    raylet or the GCS died meanwhile."""
+def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[Callable[[], str], Execution]]:
+    """Start or join Ray. Yields a function that waits for the dashboard's address ('' if there is none), since Ray does not, and the execution with
+    `gpus_per_run` resolved (negative: 1 if the cluster has GPUs, else 0). The dashboard shows `metadata` for the job. Raises SessionLostError if
+    the raylet or the GCS died meanwhile."""
     _few_arenas()
     remove_abandoned()
     from ray.job_config import JobConfig
@@ -84,14 +86,17 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
     with fork_server() if local else nullcontext():
         with _own_handlers():
             context, folder = _started(execution, common) if local else (_joined(execution, common), None)
+        dashboard = _Dashboard() if local else None
         for name in ("ray", "ray.train", "ray.data"):
             logging.getLogger(name).setLevel(logging.ERROR)
         watchdog = Watchdog(local)
         try:
             settled = replace(execution, gpus_per_run=_gpus(execution))
             with watchdog.watching(), redirect_stdout(sys.stderr):
-                yield context.dashboard_url or "", settled
+                yield dashboard.address if dashboard else lambda: context.dashboard_url or "", settled
         finally:
+            if dashboard:
+                dashboard.over.set()
             lost = watchdog.lost  # ray.shutdown would end this process with another exit status
             try:
                 _end(folder, lost=bool(lost))
@@ -125,7 +130,8 @@ def _started(execution: Execution, common: dict[str, Any]) -> tuple[Any, Path]:
     logs = private.user_temporary_folder()  # which would follow TMPDIR
     folder = new_folder()
     try:
-        with patch.dict(os.environ, {"RAY_TMPDIR": logs, "TMPDIR": str(folder)}), _waiting_for_gcs(folder):
+        temporary = patch.dict(os.environ, {"RAY_TMPDIR": logs, "TMPDIR": str(folder)})
+        with temporary, _waiting_for_gcs(folder), forked_workers(), private.dashboard_not_awaited():
             context = ray.init(
                 address="local",
                 num_cpus=max(1, round(slots * execution.cpus_per_run)),
@@ -144,6 +150,32 @@ def _started(execution: Execution, common: dict[str, Any]) -> tuple[Any, Path]:
         _end(folder, lost=False)
         raise UserError("Ray listens on all addresses: it was imported before harness.cluster; import that one first.")
     return context, folder
+
+
+class _Dashboard:
+    """The address of the dashboard that this process's Ray starts. Asked for in a thread: the question is deaf to signals where the GCS has died."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self._answer: SimpleQueue[str] = SimpleQueue()
+        self._address: str | None = None
+        threading.Thread(target=self._ask, daemon=True).start()
+
+    def _ask(self) -> None:
+        address: str | None = ""
+        with suppress(Exception):  # Ray has ended
+            while address == "" and not self.over.wait(LOOK_SECONDS):
+                address = private.started_dashboard()
+        self._answer.put(address or "")
+
+    def address(self) -> str:
+        """Waits for it. Raises UserError where the dashboard did not start."""
+        if self._address is None:
+            with suppress(Empty):
+                self._address = self._answer.get(timeout=DASHBOARD_SECONDS)
+        if not self._address:
+            raise UserError(NOT_STARTED.format("its dashboard did not start"))
+        return self._address
 
 
 @contextmanager

@@ -15,7 +15,14 @@ from typing import Any, get_args
 from harness.analysis.cells import own_scores
 from harness.analysis.scores import results_of
 from harness.commands.bench import Callbacks
-from harness.commands.execution import check_machine, deadline_of, execution_of, storage_of, worker_setup_of
+from harness.commands.execution import (
+    check_machine,
+    deadline_of,
+    execution_of,
+    imports_ahead,
+    storage_of,
+    worker_setup_of,
+)
 from harness.commands.prepare import Prepared, check_masks, check_readings, prepare
 from harness.commands.stored import check_exists
 from harness.commands.texts import reader
@@ -280,20 +287,21 @@ def searched(
     `view`: the progress of the trials. `agree`: called before anything is trained, `begin` once the study is held; each raises an error to train nothing.
     """
     check_trackers(request.base)
-    study, deadline = prepare_study(request), deadline_of(request.base)
-    agree(study)
-    if study.prepared.plan.untranslated:
-        callbacks.translated(study.prepared)
-        study = prepare_study(request)  # what was translated has its identity now
-    with open_study(study) as opened:
-        begin(opened)
-        writer = writer_of(request.base, opened.store.url, callbacks.warn)
-        if writer.outcomes:
-            opened.watchers.append(partial(track_trial, opened, writer))
-        if opened.proposals.remaining():
-            run_trials(opened, view, deadline)
-        opened.mirror.sync(opened.proposals.history.entries)
-        yield opened, lambda: writer.finish(study_projection(opened)) if writer.outcomes else {}
+    with imports_ahead(request.base):
+        study, deadline = prepare_study(request), deadline_of(request.base)
+        agree(study)
+        if study.prepared.plan.untranslated:
+            callbacks.translated(study.prepared)
+            study = prepare_study(request)  # what was translated has its identity now
+        with open_study(study) as opened:
+            begin(opened)
+            writer = writer_of(request.base, opened.store.url, callbacks.warn)
+            if writer.outcomes:
+                opened.watchers.append(partial(track_trial, opened, writer))
+            if opened.proposals.remaining():
+                run_trials(opened, view, deadline)
+            opened.mirror.sync(opened.proposals.history.entries)
+            yield opened, lambda: writer.finish(study_projection(opened)) if writer.outcomes else {}
 
 
 def study_of(opened: Opened) -> Study:
@@ -372,7 +380,7 @@ def run_trials(opened: Opened, view: TrialView, deadline: float = math.inf) -> N
             settled,
             request.retry,
         )
-        with view(opened, dashboard) as show:
+        with view(opened, dashboard()) as show:
             opened.watchers[:0] = [show, partial(_remember, opened)]
             explore(
                 opened.proposals,

@@ -75,7 +75,7 @@ def train(prepared: Prepared, view: View, *, remember: bool = True, deadline: fl
             while True:
                 wave = replace(prepared, items=prepared.wave)
                 best = _best_weights(wave, storage)
-                with view(wave, dashboard) as show:
+                with view(wave, dashboard()) as show:
                     for event in pool.run(wave.items):
                         show(event)
                         if best and not event.running:

@@ -30,9 +30,9 @@ LedgerHere: Any = Ledger.__ray_metadata__.modified_class
 
 
 @contextmanager
-def session_here(execution: Execution, metadata: dict[str, Any]) -> Iterator[tuple[str, Execution]]:
+def session_here(execution: Execution, metadata: dict[str, Any]) -> Iterator[tuple[Callable[[], str], Execution]]:
     """As `harness.cluster.session.session`."""
-    yield "", execution
+    yield lambda: "", execution
 
 
 class PoolHere:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,12 @@ import pytest
 from harness import private
 from harness.cluster import fork_server
 from harness.cluster.forked_worker import ADDRESS, PATIENCE_SECONDS
+from harness.commands.bench import Callbacks, bench
+from harness.errors import UserError
+from harness.planning.request import Request
 
 SECONDS = 30
+can_fork = fork_server.can_fork  # tests/conftest.py has another for tests without Ray
 SCRIPT = """
 import json, os, random, sys, time, uuid
 print(json.dumps({
@@ -47,9 +51,10 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dic
     monkeypatch.setattr(private, "workers_by", lambda _: nullcontext(str(tmp_path / "worker.py")))
     nothing = "import harness.cluster.fork_server as server; server.IMPORTS = (); "
     monkeypatch.setattr(fork_server, "MAIN", fork_server.MAIN.replace("from ", f"{nothing}from "))
-    if not fork_server.can_fork():
+    monkeypatch.setattr(fork_server, "can_fork", can_fork)
+    if not can_fork():
         pytest.skip("a GPU, or another system than Linux: workers import what they need")
-    with fork_server.fork_server():
+    with fork_server.fork_server(), fork_server.forked_workers():
         yield dict(os.environ)
 
 
@@ -130,15 +135,25 @@ def test_a_server_that_does_not_answer_is_not_waited_for(environment: dict[str, 
             assert process.wait(SECONDS) == 3
 
 
-def test_all_end_with_the_raylet(environment: dict[str, str]) -> None:
+def test_workers_end_with_their_raylet_alone(environment: dict[str, str]) -> None:
     command = [sys.executable, "-c", RAYLET, str(fork_server.WORKER_SCRIPT)]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as raylet:
-        assert raylet.stdout
-        process = psutil.Process(int(raylet.stdout.readline()))
-        said = json.loads(raylet.stdout.readline())
-        ended = [process, psutil.Process(said["pid"]), server_of(said)]
-        raylet.kill()
-        assert not psutil.wait_procs(ended, SECONDS)[1]
+    with ExitStack() as stack:
+        raylets, workers = [], []
+        for _ in range(2):
+            raylet = stack.enter_context(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+            stack.callback(raylet.kill)
+            assert raylet.stdout
+            client_pid, said = int(raylet.stdout.readline()), json.loads(raylet.stdout.readline())
+            raylets.append(raylet)
+            workers.append([psutil.Process(client_pid), psutil.Process(said["pid"])])
+        raylets[0].kill()
+        assert not psutil.wait_procs(workers[0], SECONDS)[1]
+        with client(environment, "a") as (process, later):  # answered once the server has seen the first raylet's end
+            assert server_of(later).pid == server_of(said).pid
+            process.wait(SECONDS)
+        assert all(process.is_running() for process in workers[1])
+        raylets[1].kill()
+        assert not psutil.wait_procs(workers[1], SECONDS)[1]
 
 
 def test_a_script_that_runs_itself_ends_with_the_raylet_too(environment: dict[str, str]) -> None:
@@ -155,7 +170,7 @@ def test_a_script_that_runs_itself_ends_with_the_raylet_too(environment: dict[st
 def test_the_server_ends_with_the_driver() -> None:
     code = (
         "from harness.cluster import fork_server as f; import os, time\n"
-        "with f.fork_server(): print(f.ADDRESS in os.environ, flush=True); time.sleep(600)"
+        "with f.fork_server(): print(bool(f._address), flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as driver:
         assert driver.stdout
@@ -164,3 +179,22 @@ def test_the_server_ends_with_the_driver() -> None:
         assert len(servers) == forks
         driver.send_signal(signal.SIGKILL)
         assert not psutil.wait_procs(servers, SECONDS)[1]
+
+
+def test_contexts_share_a_server(environment: dict[str, str]) -> None:
+    servers = psutil.Process().children()
+    with fork_server.fork_server(), fork_server.forked_workers():
+        assert (psutil.Process().children(), os.environ[ADDRESS]) == (servers, environment[ADDRESS])
+    assert psutil.Process().children() == servers, "the outer one still needs it"
+
+
+@pytest.mark.parametrize(("address", "forks"), [("local", True), ("10.0.0.1:6379", False)])
+def test_a_bench_imports_while_it_plans(address: str, forks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def planned(*_: Any, **__: Any) -> None:
+        raise UserError(f"{len(psutil.Process().children())} processes")
+
+    monkeypatch.setattr(fork_server, "can_fork", lambda: True)
+    monkeypatch.setattr("harness.commands.bench.prepare", planned)
+    with pytest.raises(UserError, match=f"{int(forks)} processes"):
+        bench(Request("few_shot", address=address), Callbacks())
+    assert not psutil.Process().children()

@@ -14,7 +14,8 @@ import psutil
 import pytest
 from cluster.driver import OURS
 
-from harness.cluster.session import OWNER, SESSION, new_folder, remove_abandoned, session
+from harness import private
+from harness.cluster.session import OWNER, SESSION, _Dashboard, new_folder, remove_abandoned, session
 from harness.errors import UserError
 from harness.execution import Execution
 from harness.store import Owner
@@ -100,6 +101,24 @@ def test_a_ray_that_does_not_start_leaves_nothing(
     with pytest.raises(raised, match=says), session(Execution("local", slots=1), {}):
         pass
     assert [path.name for path in tmp_path.rglob("*")] == ["ray"]
+
+
+def test_a_dashboard_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter(("", "", "127.0.0.1:8265"))
+    monkeypatch.setattr(private, "started_dashboard", lambda: next(answers))
+    dashboard = _Dashboard()
+    assert [dashboard.address(), dashboard.address()] == ["127.0.0.1:8265"] * 2
+
+
+@pytest.mark.parametrize("answer", [None, OSError("no GCS")])
+def test_a_dashboard_that_ends_ends_the_command(answer: OSError | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked() -> None:
+        if answer:
+            raise answer
+
+    monkeypatch.setattr(private, "started_dashboard", asked)
+    with pytest.raises(UserError, match=r"^Ray did not start on this machine \(its dashboard did not start\)"):
+        _Dashboard().address()
 
 
 STARTED = """
