@@ -153,7 +153,7 @@ def measure(folder: Path, count: int, slots: int) -> None:
         reader.start()
         marks: list[tuple[int, dict[str, tuple[float, float]]]] = []
         gap, ended, heard, started = 0.0, 0, 0.0, 0.0
-        with StageProgress(every, 0, dashboard) as live:
+        with StageProgress(every, 0, dashboard()) as live:
             for event in pool.run(every):
                 now = time.perf_counter()
                 started = started or now
