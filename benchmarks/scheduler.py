@@ -151,9 +151,10 @@ def measure(folder: Path, count: int, slots: int) -> None:
         vocabularies = {item.stage.encoder.digest: Vocabulary(100, None, 0) for item in every}
         pool = Pool(store, setup, vocabularies, lambda *_: empty, settled, "nothing", start_worker)
         reader.start()
+        dashboard.start()
         marks: list[tuple[int, dict[str, tuple[float, float]]]] = []
         gap, ended, heard, started = 0.0, 0, 0.0, 0.0
-        with StageProgress(every, 0, dashboard()) as live:
+        with StageProgress(every, 0, dashboard.when_there) as live:
             for event in pool.run(every):
                 now = time.perf_counter()
                 started = started or now

@@ -2,8 +2,8 @@
 
     python benchmarks/start_up.py [--rounds 3] [--slots 2]
 
-Prints seconds from the start of the command until Ray is there, until the first stage trains, and around the stages in all; and the
-CPU seconds of each kind of process, as far as they can be read before it ends.
+Prints seconds from the start of the command until the first stage trains, until the dashboard answers (0 where the stages ended before), and
+around the stages in all; and the CPU seconds of each kind of process, as far as they can be read before it ends.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ KINDS = {
     r"-m harness": "driver",
     r"ray::(WorkerProcess|FT/)": "workers",
     r"ray::Ledger": "ledger",
+    r"harness.cluster.fork_server": "the server that forks workers",
     r"dashboard|Dashboard|forkserver|resource_tracker": "Ray's dashboard",
     r"ray|gcs_server|raylet|default_worker|setup_worker": "the rest of Ray",
 }
@@ -43,7 +44,7 @@ def kind_of(title: str) -> str:
 def measured(folder: Path, slots: int) -> tuple[dict[str, float], dict[str, float]]:
     """Seconds by moment, and CPU seconds by kind of process, of one command."""
     spent: dict[tuple[int, float], tuple[str, float]] = {}
-    errors, ray_at = folder / "errors", 0.0
+    errors, dashboard_at = folder / "errors", 0.0
     began = time.time()
     with errors.open("wb") as err:
         command = [sys.executable, "-m", "harness", *LINE.split(), "--slots", str(slots)]
@@ -57,8 +58,8 @@ def measured(folder: Path, slots: int) -> tuple[dict[str, float], dict[str, floa
                         spent[process.pid, process.create_time()] = (kind_of(title), times.user + times.system)
             except psutil.Error:
                 continue
-        if not ray_at and b"Ray dashboard" in errors.read_bytes():
-            ray_at = time.time() - began
+        if not dashboard_at and b"Ray dashboard" in errors.read_bytes():
+            dashboard_at = time.time() - began
         time.sleep(0.1)
     ended = time.time() - began
     if driver.returncode:
@@ -74,8 +75,8 @@ def measured(folder: Path, slots: int) -> tuple[dict[str, float], dict[str, floa
     for kind, seconds in spent.values():
         totals[kind] += seconds
     moments = {
-        "until Ray is there": ray_at,
         "until a stage trains": first,
+        "until the dashboard answers": dashboard_at,
         "the command without its stages": ended - trained,
     }
     return moments, totals

@@ -50,7 +50,8 @@ def main() -> None:
         text = f"tune cmlm --preset quick --subsets 0 --seeds 31 --search --trials {own.trials} --racing {own.racing}"
         text += f" --sampler {own.sampler} --store sqlite:///{folder}/harness.db --slots {own.slots}"
         study = prepare_study(read_tune(build_parser().parse_args(text.split())))
-        with open_study(study) as opened, session(Execution(slots=own.slots), {}) as (_, settled):
+        with open_study(study) as opened, session(Execution(slots=own.slots), {}) as (dashboard, settled):
+            dashboard.start()
             from harness.cluster.ledger import StopRequests
             from harness.cluster.tune import explore
 

@@ -7,8 +7,9 @@ that nothing else imports it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -51,23 +52,31 @@ def start_fewer_processes() -> None:
 
 
 @contextmanager
-def dashboard_not_awaited() -> Iterator[None]:
-    """Let a Ray that is started here go on while its dashboard starts, which takes seconds: what asks for its address gets an empty one."""
+def dashboard_put_off() -> Iterator[Callable[[], None]]:
+    """Keep a Ray that is started here from starting its dashboard. Yields what starts it later, without waiting until it answers."""
     from ray._private import ray_constants
+    from ray._private.node import Node
     from ray.experimental import internal_kv
 
-    get = internal_kv._internal_kv_get
+    start, get = Node.start_api_server, internal_kv._internal_kv_get
+    put_off: list[Callable[[], None]] = []
 
     def answered(key: Any, **options: Any) -> Any:
         return b"" if key == ray_constants.DASHBOARD_ADDRESS else get(key, **options)
 
-    with patch.object(internal_kv, "_internal_kv_get", answered):
-        yield
+    def start_now() -> None:
+        with patch.object(internal_kv, "_internal_kv_get", answered):
+            put_off.pop()()
+
+    with patch.object(
+        Node, "start_api_server", lambda node, **options: put_off.append(partial(start, node, **options))
+    ):
+        yield start_now
 
 
 def started_dashboard() -> str | None:
-    """The address of the dashboard of the Ray that this process started, which others who join it can ask for from now on; '' while it
-    starts, None if it ended."""
+    """The address of the dashboard that this process started, which others who join its Ray can ask for from now on; '' while it starts,
+    None if it ended."""
     from ray._private import ray_constants, worker
 
     node, namespace = worker._global_node, ray_constants.KV_NAMESPACE_DASHBOARD

@@ -102,18 +102,31 @@ class TestRay:
         for name in methods:
             assert getattr(Node, name)(None) is None
 
-    def test_dashboard_not_awaited(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_dashboard_put_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from ray._private import ray_constants, services
+        from ray._private.node import Node
         from ray.experimental import internal_kv
 
+        assert "self.start_api_server(\n" in inspect.getsource(Node.start_head_processes)
         awaited = inspect.getsource(services.start_api_server).replace(" ", "").replace("\n", "")
         assert "dashboard_url=ray.experimental.internal_kv._internal_kv_get(ray_constants.DASHBOARD_ADDRESS," in awaited
         assert "ifdashboard_urlisnotNone:" in awaited
         assert "webui:url" in inspect.getsource(services.get_webui_url_from_internal_kv)
         monkeypatch.setattr(internal_kv, "_internal_kv_get", lambda key, namespace: (key, namespace))
-        with private.dashboard_not_awaited():
-            assert internal_kv._internal_kv_get(ray_constants.DASHBOARD_ADDRESS, namespace="a") == b""
-            assert internal_kv._internal_kv_get("other", namespace="a") == ("other", "a")
+        answers: list[Any] = []
+
+        def start(node: str, port: int) -> None:
+            answers.append((node, port))
+            answers.append(internal_kv._internal_kv_get(ray_constants.DASHBOARD_ADDRESS, namespace="a"))
+            answers.append(internal_kv._internal_kv_get("other", namespace="a"))
+
+        monkeypatch.setattr(Node, "start_api_server", start)
+        node: Any = "node"
+        with private.dashboard_put_off() as start_now:
+            Node.start_api_server(node, port=1)
+        assert answers == []
+        start_now()
+        assert answers == [("node", 1), b"", ("other", "a")]
         assert internal_kv._internal_kv_get(ray_constants.DASHBOARD_ADDRESS, namespace="a")[1] == "a"
 
     def test_workers_by(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,7 +83,8 @@ def main() -> None:
     workers: list[Any] = []
     store, request = Store(opened.prepared.store.url), opened.prepared.request
 
-    with session(Execution(slots=slots), {}) as (_, settled):
+    with session(Execution(slots=slots), {}) as (dashboard, settled):
+        dashboard.start()
         from harness.cluster.pool import Pool
 
         setup = worker_setup_of(request, [opened.plan.located], storage_of(request, store), settled)

@@ -18,6 +18,7 @@ from harness.cli.terminal import duration, escaped, print_lines, time_range
 from harness.commands.bench import Callbacks
 from harness.commands.prepare import Prepared
 from harness.commands.track import sentences
+from harness.commands.train import WhenThere
 from harness.errors import UserError
 from harness.planning.estimate import Estimate, Timed, remaining
 from harness.planning.work import Item
@@ -67,12 +68,12 @@ class _Bar(Progress):
 
 
 class _ProgressView:
-    """Progress of `total` things (0: not known), as a context manager. Prints the address of Ray's dashboard first, where there is one, and a
-    summary last. `_ended`: how many have ended."""
+    """Progress of `total` things (0: not known), as a context manager. Prints the address of Ray's dashboard once it answers, and a summary
+    last. `_ended`: how many have ended."""
 
-    def __init__(self, what: str, total: int, dashboard: str = "") -> None:
+    def __init__(self, what: str, total: int, dashboard: WhenThere = lambda show: None) -> None:
         self._what, self._total, self._dashboard = what, total, dashboard
-        self._ended = 0
+        self._ended, self._over = 0, False
         self._started = self._last_printed = time.monotonic()
         self._progress: _Bar | None = None
         console = Console(stderr=True)
@@ -94,16 +95,25 @@ class _ProgressView:
         return ""
 
     def __enter__(self) -> Self:
-        if self._dashboard:
-            self._line(f"Ray dashboard: http://{self._dashboard} (its token: ray get-auth-token)")
+        self._dashboard(self._show_dashboard)
         if self._progress:
             self._progress.start()
             self._update()
         return self
 
+    def _show_dashboard(self, address: str) -> None:
+        """In a thread of its own, perhaps."""
+        if self._over:
+            return
+        if address:
+            self._line(f"Ray dashboard: http://{address} (its token: ray get-auth-token)")
+        else:
+            self._line("Ray's dashboard did not start; the command goes on without it.")
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._over = True
         if self._progress:
             self._progress.stop()
             self._progress = None
@@ -137,7 +147,7 @@ class StageProgress(_ProgressView):
     many as run at once."""
 
     def __init__(
-        self, items: Sequence[Item], reused: int, dashboard: str, expected: Estimate | None = None, slots: int = 0
+        self, items: Sequence[Item], reused: int, dashboard: WhenThere, expected: Estimate | None = None, slots: int = 0
     ) -> None:
         super().__init__("stages", len(items), dashboard)
         self._reused, self._expected, self._slots = reused, expected, slots
@@ -222,7 +232,7 @@ class TrialProgress(_ProgressView):
     """Counts the trials of a study and their replicates, and names the best so far."""
 
     def __init__(
-        self, trials: int, replicates: int, direction: Direction, seen: Iterable[Trial], dashboard: str
+        self, trials: int, replicates: int, direction: Direction, seen: Iterable[Trial], dashboard: WhenThere
     ) -> None:
         super().__init__("trials", trials, dashboard)
         self._replicates, self._direction = replicates, direction
@@ -287,13 +297,13 @@ def count_texts(translator: str, texts: int) -> TextProgress:
     return TextProgress(f"texts back-translated by {translator}", texts)
 
 
-def show_stages(prepared: Prepared, dashboard: str) -> StageProgress:
+def show_stages(prepared: Prepared, dashboard: WhenThere) -> StageProgress:
     reused = sum(status == "done" for status, _ in prepared.statuses.values())
     slots = prepared.slots if prepared.request.address == "local" else prepared.request.slots
     return StageProgress(prepared.items, reused, dashboard, prepared.expected, slots)
 
 
-def show_trials(opened: Opened, dashboard: str) -> TrialProgress:
+def show_trials(opened: Opened, dashboard: WhenThere) -> TrialProgress:
     space, trials = opened.points.space, opened.proposals.history.trials
     return TrialProgress(space.trials, len(opened.points.replicates), space.directions[0], trials, dashboard)
 

@@ -22,7 +22,6 @@ from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any, NoReturn
 from unittest.mock import patch
@@ -42,7 +41,6 @@ NOT_STARTED = "Ray did not start on this machine ({}); if the machine is overloa
 LOOK_SECONDS = 0.1
 KILL_SECONDS = 3.0
 CONNECT_SECONDS = 5.0
-DASHBOARD_SECONDS = 60.0
 RECONNECT_SECONDS = 45.0
 """The GCS of a cluster may restart with its state; Ray itself ends the command after 60 s."""
 
@@ -63,10 +61,9 @@ def _few_arenas() -> None:
 
 
 @contextmanager
-def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[Callable[[], str], Execution]]:
-    """Start or join Ray. Yields a function that waits for the dashboard's address ('' if there is none), since Ray does not, and the execution with
-    `gpus_per_run` resolved (negative: 1 if the cluster has GPUs, else 0). The dashboard shows `metadata` for the job. Raises SessionLostError if
-    the raylet or the GCS died meanwhile."""
+def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[Dashboard, Execution]]:
+    """Start or join Ray. Yields its dashboard and the execution with `gpus_per_run` resolved (negative: 1 if the cluster has GPUs,
+    else 0). The dashboard shows `metadata` for the job. Raises SessionLostError if the raylet or the GCS died meanwhile."""
     _few_arenas()
     remove_abandoned()
     from ray.job_config import JobConfig
@@ -85,18 +82,16 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[Ca
     local = execution.address == "local"
     with fork_server() if local else nullcontext():
         with _own_handlers():
-            context, folder = _started(execution, common) if local else (_joined(execution, common), None)
-        dashboard = _Dashboard() if local else None
+            dashboard, folder = _started(execution, common) if local else (_joined(execution, common), None)
         for name in ("ray", "ray.train", "ray.data"):
             logging.getLogger(name).setLevel(logging.ERROR)
         watchdog = Watchdog(local)
         try:
             settled = replace(execution, gpus_per_run=_gpus(execution))
             with watchdog.watching(), redirect_stdout(sys.stderr):
-                yield dashboard.address if dashboard else lambda: context.dashboard_url or "", settled
+                yield dashboard, settled
         finally:
-            if dashboard:
-                dashboard.over.set()
+            dashboard.end()
             lost = watchdog.lost  # ray.shutdown would end this process with another exit status
             try:
                 _end(folder, lost=bool(lost))
@@ -122,16 +117,16 @@ def _end(folder: Path | None, *, lost: bool) -> None:
         _remove(folder)
 
 
-def _started(execution: Execution, common: dict[str, Any]) -> tuple[Any, Path]:
-    """Start a Ray for this command, on loopback. Returns its context, and the folder of its temporary files."""
+def _started(execution: Execution, common: dict[str, Any]) -> tuple[Dashboard, Path]:
+    """Start a Ray for this command, on loopback. Returns its dashboard, and the folder of its temporary files."""
     import ray
 
     slots = execution.num_workers * (execution.slots or max(1, (os.cpu_count() or 1) // execution.num_workers))
     logs = private.user_temporary_folder()  # which would follow TMPDIR
     folder = new_folder()
     try:
-        temporary = patch.dict(os.environ, {"RAY_TMPDIR": logs, "TMPDIR": str(folder)})
-        with temporary, _waiting_for_gcs(folder), forked_workers(), private.dashboard_not_awaited():
+        places = patch.dict(os.environ, {"RAY_TMPDIR": logs, "TMPDIR": str(folder)})
+        with places, _waiting_for_gcs(folder), forked_workers(), private.dashboard_put_off() as start_dashboard:
             context = ray.init(
                 address="local",
                 num_cpus=max(1, round(slots * execution.cpus_per_run)),
@@ -149,33 +144,48 @@ def _started(execution: Execution, common: dict[str, Any]) -> tuple[Any, Path]:
     if asked and not ip_address(context.address_info["node_ip_address"]).is_loopback:
         _end(folder, lost=False)
         raise UserError("Ray listens on all addresses: it was imported before harness.cluster; import that one first.")
-    return context, folder
+    return Dashboard(start=places(start_dashboard)), folder
 
 
-class _Dashboard:
-    """The address of the dashboard that this process's Ray starts. Asked for in a thread: the question is deaf to signals where the GCS has died."""
+class Dashboard:
+    """Ray's dashboard: that of a cluster, at `address` ('' where it has none), or one that `start` starts."""
 
-    def __init__(self) -> None:
-        self.over = threading.Event()
-        self._answer: SimpleQueue[str] = SimpleQueue()
-        self._address: str | None = None
-        threading.Thread(target=self._ask, daemon=True).start()
+    def __init__(self, address: str = "", start: Callable[[], None] | None = None) -> None:
+        self._address, self._start = address, start
+        self._over, self._lock = threading.Event(), threading.Lock()
+        self._shown: list[Callable[[str], None]] = []
 
-    def _ask(self) -> None:
+    def start(self) -> None:
+        """Start it, where this command does and has not yet, and do not wait until it answers. Call it once there is nothing else to compute:
+        its processes take 6 s of CPU time until then."""
+        if start := self._start:
+            self._start = None
+            with suppress(Exception):  # bare ones of Ray; then it does not answer either
+                start()
+            threading.Thread(target=self._wait, daemon=True).start()
+
+    def when_there(self, show: Callable[[str], None]) -> None:
+        """Call `show` with its address as soon as it answers, perhaps in another thread; with '' where it did not start."""
+        with self._lock:
+            self._shown.append(show)
+            address = self._address
+        if address:
+            show(address)
+
+    def _wait(self) -> None:
+        """In a thread: the question is deaf to signals where the GCS has died."""
         address: str | None = ""
         with suppress(Exception):  # Ray has ended
-            while address == "" and not self.over.wait(LOOK_SECONDS):
+            while address == "" and not self._over.wait(LOOK_SECONDS):
                 address = private.started_dashboard()
-        self._answer.put(address or "")
+        with self._lock:
+            self._address, shown = address or "", list(self._shown)
+        for show in shown if not self._over.is_set() else ():
+            show(self._address)
 
-    def address(self) -> str:
-        """Waits for it. Raises UserError where the dashboard did not start."""
-        if self._address is None:
-            with suppress(Empty):
-                self._address = self._answer.get(timeout=DASHBOARD_SECONDS)
-        if not self._address:
-            raise UserError(NOT_STARTED.format("its dashboard did not start"))
-        return self._address
+    def end(self) -> None:
+        """Show nothing any more."""
+        self._over.set()
 
 
 @contextmanager
@@ -261,12 +271,12 @@ def _kill_processes(folder: Path) -> None:
     psutil.wait_procs(killed, KILL_SECONDS)
 
 
-def _joined(execution: Execution, common: dict[str, Any]) -> Any:
+def _joined(execution: Execution, common: dict[str, Any]) -> Dashboard:
     """Join a running cluster."""
     import ray
 
     try:
-        return ray.init(address=execution.address, **common)
+        return Dashboard(ray.init(address=execution.address, **common).dashboard_url or "")
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise UserError(
             f"--address {execution.address}: no Ray cluster answers there ({str(error).splitlines()[0]}); start one "

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from harness.analysis.comparison import candidates_of, columns_of, runs_of
-from harness.commands.execution import deadline_of, imports_ahead
+from harness.commands.execution import deadline_of
 from harness.commands.prepare import Prepared, prepare, read_named
 from harness.commands.report import grid_of
 from harness.commands.texts import Counting, translate
@@ -79,10 +79,9 @@ class Benched:
 def bench(request: Request, callbacks: Callbacks, agree: Callable[[Prepared], None] = lambda prepared: None) -> Benched:
     """Train what the table of a request lacks. `agree`: called before anything is trained; raises an error to train nothing."""
     check_trackers(request)
-    with imports_ahead(request):
-        prepared, deadline = prepare(request, train=True), deadline_of(request)
-        agree(prepared)
-        return _trained(prepared, callbacks, deadline)
+    prepared, deadline = prepare(request, train=True), deadline_of(request)
+    agree(prepared)
+    return _trained(prepared, callbacks, deadline)
 
 
 def bench_until(
@@ -100,19 +99,18 @@ def bench_until(
     """
     check_trackers(request)
     every, deadline = list(rounds(request, most or MAX_REPLICATES)), deadline_of(request)
-    with imports_ahead(request):
-        largest = prepare(every[-1], train=True)
-        for look, grown in enumerate(every, start=1):
-            prepared = prepare(grown, train=True)
-            if look == 1:
-                agree(prepared, largest, len(every))
-            done = _trained(prepared, callbacks, deadline)
-            if done.prepared.over:
-                break
-            intervals = widths(done.prepared)
-            looked(done.prepared, look, intervals)
-            if narrow(intervals, points):
-                return done
+    largest = prepare(every[-1], train=True)
+    for look, grown in enumerate(every, start=1):
+        prepared = prepare(grown, train=True)
+        if look == 1:
+            agree(prepared, largest, len(every))
+        done = _trained(prepared, callbacks, deadline)
+        if done.prepared.over:
+            break
+        intervals = widths(done.prepared)
+        looked(done.prepared, look, intervals)
+        if narrow(intervals, points):
+            return done
     return Benched(done.prepared, done.writer, reached=False)
 
 

@@ -7,7 +7,6 @@ import os
 import resource
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 
 from harness.encoders import Located
 from harness.errors import UserError
@@ -30,13 +29,6 @@ def execution_of(request: Request, resolved: ResolvedTable) -> Execution:
     """`gpus_per_run` below 0: 1 where the cluster has GPUs."""
     gpus = -1.0 if request.gpus_per_run is None else request.gpus_per_run
     return Execution(request.address, request.slots, gpus, request.cpus_per_run, num_workers=resolved.num_workers)
-
-
-def imports_ahead(request: Request) -> AbstractContextManager[None]:
-    """Where a command that may train plans its work: what its workers import is imported meanwhile, by the process that they are forked from."""
-    from harness.cluster.fork_server import fork_server
-
-    return fork_server() if request.address == "local" else nullcontext()
 
 
 def storage_of(request: Request, store: Store) -> Storage:

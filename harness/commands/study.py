@@ -15,19 +15,12 @@ from typing import Any, get_args
 from harness.analysis.cells import own_scores
 from harness.analysis.scores import results_of
 from harness.commands.bench import Callbacks
-from harness.commands.execution import (
-    check_machine,
-    deadline_of,
-    execution_of,
-    imports_ahead,
-    storage_of,
-    worker_setup_of,
-)
+from harness.commands.execution import check_machine, deadline_of, execution_of, storage_of, worker_setup_of
 from harness.commands.prepare import Prepared, check_masks, check_readings, prepare
 from harness.commands.stored import check_exists
 from harness.commands.texts import reader
 from harness.commands.track import check_trackers, writer_of
-from harness.commands.train import unshown
+from harness.commands.train import WhenThere, unshown
 from harness.errors import UserError, unknown
 from harness.paths import PYTHON, without_folders
 from harness.planning.request import from_json
@@ -45,8 +38,8 @@ from harness.tracking.writer import Outcome, Writer
 
 Watcher = Callable[[str, Trial], None]
 """Called with what happened ('started', 'replicate', 'ended') and the trial as it is now."""
-TrialView = Callable[["Opened", str], AbstractContextManager[Watcher]]
-"""How the progress of a study is shown, given the dashboard's address."""
+TrialView = Callable[["Opened", WhenThere], AbstractContextManager[Watcher]]
+"""How the progress of a study is shown."""
 
 
 @dataclass(frozen=True)
@@ -287,21 +280,20 @@ def searched(
     `view`: the progress of the trials. `agree`: called before anything is trained, `begin` once the study is held; each raises an error to train nothing.
     """
     check_trackers(request.base)
-    with imports_ahead(request.base):
-        study, deadline = prepare_study(request), deadline_of(request.base)
-        agree(study)
-        if study.prepared.plan.untranslated:
-            callbacks.translated(study.prepared)
-            study = prepare_study(request)  # what was translated has its identity now
-        with open_study(study) as opened:
-            begin(opened)
-            writer = writer_of(request.base, opened.store.url, callbacks.warn)
-            if writer.outcomes:
-                opened.watchers.append(partial(track_trial, opened, writer))
-            if opened.proposals.remaining():
-                run_trials(opened, view, deadline)
-            opened.mirror.sync(opened.proposals.history.entries)
-            yield opened, lambda: writer.finish(study_projection(opened)) if writer.outcomes else {}
+    study, deadline = prepare_study(request), deadline_of(request.base)
+    agree(study)
+    if study.prepared.plan.untranslated:
+        callbacks.translated(study.prepared)
+        study = prepare_study(request)  # what was translated has its identity now
+    with open_study(study) as opened:
+        begin(opened)
+        writer = writer_of(request.base, opened.store.url, callbacks.warn)
+        if writer.outcomes:
+            opened.watchers.append(partial(track_trial, opened, writer))
+        if opened.proposals.remaining():
+            run_trials(opened, view, deadline)
+        opened.mirror.sync(opened.proposals.history.entries)
+        yield opened, lambda: writer.finish(study_projection(opened)) if writer.outcomes else {}
 
 
 def study_of(opened: Opened) -> Study:
@@ -380,7 +372,8 @@ def run_trials(opened: Opened, view: TrialView, deadline: float = math.inf) -> N
             settled,
             request.retry,
         )
-        with view(opened, dashboard()) as show:
+        dashboard.start()
+        with view(opened, dashboard.when_there) as show:
             opened.watchers[:0] = [show, partial(_remember, opened)]
             explore(
                 opened.proposals,

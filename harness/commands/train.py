@@ -20,8 +20,10 @@ from harness.store import Store
 if TYPE_CHECKING:
     from harness.planning.lifecycle import Event
 
-View = Callable[[Prepared, str], AbstractContextManager[Callable[["Event"], None]]]
-"""How the progress of a table is shown, given the dashboard's address: a context in which each event is passed on."""
+WhenThere = Callable[[Callable[[str], None]], None]
+"""What calls a function with the address of Ray's dashboard once it answers."""
+View = Callable[[Prepared, WhenThere], AbstractContextManager[Callable[["Event"], None]]]
+"""How the progress of a table is shown: a context in which each event is passed on."""
 
 
 @contextmanager
@@ -75,8 +77,10 @@ def train(prepared: Prepared, view: View, *, remember: bool = True, deadline: fl
             while True:
                 wave = replace(prepared, items=prepared.wave)
                 best = _best_weights(wave, storage)
-                with view(wave, dashboard()) as show:
+                with view(wave, dashboard.when_there) as show:
                     for event in pool.run(wave.items):
+                        if event.kind == "started":  # its worker has what it needs, and the processor is free
+                            dashboard.start()
                         show(event)
                         if best and not event.running:
                             best.ended(event.item.stage.key)

@@ -15,6 +15,7 @@ import pytest
 from harness.cli import main
 from harness.cluster import ledger as ledger_module
 from harness.cluster.ledger import LeasedStages, Ledger
+from harness.cluster.session import Dashboard
 from harness.cluster.worker import WorkerResult
 from harness.encoders.tokens import Vocabulary
 from harness.execution import Execution, WorkerSetup
@@ -30,9 +31,9 @@ LedgerHere: Any = Ledger.__ray_metadata__.modified_class
 
 
 @contextmanager
-def session_here(execution: Execution, metadata: dict[str, Any]) -> Iterator[tuple[Callable[[], str], Execution]]:
+def session_here(execution: Execution, metadata: dict[str, Any]) -> Iterator[tuple[Dashboard, Execution]]:
     """As `harness.cluster.session.session`."""
-    yield lambda: "", execution
+    yield Dashboard(), execution
 
 
 class PoolHere:

@@ -17,11 +17,9 @@ import psutil
 import pytest
 
 from harness import private
+from harness.cli import main
 from harness.cluster import fork_server
 from harness.cluster.forked_worker import ADDRESS, PATIENCE_SECONDS
-from harness.commands.bench import Callbacks, bench
-from harness.errors import UserError
-from harness.planning.request import Request
 
 SECONDS = 30
 can_fork = fork_server.can_fork  # tests/conftest.py has another for tests without Ray
@@ -188,13 +186,18 @@ def test_contexts_share_a_server(environment: dict[str, str]) -> None:
     assert psutil.Process().children() == servers, "the outer one still needs it"
 
 
-@pytest.mark.parametrize(("address", "forks"), [("local", True), ("10.0.0.1:6379", False)])
-def test_a_bench_imports_while_it_plans(address: str, forks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def planned(*_: Any, **__: Any) -> None:
-        raise UserError(f"{len(psutil.Process().children())} processes")
+@pytest.mark.parametrize(("command", "forks"), [("bench", True), ("tune", True), ("plan", False)])
+def test_what_workers_import_is_imported_while_a_command_plans(
+    command: str, forks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = []
+
+    def planned(*_: Any) -> int:
+        number.append(len(psutil.Process().children()))
+        return 0
 
     monkeypatch.setattr(fork_server, "can_fork", lambda: True)
-    monkeypatch.setattr("harness.commands.bench.prepare", planned)
-    with pytest.raises(UserError, match=f"{int(forks)} processes"):
-        bench(Request("few_shot", address=address), Callbacks())
+    monkeypatch.setattr(f"harness.cli.{command}.{command}", planned)
+    assert main([command, *(["cmlm"] if command == "tune" else [])]) == 0
+    assert number == [int(forks)]
     assert not psutil.Process().children()

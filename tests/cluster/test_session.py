@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from cluster.driver import OURS
 
 from harness import private
-from harness.cluster.session import OWNER, SESSION, _Dashboard, new_folder, remove_abandoned, session
+from harness.cluster.session import OWNER, SESSION, Dashboard, new_folder, remove_abandoned, session
 from harness.errors import UserError
 from harness.execution import Execution
 from harness.store import Owner
@@ -103,22 +104,36 @@ def test_a_ray_that_does_not_start_leaves_nothing(
     assert [path.name for path in tmp_path.rglob("*")] == ["ray"]
 
 
-def test_a_dashboard_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = iter(("", "", "127.0.0.1:8265"))
-    monkeypatch.setattr(private, "started_dashboard", lambda: next(answers))
-    dashboard = _Dashboard()
-    assert [dashboard.address(), dashboard.address()] == ["127.0.0.1:8265"] * 2
+@pytest.mark.parametrize(
+    ("answers", "address"),
+    [(["", "", "127.0.0.1:8265"], "127.0.0.1:8265"), (["", None], ""), ([OSError("no GCS")], "")],
+    ids=["answers", "ended", "without its GCS"],
+)
+def test_a_dashboard_is_shown_once_it_answers(
+    answers: list[str | OSError | None], address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts, shown, there = [], [], threading.Event()
 
-
-@pytest.mark.parametrize("answer", [None, OSError("no GCS")])
-def test_a_dashboard_that_ends_ends_the_command(answer: OSError | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def asked() -> None:
-        if answer:
+    def asked() -> str | None:
+        answer = answers.pop(0)
+        if isinstance(answer, OSError):
             raise answer
+        return answer
+
+    def show(address: str) -> None:
+        shown.append(address)
+        there.set()
 
     monkeypatch.setattr(private, "started_dashboard", asked)
-    with pytest.raises(UserError, match=r"^Ray did not start on this machine \(its dashboard did not start\)"):
-        _Dashboard().address()
+    dashboard = Dashboard(start=lambda: starts.append("started"))
+    dashboard.when_there(show)
+    assert (starts, shown) == ([], []), "it takes its time once a stage trains"
+    for _ in range(2):
+        dashboard.start()
+    assert there.wait(60)
+    dashboard.when_there(shown.append)
+    assert starts == ["started"]
+    assert shown == [address, *([address] if address else [])]
 
 
 STARTED = """
