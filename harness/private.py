@@ -74,20 +74,21 @@ def dashboard_put_off() -> Iterator[Callable[[], None]]:
         yield start_now
 
 
-def started_dashboard() -> str | None:
-    """The address of the dashboard that this process started, which others who join its Ray can ask for from now on; '' while it starts,
-    None if it ended."""
+def started_dashboard() -> str:
+    """The address of the dashboard that this process started, which others who join its Ray can ask for from now on; '' while it starts. Raises
+    RuntimeError where it ended."""
     from ray._private import ray_constants, worker
 
     node, namespace = worker._global_node, ray_constants.KV_NAMESPACE_DASHBOARD
     gcs = node.get_gcs_client()
-    address: bytes | None = gcs.internal_kv_get(ray_constants.DASHBOARD_ADDRESS.encode(), namespace)
+    address: bytes = gcs.internal_kv_get(ray_constants.DASHBOARD_ADDRESS.encode(), namespace) or b""
+    (dashboard,) = node.all_processes[ray_constants.PROCESS_TYPE_DASHBOARD]
+    if dashboard.process.poll() is not None:
+        raise RuntimeError("the dashboard ended")
     if address:
         node._webui_url = address.decode()
         gcs.internal_kv_put(b"webui:url", address, True, namespace)
-        return address.decode()
-    (dashboard,) = node.all_processes[ray_constants.PROCESS_TYPE_DASHBOARD]
-    return "" if dashboard.process.poll() is None else None
+    return address.decode()
 
 
 @contextmanager

@@ -41,6 +41,7 @@ NOT_STARTED = "Ray did not start on this machine ({}); if the machine is overloa
 LOOK_SECONDS = 0.1
 KILL_SECONDS = 3.0
 CONNECT_SECONDS = 5.0
+DASHBOARD_SECONDS = 60.0
 RECONNECT_SECONDS = 45.0
 """The GCS of a cluster may restart with its state; Ray itself ends the command after 60 s."""
 
@@ -134,6 +135,9 @@ def _started(execution: Execution, common: dict[str, Any]) -> tuple[Dashboard, P
                 dashboard_host="127.0.0.1",
                 **common,
             )
+            in_that_environment = patch.dict(
+                os.environ, os.environ.copy()
+            )  # to which Ray has added how to authenticate
         (folder / SESSION).symlink_to(context.address_info["session_dir"])
     except BaseException as error:
         _end(folder, lost=True)
@@ -144,7 +148,7 @@ def _started(execution: Execution, common: dict[str, Any]) -> tuple[Dashboard, P
     if asked and not ip_address(context.address_info["node_ip_address"]).is_loopback:
         _end(folder, lost=False)
         raise UserError("Ray listens on all addresses: it was imported before harness.cluster; import that one first.")
-    return Dashboard(start=places(start_dashboard)), folder
+    return Dashboard(start=in_that_environment(start_dashboard)), folder
 
 
 class Dashboard:
@@ -174,12 +178,12 @@ class Dashboard:
 
     def _wait(self) -> None:
         """In a thread: the question is deaf to signals where the GCS has died."""
-        address: str | None = ""
+        address, until = "", time.monotonic() + DASHBOARD_SECONDS
         with suppress(Exception):  # Ray has ended
-            while address == "" and not self._over.wait(LOOK_SECONDS):
+            while not address and time.monotonic() < until and not self._over.wait(LOOK_SECONDS):
                 address = private.started_dashboard()
         with self._lock:
-            self._address, shown = address or "", list(self._shown)
+            self._address, shown = address, list(self._shown)
         for show in shown if not self._over.is_set() else ():
             show(self._address)
 

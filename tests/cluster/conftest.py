@@ -43,8 +43,7 @@ class Undisturbed:
 def asked(driver: Driver, path: str) -> Any:
     """An answer of the session's dashboard; None while it does not answer."""
     address = re.search(r"Ray dashboard: (http://127\.0\.0\.1:\d+)", driver.err)
-    if not address:
-        return None
+    assert address, driver.err
     token = os.environ.get("RAY_AUTH_TOKEN") or (Path.home() / ".ray" / "auth_token").read_text().strip()
     request = urllib.request.Request(address[1] + path, headers={"Authorization": f"Bearer {token}"})
     try:
@@ -88,8 +87,14 @@ def run_undisturbed(folder: Path) -> Undisturbed:
         started(folder, f"{BENCH} --slots 2", RAY_TMPDIR=short, TMPDIR=short) as driver,
     ):
         driver.recorded(1)
+        workers = driver.titled("ray::(few_shot|WorkerProcess)")
+        for worker in workers:  # else the bench ends before its dashboard answers
+            worker.suspend()
+        driver.waited("the dashboard", lambda: "Ray dashboard" in driver.err)
         seen = Undisturbed(folder, driver, {})
         look(driver, seen)
+        for worker in workers:
+            worker.resume()
         assert driver.wait() == 0, driver.err
         driver.gone()
         seen.records = kept(folder)

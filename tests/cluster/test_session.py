@@ -15,6 +15,7 @@ import psutil
 import pytest
 from cluster.driver import OURS
 
+import harness.cluster.session as place
 from harness import private
 from harness.cluster.session import OWNER, SESSION, Dashboard, new_folder, remove_abandoned, session
 from harness.errors import UserError
@@ -106,17 +107,17 @@ def test_a_ray_that_does_not_start_leaves_nothing(
 
 @pytest.mark.parametrize(
     ("answers", "address"),
-    [(["", "", "127.0.0.1:8265"], "127.0.0.1:8265"), (["", None], ""), ([OSError("no GCS")], "")],
-    ids=["answers", "ended", "without its GCS"],
+    [(["", "", "127.0.0.1:8265"], "127.0.0.1:8265"), (["", RuntimeError("it ended")], ""), ([""] * 600, "")],
+    ids=["answers", "ended", "silent"],
 )
 def test_a_dashboard_is_shown_once_it_answers(
-    answers: list[str | OSError | None], address: str, monkeypatch: pytest.MonkeyPatch
+    answers: list[str | RuntimeError], address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     starts, shown, there = [], [], threading.Event()
 
-    def asked() -> str | None:
+    def asked() -> str:
         answer = answers.pop(0)
-        if isinstance(answer, OSError):
+        if isinstance(answer, RuntimeError):
             raise answer
         return answer
 
@@ -125,6 +126,8 @@ def test_a_dashboard_is_shown_once_it_answers(
         there.set()
 
     monkeypatch.setattr(private, "started_dashboard", asked)
+    monkeypatch.setattr(place, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(place, "DASHBOARD_SECONDS", 0.5 if len(answers) > 3 else 60.0)
     dashboard = Dashboard(start=lambda: starts.append("started"))
     dashboard.when_there(show)
     assert (starts, shown) == ([], []), "it takes its time once a stage trains"
