@@ -87,14 +87,10 @@ def run_undisturbed(folder: Path) -> Undisturbed:
         started(folder, f"{BENCH} --slots 2", RAY_TMPDIR=short, TMPDIR=short) as driver,
     ):
         driver.recorded(1)
-        workers = driver.titled("ray::(few_shot|WorkerProcess)")
-        for worker in workers:  # else the bench ends before its dashboard answers
-            worker.suspend()
-        driver.waited("the dashboard", lambda: "Ray dashboard" in driver.err)
         seen = Undisturbed(folder, driver, {})
-        look(driver, seen)
-        for worker in workers:
-            worker.resume()
+        with driver.held():
+            driver.waited("the dashboard", lambda: "Ray dashboard" in driver.err)
+            look(driver, seen)
         assert driver.wait() == 0, driver.err
         driver.gone()
         seen.records = kept(folder)

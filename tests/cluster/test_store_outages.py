@@ -80,9 +80,11 @@ def test_a_server_that_goes_away_under_two_drivers(
         started(tmp_path, line, HARNESS_OUTAGE_SECONDS="6", **secret) as two,
     ):
         one.recorded(1)
-        waited("the second dashboard", lambda: "Ray dashboard" in two.err)
-        jobs = json.dumps([asked(driver, "/api/jobs/") for driver in (one, two)])
-        server.stop()
+        with one.held():  # the other one's workers are in the same folder, those that are there now
+            for driver in (one, two):
+                waited("its dashboard", lambda name=driver: "Ray dashboard" in name.err)
+            jobs = json.dumps([asked(driver, "/api/jobs/") for driver in (one, two)])
+            server.stop()
         said = said_on(one)
         titles = [" ".join(process.cmdline()) for process in one.processes() if process.is_running()]
         logs = ray_files(one)
