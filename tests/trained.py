@@ -50,7 +50,7 @@ def train_here(prepared: Prepared, view: Any, *, remember: bool = True, deadline
         saves = {"keep_weights": keep, "save_at": save_at, "until": until}
         return run_stage(stage, inputs, tokeniser.vocabulary, metrics, setup, **saves)
 
-    with view(prepared, "") as show:
+    with view(prepared, lambda show: None) as show:
         for item in prepared.items:
             show(Event("started", item))
             record = trained(item.stage, item.metrics, item.keep_weights, item.save_at, item.until)
