@@ -126,8 +126,13 @@ def _started(execution: Execution, common: dict[str, Any]) -> tuple[Dashboard, P
     logs = private.user_temporary_folder()  # which would follow TMPDIR
     folder = new_folder()
     try:
-        places = patch.dict(os.environ, {"RAY_TMPDIR": logs, "TMPDIR": str(folder)})
-        with places, _waiting_for_gcs(folder), forked_workers(), private.dashboard_put_off() as start_dashboard:
+        places = {"RAY_TMPDIR": logs, "TMPDIR": str(folder)}
+        with (
+            patch.dict(os.environ, places),
+            _waiting_for_gcs(folder),
+            forked_workers(),
+            private.dashboard_put_off() as start_dashboard,
+        ):
             context = ray.init(
                 address="local",
                 num_cpus=max(1, round(slots * execution.cpus_per_run)),
@@ -135,9 +140,7 @@ def _started(execution: Execution, common: dict[str, Any]) -> tuple[Dashboard, P
                 dashboard_host="127.0.0.1",
                 **common,
             )
-            in_that_environment = patch.dict(
-                os.environ, os.environ.copy()
-            )  # to which Ray has added how to authenticate
+            environment = os.environ.copy()  # Ray has added how to authenticate
         (folder / SESSION).symlink_to(context.address_info["session_dir"])
     except BaseException as error:
         _end(folder, lost=True)
@@ -148,7 +151,7 @@ def _started(execution: Execution, common: dict[str, Any]) -> tuple[Dashboard, P
     if asked and not ip_address(context.address_info["node_ip_address"]).is_loopback:
         _end(folder, lost=False)
         raise UserError("Ray listens on all addresses: it was imported before harness.cluster; import that one first.")
-    return Dashboard(start=in_that_environment(start_dashboard)), folder
+    return Dashboard(start=patch.dict(os.environ, environment)(start_dashboard)), folder
 
 
 class Dashboard:

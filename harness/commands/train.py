@@ -79,8 +79,7 @@ def train(prepared: Prepared, view: View, *, remember: bool = True, deadline: fl
                 best = _best_weights(wave, storage)
                 with view(wave, dashboard.when_there) as show:
                     for event in pool.run(wave.items):
-                        if event.kind == "started":  # its worker has what it needs, and the processor is free
-                            dashboard.start()
+                        dashboard.start()  # with the first one, a stage's start: until then its workers need the processor
                         show(event)
                         if best and not event.running:
                             best.ended(event.item.stage.key)
