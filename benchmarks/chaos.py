@@ -213,6 +213,7 @@ def _serve(pipe: Connection, folder: str, environment: dict[str, str]) -> None:
                 case "add":
                     os.chdir(tempfile.mkdtemp(prefix="node-", dir=folder))
                     node = patiently(lambda: cluster.add_node(**place))
+                    os.chdir(folder)  # this process is none of the node's
                     pipe.send(node and (node.all_processes["raylet"][0].process.pid, node.node_id))
                 case ("drain", node, seconds):
                     preemption, deadline = 2, int(1000 * (time.time() + seconds))
