@@ -183,8 +183,7 @@ def audit(folder: Path) -> list[tuple[str, str, str]]:
 @forked_workers()
 def _serve(pipe: Connection, folder: str, environment: dict[str, str]) -> None:
     """A cluster in a process of its own: says its address, then answers "add" with the pid of a new node's raylet and Ray's id of
-    the node (None of one that did not come), ("drain", node, seconds) and "left" with what is there of others. The processes of a node are
-    those with its raylet's working folder: their parent is the server that forked them."""
+    the node (None of one that did not come), ("drain", node, seconds) and "left" with what is there of others."""
     os.chdir(folder)
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who reads the pipe decides when it ends
@@ -249,6 +248,11 @@ def inside(folder: Path) -> list[psutil.Process]:
             if Path(process.cwd()).is_relative_to(folder) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
+
+
+def of_node(raylet: psutil.Process) -> list[psutil.Process]:
+    """The living processes of a node, which has a working folder of its own: the parent of a worker is the server that forked it."""
+    return inside(Path(raylet.cwd()))
 
 
 def title(process: psutil.Process) -> str:
@@ -325,7 +329,7 @@ class Nodes:
         if self._ids.pop(raylet.pid, None) is None:
             return  # it ended by itself
         with suppress(psutil.Error):
-            for process in [raylet, *(inside(Path(raylet.cwd())) if whole else [])]:
+            for process in [raylet, *(of_node(raylet) if whole else [])]:
                 with suppress(psutil.Error):
                     process.kill()
         self._joining.append(time.monotonic() + absence)
@@ -530,7 +534,7 @@ class Fire:
     def _trains(self, raylet: psutil.Process) -> bool:
         """Whether a process of this node trains."""
         with suppress(psutil.Error):
-            shown = [title(process) for process in inside(Path(raylet.cwd()))]
+            shown = [title(process) for process in of_node(raylet)]
             return any(mark in name for name in shown for mark in ("/movies/", *TITLES["rank"]))
         return False
 

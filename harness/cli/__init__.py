@@ -14,7 +14,7 @@ from harness.errors import SessionLostError, UserError, unknown
 
 EXIT_INCOMPLETE, EXIT_USER = 1, 2
 TRAINING = ("bench", "tune")
-"""Commands that train as a rule: what their workers import is imported from now on, while they plan."""
+"""Commands that train as a rule: what their workers on this machine import is imported from now on, while they plan."""
 KEPT = "recorded stages are kept, and the same command resumes"
 FIRST_COMMANDS = """harness trains and compares contrastive objectives for language encoders. Try first:
 
@@ -75,7 +75,7 @@ def _run(arguments: list[str]) -> int:
         return 0
     args = build_parser().parse_args(arguments)
     module, name = args.handler.split(":")
-    with _imports_ahead() if arguments[0] in TRAINING else nullcontext():
+    with _imports_ahead() if arguments[0] in TRAINING and args.address == "local" else nullcontext():
         status: int = getattr(import_module(module), name)(args)
     return status
 

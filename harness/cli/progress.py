@@ -73,7 +73,7 @@ class _ProgressView:
 
     def __init__(self, what: str, total: int, dashboard: WhenThere = lambda show: None) -> None:
         self._what, self._total, self._dashboard = what, total, dashboard
-        self._ended, self._over = 0, False
+        self._ended = 0
         self._started = self._last_printed = time.monotonic()
         self._progress: _Bar | None = None
         console = Console(stderr=True)
@@ -103,8 +103,6 @@ class _ProgressView:
 
     def _show_dashboard(self, address: str) -> None:
         """In a thread of its own, perhaps."""
-        if self._over:
-            return
         if address:
             self._line(f"Ray dashboard: http://{address} (its token: ray get-auth-token)")
         else:
@@ -113,7 +111,6 @@ class _ProgressView:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._over = True
         if self._progress:
             self._progress.stop()
             self._progress = None
@@ -136,8 +133,8 @@ class _ProgressView:
 
     def _line(self, text: str) -> None:
         text = escaped(text)
-        if self._progress:
-            self._progress.console.print(Text(text))
+        if progress := self._progress:  # in a thread, which another may set to None
+            progress.console.print(Text(text))
         else:
             print(text, file=sys.stderr, flush=True)
 

@@ -160,7 +160,7 @@ class Dashboard:
     def __init__(self, address: str = "", start: Callable[[], None] | None = None) -> None:
         self._address, self._start = address, start
         self._over, self._lock = threading.Event(), threading.Lock()
-        self._shown: list[Callable[[str], None]] = []
+        self._show: Callable[[str], None] = lambda address: None
 
     def start(self) -> None:
         """Start it, where this command does and has not yet, and do not wait until it answers. Call it once there is nothing else to compute:
@@ -172,10 +172,9 @@ class Dashboard:
             threading.Thread(target=self._wait, daemon=True).start()
 
     def when_there(self, show: Callable[[str], None]) -> None:
-        """Call `show` with its address as soon as it answers, perhaps in another thread; with '' where it did not start."""
+        """Call `show`, and none given before, with its address as soon as it answers, perhaps in another thread; with '' where it did not start."""
         with self._lock:
-            self._shown.append(show)
-            address = self._address
+            self._show, address = show, self._address
         if address:
             show(address)
 
@@ -186,9 +185,9 @@ class Dashboard:
             while not address and time.monotonic() < until and not self._over.wait(LOOK_SECONDS):
                 address = private.started_dashboard()
         with self._lock:
-            self._address, shown = address, list(self._shown)
-        for show in shown if not self._over.is_set() else ():
-            show(self._address)
+            self._address, show = address, self._show
+        if not self._over.is_set():
+            show(address)
 
     def end(self) -> None:
         """Show nothing any more."""

@@ -186,9 +186,11 @@ def test_contexts_share_a_server(environment: dict[str, str]) -> None:
     assert psutil.Process().children() == servers, "the outer one still needs it"
 
 
-@pytest.mark.parametrize(("command", "forks"), [("bench", True), ("tune", True), ("plan", False)])
+@pytest.mark.parametrize(
+    ("line", "forks"), [("bench", True), ("tune cmlm", True), ("plan", False), ("bench --address auto", False)]
+)
 def test_what_workers_import_is_imported_while_a_command_plans(
-    command: str, forks: bool, monkeypatch: pytest.MonkeyPatch
+    line: str, forks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     number = []
 
@@ -197,7 +199,8 @@ def test_what_workers_import_is_imported_while_a_command_plans(
         return 0
 
     monkeypatch.setattr(fork_server, "can_fork", lambda: True)
+    command = line.split()[0]
     monkeypatch.setattr(f"harness.cli.{command}.{command}", planned)
-    assert main([command, *(["cmlm"] if command == "tune" else [])]) == 0
+    assert main(line.split()) == 0
     assert number == [int(forks)]
     assert not psutil.Process().children()
