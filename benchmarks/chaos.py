@@ -51,6 +51,7 @@ import math
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import signal
 import sqlite3
@@ -134,6 +135,8 @@ MEAN_ABSENCE, MEAN_HANG = 3.0, 2.0
 NOTICES = (2.0, 30.0)
 """The seconds that a node lives after its notice lie between these."""
 SETTLE_SECONDS = 60.0
+FINISHED = re.compile(r"^\d+/\d+ (stages|trials) in ", re.MULTILINE)
+"""What a command says once all is trained: it exits then."""
 BUSY = {"RAY_worker_niceness": "0"}
 """Ray makes its workers nicer by 15: on a busy machine they would starve."""
 KEPT_FILES = {"own-files": ("torchinductor_",), "cluster-files": ("torchinductor_", "pymp-")}
@@ -604,7 +607,9 @@ def explained(status: int, said: str, struck: set[str]) -> bool:
     """Whether a command ended as one of these kills ends it, with a sentence and without a trace."""
     last = (said.strip().splitlines() or [""])[-1]
     expected = {ENDS[kind] for kind in struck if kind in ENDS}
-    ended = status if status >= 0 else 128 - status  # by a signal after the sentence, when no handler is left
+    ended = status if status >= 0 else 128 - status  # by a signal after the last sentence, when no handler is left
+    if status < 0 and ended in expected and FINISHED.search(said):
+        return True
     return (
         ended in expected
         and last.startswith("harness: ")

@@ -43,6 +43,8 @@ KILL_SECONDS = 3.0
 CONNECT_SECONDS = 5.0
 DASHBOARD_SECONDS = 60.0
 RECONNECT_SECONDS = 45.0
+DEAF_SECONDS = 20.0
+KEPT = "{}; recorded stages are kept, and the same command resumes."
 """The GCS of a cluster may restart with its state; Ray itself ends the command after 60 s."""
 
 
@@ -88,9 +90,8 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[Da
             logging.getLogger(name).setLevel(logging.ERROR)
         watchdog = Watchdog(local)
         try:
-            settled = replace(execution, gpus_per_run=_gpus(execution))
-            with watchdog.watching(), redirect_stdout(sys.stderr):
-                yield dashboard, settled
+            with watchdog.watching(folder), redirect_stdout(sys.stderr):
+                yield dashboard, replace(execution, gpus_per_run=_gpus(execution))
         finally:
             dashboard.end()
             lost = watchdog.lost  # ray.shutdown would end this process with another exit status
@@ -102,7 +103,7 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[Da
                     raise
             if lost:
                 sys.excepthook = sys.__excepthook__  # Ray's asks the dead GCS for a minute before it prints an error
-                raise SessionLostError(f"{lost}; recorded stages are kept, and the same command resumes.")
+                raise SessionLostError(KEPT.format(lost))
 
 
 def _end(folder: Path | None, *, lost: bool) -> None:
@@ -116,6 +117,13 @@ def _end(folder: Path | None, *, lost: bool) -> None:
         _kill_processes(folder)
     if folder:
         _remove(folder)
+
+
+def _leave(folder: Path | None, sentence: str) -> NoReturn:
+    """End this process, whose main thread waits in a call to a Ray that is lost. Ray would end it after a minute, without a word and with nothing removed."""
+    _end(folder, lost=True)
+    print(f"harness: {sentence}", file=sys.stderr, flush=True)
+    os._exit(2)
 
 
 def _started(execution: Execution, common: dict[str, Any]) -> tuple[Dashboard, Path]:
@@ -196,8 +204,7 @@ class Dashboard:
 
 @contextmanager
 def _waiting_for_gcs(folder: Path) -> Iterator[None]:
-    """End this process with a sentence if the GCS ends while Ray starts in `folder`: `ray.init` would wait for it, deaf to signals, and after
-    a minute end the process itself, with nothing removed."""
+    """End this process with a sentence if the GCS ends while Ray starts in `folder`: `ray.init` would wait for it, deaf to signals."""
     others, started = psutil.Process().children(), threading.Event()
 
     def watch() -> None:
@@ -205,9 +212,7 @@ def _waiting_for_gcs(folder: Path) -> Iterator[None]:
         while not started.wait(LOOK_SECONDS):
             gcs = gcs or _process((child for child in psutil.Process().children() if child not in others), "gcs_server")
             if gcs and _ended(gcs):
-                _end(folder, lost=True)
-                print(f"harness: {NOT_STARTED.format('its GCS process ended')}", file=sys.stderr, flush=True)
-                os._exit(2)
+                _leave(folder, NOT_STARTED.format("its GCS process ended"))
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -358,8 +363,9 @@ class Watchdog:
         return next((clause for clause, dead in self._checks.items() if dead()), "")
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        """In the main thread; elsewhere nothing is watched."""
+    def watching(self, folder: Path | None) -> Iterator[None]:
+        """In the main thread; elsewhere nothing is watched. Where that thread does not hear it within DEAF_SECONDS, the process is ended:
+        some calls of Ray to its GCS let no signal through. `folder`: that of the Ray that this command started."""
         main, over = threading.main_thread(), threading.Event()
         if threading.current_thread() is not main:
             yield
@@ -367,9 +373,11 @@ class Watchdog:
 
         def watch() -> None:
             while not over.wait(LOOK_SECONDS):
-                if self.lost:
+                if lost := self.lost:
                     assert main.ident is not None
                     signal.pthread_kill(main.ident, signal.SIGUSR2)
+                    if not over.wait(DEAF_SECONDS):
+                        _leave(folder, KEPT.format(lost))
                     return
 
         before = signal.signal(signal.SIGUSR2, _interrupt)  # SIGUSR1 is Ray Tune's

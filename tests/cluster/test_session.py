@@ -174,6 +174,38 @@ def test_a_gcs_that_ends_while_ray_starts_ends_the_command_in_a_sentence(tmp_pat
     assert not left
 
 
+DEAF = """
+import signal, sys, time
+from harness.cluster import session
+from harness.execution import Execution
+session.DEAF_SECONDS = 0.5
+with session.session(Execution("local", slots=1), {}):
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])  # as in a call to the GCS, which asks Python for no signals
+    print("waits", file=sys.__stdout__, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.ray
+def test_a_command_that_waits_for_a_dead_gcs_ends_in_a_sentence(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="ray") as short:  # a socket's path has 107 bytes
+        environment = {**os.environ, "RAY_TMPDIR": short, "TMPDIR": short}
+        program, pipes = [sys.executable, "-c", DEAF], {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen(program, cwd=tmp_path, env=environment, text=True, **pipes) as command:
+            assert command.stdout
+            assert command.stdout.readline() == "waits\n"
+            for child in psutil.Process(command.pid).children():
+                if child.name() in ("gcs_server", "raylet"):
+                    child.kill()
+            _, err = command.communicate()
+        left = {path.name for path in Path(short).iterdir()} - {"ray"}
+        left |= {path.name for path in (Path(short) / "ray").iterdir()}
+    assert command.returncode == 2
+    assert err.splitlines()[-1].startswith("harness: Ray's ")
+    assert err.endswith("; recorded stages are kept, and the same command resumes.\n")
+    assert not left
+
+
 BROKEN_END = """
 import contextlib, os, signal, sys, time, psutil
 from harness.cli.terminal import interruptible
