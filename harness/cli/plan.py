@@ -163,12 +163,13 @@ def describe(prepared: Prepared) -> list[str]:
     titles = resolved.titles
     rows = len({titles[run.row] for run in plan.runs})
     cells = rows * len(resolved.columns) * len(resolved.sizes)
-    one = any(resolved.sizes) and len(resolved.subsets_at(0)) < len(resolved.subsets) and 0 in resolved.sizes
+    subsets = max(len(resolved.subsets_at(size)) for size in resolved.sizes)
+    one = 0 in resolved.sizes and len(resolved.subsets_at(0)) < subsets
     lines = [
         *preset_line(prepared.request.preset, resolved.preset, resolved.table.presets),
         f"Table {resolved.table.name}, preset {resolved.preset}: {counted(rows, 'row')} x "
         f"{counted(len(resolved.columns), 'column')} x {counted(len(resolved.sizes), 'size')} = {counted(cells, 'cell')}, each "
-        f"from {counted(len(resolved.subsets), 'subset')} x {counted(len(resolved.seeds), 'seed')}"
+        f"from {counted(subsets, 'subset')} x {counted(len(resolved.seeds), 'seed')}"
         f"{'; the full training set is one subset' if one else ''}.",
         *([] if resolved.table.sizes else [f"Sizes: {sizes_text(resolved.sizes, resolved.size_unit)}."]),
         f"Encoder {_encoders(plan)}, data: {plan.source}, store {prepared.store.shown}.",

@@ -19,8 +19,10 @@ def seal_lines(seal: StoredSeal) -> Iterator[str]:
     plan = seal.plan
     rule, runs = plan["rule"], sealed_runs(plan)
     yield f"Sealed: {seal.digest}, sealed {time_of(seal)} by this machine's clock."
-    names = [listed(map(str, plan[name])) for name in ("rows", "columns", "sizes", "subsets", "seeds")]
-    rows, columns, sizes, subsets, seeds = names
+    drawn = sorted({subset for _, _, _, subset, _ in runs})  # of a full training set one, whatever was asked for
+    rows, columns, sizes, subsets, seeds = (
+        listed(map(str, names)) for names in (plan["rows"], plan["columns"], plan["sizes"], drawn, plan["seeds"])
+    )
     unknown = sum(not key for _, key in runs.values())
     keys = f", {unknown:,} of them by name alone, as their keys are known later" if unknown else ""
     yield f"Rows {rows}; columns {columns}; sizes {sizes}; subsets {subsets}; seeds {seeds}: {counted(len(runs), 'run')}{keys}."

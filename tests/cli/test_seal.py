@@ -203,3 +203,13 @@ def test_of_several_seals_the_others_are_named(harness: Harness) -> None:
         len(re.findall(r"[0-9a-f]{12} \(sealed", said.partition("Not the only seal of this table in the store:")[2]))
         == 2
     )
+
+
+def test_a_full_training_set_is_one_subset(harness: Harness) -> None:
+    own = "plan --tasks data/sst2/train.csv --encoder bert --methods ft,tapt --subsets 0,1,2 --seeds 31,42 --set max_length=64 --seal"
+    said = harness(f"{own} --sizes 0")
+    assert "= 2 cells, each from 1 subset x 2 seeds.\n" in said.out, said.err
+    assert "; sizes 0; subsets 0; seeds 31 and 42: 4 runs.\n" in said.out
+    both = harness(f"{own} --sizes 8,0").out
+    assert "= 4 cells, each from 3 subsets x 2 seeds; the full training set is one subset.\n" in both
+    assert "; sizes 8 and 0; subsets 0, 1 and 2; seeds 31 and 42: 16 runs.\n" in both
