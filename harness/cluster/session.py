@@ -42,9 +42,9 @@ LOOK_SECONDS = 0.1
 KILL_SECONDS = 3.0
 CONNECT_SECONDS = 5.0
 DASHBOARD_SECONDS = 60.0
-RECONNECT_SECONDS = 45.0
 DEAF_SECONDS = 20.0
 KEPT = "{}; recorded stages are kept, and the same command resumes."
+RECONNECT_SECONDS = 45.0
 """The GCS of a cluster may restart with its state; Ray itself ends the command after 60 s."""
 
 
