@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import NodeDiedError, RayError
 
 from harness.cluster.heartbeat import on_node
 from harness.encoders.sources import encoder_digest, files_of
@@ -128,7 +128,7 @@ def _answers(setup: WorkerSetup) -> dict[str, _Seen]:
         for file in files.values():
             setup.storage.delete(file)
     there = {node["NodeID"] for node in ray.nodes() if node["Alive"]}  # a node that left meanwhile is not needed
-    return {identity: seen for identity, seen in found.items() if identity in there}
+    return {identity: seen for identity, seen in found.items() if seen and identity in there}
 
 
 def _usable(answers: Mapping[str, _Seen]) -> list[_Seen]:
@@ -142,14 +142,16 @@ def _usable(answers: Mapping[str, _Seen]) -> list[_Seen]:
     return list(answers.values())
 
 
-def _answer(storage: Storage, reference: Any, file: str) -> _Seen:
-    """A node's answer, after the driver looked for its file."""
+def _answer(storage: Storage, reference: Any, file: str) -> _Seen | None:
+    """A node's answer, after the driver looked for its file. None: it died, which the cluster may notice seconds later."""
     again = "fix it or remove it from the cluster, then run the same command again."
     if not ray.wait([reference], timeout=0)[0]:
         ray.cancel(reference, force=True)
         return _Seen(f"did not answer within {ANSWER_SECONDS:g} s whether it sees the storage {storage.shown}; {again}")
     try:
         seen: _Seen = ray.get(reference)
+    except NodeDiedError:
+        return None
     except RayError as error:
         return _Seen(
             f"could not check the storage {storage.shown} ({first_line(error)}); install the same harness there, or {again}"

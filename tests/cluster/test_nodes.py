@@ -16,6 +16,7 @@ import psutil
 import pytest
 from bucket import SECRET, Server, served
 from cluster.driver import BENCH, Driver, kept, started
+from ray.exceptions import NodeDiedError
 
 from harness.cluster import nodes
 from harness.encoders.models.text_encoder import load_encoder
@@ -113,6 +114,37 @@ class TestTwoNodes:
         assert re.match(r"The node \S+ \(127\.0\.0\.1, \w+\) did not answer within 3 s whether it sees", found["hangs"])
         assert f"(127.0.0.1, {found['second']})" in found["hangs"], "on a busy machine the other one is named too"
         assert found["gone"] == ""
+
+
+def test_a_node_that_dies_as_it_is_asked_is_not_missed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The cluster notices it seconds later."""
+
+    class Look:
+        def options(self, *, scheduling_strategy: str, **_: Any) -> Look:
+            self.node = scheduling_strategy
+            return self
+
+        def remote(self, setup: WorkerSetup, file: str) -> str:
+            nodes._look(setup, file)
+            return self.node
+
+    def get(reference: str) -> Any:
+        if reference == "dead":
+            raise NodeDiedError("Task failed because the node it was running on is dead or unavailable.")
+        return nodes._Seen("")
+
+    for name, stand_in in {
+        "nodes": lambda: [{"NodeID": each, "Alive": True} for each in ("dead", "alive")],
+        "wait": lambda references, **_: (references, []),
+        "get": get,
+    }.items():
+        monkeypatch.setattr(nodes.ray, name, stand_in)
+    monkeypatch.setattr(nodes, "_LOOK", Look())
+    monkeypatch.setattr(nodes, "on_node", lambda identity: identity)
+    storage = Storage(str(tmp_path))
+    storage.write(nodes.MARK, b"mark")
+    setup = WorkerSetup(tmp_path, storage, storage_mark="mark")
+    assert nodes._answers(setup) == {"alive": nodes._Seen("")}
 
 
 class TestEncoderFiles:
