@@ -691,6 +691,7 @@ def chaos(
                 tally.say(
                     f"undisturbed {name}: {len(whole[name].records)} stages after {time.monotonic() - begun:.0f} s"
                 )
+        kinds = [kind for kind in kinds if ONLY.get(kind, next(iter(commands))) in commands]
         fire, turns = Fire(cluster, kills, seed, tally, kinds, until), cycle(commands.items())
         while fire.left:
             name, line = next(turns)
