@@ -47,24 +47,12 @@ DEAREST = (
         "gpu/test_numbers",
     ),
 )
-"""Files that take longest, in this order, so that no process of pytest-xdist is left alone with one at the end."""
+"""Files that take longest, in this order: the processes of pytest-xdist begin with them, so that none is left alone with one at the end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with a real Ray, which wait for half of their time, among the others, which compute: so that the processes of pytest-xdist, more
-    than there are cores, do both at any time. Those with Ray are through when a fifth of the others is left."""
     rank = {f"tests/{name}.py": number for number, name in enumerate(DEAREST)}
-    files: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        files.setdefault(item.nodeid.partition("::")[0], []).append(item)
-    place = {}
-    for ray, spread in ((True, 0.8), (False, 1.0)):
-        ordered = sorted(
-            (file for file in files if any("ray" in item.keywords for item in files[file]) == ray),
-            key=lambda file: rank.get(file, len(rank)),
-        )
-        place |= {file: number * spread / len(ordered) for number, file in enumerate(ordered)}
-    items[:] = [item for file in sorted(files, key=place.__getitem__) for item in files[file]]
+    items.sort(key=lambda item: rank.get(item.nodeid.partition("::")[0], len(rank)))
 
 
 @pytest.hookimpl(tryfirst=True)
