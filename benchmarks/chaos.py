@@ -608,14 +608,9 @@ def explained(status: int, said: str, struck: set[str]) -> bool:
     last = (said.strip().splitlines() or [""])[-1]
     expected = {ENDS[kind] for kind in struck if kind in ENDS}
     ended = status if status >= 0 else 128 - status  # by a signal after the last sentence, when no handler is left
-    if status < 0 and ended in expected and FINISHED.search(said):
-        return True
-    return (
-        ended in expected
-        and last.startswith("harness: ")
-        and "recorded stages are kept" in last
-        and not TRACE.search(said)
-    )
+    finished = status < 0 and FINISHED.search(said)
+    explains = last.startswith("harness: ") and "recorded stages are kept" in last and not TRACE.search(said)
+    return ended in expected and bool(finished or explains)
 
 
 def endured(folder: Path, command: str, line: str, wait: float, cluster: Nodes, fire: Fire, tally: Tally) -> str:
@@ -691,7 +686,7 @@ def chaos(
                 tally.say(
                     f"undisturbed {name}: {len(whole[name].records)} stages after {time.monotonic() - begun:.0f} s"
                 )
-        kinds = [kind for kind in kinds if ONLY.get(kind, next(iter(commands))) in commands]
+        kinds = [kind for kind in kinds if kind not in ONLY or ONLY[kind] in commands]
         fire, turns = Fire(cluster, kills, seed, tally, kinds, until), cycle(commands.items())
         while fire.left:
             name, line = next(turns)

@@ -9,6 +9,8 @@ CLOSE = 0.65
 """The similarity (`difflib`) from which a name is taken for a misspelling of another."""
 LONGEST = 100
 """Characters of a name that are compared."""
+KEPT = "recorded stages are kept, and the same command resumes"
+"""What every command that ends early says last."""
 
 
 class UserError(Exception):

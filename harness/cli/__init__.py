@@ -10,12 +10,11 @@ from importlib import import_module
 
 from harness.cli.parser import COMMANDS, build_parser
 from harness.cli.terminal import BROKEN_PIPE, OutputError, Received, interruptible, standard_streams
-from harness.errors import SessionLostError, UserError, unknown
+from harness.errors import KEPT, SessionLostError, UserError, unknown
 
 EXIT_INCOMPLETE, EXIT_USER = 1, 2
 TRAINING = ("bench", "tune")
 """Commands that train as a rule: what their workers on this machine import is imported from now on, while they plan."""
-KEPT = "recorded stages are kept, and the same command resumes"
 FIRST_COMMANDS = """harness trains and compares contrastive objectives for language encoders. Try first:
 
   harness doctor                       check Python, torch, Ray, packages and data

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
+from harness.errors import KEPT
+
 if TYPE_CHECKING:
     from harness.planning.estimate import Estimate
 
@@ -148,7 +150,7 @@ class Received:
     @property
     def sentence(self) -> str:
         by = f" by {signal.Signals(self.number).name}" if self.number else ""
-        return f"interrupted{by}; recorded stages are kept, and the same command resumes."
+        return f"interrupted{by}; {KEPT}."
 
 
 @contextlib.contextmanager

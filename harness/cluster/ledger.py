@@ -19,7 +19,7 @@ from harness import private, retry
 from harness.cluster import heartbeat
 from harness.cluster.heartbeat import HeartbeatMonitor, ProcessId, on_driver_node
 from harness.cluster.worker import WorkerGroupEndedError, WorkerResult, answer, death_reason, died_with_node
-from harness.errors import StoppedError, UserError
+from harness.errors import KEPT, StoppedError, UserError
 from harness.planning.lifecycle import DiscardWeights, Event, Lifecycle, Output, RecordFailure, ReleaseLease, Running
 from harness.planning.work import Item
 from harness.specs import Parent, Record, Stage, Status
@@ -162,8 +162,7 @@ def ask(ledger: Any, what: str, *arguments: Any) -> Any:
         return answer(getattr(ledger, what).remote(*arguments))
     except RayActorError as error:
         raise UserError(
-            f"The ledger's process ended ({type(error).__name__}), perhaps for lack of memory; recorded stages are kept, and "
-            "the same command resumes."
+            f"The ledger's process ended ({type(error).__name__}), perhaps for lack of memory; {KEPT}."
         ) from None
 
 

@@ -30,7 +30,7 @@ import psutil
 
 from harness import private
 from harness.cluster.fork_server import fork_server, forked_workers
-from harness.errors import SessionLostError, UserError, first_line
+from harness.errors import KEPT, SessionLostError, UserError, first_line
 from harness.execution import Execution
 from harness.processes import process_of
 from harness.store import Owner, masked
@@ -43,7 +43,6 @@ KILL_SECONDS = 3.0
 CONNECT_SECONDS = 5.0
 DASHBOARD_SECONDS = 60.0
 DEAF_SECONDS = 20.0
-KEPT = "{}; recorded stages are kept, and the same command resumes."
 RECONNECT_SECONDS = 45.0
 """The GCS of a cluster may restart with its state; Ray itself ends the command after 60 s."""
 
@@ -103,7 +102,7 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[Da
                     raise
             if lost:
                 sys.excepthook = sys.__excepthook__  # Ray's asks the dead GCS for a minute before it prints an error
-                raise SessionLostError(KEPT.format(lost))
+                raise SessionLostError(f"{lost}; {KEPT}.")
 
 
 def _end(folder: Path | None, *, lost: bool) -> None:
@@ -377,7 +376,7 @@ class Watchdog:
                     assert main.ident is not None
                     signal.pthread_kill(main.ident, signal.SIGUSR2)
                     if not over.wait(DEAF_SECONDS):
-                        _leave(folder, KEPT.format(lost))
+                        _leave(folder, f"{lost}; {KEPT}.")
                     return
 
         before = signal.signal(signal.SIGUSR2, _interrupt)  # SIGUSR1 is Ray Tune's

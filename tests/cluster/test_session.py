@@ -8,7 +8,8 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -139,6 +140,23 @@ def test_a_dashboard_is_shown_once_it_answers(
     assert shown == [address, *([address] if address else [])]
 
 
+@contextmanager
+def running(program: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A program that starts a Ray, and the folder of all temporary files."""
+    with tempfile.TemporaryDirectory(prefix="ray") as short:  # a socket's path has 107 bytes
+        environment = {**os.environ, "RAY_TMPDIR": short, "TMPDIR": short}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen(
+            [sys.executable, "-c", program], cwd=folder, env=environment, text=True, **pipes
+        ) as command:
+            yield command, Path(short)
+
+
+def left_in(short: Path) -> set[str]:
+    """Temporary files, and what Ray has in its folder."""
+    return {path.name for path in short.iterdir()} - {"ray"} | {path.name for path in (short / "ray").iterdir()}
+
+
 STARTED = """
 from harness.cluster.session import session
 from harness.execution import Execution
@@ -150,24 +168,14 @@ with session(Execution("local", slots=1), {}):
 @pytest.mark.ray
 def test_a_gcs_that_ends_while_ray_starts_ends_the_command_in_a_sentence(tmp_path: Path) -> None:
     """Ray itself would be deaf for a minute, and end the process then without a word."""
-    with tempfile.TemporaryDirectory(prefix="ray") as short:  # a socket's path has 107 bytes
-        environment = {**os.environ, "RAY_TMPDIR": short, "TMPDIR": short}
-        with subprocess.Popen(
-            [sys.executable, "-c", STARTED],
-            cwd=tmp_path,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as command:
-            while not any(Path(short).glob("ray/session_*/gcs_server_port_*")):  # no other thread runs until then
-                assert command.poll() is None
-                time.sleep(0.01)
-            (gcs,) = (child for child in psutil.Process(command.pid).children() if child.name() == "gcs_server")
-            gcs.kill()
-            out, err = command.communicate()
-        left = {path.name for path in Path(short).iterdir()} - {"ray"}
-        left |= {path.name for path in (Path(short) / "ray").iterdir()}
+    with running(STARTED, tmp_path) as (command, short):
+        while not any(short.glob("ray/session_*/gcs_server_port_*")):  # no other thread runs until then
+            assert command.poll() is None
+            time.sleep(0.01)
+        (gcs,) = (child for child in psutil.Process(command.pid).children() if child.name() == "gcs_server")
+        gcs.kill()
+        out, err = command.communicate()
+        left = left_in(short)
     assert (command.returncode, out) == (2, "")
     assert err.startswith("harness: Ray did not start on this machine (its GCS process ended); ")
     assert err.count("\n") == 1
@@ -188,18 +196,14 @@ with session.session(Execution("local", slots=1), {}):
 
 @pytest.mark.ray
 def test_a_command_that_waits_for_a_dead_gcs_ends_in_a_sentence(tmp_path: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix="ray") as short:  # a socket's path has 107 bytes
-        environment = {**os.environ, "RAY_TMPDIR": short, "TMPDIR": short}
-        program, pipes = [sys.executable, "-c", DEAF], {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        with subprocess.Popen(program, cwd=tmp_path, env=environment, text=True, **pipes) as command:
-            assert command.stdout
-            assert command.stdout.readline() == "waits\n"
-            for child in psutil.Process(command.pid).children():
-                if child.name() in ("gcs_server", "raylet"):
-                    child.kill()
-            _, err = command.communicate()
-        left = {path.name for path in Path(short).iterdir()} - {"ray"}
-        left |= {path.name for path in (Path(short) / "ray").iterdir()}
+    with running(DEAF, tmp_path) as (command, short):
+        assert command.stdout
+        assert command.stdout.readline() == "waits\n"
+        for child in psutil.Process(command.pid).children():
+            if child.name() in ("gcs_server", "raylet"):
+                child.kill()
+        _, err = command.communicate()
+        left = left_in(short)
     assert command.returncode == 2
     assert err.splitlines()[-1].startswith("harness: Ray's ")
     assert err.endswith("; recorded stages are kept, and the same command resumes.\n")
