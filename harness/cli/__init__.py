@@ -25,8 +25,8 @@ All commands: harness --help"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command. 0: complete, and all of it written to standard output; 1: the table is incomplete; 2: a mistake of
-    the user's, or the machine failed; 141: the reader of standard output left; 128 and the signal's number: interrupted."""
+    """Run the command. 0: complete, and all of it written to standard output; 1: the table is incomplete, or
+    memory is full; 2: a mistake of the user's, or the machine failed; 141: the reader of standard output left; 128 and the signal's number: interrupted."""
     if "_ARGCOMPLETE" in os.environ:  # a shell completes a line
         from harness.cli.completion import complete
 

@@ -564,7 +564,7 @@ def _doctor(doctor: argparse.ArgumentParser) -> None:
         const="auto",
         default="",
         metavar="ADDRESS",
-        help="check every node of a running cluster in place of this machine (HOST:PORT; default: the one of this machine)",
+        help="check every node of the cluster that this machine is a node of; HOST:PORT where it is one of several",
     )
 
 

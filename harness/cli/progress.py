@@ -198,11 +198,16 @@ class StageProgress(_ProgressView):
             self._left_at = now
             running = [Timed(item.stage.phase, item.cost, now - began) for item, began in self._running.values()]
             waiting = [Timed(item.stage.phase, item.cost) for item in self._waiting.values()]
-            left = remaining(self._timed, running, waiting, self._slots or self._most)
+            left = remaining(self._timed or self._at_present(), running, waiting, self._slots or self._most)
             self._left = f"about {time_range(left)} left" if left else ""
-        if not self._timed and self._expected:
+        if not self._left and self._expected:
             return f"about {time_range(self._expected)} in all"
         return self._left
+
+    def _at_present(self) -> list[Timed]:
+        """The running stages, as if each took its whole time at its present speed: what is known before the first one has ended."""
+        speeds = [(self._running[key][0], speed.flops) for key, speed in self._speeds.items() if key in self._running]
+        return [Timed(item.stage.phase, item.cost, item.cost / flops) for item, flops in speeds if flops > 0]
 
     def _now_running(self) -> str:
         names = [f"{item.name}{self._speed(key)}" for key, (item, _) in self._running.items()]

@@ -22,6 +22,7 @@ from harness.cli.parser import build_parser
 from harness.cli.request import read, read_tune
 from harness.commands.prepare import read_named
 from harness.errors import UserError, unknown
+from harness.paths import PYTHON
 from harness.planning.point import load_point
 from harness.planning.request import BESIDE, YAML
 from harness.search.space import requested_space
@@ -181,8 +182,8 @@ def _uploads(inner: argparse.Namespace, working_dir: str | None) -> Iterator[str
     not_uploaded = "name a path that every node sees, or put it into a working_dir with --runtime-env."
     for flag, text in _named(inner):
         path = Path(text)
-        small = text.endswith(YAML)
-        if small and "tasks" in flag and not working_dir:
+        small = text.endswith((*YAML, PYTHON))
+        if text.endswith(YAML) and "tasks" in flag and not working_dir:
             task = load_user_task(path)
             files = {"data": task.data, "unlabelled": task.unlabelled, **dict(task.files)}
             for key, file in files.items():
@@ -214,6 +215,9 @@ def _named(inner: argparse.Namespace) -> Iterator[tuple[str, str]]:
     values["translator"] = (inner.translator or "").removeprefix("file:")
     yield from ((f"--{name}", value) for name, value in values.items() if value)
     yield from (("--tasks", text) for text in inner.tasks or ())
+    methods = (getattr(inner, "method", None), *(getattr(inner, "methods", None) or ()))
+    parts = (part for method in methods if method for part in method.split("+"))
+    yield from (("--methods", part) for part in parts if part.endswith(PYTHON))
     for file in getattr(inner, "with_files", None) or ():
         yield "--with", file
         if target := load_point(Path(file)).target:

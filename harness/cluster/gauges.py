@@ -83,7 +83,7 @@ class StageGauges:
         gauges["tokens"].set(speed.tokens, self._tags)
         if share is not None:
             gauges["share"].set(share, self._tags)
-        running = Running(speed.step, speed.steps, speed.tokens, share, speed.seconds_left)
+        running = Running(speed.step, speed.steps, speed.tokens, speed.flops, share, speed.seconds_left)
         self._ledger.report.remote(self._item.stage.key, running)
 
     def end(self) -> None:

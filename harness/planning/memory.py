@@ -1,7 +1,7 @@
 """Memory that a stage needs on the device that trains it, in parts, before anything is loaded; and the micro-batch that fits.
 
 AdamW in fp32 holds four numbers a parameter: the weight, its gradient and two moments. What the backward pass needs is counted from the tensors that
-the layers of a packed encoder save (`tests/planning/test_memory.py` sums what autograd saves).
+the layers of a packed encoder save (`tests/planning/test_device_cost.py` sums what autograd saves).
 """
 
 from __future__ import annotations

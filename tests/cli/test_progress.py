@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -64,6 +65,29 @@ def test_the_time_left_is_learned_and_says_how_sure_it_is(clock: Clock, capsys: 
     assert " min) left" in said[-1]
 
 
+def test_before_the_first_end_the_speed_of_what_runs_says_how_long_it_takes(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ten stages of 1e12 FLOPs at 1e9 a second, two at a time, announced as 30 s in all."""
+    every = items(10)
+    with StageProgress(every, 0, Dashboard().when_there, Estimate(30, 10, 90), slots=2) as view:
+        for item in every[:2]:
+            view(Event("started", item))
+        clock(20)
+        view(Event("running", every[0], running=Running(0, 100, 50.0, 0.0, None, 9.0)))
+        assert "about 30 s (10 s to 2 min) in all" in lines(capsys)[-1], "no speed yet"
+        for item in every[:2]:
+            clock(10)
+            view(Event("running", item, running=Running(4, 100, 50.0, 1e9, None, 960.0)))
+        clock(11)
+        view(Event("running", every[0], running=Running(5, 100, 50.0, 1e9, None, 950.0)))
+        assert re.search(r"about 1\.4 h \(\d.* left;", lines(capsys)[-1]), "five times 1,000 s"
+        view(Event("done", every[0]))
+        clock(1)
+        view(Event("started", every[2]))
+        assert "about 3 min (" in view._state(), "what has ended is what counts: a stage took 51 s"
+
+
 def test_a_failed_stage_is_told_without_its_escapes(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     (item,) = items(1)
     with StageProgress([item], 0, Dashboard().when_there) as view:
@@ -98,12 +122,12 @@ def test_a_long_stage_says_how_far_it_is(clock: Clock, capsys: pytest.CaptureFix
     with StageProgress([item], 0, Dashboard().when_there, slots=1) as view:
         view(Event("started", item))
         clock(11)
-        view(Event("running", item, running=Running(1_200, 250_000, 12_345.6, 0.412, 7200)))
+        view(Event("running", item, running=Running(1_200, 250_000, 12_345.6, 0.0, 0.412, 7200)))
         assert lines(capsys)[-1] == (
             "0/1 stages: 0 done, 1 running; FT/toy/n20/subset0/seed0 (update 1,200 of 250,000, 12,346 tokens/s, 41 % of peak, "
             "about 2.0 h left)"
         )
-        view(Event("running", item, running=Running(1_300, 250_000, 12_345.6, None, 3600)))
+        view(Event("running", item, running=Running(1_300, 250_000, 12_345.6, 0.0, None, 3600)))
         assert view._now_running().endswith("(update 1,300 of 250,000, 12,346 tokens/s, about 1.0 h left)")
         view(Event("done", item))
         assert view._now_running() == ""

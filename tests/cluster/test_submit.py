@@ -62,11 +62,13 @@ def head(tmp_path_factory: pytest.TempPathFactory, packaged: dict[str, Path]) ->
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with a table and a task of the user's own, from which commands are given."""
+    """A folder with a table, a task and a method of the user's own, from which commands are given."""
     (tmp_path / "sub").mkdir()
     shutil.copy(TABLE, tmp_path / "sub" / "mine.yaml")
     task = "name: own\ndata: a.csv\ncolumns: [text]\nclasses: [a, b]\nmetrics: [accuracy]\n"
     (tmp_path / "sub" / "own.yaml").write_text(task)
+    method = 'from dataclasses import replace\nfrom harness.methods.ft import FT\nMINE = replace(FT, name="mine", title="Mine")\n'
+    (tmp_path / "sub" / "mine.py").write_text(method)
     return tmp_path
 
 
@@ -150,8 +152,9 @@ def test_a_job_is_stopped_and_the_same_command_goes_on(head: tuple[str, str], fo
 
 
 def test_the_status_of_the_job_is_that_of_the_command(head: tuple[str, str], folder: Path) -> None:
-    """What can be seen on the cluster only is told there; then a name that was taken."""
-    line = f"submit --address {head[0]} --follow --id twice {BENCH} --store sqlite:///{folder}/a.db --data /nowhere"
+    """What can be seen on the cluster only is told there, after the method's file, which travels with the job; then a name that was taken."""
+    bench = BENCH.replace("--methods ft", "--methods ft,tapt+sub/mine.py")
+    line = f"submit --address {head[0]} --follow --id twice {bench} --store sqlite:///{folder}/a.db --data /nowhere"
     with started(folder, line) as driver:
         assert driver.wait() == 2, driver.out + driver.err
     assert "harness: " in driver.out
@@ -223,6 +226,10 @@ def test_no_cluster_at_the_address(
             "--tasks sub/own.yaml, key data: data are not uploaded with a job; name a path that every node sees",
         ),
         ("bench --table {here}/sub/mine.yaml {store}", "--table {here}/sub/mine.yaml: name the file from this folder"),
+        (
+            "bench --table few_shot --methods tapt+{here}/sub/mine.py {store}",
+            "--methods {here}/sub/mine.py: name the file from this folder",
+        ),
         ("--runtime-env e.yaml bench --table few_shot {store}", "e.yaml: there is no such file."),
         ("--id a/b bench --table few_shot {store}", "--id a/b: a job's name has letters"),
     ],
