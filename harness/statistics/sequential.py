@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from harness.statistics.crossed import ROUNDING, half_width, mean_squares, t_inference
 
 LOOK_LEVEL = 0.975
-"""Of the interval at each look: the one at the last look then holds the truth in 95 % of cases or more, by simulation, for up to eight looks; along
+"""Of the interval at each look: the one at the last look then holds the truth in 95 % of cases or more, by simulation, for up to nine looks; along
 seeds alone in 93.5 %."""
 FIRST = (5, 3)
 """Subsets and seeds of the first look, at least."""

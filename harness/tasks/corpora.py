@@ -123,7 +123,7 @@ def open_corpus(
     if text in CORPORA and isinstance(name, str):
         rows = CORPORA[text]()
         return Corpus(text, rows.digest, len(rows), rows.mean_chars, partial(_named, text), memo)
-    paths, column, label = _hub_files(text, download) if text.startswith(HUB) else _local_files(name, where)
+    paths, column, label = _hub_files(text, download) if text.startswith(HUB) else local_files(name, where)
     stamps = [_stamp(path) for path in paths]
     reader = partial(_of_files, paths, column or COLUMN, stamps)
     known = _measured(reader, digest_of([column, *stamps]), memo, text, stamps[0][0])
@@ -194,8 +194,8 @@ def _stamp(path: Path) -> Stamp:
 # Files on this machine.
 
 
-def _local_files(name: str | Path, where: str) -> tuple[list[Path], str | None, str]:
-    """The files of a path, folder or pattern in order, the requested column, and a label."""
+def local_files(name: str | Path, where: str) -> tuple[list[Path], str | None, str]:
+    """The files of a path, folder or pattern in order, the requested column, and a label. Raises UserError where there are none."""
     path, column = named_path(str(name), where), None
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise UserError(f"{path}: is no file and no folder; a corpus is read more than once, so name one of them.")
@@ -209,7 +209,7 @@ def _local_files(name: str | Path, where: str) -> tuple[list[Path], str | None, 
             raise UserError(f"{path}: holds no .txt, .jsonl or .parquet file; name its files by a pattern, '{path}/*'.")
         if isinstance(name, Path) or path.suffix or len(path.parts) > 1 or glob.has_magic(str(path)):
             known = f"{' or '.join(CORPORA)}, a file, folder or pattern, or {HUB}OWNER/NAME"
-            raise UserError(f"{name}: there is no such file; a corpus is {known}.")
+            raise UserError(f"{where} {name}: there is no such file; a corpus is {known}.")
         raise errors.unknown("corpus", str(name), CORPORA)
     kinds = {_kind(each) or "text" for each in found}
     if path.is_dir() and len(kinds) > 1:

@@ -19,6 +19,7 @@ from harness.answers import SQUAD
 from harness.errors import UserError, unknown
 from harness.kinds import Spans, kind_of, number_of
 from harness.paths import named_path
+from harness.tasks.corpora import local_files
 from harness.tasks.hub_data import HUB, HubData, open_hub_data
 from harness.tasks.reading import LabelledFile, existing_file, read_labelled, rows_of_all, whole_rows
 from harness.tasks.rows import Rows
@@ -111,9 +112,7 @@ def infer_task(name: str, described: Description, option: Option) -> tuple[Task,
             for split_, each, field in (("validation", described.dev, "dev"), (OWN_TEST, described.test, "test"))
             if each
         ),
-        unlabelled=described.unlabelled
-        if described.unlabelled.startswith(HUB)
-        else _beside(described.unlabelled, option("unlabelled")),
+        unlabelled=_texts(described.unlabelled, option("unlabelled")),
         remove_overlap=described.remove_overlap,
         skip_bad_rows=described.skip_bad_rows,
         spans=spans,
@@ -150,13 +149,21 @@ def task_yaml(task: Task, folder: Path) -> dict[str, Any]:
 
 
 def _beside(name: str, where: str) -> str:
-    """The absolute path of a file or folder that has to be there; '' for none."""
+    """The absolute path of a file that has to be there; '' for none."""
     if not name:
         return ""
     path = named_path(name, where)
     if not path.exists():
         raise UserError(f"{where}: there is no file {path}.")
     return str(path.absolute())
+
+
+def _texts(name: str, where: str) -> str:
+    """What a task holds of further texts, in whatever form `open_corpus` takes them: their absolute path, or the hub's name; '' for none."""
+    if not name or name.startswith(HUB):
+        return name
+    local_files(Path(name), where)
+    return str(named_path(name, where).absolute())
 
 
 def _stem(text: str) -> str:
@@ -310,7 +317,7 @@ def _classes(name: str, counts: _Counts, kind: str, label: str, option: Option) 
             low, high = min(found), max(found)
             raise UserError(
                 f"{name}: column '{label}' holds {len(counts):,} different whole numbers from {low:g} to {high:g}; say with {flag} "
-                "regression that they are scores, or with {flag} classes that they are classes."
+                f"regression that they are scores, or with {flag} classes that they are classes."
             )
     if not kind:
         _check_case(counts, flag)

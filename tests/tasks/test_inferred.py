@@ -143,7 +143,7 @@ def test_a_pair_and_names_in_a_parquet_file(tmp_path: Path) -> None:
         (
             "text,label\n" + "".join(f"t {i},{i}\n" for i in range(30)),
             {},
-            ["30 different whole numbers from 0 to 29", "--kind"],
+            ["30 different whole numbers from 0 to 29", "--kind regression", "--kind classes"],
         ),
         (
             "text,label\n" + "".join(f"t {i},v{i}\n" for i in range(30)),
@@ -268,11 +268,22 @@ def test_unlabelled_texts_from_every_kind_of_file(tmp_path: Path) -> None:
     write_file(tmp_path / "u.csv", [{"review": text, "other": 1} for text in texts] + [{"review": " ", "other": 2}])
     write_file(tmp_path / "u.jsonl", [{"text": text} for text in texts])
     write_file(tmp_path / "u.parquet", [{"review": text} for text in texts])
-    for ending in ("txt", "csv", "jsonl", "parquet"):
-        task = infer(data, label="stars", unlabelled=str(tmp_path / f"u.{ending}"))
+    for folder, text in zip("mn", texts, strict=True):
+        write_file(tmp_path / folder / "part.jsonl", [{"body": text}])
+    write_file(tmp_path / "whole" / "u.jsonl", [{"text": text} for text in texts])
+    for named in ("u.txt", "u.csv", "u.jsonl", "u.parquet", "whole", "[mn]/*.jsonl:body"):
+        task = infer(data, label="stars", unlabelled=str(tmp_path / named))
         rows = open_source(None).unlabelled(task)
         assert sorted(text for (text,) in rows.texts) == sorted(texts)
         assert rows.labels is None
+    (tmp_path / "tables").mkdir()
+    write_file(tmp_path / "tables" / "u.csv", [{"review": text} for text in texts])
+    for named, why in (
+        ("none.txt", "--unlabelled .*none.txt: there is no such file"),
+        ("tables", "tables: holds no .txt"),
+    ):
+        with pytest.raises(UserError, match=why):
+            infer(data, label="stars", unlabelled=str(tmp_path / named))
 
 
 SAID = """
