@@ -129,7 +129,7 @@ def aggregate(
             if has_average(resolved):
                 here = {column: cells[size, title, column] for column in resolved.columns}
                 mine = [each[(each["size"] == size) & (each["row"] == title)] for each in (runs, counted)]
-                found = _average(resolved, here, *mine)
+                found = _average(resolved, size, here, *mine)
                 if not found.skip and resolved.has_whole_average:
                     paper, paper_spread = resolved.paper_value(size, title, AVERAGE) or (None, None)
                     why = [
@@ -272,8 +272,10 @@ def _mean_of_rows(
     return replace(found, value=mean(values), spread=std(scores, resolved.aggregate.ddof), without_collapsed=without)
 
 
-def _average(resolved: ResolvedTable, here: Mapping[str, Cell], runs: pd.DataFrame, counted: pd.DataFrame) -> Cell:
-    """The cell of the column Avg: complete where all its columns are.
+def _average(
+    resolved: ResolvedTable, size: int, here: Mapping[str, Cell], runs: pd.DataFrame, counted: pd.DataFrame
+) -> Cell:
+    """The cell of the column Avg, counted in replicates: one is done where all configurations of all its columns are.
 
     A row that skips a column of it has none: a mean over fewer columns is not comparable with the other rows'.
     """
@@ -282,17 +284,22 @@ def _average(resolved: ResolvedTable, here: Mapping[str, Cell], runs: pd.DataFra
     if skipped := [here[column] for column in columns if here[column].skip]:
         notes = dict.fromkeys(note for cell in skipped for note in cell.notes)
         return Cell(None, None, 0, 0, notes=tuple(notes), skip=skipped[0].skip)
-    run = ["configuration", "subset", "seed"]
-    found = runs[runs["column"].isin(columns) & runs["done"]].groupby(run)["collapsed"].agg(["size", "any"])
+    replicates = len(resolved.replicates_at(size))
+    configurations = {column: here[column].expected // replicates for column in columns}  # grids differ by task
+    done = runs[runs["column"].isin(columns) & runs["done"]]
+    by_column = done.groupby(["column", "subset", "seed"])["collapsed"].agg(["size", "any"]).reset_index()
+    whole = by_column[by_column["size"] == by_column["column"].map(configurations)]
+    found = whole.groupby(["subset", "seed"])["any"].agg(["size", "any"])
     found = found[found["size"] == len(columns)]
-    cell = Cell(None, None, len(found), here[columns[0]].expected, collapsed=int(found["any"].sum()))
+    cell = Cell(None, None, len(found), replicates, collapsed=int(found["any"].sum()))
     if not cell.complete:
         return cell
     scores = counted[counted["column"].isin(columns)]
-    scores = replicate_averages(scores, run if resolved.aggregate.select == "none" else run[1:], groups)
-    cell = replace(cell, collapsed=int(scores["collapsed"].sum()))
+    replicate = ["subset", "seed"]
+    cell = replace(cell, collapsed=int(scores.groupby(replicate)["collapsed"].any().sum()))
     if resolved.aggregate.average == "per_replicate":
-        return _summarised(resolved, cell, scores)
+        run = [*(["configuration"] if resolved.aggregate.select == "none" else []), *replicate]
+        return _summarised(resolved, cell, replicate_averages(scores, run, groups))
     values = {column: here[column].value for column in columns}
     sound = {column: here[column].without_collapsed for column in columns}
     return replace(cell, value=_of_cells(values, groups), without_collapsed=_of_cells(sound, groups))

@@ -36,6 +36,7 @@ Place = tuple[int, str, str]
 """(size, row, column id)."""
 Pair = tuple[int, int]
 """(subset, seed)."""
+REPLICATE = ["subset", "seed"]
 Answers = Mapping[tuple[int, str, str, int, int], NDArray[np.float64]]
 """Which test examples a run answered rightly, by (size, configuration, column id, subset, seed)."""
 
@@ -212,11 +213,14 @@ def runs_of(grid: Grid) -> Mapping[Place, Runs]:
     if AVERAGE in columns_of(grid):
         here = scores[scores["column"].isin(over)]
         for (size, row), frame in here.groupby(["size", "row"], sort=False):
-            replicate = ["configuration", "subset", "seed"]
-            whole = frame.groupby(replicate)["column"].transform("nunique") == len(over)
-            if whole.any():
-                averages = replicate_averages(frame[whole], replicate, grid.resolved.average_over)
-                found[int(size), row, AVERAGE] = _runs(averages, frame[whole])
+            by_column = frame.groupby(
+                ["column", *REPLICATE], sort=False
+            )  # each task may have configurations of its own
+            of_column = by_column.agg({"dev": "mean", "test": "mean", "collapsed": "any"}).reset_index()
+            whole = of_column[of_column.groupby(REPLICATE)["column"].transform("size") == len(over)]
+            if len(whole):
+                averages = replicate_averages(whole, REPLICATE, grid.resolved.average_over)
+                found[int(size), row, AVERAGE] = _runs(averages.assign(configuration=""), frame)
     return found
 
 

@@ -13,7 +13,7 @@ import pytest
 from analysis.runs import filled, result, results
 from requested import resolve_table
 
-from harness.analysis.cells import Grid
+from harness.analysis.cells import Grid, counted_scores
 from harness.analysis.comparison import Answers, Comparison, Comparisons, compared, run_places
 from harness.analysis.power import resolutions
 from harness.analysis.ranks import sets_of_the_best
@@ -430,3 +430,33 @@ def test_a_row_of_several_configurations_is_compared_by_the_one_that_counts() ->
 def replace_row(r: ResolvedTable, name: str, title: str) -> Any:
     row = next(row for row in r.rows if row.title == title)
     return row.model_copy(update={"name": name, "configuration_of": title if name != title else ""})
+
+
+@pytest.mark.parametrize(
+    ("table", "preset"), [("coco_lm_glue", "paper"), ("taco_base", "paper"), ("scl_full_size", "grid")]
+)
+def test_an_average_over_tasks_that_have_configurations_of_their_own(table: str, preset: str) -> None:
+    """A grid that differs by task, and a configuration that is selected for each task: the cell of Avg is filled, and compared as the mean over
+    columns of the runs that count."""
+    r = resolve_table(table, preset)
+    runs = results(r)
+    grid = filled(r, [replace(run, dev=1 - (run.test or 0)) for run in runs])
+    assert grid.complete
+    means = counted_scores(grid).groupby(["row", "column"])["test"].mean()
+
+    def naive(values: Any, row: str) -> float:
+        return float(np.mean([np.mean([values(row, column) for column in group]) for group in r.average_over]))
+
+    for comparison in (each for each in compared(grid).comparisons if each.column == "avg"):
+        assert comparison.difference is not None, comparison.left_out
+        assert comparison.left_out == ()
+        expected = naive(lambda row, column: means[row, column], comparison.row)
+        expected -= naive(lambda row, column: means[row, column], comparison.against)
+        assert comparison.difference.mean == pytest.approx(expected, abs=1e-12)
+    if r.aggregate.average == "of_cells":
+        for row in r.printed_rows:
+            cell = grid.cells[0, row, "avg"]
+            assert cell.value == pytest.approx(naive(lambda row, column: grid.cells[0, row, column].value, row))
+    one_less = filled(r, [replace(run, dev=1 - (run.test or 0)) for run in runs[:-1]])
+    cell = one_less.cells[0, r.titles[runs[-1].row], "avg"]
+    assert (cell.value, cell.done) == (None, cell.expected - 1)
