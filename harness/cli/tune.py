@@ -92,7 +92,8 @@ def _plan_lines(study: PreparedStudy) -> tuple[list[str], float]:
     space, base = points.space, points.base
     plan = study.plan()
     what = "; ".join(f"{p.path} {p.described()}" + _when(p.when) for p in space.parameters)
-    design = f"{counted(len(base.subsets), 'subset')} x {counted(len(base.seeds), 'seed')}"
+    subsets = {subset for subset, _ in points.replicates}
+    design = f"{counted(len(subsets), 'subset')} x {counted(len(base.seeds), 'seed')}"
     sizes = ", ".join(f"N={size}" if size else "full size" for size in base.sizes)
     default = ", ".join(f"{path}={value}" for path, value in space.defaults.items())
     which = (

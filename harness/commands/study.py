@@ -164,8 +164,7 @@ class Opened:
         for size in base.sizes:
             for name, column in base.columns.items():
                 title = f"{column.title} ({column.metric})" + (f" N={size}" if len(base.sizes) > 1 else "")
-                # A full training set has one subset, which is part of every replicate of its seed.
-                replicate = [(s if size else base.subsets[0], seed) for s, seed in self.points.replicates]
+                replicate = [(self.points.subset_of(size, s), seed) for s, seed in self.points.replicates]
                 test[title] = [found[size, name, *each] for each in replicate if (size, name, *each) in found]
         return test
 

@@ -51,8 +51,15 @@ class Points:
 
     @property
     def replicates(self) -> tuple[tuple[int, int], ...]:
-        """(subset, seed) in the order of all trials: across subsets first, since one subset says least about another."""
-        return tuple((subset, seed) for seed in self.base.seeds for subset in self.base.subsets)
+        """(subset, seed) in the order of all trials: across subsets first, since one subset says least about another. The subsets are those of
+        the size that has most: a full training set may be a single one."""
+        subsets = max(map(self.base.subsets_at, self.base.sizes), key=len)
+        return tuple((subset, seed) for seed in self.base.seeds for subset in subsets)
+
+    def subset_of(self, size: int, subset: int) -> int:
+        """The subset of a size in the replicates of `subset`: the only one of a full training set is part of every replicate of its seed."""
+        own = self.base.subsets_at(size)
+        return subset if len(own) > 1 else own[0]
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -69,9 +76,8 @@ class Points:
         if skipped:
             name, task, reason = skipped[0]
             raise UserError(f"{name}{' on ' + task if task else ''} cannot be run: {reason}.")
-        # A full training set has one subset, which is part of every replicate of its seed.
         return tuple(
-            tuple(run for run in runs if run.seed == seed and (run.subset == subset or not run.size))
+            tuple(run for run in runs if (run.subset, run.seed) == (self.subset_of(run.size, subset), seed))
             for subset, seed in self.replicates
         )
 

@@ -118,6 +118,37 @@ def test_a_full_training_set_stands_in_every_replicate_of_its_seed(grid: Points)
     assert [full in each for each in found] == [seed == full.seed for _, seed in grid.replicates]
 
 
+@pytest.mark.parametrize(
+    ("protocol", "sizes", "subsets", "of_full"),
+    [
+        ("", (0,), [0], lambda subset: 0),
+        ("", (20, 0), [0, 1, 2], lambda subset: 0),
+        ("own_redrawn", (0,), [0, 1, 2], lambda subset: subset),
+        ("own_redrawn", (20, 0), [0, 1, 2], lambda subset: subset),
+    ],
+)
+def test_no_run_counts_as_several_replicates(
+    protocol: str, sizes: tuple[int, ...], subsets: list[int], of_full: Callable[[int], int], grid: Points
+) -> None:
+    """Three subsets are asked for. A full training set is one of them, unless the protocol draws it anew for each."""
+    request = Request("own", tasks=("movies",), methods=("cmlm",), sizes=sizes, subsets=(0, 1, 2), seeds=(31, 42))
+    base = resolve(load_table("own"), replace(request, protocol=protocol or None))
+    runs = [
+        replace(grid.runs(grid.space.defaults)[0][0], size=size, subset=subset, seed=seed)
+        for size in sizes
+        for subset, seed in base.replicates_at(size)
+    ]
+    points = replace(grid, base=base)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("harness.search.points.runs_of", lambda *_: (runs, []))
+        patch.setattr(Points, "resolved", lambda *_: base)
+        found = points.runs(grid.space.defaults)
+    assert points.replicates == tuple((subset, seed) for seed in (31, 42) for subset in subsets)
+    assert [{(run.size, run.subset, run.seed) for run in of_replicate} for of_replicate in found] == [
+        {(size, subset if size else of_full(subset), seed) for size in sizes} for subset, seed in points.replicates
+    ]
+
+
 def test_what_has_no_effect_gives_one_identity(search: Points) -> None:
     simsiam = {**search.space.defaults, "contrast": "simsiam"}
     assert search.identity(simsiam) == search.identity({**simsiam, "temperature": 0.07})
