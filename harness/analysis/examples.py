@@ -111,28 +111,29 @@ def example_frames(plan: Plan, store: Store, grid: Grid) -> ExampleFrames:
     return ExampleFrames(grid, of_runs, of_rows, of_examples, of_labels, of_bins, tuple(skipped))
 
 
-def _keys(grid: Grid, of_place: Mapping[Place, Runs], at: tuple[int, str]) -> dict[str, tuple[str, tuple[int, int]]]:
-    """By key of a run that counts its row as printed and its replicate, in the order of the table."""
+def _keys(grid: Grid, of_place: Mapping[Place, Runs], at: tuple[int, str]) -> dict[tuple[str, str], tuple[int, int]]:
+    """By row as printed and key of a run that counts its replicate, in the order of the table. Two rows may share a run; of a row without seeds each
+    is there once."""
     size, column = at
-    found: dict[str, tuple[str, tuple[int, int]]] = {}
+    found: dict[tuple[str, str], tuple[int, int]] = {}
     results: Any = grid.results[(grid.results["size"] == size) & (grid.results["column"] == column)]
     known = {(each.row, each.subset, each.seed): each.key for each in results.itertuples() if each.status == "done"}
     for row in grid.resolved.printed_rows:
         runs = of_place.get((size, row, column))
         for place, configuration in runs.configurations.items() if runs else ():
             if configuration:  # '': several count, and their mean is the replicate's score
-                found[known[configuration, *place]] = row, place
+                found[row, known[configuration, *place]] = place
     return found
 
 
 def _recorded(
-    store: Store, stages: Mapping[str, Stage], keys: Mapping[str, tuple[str, tuple[int, int]]]
+    store: Store, stages: Mapping[str, Stage], keys: Mapping[tuple[str, str], tuple[int, int]]
 ) -> Iterator[tuple[str, tuple[int, int], Stage, Record]]:
-    every = [*keys]
+    every = [*keys.items()]
     for start in range(0, len(every), CHUNK):
         part = every[start : start + CHUNK]
-        records = store.records(part, predictions=True)
-        yield from ((*keys[key], stages[key], records[key]) for key in part)
+        records = store.records([key for (_, key), _ in part], predictions=True)
+        yield from ((row, place, stages[key], records[key]) for (row, key), place in part)
 
 
 def _of_run(stage: Stage, record: Record, predicted: Predictions, metric: str) -> tuple[dict[str, Any], Bins]:

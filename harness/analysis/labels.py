@@ -80,7 +80,7 @@ class Curve:
 def labels_worth(grid: Grid, more: int, against: str = "", option: Callable[[str], str] = "--{}".format) -> Labels:
     """What `more` labels are worth to each row beyond the largest size that is recorded of its column. Raises UserError for an unknown row, where no size but the full training set is
     recorded, and for more labels than the largest size has."""
-    drawn = [size for size in grid.resolved.sizes if size]
+    drawn = sorted(size for size in grid.resolved.sizes if size)
     if not drawn:
         raise UserError(
             f"labels: this table has the full training set alone, and a curve needs sizes; name some with {option('sizes')}."

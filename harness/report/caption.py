@@ -111,6 +111,7 @@ def _term_lines(grid: Grid, bold: bool) -> Iterator[str]:
     elif any(cell.best for cell in grid.cells.values()):
         yield f"No cell is {'bold' if bold else 'starred'}: in no column can a row{apart} be told to be below another."
     yield from _over_columns_lines(grid, ranked)
+    yield from means_lines(grid, "marks, ranks and resolution")
     partial = next((cell for cell in grid.cells.values() if not cell.complete and not cell.skip), None)
     if partial:
         yield f"{partial.done}/{partial.expected} in a cell: {partial.done} of {counted(partial.expected, 'run')} done, no {r.aggregate.label} yet."
@@ -125,7 +126,18 @@ def _term_lines(grid: Grid, bold: bool) -> Iterator[str]:
 
 def design_lines(grid: Grid, ranked: Mapping[Place, Rank]) -> list[str]:
     """What a table can tell, for below its cells: over its columns, and with its design."""
-    return [*_over_columns_lines(grid, ranked), *_resolution_lines(grid)]
+    return [
+        *_over_columns_lines(grid, ranked),
+        *_resolution_lines(grid),
+        *means_lines(grid, "marks, ranks and resolution"),
+    ]
+
+
+def means_lines(grid: Grid, what: str) -> Iterator[str]:
+    """What is judged by the means of runs, in a table of several rows whose cells are something else."""
+    aggregation = grid.resolved.aggregate
+    if aggregation.center != "mean" and len(grid.resolved.printed_rows) > 1:
+        yield f"A cell of this table is the {aggregation.label} of its runs; {what} are of their means."
 
 
 def _over_columns_lines(grid: Grid, ranked: Mapping[Place, Rank]) -> Iterator[str]:
@@ -138,7 +150,7 @@ def _over_columns_lines(grid: Grid, ranked: Mapping[Place, Rank]) -> Iterator[st
         best = [row for row in rows if over[size, row].best]
         if rows:
             says = f"{listed(best)} cannot be told from the best" if best else "no row can be told to be below another"
-            by_size.append(f"{examples_text(size)}: {says}" if len(r.sizes) > 1 else says)
+            by_size.append(f"{examples_text(size, r.size_unit)}: {says}" if len(r.sizes) > 1 else says)
     if by_size:
         yield f"Over the columns as a sample of tasks (crossed t over columns and seeds, 95 %): {'; '.join(by_size)}."
 
@@ -172,7 +184,9 @@ def _by_size(grid: Grid, columns: Sequence[Resolution]) -> str:
     by_size = []
     for size in dict.fromkeys(each.size for each in columns):
         listing = ", ".join(f"{each.title} {_detected(each.detects or 0.0)}" for each in columns if each.size == size)
-        by_size.append(f"{examples_text(size)}: {listing}" if len(grid.resolved.sizes) > 1 else listing)
+        by_size.append(
+            f"{examples_text(size, grid.resolved.size_unit)}: {listing}" if len(grid.resolved.sizes) > 1 else listing
+        )
     return "; ".join(by_size)
 
 

@@ -13,6 +13,7 @@ from harness.analysis.cells import Grid
 from harness.analysis.comparison import LEVEL, Comparison, Comparisons, columns_of
 from harness.analysis.variance import SOURCES, CellVariance, Source
 from harness.planning.aggregation import AVERAGE
+from harness.report.caption import means_lines
 from harness.report.document import DASH, Document, Table, in_format
 from harness.report.table import column_name, size_name
 from harness.statistics.difference import Interval
@@ -120,9 +121,7 @@ def notes(comparisons: Comparisons) -> list[str]:
         lines.append(
             f"So few subsets or seeds cannot reach p {LEVEL:g} by sign flips: the smallest possible p is {min(floors):.4g}."
         )
-    aggregation = comparisons.grid.resolved.aggregate
-    if aggregation.center != "mean":
-        lines.append(f"A cell of this table is the {aggregation.label} of its runs; comparisons are of their means.")
+    lines += means_lines(comparisons.grid, "comparisons")
     if comparisons.items:
         lines.append(comparisons.unit)
     else:

@@ -12,6 +12,7 @@ from harness.analysis.labels import Figure, Kind, Labels
 from harness.report.document import DASH, Document, Table, in_format
 from harness.report.table import column_name
 from harness.statistics.learning_curve import EXPONENTS
+from harness.tasks import protocol_named
 from harness.wording import counted, in_points
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def sentences(labels: Labels) -> Iterator[str]:
         yield "No row has a finished run in any size."
     for place in dict.fromkeys((each.column, each.row) for each in labels.figures):
         of = {each.kind: each for each in labels.figures if (each.column, each.row) == place and each.kind != "score"}
-        worth, more = of["labels"], counted(labels.more, "more label")
+        worth, more = of["labels"], f"{counted(labels.more, 'more label')}{_per_class(labels)}"
         start = worth.size - labels.more
         line = f"{worth.row}, {labels.grid.title(worth.column)}, {counted(worth.num_subsets, 'subset')} x {counted(worth.num_seeds, 'seed')}: "
         if worth.estimate is not None:
@@ -41,13 +42,19 @@ def sentences(labels: Labels) -> Iterator[str]:
         yield f"{line}."
 
 
+def _per_class(labels: Labels) -> str:
+    """' per class' where that is what sizes count."""
+    return labels.grid.resolved.size_unit.removeprefix("training examples")
+
+
 def notes(labels: Labels) -> list[str]:
     """What the figures are, for below the tables."""
+    nested = protocol_named(labels.grid.resolved.protocol).nested
     return [
         "Points (x100) with 95 % intervals, each alone, crossed over subsets and seeds. Labels: by a power law a + b (1 - n^-c) / c through the recorded sizes, over all exponents c from "
         f"{EXPONENTS[0]:g} to {EXPONENTS[-1]:g} that they do not reject. (+): no run has so many labels.",
         "A curve of this model never stops rising, or falling: a low end just above 0 is no evidence that more labels help. "
-        "Subsets of two sizes are drawn independently: a larger one does not hold a smaller one. A curve that bends beyond the largest size, as one that has not left chance, is not foreseen; "
+        f"{'A larger training set holds the smaller one' if nested else 'Training sets of two sizes are drawn independently: a larger one does not hold a smaller one'}. A curve that bends beyond the largest size, as one that has not left chance, is not foreseen; "
         "docs/statistics.md says how often the intervals held.",
     ]
 
@@ -75,7 +82,10 @@ def _table(labels: Labels, column: str) -> Table:
     sizes = sorted({(each.size, each.extrapolated) for each in figures if each.kind == "score"})
     worths: tuple[Kind, ...] = ("labels", "method")
     kinds = [kind for kind in worths if any(each.kind == kind for each in figures)]
-    names: dict[Kind, str] = {"labels": f"{labels.more:,} more labels", "method": "Instead of " + labels.against}
+    names: dict[Kind, str] = {
+        "labels": f"{labels.more:,} more labels{_per_class(labels)}",
+        "method": "Instead of " + labels.against,
+    }
     head = [
         "Method",
         *(f"{size:,}{' (+)' if beyond else ''}" for size, beyond in sizes),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from harness.analysis.cells import Grid
 from harness.analysis.comparison import Place
 from harness.analysis.ranks import LEAST_TASKS, OVER, Rank, ranks
+from harness.report.caption import means_lines
 from harness.report.document import DASH, Document, Entry, Table, in_format
 from harness.report.table import column_name, size_name
 
@@ -27,7 +28,7 @@ def rendered_ranks(grid: Grid, format: str) -> str:
     """Ends with a newline. Raises UserError for an unknown format."""
     ranked, name = ranks(grid), grid.resolved.table.name
     tables = [_table(grid, ranked, size) for size in grid.resolved.sizes]
-    about = notes(format != "text")
+    about = [*notes(format != "text"), *means_lines(grid, "ranks")]
     document = Document(f"{name}-ranks", tables, about, caption=about[:1])
     return in_format(format, ranks_frame(grid), "ranks", {"table": name, "ranks": [], "notes": about}, document)
 

@@ -25,6 +25,7 @@ from harness.planning.resolved import ResolvedTable
 from harness.planning.table import table_names
 from harness.report.caption import Caption
 from harness.report.document import FORMATS, escape_latex
+from harness.report.ranks import rendered_ranks
 from harness.report.table import render
 
 CAPTION = Caption(num_runs=9, hardware=("CPU b", "CPU a"))
@@ -100,6 +101,11 @@ def test_a_table_may_show_the_median_of_its_runs() -> None:
     assert "can a row be told to be below another" in text, (
         "marks are decided by paired differences, whatever the rule of a cell"
     )
+    of_means = "A cell of this table is the median of its runs; {} are of their means."
+    for said in (text, render(grid, CAPTION, "md")):
+        assert of_means.format("marks, ranks and resolution") in said
+    assert of_means.format("ranks") in rendered_ranks(grid, "text")
+    assert "are of their means" not in render(filled(resolved(), results(resolved())), CAPTION, "text")
     with pytest.raises(ValueError, match="a median takes no standard deviation; set spread: none"):
         Aggregation(center="median")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -104,6 +105,21 @@ def test_examples_are_what_all_runs_predict(made: tuple[Plan, Store, Grid], foun
             assert (row["rows_wrong"], row["all_rows_wrong"]) == (wrong, wrong == 2)
         counts = found.labels[found.labels["column"] == column].iloc[0]
         assert (counts["doubted"], counts["all_rows_wrong"]) == (shown["doubted"].sum(), shown["all_rows_wrong"].sum())
+
+
+def test_rows_that_share_their_runs_are_all_there(tmp_path: Path) -> None:
+    """MLM on a task's own texts is TAPT by another name: one computation, two rows."""
+    design = {"tasks": ("cola",), "sizes": (20,), "subsets": (0, 1), "seeds": (31, 42)}
+    resolved = resolve_table("few_shot", "paper", methods=("mlm", "tapt"), **design)
+    plan, store = make_plan(resolved, None, TINY), Store(f"sqlite:///{tmp_path}/harness.db")
+    for run in {run.stage.key: run for run in plan.runs}.values():
+        _commit(store, run)
+    frames = example_frames(plan, store, aggregate(resolved, results_of(plan, store)))
+    assert len({run.stage.key for run in plan.runs}) == 4
+    assert frames.runs.groupby("row").size().to_dict() == {"MLM": 4, "TAPT": 4}
+    assert list(frames.examples["runs"].unique()) == [8]
+    mlm, tapt = (frames.rows[frames.rows["row"] == row].drop(columns="row").iloc[0] for row in ("MLM", "TAPT"))
+    assert mlm.equals(tapt)
 
 
 def test_rows_are_means_over_the_full_grid_of_their_runs(made: tuple[Plan, Store, Grid], found: ExampleFrames) -> None:

@@ -127,3 +127,16 @@ def test_what_cannot_be_asked_is_refused() -> None:
         labels_worth(filled(resolve_table("full_size", "paper", methods=("FT", "SCL"), tasks=("sst2",))), 100)
     with pytest.raises(UserError, match="against"):
         labels_worth(grid(), 100, "no row")
+
+
+def test_the_order_of_sizes_changes_nothing() -> None:
+    assert {*labels_worth(grid((1000, 20, 100), noise=0), 100).figures} == {*labels_worth(grid(noise=0), 100).figures}
+
+
+def test_k_shot_counts_labels_per_class_and_its_training_sets_are_nested() -> None:
+    said = rendered_labels(labels_worth(grid(protocol="k_shot"), 100), "text")
+    assert ": 100 more labels per class than 1,000 are worth about " in said
+    assert "A larger training set holds the smaller one" in said
+    drawn_apart = rendered_labels(labels_worth(grid(), 100), "text")
+    assert ": 100 more labels than 1,000 are worth about " in drawn_apart
+    assert "a larger one does not hold a smaller one" in drawn_apart
