@@ -6,8 +6,9 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Callable
-from contextlib import suppress
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,6 +52,24 @@ def without_folders(text: str) -> str:
 def user_cache(name: str) -> Path:
     """Where the harness keeps what can be made again, in the user's cache; nothing need be there."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "harness" / name
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """A folder whose content is `out`'s when it is whole. `out` is new, or an empty folder, perhaps the current one or one behind a link. Raises OSError."""
+    out = out.resolve()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    folder = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
+    folder.mkdir()
+    try:
+        yield folder
+        if out.exists():
+            for path in folder.iterdir():
+                shutil.move(path, out)
+        else:
+            folder.rename(out)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from harness.commands.prepare import Prepared
 from harness.commands.report import grid_of
 from harness.errors import UserError, first_line
 from harness.kinds import Kind, Predictions
-from harness.paths import without_folders
+from harness.paths import new_folder, without_folders
 from harness.statistics.crossed import mean_squares, t_inference
 from harness.statistics.difference import LEVEL, mean_interval
 from harness.tasks import METRICS
@@ -58,6 +57,10 @@ def write_evaluations(prepared: Prepared, folder: Path, *, organization: str = U
 
     Raises UserError where nothing is done, and for a folder that holds anything.
     """
+    if prepared.resolved.aggregate.scores == "dev":
+        raise UserError(
+            f"publish: table {prepared.resolved.table.name} shows scores on dev, and an evaluation is of a test set; publish it without --format."
+        )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder}: exists already; name a new folder.")
     grid, _ = grid_of(prepared)
@@ -68,36 +71,32 @@ def write_evaluations(prepared: Prepared, folder: Path, *, organization: str = U
         for name, column in prepared.resolved.columns.items()
         if gold and ((task := prepared.plan.tasks[column.task].task).own or task.packaged)
     }
-    partial, files, samples = folder.with_name(f".{folder.name}.partial"), 0, 0
+    unlabelled = tuple(c.title for name, c in prepared.resolved.columns.items() if name not in shared)
+    files = samples = 0
     try:
-        if partial.exists():  # of a command that was cut off
-            shutil.rmtree(partial)
-        for model in _models(prepared, grid, organization):
-            body, rows = model.body(), 0
-            place = Path("data", _name(prepared.resolved.table.name), *model.id.split("/"), model.uuid)
-            path = partial / place
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if lines := [*model.samples(shared)]:
-                content = "".join(
-                    f"{json.dumps(line, ensure_ascii=False, allow_nan=False)}\n" for line in lines
-                ).encode()
-                path.with_name(f"{path.name}_samples.jsonl").write_bytes(content)
-                rows = len(lines)
-                body["detailed_evaluation_results"] = {
-                    "format": "jsonl",
-                    "file_path": f"{place.as_posix()}_samples.jsonl",
-                    "hash_algorithm": "sha256",
-                    "checksum": hashlib.sha256(content).hexdigest(),
-                    "total_rows": rows,
-                }
-            text = json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-            path.with_name(f"{path.name}.json").write_text(text, encoding="utf-8")
-            files, samples = files + 1, samples + rows
-        unlabelled = tuple(c.title for name, c in prepared.resolved.columns.items() if name not in shared)
-        (partial / README).write_text(_readme(prepared, unlabelled), encoding="utf-8")
-        if folder.exists():
-            folder.rmdir()
-        partial.rename(folder)
+        with new_folder(folder) as written:
+            for model in _models(prepared, grid, organization):
+                body, rows = model.body(), 0
+                place = Path("data", _name(prepared.resolved.table.name), *model.id.split("/"), model.uuid)
+                path = written / place
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if lines := [*model.samples(shared)]:
+                    content = "".join(
+                        f"{json.dumps(line, ensure_ascii=False, allow_nan=False)}\n" for line in lines
+                    ).encode()
+                    path.with_name(f"{path.name}_samples.jsonl").write_bytes(content)
+                    rows = len(lines)
+                    body["detailed_evaluation_results"] = {
+                        "format": "jsonl",
+                        "file_path": f"{place.as_posix()}_samples.jsonl",
+                        "hash_algorithm": "sha256",
+                        "checksum": hashlib.sha256(content).hexdigest(),
+                        "total_rows": rows,
+                    }
+                text = json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+                path.with_name(f"{path.name}.json").write_text(text, encoding="utf-8")
+                files, samples = files + 1, samples + rows
+            (written / README).write_text(_readme(prepared, unlabelled), encoding="utf-8")
     except OSError as error:
         raise UserError(f"{folder}: cannot be written ({error.strerror}).") from None
     return Written(folder, files, samples, unlabelled, grid.complete)

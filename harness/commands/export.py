@@ -5,10 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -23,6 +19,7 @@ from harness.commands.recorded import Recorded
 from harness.commands.train import View
 from harness.commands.trained import TrainedModel, trained_model
 from harness.errors import UserError
+from harness.paths import new_folder
 from harness.specs import Data, RowSet
 from harness.tasks import Task
 
@@ -90,21 +87,6 @@ def export(
         for path in folder.iterdir():
             path.chmod((folder / "README.md").stat().st_mode)  # safetensors writes files for their owner alone
     return Exported(recorded.key, out, form, checked.sentences)
-
-
-@contextmanager
-def new_folder(out: Path) -> Iterator[Path]:
-    """A folder that becomes `out` when it is whole."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    folder = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}")
-    folder.mkdir()
-    try:
-        yield folder
-        if out.exists():
-            out.rmdir()
-        folder.rename(out)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 # ------------------------------------------------------------------------------------------------------- the folder

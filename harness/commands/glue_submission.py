@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from harness.commands.export import new_folder
 from harness.commands.predict import ROWS, Classifier, classifier_of
 from harness.commands.prepare import Prepared
 from harness.commands.recorded import recorded
@@ -18,11 +17,12 @@ from harness.commands.train import View
 from harness.commands.trained import trained_model
 from harness.errors import UserError
 from harness.hub import Repository
+from harness.paths import new_folder
 from harness.planning.waves import best_run
 from harness.specs import Run
 from harness.tasks import TASKS, Task
 from harness.tasks.sources import HUB_DATASET, HUB_FILE, HUB_REVISION, file_of
-from harness.wording import counted
+from harness.wording import counted, listed
 
 FORMAT = "glue-submission"
 
@@ -77,8 +77,8 @@ class Selected:
 
 
 def write_submissions(prepared: Prepared, out: Path, view: View) -> list[str]:
-    """Write a set of files for each row as it is printed, to a folder ROW and ROW.zip in the folder `out`, or where there is one row,
-    to `out` itself, which may be a .zip. Sentences about what was written.
+    """Write a set of files for each row as it is printed, to a folder ROW and ROW.zip in the folder `out`; `out` may be
+    the .zip itself where there is one row. Sentences about what was written.
 
     Weights that are not stored are trained again, shown by `view`. Raises UserError, before anything is trained, for a task that is
     no part of GLUE, a cell without a finished run, and test files that are missing or have not the server's number of rows.
@@ -92,13 +92,18 @@ def write_submissions(prepared: Prepared, out: Path, view: View) -> list[str]:
         )
     if out.exists() and (archive or not out.is_dir() or any(out.iterdir())):
         raise UserError(f"--out {out} exists already; name a new one, or delete that one.")
+    places = {row: _name(row) for row in selected}
+    if twins := [row for row, place in places.items() if [*places.values()].count(place) > 1]:
+        raise UserError(
+            f"--out {out}: rows {listed(twins)} would be one folder, {places[twins[0]]}; name one of them with {prepared.request.option('methods')}."
+        )
     tasks = dict.fromkeys(task for runs in selected.values() for task in runs)
     files = {sheet: path for sheet in SHEETS if sheet.task in tasks and (path := _file(prepared, sheet))}
     tests = {sheet.file: _test_set(path, sheet) for sheet, path in files.items()}
     sentences: list[str] = []
     with TemporaryDirectory() if archive else new_folder(out) as folder:
         for row, runs in selected.items():
-            place = Path(folder, _name(row))
+            place = Path(folder, places[row])
             place.mkdir()
             sentences += _write(prepared, row, runs, place, tests, view)
             zipped = shutil.make_archive(str(place), "zip", place)  # the files at its root, as the server wants them

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import harness
+from harness.analysis.cells import counted_scores
 from harness.commands.prepare import Prepared
 from harness.commands.recorded import Recorded
 from harness.commands.report import grid_of
@@ -16,7 +17,7 @@ from harness.hub import is_id
 from harness.methods import methods_named
 from harness.paths import without_folders
 from harness.specs import Run, Stage
-from harness.tasks import Task
+from harness.tasks import Task, protocol_named
 from harness.tasks.hub_data import HUB
 from harness.tasks.sources import HUB_DATASET, OTHER_DATASETS
 from harness.wording import counted, in_points
@@ -42,15 +43,15 @@ class Checked:
 
 @dataclass(frozen=True)
 class Result:
-    """A score on one test set, on the metric's own scale: of this model, and the mean of its cell over `runs` runs (None while some are
-    missing), which `cell` shows in points. `pipeline`: the task, as the hub calls it; `hub_id`, `config`: its data set there, '' where it has none."""
+    """A score on one set, on the metric's own scale: of this model, and the `value` of its cell, `of_cell` in words (None while runs are missing, and
+    where the table shows other scores), which `cell` shows in points. `pipeline`: the task, as the hub calls it; `hub_id`, `config`: its data set there, '' where it has none."""
 
     dataset: str
     metric: str
     own: float
-    mean: float | None
+    value: float | None
+    of_cell: str
     cell: str
-    runs: int
     pipeline: str
     hub_id: str = ""
     config: str = ""
@@ -111,6 +112,8 @@ def card(
         spans=task.spans if task else None,
         texts=checked.texts,
         results=results,
+        scored="dev" if protocol_named(resolved.protocol).scores_dev else "test",
+        spread=resolved.aggregate.spread == "std",
         run=run,
         stage=stage,
         stages=[*map(_stage, stage.chain)],
@@ -133,7 +136,8 @@ def _title(prepared: Prepared, stage: Stage, run: Run, task: Task | None) -> str
     name = prepared.resolved.encoder.rpartition("/")[2]
     if task is None:
         return f"{name} after {stage.objective.name} ({stage.phase}) on {stage.data.train.name}"
-    size = counted(run.size, "labelled example") if run.size else "the full training set"
+    per_class = prepared.resolved.size_unit.removeprefix("training examples")
+    size = f"{counted(run.size, 'labelled example')}{per_class}" if run.size else "the full training set"
     return f"{name}, {run.row} on {task.title} ({size})"
 
 
@@ -158,28 +162,36 @@ def _results(recorded: Recorded, prepared: Prepared, run: Run, task: Task | None
     """Of each column of the table that scores this model."""
     if task is None:
         return
-    grid = grid_of(prepared)[0]
+    grid, resolved = grid_of(prepared)[0], prepared.resolved
     rows = grid.results[(grid.results["key"] == recorded.record.key) & (grid.results["row"] == run.row)]
     own = rows.dropna(subset="test").drop_duplicates("column").set_index("column")["test"].to_dict()
-    title = prepared.resolved.titles[run.row]
-    for name, column in prepared.resolved.columns.items():
+    place = run.size, resolved.titles[run.row]
+    counts = counted_scores(grid).groupby(["size", "row", "column"]).size()
+    scores_dev = protocol_named(resolved.protocol).scores_dev
+    for name, column in resolved.columns.items():
         if column.task == run.task:
-            cell = grid.cells[run.size, title, name]
-            spread = f" ± {in_points(cell.spread)}" if cell.spread is not None else ""
-            shown = (
-                f"{in_points(cell.value)}{spread}" if cell.value is not None else f"{cell.done}/{cell.expected} runs"
-            )
-            dataset = f"{task.title} ({column.evaluation})"
+            cell, value, of_cell = grid.cells[*place, name], None, ""
+            if resolved.aggregate.scores == "dev":
+                shown = "the table shows scores on dev"
+            elif cell.value is None:
+                shown = f"{cell.done}/{cell.expected} runs"
+            else:
+                value, of_cell = (
+                    cell.value,
+                    f"{resolved.aggregate.label} of {counted(int(counts[*place, name]), 'run')}",
+                )
+                spread = f" ± {in_points(cell.spread)}" if cell.spread is not None else ""
+                shown = f"{in_points(value)}{spread} ({of_cell})"
+            dataset = f"{task.title} ({'dev' if scores_dev and column.evaluation == 'test' else column.evaluation})"
             hub_id = _dataset(task)
-            place = (hub_id, task.name if hub_id == HUB_DATASET else "")
-            yield Result(dataset, column.metric, own[name], cell.value, shown, cell.done, task.kind.pipeline, *place)
+            at_hub = (hub_id, task.name if hub_id == HUB_DATASET else "")
+            yield Result(dataset, column.metric, own[name], value, of_cell, shown, task.kind.pipeline, *at_hub)
 
 
 def _metadata(result: Result) -> Iterator[EvalResult]:
     from huggingface_hub import EvalResult
 
-    whole = f"mean of {counted(result.runs, 'run')} (subsets and seeds)"
-    for what, value in (("this model", result.own), (whole, result.mean)):
+    for what, value in (("this model", result.own), (f"{result.of_cell} (subsets and seeds)", result.value)):
         if value is not None:
             yield EvalResult(
                 task_type=result.pipeline,

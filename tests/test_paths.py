@@ -1,0 +1,61 @@
+"""A folder that is written whole or not at all, wherever the user wants it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.commands import glue_submission
+from harness.commands.every_eval_ever import write_evaluations
+from harness.commands.glue_submission import write_submissions
+from harness.errors import UserError
+from harness.paths import new_folder
+
+
+@pytest.mark.parametrize("where", ["new", "a/b/new", "empty", ".", "link", "../empty"])
+def test_a_new_folder_is_where_it_was_asked_for(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("here", "empty", "here/empty"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    (tmp_path / "here" / "link").symlink_to(tmp_path / "empty")
+    monkeypatch.chdir(tmp_path / "here" / "empty" if where == "." else tmp_path / "here")
+    with new_folder(Path(where)) as folder:
+        assert not [*Path(where).glob("*")]
+        (folder / "sub").mkdir()
+        (folder / "sub" / "file").write_text("x")
+    assert (Path(where) / "sub" / "file").read_text() == "x"
+    assert [*tmp_path.rglob(".*")] == []
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_folder_that_was_not_finished_leaves_nothing(there: bool, tmp_path: Path) -> None:
+    if there:
+        (tmp_path / "out").mkdir()
+
+    def fail() -> None:
+        with new_folder(tmp_path / "out") as folder:
+            (folder / "file").write_text("x")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert [*tmp_path.rglob("*")] == ([tmp_path / "out"] if there else [])
+
+
+def test_rows_that_would_be_one_folder_are_refused_before_anything_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(glue_submission, "_selected", lambda prepared: {"A (x)": {}, "A [x]": {}, "B": {}})
+    prepared: Any = SimpleNamespace(request=SimpleNamespace(option="--{}".format))
+    with pytest.raises(UserError, match=r"rows A \(x\) and A \[x\] would be one folder, A_x; name one .* --methods"):
+        write_submissions(prepared, tmp_path / "out", None)  # type: ignore[arg-type]
+
+
+def test_dev_scores_are_no_evaluations(tmp_path: Path) -> None:
+    table = SimpleNamespace(aggregate=SimpleNamespace(scores="dev"), table=SimpleNamespace(name="views"))
+    prepared: Any = SimpleNamespace(resolved=table)
+    with pytest.raises(UserError, match="table views shows scores on dev"):
+        write_evaluations(prepared, tmp_path / "out")
