@@ -168,8 +168,9 @@ def overlap_sentences(plan: Plan) -> list[str]:
         for overlap in plan.overlaps
         if overlap.most
     ]
+    unread = next((corpus for corpus in plan.corpora[:1] if corpus.rows > COMPARED_TEXTS), None)  # the largest
     if not sentences and plan.overlaps:
-        sentences.append("no dev or test text of this table is part of the training text")
-    if plan.corpora and (largest := plan.corpora[0]).rows > COMPARED_TEXTS:
-        sentences.append(f"not looked for in the {largest.rows:,} texts of {largest.name}")
+        sentences.append(f"no dev or test text of this table is part of the {'other ' if unread else ''}training text")
+    if unread:
+        sentences.append(f"not looked for in the {unread.rows:,} texts of {unread.name}")
     return sentences

@@ -320,7 +320,7 @@ def _classes(name: str, counts: _Counts, kind: str, label: str, option: Option) 
                 f"regression that they are scores, or with {flag} classes that they are classes."
             )
     if not kind:
-        _check_case(counts, flag)
+        _check_alike(counts, numbers, flag)
     if len(counts) > MOST_CLASSES or (not kind and 2 * len(counts) > rows and len(counts) > 2):
         raise UserError(
             f"{name}: column '{label}' holds {len(counts):,} different values in {rows:,} rows, which are no classes; name another column "
@@ -335,12 +335,15 @@ def _classes(name: str, counts: _Counts, kind: str, label: str, option: Option) 
     return tuple(sorted(counts, key=lambda each: (numbers[each], each)))
 
 
-def _check_case(counts: _Counts, flag: str) -> None:
-    folded: dict[str, str] = {}
+def _check_alike(counts: _Counts, numbers: Mapping[str, float | None], flag: str) -> None:
+    """Raises UserError for two labels that are one in two ways of writing."""
+    alike: dict[str | float, str] = {}
     for each in counts:
-        twin = folded.setdefault(" ".join(each.casefold().split()), each)
+        number = numbers[each]
+        twin = alike.setdefault(" ".join(each.casefold().split()) if number is None else number, each)
         if twin != each:
+            how = "differ in case or spaces only" if number is None else "are one number"
             raise UserError(
-                f"{counts[each][1]}: label '{each}' and '{twin}' ({counts[twin][1]}) differ in case or spaces only; write them alike, or "
-                f"take each value for a class with {flag} classes."
+                f"{counts[each][1]}: label '{each}' and '{twin}' ({counts[twin][1]}) {how}; write them alike, or take each value for a class with "
+                f"{flag} classes."
             )

@@ -66,7 +66,9 @@ def fit(
         for digest, (_, labels) in inputs.evaluations.items():
             if digest != scoring.dev:
                 test = transformer.transform(_features(objective, stage, digest, inputs))
-                result.predictions[digest] = Predictions(objective.outputs(best, test), labels)
+                result.predictions[digest] = predictions = Predictions(objective.outputs(best, test), labels)
+                if problem := predictions.problem:
+                    raise DivergedError(f"the test predictions {problem} at fit {result.selected_step}")
     if objective.params.encodes_once:
         result.flops = encoded_once(objective, inputs)
     return result

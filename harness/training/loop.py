@@ -111,7 +111,7 @@ def train(
     same result. With `checkpoints`, training goes on from the last one, unless weights that are to be `saved` before it are missing.
     `until`: the update after which it ends, where only weights saved so far are wanted (0: the last). `report_speed` is called every
     few seconds. `stopping`: asked after updates whether training is to stop; one rank that says so stops all.
-    Raises DivergedError when a loss, a dev prediction or a final weight is not finite, and where fp16 can train no more;
+    Raises DivergedError when a loss, a prediction or a final weight is not finite, and where fp16 can train no more;
     StoppedError, with a checkpoint written, where it is to stop.
     """
     run = _TrainingRun(objective, inputs, optim, seed, scoring, placement)
@@ -315,9 +315,7 @@ class _TrainingRun:
 
     def _score(self, step: int, scoring: Scoring) -> dict[str, float]:
         """Scores on dev; a state that beats the best one so far is kept."""
-        predictions = self._predict(scoring.dev)
-        if problem := predictions.problem:
-            raise DivergedError(f"the dev predictions {problem} at step {step}")
+        predictions = self._predict(scoring.dev, "dev", step)
         scores = {name: score(name, predictions) for name in scoring.metrics}
         result, chosen = self.result, scores[scoring.selection.metric]
         result.tied = result.tied + 1 if chosen == self.progress.best_score else result.tied
@@ -329,10 +327,12 @@ class _TrainingRun:
         self.objective.train()
         return scores
 
-    def _predict(self, digest: str) -> Predictions:
+    def _predict(self, digest: str, name: str, step: int) -> Predictions:
         evaluation = self.inputs.evaluations[digest]
         predictions, flops = predict(self.objective, evaluation, self.optim.precision, self.device, self.process_group)
         self.result.flops += flops
+        if problem := predictions.problem:
+            raise DivergedError(f"the {name} predictions {problem} at step {step}")
         return predictions
 
     def finish(self) -> TrainingResult:
@@ -343,7 +343,7 @@ class _TrainingRun:
                     parameter.copy_(self.progress.best[name])
             for digest in self.inputs.evaluations:
                 if digest != self.scoring.dev:
-                    self.result.predictions[digest] = self._predict(digest)
+                    self.result.predictions[digest] = self._predict(digest, "test", self.result.selected_step)
         else:
             self.check_weights(self.optim.steps)
         if self.objective.params.encodes_once:

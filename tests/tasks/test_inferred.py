@@ -141,6 +141,11 @@ def test_a_pair_and_names_in_a_parquet_file(tmp_path: Path) -> None:
         ("text,label\na b,x\n", {"kind": "class"}, ["--kind class: should be classes, regression or spans"]),
         ("text,label\n", {}, ["there are no rows"]),
         (
+            "text,label\na b,1\nc d,0\ne f,1.0\n",
+            {},
+            ["line 4: label '1.0' and '1' (", "line 2) are one number", "--kind classes"],
+        ),
+        (
             "text,label\n" + "".join(f"t {i},{i}\n" for i in range(30)),
             {},
             ["30 different whole numbers from 0 to 29", "--kind regression", "--kind classes"],

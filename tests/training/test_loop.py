@@ -565,6 +565,22 @@ class TestDivergence:
         with pytest.raises(DivergedError, match="dev predictions are not finite at step 1"):
             run(bert, stage, inputs)
 
+    def test_test_predictions(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Dev is finite, one text of the test set is too much for the model: a record without a score, and no table that cannot be printed."""
+        stage, inputs = tiny.fine_tuning(bert, every=4)
+        assert stage.data.dev is not None
+        dev, whole = inputs.evaluations[stage.data.dev.digest], loop.predict
+
+        def spoiled(objective: TrainingObjective, evaluation: Any, *more: Any) -> Any:
+            predictions, flops = whole(objective, evaluation, *more)
+            if evaluation is not dev:
+                predictions.logits[1] = np.inf
+            return predictions, flops
+
+        monkeypatch.setattr(loop, "predict", spoiled)
+        with pytest.raises(DivergedError, match=r"the test predictions are not finite at step \d+"):
+            run(bert, stage, inputs)
+
     def test_a_learning_rate_far_too_high(self, bert: Path) -> None:
         with pytest.raises(DivergedError, match=r"not finite at step \d+"):
             run(bert, *tiny.post_training(bert, lr=1e36, steps=20))
