@@ -224,7 +224,7 @@ def _kept_lines(prepared: Prepared) -> Iterator[str]:
     request, plan = prepared.request, prepared.plan
     if request.keep == "none":
         return
-    cells = len({(run.row, run.task, run.size) for run in plan.runs})
+    cells = len({(plan.resolved.titles[run.row], run.task, run.size) for run in plan.runs})
     count, what = (cells, "the best run of each cell") if request.keep == "best" else (len(plan.stages), "all stages")
     sizes = [weights_bytes(part.located.config) for part in plan.parts]
     space = decimal(round(count * sum(sizes) / len(sizes)))

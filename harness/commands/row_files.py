@@ -62,7 +62,7 @@ def kind_of(path: Path, flag: str) -> str:
     """The format by the file's ending. Raises UserError."""
     kind = ending_of(path).lower()
     if kind not in FORMATS or (path.suffix == ".gz" and kind == ".parquet"):
-        raise UserError(f"{flag} {path}: write {', '.join(FORMATS)}, the last but one also with .gz.")
+        raise UserError(f"{flag} {path}: write {', '.join(FORMATS)}; all but .parquet also with .gz.")
     return kind
 
 

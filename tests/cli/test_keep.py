@@ -23,7 +23,7 @@ Harness = Callable[..., Said]
 
 
 def kept(order: list[str], cells: dict[str, list[str]], scores: dict[str, float], folder: Path) -> set[str]:
-    """The runs whose weights are left when the runs end in this order; `cells`: the rows of each run."""
+    """The runs whose weights are left when the runs end in this order; `cells`: the rows of each run, 'FT @ 1' one of the configurations of FT."""
     storage = Storage(str(folder))
     runs = [
         SimpleNamespace(
@@ -32,7 +32,8 @@ def kept(order: list[str], cells: dict[str, list[str]], scores: dict[str, float]
         for key in cells
         for row in cells[key]
     ]
-    plan: Any = SimpleNamespace(runs=runs, stages={})
+    titles = {run.row: run.row.partition(" @ ")[0] for run in runs}
+    plan: Any = SimpleNamespace(runs=runs, stages={}, resolved=SimpleNamespace(titles=titles))
     done: set[str] = set()
     store: Any = SimpleNamespace(
         statuses=lambda keys: {key: ("done", 1) for key in keys if key in done},
@@ -55,7 +56,7 @@ def kept(order: list[str], cells: dict[str, list[str]], scores: dict[str, float]
 
 def test_of_each_cell_the_best_stays_in_any_order(tmp_path: Path) -> None:
     """A run of two cells stays while it is the best of one; of equal ones the first of the plan does."""
-    cells = {"a": ["FT"], "b": ["FT"], "c": ["FT", "SCL"], "d": ["SCL"]}
+    cells = {"a": ["FT @ 1"], "b": ["FT @ 2"], "c": ["FT @ 2", "SCL"], "d": ["SCL"]}
     for number, order in enumerate(permutations(cells)):
         for name, scores, wanted in (
             ("one", {"a": 0.7, "b": 0.8, "c": 0.5, "d": 0.4}, {"b", "c"}),
