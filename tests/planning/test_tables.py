@@ -18,9 +18,10 @@ from harness.encoders import Located
 from harness.errors import UserError
 from harness.kinds import Predictions
 from harness.methods import METHODS, hyperparameters
-from harness.planning.recipe import Phase, fraction_of
+from harness.planning.recipe import MlmHead, Phase, PreTrain, fraction_of
+from harness.planning.row import Row
 from harness.planning.runs import make_plan
-from harness.planning.table import Column, Table, load_table, matching, stated, table_names
+from harness.planning.table import Column, Preset, Table, load_table, matching, stated, table_names
 from harness.planning.values import by_origin
 from harness.specs import Encoder
 from harness.tasks import METRICS, TASKS, Task, score
@@ -452,3 +453,11 @@ def test_a_column_of_a_users_task_is_checked_when_the_task_is_known(tmp_path: Pa
         match=r"key columns\.sst2\.task: unknown task 'mine'\. .*the YAML file of a task of your own in --tasks\.",
     ):
         resolve_table(table, "paper", TASKS, tasks=("mine",))
+
+
+def test_the_page_on_tables_names_every_key() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
+    section = page[page.index("\n## A table\n") : page.index("\n## A method in a file of your own\n")]
+    named = {*re.findall(r"\w+", section)}
+    keys = {*Table.model_fields, *Row.model_fields, *Preset.model_fields, *PreTrain.model_fields, *MlmHead.model_fields}
+    assert keys - named == {"configuration_of"}, "which the rows of a grid get"
