@@ -28,7 +28,7 @@ from harness.statistics.crossed import (
     t_inference,
     variance_interval,
 )
-from harness.statistics.difference import improvement_interval, published_half_width
+from harness.statistics.difference import difference, improvement_interval, published_half_width
 from harness.statistics.groups import group_test
 from harness.statistics.learning_curve import growth, more_examples, worth
 from harness.statistics.power import (
@@ -457,6 +457,27 @@ def leaning_held(
         shown += found.variance > 0
         within += found.variance > 0 and low <= truth <= high
     return shown / designs, within / max(1, shown)
+
+
+def item_differences_held(
+    designs: int, seed: int, runs: float, subsets: int = 5, seeds: int = 3, count: int = 372
+) -> tuple[float, float]:
+    """(share of intervals without items, share of intervals with items) that hold the difference of two rows on all test sets, which is 0: latent margins of a
+    right answer that vary by item (sd 1), item x row (0.7), run (sd `runs`) and answer (0.3)."""
+    rng = np.random.default_rng(seed)
+    held = np.zeros(2)
+    for _ in range(designs):
+        items = rng.normal(size=(count, 1, 1))
+
+        def right(items: Floats = items) -> Floats:
+            margins = 0.5 + items + 0.7 * rng.normal(size=items.shape) + runs * rng.normal(size=(subsets, seeds))
+            return (margins + 0.3 * rng.normal(size=(count, subsets, seeds)) > 0).astype(float)
+
+        answers = right() - right()
+        for k, factor in enumerate((None, answers)):
+            interval = difference(answers.mean(axis=0), 0.01, factor).interval
+            held[k] += interval is not None and interval.low <= 0 <= interval.high
+    return float(held[0] / designs), float(held[1] / designs)
 
 
 def published(designs: int, seed: int, cells: int = 42) -> pd.DataFrame:

@@ -1,6 +1,6 @@
 """Intervals hold the truth as often as they say, and tests err as rarely, on simulated designs.
 
-pytest tests/statistics -m slow -k coverage -rP      # the full size, with every table: the shares of docs/statistics.md
+pytest tests/statistics -m slow -k coverage -rP      # the full size: most shares of docs/statistics.md
 """
 
 from __future__ import annotations
@@ -118,6 +118,14 @@ def test_items_hold_the_truth(designs: int) -> None:
         if (subsets, seeds) == (5, 3):
             assert held > 0.87
             assert abs(bias) < 5
+
+
+def test_a_difference_on_other_test_sets_needs_the_items(designs: int) -> None:
+    for runs in (0.02, 0.5) if designs < 4000 else (0.02, 0.1, 0.2, 0.5):
+        without, items = simulated_designs.item_differences_held(designs // 10, 0, runs)
+        print(f"runs {runs}: {100 * without:.0f} % hold without items, {100 * items:.0f} % with them")
+        assert items > 0.93
+        assert without < 0.85 if runs < 0.1 else without > 0.9
 
 
 @pytest.mark.slow
