@@ -13,10 +13,12 @@ from harness.analysis.cells import Grid
 from harness.analysis.comparison import LEVEL, Comparison, Comparisons, columns_of
 from harness.analysis.variance import SOURCES, CellVariance, Source
 from harness.planning.aggregation import AVERAGE
+from harness.planning.resolved import ResolvedTable
 from harness.report.caption import means_lines
 from harness.report.document import DASH, Document, Table, in_format
 from harness.report.table import column_name, size_name
 from harness.statistics.difference import Interval
+from harness.tasks import protocol_named
 from harness.wording import counted, in_points, some_of, training_examples
 
 if TYPE_CHECKING:
@@ -122,6 +124,7 @@ def notes(comparisons: Comparisons) -> list[str]:
             f"So few subsets or seeds cannot reach p {LEVEL:g} by sign flips: the smallest possible p is {min(floors):.4g}."
         )
     lines += means_lines(comparisons.grid, "comparisons")
+    lines += _overlap_lines(comparisons.grid.resolved)
     if comparisons.items:
         lines.append(comparisons.unit)
     else:
@@ -136,6 +139,17 @@ def notes(comparisons: Comparisons) -> list[str]:
     if AVERAGE in columns_of(comparisons.grid):
         lines.append("Avg takes its columns as given: it says nothing of further tasks.")
     return [*lines, *comparisons.left_out]
+
+
+def _overlap_lines(resolved: ResolvedTable) -> list[str]:
+    """What intervals over folds, or over redrawn full training sets, do not hold for: the crossed t test takes subsets as independent draws."""
+    folds = protocol_named(resolved.protocol).num_subsets is not None
+    if len(resolved.subsets) < 2 or not (folds or (0 in resolved.sizes and len(resolved.subsets_at(0)) > 1)):
+        return []
+    which = "Subsets" if folds else "Subsets of the full training set"
+    return [
+        f"{which} share half of their training rows or more: intervals and p hold for these rows, and for new ones they are likely too narrow."
+    ]
 
 
 def _family(comparisons: Comparisons) -> str:

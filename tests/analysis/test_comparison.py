@@ -460,3 +460,21 @@ def test_an_average_over_tasks_that_have_configurations_of_their_own(table: str,
     one_less = filled(r, [replace(run, dev=1 - (run.test or 0)) for run in runs[:-1]])
     cell = one_less.cells[0, r.titles[runs[-1].row], "avg"]
     assert (cell.value, cell.done) == (None, cell.expected - 1)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "sizes", "says"),
+    [
+        ("own_cross_validated", (20,), "Subsets share half"),
+        ("own_redrawn", (20, 0), "Subsets of the full training set share half"),
+        ("own_redrawn", (20,), ""),
+        ("own", (20, 0), ""),
+    ],
+)
+def test_subsets_that_share_rows_are_no_independent_draws(protocol: str, sizes: tuple[int, ...], says: str) -> None:
+    r = resolve_table(
+        "own", methods=("ft", "scl"), tasks=("movies",), sizes=sizes, subsets=(0, 1, 2), protocol=protocol
+    )
+    lines = notes(compared(filled(r, shifted(r, {"FT": 0.0, "SCL": 0.02}))))
+    found = [line for line in lines if "share half of their training rows or more" in line]
+    assert [line.startswith(says) for line in found] == ([True] if says else [])
