@@ -8,11 +8,13 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import pickle
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 from harness.errors import UserError
 from harness.tasks.reading import FileColumns, ending_of, filled_texts, objects, opened, require, unit_of, whole_rows
@@ -87,50 +89,68 @@ def printer() -> Iterator[Write]:
 
 @contextmanager
 def writer(path: Path) -> Iterator[Write]:
-    """Writes rows to a new file, by its ending; it is there once it is whole."""
+    """Writes rows to a new file, by its ending; it is there once it is whole. Rows may have different fields, and a field values of several types: in
+    columns a missing field is empty, and values that have no type in common are text, as in JSON."""
     kind = kind_of(path, "--output")
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part{'.gz' if path.suffix == '.gz' else ''}")
     try:
-        with _parquet_writer(part) if kind == ".parquet" else _text_writer(part, kind) as write:
-            yield write
+        if kind == ".jsonl":
+            with opened(part, "w") as file:
+                yield lambda rows: file.writelines(map(_json_line, rows))
+        else:
+            with TemporaryFile(dir=path.parent) as spool:  # the columns are those of all rows, and known after the last
+                yield lambda rows: pickle.dump(rows, spool)
+                (_write_parquet if kind == ".parquet" else _write_separated)(spool, part, kind)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
 
 
-@contextmanager
-def _text_writer(path: Path, kind: str) -> Iterator[Write]:
+def _spooled(spool: IO[bytes]) -> Iterator[list[dict[str, Any]]]:
+    spool.seek(0)
+    with suppress(EOFError):
+        while True:
+            yield pickle.load(spool)
+
+
+def _names(spool: IO[bytes]) -> list[str]:
+    return list(dict.fromkeys(name for rows in _spooled(spool) for row in rows for name in row))
+
+
+def _write_separated(spool: IO[bytes], path: Path, kind: str) -> None:
     with opened(path, "w") as file:
-        made: list[csv.DictWriter[str]] = []
-
-        def write(rows: list[dict[str, Any]]) -> None:
-            if kind == ".jsonl":
-                file.writelines(map(_json_line, rows))
-                return
-            if not made:
-                made.append(csv.DictWriter(file, list(rows[0]), delimiter="\t" if kind == ".tsv" else ","))
-                made[0].writeheader()
-            made[0].writerows(rows)
-
-        yield write
+        lines = csv.DictWriter(file, _names(spool), delimiter="\t" if kind == ".tsv" else ",")
+        lines.writeheader()
+        for rows in _spooled(spool):
+            lines.writerows(rows)
 
 
-@contextmanager
-def _parquet_writer(path: Path) -> Iterator[Write]:
+def _write_parquet(spool: IO[bytes], path: Path, kind: str) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    made: list[Any] = []
+    types: dict[str, Any] = dict.fromkeys(_names(spool), pa.null())
 
-    def write(rows: list[dict[str, Any]]) -> None:
-        table = pa.Table.from_pylist(rows, schema=made[0].schema if made else None)
-        if not made:
-            made.append(pq.ParquetWriter(path, table.schema))
-        made[0].write_table(table)
+    def column(rows: list[dict[str, Any]], name: str, type: Any = None) -> Any:
+        values = [row.get(name) for row in rows]
+        if type == pa.string():
+            values = [v if v is None or isinstance(v, str) else json.dumps(v, default=str) for v in values]
+        return pa.array(values, type)
 
-    try:
-        yield write
-    finally:
-        for each in made:
-            each.close()
+    for rows in _spooled(spool):
+        for name in types:
+            try:
+                schemas = [pa.schema([(name, type)]) for type in (types[name], column(rows, name).type)]
+                types[name] = pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+            except pa.ArrowException:
+                types[name] = pa.string()
+    for rows in _spooled(spool):  # whole numbers that no float holds are known only beside floats of a later part
+        for name in types:
+            try:
+                column(rows, name, types[name])
+            except pa.ArrowException:
+                types[name] = pa.string()
+    with pq.ParquetWriter(path, pa.schema([*types.items()])) as file:
+        for rows in _spooled(spool):
+            file.write_table(pa.table({name: column(rows, name, type) for name, type in types.items()}))
