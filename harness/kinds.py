@@ -462,10 +462,13 @@ class Spans(Kind):
     def columns(self, predictions: Predictions) -> dict[str, list[Any]]:
         """The answer, the character that it begins at (None without one), and its probability among the best ones."""
         arrays, answers = predictions.arrays, predictions.decoded.tolist()
-        first = np.append(arrays["spans"][:, 0], -1)[arrays["starts"][:-1]].tolist()
+        best = np.append(arrays["spans"], [[-1, -1]], axis=0)[arrays["starts"][:-1]].tolist()
         return {
             "answer": answers,
-            "answer_start": [at if answer else None for at, answer in zip(first, answers, strict=True)],
+            # some tokenizers count the space before a word as the word's
+            "answer_start": [
+                end - len(answer) if answer else None for (_, end), answer in zip(best, answers, strict=True)
+            ],
             "probability": self.confidence(arrays).tolist(),
         }
 

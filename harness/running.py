@@ -118,6 +118,8 @@ def run_stage(
     except StoppedError:
         raise
     except DivergedError as error:
+        if checkpoints:  # what is to be deleted
+            record.provenance |= checkpoints.provenance
         record.status, record.reason = "diverged", str(error)
     except Exception as error:  # every error of a model, a batch or a library becomes a record
         if process_group.size > 1 and _of_one_rank(error):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from harness.kinds import Kind, Predictions, kind_of
+from harness.answers import SpanReading
+from harness.kinds import Kind, Predictions, Spans, kind_of
 from harness.specs import Data, RowSet
 from harness.tasks import TASKS, Task
 
@@ -59,6 +62,20 @@ def test_probabilities_and_columns_name_the_classes() -> None:
     assert (found["predicted"], found["probability.yes"]) == (["yes", "no"], predicted.probabilities[:, 1].tolist())
     number = Predictions({"logits": np.array([[1.5], [-0.5]], dtype=np.float32)}, np.zeros(2))
     assert kind_of(()).columns(number) == {"predicted": [1.5, -0.5]}
+
+
+def test_an_answer_starts_at_its_first_character() -> None:
+    """A tokenizer that counts the space before a word as the word's gives a span that begins one earlier."""
+    kind = Spans(reading=SpanReading(unanswerable=False))
+    context = "the cat sat on Paris"
+    for begins in (3, 4):
+        places = np.array([[0, 3], [begins, 7], [7, 11], [11, 14], [14, 20]])
+        outputs = np.full((5, 2), -9.0, dtype=np.float32)
+        outputs[1] = 9.0
+        tokens = SimpleNamespace(offsets=np.array([0, 5]), places=places)
+        examples = SimpleNamespace(tokens=tokens, starts=np.array([0, 1]), contexts=[context])
+        found = kind.columns(Predictions(kind.assemble(outputs, examples), np.array(["cat"], dtype=object)))
+        assert (found["answer"], found["answer_start"]) == (["cat"], [4])
 
 
 def test_mistakes_come_worst_first() -> None:

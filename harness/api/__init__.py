@@ -63,6 +63,7 @@ from harness.search.trials import Mode
 from harness.store import DEFAULT_URL, Store
 from harness.store import merge as merge_stores
 from harness.store.exchange import Merged
+from harness.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -402,8 +403,15 @@ def predict(
 ) -> pd.DataFrame:
     """What an exported folder, or a recorded run whose weights are stored, predicts of texts (or pairs of them), one row each: the
     predicted class and the probability of each class as 'probability.CLASS', or the predicted number. `calibrated`:
-    with temperature and threshold from dev."""
+    with temperature and threshold from dev. Raises UserError for another number of texts in a row than the model takes."""
     import pandas as pd
 
+    if isinstance(texts, str):
+        raise UserError("texts: should be a list of texts; give one text as [text].")
     rows = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
-    return pd.DataFrame(classifier(fspath(model), store=store, calibrated=calibrated).columns_of(rows))
+    found = classifier(fspath(model), store=store, calibrated=calibrated)
+    if wrong := [row for row in rows if found.columns and len(row) != len(found.columns)]:
+        raise UserError(
+            f"texts: a row has {counted(len(wrong[0]), 'text')}, and the model takes {len(found.columns)} ({', '.join(found.columns)})."
+        )
+    return pd.DataFrame(found.columns_of(rows))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -76,7 +77,8 @@ class Completion(argparse.Action):
 
 
 def names(text: str) -> tuple[str, ...]:
-    parts = tuple(part.strip() for part in text.split(",") if part.strip())
+    """Names between commas; one that holds a comma stands in double quotes."""
+    parts = tuple(part.strip() for part in next(csv.reader([text], skipinitialspace=True), []) if part.strip())
     if not parts:
         raise argparse.ArgumentTypeError(f"'{text}' has no name; leave the flag out for all")
     return parts

@@ -125,8 +125,15 @@ class _Model:
     finished: int
 
     @property
+    def encoder(self) -> str:
+        """The row's own, of a table of several."""
+        resolved = self.prepared.resolved
+        part, _ = resolved.origin_rows.get(resolved.printed_rows[self.row][0].name, (resolved, None))
+        return without_folders(part.encoder)
+
+    @property
     def id(self) -> str:
-        encoder = without_folders(self.prepared.resolved.encoder).rpartition("/")[2]
+        encoder = self.encoder.rpartition("/")[2]
         return f"{_name(self.organization)}/{_name(f'{encoder}-{self.row}')}-{self.size or 'full'}"
 
     @property
@@ -145,7 +152,7 @@ class _Model:
             "preset": resolved.preset,
             "row": self.row,
             "size": str(size),
-            "encoder": without_folders(resolved.encoder),
+            "encoder": self.encoder,
             "protocol": resolved.protocol,
         }
         examples = training_examples(size, resolved.size_unit)
@@ -210,20 +217,21 @@ class _Model:
             column, runs = self.prepared.resolved.columns[name], self.runs[name]
             data = self.prepared.plan.tasks[column.task]
             digest, kind = data.tests[column.evaluation].digest, data.task.kind
-            known = {self.keys[place]: place[2:] for place in self.keys if place[0] == name}
-            keys = [key for key, place in known.items() if runs.configurations.get(place)]
+            known: dict[str, list[tuple[int, int]]] = {}  # all seeds of a row that draws nothing share one run
+            for (of, _, subset, seed), key in self.keys.items():
+                if of == name and runs.configurations.get((subset, seed)):
+                    known.setdefault(key, []).append((subset, seed))
+            keys = [*known]
             for start in range(0, len(keys), CHUNK):
                 records = self.prepared.store.records(keys[start : start + CHUNK], predictions=True)
-                for key, record in records.items():
-                    subset, seed = known[key]
-                    of_run = {"evaluation_result_id": f"{name}/{subset}/{seed}"}
+                for (subset, seed), record in ((pair, records[key]) for key in records for pair in known[key]):
                     for place, row in enumerate(_sampled(kind, column.metric, record.predictions[digest])):
                         yield {
                             "schema_version": SCHEMA,
                             "evaluation_id": self.evaluation,
                             "model_id": self.id,
                             "evaluation_name": f"{column.title} ({column.evaluation})",
-                            **of_run,
+                            "evaluation_result_id": f"{name}/{subset}/{seed}",
                             "sample_id": f"{digest}:{place}",
                             "interaction_type": "single_turn",
                             **row,

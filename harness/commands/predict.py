@@ -289,7 +289,7 @@ def predict_row(model: Classifier, texts: Sequence[str]) -> None:
 
 def _scored(model: Classifier, part: Part, columns: tuple[str, ...]) -> list[dict[str, Any]]:
     found = model.columns_of(part.texts(columns))
-    double = next((name for name in found[0] if name in part.rows[0]), None)
-    if double:
-        raise UserError(f"{part.place(0)}: has a column '{double}' already, which predict adds; rename it.")
+    for index, row in enumerate(part.rows):
+        if double := next((name for name in found[index] if name in row), None):
+            raise UserError(f"{part.place(index)}: has a column '{double}' already, which predict adds; rename it.")
     return [{**row, **more} for row, more in zip(part.rows, found, strict=True)]

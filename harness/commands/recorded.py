@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from harness.commands.prepare import Prepared, lacking, prepare
+from harness.commands.prepare import Prepared, lacking, name_of_task, prepare
 from harness.commands.stored import check_exists, command, find_key, last_bench, like_last, of_cell, of_run
 from harness.errors import UserError, unknown
 from harness.methods import read_methods
@@ -304,6 +304,7 @@ def recorded_runs(store: Store, request: Request) -> list[dict[str, Any]]:
     seconds of the last stage, recorded_at (Unix time)."""
     check_exists(store)
     wanted = {name: getattr(request, name + "s") for name in ("task", "size", "subset", "seed")}
+    wanted["task"] = None if request.tasks is None else tuple(map(name_of_task, request.tasks))
     methods = None if request.methods is None else {read_methods(name).casefold() for name in request.methods}
     labels = [
         label

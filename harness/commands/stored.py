@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -110,19 +110,25 @@ def variants(store: Store, request: Request) -> list[Variant]:
 
 def flag_words(name: str, value: Any) -> str:
     flag = f"--{name.replace('_', '-')}"
-    return flag if value is True else shlex.join([flag, ",".join(map(str, value)) if name in SEVERAL else str(value)])
+    return flag if value is True else shlex.join([flag, _listed(value) if name in SEVERAL else str(value)])
+
+
+def _listed(values: Iterable[Any]) -> str:
+    """As the flags of several values are read."""
+    return ",".join('"{}"'.format(text.replace('"', '""')) if "," in text else text for text in map(str, values))
 
 
 def of_run(stored: StoredRequest, label: Mapping[str, Any]) -> Request:
-    """The part of a stored request that makes one run, by the run's label in the store."""
+    """The part of a stored request that makes one run, by the run's label in the store; the run's cell, where the table takes the best of several."""
     request, task = from_json(stored.values), str(label["task"])
     named = request.tasks is None or task in request.tasks
+    alone = _runs_of_a_cell(request) == 1
     return replace(
         request,
         reference=None,
         methods=(_method(request, label),),
-        seeds=(label["seed"],),
-        subsets=(label["subset"],),
+        seeds=(label["seed"],) if alone else request.seeds,
+        subsets=(label["subset"],) if alone else request.subsets,
         tasks=(task,) if named else tuple(text for text in request.tasks or () if is_own(text)),
         sizes=(label["size"],) if label["size"] else request.sizes,
     )
@@ -132,6 +138,14 @@ def of_cell(stored: StoredRequest, label: Mapping[str, Any]) -> Request:
     """The part of a stored request that makes the cell of a run: all its subsets and seeds."""
     request = from_json(stored.values)
     return replace(of_run(stored, label), subsets=request.subsets, seeds=request.seeds)
+
+
+def _runs_of_a_cell(request: Request) -> int:
+    """How many runs a cell of the table needs at least."""
+    try:
+        return load_table(request.table).aggregate.k or 1
+    except UserError:  # the user's file is gone or changed
+        return 1
 
 
 def _method(request: Request, label: Mapping[str, Any]) -> str:

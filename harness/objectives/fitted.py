@@ -3,6 +3,7 @@ encoder's states."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -90,7 +91,10 @@ class TfidfRegression(Fitted):
 
         # scikit-learn's own pattern has no words of one letter and no punctuation: a text may have nothing else.
         words: dict[str, Any] = {"ngram_range": (1, 2), "sublinear_tf": True, "token_pattern": r"(?u)\w+|[^\w\s]+"}
-        columns = range(features.shape[1])
+        word = re.compile(words["token_pattern"])
+        columns = [
+            at for at in range(features.shape[1]) if any(map(word.search, features[:, at]))
+        ]  # a pair may lack its second text
         return ColumnTransformer([(str(at), TfidfVectorizer(**words), at) for at in columns], sparse_threshold=1.0)
 
 

@@ -22,7 +22,7 @@ from harness.paths import named_path, remembered
 from harness.specs import KEY_LENGTH, RowSet, digest_of
 from harness.tasks.hub_data import HUB, open_hub_data
 from harness.tasks.packaged import boolq_prose
-from harness.tasks.reading import is_half, lines, objects, parts_of
+from harness.tasks.reading import is_half, is_separated, lines, objects, parts_of
 from harness.tasks.rows import Rows
 
 CORPORA: Mapping[str, Callable[[], Rows]] = {"boolq_prose": boolq_prose}
@@ -124,6 +124,10 @@ def open_corpus(
         rows = CORPORA[text]()
         return Corpus(text, rows.digest, len(rows), rows.mean_chars, partial(_named, text), memo)
     paths, column, label = _hub_files(text, download) if text.startswith(HUB) else local_files(name, where)
+    if table := next((path for path in paths if is_separated(path)), None):
+        raise UserError(
+            f"{where} {table}: is a table, and a corpus is text, .jsonl or .parquet; write its texts one a line, or as .jsonl."
+        )
     stamps = [_stamp(path) for path in paths]
     reader = partial(_of_files, paths, column or COLUMN, stamps)
     known = _measured(reader, digest_of([column, *stamps]), memo, text, stamps[0][0])

@@ -94,7 +94,8 @@ def infer_task(name: str, described: Description, option: Option) -> tuple[Task,
     classes = (
         ()
         if spans
-        else names or _classes(name, _counts(tables, described.skip_bad_rows), described.kind, label, option)
+        else (names if described.kind != "regression" else ())
+        or _classes(name, _counts(tables, described.skip_bad_rows), described.kind, label, option)
     )
     task = Task(
         name=task_name(name),

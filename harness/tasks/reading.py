@@ -92,6 +92,7 @@ def whole_rows(
         yield from objects(path, (), once=True, bad=bad)
     else:
         with _table(path) as (schema, read):
+            require(str(path), schema.names, schema.names)
             batches = (batch.to_pylist() for batch in read(schema.names, PART))
             yield from enumerate(itertools.chain.from_iterable(batches), 1)
 
@@ -303,7 +304,7 @@ def _separated(path: Path, longest: int, bad: BadRows | None) -> Iterator[tuple[
                 if row and not width:
                     row = [name.strip() for name in row]
                     width = len(row)
-                if len(row) == width:
+                if row and len(row) == width:
                     yield line, row
                 elif row:
                     _leave_out(

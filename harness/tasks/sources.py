@@ -115,7 +115,8 @@ def _unlabelled_rows(task: Task) -> Rows:
     Raises NotAtHand or UserError as `open_corpus` does, UserError for a file of no known kind or without the columns.
     """
     name, path = f"{task.name}/unlabelled", Path(task.unlabelled)
-    table = not task.unlabelled.startswith(HUB) and path.is_file() and path.suffix in LABELLED
+    known = is_separated(path) or path.suffix in LABELLED
+    table = known and not task.unlabelled.startswith(HUB) and path.is_file()
     if table and (is_separated(path) or set(task.columns) <= set(next(whole_rows(path), (0, {}))[1])):
         rows = read_texts(path, task.columns, name)
         if not len(rows):

@@ -155,6 +155,24 @@ def test_show_prints_the_command_that_makes_a_run_again(harness: Harness) -> Non
         assert "To do: nothing." in harness(*words).err
 
 
+def test_show_prints_a_command_that_is_read_where_a_cell_needs_several_runs_and_names_hold_commas(
+    harness: Harness,
+) -> None:
+    """A cell of SCL's is the mean of the three best runs of one of 24 points, whose names say lambda and tau."""
+    bench = "bench --table scl_few_shot --preset grid --encoder bert-tiny --data data --tasks sst2 --sizes 20 --subsets 0,1,2 --set fine_tune.steps=2"
+    done = harness(*bench.split(), "--methods", "CE + SCL (tuned)")
+    assert done.status == 0, done.err
+    store = Store("sqlite:///.harness/harness.db")
+    key = next(key for key in store.keys_like("") for label in store.labels(key) if "," in label["row"])
+    (words,) = commands(harness(f"show {key}").out)
+    assert '"' in words[words.index("--methods") + 1]
+    again = harness(*words)
+    assert again.status == 0, again.err
+    assert "To do: nothing." in again.err
+    plan = prepare(read_words(words), train=False).plan
+    assert (key in plan.stages, len(plan.runs)) == (True, 3)
+
+
 def test_show_says_where_the_command_is_not_known(harness: Harness) -> None:
     harness(f"bench {FIRST}")
     with sqlite3.connect(".harness/harness.db") as connection:

@@ -183,6 +183,9 @@ def test_the_folder_is_an_encoder_with_its_head_again(kind: str, folders: dict[s
     head = read_head(folder, encoder)
     assert head is not None
     assert head.classes == NAMES
+    encoder.config.problem_type = "multi_label_classification"  # each class by itself, where ours is one of them
+    with pytest.raises(UserError, match="gives each text several labels"):
+        read_head(folder, encoder)
     again = tiny.built(folder, tiny.OBJECTIVES["cross_entropy"], num_labels=3).eval()
     again.load_parts({f"classifier/{name}": tensor for name, tensor in head.tensors.items()}, ("classifier",))
     with torch.no_grad():

@@ -231,6 +231,8 @@ class TestErrors:
             (lines(tmp_path / "w.jsonl", ['{"text": 3}']), "w.jsonl, line 1: 'text' is not text"),
             (lines(tmp_path / "x.jsonl", ['{"text": "a\\ud800"}']), "line 1: 'text' holds half a character"),
             (f"{latin}:text", "latin.txt: is text and has no column 'text'"),
+            (lines(tmp_path / "a.csv", ["text", "one"]), "a.csv: is a table, and a corpus is text"),
+            (lines(tmp_path / "b.TSV", ["text", "one"]), "b.TSV: is a table, and a corpus is text"),
             (tmp_path / "empty", "holds no .txt, .jsonl or .parquet file"),
             (tmp_path / "other", "name its files by a pattern"),
             (tmp_path / "mixed", "holds jsonl and text files; name those meant"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 from pathlib import Path
@@ -113,6 +114,7 @@ def test_a_pair_and_names_in_a_parquet_file(tmp_path: Path) -> None:
     assert (task.columns, task.classes) == (("a", "b"), ("no", "maybe", "yes"))
     rows = open_source(None).load(task, WHOLE)
     assert np.bincount(rows.gold).tolist() == [10, 20, 10]
+    assert infer(tmp_path / "pairs.parquet", text=("a", "b"), kind="regression").classes == ()
 
 
 @pytest.mark.parametrize(
@@ -273,10 +275,13 @@ def test_unlabelled_texts_from_every_kind_of_file(tmp_path: Path) -> None:
     write_file(tmp_path / "u.csv", [{"review": text, "other": 1} for text in texts] + [{"review": " ", "other": 2}])
     write_file(tmp_path / "u.jsonl", [{"text": text} for text in texts])
     write_file(tmp_path / "u.parquet", [{"review": text} for text in texts])
+    with gzip.open(tmp_path / "u.csv.gz", "wb") as packed:
+        packed.write((tmp_path / "u.csv").read_bytes())
+    (tmp_path / "v.CSV").write_bytes((tmp_path / "u.csv").read_bytes())
     for folder, text in zip("mn", texts, strict=True):
         write_file(tmp_path / folder / "part.jsonl", [{"body": text}])
     write_file(tmp_path / "whole" / "u.jsonl", [{"text": text} for text in texts])
-    for named in ("u.txt", "u.csv", "u.jsonl", "u.parquet", "whole", "[mn]/*.jsonl:body"):
+    for named in ("u.txt", "u.csv", "u.csv.gz", "v.CSV", "u.jsonl", "u.parquet", "whole", "[mn]/*.jsonl:body"):
         task = infer(data, label="stars", unlabelled=str(tmp_path / named))
         rows = open_source(None).unlabelled(task)
         assert sorted(text for (text,) in rows.texts) == sorted(texts)

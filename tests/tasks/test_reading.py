@@ -14,6 +14,7 @@ from tasks.task_files import pairs, single, write_file
 
 from harness.errors import UserError
 from harness.tasks import TASKS, Task, open_source, reading
+from harness.tasks.reading import whole_rows
 
 ENDINGS = ("parquet", "csv", "jsonl")
 AWKWARD = ['commas, "quotes"', "line\nbreak", " spaces ", "Ünïcode 漢字 🎈", "tab\there", "NA", "null", "007"]
@@ -206,6 +207,18 @@ def test_an_empty_parquet_file_is_refused(tmp_path: Path) -> None:
     schema = pa.schema([("sentence", pa.string()), ("label", pa.int64())])
     pq.write_table(schema.empty_table(), tmp_path / "sst2/train.parquet")
     refused(tmp_path, "train.parquet", "no rows")
+
+
+def test_equal_names_of_columns_and_blank_lines_before_the_header(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    twice = pa.table([pa.array(["a"]), pa.array(["b"])], names=["text", "text"])
+    pq.write_table(twice, tmp_path / "a.parquet")
+    with pytest.raises(UserError, match="column 'text' appears twice"):
+        list(whole_rows(tmp_path / "a.parquet"))
+    (tmp_path / "a.csv").write_text("\n\ntext,label\nx,1\n")
+    assert [row for _, row in whole_rows(tmp_path / "a.csv")] == [{"text": "x", "label": "1"}]
 
 
 @pytest.mark.parametrize("keep", [0, 3, 20, -10])

@@ -97,6 +97,14 @@ def logistic(c: float) -> Any:
     return LogisticRegression(C=c, max_iter=10_000)
 
 
+def test_tf_idf_of_pairs_that_lack_a_text_is_that_of_the_other(bert: Path) -> None:
+    whole = rows_of(pairs=False)
+    blank = {key: ([(row[0], " ") for row in rows], labels) for key, (rows, labels) in whole.items()}
+    alone, beside = (fitted(bert, "tfidf", sets) for sets in (whole, blank))
+    for key, found in alone.predictions.items():
+        np.testing.assert_array_equal(beside.predictions[key].logits, found.logits)
+
+
 @pytest.mark.parametrize("pairs", [False, True])
 @pytest.mark.parametrize("scores", [False, True])
 def test_tf_idf_is_plain_scikit_learn(bert: Path, pairs: bool, scores: bool) -> None:

@@ -218,6 +218,10 @@ def read_head(folder: Path, encoder: TextEncoder) -> Head | None:
     """The head of a folder that holds a classifier with a head like ours, and its classes; None where there is none."""
     config: Any = encoder.config
     classes = tuple(str(config.id2label[code]) for code in sorted(config.id2label)) if config.num_labels > 1 else ()
+    if getattr(config, "problem_type", None) == "multi_label_classification":
+        raise UserError(
+            f"{folder}: gives each text several labels (problem_type), and predict gives it one; use transformers for it."
+        )
     ours = [f"{name}.{kind}" for name in ("dense", "out") for kind in ("weight", "bias")]
     if (folder / HEAD_FILE).exists():
         tensors = load_file(folder / HEAD_FILE)
