@@ -16,7 +16,7 @@ from os import fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from harness.analysis.schema import RESULT_DTYPES
+from harness.analysis.schema import RESULT_DTYPES as RESULT_DTYPES
 from harness.analysis.scores import results_of
 from harness.api.arguments import (
     Fields,
@@ -42,7 +42,8 @@ from harness.commands.predict import classifier
 from harness.commands.prepare import Prepared, prepare, prepare_recorded
 from harness.commands.publish import Published, open_other
 from harness.commands.publish import publish as write_published
-from harness.commands.recorded import StageRecord, best_key, misclassified, recorded, recorded_runs, stage_record
+from harness.commands.recorded import StageRecord, best_key, recorded, recorded_runs, stage_record
+from harness.commands.recorded import misclassified as misclassified
 from harness.commands.report import examples_of
 from harness.commands.stored import last_bench, like_last
 from harness.commands.study import (
@@ -69,32 +70,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from harness.planning.lifecycle import Event
-
-__all__ = [
-    "RESULT_DTYPES",
-    "BenchResult",
-    "CompareResult",
-    "ExamplesResult",
-    "PlanSummary",
-    "StageRecord",
-    "TuneResult",
-    "bench",
-    "compare",
-    "examples",
-    "export",
-    "merge",
-    "misclassified",
-    "plan",
-    "predict",
-    "publish",
-    "record",
-    "results",
-    "runs",
-    "studies",
-    "study",
-    "tune",
-    "tune_plan",
-]
 
 
 def plan(table: Name = "", *, set: Set | None = None, with_file: Files = "", **fields: Unpack[Fields]) -> PlanSummary:
