@@ -32,8 +32,6 @@ SCHEMA = "0.3.0"
 README = "README.md"
 UNSTATED = "unstated"
 """The organization, where the user names none."""
-CHUNK = 100
-"""Records whose predictions are held in memory at a time."""
 METHOD = "crossed t over training subsets and seeds: half width squared = (t_subsets^2 MS_subsets + t_seeds^2 MS_seeds) / runs (Banerjee 1960)"
 """Of an interval; its degrees of freedom are levels - 1, and a factor of one level has no part."""
 ERROR = "square root of (MS_subsets + MS_seeds) / runs"
@@ -221,21 +219,19 @@ class _Model:
             for (of, _, subset, seed), key in self.keys.items():
                 if of == name and runs.configurations.get((subset, seed)):
                     known.setdefault(key, []).append((subset, seed))
-            keys = [*known]
-            for start in range(0, len(keys), CHUNK):
-                records = self.prepared.store.records(keys[start : start + CHUNK], predictions=True)
-                for (subset, seed), record in ((pair, records[key]) for key in records for pair in known[key]):
-                    for place, row in enumerate(_sampled(kind, column.metric, record.predictions[digest])):
-                        yield {
-                            "schema_version": SCHEMA,
-                            "evaluation_id": self.evaluation,
-                            "model_id": self.id,
-                            "evaluation_name": f"{column.title} ({column.evaluation})",
-                            "evaluation_result_id": f"{name}/{subset}/{seed}",
-                            "sample_id": f"{digest}:{place}",
-                            "interaction_type": "single_turn",
-                            **row,
-                        }
+            recorded = self.prepared.store.each(known, predictions=True)
+            for (subset, seed), record in ((pair, record) for key, record in recorded for pair in known[key]):
+                for place, row in enumerate(_sampled(kind, column.metric, record.predictions[digest])):
+                    yield {
+                        "schema_version": SCHEMA,
+                        "evaluation_id": self.evaluation,
+                        "model_id": self.id,
+                        "evaluation_name": f"{column.title} ({column.evaluation})",
+                        "evaluation_result_id": f"{name}/{subset}/{seed}",
+                        "sample_id": f"{digest}:{place}",
+                        "interaction_type": "single_turn",
+                        **row,
+                    }
 
 
 def _models(prepared: Prepared, grid: Grid, organization: str) -> Iterator[_Model]:

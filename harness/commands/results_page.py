@@ -18,9 +18,6 @@ from harness.errors import UserError
 from harness.paths import without_folders
 from harness.report.results_page import Results, results_page
 
-CHUNK = 500
-"""Stages whose histories are held in memory at a time."""
-
 
 def page_of(prepared: Prepared, url: str | None) -> tuple[bool, str]:
     """Whether the table is complete, and its page. `url`: the store as the user named it."""
@@ -34,12 +31,10 @@ def page_of(prepared: Prepared, url: str | None) -> tuple[bool, str]:
     records, curves = {}, {}
     stages = {stage.key: stage for run in plan.runs for stage in run.stage.chain}
     last = {run.stage.key for run in plan.runs}
-    keys = [*stages]
-    for start in range(0, len(keys), CHUNK):
-        for key, record in store.records(keys[start : start + CHUNK]).items():
-            if key in last:
-                curves[key] = learning_curve(record, stages[key])[1]
-            records[key] = replace(record, history=[])
+    for key, record in store.each(stages):
+        if key in last:
+            curves[key] = learning_curve(record, stages[key])[1]
+        records[key] = replace(record, history=[])
     request = replace(prepared.request, preset=prepared.resolved.preset)
     table = Path(request.table).stem
     commands = [command(request, "bench", url), f"{command(request, 'report', url)} --format html --out {table}.html"]

@@ -41,8 +41,6 @@ from harness.wording import counted
 if TYPE_CHECKING:
     from harness.objectives.base import TrainingObjective
 
-CHUNK = 100
-"""Records whose predictions are held in memory at a time."""
 RUN = ("size", "row", "task", "subset", "seed")
 """What names a run of a bench."""
 
@@ -352,12 +350,10 @@ def _check_stages(outcome: Verification, checks: RecordChecks, stages: Mapping[s
     for key, stage in stages.items():
         if key not in keys and (why := outcome.absent(key)):
             outcome.problems.append(f"the {stage.phase} stage before runs of the file: {why}")
-    for start in range(0, len(stages), CHUNK):
-        part = [*stages][start : start + CHUNK]
-        for key, record in outcome.store.records(part, predictions=True).items():
-            if record.status == "done":
-                outcome.checked += 1
-                outcome.problems += [f"record {key[:12]}: {wrong}" for wrong in checks(stages[key], record)]
+    for key, record in outcome.store.each(stages, predictions=True):
+        if record.status == "done":
+            outcome.checked += 1
+            outcome.problems += [f"record {key[:12]}: {wrong}" for wrong in checks(stages[key], record)]
     if checks.unloadable:
         outcome.unchecked[f"losses and FLOPs ({checks.unloadable})"] = []
 

@@ -95,6 +95,12 @@ class Store(Leases, Kept):
             rows = self._intact(connection, keys, predictions)
             return {row.key: row.read(predictions=predictions) for row in rows}
 
+    def each(self, keys: Iterable[str], *, predictions: bool = False) -> Iterator[tuple[str, Record]]:
+        """Keys with their records, of which 100 are held in memory at a time."""
+        every = [*keys]
+        for start in range(0, len(every), 100):
+            yield from self.records(every[start : start + 100], predictions=predictions).items()
+
     @retried
     def stage(self, key: str) -> Stage | None:
         """The stage of a record. Raises UserError if the record is damaged."""

@@ -12,9 +12,6 @@ from harness.store import Store
 from harness.tracking.projection import Projection, TrackedRun, digest, final_scores, tracked
 from harness.tracking.trackers import MakeTracker, Tracker
 
-CHUNK = 50
-"""Records with predictions that are held in memory at a time."""
-
 
 @dataclass
 class Outcome:
@@ -106,12 +103,11 @@ class Writer:
         # The cells need the scores of all runs, whose predictions are read a part at a time.
         read = [stage_key for stage_key in records if stage_key in new or (not key and stage_key in ends)]
         scores: dict[str, dict[str, float]] = {}
-        for start in range(0, len(read), CHUNK):
-            for stage_key, record in store.records(read[start : start + CHUNK], predictions=True).items():
-                if stage_key in ends and record.status == "done":
-                    scores[stage_key] = final_scores(ends[stage_key], record)
-                if stage_key in new:
-                    outcome.write(tracked(projection, stage_key, record))
+        for stage_key, record in store.each(read, predictions=True):
+            if stage_key in ends and record.status == "done":
+                scores[stage_key] = final_scores(ends[stage_key], record)
+            if stage_key in new:
+                outcome.write(tracked(projection, stage_key, record))
         if not key:
             cells = list(projection.cells(scores))
             outcome.total = len(records) + len(cells)
