@@ -127,18 +127,8 @@ def labels_frame(labels: Labels) -> pd.DataFrame:
     import pandas as pd
 
     names = (
-        "kind",
-        "column",
-        "row",
-        "against",
-        "size",
-        "extrapolated",
-        "estimate",
-        "low",
-        "high",
-        "num_subsets",
-        "num_seeds",
-        "why",
+        *("kind", "column", "row", "against", "size", "extrapolated"),
+        *("estimate", "low", "high", "num_subsets", "num_seeds", "why"),
     )
     return pd.DataFrame(
         [

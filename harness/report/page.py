@@ -16,23 +16,18 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from harness.report.document import Entry, Section, Style
+from harness.report import document
+from harness.report.document import Entry, Section
 
 MANY = 8
 """From so many rows on, a table has a filter."""
 
 
-class Html(Style):
+class Html(document.Html):
     """The marks of every other format of a table, in HTML."""
 
     def escape(self, text: str) -> str:
         return str(escape(" ".join(text.split())))
-
-    def best(self, text: str) -> str:
-        return f"<b>{text}</b>"
-
-    def mark(self, letters: str) -> str:
-        return f"<sup>{letters}</sup>"
 
     def cell(self, cell: str | Entry) -> Markup:
         lines = cell.below if isinstance(cell, Entry) else ()

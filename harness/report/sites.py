@@ -75,20 +75,8 @@ def site_frame(comparisons: Sequence[SiteComparison]) -> pd.DataFrame:
     import pandas as pd
 
     columns = (
-        *(
-            "size",
-            "column",
-            "metric",
-            "row",
-            "against",
-            "hardware",
-            "num_subsets",
-            "num_seeds",
-            "difference",
-            "low",
-            "high",
-        ),
-        *("across_hardware", "gap", "gap_low", "gap_high", "gap_p", "gap_p_holm"),
+        *("size", "column", "metric", "row", "against", "hardware", "num_subsets", "num_seeds"),
+        *("difference", "low", "high", "across_hardware", "gap", "gap_low", "gap_high", "gap_p", "gap_p_holm"),
     )
     rows = [
         {

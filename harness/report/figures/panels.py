@@ -24,27 +24,21 @@ MARKERS, STROKES = "osD^vPX*", ("-", "--", ":", "-.")
 LETTER, SAMPLE = 0.066, 0.6
 """Inches of a letter of a legend, and of a line's sample with the space around it."""
 SETTINGS: Any = {
-    **{
-        "svg.hashsalt": "harness",
-        "text.parse_math": False,
-        "font.size": 9,
-        "axes.titlesize": 9,
-        "lines.markersize": 4.5,
-    },
-    **{
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.axisbelow": True,
-        "axes.grid": True,
-        "axes.grid.axis": "y",
-    },
-    **{
-        "grid.color": FAINT,
-        "grid.linewidth": 0.6,
-        "legend.frameon": False,
-        "legend.fontsize": 8,
-        "lines.linewidth": 1.4,
-    },
+    "svg.hashsalt": "harness",
+    "text.parse_math": False,
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "lines.markersize": 4.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": FAINT,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "lines.linewidth": 1.4,
 }
 """Of matplotlib, for every figure. Its texts are data: a `$` begins no formula."""
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -30,12 +30,7 @@ def csv_of(frames: ExampleFrames) -> str:
 def drawn(frames: ExampleFrames, format: str) -> bytes:
     """The figure as a file, one legend for all panels."""
 
-    def figure() -> Any:
-        canvas = _figure(_panels(frames), frames)
-        legend_below(canvas, handles_of(canvas))
-        return canvas
-
-    return file_of(figure, format)
+    return file_of(lambda: _figure(_panels(frames), frames), format)
 
 
 def pictures_of(frames: ExampleFrames) -> list[Picture]:
@@ -52,11 +47,6 @@ def _panels(frames: ExampleFrames) -> dict[tuple[int, str], list[dict[str, Any]]
 
 
 def _picture(number: int, place: tuple[int, str], bins: Sequence[dict[str, Any]], frames: ExampleFrames) -> Picture:
-    def figure() -> Any:
-        canvas = _figure({place: bins}, frames)
-        legend_below(canvas, handles_of(canvas))
-        return canvas
-
     title = _title(place, frames)
     rows = [
         [row["row"], str(row["bin"]), in_points(row["probability"]), in_points(row["right"]), f"{row['examples']:.0f}"]
@@ -66,7 +56,8 @@ def _picture(number: int, place: tuple[int, str], bins: Sequence[dict[str, Any]]
     described = (
         f"{title}: of each bin the share of right predictions over their mean probability; on the line they are equal."
     )
-    return Picture(picture(figure, f"reliability{number}", f"Reliability, {title}", described), described, data)
+    figure = picture(lambda: _figure({place: bins}, frames), f"reliability{number}", f"Reliability, {title}", described)
+    return Picture(figure, described, data)
 
 
 def _title(place: tuple[int, str], frames: ExampleFrames) -> str:
@@ -86,4 +77,5 @@ def _figure(panels: Panels, frames: ExampleFrames) -> Any:
         axes.plot([edge, 100], [edge, 100], color=INK, linewidth=0.8, linestyle=":")
         axes.set(xlim=(edge, 102), ylim=(edge, 102), title=_title(place, frames))
         axes.set(xlabel="probability of the predicted class, %", ylabel="right, %")
+    legend_below(canvas, handles_of(canvas))
     return canvas
