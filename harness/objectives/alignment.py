@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,7 +105,7 @@ class TokenAlignment(MaskedText):
             # An anchor alone in its group has no negative, and adds 0: it has all of them or none.
             contrasted = anchors & (positives >= 0) & (negatives[:, :, 0, 0] >= 0)
             share = contrasted.sum() / anchors.sum().clamp(min=1)
-            measures["collapsed_value"] = share * diagnostics.collapsed_token_alignment(self.params.num_negatives)
+            measures["collapsed_value"] = share * math.log(self.params.num_negatives + 1)
         (where,) = on(batch.ids.device, views.where)
         return {"masked_lm": self.token_term(hidden.index_select(0, where), views, measures), "contrast": contrast}
 

@@ -1,7 +1,7 @@
-"""Diagnostics of collapse: the spread of embeddings, their cosines, and the value of each loss at collapse.
+"""Diagnostics of collapse: the spread of embeddings, their cosines, and the value of a loss at collapse.
 
 Collapse is all embeddings at one point: their spread is 0, cosines of positive and of negative pairs are both 1, and a
-contrastive loss has its `collapsed_` value, which is not small. Learning keeps the spread up and opens a gap between the two
+contrastive loss has its `collapsed_value`, which is not small. Learning keeps the spread up and opens a gap between the two
 cosines. Shape letters and laws (precision, zero vectors, NaN) are those of harness.objectives.losses.
 No function carries a gradient. A mean over no pair is NaN.
 """
@@ -98,11 +98,6 @@ def indexed_cosines(g: Tensor, positives: Tensor, negatives: Tensor, anchors: Te
         }
 
 
-def collapsed_simsiam() -> float:
-    """simsiam at collapse: 1/e, which is also its least value: only the spread tells collapse from success."""
-    return math.exp(-1)
-
-
 @torch.no_grad()
 def collapsed_supervised(labels: Tensor, reduction: str = "mean") -> Tensor:
     """supervised_contrastive at collapse: log(B - 1) for each anchor with a positive; labels [B] -> float32 scalar."""
@@ -114,13 +109,6 @@ def collapsed_supervised(labels: Tensor, reduction: str = "mean") -> Tensor:
     num_valid = ((labels[:, None] == labels[None, :]).sum(dim=1) > 1).sum()
     divisors: dict[str, Tensor | int] = {"mean": max(num_anchors, 1), "mean_valid": num_valid.clamp(min=1), "sum": 1}
     return num_valid / divisors[reduction] * math.log(max(num_anchors - 1, 1))
-
-
-def collapsed_token_alignment(num_negatives: int) -> float:
-    """token_alignment at collapse, where every anchor has a positive and all its K negatives: log(K + 1)."""
-    if num_negatives < 1:
-        raise ValueError(f"num_negatives must be at least 1, got {num_negatives}.")
-    return math.log(num_negatives + 1)
 
 
 def _mean(values: Tensor, counted: Tensor) -> Tensor:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -126,13 +125,6 @@ def simsiam(h0: Tensor, hk: Tensor, z0: Tensor, zk: Tensor) -> Tensor:
         return (-0.5 * agreement).exp().sum() / max(agreement.numel(), 1)
 
 
-class CorrectiveLM(NamedTuple):
-    """The two terms of corrective language modelling, each a scalar mean; their weights are the caller's."""
-
-    copy: Tensor
-    lm: Tensor
-
-
 def token_alignment(
     h: Tensor,
     e: Tensor,
@@ -215,33 +207,30 @@ def corrective_lm(
     x_original: Tensor,
     x_corrupted: Tensor,
     masked: Tensor,
-    real: Tensor,
     *,
     stop_gradient: bool = True,
     mixture: str = "probability",
-) -> CorrectiveLM:
-    """Predicts which tokens are original, and the original ids at the masked positions: the CLM loss of COCO-LM, by term.
+) -> Tensor:
+    """Predicts the original ids at the masked positions: the LM term of COCO-LM's CLM loss (`replaced_token_detection` is the copy term).
 
     copy_logits [B, L] (p_copy(1) is their sigmoid), lm_logits [M, V] (rows in the row-major order of the True entries
-    of `masked`), x_original, x_corrupted [B, L] ids, masked, real [B, L] booleans -> (copy, lm), two scalars.
-    copy: the mean over real tokens of the binary cross-entropy of "x_corrupted is x_original".
-    lm: the mean over the M masked positions, 0 if there is none, of
+    of `masked`), x_original, x_corrupted [B, L] ids, masked [B, L] booleans -> scalar, the mean over the M masked positions,
+    0 if there is none, of
     -log(1[x_original = x_corrupted] p_copy(1) + p_copy(0) softmax(lm_logits)[x_original]) for mixture "probability", of
     -p_copy(0) log softmax(lm_logits)[x_original] for "weighted_ce". With stop_gradient it gives copy_logits a gradient
     of exactly 0. It is computed in log space, so that a probability too small for a float still has its finite loss
     (about the logits' gap) and gradient: nothing is clamped. One that is 0, of a word whose logit is -inf, has the
     largest finite number for its loss, and no gradient.
-    The caller masks no padding; a masked position that is not real would count in lm, and not in copy. A number of rows
-    other than masked.sum() cannot raise without a branch on data: lm is NaN then.
+    The caller masks no padding. A number of rows other than masked.sum() cannot raise without a branch on data: the loss is
+    NaN then.
 
     Source: COCO-LM section 3.3, p_LM, p_copy and equation 2, with stop-gradient as in L_LM.
-    Elsewhere: the released code's lm is "weighted_ce", without the p_copy(1) term at unreplaced positions, and both
-    expectations are the means taken here, the copy term then weighted by 50 (docs/papers.md L1, L2, L14).
+    Elsewhere: the released code has "weighted_ce", without the p_copy(1) term at unreplaced positions, and the mean taken
+    here (docs/papers.md L1, L14).
     """
     if mixture not in MIXTURES:
         raise ValueError(f"mixture must be {' or '.join(MIXTURES)}, got '{mixture}'.")
-    _check_copy_logits("copy_logits", copy_logits, x_original, x_corrupted, real)
-    _check_tokens(copy_logits.shape, masked=masked)
+    _check_copy_logits("copy_logits", copy_logits, x_original=x_original, x_corrupted=x_corrupted, masked=masked)
     _check_matrix("[M, V]", lm_logits=lm_logits)
     num_masked = lm_logits.shape[0]
     if num_masked > masked.numel():
@@ -249,12 +238,10 @@ def corrective_lm(
 
     with _no_autocast(copy_logits):
         dtype = _dtype(copy_logits, lm_logits)
-        same = x_original == x_corrupted
-        copy = _detection(copy_logits.to(dtype), same, real)
         # masked.nonzero() would do, were its shape not data: it is a wait on a GPU, and no single graph.
         rows = masked.flatten().to(torch.uint8).argsort(descending=True, stable=True)[:num_masked]
         z = copy_logits.flatten()[rows].to(dtype)
-        targets, same = x_original.flatten()[rows].long(), same.flatten()[rows]
+        targets, same = x_original.flatten()[rows].long(), (x_original == x_corrupted).flatten()[rows]
         log_q = lm_logits.to(dtype).log_softmax(dim=1).gather(1, targets[:, None])[:, 0]
         gate = z.detach() if stop_gradient else z
         if mixture == "weighted_ce":
@@ -265,27 +252,23 @@ def corrective_lm(
             terms = -torch.logaddexp(copied, logsigmoid(-gate) + log_q)
         lm = terms.sum() / max(num_masked, 1)
         lm = lm.masked_fill(masked.sum() != num_masked, math.nan)
-        return CorrectiveLM(copy, _connected(lm, z))
+        return _connected(lm, z)
 
 
 def replaced_token_detection(logits: Tensor, x_original: Tensor, x_corrupted: Tensor, real: Tensor) -> Tensor:
     """Says of every token whether it is the original: the RTD loss of ELECTRA.
 
     logits [B, L] (their sigmoid is the probability of "original"), x_original, x_corrupted [B, L] ids, real [B, L]
-    booleans -> scalar: the mean over real tokens of the binary cross-entropy. It is corrective_lm's copy term.
+    booleans -> scalar: the mean over real tokens of the binary cross-entropy. It is the copy term of COCO-LM's CLM loss.
 
     Source: COCO-LM section 3.1 and equation 2. Elsewhere: equation 2 prints a sum over the sequence; ELECTRA, MC-BERT and
     COCO-LM's code take the mean over tokens that are not padding (docs/papers.md L2, L14). ELECTRA's own logits say "replaced".
     """
-    _check_copy_logits("logits", logits, x_original, x_corrupted, real)
+    _check_copy_logits("logits", logits, x_original=x_original, x_corrupted=x_corrupted, real=real)
     with _no_autocast(logits):
-        return _detection(logits.to(_dtype(logits)), x_original == x_corrupted, real)
-
-
-def _detection(logits: Tensor, same: Tensor, real: Tensor) -> Tensor:
-    logits = logits.masked_fill(~real, 0.0)
-    terms = -logsigmoid(torch.where(same, logits, -logits))
-    return terms.masked_fill(~real, 0.0).sum() / real.sum().clamp(min=1)
+        logits = logits.to(_dtype(logits)).masked_fill(~real, 0.0)
+        terms = -logsigmoid(torch.where(x_original == x_corrupted, logits, -logits))
+        return terms.masked_fill(~real, 0.0).sum() / real.sum().clamp(min=1)
 
 
 def _pairs(positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -387,10 +370,10 @@ def _check_tokens(shape: torch.Size, **tensors: Tensor) -> None:
             raise ValueError(f"{name} must be a tensor of booleans, got {tensor.dtype}.")
 
 
-def _check_copy_logits(name: str, logits: Tensor, x_original: Tensor, x_corrupted: Tensor, real: Tensor) -> None:
+def _check_copy_logits(name: str, logits: Tensor, **tensors: Tensor) -> None:
     if logits.ndim != 2 or not logits.is_floating_point():
         raise ValueError(f"{name} must be [B, L] floats, got shape {tuple(logits.shape)} of {logits.dtype}.")
-    _check_tokens(logits.shape, x_original=x_original, x_corrupted=x_corrupted, real=real)
+    _check_tokens(logits.shape, **tensors)
 
 
 def _check_views(**tensors: Tensor) -> None:

@@ -341,10 +341,9 @@ class CorrectiveContrast(_Replaced):
                 original[None],
                 corrupted[None],
                 predicted[None],
-                real[None],
                 stop_gradient=bool(self.params.stop_gradient),
                 mixture="weighted_ce" if lm == "weighted_ce" else "probability",
-            ).lm
+            )
         return terms
 
     def probe(self, tokens: Tokens, draw: Draw, device: torch.device) -> Measures:

@@ -47,7 +47,8 @@ class ViewContrast(nn.Module):
             z = self.predict_view(by_view)
             if measures is not None:
                 measures["predictor_cosine"] = diagnostics.pair_cosines(z[0], hk[0])["positive"]
-                measures["collapsed_value"] = h0.new_tensor(diagnostics.collapsed_simsiam(), dtype=torch.float32)
+                # Also the least value of simsiam: only the spread tells collapse from success.
+                measures["collapsed_value"] = h0.new_tensor(math.exp(-1), dtype=torch.float32)
             return simsiam(h0, hk, z[0], z[1:])
         parts, collapsed = [], 0.0
         for rows, share in in_groups(h0.shape[0], self.params.contrast_group):

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceC
 
 from harness.encoders.tokens import Tokens
 from harness.objectives.base import TrainingObjective
-from harness.objectives.losses import corrective_lm, sequence_contrastive, token_alignment
+from harness.objectives.losses import corrective_lm, replaced_token_detection, sequence_contrastive, token_alignment
 from harness.streams import stream
 from harness.training.loop import Inputs
 
@@ -156,7 +156,8 @@ class _CocoLm(nn.Module):
         cropped = base(input_ids=crop_ids, attention_mask=crop_mask)[0]
         words = nn.functional.linear(hidden[masked], base.embeddings.word_embeddings.weight)
         detected = self.detector(hidden)[..., 0]
-        copy, lm = corrective_lm(detected, words, original, corrupted, masked, attention_mask.bool())
+        copy = replaced_token_detection(detected, original, corrupted, attention_mask.bool())
+        lm = corrective_lm(detected, words, original, corrupted, masked)
         contrast = sequence_contrastive(hidden[:, 0], cropped[:, 0], temperature=self.params.temperature)
         return {"loss": filled.loss + self.params.lambda_copy * copy + lm + contrast}
 

@@ -40,9 +40,8 @@ def token_alignment_of(a: Tensor, b: Tensor, detach_contrast: bool) -> Tensor:
 
 
 def corrective_lm_of(a: Tensor, b: Tensor, **options: Any) -> Tensor:
-    ids = (tensor.to(a.device) for tensor in (ORIGINAL, CORRUPTED, MASKED, REAL))
-    copy, lm = corrective_lm(b[:, :, 0], a, *ids, **options)
-    return copy + lm
+    ids = (tensor.to(a.device) for tensor in (ORIGINAL, CORRUPTED, MASKED))
+    return corrective_lm(b[:, :, 0], a, *ids, **options)
 
 
 def replaced_token_detection_of(a: Tensor, b: Tensor) -> Tensor:
