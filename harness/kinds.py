@@ -89,17 +89,17 @@ class Kind(ABC):
     def read(self, value: Any) -> float | None:
         """The label that a value of a file means; None for what is none of the task."""
 
-    @abstractmethod
     def strata(self, labels: Array) -> NDArray[np.int64]:
-        """The stratum of each row, [n]: samplers and splits keep the shares of the strata."""
+        """The stratum of each row, [n]: samplers and splits keep the shares of the strata. Without classes all rows are one."""
+        return np.zeros(len(labels), dtype=np.int64)
 
     @abstractmethod
     def summary(self, labels: Array) -> tuple[float, ...]:
         """The rows of each class, or the lowest and the highest score."""
 
-    @abstractmethod
     def named(self, labels: Array) -> list[Any] | Array:
         """Labels or decoded predictions [n] as people read them."""
+        return labels
 
     @abstractmethod
     def decoded(self, arrays: Arrays) -> Array:
@@ -283,10 +283,6 @@ class Scores(Kind):
         fits = number is not None and low <= number <= high and abs(number) <= np.finfo(np.float32).max
         return number if fits else None
 
-    def strata(self, labels: Array) -> NDArray[np.int64]:
-        """All rows are one stratum: draws are uniform."""
-        return np.zeros(len(labels), dtype=np.int64)
-
     def sampled_groups(self, labels: Array) -> tuple[NDArray[np.int64], tuple[str, ...]]:
         """Scores below the middle of the bounds, without bounds below the median, and the others."""
         middle = sum(self.bounds) / 2 if self.bounds else float(np.median(labels))
@@ -299,9 +295,6 @@ class Scores(Kind):
 
     def summary(self, labels: Array) -> tuple[float, ...]:
         return float(labels.min()), float(labels.max())
-
-    def named(self, labels: Array) -> list[Any] | Array:
-        return labels
 
     def decoded(self, arrays: Arrays) -> Array:
         return arrays["logits"][:, 0]
@@ -369,10 +362,6 @@ class Spans(Kind):
                         f"the answer '{text[:60]}' does not stand at character {start:,} of its context ({where})",
                     )
         return None
-
-    def strata(self, labels: Array) -> NDArray[np.int64]:
-        """All rows are one stratum: rows share contexts, which are drawn whole."""
-        return np.zeros(len(labels), dtype=np.int64)
 
     def summary(self, labels: Array) -> tuple[float, ...]:
         answered = int(answerable(labels).sum())

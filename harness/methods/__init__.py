@@ -8,8 +8,9 @@ from pkgutil import iter_modules
 
 from harness.errors import UserError, unknown
 from harness.methods.base import Method, RunContext, Step, UnlabelledPhase, chain, hyperparameters, mlm_head_stage
-from harness.methods.outside import file_of, installed, is_file, method_in
+from harness.methods.outside import installed, method_in
 from harness.methods.reference import REFERENCE
+from harness.paths import PYTHON, named_path
 
 _MODULES = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
 _FOUND = [value for module in _MODULES for value in vars(module).values() if isinstance(value, Method)]
@@ -33,7 +34,8 @@ for _path in installed():
 
 def read_methods(name: str) -> str:
     """'./my_method.py+scl' as 'my_method+scl': the files in it are read."""
-    return "+".join(read_method(file_of(part)).name if is_file(part) else part for part in name.split("+"))
+    parts = name.split("+")
+    return "+".join(read_method(named_path(p, "methods")).name if p.endswith(PYTHON) else p for p in parts)
 
 
 def methods_named(name: str, where: str = "") -> tuple[Method, ...]:

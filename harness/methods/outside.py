@@ -13,7 +13,6 @@ from harness.errors import UserError
 from harness.methods.base import Method
 from harness.objectives.definitions import DEFINITIONS
 from harness.objectives.definitions.outside import definitions_in, module_of
-from harness.paths import PYTHON, named_path
 from harness.specs import digest_of
 
 GROUP = "harness.methods"
@@ -48,15 +47,6 @@ def method_in(path: Path, known: Iterable[Method], names: Iterable[str]) -> Meth
             raise UserError(f"{path}: objective '{name}' has the name of another one; give it a name of its own.")
     DEFINITIONS.update(definitions)
     return replace(method, source=f"{path.name}, digest {digest_of(code)}")
-
-
-def is_file(name: str) -> bool:
-    """Whether a part of a method's name is a file."""
-    return name.endswith(PYTHON)
-
-
-def file_of(name: str) -> Path:
-    return named_path(name, "methods")
 
 
 @cache
