@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.findings import GIB, Check
+from harness.cli.doctor_cluster import GIB, Check, cluster_checks
 from harness.errors import UserError, first_line
 
 if TYPE_CHECKING:
@@ -341,8 +341,6 @@ def run(args: argparse.Namespace) -> int:
     if args.quarantine:
         print(quarantine(args.store))
     if args.cluster:
-        from harness.cli.doctor_cluster import cluster_checks
-
         storage = args.storage or str(_store_path(args.store).parent / "products")
         results = [_store(args.store), *cluster_checks(args.cluster, storage)]
     else:

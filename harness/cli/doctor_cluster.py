@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from harness.cli.findings import GIB, Check
 from harness.errors import UserError
 from harness.wording import counted, listed
 
 if TYPE_CHECKING:
     from harness.cluster.inspection import Group, Inspection, NodeFacts
 
+GIB = 2**30
 CLOCK_SECONDS, CLOCK_LIMIT = 5.0, 60.0
 """A clock further off than the first is a note, one further off than the second an error: a lease in SQLite lives 180 s, a bucket refuses at 900."""
 FULL = 0.95
 """The share of its disk from which on Ray refuses to spill objects."""
 SLOW_BYTES, SLOW_START_SECONDS = 50e6, 30.0
 """A sum over the nodes slower than this (half of gigabit Ethernet), and a process that starts slower than this, are worth a note."""
+
+
+class Check(NamedTuple):
+    """One line of the report. `ok`: True (fine), None (worth knowing; nothing fails for it) or False (needed and missing:
+    exit status 1). `fix` says what to do, and is empty where there is nothing to do."""
+
+    name: str
+    ok: bool | None
+    found: str
+    fix: str = ""
 
 
 def cluster_checks(address: str, storage: str) -> list[Check]:

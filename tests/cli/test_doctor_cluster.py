@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.cli.doctor_cluster import judged
-from harness.cli.findings import GIB, Check
+from harness.cli.doctor_cluster import GIB, Check, judged
 from harness.cluster.inspection import Group, Inspection, NodeFacts
 
 GOOD = NodeFacts(
