@@ -67,8 +67,8 @@ class Kept(Database):
         the last request and has nothing new, nothing is written."""
         digest, keys = request.digest, tuple(keys)
         last = self._select(sa.select(REQUESTS.c.digest).order_by(REQUESTS.c.asked_at.desc()).limit(1), REQUESTS)
-        known = [row["digest"] for row in last] == [digest] and set(keys) <= set(self._stages_of(digest))
-        if known and snapshot in (None, self._snapshot_of(digest)):
+        known = [row["digest"] for row in last] == [digest] and set(keys) <= set(self.stages_of(request))
+        if known and snapshot in (None, self.snapshot_of(request)):
             return
         row: dict[str, Any] = {
             "digest": digest,
@@ -114,19 +114,13 @@ class Kept(Database):
     @retried
     def stages_of(self, request: StoredRequest) -> list[str]:
         """The keys of the stages that a kept request needs."""
-        return self._stages_of(request.digest)
-
-    def _stages_of(self, digest: str) -> list[str]:
-        query = sa.select(REQUEST_STAGES.c.key).where(REQUEST_STAGES.c.digest == digest)
+        query = sa.select(REQUEST_STAGES.c.key).where(REQUEST_STAGES.c.digest == request.digest)
         return [str(row["key"]) for row in self._select(query, REQUEST_STAGES)]
 
     @retried
     def snapshot_of(self, request: StoredRequest) -> Any:
         """What the plan of a kept request read, as `keep_request` got it; None where that is not known."""
-        return self._snapshot_of(request.digest)
-
-    def _snapshot_of(self, digest: str) -> Any:
-        rows = self._select(sa.select(SNAPSHOTS.c.body).where(SNAPSHOTS.c.digest == digest), SNAPSHOTS)
+        rows = self._select(sa.select(SNAPSHOTS.c.body).where(SNAPSHOTS.c.digest == request.digest), SNAPSHOTS)
         try:
             return next((json.loads(row["body"]) for row in rows), None)
         except (ValueError, TypeError):  # damaged
