@@ -27,9 +27,8 @@ Groups = Sequence[Sequence[str]]
 """Columns of an Avg: the mean over groups of the mean over each group's columns."""
 
 
-def mean(values: Sequence[float]) -> float:
-    """The mean of at least one value."""
-    return math.fsum(values) / len(values)
+mean = statistics.fmean
+"""The mean of at least one value."""
 
 
 def std(values: Sequence[float], ddof: int) -> float | None:
@@ -74,11 +73,6 @@ def median_of_runs(scores: pd.DataFrame, k: int) -> Summary:
     return Summary(statistics.median(values), values)
 
 
-def best_by_dev(scores: pd.DataFrame, k: int) -> Summary:
-    """The test score of the run that is best on dev; of equal ones the first."""
-    return top_k_by_dev(scores, 1)
-
-
 def top_k_by_dev(scores: pd.DataFrame, k: int) -> Summary:
     """The mean test score of the `k` runs that are best on dev; of equal ones the first. Raises ValueError for a run without
     a dev score."""
@@ -104,7 +98,9 @@ class Rule:
 RULES: Mapping[str, Rule] = {
     "mean": Rule(mean_of_runs, "mean"),
     "median": Rule(median_of_runs, "median", "a median takes no standard deviation"),
-    "best": Rule(best_by_dev, "run that is best on dev", "one run has no standard deviation"),
+    "best": Rule(
+        lambda scores, k: top_k_by_dev(scores, 1), "run that is best on dev", "one run has no standard deviation"
+    ),
     "top_k": Rule(top_k_by_dev, "mean of the {k} runs that are best on dev"),
 }
 """What a table's `aggregate.center` and `aggregate.select_by` name."""

@@ -16,6 +16,7 @@ from harness.objectives.definitions import HEAD
 from harness.planning.recipe import Augment, EncoderSettings
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import ENCODER, Row
+from harness.planning.waves import Start
 from harness.specs import Data, Encoder, Parent, RowSet, Run, Selection, Stage
 from harness.tasks.protocols import protocol_named
 from harness.tasks.task import Task
@@ -64,7 +65,7 @@ class TableData:
     head start from instead (None: `base` has a usable one); `corpora` of pre-training by part, empty without it; `config` and
     `encoder` of the located encoder; `views` and `untranslated` of the translation, `unaugmented`: why training sets cannot be
     augmented so, by augmentation. `read_under`: what the table said that this depends on, by the name under which a user sets it.
-    `starts`: what rows start from instead of the encoder, by row.
+    `starts`: of the rows that start from other runs the selected one.
     """
 
     tasks: Mapping[str, TaskData]
@@ -78,7 +79,7 @@ class TableData:
     untranslated: str
     unaugmented: Mapping[Augment | None, str] = field(default_factory=dict)
     read_under: Mapping[str, object] = field(default_factory=dict)
-    starts: Mapping[str, Encoder | Parent] = field(default_factory=dict)
+    starts: Mapping[str, Start] = field(default_factory=dict)
 
 
 def data_settings(resolved: ResolvedTable) -> dict[str, object]:
@@ -113,7 +114,8 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
     prepared = []
     for row in resolved.rows:
         before, steps = _steps(resolved, row)
-        start = table_data.starts.get(row.name) or _pre_trained(resolved, row, before, table_data)
+        of_run, head = table_data.starts.get(row.name), bool(resolved.starts_from and resolved.starts_from.head)
+        start = of_run.weights(row.name, head) if of_run else _pre_trained(resolved, row, before, table_data)
         if start is None and resolved.mlm_head.shared and any(method.train for method, _ in steps):
             start = table_data.mlm_head
         prepared.append((row, steps, start))

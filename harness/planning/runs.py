@@ -118,11 +118,6 @@ class Plan:
         """Estimated FLOPs of one stage, from text lengths in characters."""
         return stage_flops(stage, self.part_of(stage).located.config)
 
-    @property
-    def flops(self) -> float:
-        """Estimated FLOPs of all stages."""
-        return sum(self.stage_flops(stage) for stage in self.stages.values())
-
     @cached_property
     def truncations(self) -> dict[str, Truncation]:
         """How many texts of each task that was read are cut: those of dev, the test sets and its largest training set."""
@@ -198,10 +193,7 @@ def make_plan(
         untranslated=translation.reason,
         unaugmented={augment: found.reason for augment, found in augmentations.items() if found.reason},
         read_under=data_settings(resolved),
-        starts={
-            row: start.weights(row, bool(resolved.starts_from and resolved.starts_from.head))
-            for row, start in starts.items()
-        },
+        starts=starts,
     )
     runs, skipped = runs_of(resolved, table_data)
     table_data = replace(table_data, tasks=dict(tasks), training=dict(training))

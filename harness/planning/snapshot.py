@@ -134,10 +134,7 @@ def _remade(resolved: ResolvedTable, read: PlanSnapshot, select: Select) -> Plan
         views=read.views,
         untranslated=read.untranslated,
         unaugmented=dict(read.unaugmented),
-        starts={
-            row: start.weights(row, bool(resolved.starts_from and resolved.starts_from.head))
-            for row, start in starts.items()
-        },
+        starts=starts,
     )
     try:
         runs, skipped = runs_of(resolved, table_data)
